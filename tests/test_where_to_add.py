@@ -107,6 +107,10 @@ def _report(*parts: str) -> Callable[[str, Path], None]:
 RECIPES = {  # what: the most files it may touch, what must be seen
     "A device": (1, _says("on my-accelerator (calibrated)")),
     "A mapping": (1, _says("1 record of 1 file", "a-friend", "t4", "76.19")),
+    "An optimizer": (1, _says("gpt2, train, bfloat16-mixed, signum on a100-sxm4-80gb")),
+    # 8.03e9 weights, of 3.5 bits but those of the head, of 6.5625
+    "A type of GGUF": (1, _says("q3_0", "3.715 GB")),
+    "A stack for one's own machine": (1, _says("a context of 8,192 (koboldcpp)")),
     "A layer": (1, _says("(8, 16)")),
     "A family": (2, _says("perceptron:inputs=784,hidden=64", "on v100-sxm2-16gb (calibrated)")),
     "A format": (2, _says("small.widths, batch 8", "79,510", "on v100-sxm2-16gb (calibrated)")),

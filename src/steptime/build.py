@@ -13,11 +13,11 @@ from steptime.core.files import path_exists
 from steptime.core.graph import Graph
 from steptime.core.values import MAX_COUNT, parse_count, parse_pairs
 from steptime.core.workload import (
+    BASE_OPTIMIZERS,
     FULL_TRAINING,
     NO_OPTIMIZER,
     OPTIMIZERS,
     PHASES,
-    STATES,
     Plan,
     Tuning,
     Workload,
@@ -265,8 +265,8 @@ def make_workload(
         lower = optimizer.lower()
     name = find_dtype(dtype) if dtype is not None else default_dtype(dtypes, device)
     check_choice("phase", phase, PHASES)
-    if lower in STATES and tuning.states:
-        lower = "adam"
+    if tuning.states:
+        lower = BASE_OPTIMIZERS.get(lower, lower)
     if lower not in OPTIMIZERS:
         raise unknown("optimizer", optimizer, OPTIMIZERS)
     return Workload(

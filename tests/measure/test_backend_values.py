@@ -21,7 +21,8 @@ from steptime.network.layers.dense import classify, mean_loss
 from steptime.network.ops import OPS, communication, opaque
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.elementwise import FUNCTIONS
-from steptime.network.ops.loss import IGNORED_LABEL, STATES
+from steptime.network.ops.loss import IGNORED_LABEL
+from steptime.network.ops.optimizers import STATES
 from steptime.network.ops.sequence import GATES
 from steptime.network.ops.training import training_graph
 

@@ -16,7 +16,7 @@ from steptime.network.count import count
 from steptime.network.layers.dense import mean_loss
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.execution import executed
-from steptime.network.ops.loss import STATES
+from steptime.network.ops.optimizers import STATES
 from steptime.network.ops.training import training_graph
 
 pytestmark = pytest.mark.jax

@@ -167,6 +167,26 @@ def test_smaller_caches_leave_room_for_longer_contexts() -> None:
     assert contexts["q4_0"] / contexts["f16"] == pytest.approx(16 / 4.5, rel=0.06)
 
 
+@pytest.mark.parametrize(
+    ("memory_gb", "limit_mb"),
+    [
+        (8, 5726.63),
+        (16, 11453.25),
+        (24, 17179.89),
+        (36, 28991.03),
+        (64, 51539.61),
+        (192, 154618.82),
+    ],
+)
+def test_a_program_has_metals_working_set(memory_gb: int, limit_mb: float) -> None:
+    """The limit that llama.cpp logs as recommendedMaxWorkingSetSize, by the memory of a Mac."""
+    request = DesktopRequest(
+        "llama3_8b", "m3-max-gpu", weights="q4_k_m", memory_bytes=memory_gb * 1e9
+    )
+    usable_bytes = request.resolve().predict().memory.usable_bytes
+    assert usable_bytes == pytest.approx(limit_mb * 1e6, rel=0.01)
+
+
 def test_wrong_words_name_the_nearest_choice() -> None:
     """Unknown weights, caches and stacks are refused in one line."""
     with pytest.raises(InputError, match="q4_k_m"):

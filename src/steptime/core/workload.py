@@ -10,11 +10,13 @@ from typing import Any, Literal, get_args
 
 from steptime.core.errors import InputError, check_choice, unknown
 from steptime.core.json_types import JsonObject
+from steptime.core.toml_files import packaged
 
 Value = int | float | str | bool
 
 Phase = Literal["train", "infer"]
-Optimizer = Literal["sgd", "momentum", "rmsprop", "adam", "adamw"]
+_OPTIMIZER_ROWS = packaged("optimizers.toml")
+Optimizer = Literal[*_OPTIMIZER_ROWS]  # type: ignore[valid-type]  # names of a table
 Staging = Literal["shared", "local"]  # files are read where they are, or copied here first
 Strategy = Literal["allreduce", "independent", "sharded", "parameter-server"]  # docs/devices.md
 PHASES: tuple[str, ...] = get_args(Phase)
@@ -156,11 +158,13 @@ def plan_to_json(plan: Plan) -> Mapping[str, Any]:
 
 
 FEW_BITS = {"nf4": "int4", "nf4-dq": "int4", "int8": "int8", "float8": "int8"}
-STATES = {  # optimizers beside the table's own: adam, and how its states are kept
-    "adam8bit": "8-bit",
-    "paged_adam": "paged",
-    "paged_adam8bit": "paged 8-bit",
+STATES = {  # optimizers beside the table's own, and how their states are kept
+    f"{paged}{name}{few}": " ".join(filter(None, (paged.rstrip("_"), "8-bit" if few else "")))
+    for name, row in _OPTIMIZER_ROWS.items()
+    if row.get("quantised")
+    for paged, few in (("", "8bit"), ("paged_", ""), ("paged_", "8bit"))
 }
+BASE_OPTIMIZERS = {word: word.removeprefix("paged_").removesuffix("8bit") for word in STATES}
 LORA_ON = ("attention", "linear", "all")  # or names of products, `q+v`
 
 

@@ -94,7 +94,8 @@ class Device:
         """Bytes that a program can have of its memory, None where that is unknown.
 
         A maker's GB of memory is a GiB, of which the driver keeps some (`data/usable.toml`): an
-        A100 of 80 GB has 79.2 GiB, 85.04e9 bytes. Without a maker it is `memory_bytes`.
+        A100 of 80 GB has 79.2 GiB, 85.04e9 bytes. Some keep a larger share of a small memory.
+        Without a maker it is `memory_bytes`.
         """
         if self.memory_bytes is None:
             return None
@@ -102,7 +103,9 @@ class Device:
         if share is None:
             kept = _makers().get(self.maker or "", {"other": GB / GIB})
             kind = "HBM" if (self.memory_type or "").startswith("HBM") else "other"
-            share = kept.get(kind, kept["other"]) * GIB / GB
+            is_small = self.memory_bytes < kept.get("small_GB", 0) * GB
+            share = kept["small"] if is_small else kept.get(kind, kept["other"])
+            share *= GIB / GB
         return round(self.memory_bytes * share)
 
     def vector_peak(self, dtype: str) -> float | None:

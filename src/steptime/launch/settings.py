@@ -35,8 +35,10 @@ OPTIMIZERS = {
     **dict.fromkeys(("adamw_8bit", "adamw_bnb_8bit", "adamw_torch_8bit", "adamw8bit"), "adam8bit"),
     **dict.fromkeys(("paged_adamw_8bit", "pagedadamw8bit", "adam8bit", "adam_8bit"), "adam8bit"),
     **dict.fromkeys(("ao_adamw_8bit", "adamw_torchao_8bit"), "adam8bit"),
-    "rmsprop": "rmsprop",
-    "sgd": "sgd",
+    **dict.fromkeys(("lion_8bit", "lion_bnb_8bit", "lion8bit"), "lion8bit"),
+    **dict.fromkeys(("paged_lion_32bit", "paged_lion"), "paged_lion"),
+    "paged_lion_8bit": "paged_lion8bit",
+    **dict.fromkeys(("lion", "lion_32bit"), "lion"),
 }
 PAGED = re.compile(r"paged", re.IGNORECASE)
 

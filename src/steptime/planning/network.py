@@ -14,7 +14,7 @@ from steptime.core.graph import Graph
 from steptime.core.workload import Plan, Workload
 from steptime.hardware.constants import typed
 from steptime.hardware.device import Cluster
-from steptime.network.ops.loss import STATES
+from steptime.network.ops.optimizers import STATES
 from steptime.planning.alone import accumulated, between, update_s
 from steptime.planning.pieces import Kept, Piece, held_of
 from steptime.planning.planner import Flops, Planner

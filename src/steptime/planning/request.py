@@ -12,7 +12,7 @@ from steptime.core import dtypes
 from steptime.core.errors import InputError, check_choice, shorten, unknown
 from steptime.core.toml_files import packaged
 from steptime.core.values import parse_count
-from steptime.core.workload import FULL_TRAINING, STATES, Plan, Tuning
+from steptime.core.workload import BASE_OPTIMIZERS, FULL_TRAINING, Plan, Tuning
 from steptime.hardware import catalog
 from steptime.hardware.architectures import has_trait
 from steptime.hardware.defaults import SEQUENCE_MODEL, default_dtype
@@ -21,7 +21,7 @@ from steptime.hardware.software import Software, defaults_for, year_of
 from steptime.network.families.family import Family, resolve
 from steptime.network.layers.designs import USUAL as USUAL_DESIGN
 from steptime.network.layers.designs import BlockDesign
-from steptime.network.ops.loss import STATES as OPTIMIZERS
+from steptime.network.ops.optimizers import STATES as OPTIMIZERS
 from steptime.planning.faults import Asked, checked
 from steptime.planning.network import Network, NetworkPlanner, network_of
 from steptime.planning.planner import Planner
@@ -178,8 +178,9 @@ class Request:
         choice = read_model(self.model, trusted=self.trusted)
         _, values = _values_of(choice, self.length)
         if _reads_words(values):
-            if self.optimizer not in (None, "adam", "adamw", *STATES):
-                check_choice("optimizer", self.optimizer, OPTIMIZERS)
+            plain = BASE_OPTIMIZERS.get(self.optimizer or "", self.optimizer)
+            if plain not in (None, "adam", "adamw"):
+                check_choice("optimizer", plain, OPTIMIZERS)
                 name = shorten(self.optimizer)
                 raise InputError(
                     f"--optimizer {name}: language models are planned with adam or adamw"
@@ -243,7 +244,7 @@ class Request:
         many = 1 if isinstance(shape, Network) else many
         usual = self.software(cluster.device, many)
         options = {"stack": usual.stack if self.named is None else self.named, **self.options}
-        optimizer = "adamw" if self.optimizer == "adamw" else "adam"
+        optimizer = BASE_OPTIMIZERS.get(self.optimizer or "", self.optimizer) or "adam"
         how = self.gradients, "training", self.tuning, optimizer
         planner = planner_of(shape, cluster, self.dtype, method, options, *how)
         stack = planner.method.settings.stack

@@ -151,9 +151,9 @@ def count(
         phase: train or infer.
         dtype: float32, float64, bfloat16, float16, or with float32 weights bfloat16-mixed,
             float16-mixed. Default: bfloat16-mixed of sequence models, float32 of others.
-        optimizer: sgd, momentum, rmsprop, adam, adamw, or adam with states of 8 bits, or that may
-            be paged to the host: adam8bit, paged_adam, paged_adam8bit. Default: adam of sequence
-            models, sgd of others.
+        optimizer: sgd, momentum, rmsprop, adam, adamw, lion, lamb, adafactor, muon; of adam, adamw
+            and lion also with states of 8 bits (adam8bit), or paged to the host (paged_adam,
+            paged_adam8bit). Default: adam of sequence models, sgd of others.
         allow_unknown: Let layers of unknown type in a network's file pass their input on.
         strict: Refuse a network with an op of unknown work (of .onnx, .pt2 and code).
         batch_axis: Of code: the axis of its first input that is the batch. Default: found out.

@@ -130,9 +130,9 @@ class StepOptions(ExecutionOptions, keywords=StepKeywords):
             float16-mixed. Default: bfloat16-mixed of sequence models (float16-mixed where a device
             has no bfloat16), float32 of others and on a CPU.
         phase: train or infer.
-        optimizer: sgd, momentum, rmsprop, adam, adamw, or adam with states of 8 bits, or that may
-            be paged to the host: adam8bit, paged_adam, paged_adam8bit. Default: adam of sequence
-            models, sgd of others.
+        optimizer: sgd, momentum, rmsprop, adam, adamw, lion, lamb, adafactor, muon; of adam, adamw
+            and lion also with states of 8 bits (adam8bit), or paged to the host (paged_adam,
+            paged_adam8bit). Default: adam of sequence models, sgd of others.
         method: The cost model (steptime list methods).
         options: An option of the method; repeatable.
         allow_unknown: Let layers of unknown type in a network's file pass their input on.

@@ -21,7 +21,7 @@ from steptime.network.count import count, op_cost
 from steptime.network.families import ZOO
 from steptime.network.ops import OPS, outputs_of
 from steptime.network.ops.builder import Builder
-from steptime.network.ops.loss import STATES
+from steptime.network.ops.optimizers import STATES
 from steptime.network.ops.training import training_graph
 
 SMALL = (  # every part of every family, small

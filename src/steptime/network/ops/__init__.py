@@ -15,6 +15,7 @@ from steptime.network.ops import (
     loss,
     norm,
     opaque,
+    optimizers,
     sequence,
     shaping,
     state,
@@ -32,6 +33,7 @@ _MODULES = (
     sequence,
     state,
     loss,
+    optimizers,
     communication,
     opaque,
 )

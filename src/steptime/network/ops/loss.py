@@ -1,6 +1,4 @@
-"""What training alone has: softmax cross-entropy, the steps of its gradient, updates of weights."""
-
-from collections.abc import Callable
+"""What training alone has: softmax cross-entropy and its gradient."""
 
 from steptime.core.graph import TensorSpec
 from steptime.network.ops.table import (
@@ -56,32 +54,4 @@ KINDS = {
         "dx = dy - softmax(x) sum(dy)",
         row=last_axis,
     ),
-}
-
-
-STATES = {"sgd": 0, "momentum": 1, "rmsprop": 1, "adam": 2, "adamw": 2}  # tensors kept a weight
-SCRATCH = {"sgd": 0, "momentum": 0, "rmsprop": 1, "adam": 2, "adamw": 2}  # made to update one
-_FLOP = {
-    "sgd": (2, "w -= lr g"),
-    "momentum": (4, "Polyak 1964: v = m v + g; w -= lr v"),
-    "rmsprop": (9, "Hinton 2012: s = a s + (1-a) g^2; w -= lr g / (sqrt s + eps)"),
-    "adam": (13, "Kingma, Ba 2015, algorithm 1, the bias correction of m folded into lr"),
-    "adamw": (14, "Loshchilov, Hutter 2019, algorithm 2: adam, and w (1 - lr decay)"),
-}
-
-
-def _scratch(tensors: int) -> Callable[..., int]:
-    return lambda weight, *_: tensors * weight.size_bytes
-
-
-KINDS |= {
-    name: OpKind(
-        lambda *weight_states_grad: weight_states_grad[:-1],
-        per_element(flop),
-        example(" ".join(["3x4"] * (STATES[name] + 2))),
-        source,
-        storage="in_place",
-        scratch=_scratch(SCRATCH[name]),
-    )
-    for name, (flop, source) in _FLOP.items()
 }

@@ -8,7 +8,7 @@ from steptime.core.errors import check_choice
 from steptime.core.graph import Attr, Graph, Op, Part, TensorSpec, frozen
 from steptime.network.ops import OPS, output_names, outputs_of, saved_of
 from steptime.network.ops.elementwise import function_of
-from steptime.network.ops.loss import STATES
+from steptime.network.ops.optimizers import STATES, find_update_kind, make_states
 from steptime.network.ops.table import Backward, no_flop
 
 Names = tuple[str, ...]
@@ -103,23 +103,36 @@ def training_graph(
 
     states: list[str] = [seed]
     users = _first_users(graph)
+    kinds = {op.name: op.kind for op in graph.ops}
+    readers = {weight: kinds.get(name, "") for weight, name in users.items()}
     for weight in filter(tape.grads.__contains__, graph.weights):
-        names = tuple(f"{weight}/{optimizer}{i}" for i in range(STATES[optimizer]))
-        spec = tape.tensors[weight]
-        if few and spec.size >= FEW_FROM:
-            scale = TensorSpec((STATES[optimizer] * ceil(spec.size / STATE_BLOCK),), "float32")
-            tape.tensors[f"{weight}/{optimizer}{SCALES}"] = scale
-            states.append(f"{weight}/{optimizer}{SCALES}")
-            spec = TensorSpec(spec.shape, "int8")
-        tape.tensors.update(dict.fromkeys(names, spec))
-        states.extend(names)
-        inputs, of = (weight, *names, tape.grads[weight]), users.get(weight, "")
-        tape.append(f"{weight}/update", optimizer, inputs, {}, "update", of)
+        reader = readers.get(weight, "")
+        kind = find_update_kind(optimizer, tape.tensors[weight], reader)
+        states += _append_update(tape, weight, kind, users.get(weight, ""), has_low_states=few)
     former = _former(tape) if "former" in how else ()
     buffers = (*graph.buffers, *states, *former)
     return replace(
         graph, tensors=tape.tensors, ops=tuple(tape.ops), buffers=buffers, outputs=(loss,)
     )
+
+
+def _append_update(
+    tape: _Tape, weight: str, kind: str, user: str, *, has_low_states: bool
+) -> list[str]:
+    """Append the update of a weight to a step, and return the names of its states."""
+    spec = tape.tensors[weight]
+    specs = make_states(kind, spec)
+    names = [f"{weight}/{kind}{number}" for number in range(len(specs))]
+    scales: list[str] = []
+    if has_low_states and specs and spec.size >= FEW_FROM:
+        scales = [f"{weight}/{kind}{SCALES}"]
+        blocks = len(specs) * ceil(spec.size / STATE_BLOCK)
+        tape.tensors[scales[0]] = TensorSpec((blocks,), "float32")
+        specs = tuple(TensorSpec(state.shape, "int8") for state in specs)
+    tape.tensors.update(zip(names, specs, strict=True))
+    inputs = (weight, *names, tape.grads[weight])
+    tape.append(f"{weight}/update", kind, inputs, {}, "update", user)
+    return [*scales, *names]
 
 
 def find_differentiated(

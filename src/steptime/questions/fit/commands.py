@@ -19,6 +19,8 @@ from steptime.questions import options
 from steptime.questions.step_options import StepOptions
 
 CARDS_OF_NODE = (2, 4, 8)  # over which weights may be sharded
+CHUNKED_LOSS_STACK = "axolotl-2025"
+LOW_STATES = {"adam": "adam8bit", "adamw": "adamw8bit", "lion": "lion8bit"}
 PLAN_OPTIONS = ("length", "lora", "weights", "train", "packed", "padded")
 
 
@@ -27,9 +29,10 @@ def fitting_commands(
 ) -> list[str]:
     """Return commands of changed steps that fit; each changes as few options as possible.
 
-    The changes are a smaller batch, fewer bits, recompute, LoRA, LoRA beside weights of 4 bits,
-    states on the host, weights sharded over several such cards, and the cheapest card with a
-    price.
+    The changes come in the order of what they cost: a smaller batch, fewer bits, states of 8 bits,
+    a loss without whole logits, recompute, LoRA, LoRA beside weights of 4 bits, all of that
+    together, states on the host, weights sharded over several such cards, and the cheapest card
+    with a price.
 
     Args:
         base: the step that does not fit.
@@ -39,25 +42,18 @@ def fitting_commands(
     """
     workload, device = base.workload, base.device
     batch, name = workload.batch_per_replica, model if isinstance(model, str) else workload.label
-    is_training = step.phase == "train"
-    trains_all = is_training and workload.tuning == FULL_TRAINING
     graph = base.graph()
+    is_training = step.phase == "train"
     can_recompute = is_training and graph.tokens is not None and bool(needed(graph, to_end=False))
-    recomputed = replace(step, recompute="full")
-    light = replace(recomputed, dtype="bfloat16", lora="r=16")
-    tries = (
-        (largest_batch > 0, step, largest_batch),
-        (trains_all and workload.dtype == "float32", replace(step, dtype="bfloat16-mixed"), batch),
-        (can_recompute and step.recompute is None, recomputed, batch),
-        (trains_all and can_recompute, replace(light, recompute=step.recompute), batch),
-        (trains_all and can_recompute, light, batch),
-        (trains_all and can_recompute, replace(light, weights="nf4"), batch),
-        (can_recompute and step.offload is None, replace(recomputed, offload="optimizer"), batch),
-    )
+    changes = [(step, largest_batch)] if largest_batch > 0 else []
+    if is_training and workload.tuning == FULL_TRAINING:
+        changes += [(changed, batch) for changed in _changed_trainings(base, step)]
+    if can_recompute:
+        changes += [(changed, batch) for changed in _lighter_steps(base, step)]
     commands = [
         _command(name, device.name, changed, size)
-        for is_possible, changed, size in tries
-        if is_possible and changed.on(name, size, device).needs().fit(device)
+        for changed, size in changes
+        if changed.on(name, size, device).needs().fit(device)
     ]
     if can_recompute:
         commands += _sharded_command(name, base, step)
@@ -65,6 +61,45 @@ def fitting_commands(
     if card is not None:
         commands.append(_command(name, card.name, step, batch))
     return commands
+
+
+def _changed_trainings(base: StepModel, step: StepOptions) -> list[StepOptions]:
+    """Return trainings of all weights that need less memory and compute the same step."""
+    workload, changes = base.workload, []
+    if workload.dtype == "float32":
+        changes.append(replace(step, dtype="bfloat16-mixed"))
+    if workload.optimizer in LOW_STATES and not workload.tuning.states:
+        changes.append(replace(step, optimizer=LOW_STATES[workload.optimizer]))
+    return changes
+
+
+def _lighter_steps(base: StepModel, step: StepOptions) -> list[StepOptions]:
+    """Return steps of a sequence model that need less memory, the least costly first."""
+    recomputed = replace(step, recompute="full")
+    light = replace(recomputed, dtype="bfloat16", lora="r=16")
+    chunked = _with_stack(step, CHUNKED_LOSS_STACK)
+    has_kernels = base.device.kind == "gpu" and "stack" in base.method.options
+    can_chunk = chunked is not step and has_kernels
+    trains_all = base.workload.tuning == FULL_TRAINING
+    changes = [chunked] if can_chunk else []
+    changes += [recomputed] if step.recompute is None else []
+    if trains_all:
+        changes += [replace(light, recompute=step.recompute), light, replace(light, weights="nf4")]
+    if trains_all and can_chunk:
+        low_states = LOW_STATES.get(base.workload.optimizer)
+        lightest = replace(light, weights="nf4", optimizer=low_states)
+        changes.append(_with_stack(lightest, CHUNKED_LOSS_STACK))
+    if step.offload is None:
+        changes.append(replace(recomputed, offload="optimizer"))
+    return changes
+
+
+def _with_stack(step: StepOptions, stack: str) -> StepOptions:
+    """Return a step under a stack; one whose options name a stack stays as it is."""
+    has_option = any(text.startswith("stack=") for text in setting_texts(step.options))
+    if step.stack is not None or has_option:
+        return step
+    return replace(step, stack=stack)
 
 
 def _cheapest_card(base: StepModel) -> Device | None:

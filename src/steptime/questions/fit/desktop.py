@@ -26,15 +26,21 @@ PUBLISHED_TYPES = (  # of GGUF that people publish; others by their name
     *("f16", "q8_0", "q6_k", "q5_k_m", "q5_k_s", "q4_k_m", "q4_k_s", "iq4_xs", "q3_k_l", "q3_k_m"),
     *("q3_k_s", "iq3_m", "iq3_xxs", "q2_k", "iq2_m", "iq2_xxs", "iq1_m"),
 )
+UNPUBLISHED_TYPES = ("f32", "f16")  # of stacks whose files are in bf16
 TRAINING_OPTIONS = ("optimizer", "lora", "train", "recompute", "offload", "packed", "padded")
 COLUMNS = (
     Column("weights"),
-    Column("bits_per_weight", "bits"),
+    Column("bits_per_weight", "bits", form=".2f"),
     Column("file_bytes", "file"),
     Column("needed_bytes", "memory"),
     Column("verdict", "fits"),
     Column("longest_context", "longest context"),
-    Column("tokens_per_s_per_user", "tokens/s", ends=("tokens_per_s_low", "tokens_per_s_high")),
+    Column(
+        "tokens_per_s_per_user",
+        "tokens/s",
+        ends=("tokens_per_s_low", "tokens_per_s_high"),
+        form=".3g",
+    ),
     Column("prefill_tokens_per_s", "prefill/s"),
 )
 
@@ -123,11 +129,12 @@ class DesktopFitAnswer(LaunchedAnswer, frozen=True, kw_only=True):
 
 def is_desktop_fit(model: Any, options: StepOptions) -> bool:
     """Whether a question is about weights for one's own machine, and not about a training."""
-    stack = (options.options or {}).get("stack") if isinstance(options.options, dict) else None
     if options.lora or options.train:
         return False
     has_type = options.weights == ALL_WEIGHTS or names_desktop_weights(options.weights)
-    return has_type or is_desktop_stack(stack) or (isinstance(model, str) and is_gguf(model))
+    return (
+        has_type or is_desktop_stack(options.stack) or (isinstance(model, str) and is_gguf(model))
+    )
 
 
 def answer_desktop_fit(
@@ -149,8 +156,7 @@ def answer_desktop_fit(
             option = option_name(name)
             text = f"fit: {option} is of a training, --weights {options.weights} of a server"
             raise InputError(f"{text}; nearest: --weights nf4")
-    settings = options.options if isinstance(options.options, dict) else {}
-    stack = find_stack(str(settings["stack"])) if "stack" in settings else None
+    stack = None if options.stack is None else find_stack(options.stack)
     context = DEFAULT_CONTEXT if options.length is None else int(options.length)
     answer_tokens = min(ANSWER_TOKENS, context // 2)
     request = DesktopRequest(
@@ -180,7 +186,7 @@ def answer_desktop_fit(
         best_weights=None if best is None else best.weights,
         rows=rows,
         headline=tuple(_headline(rows, best, usable_bytes, has_max_context=has_max_context)),
-        notes=(),
+        notes=_notes(first, rows),
     )
 
 
@@ -194,6 +200,8 @@ def _resolve_types(request: DesktopRequest, weights: str | None) -> list[Desktop
     names = types_of_stack(stack)
     if stack.weights == "gguf":
         names = [name for name in names if name in PUBLISHED_TYPES]
+    else:
+        names = [name for name in names if name not in UNPUBLISHED_TYPES]
     cases = [replace(request, weights=name).resolve() for name in names]
     return sorted(cases, key=lambda case: -case.weights.file_bytes)
 
@@ -220,6 +228,13 @@ def _predict_row(case: DesktopCase) -> DesktopFitRow:
         prefill_low_tokens_per_s=tokens / ttft.high if ttft.high else None,
         prefill_high_tokens_per_s=tokens / ttft.low if ttft.low else None,
     )
+
+
+def _notes(case: DesktopCase, rows: tuple[DesktopFitRow, ...]) -> tuple[str, ...]:
+    """Return the remark that the model, and not the memory, limits the context."""
+    if any(row.longest_context == case.trained_length for row in rows):
+        return (f"a context of {case.trained_length:,} tokens is the longest of the model",)
+    return ()
 
 
 def _assumed(case: DesktopCase, options: StepOptions, *, has_stack: bool) -> dict[str, str]:

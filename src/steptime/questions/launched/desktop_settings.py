@@ -1,8 +1,8 @@
 """Facts of a job of llama.cpp or Ollama as options of `serve`."""
 
 from collections.abc import Mapping
-from typing import Any
 
+from steptime.core.json_types import JsonObject
 from steptime.launch.job import Facts
 
 DESKTOP_STACKS = {"llamacpp": "llama.cpp", "ollama": "ollama"}
@@ -11,7 +11,7 @@ DEFAULT_WEIGHTS = "q4_k_m"  # of a download without a type (common/arg.cpp; Olla
 OPTIONS = {"ubatch": "ubatch", "n_cpu_moe": "cpu_moe", "max_model_len": "context"}
 
 
-def desktop_options(tool: str, facts: Facts, user_options: Mapping[str, Any]) -> dict[str, Any]:
+def desktop_options(tool: str, facts: Facts, user_options: Mapping[str, object]) -> JsonObject:
     """Return the options of `serve` for a job of one's own machine.
 
     Args:
@@ -19,15 +19,12 @@ def desktop_options(tool: str, facts: Facts, user_options: Mapping[str, Any]) ->
         facts: the facts of the job.
         user_options: options that the user gives; a longer request widens the context.
     """
-    options: dict[str, Any] = {"stack": DESKTOP_STACKS[tool]}
+    options: JsonObject = {"stack": DESKTOP_STACKS[tool]}
     for fact, option in OPTIONS.items():
         if fact in facts:
             options[option] = facts[fact]
-    parallel, context = facts.get("max_num_seqs", 1), facts.get("context_total")
-    if isinstance(parallel, int) and parallel > 1:
-        options["running_sequences"] = parallel
-    if isinstance(context, int):
-        options["context"] = context // (parallel if isinstance(parallel, int) else 1)
+    if isinstance(facts.get("context_total"), int):
+        options["context"] = facts["context_total"]
     if isinstance(facts.get("gpu_layers"), int):
         options["gpu_layers"] = facts["gpu_layers"]
     if facts.get("experts_on_cpu"):
@@ -41,7 +38,7 @@ def desktop_options(tool: str, facts: Facts, user_options: Mapping[str, Any]) ->
     return options
 
 
-def _shorten_request(options: dict[str, Any], user_options: Mapping[str, Any]) -> None:
+def _shorten_request(options: JsonObject, user_options: Mapping[str, object]) -> None:
     """Set the tokens of a request that a context has room for, where the user gives none."""
     context = int(options["context"])
     if {"input", "output"} & set(user_options):

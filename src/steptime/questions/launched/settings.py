@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from steptime.core.dtypes import find_quantised_type
-from steptime.core.workload import OPTIMIZERS
+from steptime.core.workload import OPTIMIZERS, STATES
 from steptime.launch.job import Facts, LaunchJob
 from steptime.questions.launched.desktop_settings import DESKTOP_STACKS, desktop_options
 
@@ -89,7 +89,7 @@ def fit_settings(job: LaunchJob, _user_options: Mapping[str, Any]) -> QuestionSe
         del settings.options["recompute"]
         settings.notes.append("recompute selective: fit knows full or none; none is counted")
     if job.facts.get("loss") == "chunked":
-        settings.options["options"] = {"stack": CHUNKED_LOSS_STACKS["fit"]}
+        settings.options["stack"] = CHUNKED_LOSS_STACKS["fit"]
     if settings.options.get("offload") == "both":
         settings.options["offload"] = "optimizer"
     settings.remark(job.facts, {"offload_activations": "activations on the host are in plan alone"})
@@ -156,7 +156,7 @@ def _take_step(settings: QuestionSettings, job: LaunchJob) -> None:
 def _take_optimizer(settings: QuestionSettings, facts: Facts) -> None:
     """Set the optimizer where it is one that is priced."""
     optimizer = facts.get("optimizer")
-    if optimizer in OPTIMIZERS:
+    if optimizer in OPTIMIZERS or optimizer in STATES:
         settings.options["optimizer"] = optimizer
     elif optimizer is not None:
         settings.notes.append(f"optimizer {optimizer}: is not priced; adam is taken")
@@ -191,7 +191,9 @@ def serve_settings(job: LaunchJob, user_options: Mapping[str, Any]) -> QuestionS
     facts = job.facts
     if job.tool in DESKTOP_STACKS:
         settings.options.update(desktop_options(job.tool, facts, user_options))
-        settings.remark(facts, {"speculative": "guessed tokens are not priced"})
+        slots = "requests at once share the context; one of them is priced"
+        reasons = {"speculative": "guessed tokens are not priced", "max_num_seqs": slots}
+        settings.remark(facts, reasons)
         return settings
     settings.take(facts, {name: name for name in ("tensor", "pipeline", "data", "per_node")})
     _take_ranks(settings, facts)

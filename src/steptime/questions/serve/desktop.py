@@ -185,6 +185,8 @@ def _notes(case: DesktopCase, prediction: DesktopPrediction) -> list[str]:
         notes.append(f"--weights {word} is taken as {case.weights.label}")
     if prediction.memory.usable_bytes is None:
         notes.append(f"the memory of {case.machine.device.name} is unknown, so every model fits")
+    if prediction.longest_context == case.trained_length:
+        notes.append(f"the longest context is the model's own, {case.trained_length:,} tokens")
     length = request.input_tokens + request.output_tokens
     return [*notes, *describe_excess(case.shape, length)]
 

@@ -87,9 +87,9 @@ def whatif(
         upgrade: Say which of these changes pays most; repeatable.
         folder: The networks of a folder of records.
         phase: train or infer.
-        optimizer: sgd, momentum, rmsprop, adam, adamw, or adam with states of 8 bits, or that may
-            be paged to the host: adam8bit, paged_adam, paged_adam8bit. Default: adam of sequence
-            models, sgd of others.
+        optimizer: sgd, momentum, rmsprop, adam, adamw, lion, lamb, adafactor, muon; of adam, adamw
+            and lion also with states of 8 bits (adam8bit), or paged to the host (paged_adam,
+            paged_adam8bit). Default: adam of sequence models, sgd of others.
         length: Tokens of a sequence. Default: the model's.
         strict: Refuse a network with an op of unknown work (of .onnx, .pt2 and code).
         batch_axis: Of code: the axis of its first input that is the batch. Default: found out.

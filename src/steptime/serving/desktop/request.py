@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -34,6 +35,7 @@ BY_BITS = {  # other words for weights, in the types of each kind of file
 }
 OTHER_WORDS = {"4bit": "int4", "8bit": "int8", "fp8": "float8", "fp4": "float4", "awq": "int4"}
 OTHER_WORDS |= {"gptq": "int4", "f16": "float16", "bf16": "bfloat16", "fp16": "float16"}
+DESKTOP_WORD = re.compile(r"(i?q|tq)\d_|mlx_|exl_")  # the beginning of such a type
 UNSPECIFIC_WORDS = {"mxfp4", "f16", "bf16", "f32"}  # which other stacks read as well
 
 
@@ -174,6 +176,11 @@ class DesktopCase:
         """The weights of the network."""
         return self.placing.weights
 
+    @property
+    def trained_length(self) -> int:
+        """Tokens of the longest sequence that the network is made for."""
+        return int(self.shape.whole["max_length"])
+
     def predict(self) -> DesktopPrediction:
         """Return the memory and the times."""
         case = (self.shape, self.machine, self.placing, self.demand)
@@ -182,14 +189,13 @@ class DesktopCase:
         mean_context = request.input_tokens + request.output_tokens / 2
         decode = predict_decode(*case, mean_context)
         prefill = predict_prefill(*case, request.input_tokens)
-        limit = int(self.shape.whole["max_length"])
         return DesktopPrediction(
             memory=memory,
             decode=decode,
             prefill=prefill,
             tpot=decode.within(stack.decode_spread),
             ttft=prefill.within(stack.prefill_spread),
-            longest_context=longest_context(*case, max(limit, self.demand.context)),
+            longest_context=longest_context(*case, max(self.trained_length, self.demand.context)),
         )
 
 
@@ -226,9 +232,13 @@ def types_of_stack(stack: DesktopStack) -> list[str]:
 
 
 def names_desktop_weights(word: str | None) -> bool:
-    """Whether a word names weights that stacks of one's own machine alone run: `q4_k_m`."""
+    """Whether a word names weights that stacks of one's own machine alone run: `q4_k_m`.
+
+    A word of that form counts as well, so that the message on an unknown one lists these types.
+    """
     plain = _plain_word(word or "")
-    return plain in file_types() and plain not in UNSPECIFIC_WORDS
+    is_type = plain in file_types() and plain not in UNSPECIFIC_WORDS
+    return is_type or DESKTOP_WORD.match(plain) is not None
 
 
 def _plain_word(word: str) -> str:

@@ -8,12 +8,13 @@ import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
 
+from steptime.core.errors import InputError
 from steptime.core.graph import Graph
 from steptime.measure import synthetic
 from steptime.measure.backends.jax.kinds import DRAWS, KEEPS, RUNS
 from steptime.measure.interpreter import TableCall, calls_of, interpret
 from steptime.measure.synthetic import ADAM_DECAYS, LEARNING_RATE, MOMENTUM, RMSPROP_DECAY
-from steptime.network.ops.loss import STATES
+from steptime.network.ops.optimizers import STATES
 
 Arrays = Mapping[str, Any]  # by the name of the tensor
 UPDATE = "optimizer"  # the scope of all updates
@@ -109,7 +110,7 @@ def updated(optimizer: str, carry: Carry, buffers: dict[str, Any], grads: Arrays
     with jax.named_scope(UPDATE):
         count = carry.count + 1
         new = {
-            name: OPTIMIZERS[optimizer](count, w, grads[name], *carry.states[name])
+            name: _update_of(optimizer)(count, w, grads[name], *carry.states[name])
             for name, w in carry.weights.items()
         }
     typed = {
@@ -152,6 +153,13 @@ OPTIMIZERS: dict[str, Callable[..., tuple[Array, ...]]] = {  # count, weight, gr
     "adam": _adam,
     "adamw": _adamw,
 }
+
+
+def _update_of(optimizer: str) -> Callable[..., tuple[Array, ...]]:
+    """Return the update of an optimizer; raises `InputError` for one that is not among them."""
+    if optimizer not in OPTIMIZERS:
+        raise InputError(f"optimizer {optimizer}: JAX runs none like it; nearest: adamw")
+    return OPTIMIZERS[optimizer]
 
 
 def carry_of(graph: Graph, optimizer: str, values: Arrays) -> Carry:

@@ -12,6 +12,7 @@ from torch import Tensor, fx, nn
 from torch.profiler import record_function
 
 from steptime.core.dtypes import Precision
+from steptime.core.errors import InputError
 from steptime.core.graph import Graph
 from steptime.core.workload import Workload
 from steptime.measure import synthetic
@@ -258,6 +259,8 @@ def outputs_of(
 
 def optimizer_of(name: str, weights: Iterable[Tensor], dtype: str) -> torch.optim.Optimizer:
     """Return torch's optimizer of that name over `weights` of type `dtype`."""
+    if name not in _OPTIMIZERS:
+        raise InputError(f"optimizer {name}: torch has none like it; nearest: adamw")
     kind, settings = _OPTIMIZERS[name]
     if kind is not torch.optim.SGD:
         settings = {**settings, "eps": synthetic.optimizer_epsilon(dtype)}

@@ -1,0 +1,128 @@
+"""Updates of weights: the rows of `data/optimizers.toml` as kinds of ops.
+
+A further optimizer is one row there.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import NamedTuple
+
+from steptime.core.graph import TensorSpec
+from steptime.core.toml_files import packaged
+from steptime.network.ops.table import OpKind, Products, example, per_element
+
+MATRIX_AXES = 2
+
+
+class OptimizerRow(NamedTuple):
+    """An optimizer.
+
+    Args:
+        states: tensors of the size of a weight that it keeps.
+        scratch: tensors of that size that an update makes and drops.
+        flop: operations for each weight.
+        is_factored: whether it keeps of a matrix a number for each row and column instead.
+        iterations: steps of Newton and Schulz on a matrix.
+        other: the optimizer of tables of embeddings, and of what is no matrix; "" for itself.
+        source: where its algorithm is from.
+    """
+
+    states: int
+    scratch: int
+    flop: int
+    is_factored: bool
+    iterations: int
+    other: str
+    source: str
+
+
+@cache
+def optimizer_rows() -> Mapping[str, OptimizerRow]:
+    """Return the optimizers by name."""
+    return {
+        name: OptimizerRow(
+            states=row["states"],
+            scratch=row["scratch"],
+            flop=row["flop"],
+            is_factored=row.get("factored", False),
+            iterations=row.get("iterations", 0),
+            other=row.get("other", ""),
+            source=row["source"],
+        )
+        for name, row in packaged("optimizers.toml").items()
+    }
+
+
+STATES = {name: row.states for name, row in optimizer_rows().items()}  # tensors kept a weight
+SCRATCH = {name: row.scratch for name, row in optimizer_rows().items()}  # made to update one
+
+
+def find_update_kind(optimizer: str, weight: TensorSpec, reader_kind: str) -> str:
+    """Return the optimizer that updates a weight: some leave tables and vectors to another.
+
+    Args:
+        optimizer: the optimizer of the training.
+        weight: the weight.
+        reader_kind: the kind of the first op that reads it.
+    """
+    other = optimizer_rows()[optimizer].other
+    is_matrix = len(weight.shape) >= MATRIX_AXES and reader_kind != "embedding"
+    return optimizer if is_matrix or not other else other
+
+
+def make_states(optimizer: str, weight: TensorSpec) -> tuple[TensorSpec, ...]:
+    """Return the states that an optimizer keeps of a weight."""
+    row = optimizer_rows()[optimizer]
+    if not row.is_factored:
+        return (weight,) * row.states
+    if len(weight.shape) < MATRIX_AXES:
+        return (weight,)
+    rows, columns = weight.shape[:-1], (*weight.shape[:-2], weight.shape[-1])
+    return TensorSpec(rows, weight.dtype), TensorSpec(columns, weight.dtype)
+
+
+def _orthogonal_products(iterations: int) -> Callable[..., Products]:
+    """Return the products of steps of Newton and Schulz: X X^T, its square, and a sum times X."""
+
+    def products(weight: TensorSpec, *_states_gradient: TensorSpec) -> Products:
+        *batch, rows, columns = weight.shape
+        count = iterations
+        for size in batch:
+            count *= size
+        short, long = sorted((rows, columns))
+        return (
+            (count, short, short, long),
+            (count, short, short, short),
+            (count, short, long, short),
+        )
+
+    return products
+
+
+def _scratch(tensors: int) -> Callable[..., int]:
+    return lambda weight, *_: tensors * weight.size_bytes
+
+
+def _make_kind(name: str, row: OptimizerRow) -> OpKind:
+    """Return the kind of the updates of an optimizer."""
+    weight = TensorSpec((3, 4), "float32")
+    states = ["3x4", *("x".join(map(str, s.shape)) for s in make_states(name, weight))]
+    products = _orthogonal_products(row.iterations) if row.iterations else None
+
+    def count_flop(*specs: TensorSpec) -> int:
+        shapes = products(*specs) if products is not None else ()
+        return sum(2 * batch * m * n * k for batch, m, n, k in shapes)
+
+    return OpKind(
+        lambda *weight_states_grad: weight_states_grad[:-1],
+        count_flop if row.iterations else per_element(row.flop),
+        example(" ".join([*states, "3x4"])),
+        row.source,
+        products=products,
+        work="matmul" if row.iterations else "",
+        storage="in_place",
+        scratch=_scratch(row.scratch),
+    )
+
+
+KINDS = {name: _make_kind(name, row) for name, row in optimizer_rows().items()}
