@@ -25,5 +25,6 @@ def test_the_index_names_commands_and_pages_that_exist():
         path, _, anchor = target.partition("#")
         assert (ROOT / path).is_file()
         if anchor:
-            heading = anchor.replace("-", "[ -]")
-            assert re.search(rf"^#+ `?(steptime )?{heading}`?$", headings, re.MULTILINE)
+            assert re.search(
+                rf"^#+ `?(steptime )?{anchor.replace('-', '[ -]')}`?$", headings, re.MULTILINE
+            )

@@ -133,9 +133,12 @@ def command_of(
 def output_options(question: Callable[..., Any]) -> dict[str, QuestionParameter]:
     """Return the options of a question's printed answer, by the names of their parameters.
 
-    `--details` is among them if an answer has tables that people see with it alone.
+    `--details` is among them if an answer has tables that people see with it alone. There is none
+    of a question of which nothing is printed.
     """
     kinds = answer_kinds(get_type_hints(question).get("return"))
+    if kinds and not any(kind.has_output for kind in kinds):
+        return {}
     has_details = any(kind.has_details for kind in kinds)
     return {
         name: option for name, option in OUTPUT_OPTIONS.items() if name != "details" or has_details
@@ -149,7 +152,8 @@ def _answer_question(
     describe_work: Callable[[], str],
 ) -> int:
     """Print the answer to a question and return its exit code."""
-    form = "json" if output["json"] else check_choice("--format", output["form"], PRINTERS)
+    form = "json" if output.get("json") else output.get("form", "text")
+    check_choice("--format", form, PRINTERS)
     sort, top = output.get("sort"), output.get("top")
     row_count = None if top is None else parse_count(top, "--top")
     with _interruptible():

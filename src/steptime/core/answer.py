@@ -46,6 +46,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """Base of the answers to questions; each says its tables."""
 
     has_details: ClassVar[bool] = False  # whether tables are for `--details` alone
+    has_output: ClassVar[bool] = True  # whether a command prints it, in the form of its options
 
     def tables(self) -> Sequence[Table]:
         """Return the tables that people read, the one that answers the question first.

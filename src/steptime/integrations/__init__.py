@@ -1,1 +1,1 @@
-"""steptime inside of other programs: test suites, coding agents and training loops."""
+"""steptime inside of other programs: test suites and coding agents."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
+from typing import ClassVar
 
 from steptime.core.answer import Answer
 from steptime.core.errors import InputError
@@ -21,6 +22,7 @@ class ServedAnswer(Answer, frozen=True, kw_only=True):
         transport: stdio or http.
     """
 
+    has_output: ClassVar[bool] = False
     transport: str
 
     def printout(self) -> Printout:
@@ -29,10 +31,10 @@ class ServedAnswer(Answer, frozen=True, kw_only=True):
 
 
 def mcp(http: bool = False, port: kinds.Count | None = None) -> ServedAnswer:
-    """Serve coding agents by the Model Context Protocol, on stdin and stdout.
+    """Serve coding agents by the Model Context Protocol.
 
-    The tools are the questions, with their schemas. The resources are devices, links, stacks and
-    pages of the documents.
+    The client speaks on stdin and stdout. The tools are the questions, with their schemas; the
+    resources are devices, links, stacks and pages of the documents.
 
     Args:
         http: Serve by streamable HTTP on the loopback instead.

@@ -19,8 +19,8 @@ from steptime.core.units import percent
 from steptime.core.values import parse_count, parse_share
 from steptime.integrations.pytest_limits import (
     LIMIT_NAMES,
+    BenchStep,
     Limits,
-    Step,
     Verdict,
     describe_step,
     judge_fit,
@@ -104,9 +104,11 @@ class Bench:
         """Measure a step and compare it with its baseline, as `StepBench` says."""
         with failing_on_wrong_input():
             inputs = step.pop("inputs", None)
-            return self.run(Step(_model_text(model, inputs), batch, step), self._limits, rounds)
+            return self.run(
+                BenchStep(_model_text(model, inputs), batch, step), self._limits, rounds
+            )
 
-    def run(self, step: Step, limits: Limits | None, rounds: int | None = None) -> BenchResult:
+    def run(self, step: BenchStep, limits: Limits | None, rounds: int | None = None) -> BenchResult:
         """Check the limits of a step, measure it where they ask for it, and compare it.
 
         Args:
@@ -130,7 +132,9 @@ class Bench:
         suffix = "" if self._count == 1 else f"-{self._count}"
         return Path(_OUTSIDE_NAME.sub("-", self._item.nodeid).strip("-.") + suffix)
 
-    def _measure(self, step: Step, limits: Limits | None, rounds: int, folder: Path) -> RunAnswer:
+    def _measure(
+        self, step: BenchStep, limits: Limits | None, rounds: int, folder: Path
+    ) -> RunAnswer:
         """Measure a step in fresh processes and keep its record; skip what cannot run here."""
         from steptime.questions.run.measured_step import RunAnswer
         from steptime.questions.run.question import run
@@ -158,7 +162,7 @@ class Bench:
             self._skip(f"the device is {answer.platform}, not {device}")
         return answer
 
-    def _judge_time(self, step: Step, limits: Limits, measured: RunAnswer) -> Verdict:
+    def _judge_time(self, step: BenchStep, limits: Limits, measured: RunAnswer) -> Verdict:
         try:
             return judge_time(step, limits, measured)
         except InputError as error:
@@ -225,7 +229,7 @@ def check_marker(item: pytest.Function, marker: pytest.Mark) -> None:
     options = {name: value for name, value in marker.kwargs.items() if name not in LIMIT_NAMES}
     batch, inputs = options.pop("batch", None), options.pop("inputs", None)
     with TemporaryDirectory(prefix="steptime-") as scratch, failing_on_wrong_input():
-        step = Step(_model_text(marker.args[0], inputs), batch, options)
+        step = BenchStep(_model_text(marker.args[0], inputs), batch, options)
         Bench(item, Path(scratch)).run(step, read_limits(marker.kwargs))
 
 

@@ -49,7 +49,7 @@ class Verdict(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Step:
+class BenchStep:
     """A step as a test names it.
 
     Attributes:
@@ -89,7 +89,7 @@ def read_limits(values: Mapping[str, Any]) -> Limits:
     return limits
 
 
-def judge_fit(step: Step, limits: Limits) -> Verdict:
+def judge_fit(step: BenchStep, limits: Limits) -> Verdict:
     """Return whether a step is predicted to fit the memory of a limit; nothing is measured.
 
     Raises:
@@ -117,7 +117,7 @@ def judge_fit(step: Step, limits: Limits) -> Verdict:
     )
 
 
-def judge_time(step: Step, limits: Limits, measured: RunAnswer) -> Verdict:
+def judge_time(step: BenchStep, limits: Limits, measured: RunAnswer) -> Verdict:
     """Return whether a measured step keeps the limit of its time.
 
     It does not where the whole 95 % interval of its median lies above the limit.
