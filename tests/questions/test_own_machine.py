@@ -89,7 +89,7 @@ def test_options_that_do_not_go_together_are_refused(
 def test_an_unknown_type_names_the_nearest() -> None:
     """A slip in a type of GGUF gets the types of llama.cpp, not those of a training."""
     for question in (steptime.fit, steptime.serve):
-        with pytest.raises(InputError, match="known: .*q4_k_m"):
+        with pytest.raises(InputError, match=r"known: .*q4_k_m"):
             question("llama3_8b", "RTX 3070", weights="q4_k_x")
 
 
