@@ -173,15 +173,11 @@ class BatchSteps:
         """
         steps_of_models = [self.under(model) for model in models]
         if any(steps is not self for steps in steps_of_models):
-            models_of: dict[BatchSteps, list[StepModel]] = {}
-            for steps, model in zip(steps_of_models, models, strict=True):
-                models_of.setdefault(steps, []).append(model)
-            spans_of = {steps: iter(steps.spans(group)) for steps, group in models_of.items()}
-            return [next(spans_of[steps]) for steps in steps_of_models]
+            return _spans_by_steps(steps_of_models, models)
         is_on_lines = not any(map(_lies_on_no_line, models))
         if self.pieces and is_on_lines:
             spans_of_pieces = [steps.spans(models) for _, steps in self.pieces]
-            return [self._merge_spans(same) for same in zip(*spans_of_pieces, strict=True)]
+            return [self._merge_spans(pieces) for pieces in zip(*spans_of_pieces, strict=True)]
         if self.lines is None or not is_on_lines:
             return [_price_batches(model, self.batches) for model in models]
         single_batches = merging_batches(self.lines) & {*self.batches}
@@ -191,6 +187,17 @@ class BatchSteps:
             _replace_batches(span, places, _price_batches(model, priced_batches))
             for span, model in zip(spans(self.lines, models, self.batches), models, strict=True)
         ]
+
+
+def _spans_by_steps(
+    steps_of_models: Sequence[BatchSteps], models: Sequence[StepModel]
+) -> list[Span]:
+    """Return the times of models, each by its own steps; models of the same steps go together."""
+    groups: dict[BatchSteps, list[StepModel]] = {}
+    for steps, model in zip(steps_of_models, models, strict=True):
+        groups.setdefault(steps, []).append(model)
+    spans_of = {steps: iter(steps.spans(group)) for steps, group in groups.items()}
+    return [next(spans_of[steps]) for steps in steps_of_models]
 
 
 Piece = tuple[list[int], BatchSteps]
@@ -211,8 +218,8 @@ def _split_by_remainder(model: StepModel, batches: Sequence[int]) -> list[Piece]
         is_padded = batch >= NUMBERS_IN_PIECE
         places.setdefault(batch % NUMBERS_IN_PIECE if is_padded else -1, []).append(place)
     return [
-        (own, BatchSteps(model, [batches[place] for place in own], may_split=False))
-        for own in places.values()
+        (group, BatchSteps(model, [batches[place] for place in group], may_split=False))
+        for group in places.values()
     ]
 
 

@@ -48,7 +48,7 @@ class NodeOptions(OptionGroup, keywords=NodeKeywords):
         """
         per_node = _count_or_none(self.per_node, "--per-node")
         links_per_node = _count_or_none(self.links_per_node, "--links-per-node")
-        inside, link = (_link_names(value) for value in (self.inside, self.link))
+        inside, link = (link_names(value) for value in (self.inside, self.link))
         return sites(devices, per_node, inside, link, links_per_node, *levels_and_host)
 
 
@@ -56,9 +56,14 @@ def _count_or_none(value: Any, option: str) -> int | None:
     return None if value is None else parse_count(text_of(value), option)
 
 
-def _link_names(value: Any) -> Any:
-    """Return the names of links as a list, `nvlink-4,pcie-4-x16`, a link object in a list."""
-    text = text_of(value)
-    if text is None:
+def link_names(value: Any) -> list[Any] | None:
+    """Return the links of an option, None without any.
+
+    A text is a list of names, `nvlink-4,pcie-4-x16`; links of Python stay as they are.
+    """
+    links = text_of(value)
+    if links is None:
         return None
-    return text.split(",") if isinstance(text, str) else [text]
+    if isinstance(links, str):
+        return links.split(",")
+    return list(links) if isinstance(links, list | tuple) else [links]

@@ -126,11 +126,7 @@ def compare_devices(
 
 
 def sort_names() -> dict[str, str]:
-    """Return what rows are sorted by: the words of `SORTS`, keys of rows, and headings of columns.
-
-    Returns:
-        The word or the key by each name.
-    """
+    """Return the sort key of each name: words of `SORTS`, keys of rows, and headings of columns."""
     keys = {name: name for name in ChooseRow.__struct_fields__ if name not in UNSORTED_KEYS}
     headings = {
         column.label.lower(): column.key

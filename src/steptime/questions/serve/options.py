@@ -25,6 +25,7 @@ from steptime.core.values import (
 from steptime.planning.request import Site, sites
 from steptime.prediction import DEFAULT
 from steptime.questions import kinds, options
+from steptime.questions.node_options import link_names
 from steptime.questions.pictures import check_picture
 from steptime.questions.step_options import Method
 from steptime.serving.demand import Demand, check_demand
@@ -221,7 +222,7 @@ class ServeOptions(OptionGroup, keywords=ServeKeywords):
         if len(names) > 1 and not self.search:
             raise InputError("several devices (--device) go with --search")
         per_node, links_per_node = self.count_of("per_node"), self.count_of("links_per_node")
-        inside, link = _link_names(self.inside), _link_names(self.link)
+        inside, link = link_names(self.inside), link_names(self.link)
         return sites(names, per_node, inside, link, links_per_node)
 
     def service(
@@ -392,13 +393,3 @@ _LOAD_OPTIONS = (
 
 def _count_or(value: Count | None, option: str, default: int) -> int:
     return default if value is None else parse_count(text_of(value), option)
-
-
-def _link_names(value: Any) -> list[Any] | None:
-    """Return the links of an option, None without any; links of Python stay as they are."""
-    if value is None:
-        return None
-    text = text_of(value)
-    if isinstance(text, str):
-        return text.split(",")
-    return list(text) if isinstance(text, list | tuple) else [text]

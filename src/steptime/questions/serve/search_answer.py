@@ -318,7 +318,7 @@ def _describe_search(answer: SearchAnswer) -> str:
 
 
 def _lines_below(answer: SearchAnswer, best: Mapping[tuple[str, str], SearchRow]) -> list[str]:
-    """Return what is assumed, the sources of prices, and the command of the first row."""
+    """Return the assumed settings, the sources of prices, and the command of the first row."""
     prices = {
         row.device: by_offer(row.offer, row.price_date or "") for row in best.values() if row.offer
     }
