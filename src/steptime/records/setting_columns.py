@@ -31,7 +31,7 @@ def typed_settings(
         for name, column in columns.items()
     ]
     numbers = pl.Series(range(len(texts)), dtype=COUNT)
-    places = params.replace_strict(texts, numbers, return_dtype=COUNT)
+    places = params.replace_strict(texts, numbers).cast(COUNT)  # of no rows it is a text
     return [column.gather(places) for column in typed]
 
 
