@@ -90,6 +90,7 @@ NEEDED_WORDS = {  # what an option goes with, so that its own value is what is w
     ("predict", "--link"): "--grid --replicas 1,2",
     ("choose", "--link"): "--page page.html",
     ("calibrate", "--of"): "--from records",
+    ("serve", "--host"): "--stack llama.cpp",
 }
 EXCLUSIVE = {("run", "--stack"): "--backend null"}  # words of the base line that it stands for
 MIN_NAME_LENGTH = 5  # below, one wrong letter may be another name
