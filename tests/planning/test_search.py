@@ -166,7 +166,7 @@ def test_no_single_plan_is_faster_than_the_searched_one(layers, more, devices):
         assert best <= single["step_s"] * (1 + 1e-9)
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_405b_is_not_slower_searched_than_by_hand():
     model = "llama3_1_405b"
     where: dict[str, Any] = {"inside": "nvlink-4", "link": "infiniband-ndr", "length": 8192}
