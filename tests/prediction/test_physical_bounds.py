@@ -35,7 +35,9 @@ WINOGRAD_SHARE = 36 / 144  # multiply-adds of F(4x4, 3x3), the shortest that lib
 CACHE_BYTES = 32 * 2**20  # of a device whose file does not say its last cache
 CACHES = 8  # times what a last cache holds, from which on it saves next to nothing
 ROUNDING = 1 + 1e-6
-SLOWER_AT_MOST = 1.25  # of a better device: more multiprocessors share its cache and its watts
+# Of a better device: more multiprocessors share its cache and its watts, and a last wave of tiles
+# fills fewer of them.
+SLOWER_AT_MOST = 1.27
 
 Shapes = tuple[tuple[int, ...], ...]
 Case = tuple[str, Shapes, dict[str, Any]]

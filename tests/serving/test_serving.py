@@ -201,13 +201,13 @@ def test_the_cache_of_8_bit_checkpoints():
 
 
 def core(one: Phases, name: str, group: Group) -> Kernel:
-    return attention(one.planner, one.heads[name], group, one.kv)[0]
+    return attention(one.planner, one.heads[name][0], group, one.kv)[0]
 
 
 def test_a_window_is_all_that_a_prompt_and_a_token_see():
     """Of 8,192 tokens all but the first 127 see 128 places, the last of 1,024 that follow too."""
     one = phases("gpt_oss_20b")
-    assert [one.heads[name].window for name in ("block2", "block1")] == [0, 128]
+    assert [one.heads[name][0].window for name in ("block2", "block1")] == [0, 128]
     seen = 128 * 129 // 2 + (8192 - 128) * 128
     assert core(one, "block1", Group(1, 8192, 0)).flop == 4 * 64 * 64 * seen
     assert core(one, "block1", Group(1, 1024, 9000)).flop == 4 * 64 * 64 * 1024 * 128

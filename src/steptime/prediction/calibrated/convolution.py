@@ -260,8 +260,8 @@ def _on_matrix_units(
     if not kernels.channels_last:
         turning = _turning_s(layer, SIZE_BYTES[kernels.dtype], device, constants)
         often = "new_turned" if newer else "matrix_turned"
-        turned = constants[f"convolution.{often if forward else 'gradients_turned'}"]
-        gap = gap + turning * (0.0 if forward and dtype == "tf32" else turned)
+        share = constants[f"convolution.{often if forward else 'gradients_turned'}"]
+        gap = gap + turning * (0.0 if forward and dtype == "tf32" else share)
     else:
         copied = 2 * SIZE_BYTES[kernels.dtype] * _uneven(layer)
         gap = gap + streamed_s(copied, device, constants)
