@@ -197,7 +197,7 @@ def test_dropout_draws_another_mask_in_each_step():
     assert losses[0] != losses[1]
 
 
-@pytest.mark.parametrize("optimizer", ("sgd", "momentum", "rmsprop", "adam", "adamw"))
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "rmsprop", "adam", "adamw"])
 def test_jax_moves_weights_in_half_precision(optimizer):
     import jax
     import numpy as np
