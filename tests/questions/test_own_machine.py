@@ -46,6 +46,18 @@ def test_a_file_is_served_by_what_its_header_says(tmp_path: Path) -> None:
     assert fit(str(path), "RTX 3070").rows[0].file_bytes == answer.file_bytes
 
 
+def test_a_file_of_few_bits_under_a_server(tmp_path: Path) -> None:
+    """A server has weights of 4 bits; it is told which types it does not run."""
+    metadata = decoder_metadata("llama")
+    path = str(write_gguf(tmp_path / "n.gguf", metadata, decoder_tensors(range(2))))
+    assert steptime.serve(path, "RTX 4090", stack="vllm", input=64).weights == "int4"
+    metadata["general.file_type"] = 18
+    path = str(write_gguf(tmp_path / "o.gguf", metadata, decoder_tensors(range(2))))
+    with pytest.raises(InputError, match="weights of q6_k"):
+        steptime.serve(path, "RTX 4090", stack="vllm", input=64)
+    assert steptime.predict(path, "RTX 4090", 1).step_s > 0
+
+
 def test_all_weights_are_one_table() -> None:
     """The rows fall in size; what fits is the end of the table; speed has intervals."""
     answer = fit("qwen3_14b", "RTX 3070", weights="all", max_context=True)

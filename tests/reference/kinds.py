@@ -303,6 +303,53 @@ def adamw(
     return adam(w * w.dtype.type(1 - LEARNING_RATE * WEIGHT_DECAY), first, second, grad, step)
 
 
+LION_DECAYS = (0.9, 0.99)  # of the update, and of the mean that is kept
+ORTHOGONAL = (3.4445, -4.775, 2.0315)  # of a step of Newton and Schulz (Jordan et al. 2024)
+ORTHOGONAL_STEPS = 5
+
+
+def lion(w: Array, mean: Array, grad: Array) -> tuple[Array, Array]:
+    """Return weight and mean of gradients, the weight moved by the sign of a mean."""
+    kind = w.dtype.type
+    a, b = LION_DECAYS
+    update = np.sign(kind(a) * mean + kind(1 - a) * grad)
+    w = w * kind(1 - LEARNING_RATE * WEIGHT_DECAY)
+    return sgd(w, update), kind(b) * mean + kind(1 - b) * grad
+
+
+def lamb(
+    w: Array, first: Array, second: Array, grad: Array, step: int
+) -> tuple[Array, Array, Array]:
+    """Return weight and both moments, the step of adam scaled by the norms of both."""
+    moved, first, second = adam(w, first, second, grad, step)
+    update = w - moved
+    ratio = np.linalg.norm(w) / np.linalg.norm(update)
+    return sgd(w, update * w.dtype.type(ratio)), first, second
+
+
+def adafactor(w: Array, rows: Array, columns: Array, grad: Array) -> tuple[Array, Array, Array]:
+    """Return weight and the means of rows and columns of squared gradients."""
+    kind = w.dtype.type
+    keep, add = kind(RMSPROP_DECAY), kind(1 - RMSPROP_DECAY)
+    rows = keep * rows + add * (grad * grad).mean(-1)
+    columns = keep * columns + add * (grad * grad).mean(-2)
+    square = rows[..., :, None] * columns[..., None, :] / rows.mean(-1)[..., None, None]
+    return sgd(w, grad / np.sqrt(square)), rows, columns
+
+
+def muon(w: Array, v: Array, grad: Array) -> tuple[Array, Array]:
+    """Return weight and velocity, the weight moved by an orthogonal matrix near the velocity."""
+    kind = w.dtype.type
+    v = kind(MOMENTUM) * v + grad
+    x = v / kind(np.linalg.norm(v))
+    x = x.T if x.shape[0] > x.shape[1] else x
+    a, b, c = map(kind, ORTHOGONAL)
+    for _ in range(ORTHOGONAL_STEPS):
+        square = x @ x.T
+        x = a * x + (b * square + c * (square @ square)) @ x
+    return sgd(w, x if x.shape == w.shape else x.T), v
+
+
 RUNS: dict[str, Run] = {
     "linear": linear,
     "matmul": matmul,
@@ -348,9 +395,14 @@ RUNS: dict[str, Run] = {
     "rmsprop": rmsprop,
     "adam": adam,
     "adamw": adamw,
+    "lion": lion,
+    "lamb": lamb,
+    "adafactor": adafactor,
+    "muon": muon,
 }
 ALSO_GIVEN = {
     "dropout": ("rng",),
     "adam": ("step",),
     "adamw": ("step",),
+    "lamb": ("step",),
 }  # what a kind needs besides inputs

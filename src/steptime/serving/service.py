@@ -25,6 +25,7 @@ from steptime.serving.memory import largest_running_sequences, memory_of
 from steptime.serving.phases import Phases, Spent
 from steptime.serving.queueing import cached_of
 
+PLAIN_FILE_TYPES = ("f16", "bf16", "f32")  # of GGUF files whose weights are not quantised
 LOW_CACHES = ("float8", "int8")  # formats of a cache of half the size
 
 
@@ -122,7 +123,7 @@ class Service:
         weights = parse_format(self.weights, "--weights")
         kv = parse_format(self.kv, "--kv")
         planner = self._planner(shape, plan)
-        weights = weights or self.weights_only_type or shape.family.weights
+        weights = weights or self.weights_only_type or _file_format(shape)
         return Phases(planner, plan, weights, kv, self.engine)
 
     def read(self, phases: Phases, sequences: int) -> Spent:
@@ -192,6 +193,20 @@ class Service:
         if stack == usual.stack and self.stack is None:
             planner.software = usual
         return planner
+
+
+def _file_format(shape: Shape) -> str:
+    """Return the format in which the file of a network keeps its weights, "" without one.
+
+    Raises:
+        InputError: for a GGUF type that servers do not run.
+    """
+    word = shape.family.weights
+    name = find_quantised_type(word, FORMATS) if word else ""
+    if name is None and word not in PLAIN_FILE_TYPES:
+        text = f"serve: {shape.label} has weights of {word}, which one's own machine alone runs"
+        raise InputError(f"{text}; nearest: --stack llama.cpp")
+    return name or ""
 
 
 def parse_format(word: str | None, option: str) -> str:
