@@ -20,7 +20,7 @@ from steptime.launch.settings import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Engine:
+class EngineFormat:
     """What the options of a serving engine mean.
 
     Attributes:
@@ -48,7 +48,7 @@ class Engine:
     set_combinations: Callable[[JobBuilder, ToolSettings], None]
 
 
-def read_engine(engine: Engine, words: list[str], files: Files) -> JobBuilder:
+def read_engine(engine: EngineFormat, words: list[str], files: Files) -> JobBuilder:
     """Read the words behind the command that starts an engine.
 
     Args:

@@ -50,7 +50,7 @@ class TensorType(NamedTuple):
         return prod(shape[:-1]) * blocks * self.block_bytes
 
 
-class Placement(NamedTuple):
+class TensorPlacement(NamedTuple):
     """The layer of a tensor, and what of the network decides its type.
 
     Args:
@@ -101,7 +101,7 @@ def file_types_by_number() -> Mapping[int, str]:
     return {row["id"]: name for name, row in file_types().items() if "id" in row}
 
 
-def type_of_tensor(file_type: str, role: str, width: int, placement: Placement) -> TensorType:
+def type_of_tensor(file_type: str, role: str, width: int, placement: TensorPlacement) -> TensorType:
     """Return the type that llama-quantize gives to a matrix.
 
     Args:
@@ -115,7 +115,7 @@ def type_of_tensor(file_type: str, role: str, width: int, placement: Placement) 
     return _type_for_width(tensor_types()[name], width)
 
 
-def _type_by_rules(row: Mapping[str, Any], role: str, placement: Placement) -> str:
+def _type_by_rules(row: Mapping[str, Any], role: str, placement: TensorPlacement) -> str:
     """Return the type of a role by the rules of a type of file."""
     base: str = row["base"]
     is_plain = not tensor_types()[base].fallback
@@ -129,7 +129,7 @@ def _type_by_rules(row: Mapping[str, Any], role: str, placement: Placement) -> s
     return base if is_plain else _raise_bits(row, role, base, placement)
 
 
-def _raise_bits(row: Mapping[str, Any], role: str, name: str, placement: Placement) -> str:
+def _raise_bits(row: Mapping[str, Any], role: str, name: str, placement: TensorPlacement) -> str:
     """Return the type of keys and values that few bytes keep in more bits: of 70B, of 8 experts."""
     has_low_output = row.get("output", [{}])[0].get("type") == "Q5_K"
     if has_low_output and row["base"] != "IQ3_XXS":  # types of one and two bits have own rules
@@ -142,7 +142,7 @@ def _raise_bits(row: Mapping[str, Any], role: str, name: str, placement: Placeme
     return name
 
 
-def _does_apply(rule: Mapping[str, Any], placement: Placement) -> bool:
+def _does_apply(rule: Mapping[str, Any], placement: TensorPlacement) -> bool:
     """Whether a rule is for the layer and the network of a tensor."""
     if rule.get("eight_experts") and placement.experts != EIGHT_EXPERTS:
         return False

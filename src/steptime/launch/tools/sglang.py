@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from steptime.launch.engines import Engine
+from steptime.launch.engines import EngineFormat
 from steptime.launch.job import JobBuilder
 from steptime.launch.settings import (
     ToolSettings,
@@ -91,7 +91,7 @@ def _read_speculation(job: JobBuilder, settings: ToolSettings) -> None:
     job.set("draft", draft or algorithm.lower())
 
 
-ENGINE = Engine(
+ENGINE = EngineFormat(
     name="sglang",
     flags=FLAGS,
     model_options=("model_path", "model"),

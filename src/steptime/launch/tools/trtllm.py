@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from steptime.launch.engines import Engine
+from steptime.launch.engines import EngineFormat
 from steptime.launch.job import JobBuilder
 from steptime.launch.settings import (
     ToolSettings,
@@ -65,7 +65,7 @@ def _read_speculation(job: JobBuilder, settings: ToolSettings) -> None:
     job.set("draft", draft or (kind.lower() if kind else None))
 
 
-ENGINE = Engine(
+ENGINE = EngineFormat(
     name="trtllm",
     flags=FLAGS,
     model_options=("model", "m", "model_path"),

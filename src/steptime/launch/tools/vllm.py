@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from steptime.launch.engines import Engine
+from steptime.launch.engines import EngineFormat
 from steptime.launch.job import JobBuilder
 from steptime.launch.settings import (
     ToolSettings,
@@ -92,7 +92,7 @@ def _read_speculation(job: JobBuilder, settings: ToolSettings) -> None:
         job.set("draft", str(draft) if draft else None)
 
 
-ENGINE = Engine(
+ENGINE = EngineFormat(
     name="vllm",
     flags=FLAGS,
     model_options=("model", "model_tag"),

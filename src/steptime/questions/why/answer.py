@@ -6,7 +6,7 @@ from steptime.core.printers import html
 from steptime.core.table import Column, Table, make_facts_table
 from steptime.core.units import interval, percent, seconds
 from steptime.questions.training import describe_speed
-from steptime.questions.why.causes import MAX_LISTED, Cause
+from steptime.questions.why.causes import MAX_LISTED, LikelyCause
 
 UNEXPLAINED = "unexplained"  # the share of a measured step above the interval of the model
 OPS_LINE = "The most expensive ops of the device's time:"
@@ -179,7 +179,7 @@ class WhyAnswer(Answer, frozen=True, kw_only=True):
     evidence: Evidence | None
     headline: tuple[str, ...]
     notes: tuple[str, ...]
-    causes: tuple[Cause, ...] = ()
+    causes: tuple[LikelyCause, ...] = ()
 
     def printed_headline(self) -> list[str]:
         """Return the lines of the headline that say more than the tables."""
@@ -215,7 +215,7 @@ class WhyAnswer(Answer, frozen=True, kw_only=True):
         return "".join([*lines, *map(html, self.tables())])
 
 
-def _cause_row(cause: Cause) -> dict[str, str]:
+def _cause_row(cause: LikelyCause) -> dict[str, str]:
     """Return the row of a cause in a table, with what a step would take under it."""
     low, high = seconds(cause.low_s), seconds(cause.high_s)
     return {

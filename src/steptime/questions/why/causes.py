@@ -23,7 +23,7 @@ MAX_LISTED = 6  # causes that a table shows
 LIGHTEST_WEIGHT = 0.005  # share of the weight of all causes
 
 
-class Cause(AnswerRow, frozen=True, kw_only=True):
+class LikelyCause(AnswerRow, frozen=True, kw_only=True):
     """A possible cause of a slow run, and the test that confirms or excludes it.
 
     Attributes:
@@ -202,7 +202,7 @@ class Suspicion:
 Finder = Callable[[SlowRun], Iterator[Suspicion]]
 
 
-def order_causes(run: SlowRun, finders: tuple[Finder, ...]) -> tuple[Cause, ...]:
+def order_causes(run: SlowRun, finders: tuple[Finder, ...]) -> tuple[LikelyCause, ...]:
     """Return the causes that may explain a measured step, the weightiest first."""
     suspicions = [suspicion for find in finders for suspicion in find(run)]
     weights = [
@@ -220,9 +220,9 @@ def order_causes(run: SlowRun, finders: tuple[Finder, ...]) -> tuple[Cause, ...]
     return tuple(sorted(causes, key=lambda cause: -cause.weight))
 
 
-def _make_cause(suspicion: Suspicion, weight: float) -> Cause:
+def _make_cause(suspicion: Suspicion, weight: float) -> LikelyCause:
     description, check = CHECKS[suspicion.cause]
-    return Cause(
+    return LikelyCause(
         cause=suspicion.cause,
         description=description,
         check=check,

@@ -11,7 +11,7 @@ from steptime.hardware.device import Device, Link
 from steptime.prediction import DEFAULT
 from steptime.questions.bound import Input
 from steptime.questions.why.answer import Evidence, Shares, WhyAnswer
-from steptime.questions.why.causes import Cause, SlowRun, order_causes
+from steptime.questions.why.causes import LikelyCause, SlowRun, order_causes
 from steptime.questions.why.diagnose import add_improvements, make_answer
 from steptime.questions.why.measured_speed import read_speed
 from steptime.questions.why.setup import Setup
@@ -105,7 +105,7 @@ def _compare(setup: Setup, step_s: float) -> Evidence:
     )
 
 
-def _describe_causes(answer: WhyAnswer, causes: tuple[Cause, ...]) -> str:
+def _describe_causes(answer: WhyAnswer, causes: tuple[LikelyCause, ...]) -> str:
     """Describe what to check first: `1.41 s are unexplained; check first: loader, clocks.`."""
     names = ", ".join(cause.cause for cause in causes[:FIRST_CAUSES])
     unexplained = answer.shares.unexplained or 0.0

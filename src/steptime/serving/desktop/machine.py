@@ -6,7 +6,7 @@ from functools import cached_property
 
 from steptime.core.errors import InputError
 from steptime.hardware.device import Device
-from steptime.serving.desktop.stack import CPU, Backend, DesktopStack
+from steptime.serving.desktop.stack import CPU, DesktopBackend, DesktopStack
 from steptime.serving.desktop.tensors import EMBEDDING, Weights, WeightTensor
 
 UNIFIED_HOST_BYTES_PER_S = 2.4e11  # that cores of an Apple M1 Max reach (AnandTech, 2021)
@@ -32,12 +32,12 @@ class Machine:
     is_split_by_rows: bool = False
 
     @property
-    def backend(self) -> Backend:
+    def backend(self) -> DesktopBackend:
         """How the stack runs on the devices."""
         return self.stack.backend(self.device)
 
     @property
-    def host_backend(self) -> Backend:
+    def host_backend(self) -> DesktopBackend:
         """How the stack runs on the host."""
         return self.stack.backends.get(CPU, self.backend)
 

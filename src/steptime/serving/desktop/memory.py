@@ -13,7 +13,7 @@ MAX_CONTEXT = 1 << 24  # tokens up to which the longest context is searched
 
 
 @dataclass(frozen=True)
-class Demand:
+class DesktopDemand:
     """What is asked of a machine.
 
     Args:
@@ -68,7 +68,7 @@ class DesktopMemory:
 
 
 def predict_memory(
-    shape: Shape, machine: Machine, placing: Placing, demand: Demand
+    shape: Shape, machine: Machine, placing: Placing, demand: DesktopDemand
 ) -> DesktopMemory:
     """Return the memory of the fullest device of a machine, and of its host."""
     rule, caches = machine.stack.memory, layer_caches(shape)
@@ -103,7 +103,9 @@ def predict_memory(
     )
 
 
-def compute_buffer_bytes(shape: Shape, rule: MemoryRule, demand: Demand, context: int) -> float:
+def compute_buffer_bytes(
+    shape: Shape, rule: MemoryRule, demand: DesktopDemand, context: int
+) -> float:
     """Return the bytes of the buffer of a step: the largest of head, feed-forward and attention.
 
     All tensors of a step that live at once have room in it; layers use it one after the other.
@@ -127,7 +129,7 @@ def compute_buffer_bytes(shape: Shape, rule: MemoryRule, demand: Demand, context
 
 
 def longest_context(
-    shape: Shape, machine: Machine, placing: Placing, demand: Demand, limit: int
+    shape: Shape, machine: Machine, placing: Placing, demand: DesktopDemand, limit: int
 ) -> int | None:
     """Return the longest context that fits, up to `limit` tokens; None where memory is unknown."""
 

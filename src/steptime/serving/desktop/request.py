@@ -16,7 +16,7 @@ from steptime.prediction.kernel import Interval
 from steptime.serving.desktop.caches import parse_cache_type
 from steptime.serving.desktop.machine import Machine, Placing
 from steptime.serving.desktop.memory import (
-    Demand,
+    DesktopDemand,
     DesktopMemory,
     longest_context,
     predict_memory,
@@ -106,7 +106,7 @@ class DesktopRequest:
             self.is_split_by_rows,
         )
         needed_context = self.input_tokens + self.output_tokens
-        demand = Demand(
+        demand = DesktopDemand(
             context=self.context or max(needed_context, stack.default_context),
             sequences=self.sequences,
             cache_type=parse_cache_type(self.kv),
@@ -169,7 +169,7 @@ class DesktopCase:
     shape: Shape
     machine: Machine
     placing: Placing
-    demand: Demand
+    demand: DesktopDemand
 
     @property
     def weights(self) -> Weights:

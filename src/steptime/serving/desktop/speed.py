@@ -15,8 +15,8 @@ from steptime.planning.shape import Shape
 from steptime.prediction.kernel import Interval
 from steptime.serving.desktop.caches import LayerCache, layer_caches, number_bytes
 from steptime.serving.desktop.machine import Machine, Placing
-from steptime.serving.desktop.memory import Demand
-from steptime.serving.desktop.stack import Backend
+from steptime.serving.desktop.memory import DesktopDemand
+from steptime.serving.desktop.stack import DesktopBackend
 from steptime.serving.desktop.tensors import WeightTensor
 
 LAYER_KERNELS = 8  # of a layer beside products and norms: rotations, cache, attention, sums
@@ -76,7 +76,7 @@ class _Part:
     tensors: Sequence[WeightTensor]
     caches: Sequence[LayerCache]
     device: Device
-    backend: Backend
+    backend: DesktopBackend
     bytes_per_s: float
     shared_by: int = 1
 
@@ -139,7 +139,7 @@ class _Part:
 
 
 def predict_decode(
-    shape: Shape, machine: Machine, placing: Placing, demand: Demand, context: float
+    shape: Shape, machine: Machine, placing: Placing, demand: DesktopDemand, context: float
 ) -> StepTimes:
     """Return the seconds of a step that gives each sequence a token at a mean context."""
     byte_count, sequences = number_bytes(demand.cache_type), demand.sequences
@@ -159,7 +159,7 @@ def predict_decode(
 
 
 def predict_prefill(
-    shape: Shape, machine: Machine, placing: Placing, demand: Demand, tokens: int
+    shape: Shape, machine: Machine, placing: Placing, demand: DesktopDemand, tokens: int
 ) -> StepTimes:
     """Return the seconds until prompts of so many tokens are read, one for each sequence.
 
@@ -187,7 +187,7 @@ def predict_prefill(
     )
 
 
-def _place(machine: Machine) -> tuple[Device, Backend, float]:
+def _place(machine: Machine) -> tuple[Device, DesktopBackend, float]:
     """Return a device, how the stack runs on it, and the bandwidth of its memory."""
     return machine.device, machine.backend, machine.device.memory_bytes_per_s
 

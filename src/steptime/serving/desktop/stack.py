@@ -26,7 +26,7 @@ BACKEND_KEYS = (
 MEMORY_KEYS = ("ubatch", "cache_block", "logit_bytes", "activation_bytes", "loads_embedding")
 
 
-class Backend(NamedTuple):
+class DesktopBackend(NamedTuple):
     """How a stack runs on the devices of a maker.
 
     Args:
@@ -95,13 +95,13 @@ class DesktopStack:
     source: str
     weights: str
     memory: MemoryRule
-    backends: Mapping[str, Backend]
+    backends: Mapping[str, DesktopBackend]
     makers: Mapping[str, str]
     decode_spread: float
     prefill_spread: float
     default_context: int
 
-    def backend(self, device: Device) -> Backend:
+    def backend(self, device: Device) -> DesktopBackend:
         """Return the backend of a device.
 
         Raises:
@@ -160,8 +160,8 @@ def _stack_of(name: str, tables: Mapping[str, Mapping[str, Any]]) -> DesktopStac
     )
 
 
-def _backend_of(name: str, row: Mapping[str, Any]) -> Backend:
+def _backend_of(name: str, row: Mapping[str, Any]) -> DesktopBackend:
     """Return the backend of a table."""
     values = {key: row[key]["value"] for key in BACKEND_KEYS}
     hbm_share = row.get("hbm_share", row["bandwidth_share"])["value"]
-    return Backend(name=name, hbm_share=hbm_share, **values)
+    return DesktopBackend(name=name, hbm_share=hbm_share, **values)

@@ -14,7 +14,7 @@ from steptime.formats.gguf.header import Header, read_header
 from steptime.formats.gguf.model import split_name
 from steptime.formats.gguf.types import (
     PLAIN_TYPE,
-    Placement,
+    TensorPlacement,
     TensorType,
     file_types,
     tensor_types,
@@ -224,7 +224,7 @@ def _typed(
     heads = int(shape.one["heads"])
     queries_per_key = heads / int(shape.one["kv_heads"] or heads)
     layers = len(shape.kinds)
-    placement = Placement(layer or 0, layers, queries_per_key, shape.experts)
+    placement = TensorPlacement(layer or 0, layers, queries_per_key, shape.experts)
     type_role = HEAD if role == EMBEDDING and shape.tied else role
     return WeightTensor(
         role, layer, axes, type_of_tensor(file_type, type_role, axes[-1], placement)
