@@ -177,8 +177,8 @@ def kept_sizes(graph: Graph, stack: Stack) -> dict[str, int]:
         how = execution_of(op, stack)
         if how.keeps and len(op.outputs) > 1:
             *_, saved = op.outputs
-            more = how.keeps * graph.tensors[op.inputs[0]].size_bytes
-            found[saved] = graph.tensors[saved].size_bytes + round(more)
+            added_bytes = how.keeps * graph.tensors[op.inputs[0]].size_bytes
+            found[saved] = graph.tensors[saved].size_bytes + round(added_bytes)
         if how.chunks > 1:
             found[op.outputs[0]] = graph.tensors[op.outputs[0]].size_bytes // how.chunks
         if how.in_place and op.part == "backward":
