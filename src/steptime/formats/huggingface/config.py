@@ -101,6 +101,14 @@ class Config:
             raise InputError(f"{self.place}: {spelling}: must be at least 1, not null")
         return value
 
+    def get_tables(self, name: str) -> list[Table]:
+        """Return a field that is a list of tables, [] where it is absent."""
+        self.read_fields.add(name)
+        value = self._values.get(name) or []
+        if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+            raise self.error(name, f"must be a list of tables, not {shorten(value)}")
+        return value
+
     def require(self, name: str, only: object) -> None:
         """Refuse a field that has another value than the one whose network is known."""
         self.read_fields.add(name)
@@ -128,7 +136,11 @@ def check_value(value: object, default: Any, place: str) -> Any:
     if type(default) is int and isinstance(value, list) and len({*map(repr, value)}) == 1:
         value = value[0]
     if isinstance(default, list):
-        fits = isinstance(value, list) and len(value) <= MAX_LIST_LENGTH
+        fits = (
+            isinstance(value, list)
+            and len(value) <= MAX_LIST_LENGTH
+            and not any(isinstance(item, list | dict) for item in value)
+        )
     elif isinstance(default, float):
         is_number = isinstance(value, int | float) and type(value) is not bool
         fits = is_number and isfinite(value) and abs(value) <= MAX_COUNT  # type: ignore[arg-type]

@@ -141,7 +141,7 @@ def nemotron_nas(config: Config) -> Settings:
 
     A `block_configs` entry says the heads in a group and the width of each block.
     """
-    blocks: list[object] = config.get("block_configs", [])
+    blocks = config.get_tables("block_configs")
     config.set_defaults(num_hidden_layers=len(blocks) or 32, num_key_value_heads=0)
     settings = decoder(config)
     config.get("attention_bias", False)

@@ -49,9 +49,7 @@ def describe_network(table: Mapping[str, Any], place: str, remarks: Sequence[str
     name = table[TYPE_FIELD]
     for kind in kinds_of(table):
         if reason := UNLIKE.get(kind):
-            raise InputError(
-                f"{place}: {TYPE_FIELD} {shorten(kind)} is not classes: it has {reason}"
-            )
+            raise InputError(f"{place}: {TYPE_FIELD} {shorten(kind)} is not known: it has {reason}")
     row = types().get(name) if isinstance(name, str) else None
     if row is None and not (isinstance(name, str) and holds_words(table)):
         raise unknown(TYPE_FIELD, name, types(), place)

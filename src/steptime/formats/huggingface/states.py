@@ -141,7 +141,8 @@ def granitemoehybrid(config: Config) -> Settings:
     layers, mixer = settings["layers"], mamba2_of(config)
     names = ("mamba", "attention", "linear_attention", "full_attention")
     kinds = list_of_layers(config, "layer_types", layers, names) or ["mamba"] * layers
-    experts = int(config.table.get("num_local_experts", 8) or 0)
+    stated = config.table.get("num_local_experts", 8)
+    experts = 0 if stated in (0, None) else config.get("num_local_experts", 8)
     config.read_fields |= {"num_local_experts", "position_embedding_type", "mamba_chunk_size"}
     is_placed = config.table.get("position_embedding_type") == "rope"
     shared_width = config.get("shared_intermediate_size", 1024)
@@ -247,10 +248,10 @@ def lfm2(config: Config) -> Settings:
     )
     settings = decoder(config)
     width = settings["ffn"]
-    multiple, factor = config.get("block_multiple_of", 256), config.table
-    config.read_fields.add("block_ffn_dim_multiplier")
+    multiple = config.count("block_multiple_of", 256)
+    factor = config.get("block_ffn_dim_multiplier", 1.0) or 1
     if config.get("block_auto_adjust_ff_dim", True):
-        width = int(float(factor.get("block_ffn_dim_multiplier", 1.0) or 1) * int(2 * width / 3))
+        width = int(factor * int(2 * width / 3))
         width = -(-width // multiple) * multiple
     mixers = _short_convolutions(config, settings["layers"])
     return settings | {"ffn": width, "qk_norm": "head", "designs": designs_of(mixers)}

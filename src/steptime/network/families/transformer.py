@@ -81,7 +81,7 @@ def blocks(
 
 
 def _block_of_design(b: Builder, x: str, p: Mapping[str, Any], parts: Sequence[Part]) -> str:
-    """Return `x` after a block: a usual one, one of several streams, or with experts parallel."""
+    """Return `x` after a block: a usual one, one of several streams, or with experts."""
     design = design_of(p)
     if design.is_dense_with_experts:
         return add_dense_and_experts(b, block(b, x, p, parts[:-1]), p)
@@ -97,7 +97,7 @@ def _embeddings_of_blocks(b: Builder, x: str, p: Mapping[str, Any], width: int) 
     if not width:
         return ""
     n, length, _ = b.shape(x)
-    layers = len(p["designs"])  # of the total_width network, of which `p` may say the first blocks
+    layers = len(p["designs"])  # of the whole network, of which `p` may say the first blocks
     total_width = layers * width
     with b.scope("embedding_of_blocks"):
         table = b.weight("w", (b.words(p["vocabulary"]), total_width))

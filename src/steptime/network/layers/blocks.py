@@ -111,7 +111,7 @@ def mixture(b: Builder, x: str, p: Parameters, name: str) -> str:
 
 
 def _routed_experts(b: Builder, x: str, p: Parameters, chooser: str = "") -> str:
-    """Return the sum of the per_token experts, in the width that experts read.
+    """Return the sum of the chosen experts, in the width that experts read.
 
     The router reads `chooser`, or `x` where that is "".
     """
