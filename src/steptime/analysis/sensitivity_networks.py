@@ -65,17 +65,20 @@ class Networks:
 
 def choose_quantity(data: Data, names: Sequence[str]) -> str:
     """Return the quantity with the most values, the first of these names if several have."""
-    results = data.scan_results()
     columns = record_columns(data)
-    schema = results.collect_schema()
-    counts: dict[str, int] = {}
+    counts = {name: _count_results(data, name) for name in names}
     for name in names:
-        if name in schema:
-            counts[name] = results.select(pl.col(name).count()).collect().item()
-        if name in columns:
-            record_count = data.scan().select(columns[name].count()).collect().item()
-            counts[name] = max(counts.get(name, 0), record_count)
+        if name in columns and not counts[name]:
+            counts[name] = data.scan().select(columns[name].count()).collect().item()
     return max(counts, key=lambda name: counts[name])
+
+
+def _count_results(data: Data, quantity: str) -> int:
+    """Return the number of results with a value of a quantity."""
+    results = data.scan_results()
+    if quantity not in results.collect_schema():
+        return 0
+    return int(results.select(pl.col(quantity).count()).collect().item())
 
 
 def read_numbers(data: Data, quantity: str) -> Numbers:
@@ -86,7 +89,10 @@ def read_numbers(data: Data, quantity: str) -> Numbers:
     """
     expressions = record_columns(data)
     results = data.scan_results()
-    rows = results if quantity in results.collect_schema() else data.scan().filter(IS_STEP)
+    is_in_records_alone = quantity in expressions and not _count_results(data, quantity)
+    has_column = quantity in results.collect_schema()
+    uses_results = has_column and not is_in_records_alone
+    rows = results if uses_results else data.scan().filter(IS_STEP)
     names = results.collect_schema().names() if rows is results else [*expressions]
     if quantity not in names or quantity in data.hyperparameters:
         quantities = {*results.collect_schema(), *expressions}

@@ -23,7 +23,15 @@ from steptime.serving.phases import describe_excess
 from steptime.serving.service import Service
 
 UNIFIED_MAKER = "Apple"
-DESKTOP_OPTIONS = ("gpu_layers", "cpu_moe", "context", "ubatch", "no_flash_attention", "host")
+DESKTOP_OPTIONS = (
+    "gpu_layers",
+    "cpu_moe",
+    "context",
+    "ubatch",
+    "no_flash_attention",
+    "host",
+    "memory",
+)
 OTHER_OPTIONS = (  # that only servers of many requests have
     *("data", "expert", "replicas", "concurrency", "rate", "requests", "count", "seed"),
     *("max_running_sequences", "prefill_replicas", "prefill_tensor", "prefill_data"),
