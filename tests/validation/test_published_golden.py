@@ -75,9 +75,10 @@ def test_predictions_come_near(name, quantity, mean, median, shared):
     _check_errors(tables, name, quantity, mean, median)
 
 
+SAMPLE_ROOM = 1.15  # errors of an eighth of the servers vary about those of all
 SERVER_ERRORS = [  # constants are those of all servers
     ("vllm (AIConfigurator)", "tpot_s", 0.05, 0.035),
-    ("sglang (AIConfigurator)", "tpot_s", 0.1, 0.08),
+    ("sglang (AIConfigurator)", "tpot_s", 0.1, 0.07),
     ("trt-llm (AIConfigurator)", "tpot_s", 0.1, 0.07),
     ("trt-llm (AIConfigurator)", "ttft_s", 0.35, 0.3),
     ("vllm (AIConfigurator)", "ttft_s", 0.35, 0.3),
@@ -89,8 +90,8 @@ def test_predictions_come_near_every_eighth_server(shared, tmp_path):
     head, *rows = (shared / "llm" / SERVERS).read_text("utf-8").splitlines()
     sample = tmp_path / SERVERS
     sample.write_text("\n".join([head, *rows[::SERVER_STRIDE], ""]), encoding="utf-8")
-    for limits in SERVER_ERRORS:
-        _check_errors([sample], *limits)
+    for name, quantity, mean, median in SERVER_ERRORS:
+        _check_errors([sample], name, quantity, SAMPLE_ROOM * mean, SAMPLE_ROOM * median)
 
 
 @pytest.mark.rare
