@@ -4,6 +4,7 @@ What the command line answers is here as functions of the same names, imported w
 for: `predict`, `fit`, `choose`, `scale`, `plan`, `serve`, `split`, `energy_`, `systolic`; `count`,
 `why`, `whatif`; `doctor`, `calibrate`, `run`, `data_`, `sweep`, `sweep_status`, `sweep_collect`,
 `sweep_cancel`; `import_`, `report`, `compare`, `analyse`, `evaluate`; `list`, `query`, `convert`.
+`watch` times the steps of a training loop of one's own.
 So is what programs and extensions are made of: `predict_op`, `StepModel`, `count_step`, `device`,
 `link`, `Kernel`, `Interval`, `Method`, `Device`, `Link`, `Cluster`; and what there is by name:
 `METHODS`, `OPS` (kinds of ops), `stack_names()`, `schema("fit")`. Subpackages hold the rest;
@@ -23,6 +24,7 @@ if TYPE_CHECKING:  # for type checkers and editors; a test holds these names to 
     from steptime.hardware.device import Cluster as Cluster
     from steptime.hardware.device import Device as Device
     from steptime.hardware.device import Link as Link
+    from steptime.integrations.watch import watch as watch
     from steptime.network.ops import OPS as OPS
     from steptime.prediction import METHODS as METHODS
     from steptime.prediction.kernel import Interval as Interval
@@ -104,6 +106,7 @@ __all__ = [
     "sweep_collect",
     "sweep_status",
     "systolic",
+    "watch",
     "whatif",
     "why",
 ]

@@ -84,6 +84,7 @@ EXTENSION_NAMES = {  # what programs and extensions build on, besides the questi
     "predict_op": "steptime.calibration.one_op:predict_op",
     "schema": "steptime.api:schema",
     "stack_names": "steptime.hardware.catalog:stack_names",
+    "watch": "steptime.integrations.watch:watch",
 }
 NAMES = EXTENSION_NAMES | {python_name(name): row.answer for name, row in QUESTIONS.items()}
 """What Python finds in `steptime` by name, as `module:attribute`."""

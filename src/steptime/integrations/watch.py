@@ -1,0 +1,280 @@
+"""`steptime.watch`: the steps of the user's own training loop, timed while it runs.
+
+Nothing that fails here reaches the loop: it is one warning of the logger `steptime`, and the loop
+goes on unwatched. Exceptions of the loop, Ctrl-C among them, pass through, and the record of the
+steps before is written.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from statistics import median
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from steptime.integrations.watch_clock import SampleList, StepClock, choose_clock
+
+if TYPE_CHECKING:
+    from steptime.integrations.watch_answer import WatchAnswer
+    from steptime.integrations.watch_report import LoopReport
+
+logger = logging.getLogger("steptime")
+
+FIRST_JUDGED = 32  # steps before the first verdict; then at each double number of steps
+DEFAULT_LOG_STEPS = 100
+
+
+class Watch:
+    """A watched training loop: a context manager around it, made by `steptime.watch`."""
+
+    def __init__(
+        self,
+        model: Any,
+        batch: int | None,
+        device: str | None,
+        out: str | Path | None,
+        log_every: int,
+    ) -> None:
+        """Remember what is watched; nothing happens before the first step."""
+        self.answer: WatchAnswer | None = None
+        self._model = model
+        self._batch = batch
+        self._device = device
+        self._out = None if out is None else Path(out)
+        self._log_every = log_every
+        self._is_off = False
+        self._is_finished = False
+        self._clock: StepClock | None = None
+        self._report: LoopReport | None = None
+        self._samples = SampleList()
+        self._first_step_s: float | None = None
+        self._examples = 0
+        self._wait_s = 0.0
+        self._has_loader = False
+        self._cpu_s = 0.0
+        self._prepare_s = 0.0
+        self._next_judged = FIRST_JUDGED
+        self._step = _StepContext(self)
+
+    def __enter__(self) -> Self:
+        """Begin to watch."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Write the record and log the verdict; an exception of the loop passes on."""
+        self.finish("" if kind is None else kind.__name__)
+
+    def wrap(self, loader: Iterable[Any]) -> WatchedLoader:
+        """Return a loader whose batches are those of `loader`, with the wait for each timed."""
+        self._has_loader = True
+        return WatchedLoader(loader, self)
+
+    def step(self) -> _StepContext:
+        """Return a context manager around one step."""
+        return self._step
+
+    def add_wait(self, wait_s: float, examples: int | None = None) -> None:
+        """Add seconds that the next step has waited for its input, and the examples that came."""
+        self._has_loader = True
+        self._wait_s += wait_s
+        self._examples += examples or 0
+
+    def begin_step(self) -> None:
+        """Begin a step; `step` does this."""
+        self._shield(self._begin)
+        if self._clock is not None:
+            self._shield(self._clock.begin)
+
+    def end_step(self) -> None:
+        """End the step; `step` does this."""
+        if self._clock is None or self._is_off:
+            return
+        wait_s, self._wait_s = self._wait_s, 0.0
+        clock = self._clock
+        self._shield(lambda: clock.end(wait_s))
+        self._shield(self._count_steps)
+
+    def finish(self, interrupted_by: str = "") -> None:
+        """End watching: write the record and log the verdict; a second call does nothing.
+
+        Args:
+            interrupted_by: the name of the exception that ended the loop; "" for none.
+        """
+        if self._is_finished:
+            return
+        self._is_finished = True
+        if not self._is_off:
+            self._shield(lambda: self._finish(interrupted_by))
+
+    def _shield(self, work: Callable[[], None]) -> None:
+        """Do work of ours; a failure is one warning and ends watching, not the loop."""
+        if self._is_off:
+            return
+        start_s = time.thread_time()  # of the CPU: what others take from it is no cost of ours
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001  # nothing may reach the user's loop
+            self._is_off = True
+            logger.warning("steptime no longer watches: %s: %s", type(error).__name__, error)
+        finally:
+            self._cpu_s += time.thread_time() - start_s
+
+    def _begin(self) -> None:
+        """Set the first step up."""
+        if self._report is None:
+            from steptime.integrations.watch_report import LoopReport
+
+            self._clock = choose_clock(self._model)
+            self._report = LoopReport(self._model, self._device)
+            self._report.start()
+
+    def _count_steps(self) -> None:
+        """Take the finished steps into the list, and log what is due."""
+        if self._clock is None:
+            return
+        if self._first_step_s is None:
+            self._end_first_step(self._clock)
+            return
+        for sample in self._clock.read():
+            self._samples.add(sample)
+            count = self._samples.step_count
+            if count % self._log_every == 0:
+                self._log_step()
+            if count == self._next_judged:
+                self._judge()
+
+    def _end_first_step(self, clock: StepClock) -> None:
+        """Take the time of the first step, then export the network and predict its step."""
+        start_s, start_cpu_s = time.perf_counter(), time.thread_time()
+        clock.sync()
+        self._first_step_s = sum(sample.step_s for sample in clock.read())
+        if self._report is not None:
+            if self._batch is None:
+                self._batch = self._examples or self._report.examples
+            self._report.predict(self._batch, self._has_loader)
+        self._prepare_s = time.perf_counter() - start_s
+        self._cpu_s = start_cpu_s - time.thread_time()  # `_shield` adds it again: steps alone count
+
+    def _log_step(self) -> None:
+        if self._report is None:
+            return
+        samples = self._samples.samples[-self._log_every :]
+        step_s = median(sample.step_s for sample in samples)
+        line = self._report.describe(step_s, samples, self._samples.step_count)
+        logger.info("%s", line)
+
+    def _judge(self) -> None:
+        """Log the verdict where there is one; else look again after twice the steps."""
+        self._next_judged *= 2
+        verdict = self._report and self._report.judge(self._samples.samples)
+        if verdict:
+            self._next_judged = -1
+            logger.info("%s", verdict)
+
+    def _finish(self, interrupted_by: str) -> None:
+        if self._clock is None or self._report is None:
+            return
+        self._clock.sync()
+        for sample in self._clock.read():
+            self._samples.add(sample)
+        step_count = max(1, self._samples.step_count)
+        watch_s = max(0.0, self._cpu_s) / step_count
+        self.answer = self._report.finish(
+            self._samples,
+            first_step_s=self._first_step_s,
+            folder=self._out,
+            interrupted_by=interrupted_by,
+            watch_s=watch_s,
+            prepare_s=self._prepare_s,
+            input_clock=self._clock.name,
+        )
+        if self.answer is not None:
+            for line in self.answer.headline:
+                logger.info("%s", line)
+
+
+class _StepContext:
+    """A step as a context manager, the same for all steps of a loop."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+
+    def __enter__(self) -> None:
+        self._watch.begin_step()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self._watch.end_step()
+
+
+class WatchedLoader:
+    """A loader with a clock: its length and attributes are those of the loader inside."""
+
+    def __init__(self, loader: Iterable[Any], watch: Watch) -> None:
+        """Wrap a loader for a watched loop."""
+        self._loader = loader
+        self._watch = watch
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the batches, and time the wait for each."""
+        start_s = time.perf_counter()
+        iterator = iter(self._loader)
+        while True:
+            try:
+                batch = next(iterator)
+            except StopIteration:
+                return
+            self._watch.add_wait(time.perf_counter() - start_s, _count_examples(batch))
+            yield batch
+            start_s = time.perf_counter()
+
+    def __len__(self) -> int:
+        """Return the number of batches; raises `TypeError` where the loader has none."""
+        return len(self._loader)  # type: ignore[arg-type]  # as the user's own loader does
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the loader inside, such as `sampler`."""
+        return getattr(self._loader, name)
+
+
+def _count_examples(batch: Any) -> int | None:
+    from steptime.integrations.watch_model import first_size
+
+    try:
+        return first_size(batch)
+    except Exception:  # noqa: BLE001  # objects of the user may raise anything
+        return None
+
+
+def watch(
+    model: Any = None,
+    batch: int | None = None,
+    device: str | None = None,
+    out: str | Path | None = None,
+    log_every: int = DEFAULT_LOG_STEPS,
+) -> Watch:
+    """Watch the steps of a training loop: their time, their wait for input, and a verdict.
+
+    The first step is timed apart. After it the network is exported, on shapes alone, and its step
+    is predicted; the loop waits for that, at most two minutes. Log lines go to the logger
+    `steptime` at level INFO.
+
+    Args:
+        model: the `torch.nn.Module` that is trained; None for times without a prediction.
+        batch: examples of a step. Default: those that the loader gives.
+        device: the device of the prediction. Default: the one that runs the steps.
+        out: the folder of the record. Default: none is written.
+        log_every: steps between two log lines.
+
+    Returns:
+        A context manager with `wrap(loader)` and `step()`; after the loop `answer` has the result.
+    """
+    return Watch(model, batch, device, out, max(1, int(log_every)))

@@ -1,0 +1,141 @@
+"""The answer of a watched loop: its steps beside their prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from steptime.core.answer import Answer
+from steptime.core.units import counted, percent, seconds
+from steptime.integrations.watch_clock import StepSample
+from steptime.integrations.watch_prediction import PredictedStep
+
+MIN_JUDGED = 20  # samples, as many as `measure` takes
+MIN_WAIT = 0.05  # a smaller share of waiting is not worth a word
+MAX_CAUSES = 3  # in a line
+
+
+class WatchAnswer(Answer, frozen=True, kw_only=True):
+    """The steps of a loop, measured while it ran.
+
+    Attributes:
+        model: the network, the file that it was exported to where it could be read.
+        batch: examples of a step; None where unknown.
+        platform: the device that ran the steps.
+        step_count: number of timed steps, the first one left out.
+        step_s: seconds of a step, its wait for input included; None without steps.
+        low_s: lower end of the 95 % interval of `step_s`; None where unknown.
+        high_s: upper end of the same.
+        input_share: share of the steps' time that waits for input; None without steps.
+        examples_per_s: throughput of one process; None where unknown.
+        predicted_s: predicted seconds of a step without waiting; None without a prediction.
+        predicted_low_s: lower end of the interval of the prediction; None where unknown.
+        predicted_high_s: upper end of the same.
+        ratio: measured over predicted seconds; None without a prediction.
+        verdict: slower, faster, as predicted or unsure; None without a prediction.
+        causes: what to check, the likeliest first, of a slow step.
+        watch_s: seconds of the CPU that watching itself took of a step.
+        prepare_s: seconds that export and prediction took, once, after the first step.
+        folder: the folder of the record; None where none was asked for.
+        headline: the verdict in a few lines.
+        notes: remarks that change how the answer is read.
+    """
+
+    model: str
+    batch: int | None
+    platform: str
+    step_count: int
+    step_s: float | None = None
+    low_s: float | None = None
+    high_s: float | None = None
+    input_share: float | None = None
+    examples_per_s: float | None = None
+    predicted_s: float | None = None
+    predicted_low_s: float | None = None
+    predicted_high_s: float | None = None
+    ratio: float | None = None
+    verdict: str | None = None
+    causes: tuple[str, ...] = ()
+    watch_s: float = 0.0
+    prepare_s: float = 0.0
+    folder: str | None = None
+    headline: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def load_statistics() -> None:
+    """Import what `estimate_step` needs, so that no step pays for it."""
+    estimate_step([StepSample(1.0, 0.0)] * MIN_JUDGED)
+
+
+def estimate_step(
+    samples: Sequence[StepSample],
+) -> tuple[float, float | None, float | None]:
+    """Return the median of steps after their warm-up, and the ends of its 95 % interval [s]."""
+    from steptime.records.statistics import estimate
+
+    numbers = estimate([[sample.step_s for sample in samples]])
+    return numbers["value"] or 0.0, numbers["low"], numbers["high"]
+
+
+def input_share(samples: Sequence[StepSample]) -> float | None:
+    """Return the share of the samples' time that waits for input; None without any."""
+    total_s = sum(sample.step_s for sample in samples)
+    return sum(sample.input_s for sample in samples) / total_s if total_s else None
+
+
+def judge_step(low_s: float | None, high_s: float | None, predicted: PredictedStep) -> str:
+    """Return slower, faster or as predicted where the whole interval of the median is; or unsure.
+
+    Args:
+        low_s: lower end of the interval of the measured median.
+        high_s: upper end of the same.
+        predicted: the prediction; one without an interval is a lower bound.
+    """
+    if low_s is None or high_s is None:
+        return "unsure"
+    if predicted.low_s is None or predicted.high_s is None:
+        return "unsure"
+    if low_s > predicted.high_s:
+        return "slower"
+    if high_s < predicted.low_s:
+        return "faster"
+    is_inside = predicted.low_s <= low_s and high_s <= predicted.high_s
+    return "as predicted" if is_inside else "unsure"
+
+
+def describe_verdict(
+    step_s: float, verdict: str | None, predicted: PredictedStep | None, share: float | None
+) -> str:
+    """Return `2.3 times slower than predicted (8.1 ms); 61 % of the step waits for the loader`."""
+    parts = []
+    if predicted is not None:
+        parts.append(_describe_ratio(step_s, verdict, predicted))
+    if share is not None and share >= MIN_WAIT:
+        parts.append(f"{percent(share)} of the step waits for the loader")
+    return "; ".join(parts) or "no wait for the loader"
+
+
+def describe_speed(step_s: float, batch: int | None, step_count: int) -> str:
+    """Return `12.3 ms a step, 5,203 examples/s, over 200 steps`."""
+    rate = "" if batch is None else f", {batch / step_s:,.4g} examples/s"
+    return f"{seconds(step_s)} a step{rate}, over {counted(step_count, 'step')}"
+
+
+def _describe_ratio(step_s: float, verdict: str | None, predicted: PredictedStep) -> str:
+    text = f"predicted {seconds(predicted.step_s)}"
+    if predicted.low_s is not None and predicted.high_s is not None:
+        text = f"{text}, {seconds(predicted.low_s)} to {seconds(predicted.high_s)}"
+    text = f"{text} on {predicted.device}"
+    ratio = step_s / predicted.step_s
+    if verdict == "slower":
+        return f"{_format_factor(ratio)} times slower than predicted ({text})"
+    if verdict == "faster":
+        return f"{_format_factor(1 / ratio)} times faster than predicted ({text})"
+    if verdict == "as predicted":
+        return f"as predicted ({text})"
+    return f"no verdict yet ({text})"
+
+
+def _format_factor(factor: float) -> str:
+    """Return `2.3`, `140`."""
+    return f"{factor:.2g}" if factor < 99.5 else f"{factor:,.0f}"

@@ -1,0 +1,115 @@
+"""Questions that a process of its own answers, so that a training loop imports none of them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from steptime.core.errors import InputError, OutsideError
+from steptime.core.json_types import JsonObject
+from steptime.hardware import catalog
+from steptime.integrations.mcp_worker import ANSWER, ERROR, PROGRESS
+
+WORKER_COMMAND = (sys.executable, "-m", "steptime.integrations.mcp_worker")
+
+
+class PredictedStep(NamedTuple):
+    """A predicted step, without any wait for input.
+
+    Attributes:
+        step_s: its seconds.
+        low_s: lower end of the 80 % interval; None where the method has none.
+        high_s: upper end of the same.
+        device: the device.
+    """
+
+    step_s: float
+    low_s: float | None
+    high_s: float | None
+    device: str
+
+
+def ask_question(question: str, arguments: Mapping[str, Any], limit_s: float) -> JsonObject:
+    """Return the answer of a question, from a fresh process.
+
+    Args:
+        question: its name.
+        arguments: its parameters.
+        limit_s: seconds after which the process is killed.
+
+    Raises:
+        InputError: for what the question refuses.
+        OutsideError: where the process dies or takes too long.
+    """
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        WORKER_COMMAND, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        timer = threading.Timer(limit_s, process.kill)
+        timer.daemon = True
+        timer.start()
+        try:
+            reply = _exchange(process, {"tool": question, "arguments": dict(arguments)})
+        finally:
+            timer.cancel()
+            process.kill()
+    if ERROR in reply:
+        raise InputError(reply[ERROR])
+    if ANSWER not in reply:
+        raise OutsideError(f"{question}: no answer within {limit_s:g} s")
+    answer: JsonObject = reply[ANSWER]
+    return answer
+
+
+def _exchange(process: subprocess.Popen[str], call: JsonObject) -> JsonObject:
+    """Send a call, and return the reply after its progress; empty where the process ended."""
+    if process.stdin is None or process.stdout is None:
+        return {}
+    try:
+        process.stdin.write(json.dumps(call) + "\n")
+        process.stdin.flush()
+    except BrokenPipeError:
+        return {}
+    for line in process.stdout:
+        reply: JsonObject = json.loads(line)
+        if PROGRESS not in reply:
+            return reply
+    return {}
+
+
+def find_device(platform: str) -> str | None:
+    """Return the device of a platform: by its name, or calibrated on it; None where none is."""
+    try:
+        return catalog.device(platform).name
+    except InputError:
+        pass
+    for device in catalog.devices(lambda _line: None):
+        if device.measured.get("platform") == platform:
+            return device.name
+    return None
+
+
+def predict_step(arguments: Mapping[str, Any], passes: int, limit_s: float) -> PredictedStep:
+    """Return the predicted step of a loop.
+
+    Args:
+        arguments: parameters of `predict`.
+        passes: forward passes of a step, each of which takes what `predict` says.
+        limit_s: seconds after which nothing is predicted.
+
+    Raises:
+        InputError: for what `predict` refuses.
+        OutsideError: where the process dies or takes too long.
+    """
+    answer = ask_question("predict", arguments, limit_s)
+    low_s, high_s = answer["low_s"], answer["high_s"]
+    return PredictedStep(
+        passes * answer["step_s"],
+        None if low_s is None else passes * low_s,
+        None if high_s is None else passes * high_s,
+        answer["device"],
+    )

@@ -1,0 +1,210 @@
+"""The record of a watched loop, as `steptime run` writes it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from steptime.core.workload import Plan, Workload
+from steptime.integrations.watch_clock import SampleList, StepSample
+from steptime.integrations.watch_model import FirstStep
+from steptime.records.record import Quantity, Record, RecordMethod, current_time, single_run
+from steptime.records.warmup import find_warm_up
+
+WARM_UP_RULE = "MSER over all steps after the first"
+FEW_SAMPLES = 20  # a run with fewer samples says so
+UNREAD_INPUT = "device"  # nothing was seen of the loader
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """The software and the device that run the steps.
+
+    Attributes:
+        platform: the name of the platform, as records have it.
+        framework: torch, or `python` where no framework is loaded.
+        version: its version.
+        options: options that change the numbers.
+        facts: facts for the environment of the record.
+    """
+
+    platform: str
+    framework: str
+    version: str
+    options: Mapping[str, Any]
+    facts: Mapping[str, Any]
+
+
+def rank_and_size() -> tuple[int, int]:
+    """Return the rank of this process and the number of processes of the training."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        distributed = torch.distributed
+        if distributed.is_available() and distributed.is_initialized():
+            return distributed.get_rank(), distributed.get_world_size()
+    rank, size = (os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE"))
+    return (int(rank), int(size)) if rank.isdigit() and size.isdigit() else (0, 1)
+
+
+def find_runtime(model: Any, has_loader: bool) -> Runtime:
+    """Return the software and the device of a model; without one, those that are loaded."""
+    from steptime.measure import contract, machine
+
+    torch = sys.modules.get("torch")
+    device, product, threads = "cpu", machine.cpu_model(), os.cpu_count() or 1
+    if torch is not None:
+        threads = torch.get_num_threads()
+        device = _device_of(model, torch)
+        if device.startswith("cuda"):
+            product = torch.cuda.get_device_name(device)
+    options = contract.Options(
+        device=device,
+        threads=threads,
+        compile=hasattr(model, "_orig_mod"),
+        tf32=torch is not None and torch.backends.cuda.matmul.allow_tf32,
+        input="loader" if has_loader else UNREAD_INPUT,
+    )
+    framework = "python" if torch is None else "torch"
+    version = sys.version.split()[0] if torch is None else str(torch.__version__)
+    method = contract.method(framework, version, options, runs=1)
+    facts = {
+        **machine.environment(),
+        "threads": threads,
+        "backend": framework,
+        "framework": f"{framework} {version}",
+        "product": product,
+    }
+    platform = machine.platform_name(device, product, threads)
+    return Runtime(platform, framework, version, method.options, facts)
+
+
+def make_workload(
+    model: Any, path: str | None, first_step: FirstStep, batch: int | None
+) -> Workload:
+    """Return the workload of a loop: the exported network, or one that has a name alone.
+
+    Args:
+        model: the model of the user.
+        path: the file that it was exported to; None where it could not be read.
+        first_step: what the first step showed.
+        batch: examples of a step; None where unknown.
+    """
+    _, size = rank_and_size()
+    plan = Plan(data=size)
+    if path is not None:
+        from steptime.core.copying import replace
+        from steptime.questions.options import workload_of
+
+        phase, optimizer = first_step.phase, first_step.optimizer
+        workload = workload_of(
+            path, first_step.batch, first_step.dtype, phase, optimizer if phase == "train" else None
+        )
+        return replace(workload, batch_per_replica=batch or first_step.batch, plan=plan)
+    optimizer = first_step.optimizer or "unknown"
+    return Workload(
+        "steps" if model is None else type(model).__name__,
+        {},
+        batch or 1,
+        dtype=first_step.dtype,
+        phase=first_step.phase,
+        optimizer=optimizer if first_step.phase == "train" else "none",
+        plan=plan,
+    )
+
+
+def make_record(
+    runtime: Runtime,
+    workload: Workload,
+    samples: SampleList,
+    first_step_s: float,
+    has_loader: bool,
+    **facts: Any,
+) -> Record:
+    """Return the measured record of a loop.
+
+    Args:
+        runtime: the software and the device.
+        workload: the step.
+        samples: the steps after the first one, at least one.
+        first_step_s: seconds of the first step.
+        has_loader: whether waiting for input was timed.
+        **facts: further facts for its environment.
+    """
+    warm_count, is_steady = _count_warm_up(samples.samples)
+    warm, steady = samples.samples[:warm_count], samples.samples[warm_count:]
+    quantities = {
+        "step_s": single_run(
+            [sample.step_s for sample in steady],
+            steps=(samples.steps_per_sample,) * len(steady),
+        ),
+        "first_step_s": Quantity(first_step_s),
+    }
+    if has_loader:
+        quantities["input_s"] = single_run([sample.input_s for sample in steady])
+    memory_meter = "none"
+    peak_bytes = _cuda_peak_bytes(runtime)
+    if peak_bytes is not None:
+        quantities["peak_bytes"] = Quantity(float(peak_bytes))
+        memory_meter = "torch.cuda.max_memory_allocated"
+    return Record(
+        origin="measured",
+        method=RecordMethod(runtime.framework, runtime.version, runtime.options),
+        workload=workload,
+        platform=runtime.platform,
+        quantities=quantities,
+        env={
+            **runtime.facts,
+            "warm_up_rule": WARM_UP_RULE,
+            "steady": is_steady,
+            "few_samples": len(steady) < FEW_SAMPLES,
+            "warmup_s": [sample.step_s for sample in warm],
+            "steps_per_sample": samples.steps_per_sample,
+            "memory_meter": memory_meter,
+            **facts,
+        },
+        taken_at=current_time(),
+    )
+
+
+def write_record(record: Record, folder: Path) -> None:
+    """Write a record to a folder.
+
+    Raises:
+        InputError: for a folder that cannot be made or written to.
+        StoreError: if the disk does not take it.
+    """
+    from steptime.records import store
+
+    with store.open_writer(folder) as writer:
+        writer.append(record)
+
+
+def _count_warm_up(samples: Sequence[StepSample]) -> tuple[int, bool]:
+    """Return the number of first samples that are warm-up, and whether the others are steady."""
+    logs = np.log([max(sample.step_s, 1e-9) for sample in samples])
+    warm_up = find_warm_up([logs], [1])
+    return int(warm_up.samples[0]), bool(warm_up.steady[0] == 1)
+
+
+def _device_of(model: Any, torch: Any) -> str:
+    if isinstance(model, torch.nn.Module):
+        parameter = next(model.parameters(), None)
+        return "cpu" if parameter is None else str(parameter.device)
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        return f"cuda:{torch.cuda.current_device()}"
+    return "cpu"
+
+
+def _cuda_peak_bytes(runtime: Runtime) -> int | None:
+    """Return the peak of the tensors on the GPU since the program began; None elsewhere."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available() or not torch.cuda.is_initialized():
+        return None
+    is_of_gpu = runtime.facts["product"] == torch.cuda.get_device_name()
+    return int(torch.cuda.max_memory_allocated()) if is_of_gpu else None

@@ -1,0 +1,245 @@
+"""What is made of the samples of a watched loop: prediction, log lines, verdict and record."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from steptime.core.errors import InputError, OutsideError
+from steptime.core.json_types import JsonObject
+from steptime.core.units import percent, seconds
+from steptime.integrations import watch_answer, watch_record
+from steptime.integrations.watch_answer import MIN_JUDGED, WatchAnswer
+from steptime.integrations.watch_clock import SampleList, StepSample
+from steptime.integrations.watch_model import FirstStep, ModelWatcher, export_model
+from steptime.integrations.watch_prediction import (
+    PredictedStep,
+    ask_question,
+    find_device,
+    predict_step,
+)
+from steptime.integrations.watch_record import Runtime
+
+EXPORT_LIMIT_S = 60.0
+QUESTION_LIMIT_S = 60.0
+MAX_REASON = 200  # characters of what a library says
+
+
+class LoopReport:
+    """What is known of a loop beside its samples."""
+
+    def __init__(self, model: Any, device: str | None) -> None:
+        """Remember the model, and the device of the prediction."""
+        self._model = model
+        self._device = device
+        self._watcher: ModelWatcher | None = None
+        self._first_step = FirstStep()
+        self._path: str | None = None
+        self._predicted: PredictedStep | None = None
+        self._runtime: Runtime | None = None
+        self._batch: int | None = None
+        self._has_loader = False
+        self._notes: list[str] = []
+
+    @property
+    def examples(self) -> int | None:
+        """The examples of the first step, by the inputs of its forward passes."""
+        batch = None if self._watcher is None else self._watcher.first_step.batch
+        return (
+            None
+            if batch is None or self._watcher is None
+            else (batch * self._watcher.first_step.forward_passes)
+        )
+
+    def start(self) -> None:
+        """Watch the first step of the model."""
+        if self._model is None:
+            return
+        try:
+            self._watcher = ModelWatcher(self._model)
+        except (ImportError, TypeError) as error:
+            self._notes.append(f"no prediction: {error}")
+
+    def predict(self, batch: int | None, has_loader: bool) -> None:
+        """Export the network as the first step showed it, and predict its step.
+
+        Args:
+            batch: examples of a step; None where unknown.
+            has_loader: whether waiting for input is timed.
+        """
+        self._batch, self._has_loader = batch, has_loader
+        self._runtime = watch_record.find_runtime(self._model, has_loader)
+        watch_answer.load_statistics()
+        if self._watcher is None:
+            return
+        self._first_step = self._watcher.stop()
+        rank, _ = watch_record.rank_and_size()
+        if rank:
+            return
+        try:
+            self._path, remarks = export_model(self._model, self._first_step, EXPORT_LIMIT_S)
+            self._notes += remarks
+            device = self._device or find_device(self._runtime.platform)
+            if device is None:
+                self._notes.append(
+                    f"no prediction: {self._runtime.platform} is no known device; name one with "
+                    "device=, or run steptime calibrate"
+                )
+                return
+            self._device = device
+            self._predicted = predict_step(
+                self._question(), self._first_step.forward_passes, QUESTION_LIMIT_S
+            )
+        except Exception as error:  # noqa: BLE001  # torch raises anything for what it cannot read
+            reason = " ".join(str(error).split())[:MAX_REASON] or type(error).__name__
+            self._notes.append(f"no prediction: {reason}")
+
+    def describe(self, step_s: float, samples: Sequence[StepSample], count: int) -> str:
+        """Return the log line of the last steps."""
+        parts = [f"step {count:,}: {seconds(step_s)}"]
+        if self._batch is not None and step_s:
+            parts.append(f"{self._batch / step_s:,.4g} examples/s")
+        share = watch_answer.input_share(samples)
+        if self._has_loader and share is not None:
+            parts.append(f"{percent(share)} waits for the loader")
+        if self._predicted is not None:
+            parts.append(f"predicted {seconds(self._predicted.step_s)}")
+        return ", ".join(parts)
+
+    def judge(self, samples: Sequence[StepSample]) -> str:
+        """Return the verdict on the steps in a line; "" while they leave it open."""
+        step_s, low_s, high_s = watch_answer.estimate_step(samples)
+        share = watch_answer.input_share(samples)
+        if self._predicted is None:
+            is_waiting = share is not None and share >= watch_answer.MIN_WAIT
+            return watch_answer.describe_verdict(step_s, None, None, share) if is_waiting else ""
+        verdict = watch_answer.judge_step(low_s, high_s, self._predicted)
+        if verdict == "unsure":
+            return ""
+        return watch_answer.describe_verdict(step_s, verdict, self._predicted, share)
+
+    def finish(
+        self,
+        samples: SampleList,
+        first_step_s: float | None,
+        folder: Path | None,
+        interrupted_by: str,
+        watch_s: float,
+        prepare_s: float,
+        input_clock: str,
+    ) -> WatchAnswer | None:
+        """Write the record, and return the answer; None without a step after the first.
+
+        Args:
+            samples: the steps after the first.
+            first_step_s: seconds of the first step; None where it did not end.
+            folder: the folder of the record; None for none.
+            interrupted_by: the exception that ended the loop; "" for none.
+            watch_s: seconds of a step that watching took.
+            prepare_s: seconds that export and prediction took.
+            input_clock: the clock of the steps.
+        """
+        if self._watcher is not None:
+            self._watcher.stop()
+        if first_step_s is None or not samples.samples or self._runtime is None:
+            return None
+        workload = watch_record.make_workload(
+            self._model, self._path, self._first_step, self._batch
+        )
+        rank, _ = watch_record.rank_and_size()
+        if folder is not None and rank == 0:
+            record = watch_record.make_record(
+                self._runtime,
+                workload,
+                samples,
+                first_step_s,
+                self._has_loader,
+                input_clock=input_clock,
+                watch_cpu_s=watch_s,
+                watch_prepare_s=prepare_s,
+                interrupted_by=interrupted_by,
+                batch_source="stated" if self._batch else "unknown",
+            )
+            watch_record.write_record(record, folder)
+        answer = self._answer(samples, workload.label, with_causes=not interrupted_by)
+        return answer_with(answer, watch_s, prepare_s, None if folder is None else str(folder))
+
+    def _answer(self, samples: SampleList, model: str, with_causes: bool) -> WatchAnswer:
+        """Return the answer of the samples."""
+        step_s, low_s, high_s = watch_answer.estimate_step(samples.samples)
+        share = watch_answer.input_share(samples.samples) if self._has_loader else None
+        predicted, verdict = self._predicted, None
+        causes: tuple[str, ...] = ()
+        if predicted is not None:
+            is_enough = samples.step_count >= MIN_JUDGED
+            verdict = watch_answer.judge_step(low_s, high_s, predicted) if is_enough else "unsure"
+            if with_causes and verdict == "slower":
+                causes = self._find_causes(step_s, share)
+        headline = [
+            watch_answer.describe_speed(step_s, self._batch, samples.step_count),
+            watch_answer.describe_verdict(step_s, verdict, predicted, share),
+        ]
+        if causes:
+            headline.append(f"check first: {', '.join(causes[: watch_answer.MAX_CAUSES])}")
+        return WatchAnswer(
+            model=model,
+            batch=self._batch,
+            platform="" if self._runtime is None else self._runtime.platform,
+            step_count=samples.step_count,
+            step_s=step_s,
+            low_s=low_s,
+            high_s=high_s,
+            input_share=share,
+            examples_per_s=self._batch / step_s if self._batch and step_s else None,
+            predicted_s=None if predicted is None else predicted.step_s,
+            predicted_low_s=None if predicted is None else predicted.low_s,
+            predicted_high_s=None if predicted is None else predicted.high_s,
+            ratio=None if predicted is None else step_s / predicted.step_s,
+            verdict=verdict,
+            causes=causes,
+            headline=tuple(headline),
+            notes=tuple(self._notes),
+        )
+
+    def _find_causes(self, step_s: float, share: float | None) -> tuple[str, ...]:
+        """Return the causes that `why --measured` gives for the step without its wait.
+
+        A measured wait for the loader comes first.
+        """
+        loader = ("loader",) if share is not None and share >= watch_answer.MIN_WAIT else ()
+        worked_s = step_s * (1 - (share or 0.0)) / max(1, self._first_step.forward_passes)
+        try:
+            answer = ask_question(
+                "why", {**self._question(), "measured": f"{worked_s:.9f} s"}, QUESTION_LIMIT_S
+            )
+        except (InputError, OutsideError) as error:
+            self._notes.append(f"no causes: {error}")
+            return loader
+        names = [cause["cause"] for cause in answer["causes"]]
+        return (*loader, *(name for name in names if name not in loader))
+
+    def _question(self) -> JsonObject:
+        """Return the parameters of `predict` and `why` that name the step."""
+        step = self._first_step
+        arguments: JsonObject = {
+            "model": self._path,
+            "device": self._device,
+            "batch": step.batch,
+            "dtype": step.dtype,
+            "phase": step.phase,
+        }
+        if step.optimizer and step.phase == "train":
+            arguments["optimizer"] = step.optimizer
+        if hasattr(self._model, "_orig_mod"):
+            arguments["stack"] = "torch-compile"
+        return arguments
+
+
+def answer_with(
+    answer: WatchAnswer, watch_s: float, prepare_s: float, folder: str | None
+) -> WatchAnswer:
+    """Return an answer with the time of watching itself, and the folder of the record."""
+    import msgspec
+
+    return msgspec.structs.replace(answer, watch_s=watch_s, prepare_s=prepare_s, folder=folder)

@@ -1,0 +1,299 @@
+"""`steptime.watch` and the Trainer's callback on real trainings of a tiny network."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+
+import steptime
+from steptime.integrations import watch_report
+from steptime.integrations.trainer import StepTimeCallback
+from steptime.integrations.watch_answer import describe_verdict, judge_step
+from steptime.integrations.watch_clock import MAX_SAMPLES, SampleList, StepSample
+from steptime.integrations.watch_model import TimeLimitError, time_limit
+from steptime.integrations.watch_prediction import PredictedStep, ask_question
+from steptime.records import store
+
+pytestmark = pytest.mark.framework
+torch = pytest.importorskip("torch")
+
+BATCH = 16
+DEVICE = "epyc-7763"
+OWN_LIMIT_S = 0.5e-3
+
+
+@pytest.fixture(autouse=True)
+def _one_thread(monkeypatch: pytest.MonkeyPatch, tmp_path) -> Iterator[None]:
+    monkeypatch.setenv("STEPTIME_HOME", str(tmp_path / "home"))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+class Training:
+    """A tiny training, whose losses show whether watching changed it."""
+
+    def __init__(self, step_count: int = 40) -> None:
+        torch.manual_seed(0)
+        layers = torch.nn
+        self.net = layers.Sequential(
+            layers.Linear(8, 32), layers.Dropout(0.5), layers.ReLU(), layers.Linear(32, 4)
+        )
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1, momentum=0.9)
+        self.loader = [
+            (torch.randn(BATCH, 8), torch.randint(0, 4, (BATCH,))) for _ in range(step_count)
+        ]
+        self.losses: list[float] = []
+
+    def step(self, x, y) -> None:
+        self.optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(self.net(x), y)
+        loss.backward()
+        self.optimizer.step()
+        self.losses.append(loss.item())
+
+
+def run(training, **settings):
+    with steptime.watch(**settings) as watch:
+        for x, y in watch.wrap(training.loader):
+            with watch.step():
+                training.step(x, y)
+    return watch.answer
+
+
+def without_processes(monkeypatch, answers):
+    """Let questions be answered from a table."""
+
+    def ask(question, arguments, limit_s):
+        return answers[question](arguments)
+
+    monkeypatch.setattr("steptime.integrations.watch_prediction.ask_question", ask)
+    monkeypatch.setattr(watch_report, "ask_question", ask)
+
+
+def test_a_training_is_measured_predicted_and_recorded(tmp_path, caplog):
+    caplog.set_level(logging.INFO, "steptime")
+    training, plain = Training(), None
+    answer = run(training, model=training.net, device=DEVICE, out=tmp_path / "out", log_every=10)
+    plain = Training()
+    for x, y in plain.loader:
+        plain.step(x, y)
+    assert training.losses == plain.losses
+    (record,) = store.load(tmp_path / "out", pytest.fail)
+    assert (record.origin, record.status, record.method.name) == ("measured", "ok", "torch")
+    workload = record.workload
+    assert (workload.model, workload.batch_per_replica) == ("Sequential.pt2", BATCH)
+    assert (workload.phase, workload.optimizer, workload.dtype) == ("train", "momentum", "float32")
+    steps = record.quantities["step_s"].samples
+    assert len(steps) + len(record.env["warmup_s"]) == len(training.loader) - 1
+    assert len(record.quantities["input_s"].samples) == len(steps)
+    predicted = steptime.predict(answer.model, DEVICE, batch=BATCH, optimizer="momentum")
+    assert answer.predicted_s == pytest.approx(predicted.step_s)
+    assert answer.ratio == pytest.approx(answer.step_s / predicted.step_s)
+    assert answer.batch == BATCH
+    lines = [entry.getMessage() for entry in caplog.records]
+    assert sum(line.startswith(("step 10:", "step 20:", "step 30:")) for line in lines) == 3
+    assert lines[-len(answer.headline) :] == list(answer.headline)
+    folder = str(tmp_path / "out")
+    assert steptime.why(folder=folder, device=DEVICE).step_s == pytest.approx(answer.step_s)
+    assert steptime.compare([folder, folder]).rows[0].ratio == 1
+
+
+def test_own_time_is_small(tmp_path):
+    training = Training(step_count=300)
+    answer = run(training, out=tmp_path)
+    assert 0 < answer.watch_s <= OWN_LIMIT_S
+    (record,) = store.load(tmp_path, pytest.fail)
+    assert record.env["watch_cpu_s"] == answer.watch_s
+    assert record.workload.model == "steps"
+    assert "predicted" not in "".join(answer.headline)
+
+
+def test_a_slow_loader_is_named(monkeypatch, caplog):
+    caplog.set_level(logging.INFO, "steptime")
+    causes = [{"cause": "accumulation"}, {"cause": "loader"}, {"cause": "clocks"}]
+    times = {"step_s": 1e-5, "low_s": 0.5e-5, "high_s": 2e-5, "device": DEVICE}
+    without_processes(
+        monkeypatch, {"predict": lambda _: times, "why": lambda _: {"causes": causes}}
+    )
+    training = Training()
+    batches = training.loader
+
+    def slow_loader():
+        for batch in batches:
+            time.sleep(0.01)  # the wait itself, not a wait for an event
+            yield batch
+
+    training.loader = slow_loader()
+    answer = run(training, model=training.net, device=DEVICE)
+    assert answer.input_share > 0.5
+    assert answer.verdict == "slower"
+    assert answer.causes == ("loader", "accumulation", "clocks")
+    verdict = next(line for line in answer.headline if "slower than predicted" in line)
+    assert verdict.endswith("of the step waits for the loader")
+    assert any("slower than predicted" in entry.getMessage() for entry in caplog.records)
+
+
+class Unreadable(torch.nn.Module):
+    """A network whose path depends on values."""
+
+    def __init__(self, net) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, x):
+        return self.net(x if x.sum().item() > 0 else 2 * x)
+
+
+def test_an_unreadable_model_has_times(tmp_path):
+    training = Training()
+    training.net = Unreadable(training.net)
+    answer = run(training, model=training.net, device=DEVICE, out=tmp_path)
+    assert answer.step_s > 0
+    assert answer.predicted_s is None
+    assert any(note.startswith("no prediction:") for note in answer.notes)
+    (record,) = store.load(tmp_path, pytest.fail)
+    assert (record.workload.model, record.workload.batch_per_replica) == ("Unreadable", BATCH)
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, ZeroDivisionError])
+def test_exceptions_pass_and_the_record_is_written(kind, tmp_path):
+    training = Training()
+    with pytest.raises(kind), steptime.watch(out=tmp_path) as watch:  # noqa: PT012  # the loop
+        for i, (x, y) in enumerate(watch.wrap(training.loader)):
+            with watch.step():
+                training.step(x, y)
+                if i == 15:
+                    raise kind
+    (record,) = store.load(tmp_path, pytest.fail)
+    assert record.env["interrupted_by"] == kind.__name__
+    assert len(record.quantities["step_s"].samples) + len(record.env["warmup_s"]) == 14
+
+
+def test_failures_of_watching_are_one_warning(monkeypatch, caplog, tmp_path):
+    def fail(*_):
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr(SampleList, "add", fail)
+    training = Training()
+    run(training, out=tmp_path)
+    assert len(training.losses) == len(training.loader)
+    warnings = [entry for entry in caplog.records if entry.levelno == logging.WARNING]
+    assert [entry.getMessage() for entry in warnings] == [
+        "steptime no longer watches: RuntimeError: a fault of ours"
+    ]
+
+
+def test_a_folder_that_cannot_be_written_is_a_warning(caplog, tmp_path):
+    (tmp_path / "file").write_text("")
+    run(Training(), out=tmp_path / "file")
+    assert "is a file, not a folder of records" in caplog.text
+
+
+def test_a_loader_keeps_its_length_and_attributes():
+    dataset = torch.utils.data.TensorDataset(torch.zeros(10, 3))
+    loader = torch.utils.data.DataLoader(dataset, batch_size=4)
+    wrapped = steptime.watch().wrap(loader)
+    assert (len(wrapped), wrapped.batch_size) == (3, 4)
+    assert [batch[0].shape[0] for batch in wrapped] == [4, 4, 2]
+    assert [batch[0].shape[0] for batch in wrapped] == [4, 4, 2]  # a second epoch
+
+
+def test_accumulated_batches_are_one_step(monkeypatch):
+    asked = []
+    times = {"step_s": 1.0, "low_s": 0.5, "high_s": 2.0, "device": DEVICE}
+    without_processes(monkeypatch, {"predict": lambda call: asked.append(call) or times})
+    training = Training()
+    with steptime.watch(training.net, device=DEVICE) as watch:
+        batches = iter(watch.wrap(training.loader))
+        for pair in zip(batches, batches, strict=True):
+            with watch.step():
+                for x, y in pair:
+                    training.step(x, y)
+    assert watch.answer.batch == 2 * BATCH
+    assert asked[0]["batch"] == BATCH
+    assert watch.answer.predicted_s == 2.0
+
+
+def test_a_compiled_module_is_exported_from_the_module_inside(monkeypatch):
+    asked = []
+    times = {"step_s": 1.0, "low_s": 0.5, "high_s": 2.0, "device": DEVICE}
+    without_processes(monkeypatch, {"predict": lambda call: asked.append(call) or times})
+    training = Training()
+    training.net = torch.compile(training.net, backend="eager")
+    answer = run(training, model=training.net, device=DEVICE)
+    assert answer.notes == ()
+    assert answer.predicted_s == 1.0
+    assert (asked[0]["batch"], asked[0]["stack"]) == (BATCH, "torch-compile")
+
+
+def test_the_callback_of_a_trainer(tmp_path):
+    training = Training()
+    callback = StepTimeCallback(out=tmp_path)
+    event = SimpleNamespace(train_batch_size=BATCH, gradient_accumulation_steps=2), None, None
+    callback.on_init_end(*event)
+    callback.on_train_begin(*event, model=Unreadable(training.net))
+    for x, y in training.loader:
+        callback.on_step_begin(*event)
+        training.step(x, y)
+        callback.on_step_end(*event)
+        callback.on_log(*event, logs={})
+    callback.on_train_end(*event)
+    (record,) = store.load(tmp_path, pytest.fail)
+    assert record.workload.global_batch == 2 * BATCH
+    assert record.quantities["input_s"].samples
+    assert not hasattr(callback, "model")
+
+
+def test_a_question_ends_with_its_limit():
+    arguments = {"model": "fc", "device": "t4"}
+    with pytest.raises(steptime.core.errors.OutsideError, match=r"no answer within 0\.01 s"):
+        ask_question("predict", arguments, 0.01)
+
+
+def test_work_ends_with_its_limit():
+    def work() -> None:
+        while True:
+            with contextlib.suppress(Exception):  # as torch.export does
+                time.sleep(0.001)
+
+    with pytest.raises(TimeLimitError), time_limit(0.02):
+        work()
+
+
+def test_samples_become_longer_instead_of_more():
+    samples = SampleList()
+    for i in range(4 * MAX_SAMPLES):
+        samples.add(StepSample(1.0 + i % 2, 0.5))
+    assert samples.steps_per_sample == 4
+    assert samples.step_count == 4 * MAX_SAMPLES
+    assert set(samples.samples) == {StepSample(1.5, 0.5)}
+    assert len(samples.samples) == MAX_SAMPLES
+
+
+@pytest.mark.parametrize(
+    ("low_s", "high_s", "verdict"),
+    [
+        (2.1, 2.3, "slower"),
+        (0.5, 0.7, "faster"),
+        (0.9, 1.5, "as predicted"),
+        (1.9, 2.1, "unsure"),
+        (None, None, "unsure"),
+    ],
+)
+def test_verdicts(low_s, high_s, verdict):
+    assert judge_step(low_s, high_s, PredictedStep(1.0, 0.8, 2.0, "t4")) == verdict
+
+
+def test_the_verdict_is_one_line():
+    predicted = PredictedStep(1.0, 0.8, 2.0, "t4")
+    assert describe_verdict(2.3, "slower", predicted, 0.61) == (
+        "2.3 times slower than predicted (predicted 1 s, 800 ms to 2 s on t4); "
+        "61 % of the step waits for the loader"
+    )
