@@ -490,7 +490,7 @@ PYTHON = [
         block,
         id=f"{page.name}: {i}",
         marks=[
-            *([pytest.mark.framework] if "measure_cell" in block else ()),
+            *([pytest.mark.framework] if re.search("measure_cell|import torch", block) else ()),
             *([pytest.mark.slow] if LONG.search(block) else ()),
         ],
     )

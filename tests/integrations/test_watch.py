@@ -14,7 +14,7 @@ import steptime
 from steptime.integrations import watch_report
 from steptime.integrations.trainer import StepTimeCallback
 from steptime.integrations.watch_answer import describe_verdict, judge_step
-from steptime.integrations.watch_clock import MAX_SAMPLES, SampleList, StepSample
+from steptime.integrations.watch_clock import MAX_SAMPLES, CudaClock, SampleList, StepSample
 from steptime.integrations.watch_model import TimeLimitError, time_limit
 from steptime.integrations.watch_prediction import PredictedStep, ask_question
 from steptime.records import store
@@ -275,6 +275,37 @@ def test_samples_become_longer_instead_of_more():
     assert samples.step_count == 4 * MAX_SAMPLES
     assert set(samples.samples) == {StepSample(1.5, 0.5)}
     assert len(samples.samples) == MAX_SAMPLES
+
+
+class Event:
+    """An event of a GPU that passes it at a stated time [ms]."""
+
+    passed_ms = 0.0
+
+    def __init__(self, time_ms: float) -> None:
+        self.time_ms = time_ms
+
+    def query(self) -> bool:
+        return self.time_ms <= Event.passed_ms
+
+    def elapsed_time(self, later) -> float:
+        return later.time_ms - self.time_ms
+
+
+def test_a_wait_counts_as_far_as_the_gpu_idles(monkeypatch):
+    times_ms = iter([0, 100, 100, 200, 230, 330])  # start and end of three steps
+    monkeypatch.setattr(CudaClock, "_record_event", lambda _: Event(next(times_ms)))
+    clock = CudaClock("cuda:0")
+    for wait_s in (0.01, 0.05, 0.05):
+        clock.begin()
+        clock.end(wait_s)
+    assert clock.read() == []
+    Event.passed_ms = 200.0
+    first, second = clock.read()
+    assert first == pytest.approx((0.11, 0.01))
+    assert second == pytest.approx((0.1, 0.0))  # the host was ahead by its whole wait
+    Event.passed_ms = 330.0
+    assert clock.read()[0] == pytest.approx((0.13, 0.03))
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,1 @@
-"""steptime inside of other programs: test suites and coding agents."""
+"""steptime inside of other programs: training loops, test suites and coding agents."""

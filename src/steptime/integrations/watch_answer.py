@@ -11,6 +11,7 @@ from steptime.integrations.watch_prediction import PredictedStep
 
 MIN_JUDGED = 20  # samples, as many as `measure` takes
 MIN_WAIT = 0.05  # a smaller share of waiting is not worth a word
+SHORTEST_S = 1e-9  # of a step by a clock that saw no time pass
 MAX_CAUSES = 3  # in a line
 
 
@@ -75,6 +76,20 @@ def estimate_step(
 
     numbers = estimate([[sample.step_s for sample in samples]])
     return numbers["value"] or 0.0, numbers["low"], numbers["high"]
+
+
+def split_warm_up(
+    samples: Sequence[StepSample],
+) -> tuple[Sequence[StepSample], Sequence[StepSample], bool]:
+    """Return the samples of the warm-up, those after it, and whether these are steady."""
+    import numpy as np
+
+    from steptime.records.warmup import find_warm_up
+
+    logs = np.log([max(sample.step_s, SHORTEST_S) for sample in samples])
+    warm_up = find_warm_up([logs], [1])
+    count = int(warm_up.samples[0])
+    return samples[:count], samples[count:], bool(warm_up.steady[0] == 1)
 
 
 def input_share(samples: Sequence[StepSample]) -> float | None:

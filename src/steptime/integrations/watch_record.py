@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from steptime.core.workload import Plan, Workload
-from steptime.integrations.watch_clock import SampleList, StepSample
+from steptime.integrations.watch_answer import split_warm_up
+from steptime.integrations.watch_clock import SampleList
 from steptime.integrations.watch_model import FirstStep
 from steptime.records.record import Quantity, Record, RecordMethod, current_time, single_run
-from steptime.records.warmup import find_warm_up
 
 WARM_UP_RULE = "MSER over all steps after the first"
 FEW_SAMPLES = 20  # a run with fewer samples says so
@@ -136,8 +134,7 @@ def make_record(
         has_loader: whether waiting for input was timed.
         **facts: further facts for its environment.
     """
-    warm_count, is_steady = _count_warm_up(samples.samples)
-    warm, steady = samples.samples[:warm_count], samples.samples[warm_count:]
+    warm, steady, is_steady = split_warm_up(samples.samples)
     quantities = {
         "step_s": single_run(
             [sample.step_s for sample in steady],
@@ -183,13 +180,6 @@ def write_record(record: Record, folder: Path) -> None:
 
     with store.open_writer(folder) as writer:
         writer.append(record)
-
-
-def _count_warm_up(samples: Sequence[StepSample]) -> tuple[int, bool]:
-    """Return the number of first samples that are warm-up, and whether the others are steady."""
-    logs = np.log([max(sample.step_s, 1e-9) for sample in samples])
-    warm_up = find_warm_up([logs], [1])
-    return int(warm_up.samples[0]), bool(warm_up.steady[0] == 1)
 
 
 def _device_of(model: Any, torch: Any) -> str:

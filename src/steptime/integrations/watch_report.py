@@ -79,7 +79,7 @@ class LoopReport:
             return
         try:
             self._path, remarks = export_model(self._model, self._first_step, EXPORT_LIMIT_S)
-            self._notes += remarks
+            self._notes += [remark[:MAX_REASON] for remark in remarks]
             device = self._device or find_device(self._runtime.platform)
             if device is None:
                 self._notes.append(
@@ -110,7 +110,7 @@ class LoopReport:
     def judge(self, samples: Sequence[StepSample]) -> str:
         """Return the verdict on the steps in a line; "" while they leave it open."""
         step_s, low_s, high_s = watch_answer.estimate_step(samples)
-        share = watch_answer.input_share(samples)
+        share = _steady_share(samples)
         if self._predicted is None:
             is_waiting = share is not None and share >= watch_answer.MIN_WAIT
             return watch_answer.describe_verdict(step_s, None, None, share) if is_waiting else ""
@@ -148,7 +148,9 @@ class LoopReport:
             self._model, self._path, self._first_step, self._batch
         )
         rank, _ = watch_record.rank_and_size()
-        if folder is not None and rank == 0:
+        if rank:
+            folder = None
+        if folder is not None:
             record = watch_record.make_record(
                 self._runtime,
                 workload,
@@ -168,7 +170,7 @@ class LoopReport:
     def _answer(self, samples: SampleList, model: str, with_causes: bool) -> WatchAnswer:
         """Return the answer of the samples."""
         step_s, low_s, high_s = watch_answer.estimate_step(samples.samples)
-        share = watch_answer.input_share(samples.samples) if self._has_loader else None
+        share = _steady_share(samples.samples) if self._has_loader else None
         predicted, verdict = self._predicted, None
         causes: tuple[str, ...] = ()
         if predicted is not None:
@@ -234,6 +236,12 @@ class LoopReport:
         if hasattr(self._model, "_orig_mod"):
             arguments["stack"] = "torch-compile"
         return arguments
+
+
+def _steady_share(samples: Sequence[StepSample]) -> float | None:
+    """Return the share of the time that waits for input, after the warm-up."""
+    _, steady, _ = watch_answer.split_warm_up(samples)
+    return watch_answer.input_share(steady)
 
 
 def answer_with(
