@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 import steptime
+from steptime.core.errors import InputError, OutsideError
 from steptime.integrations import watch_report
 from steptime.integrations.trainer import StepTimeCallback
 from steptime.integrations.watch_answer import describe_verdict, judge_step
@@ -176,6 +177,34 @@ def test_exceptions_pass_and_the_record_is_written(kind, tmp_path):
     assert len(record.quantities["step_s"].samples) + len(record.env["warmup_s"]) == 14
 
 
+def test_a_step_that_the_loop_catches_is_left_out(tmp_path):
+    training = Training()
+    with steptime.watch(out=tmp_path) as watch:
+        for i, (x, y) in enumerate(watch.wrap(training.loader)):
+            with contextlib.suppress(ZeroDivisionError), watch.step():
+                if i in (0, 7):
+                    watch.add_wait(1000.0)
+                    raise ZeroDivisionError
+                training.step(x, y)
+    assert watch.answer.step_count == len(training.loader) - 3
+    assert watch.answer.batch == BATCH
+    (record,) = store.load(tmp_path, pytest.fail)
+    assert max(record.quantities["step_s"].samples) < 1000.0
+
+
+@pytest.mark.parametrize("settings", [{"log_every": 0}, {"batch": "many"}])
+def test_wrong_settings_are_refused_before_the_loop(settings):
+    with pytest.raises(InputError, match=next(iter(settings))):
+        steptime.watch(**settings)
+
+
+def test_an_unknown_device_is_a_note():
+    training = Training()
+    answer = run(training, model=training.net, device="h1000")
+    assert answer.step_s > 0
+    assert "h1000" in answer.notes[0]
+
+
 def test_failures_of_watching_are_one_warning(monkeypatch, caplog, tmp_path):
     def fail(*_):
         raise RuntimeError("a fault of ours")
@@ -253,7 +282,7 @@ def test_the_callback_of_a_trainer(tmp_path):
 
 def test_a_question_ends_with_its_limit():
     arguments = {"model": "fc", "device": "t4"}
-    with pytest.raises(steptime.core.errors.OutsideError, match=r"no answer within 0\.01 s"):
+    with pytest.raises(OutsideError, match=r"no answer within 0\.01 s"):
         ask_question("predict", arguments, 0.01)
 
 
@@ -328,3 +357,8 @@ def test_the_verdict_is_one_line():
         "2.3 times slower than predicted (predicted 1 s, 800 ms to 2 s on t4); "
         "61 % of the step waits for the loader"
     )
+
+
+@pytest.mark.parametrize(("share", "text"), [(None, ""), (0.01, "no wait for the loader")])
+def test_a_wait_that_was_not_timed_is_not_none(share, text):
+    assert describe_verdict(1.0, None, None, share) == text

@@ -102,6 +102,12 @@ class Watch:
         self._shield(lambda: clock.end(wait_s))
         self._shield(self._count_steps)
 
+    def drop_step(self) -> None:
+        """Leave out a step that an exception ended, which the loop may catch."""
+        self._wait_s = 0.0
+        if self._first_step_s is None:
+            self._examples = 0
+
     def finish(self, interrupted_by: str = "") -> None:
         """End watching: write the record and log the verdict; a second call does nothing.
 
@@ -213,6 +219,8 @@ class _StepContext:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self._watch.end_step()
+        else:
+            self._watch.drop_step()
 
 
 class WatchedLoader:
@@ -276,5 +284,13 @@ def watch(
 
     Returns:
         A context manager with `wrap(loader)` and `step()`; after the loop `answer` has the result.
+
+    Raises:
+        InputError: for a batch or a number of steps that is no whole number of at least 1.
     """
-    return Watch(model, batch, device, out, max(1, int(log_every)))
+    from steptime.core.kinds import text_of
+    from steptime.core.values import parse_count
+
+    step_count = parse_count(text_of(log_every), "log_every")
+    example_count = None if batch is None else parse_count(text_of(batch), "batch")
+    return Watch(model, example_count, device, out, step_count)

@@ -121,13 +121,18 @@ def judge_step(low_s: float | None, high_s: float | None, predicted: PredictedSt
 def describe_verdict(
     step_s: float, verdict: str | None, predicted: PredictedStep | None, share: float | None
 ) -> str:
-    """Return `2.3 times slower than predicted (8.1 ms); 61 % of the step waits for the loader`."""
+    """Return `2.3 times slower than predicted (8.1 ms); 61 % of the step waits for the loader`.
+
+    It is "" where nothing is predicted and no wait was timed.
+    """
     parts = []
     if predicted is not None:
         parts.append(_describe_ratio(step_s, verdict, predicted))
     if share is not None and share >= MIN_WAIT:
         parts.append(f"{percent(share)} of the step waits for the loader")
-    return "; ".join(parts) or "no wait for the loader"
+    if not parts and share is not None:
+        return "no wait for the loader"
+    return "; ".join(parts)
 
 
 def describe_speed(step_s: float, batch: int | None, step_count: int) -> str:

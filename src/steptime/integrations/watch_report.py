@@ -9,6 +9,7 @@ from typing import Any
 from steptime.core.errors import InputError, OutsideError
 from steptime.core.json_types import JsonObject
 from steptime.core.units import percent, seconds
+from steptime.core.workload import Workload
 from steptime.integrations import watch_answer, watch_record
 from steptime.integrations.watch_answer import MIN_JUDGED, WatchAnswer
 from steptime.integrations.watch_clock import SampleList, StepSample
@@ -144,9 +145,7 @@ class LoopReport:
             self._watcher.stop()
         if first_step_s is None or not samples.samples or self._runtime is None:
             return None
-        workload = watch_record.make_workload(
-            self._model, self._path, self._first_step, self._batch
-        )
+        workload = self._make_workload()
         rank, _ = watch_record.rank_and_size()
         if rank:
             folder = None
@@ -166,6 +165,15 @@ class LoopReport:
             watch_record.write_record(record, folder)
         answer = self._answer(samples, workload.label, with_causes=not interrupted_by)
         return answer_with(answer, watch_s, prepare_s, None if folder is None else str(folder))
+
+    def _make_workload(self) -> Workload:
+        """Return the workload of the loop, by its name alone where the exported file is refused."""
+        model, step, batch = self._model, self._first_step, self._batch
+        try:
+            return watch_record.make_workload(model, self._path, step, batch)
+        except InputError as error:
+            self._notes.append(f"the record names the network alone: {error}")
+            return watch_record.make_workload(model, None, step, batch)
 
     def _answer(self, samples: SampleList, model: str, with_causes: bool) -> WatchAnswer:
         """Return the answer of the samples."""
@@ -200,7 +208,7 @@ class LoopReport:
             ratio=None if predicted is None else step_s / predicted.step_s,
             verdict=verdict,
             causes=causes,
-            headline=tuple(headline),
+            headline=tuple(filter(None, headline)),
             notes=tuple(self._notes),
         )
 
