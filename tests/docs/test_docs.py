@@ -62,6 +62,7 @@ from steptime.prediction.step_model import StepModel
 from steptime.records import store
 from steptime.records.readers.mapping import mapping_of
 from steptime.records.record import Quantity, Record
+from steptime.serving.desktop.stack import desktop_stacks
 from steptime.sweeps.cells import cells_of
 from steptime.sweeps.experiment import AXIS, Experiment, Sample, check_experiment, read_experiment
 
@@ -470,6 +471,9 @@ def test_slow_examples_run(page, line, shown, tmp_path, monkeypatch, request, ca
         assert {row[0] for row in _words(shown)} <= heads, printed
 
 
+OTHER_COMMANDS = ("git", "cd", "python3", ".venv/bin/python", "pip", "pipx", "uvx", "pytest")
+
+
 def test_other_commands_shown_exist():
     targets = set(re.findall(r"^([a-z]+):", _text("Makefile"), re.MULTILINE))
     for page, line, _ in EXAMPLES:
@@ -479,9 +483,7 @@ def test_other_commands_shown_exist():
         elif words[0] == "steptime":
             assert _name(line) in COMMANDS, f"{page}: {line}"
         else:
-            assert words[0] in ("git", "cd", "python3", ".venv/bin/python", "pip", "pipx", "uvx"), (
-                f"{page}: {line}"
-            )
+            assert words[0] in OTHER_COMMANDS, f"{page}: {line}"
 
 
 PYTHON = [
@@ -562,6 +564,8 @@ def test_toml_examples(page, block):
         assert link_from_table(table, page).source
     elif "offers" in table:
         assert offers_of(table, page)
+    elif "like" in table:  # the recipe of a desktop stack: tests/test_where_to_add.py runs it
+        assert table["like"] in desktop_stacks()
     else:
         assert build(make_workload(choice_of(table, page)))
 
@@ -838,7 +842,7 @@ def test_flop_an_element():
             assert flop == int(row[1]) * example.specs[0].size, kind
     named = set(re.findall(r"`(\w+)`", section))
     assert OPS.keys() <= named
-    matrix = {kind for row in _table(section)[:7] for kind in re.findall(r"`(\w+)`", row[0])}
+    matrix = {kind for row in _table(section)[:8] for kind in re.findall(r"`(\w+)`", row[0])}
     assert matrix == {kind for kind, row in OPS.items() if row.work}
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from every import every
-from steptime.measure.disturbance import AbsentError, Watch, changes
+from steptime.measure.disturbance import AbsentError, CounterWatch, changes
 from steptime.measure.timing import agree, median_half_width, take_samples
 
 
@@ -172,7 +172,7 @@ class Counters:
 
 def test_samples_carry_what_the_watch_saw():
     readings = [*[0.0] * 4, 0.009, 0.009]  # two of the step that is tried first
-    watch = Watch(Counters(waited_s=readings).table)
+    watch = CounterWatch(Counters(waited_s=readings).table)
     samples = sampled(FakeMachine(0.02), watch=watch)
     assert samples.columns["waited_s"][:3] == (0.0, 0.009, 0.0)
     assert samples.columns["disturbed"][:3] == (False, True, False)
@@ -183,7 +183,7 @@ def test_an_absent_counter_is_none_with_its_reason():
     def missing():
         raise AbsentError("no such file")
 
-    watch = Watch({"throttles": missing})
+    watch = CounterWatch({"throttles": missing})
     assert watch.absent == {"throttles": "no such file"}
     assert watch.read() == {"throttles": None}
     seen = changes(watch.read(), watch.read(), 0.01)
@@ -208,15 +208,15 @@ def test_a_watch_closes_its_files():
     def files():
         return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
-    Watch().read()
+    CounterWatch().read()
     before = files()
     for _ in range(20):
-        Watch().read()
+        CounterWatch().read()
     assert files() == before
 
 
 def test_watching_this_machine_costs_little():
-    watch = Watch()
+    watch = CounterWatch()
     first = watch.read()
     assert set(first) == {"involuntary_switches", "waited_s", "steal_s", "throttles"}
     assert all((first[name] is None) == (name in watch.absent) for name in first)

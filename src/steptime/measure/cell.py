@@ -13,7 +13,7 @@ from steptime.core.workload import Workload
 from steptime.formats import located
 from steptime.measure import machine, ranks, timing
 from steptime.measure.contract import INPUTS, Feed, MissingFileError, Options, Prepared, refuse
-from steptime.measure.disturbance import COUNTERS, Watch
+from steptime.measure.disturbance import COUNTERS, CounterWatch
 from steptime.measure.meters import LEAST_S, meters, take_energy
 from steptime.measure.process_group import Pace, shared_results
 from steptime.measure.timing import Samples
@@ -75,7 +75,7 @@ def measure_cell(
         found = Measurement()
         how: dict[str, Any] = {
             "timer": pace.take if pace else prepared.timer,
-            "watch": Watch(
+            "watch": CounterWatch(
                 {**COUNTERS, "communication_s": lambda: lambda: pace.communication_s}
                 if pace
                 else COUNTERS

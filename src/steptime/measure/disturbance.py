@@ -2,7 +2,7 @@
 
 A reading takes a few microseconds and is made outside the timed interval, so it lengthens the
 measurement by less than 0.1 % and changes no time. A counter that this machine does not have is
-None with a reason in `Watch.absent`, never 0. What happens on an accelerator is not seen here.
+None with a reason in `CounterWatch.absent`, never 0. Events on an accelerator are not seen here.
 """
 
 import os
@@ -62,7 +62,7 @@ COUNTERS: Mapping[str, Callable[[], Read]] = {
 }
 
 
-class Watch:
+class CounterWatch:
     """The counters of this machine, opened in the thread that takes the samples."""
 
     def __init__(self, counters: Mapping[str, Callable[[], Read]] = COUNTERS) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from steptime.build import Choice, make_workload
 from steptime.core.graph_json import graph_from_json
 from steptime.measure.contract import Options, Prepared
-from steptime.measure.disturbance import Watch, changes
+from steptime.measure.disturbance import CounterWatch, changes
 from steptime.measure.timing import median_half_width, part_seconds
 
 ENOUGH = 15  # undisturbed rounds, if their median is known to a hundredth
@@ -49,7 +49,7 @@ def time_point(backend: Any, options: Options, request: Mapping[str, Any]) -> di
 
     for _ in range(2):
         rounds()  # what is loaded and allocated at first
-    watch, taken, quiet = Watch(), [], []
+    watch, taken, quiet = CounterWatch(), [], []
     began = time.perf_counter()
     while True:
         before, at = watch.read(), time.perf_counter()

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from steptime.measure.disturbance import Watch, changes
+from steptime.measure.disturbance import CounterWatch, changes
 
 WINDOW = 5
 TOLERANCE = 0.01  # windows that differ less are taken as equal
@@ -81,7 +81,7 @@ class _Taker:
     wanted: int = 20
     least: int = 3
     sample_s: float = 0.010
-    watch: Watch | None = None
+    watch: CounterWatch | None = None
     timer: Timer | None = None
     waited: Callable[[], float] | None = None
     started: Callable[[float, float], object] = lambda *_: None
