@@ -156,7 +156,7 @@ def test_steps_between_those_that_are_priced_are_near_them():
         beside = pace.prompts(n, n * context, [(tokens, 0)] * prompts) / both
         after = pace.prompts(0, 0, [(tokens, context)]) / phases.prefill(1, tokens, context).seconds
         wrong += [abs(one - 1) for one in (alone, beside, after)]
-    assert np.median(wrong) < 0.012
+    assert np.median(wrong) < 0.018  # steps of over 512 tokens replay no graph: a jump
     assert max(wrong) < 0.2  # a chunk just above a power of two: attention goes by blocks
 
 

@@ -13,6 +13,8 @@ from html import escape
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
+
 from steptime.analysis.analyses import PLOTS, Analysis, Setting
 from steptime.analysis.analyses import analysis as find_analysis
 from steptime.core import registry
@@ -280,7 +282,7 @@ def _answer_analysis(analysis: Analysis, request: _AnalysisRequest) -> AnalysisA
     failing = analysis.fails[request.fail_on] if request.fail_on else ()
     return AnalysisAnswer(
         summary=table.summary,
-        rows=table.structs if isinstance(table.structs, LazySequence) else tuple(table.structs),
+        rows=_answer_rows(table),
         path=None if picture is None else str(picture),
         headline=(*headline, *([f"picture: {picture}"] if picture is not None else [])),
         notes=(failure,) if failure else (),
@@ -288,6 +290,18 @@ def _answer_analysis(analysis: Analysis, request: _AnalysisRequest) -> AnalysisA
         _table=table,
         _exit_code=_find_exit_code(table, failing),
     )
+
+
+def _answer_rows(table: Table) -> Sequence[AnswerRow]:
+    """Return the rows of a table as structs; those of an added analysis are made of its columns."""
+    if isinstance(table.structs, LazySequence):
+        return table.structs
+    if table.structs or not table.rows:
+        return tuple(table.structs)
+    names = list(dict.fromkeys(name for row in table.rows for name in row))
+    fields = [(name, Any, None) for name in names]
+    row_type = msgspec.defstruct("AddedRow", fields, bases=(AnswerRow,), frozen=True, kw_only=True)
+    return msgspec.convert([dict(row) for row in table.rows], tuple[row_type, ...])  # type: ignore[valid-type]  # made above
 
 
 def _find_exit_code(table: Table, failing: Sequence[str]) -> int:
