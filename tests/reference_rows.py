@@ -110,6 +110,6 @@ def summarize(runs: Sequence[Sequence[float]], batch: int) -> dict[str, Any]:
         "samples_n": len(times),
         "runs": len(runs),
         "examples_per_s": float(batch / times.mean()),
-        "examples_per_s_uncertainty": float(speeds.std() / math.sqrt(len(times))),
-        "examples_per_s_jitter": 1.4826 * float(np.median(np.abs(speeds - np.median(speeds)))),
+        "examples_uncertainty_per_s": float(speeds.std() / math.sqrt(len(times))),
+        "examples_jitter_per_s": 1.4826 * float(np.median(np.abs(speeds - np.median(speeds)))),
     }

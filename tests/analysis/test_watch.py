@@ -181,7 +181,7 @@ def test_a_wasted_share_is_no_good_one():
         is_higher_better(name)
         for name in ("step_s", "peak_bytes", "loss", "published_infeed_share")
     ] == [False] * 4
-    assert not is_higher_better("published_examples_per_s_jitter")
+    assert not is_higher_better("published_examples_jitter_per_s")
 
 
 def test_a_network_that_is_gone_fails(tmp_path, capsys):

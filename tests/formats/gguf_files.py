@@ -32,6 +32,16 @@ def write_gguf(
     version: int = 3,
 ) -> Path:
     """Write the header of a GGUF file, and a little in place of its weights."""
+    path.write_bytes(gguf_bytes(metadata, tensors, version))
+    return path
+
+
+def gguf_bytes(
+    metadata: Mapping[str, object],
+    tensors: Sequence[tuple[str, tuple[int, ...], str]],
+    version: int = 3,
+) -> bytes:
+    """Return the header of a GGUF file, and a little in place of its weights."""
     parts = [b"GGUF", struct.pack("<IQQ", version, len(tensors), len(metadata))]
     for key, value in metadata.items():
         parts += [_text(key), _value(value)]
@@ -39,8 +49,7 @@ def write_gguf(
         parts.append(_text(name) + struct.pack("<I", len(shape)))
         parts += [struct.pack("<Q", axis) for axis in reversed(shape)]
         parts.append(struct.pack("<IQ", tensor_types()[type_name].number, 0))
-    path.write_bytes(b"".join(parts) + bytes(64))
-    return path
+    return b"".join(parts) + bytes(64)
 
 
 def decoder_metadata(architecture: str, **values: object) -> dict[str, object]:

@@ -28,6 +28,7 @@ from steptime.core.errors import InputError
 from steptime.core.graph import check
 from steptime.core.graph_json import graph_to_json
 from steptime.formats import FORMATS
+from tests.formats.gguf_files import decoder_metadata, decoder_tensors, gguf_bytes
 
 RUNS = ("exec", "compile", "marshal.loads", "pickle.find_class", "ctypes.dlopen")
 OUTSIDE = ("subprocess.Popen", "os.system", "os.exec", "socket.connect", "os.remove", "os.rename")
@@ -142,6 +143,10 @@ SEEDS: dict[str, tuple[str, Callable[[], bytes]]] = {  # the file's name, and wh
     "keras": ("net.keras", lambda: _archive("config.json", json.dumps(KERAS).encode())),
     "caffe": ("net.prototxt", lambda: PROTOTXT),
     "onnx": ("net.onnx", _onnx),
+    "gguf": (
+        "net.gguf",
+        lambda: gguf_bytes(decoder_metadata("llama"), decoder_tensors(range(2))),
+    ),
     "pt2": ("net.pt2", lambda: _archive(PROGRAM, json.dumps(document()).encode())),
 }
 KINDS = [pytest.param(kind, marks=[pytest.mark.onnx] * (kind == "onnx")) for kind in SEEDS]
@@ -204,7 +209,7 @@ def other_bytes(content: bytes, chance: random.Random, ways: int = 3) -> bytes:
 
 def mutated(name: str, content: bytes, chance: random.Random) -> bytes:
     """Return a seed, changed in its values or in its bytes."""
-    if name.endswith(".onnx"):
+    if name.endswith((".onnx", ".gguf")):
         return other_bytes(content, chance, 5)
     if chance.random() < 0.3 or name.endswith(".prototxt"):
         return other_bytes(content, chance)

@@ -168,7 +168,7 @@ def made_of(text: str, batch: int) -> Workload:
 def test_devices_side_by_side():
     model = StepModel(FC, toy(), method="roofline", dtype="float32")
     tpu = Device("tpu", "tpu", {"bfloat16": 1e12}, 1e9, "made up")
-    offer = Offer("slow", 2.0, "USD", "second", "an offer", "today", verified=True)
+    offer = Offer("slow", 2.0, "USD", "second", "an offer", "today", verified=True, source="me")
     devices = [toy("small", memory=1e3), tpu, toy("slow", peak=1e6), toy("fast", peak=2e6)]
     found = compare_devices(model, devices, Training(1000, 3), {"slow": offer}, batch=10)
     assert [one.status for one in found] == ["oom", "unsupported", "ok", "ok"]

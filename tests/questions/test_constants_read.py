@@ -30,6 +30,8 @@ QUESTIONS = """
 predict resnet50 --device h100 --dtype bfloat16-mixed
 predict resnet50 --device h100 --dtype bfloat16-mixed --stack torch-compile --host slow
 predict resnet50 --device v100
+predict resnet50 --device a100
+predict bert_base --device h100 --batch 8 --dtype float32 --tf32 on
 predict resnet50 --device tesla-k40
 predict resnet50 --device p100-pcie-16gb
 predict resnet50 --device core-i9-9900k

@@ -58,10 +58,10 @@ def test_the_seeds_numbers_by_hand():
     assert summary["step_s_min"] == 1.0
     assert summary["examples_per_s"] == pytest.approx(10 / (7 / 3))
     # mean speed 35/6; squares of deviations 625/36, 25/36, 400/36; a third of 1050/36 is 9.7222
-    assert summary["examples_per_s_uncertainty"] == pytest.approx(
+    assert summary["examples_uncertainty_per_s"] == pytest.approx(
         math.sqrt(1050 / 36 / 3) / math.sqrt(3)
     )
-    assert summary["examples_per_s_jitter"] == pytest.approx(1.4826 * 2.5)  # deviations 5, 0, 2.5
+    assert summary["examples_jitter_per_s"] == pytest.approx(1.4826 * 2.5)  # deviations 5, 0, 2.5
     assert (summary["runs"], summary["samples_n"]) == (1, 3)
 
 

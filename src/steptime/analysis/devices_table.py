@@ -35,8 +35,8 @@ ORDER = (
 STAGED = {"local": "$LOCAL", "shared": "$SCRATCH"}  # our word: the seed's
 PUBLISHED = {  # numbers that others published, or that follow from samples
     "mean_speed": "examples_per_s",
-    "speed_uncertainty": "examples_per_s_uncertainty",
-    "Speed_Jitter": "examples_per_s_jitter",
+    "speed_uncertainty": "examples_uncertainty_per_s",
+    "Speed_Jitter": "examples_jitter_per_s",
 }
 FURTHER_COLUMNS = ("seq", "method_options", "estimate", "family", "params")
 

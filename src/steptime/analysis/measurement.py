@@ -26,8 +26,8 @@ COLUMNS = (
         "step_s_low",
         "step_s_high",
         "examples_per_s",
-        "examples_per_s_uncertainty",
-        "examples_per_s_jitter",
+        "examples_uncertainty_per_s",
+        "examples_jitter_per_s",
     ),
 )
 
@@ -86,8 +86,8 @@ def _step_numbers(record: Record, row: Row, flop: float, peaks: Mapping[str, flo
         },
         "speed": {
             "mean": row["examples_per_s"],
-            "uncertainty": row["examples_per_s_uncertainty"],
-            "jitter": row["examples_per_s_jitter"],
+            "uncertainty": row["examples_uncertainty_per_s"],
+            "jitter": row["examples_jitter_per_s"],
         },
         "parts": {name: row[name] for name in PARTS if row[name] is not None},
         **{name: row[name] for name in ("input_s", "infeed")},

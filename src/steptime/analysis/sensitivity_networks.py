@@ -66,9 +66,12 @@ class Networks:
 def choose_quantity(data: Data, names: Sequence[str]) -> str:
     """Return the quantity with the most values, the first of these names if several have."""
     columns = record_columns(data)
-    counts = {name: _count_results(data, name) for name in names}
+    result_names = data.scan_results().collect_schema().names()
+    counts: dict[str, int] = {}
     for name in names:
-        if name in columns and not counts[name]:
+        if name in result_names:
+            counts[name] = _count_results(data, name)
+        elif name in columns:
             counts[name] = data.scan().select(columns[name].count()).collect().item()
     return max(counts, key=lambda name: counts[name])
 

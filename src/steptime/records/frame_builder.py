@@ -286,7 +286,7 @@ def _with_derived_columns(frame: pl.DataFrame) -> pl.DataFrame:
         *(
             pl.when(has_batch)
             .then(examples * pl.col(f"spread_{name}"))
-            .alias(f"examples_per_s_{name}")
+            .alias(f"examples_{name}_per_s")
             for name in ("uncertainty", "jitter")
         ),
         pl.when(pl.col("estimate_value").is_not_null()).then(estimate).alias("estimate"),

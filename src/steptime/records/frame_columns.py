@@ -77,7 +77,7 @@ DERIVED = {
     "global_batch": COUNT,
     **{f"step_s_{name}": NUMBER for name in ("min", "max", "mean", "p5", "p95")},
     **dict.fromkeys(
-        ("examples_per_s", "examples_per_s_uncertainty", "examples_per_s_jitter"), NUMBER
+        ("examples_per_s", "examples_uncertainty_per_s", "examples_jitter_per_s"), NUMBER
     ),
     "estimate": ESTIMATED,
 }

@@ -34,7 +34,7 @@ COLUMNS: Mapping[str, type] = {
     "steady": bool,
     **dict.fromkeys(("samples_n", "samples_disturbed", "runs"), int),
     **dict.fromkeys(
-        ("examples_per_s", "examples_per_s_uncertainty", "examples_per_s_jitter"), float
+        ("examples_per_s", "examples_uncertainty_per_s", "examples_jitter_per_s"), float
     ),
     "infeed": float,
     **{

@@ -12,7 +12,7 @@ from steptime.core.errors import InputError, shorten
 from steptime.core.table_files import table_rows
 from steptime.core.toml_files import format_path
 from steptime.core.values import parse_count
-from steptime.serving.lengths import read_lengths
+from steptime.serving.lengths import check_lengths, read_lengths
 from steptime.serving.queueing import Load
 
 MAX_REQUESTS = 200_000
@@ -103,6 +103,8 @@ def check_demand(demand: Demand, is_speculating: bool) -> None:
     Raises:
         InputError: where they do not.
     """
+    if demand.lengths:
+        check_lengths(demand.lengths)
     if sum(map(bool, (demand.concurrency, demand.rate, demand.requests))) != 1:
         raise InputError("serve: requests come by one of --concurrency, --rate and --requests")
     is_complete = bool(demand.draft) and 0 < demand.speculate <= MAX_SPECULATED

@@ -24,6 +24,12 @@ MAX_TOKENS = 10_000_000
 ROUNDS = 20  # until the mean of lengths that are cut is as it should be
 
 
+def check_lengths(text: str) -> None:
+    """Raise `InputError` for a text that is neither a name of `DISTRIBUTIONS` nor a file."""
+    if text not in DISTRIBUTIONS and not Path(text).is_file():
+        raise unknown("distribution of lengths", text, [*DISTRIBUTIONS], "--lengths")
+
+
 def read_lengths(
     text: str, input_tokens: int, output_tokens: int, count: int, seed: int
 ) -> tuple[list[int], list[int]]:
@@ -46,9 +52,8 @@ def read_lengths(
             _spread_lengths(input_tokens, count, deviation, draw),
             _spread_lengths(output_tokens, count, deviation, draw),
         )
+    check_lengths(text)
     path = Path(text)
-    if not path.is_file():
-        raise unknown("distribution of lengths", text, [*DISTRIBUTIONS], "--lengths")
     rows = [_tokens_of(row, f"{format_path(path)}:{line}") for line, row in table_rows(path)]
     if not rows:
         raise InputError(f"--lengths: {format_path(path)}: holds no requests")

@@ -152,8 +152,8 @@ def test_the_table_of_measurements_is_by_the_formulas_of_the_seed():
     (row,) = device_rows([record, *synthetic.predicted(record.workload)])
     told = row_of(record)
     assert row["mean_speed"] == row["mean_speed_corrected"] == told["examples_per_s"]
-    assert row["speed_uncertainty"] == told["examples_per_s_uncertainty"]
-    assert row["Speed_Jitter"] == told["examples_per_s_jitter"]
+    assert row["speed_uncertainty"] == told["examples_uncertainty_per_s"]
+    assert row["Speed_Jitter"] == told["examples_jitter_per_s"]
     assert row["Mean_Time_Per_Step"] == told["step_s_mean"]
     assert (row["gpu_type"], row["num_gpu"]) == (record.platform, 1)
     assert row["staged_from"] is None

@@ -213,7 +213,7 @@ def test_spellings_of_the_results(tmp_path):
         record = _one(tmp_path, text + spelling)
         assert record.quantities["step_s"].value == 0.01
         assert record.quantities["published_examples_per_s"].value == 5000.0
-        assert record.quantities["published_examples_per_s_jitter"].value == 7
+        assert record.quantities["published_examples_jitter_per_s"].value == 7
         assert (record.workload.batch_per_replica, record.env["batch_source"]) == (50, "implied")
 
 

@@ -33,8 +33,8 @@ NODES = {("bridges", "RM"): "E5-2695 v3"}
 TIMES = (  # our quantities, and the fields that hold them; a log without a time has none of them
     ("step_s", "step_s"),
     ("published_examples_per_s", "speed"),
-    ("published_examples_per_s_uncertainty", "uncertainty"),
-    ("published_examples_per_s_jitter", "jitter"),
+    ("published_examples_uncertainty_per_s", "uncertainty"),
+    ("published_examples_jitter_per_s", "jitter"),
 )
 _NUMBER = r"([-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)"
 # The text behind a result: a number that another line breaks into is none.
