@@ -103,8 +103,7 @@ def check_demand(demand: Demand, is_speculating: bool) -> None:
     Raises:
         InputError: where they do not.
     """
-    if demand.lengths:
-        check_lengths(demand.lengths)
+    check_lengths(demand.lengths)
     if sum(map(bool, (demand.concurrency, demand.rate, demand.requests))) != 1:
         raise InputError("serve: requests come by one of --concurrency, --rate and --requests")
     is_complete = bool(demand.draft) and 0 < demand.speculate <= MAX_SPECULATED

@@ -25,8 +25,8 @@ ROUNDS = 20  # until the mean of lengths that are cut is as it should be
 
 
 def check_lengths(text: str) -> None:
-    """Raise `InputError` for a text that is neither a name of `DISTRIBUTIONS` nor a file."""
-    if text not in DISTRIBUTIONS and not Path(text).is_file():
+    """Raise `InputError` for a text that is no name of `DISTRIBUTIONS`, no file and not empty."""
+    if text and text not in DISTRIBUTIONS and not Path(text).is_file():
         raise unknown("distribution of lengths", text, [*DISTRIBUTIONS], "--lengths")
 
 
