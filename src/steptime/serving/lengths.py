@@ -24,8 +24,8 @@ MAX_TOKENS = 10_000_000
 ROUNDS = 20  # until the mean of lengths that are cut is as it should be
 
 
-def check_lengths(text: str) -> None:
-    """Raise `InputError` for a text that is no name of `DISTRIBUTIONS`, no file and not empty."""
+def check_lengths(text: str | None) -> None:
+    """Raise `InputError` for a text that is neither a name of `DISTRIBUTIONS` nor a file."""
     if text and text not in DISTRIBUTIONS and not Path(text).is_file():
         raise unknown("distribution of lengths", text, [*DISTRIBUTIONS], "--lengths")
 
