@@ -157,7 +157,7 @@ def test_steps_between_those_that_are_priced_are_near_them():
         after = pace.prompts(0, 0, [(tokens, context)]) / phases.prefill(1, tokens, context).seconds
         wrong += [abs(one - 1) for one in (alone, beside, after)]
     assert np.median(wrong) < 0.018  # steps of over 512 tokens replay no graph: a jump
-    assert max(wrong) < 0.2  # a chunk just above a power of two: attention goes by blocks
+    assert max(wrong) < 0.3  # a chunk just above a power of two: attention goes by blocks
 
 
 def test_guesses_that_are_right_save_steps():
