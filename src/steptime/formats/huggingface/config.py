@@ -82,16 +82,16 @@ class Config:
             InputError: for a value of another type, or a 0 where no model has one.
         """
         self.read_fields.add(name)
-        usual: Any = self._defaults.get(name, default)
+        usual: Field = self._defaults.get(name, default)
         spelling = self._spellings.get(name, name)
         if spelling not in self._values:
-            return usual  # type: ignore[no-any-return]
+            return usual
         value = self._values[spelling]
         place = f"{self.place}: {spelling}"
-        checked = check_value(value, usual, place)
+        checked: Field = check_value(value, usual, place)
         if type(usual) is int and value == 0 and type(value) is int and name not in MAY_BE_ZERO:
             raise InputError(f"{place}: must be at least 1, not 0")
-        return checked  # type: ignore[no-any-return]
+        return checked
 
     def count(self, name: str, default: int) -> int:
         """Return a whole number of at least 1, which null is not."""
@@ -142,8 +142,12 @@ def check_value(value: object, default: Any, place: str) -> Any:
             and not any(isinstance(item, list | dict) for item in value)
         )
     elif isinstance(default, float):
-        is_number = isinstance(value, int | float) and type(value) is not bool
-        fits = is_number and isfinite(value) and abs(value) <= MAX_COUNT  # type: ignore[arg-type]
+        fits = (
+            isinstance(value, int | float)
+            and type(value) is not bool
+            and isfinite(value)
+            and abs(value) <= MAX_COUNT
+        )
     elif type(default) is int:
         fits = type(value) is int and 0 <= value <= MAX_COUNT
     else:

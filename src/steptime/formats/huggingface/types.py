@@ -123,6 +123,7 @@ def model_type(
 
     def add(describe: Describe) -> Describe:
         by_end = {end: meanings[end] for end in heads}
+        # mypy cannot see that options are fields of `ModelType`
         _TYPES[name] = ModelType(name, describe, title, by_end, **options)  # type: ignore[arg-type]
         return describe
 
