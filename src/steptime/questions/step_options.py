@@ -71,16 +71,21 @@ class ExecutionOptions(OptionGroup, keywords=ExecutionKeywords):
         Raises:
             InputError: if an option is given twice, or a value is none that it takes.
         """
-        values = self._values()
+        values = self.execution_values()
         if self.stack is not None:
             values["stack"] = options.full_stack_name(self.stack)
         return options.software(setting_texts(settings), **values)
 
     def words(self) -> dict[str, str]:
         """Return the options that were given, as the texts of a command line."""
-        return options.software(None, **self._values())
+        return options.software(None, **self.execution_values())
 
-    def _values(self) -> dict[str, str | None]:
+    def execution_values(self) -> dict[str, str | None]:
+        """Return the values of these options as texts, None of those left out.
+
+        Raises:
+            InputError: for a layout or a use of TF32 that does not exist.
+        """
         layout = self.channels_last
         if isinstance(layout, bool):
             layout = "yes" if layout else "no"

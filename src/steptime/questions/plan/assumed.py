@@ -2,13 +2,17 @@
 
 from steptime.planning.planner import Planner
 from steptime.planning.request import Request
+from steptime.prediction.assumed import assumed_of
+
+SOFTWARE_SETTINGS = ("channels_last", "tf32", "host")
+"""The settings of the software that decide a step on one device, beside the stack."""
 
 
 def assumed_settings(request: Request, planner: Planner) -> dict[str, str]:
     """Return the assumed settings of a plan, each as its option takes it.
 
     The same question with an option set to the value that stands here has the same step, memory
-    and cost: the stack, the data type, the optimizer, and how devices are joined. Where the stack
+    and cost: the software, the data type, the optimizer, and how devices are joined. Where the stack
     is named, the other stacks that could be meant are no longer part of the answer.
     """
     assumed: dict[str, str] = {}
@@ -18,6 +22,12 @@ def assumed_settings(request: Request, planner: Planner) -> dict[str, str]:
         assumed["dtype"] = planner.dtype
     if request.optimizer is None:
         assumed["optimizer"] = planner.optimizer
+    one_device = assumed_of(planner.step.of(planner.graph_of_kinds(), 1))
+    assumed |= {
+        name: one_device[name]
+        for name in SOFTWARE_SETTINGS
+        if name in one_device and name not in request.options
+    }
     site, device_count = request.site, planner.cluster.device_count
     if min(site.per_node, device_count) > 1 and "inside" not in request.node_options:
         assumed["inside"] = planner.cluster.ladder[0].link.name

@@ -9,12 +9,13 @@ from steptime.core.errors import check_choice
 from steptime.core.kinds import Kind, setting_texts, text_of
 from steptime.core.signature import option_name
 from steptime.core.tuning import make_tuning
-from steptime.core.values import parse_count, parse_number, parse_pairs
+from steptime.core.values import parse_count, parse_number
 from steptime.core.workload import CONTEXT_METHODS, OFFLOADS, RECOMPUTES, SCHEDULES, Tuning
 from steptime.prediction import DEFAULT
 from steptime.questions import kinds
 from steptime.questions.node_options import NodeKeywords, NodeOptions
-from steptime.questions.step_options import Method
+from steptime.questions.options import software
+from steptime.questions.step_options import ExecutionKeywords, ExecutionOptions, Method
 
 MIN_IMBALANCE = 1.0  # the busiest device has at least the mean
 SPLIT_NAMES = {
@@ -48,7 +49,7 @@ SPLIT_OPTIONS = (
 TUNING_OPTIONS = ("lora", "train", "packed", "padded", "update_early")
 
 
-class PlanKeywords(NodeKeywords, total=False):
+class PlanKeywords(NodeKeywords, ExecutionKeywords, total=False):
     """Keywords of `PlanOptions`."""
 
     host_link: kinds.Link | None
@@ -82,7 +83,6 @@ class PlanKeywords(NodeKeywords, total=False):
     gradients: kinds.Count | None
     tokens: kinds.Count | None
     prices: kinds.PriceFile | None
-    stack: kinds.StackName | None
     method: Method
     options: kinds.MethodSettings | None
 
@@ -104,7 +104,7 @@ class RequestFields(TypedDict):
 
 
 @dataclass(frozen=True)
-class PlanOptions(NodeOptions, keywords=PlanKeywords):
+class PlanOptions(NodeOptions, ExecutionOptions, keywords=PlanKeywords):
     """How the devices of a training are joined, how its step is split, and what is trained.
 
     Args:
@@ -151,6 +151,10 @@ class PlanOptions(NodeOptions, keywords=PlanKeywords):
         stack: The software: a name, a family (fsdp, megatron: its newest) or a year (2023).
             Default: what runs such a plan; the interval over any stack then holds the others that
             could be meant.
+        channels_last: Images lie with their channels last. Default: as the stack does.
+        tf32: Products of float32 as TF32. Default: auto, as the software does (convolutions).
+        host: The host that issues kernels: server, desktop, any-server, any-desktop, fast, slow,
+            calibrated (the device's own), or a device calibrated on it.
         method: The cost model (steptime list methods).
         options: An option of the method; repeatable.
     """
@@ -186,7 +190,6 @@ class PlanOptions(NodeOptions, keywords=PlanKeywords):
     gradients: int | str | None = None
     tokens: float | str | None = None
     prices: Any = None
-    stack: str | None = None
     method: Any = DEFAULT
     options: Any = None
 
@@ -217,6 +220,12 @@ class PlanOptions(NodeOptions, keywords=PlanKeywords):
         values = {name: text_of(getattr(self, name)) for name in TUNING_OPTIONS}
         return make_tuning(**values, weights=self.weights, optimizer=self.optimizer)
 
+    def _software_settings(self) -> dict[str, str]:
+        """Return the options of the method but the stack, which a plan chooses by itself."""
+        values = self.execution_values()
+        del values["stack"]
+        return software(setting_texts(self.options), **values)
+
     @property
     def request_fields(self) -> RequestFields:
         """The fields of `Request` that these options say; raises `InputError`."""
@@ -236,7 +245,7 @@ class PlanOptions(NodeOptions, keywords=PlanKeywords):
             "dtype": self.dtype,
             "stack": self.stack,
             "method": self.method,
-            "options": parse_pairs(setting_texts(self.options), "option"),
+            "options": self._software_settings(),
             "prices": None if self.prices is None else Path(self.prices),
             "optimizer": self.optimizer,
             "tuning": self.tuning,
