@@ -341,3 +341,22 @@ def test_a_device_that_is_better_in_every_figure_is_not_much_slower(dtype):
             if own_s > others_s * SLOWER_AT_MOST:
                 faults.append(f"{name} on {better.name}: {own_s / others_s:.3f} of {worse.name}")
     assert not faults, f"{len(faults)}: {faults[:20]}"
+
+
+@pytest.mark.parametrize("figure", ["clock_hz", "memory_bytes_per_s", "l2_bytes", "peak_w"])
+def test_more_of_one_figure_alone_makes_no_kernel_slower(figure):
+    """A higher clock with the same peaks is that of narrower multiprocessors, not a loss."""
+    faults = []
+    for device in DEVICES[::8]:
+        value = getattr(device, figure)
+        seen = _seen(device, "float16")
+        if seen is None or value is None:
+            continue
+        more = _seen(replace(device, **{figure: 1.1 * value}), "float16")
+        assert more is not None
+        questions = _questions("float16")
+        for less, better in zip(_price(questions, seen), _price(questions, more), strict=True):
+            if better.whole_s > less.whole_s * ROUNDING:
+                share = better.whole_s / less.whole_s
+                faults.append(f"{less.name} on {device.name}: {share:.4f}")
+    assert not faults, f"{len(faults)}: {faults[:20]}"

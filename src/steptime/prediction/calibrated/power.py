@@ -1,6 +1,6 @@
 """The power cap: what a device may draw bounds how fast it works for long."""
 
-from math import exp, prod
+from math import exp, log2, prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,9 +40,25 @@ def _flop_j(device: Device, constants: Constants, multiplies: bool, dtype: str) 
     if not multiplies:
         return constants["power.flop_j"] * node
     family = family_of(device).lower()
-    each: float = ((device.clock_hz or CLOCK_HZ) / CLOCK_HZ) ** constants["power.clock"]
+    each: float = (matrix_clock_hz(device, dtype) / CLOCK_HZ) ** constants["power.clock"]
     each *= prod(constants[f"power.{of}"] for of in (family, dtype) if f"power.{of}" in constants)
     return constants["power.tensor_j"] * each * node
+
+
+def matrix_clock_hz(device: Device, dtype: str) -> float:
+    """Return the clock at which matrix units reach the peak of a type.
+
+    It may lie below the boost clock: 1,830 of 1,980 MHz on H100 SXM. A multiprocessor does
+    multiply-adds of a power of two in a clock, so the peak says the clock: 989.4 TFLOP/s of 132
+    multiprocessors with 2,048 each are 1,830 MHz. The boost clock alone decides nothing.
+    """
+    boost_hz = device.clock_hz or CLOCK_HZ
+    if not device.clock_hz or not device.multiprocessors:
+        return boost_hz
+    flop_per_clock = 2 * device.multiprocessors
+    peak = device.peak_flop_per_s[dtype]
+    lanes = 2.0 ** round(log2(peak / flop_per_clock / boost_hz))
+    return float(peak / flop_per_clock / lanes)
 
 
 def _node(device: Device, constants: Constants) -> float:
