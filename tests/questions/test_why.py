@@ -17,6 +17,7 @@ from steptime.prediction.step_model import StepModel
 from steptime.questions.bound import BOUNDS, Input, _host_path, path
 from steptime.questions.why.answer import WhyAnswer
 from steptime.questions.why.diagnose import diagnose_record, diagnose_records, diagnose_step
+from steptime.questions.why.setup import make_setup
 from steptime.records import store
 from steptime.records.record import Quantity, Record, RecordMethod
 
@@ -25,7 +26,7 @@ def _why(model: str, device: str, batch: int, dtype: str = "float32", **more) ->
     workload = make_workload(read_model(model), batch, dtype, more.pop("phase", "train"), "adam")
     if "link" in more:
         more["link"] = catalog.link(more["link"])
-    return diagnose_step(workload, catalog.device(device), **more)
+    return diagnose_step(make_setup(workload, catalog.device(device), **more))
 
 
 WIDE, MANY = "fc:layers=8,nodes=8192", "fc:layers=64,nodes=32"
@@ -66,7 +67,7 @@ def test_the_diagnosis_is_what_was_constructed(name):
     if name == "many tiny layers, bounds":  # V100's file says nothing of the host
         launching = replace(catalog.device(device), launch_s=1e-5)
         workload = make_workload(read_model(model), batch, "float32", "train", "sgd")
-        found = diagnose_step(workload, launching, "analytic")
+        found = diagnose_step(make_setup(workload, launching, "analytic"))
     else:
         found = _why(model, device, batch, **more)
     assert found.bound == bound
@@ -102,7 +103,7 @@ def test_a_faster_host_shortens_no_gap_of_the_device():
     slow = {"constants": {"launch.gap_s": 1e-4}}
     device = replace(catalog.device("h100"), calibration=slow)
     workload = make_workload(read_model(MANY), 16, "float32", "train", "adam")
-    found = diagnose_step(workload, device)
+    found = diagnose_step(make_setup(workload, device))
     assert found.step_s > 5 * (StepModel(workload, device).timeline().host_s or 0) > 0
     assert HELPS["many tiny layers on a fast GPU"] not in {row.change for row in found.helps}
 

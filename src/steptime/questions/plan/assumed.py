@@ -12,8 +12,8 @@ def assumed_settings(request: Request, planner: Planner) -> dict[str, str]:
     """Return the assumed settings of a plan, each as its option takes it.
 
     The same question with an option set to the value that stands here has the same step, memory
-    and cost: the software, the data type, the optimizer, and how devices are joined. Where the stack
-    is named, the other stacks that could be meant are no longer part of the answer.
+    and cost: the software, the data type, the optimizer, and how devices are joined. Where the
+    stack is named, the other stacks that could be meant are no longer part of the answer.
     """
     assumed: dict[str, str] = {}
     if request.named is None and "stack" not in request.options:

@@ -8,9 +8,9 @@ import msgspec
 from steptime.build import tokens_per_example
 from steptime.core.copying import replace
 from steptime.core.errors import InputError
-from steptime.core.workload import Plan, Workload
+from steptime.core.workload import Plan
 from steptime.hardware import catalog
-from steptime.hardware.device import Device, Link
+from steptime.hardware.device import Device
 from steptime.prediction import DEFAULT
 from steptime.prediction.assumed import assumed_of
 from steptime.prediction.records import options_of
@@ -37,37 +37,17 @@ KERNEL_BOUNDS = BOUNDS[:3]  # compute, memory and host: what a kernel can wait f
 EQUAL_TIME_DIGITS = 12  # ops whose seconds agree so far take as long
 
 
-def diagnose_step(
-    workload: Workload,
-    device: Device,
-    method: str = DEFAULT,
-    options: Mapping[str, str] | None = None,
-    link: Link | None = None,
-    replicas: int = 1,
-    input_per_s: float | None = None,
-) -> WhyAnswer:
+def diagnose_step(setup: Setup) -> WhyAnswer:
     """Diagnose a predicted step: what it waits for, and what would help.
-
-    Args:
-        workload: the step of one replica.
-        device: the device of one replica.
-        method: the cost model.
-        options: its options.
-        link: the link between replicas.
-        replicas: their number.
-        input_per_s: examples a second that input brings for all replicas; None where a step never
-            waits for input.
 
     Raises:
         InputError: as a prediction does.
     """
-    period_s = workload.batch_per_replica * replicas / input_per_s if input_per_s else 0.0
-    setup = Setup(workload, device, method, options or {}, link, replicas, Input(period_s))
     shares = Shares(**setup.path.shares)
-    answer = make_answer(setup, "predicted", setup.path.step_s, shares, replicas)
+    answer = make_answer(setup, "predicted", setup.path.step_s, shares, setup.replicas)
     needs = setup.model.needs()
-    if not needs.fit(device):
-        notes = (needs.too_large(device), *answer.notes)
+    if not needs.fit(setup.device):
+        notes = (needs.too_large(setup.device), *answer.notes)
         answer = msgspec.structs.replace(answer, notes=notes)
     return add_improvements(answer, setup)
 

@@ -15,6 +15,7 @@ from steptime.questions.why.answer import WhyAnswer
 from steptime.questions.why.corrections import CorrectionsAnswer, explain_corrections
 from steptime.questions.why.diagnose import diagnose_step
 from steptime.questions.why.folder import WhyFolderAnswer, explain_folder
+from steptime.questions.why.setup import make_setup
 from steptime.questions.why.slow_run import diagnose_speed
 
 STARTS = ("paleo",)
@@ -94,23 +95,14 @@ def why(
     joining_link = None if link is None else catalog.link(link, "--link")
     examples_per_s = None if input_per_s is None else parse_number(input_per_s, "--input-per-s")
     busy_share = None if busy is None else parse_share(busy, "--busy")
-    if measured is not None:
-        return diagnose_speed(
-            measured,
-            workload,
-            target,
-            method,
-            method_options,
-            joining_link,
-            count,
-            examples_per_s,
-            {name for name, value in step_options.items() if value is not None},
-            busy_share,
-        )
-    shared.refuse({"--busy": busy}, "{} goes with --measured")
-    return diagnose_step(
+    setup = make_setup(
         workload, target, method, method_options, joining_link, count, examples_per_s
     )
+    if measured is not None:
+        user_options = {name for name, value in step_options.items() if value is not None}
+        return diagnose_speed(measured, setup, user_options, busy_share)
+    shared.refuse({"--busy": busy}, "{} goes with --measured")
+    return diagnose_step(setup)
 
 
 def _replica_count(replicas: kinds.Count | None, link: kinds.Link | None) -> int:

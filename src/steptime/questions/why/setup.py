@@ -6,6 +6,7 @@ from functools import cached_property
 
 from steptime.core.workload import Workload
 from steptime.hardware.device import Device, Link
+from steptime.prediction import DEFAULT
 from steptime.prediction.step_model import StepModel
 from steptime.questions.bound import Input, Path, path
 
@@ -79,3 +80,28 @@ class Setup:
     def with_options(self, **options: str) -> "Setup":
         """Return the step under more options of the method."""
         return replace(self, options={**self.options, **options})
+
+
+def make_setup(
+    workload: Workload,
+    device: Device,
+    method: str = DEFAULT,
+    options: Mapping[str, str] | None = None,
+    link: Link | None = None,
+    replicas: int = 1,
+    input_per_s: float | None = None,
+) -> Setup:
+    """Return a step that nothing was measured of.
+
+    Args:
+        workload: the step of one replica.
+        device: the device of one replica.
+        method: the cost model.
+        options: its options.
+        link: the link between replicas.
+        replicas: their number.
+        input_per_s: examples a second that input brings for all replicas; None where a step never
+            waits for input.
+    """
+    period_s = workload.batch_per_replica * replicas / input_per_s if input_per_s else 0.0
+    return Setup(workload, device, method, options or {}, link, replicas, Input(period_s))

@@ -1,15 +1,11 @@
 """The diagnosis of a run by its stated speed: what the model explains, and what to check."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import replace
 
 import msgspec
 
 from steptime.core.units import percent, seconds
-from steptime.core.workload import Workload
-from steptime.hardware.device import Device, Link
-from steptime.prediction import DEFAULT
-from steptime.questions.bound import Input
 from steptime.questions.why.answer import Evidence, Shares, WhyAnswer
 from steptime.questions.why.causes import LikelyCause, SlowRun, order_causes
 from steptime.questions.why.diagnose import add_improvements, make_answer
@@ -22,13 +18,7 @@ FIRST_CAUSES = 3  # in a sentence
 
 def diagnose_speed(
     measured: float | str,
-    workload: Workload,
-    device: Device,
-    method: str = DEFAULT,
-    options: Mapping[str, str] | None = None,
-    link: Link | None = None,
-    replicas: int = 1,
-    input_per_s: float | None = None,
+    setup: Setup,
     user_options: Collection[str] = (),
     busy: float | None = None,
 ) -> WhyAnswer:
@@ -39,22 +29,13 @@ def diagnose_speed(
 
     Args:
         measured: a speed such as `410ms` or `1450 examples/s`, or seconds of a step.
-        workload: the step of one replica.
-        device: the device of one replica.
-        method: the cost model.
-        options: its options.
-        link: the link between replicas.
-        replicas: their number.
-        input_per_s: examples a second that input brings for all replicas; None where a step never
-            waits for input.
+        setup: the step on its device, of which nothing else was measured.
         user_options: parameters of the question whose values are no guess of ours.
         busy: share of the time in which the device was busy; None where nobody says.
 
     Raises:
         InputError: as a prediction does, and for a text that is no speed.
     """
-    period_s = workload.batch_per_replica * replicas / input_per_s if input_per_s else 0.0
-    setup = Setup(workload, device, method, options or {}, link, replicas, Input(period_s))
     speed = read_speed(measured, setup)
     predicted = setup.path
     high_s = predicted.step_s if predicted.high_s is None else predicted.high_s
@@ -64,7 +45,7 @@ def diagnose_speed(
         unexplained=1 - explained_s / speed.step_s,
     )
     evidence = _compare(setup, speed.step_s)
-    answer = make_answer(setup, "measured", speed.step_s, shares, replicas, evidence)
+    answer = make_answer(setup, "measured", speed.step_s, shares, setup.replicas, evidence)
     run = SlowRun(setup, speed, frozenset(user_options), busy)
     is_faster = predicted.low_s is not None and speed.step_s < predicted.low_s
     if not is_faster:
