@@ -198,7 +198,7 @@ def read_pipeweave(cells: Cells) -> BlindRow:
 
 def read_inference_bench(cells: Cells) -> BlindRow:
     """Return a whole static batch of LLM-Inference-Bench; software of 2024."""
-    software = {"vLLM": ("vllm", "2025-01"), "TensorRT-LLM": ("trt-llm", "2023-12")}
+    software = {"vLLM": ("vllm", "2024-12"), "TensorRT-LLM": ("trt-llm", "2023-12")}
     framework = cells["framework"]
     if framework not in software:
         raise InputError(f"{framework}: no stack is known")

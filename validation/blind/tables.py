@@ -73,5 +73,6 @@ TABLES = (
         "LLM-Inference-Bench x Argonne",
         servings.read_inference_bench,
         step=12,
+        fitted_quantities=("request_s",),
     ),
 )
