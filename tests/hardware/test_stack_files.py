@@ -179,7 +179,8 @@ MEANT = {  # what files of 0.14 say beside those of today, whose values told not
     },
     "vllm-2025": {
         "serving.step_s": 0.002, "serving.sequence_s": 4e-05, "serving.low_share": 0.75,
-        "serving.prompt_s": 0.01, "serving.chunk_tokens": 2048,
+        "serving.prompt_s": 0.01, "serving.chunk_tokens": 2048, "serving.context_bytes": 1e9,
+        "serving.buffer_bytes": 1e9,
     },
 }  # fmt: skip
 
@@ -219,6 +220,8 @@ def test_a_file_of_before_means_what_it_did(path):
         "serving.graph_tokens",
         "serving.long_prompt_s",
         "serving.max_sequences",
+        "serving.sampled_bytes",
+        "serving.small_step_tokens",
         "serving.small_chunk_tokens",
         "serving.small_max_sequences",
     }  # that stood in code, and in the base, or was not counted

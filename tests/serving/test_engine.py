@@ -91,9 +91,14 @@ def test_a_longest_sequence_without_room_does_not_start():
     assert line.endswith(f"vLLM does not start; nearest: --max-model-len {answer.cache_tokens}")
 
 
-def test_tokens_of_a_step_decide_its_memory_and_the_prompts_that_it_reads(usual):
-    larger = steptime.serve(MODEL, DEVICE, stack="vllm", max_num_batched_tokens=65_536)
-    assert larger.activations_bytes == pytest.approx(8 * usual.activations_bytes)
+def test_tokens_of_a_step_decide_its_memory_and_the_prompts_that_it_reads():
+    small_bytes, large_bytes = (
+        steptime.serve(
+            MODEL, DEVICE, stack="vllm", max_num_batched_tokens=tokens, max_running_sequences=1
+        ).activations_bytes
+        for tokens in (8192, 65_536)
+    )
+    assert large_bytes == pytest.approx(8 * small_bytes)
     load = {"stack": "vllm", "concurrency": 8, "count": 16, "input": 8192, "output": 32}
     small, large = (
         steptime.serve(MODEL, DEVICE, max_num_batched_tokens=tokens, **load)

@@ -40,6 +40,7 @@ from steptime.serving.kernels import (
     merged,
     stored_bytes,
 )
+from steptime.serving.profile_run import ProfileRun, profile_run_of
 
 SMALL_BYTES = 70 * 1024**3  # of memory: devices with less are small
 NO_BUDGET = 1e8  # tokens of a step, from which on all prompts are read in one
@@ -437,12 +438,14 @@ class Phases:
     def fixed(self) -> dict[str, float]:
         """Bytes of a device that are no cache, by part; activations of a step of most tokens.
 
-        Where a step may have any number of tokens, activations are 0.
+        They are those of layers or of drawing tokens, whichever are more. Where a step may have
+        any number of tokens, activations are 0.
         """
-        budget = self.constant("step_tokens")
+        tokens = self.limit("step_tokens")
+        tokens = tokens if tokens < NO_BUDGET else 0.0
         return {
             "weights_bytes": self.weight_bytes,
-            "activations_bytes": self.activation_bytes(budget if budget < NO_BUDGET else 0.0),
+            "activations_bytes": max(self.activation_bytes(tokens), self.sampler_bytes(tokens)),
             "buffers_bytes": self.constant("buffer_bytes"),
             "context_bytes": self.constant("context_bytes"),
         }
@@ -465,17 +468,25 @@ class Phases:
         """Bytes of a device that are left for the cache, below 0 where weights do not fit."""
         return self.usable_bytes - sum(self.fixed.values())
 
-    def activation_bytes(self, tokens: float) -> float:
-        """Return the bytes that live while a step reads so many tokens.
+    @cached_property
+    def profile_run(self) -> ProfileRun:
+        """The sizes that decide the memory of a step."""
+        heads = [head for heads in self.heads.values() for head in heads]
+        widest = max(head.passing_numbers for head in heads)
+        return profile_run_of(self.planner.shape, self.plan, widest)
 
-        That is around a layer: what ranks share of queries, keys, values and feed-forward part,
-        read and written, and what each of them has whole.
-        """
-        one = self.planner.shape.one
-        shared = max(head.passing_numbers for heads in self.heads.values() for head in heads)
-        inner = one["expert_ffn"] * one["experts_per_token"] if one["experts"] else one["ffn"]
-        whole = 6.0 * int(one["width"])
-        return HALF * tokens * (whole + 2.0 * (shared + int(inner) / self.plan.tensor))
+    def activation_bytes(self, tokens: float) -> float:
+        """Return the bytes that live while a step reads so many tokens."""
+        return self.profile_run.forward_bytes(tokens)
+
+    def largest_sampled(self, step_tokens: float) -> float:
+        """Return the sequences at most whose tokens a step of so many tokens draws."""
+        return min(self.engine.max_sequences or self.limit("max_sequences"), step_tokens)
+
+    def sampler_bytes(self, step_tokens: float) -> float:
+        """Return the bytes of the logits of as many sequences as a step may have, as drawn."""
+        sequences = self.largest_sampled(step_tokens)
+        return self.profile_run.sampler_bytes(sequences, self.constant("sampled_bytes"))
 
 
 def describe_excess(shape: Shape, length: int) -> list[str]:

@@ -78,8 +78,18 @@ def serve(
     if emit is None:
         return server
     tokens, room = server.input_tokens + server.output_tokens, server.largest_running_sequences
-    emitted = emit_server(emit, server.model, _facts_of(server, service), tokens, room)
+    facts = {**_default_limits(service), **_facts_of(server, service)}
+    emitted = emit_server(emit, server.model, facts, tokens, room)
     return msgspec.structs.replace(server, emitted=emitted)
+
+
+def _default_limits(service: Service) -> Facts:
+    """Return the sequences at once that the stack runs by default and keeps memory for.
+
+    A stack whose limit follows from the memory of the cache has none.
+    """
+    sequences = int(service.phases().limit("max_sequences"))
+    return {"max_num_seqs": sequences} if sequences else {}
 
 
 def _emit_best(tool: str, search: SearchAnswer, service: Service) -> SearchAnswer:

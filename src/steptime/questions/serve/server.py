@@ -33,6 +33,7 @@ from steptime.serving.load import (
 )
 from steptime.serving.memory import ServerMemory, largest_running_sequences, memory_of
 from steptime.serving.phases import Phases, Spent, describe_excess
+from steptime.serving.profile_run import describe_sampler
 from steptime.serving.queueing import Load
 from steptime.serving.service import FittingChange, Service, find_fitting_change
 from steptime.serving.times import (
@@ -363,7 +364,7 @@ def _make_notes(service: Service, phases: Phases) -> list[str]:
         device = phases.planner.device.name
         notes = [*notes, f"{device} has no arithmetic of {low}: weights alone are kept so"]
     shape = shape_of(service.model, trusted=service.trusted)
-    return [*notes, *describe_excess(shape, service.length)]
+    return [*notes, *describe_sampler(phases), *describe_excess(shape, service.length)]
 
 
 def _power_fields(power: Interval | None) -> Any:
