@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from steptime.core.errors import InputError, check_choice
+from steptime.launch.emitted_guesses import sglang_speculation, vllm_speculation
 from steptime.launch.job import SERVING, Facts
 from steptime.launch.settings import names
 
@@ -101,6 +102,7 @@ def _emit_vllm(model: str, facts: Facts) -> str:
     words += _options({"expert": _has_experts(facts)}, {"expert": "--enable-expert-parallel"})
     if facts.get("chunked_prefill") is False:
         words.append("--no-enable-chunked-prefill")
+    words += vllm_speculation(facts)
     return _command([*words, *_quantised(facts, "--quantization", "--kv-cache-dtype")])
 
 
@@ -151,6 +153,7 @@ def _emit_sglang(model: str, facts: Facts) -> str:
         words += ["--chunked-prefill-size", "-1"]
     if _has_experts(facts):
         words += ["--ep-size", str(facts["expert"])]
+    words += sglang_speculation(facts)
     return _command([*words, *_quantised(facts, "--quantization", "--kv-cache-dtype", "fp8_e4m3")])
 
 

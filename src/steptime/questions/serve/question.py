@@ -127,5 +127,7 @@ def _facts_of(server: ServerAnswer | SearchRow, service: Service) -> Facts:
         "chunked_prefill": engine.chunked_prefill,
     }
     facts |= {name: value for name, value in limits.items() if value is not None}
+    if service.speculation is not None:
+        facts |= {"speculative": service.speculation.tokens, "draft": service.speculation.draft}
     types = {"weights": service.weights, "kv_dtype": service.kv, "dtype": service.dtype}
     return facts | {name: str(value) for name, value in types.items() if value}

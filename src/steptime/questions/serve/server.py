@@ -36,6 +36,7 @@ from steptime.serving.phases import Phases, Spent, describe_excess
 from steptime.serving.profile_run import describe_sampler
 from steptime.serving.queueing import Load
 from steptime.serving.service import FittingChange, Service, find_fitting_change
+from steptime.serving.speculation import decode_token, describe_speculation
 from steptime.serving.times import (
     RequestTimes,
     StackedTimes,
@@ -115,7 +116,8 @@ def answer_server(service: Service, options: ServeOptions) -> ServerAnswer:
     planner = phases.planner
     prompts = service.read(phases, service.running_sequences)
     first = prompts if server.run is None else service.read(phases, 1)
-    decode = phases.decode(service.running_sequences, service.input + service.output / 2)
+    context = service.input + service.output / 2
+    decode = decode_token(phases, phases.guesses, service.running_sequences, context)
     memory, energy = server.memory, predict_energy(service, phases, prompts, decode)
     change = find_fitting_change(service) if memory.over_bytes else None
     tokens_per_s, device_count = server.output_tokens_per_s, server.device_count
@@ -202,6 +204,9 @@ def _assumed(server: _Server, options: ServeOptions) -> dict[str, str]:
         values["per_node"] = str(service.site.per_node)
         if service.site.inside is not None:
             values["inside"] = service.site.inside
+    if service.speculation is not None:
+        speculation = service.speculation
+        values |= {"speculate": str(speculation.tokens), "accept": f"{speculation.accept:g}"}
     demand, load = service.demand, server.load
     if demand is not None and load is not None:
         values["count"] = str(len(load.inputs))
@@ -364,6 +369,8 @@ def _make_notes(service: Service, phases: Phases) -> list[str]:
         device = phases.planner.device.name
         notes = [*notes, f"{device} has no arithmetic of {low}: weights alone are kept so"]
     shape = shape_of(service.model, trusted=service.trusted)
+    if service.speculation is not None:
+        notes = [*notes, *describe_speculation(service.speculation)]
     return [*notes, *describe_sampler(phases), *describe_excess(shape, service.length)]
 
 
