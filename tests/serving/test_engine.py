@@ -147,3 +147,19 @@ def test_settings_are_emitted_and_read_back():
     assert "--mem-fraction-static 0.8" in command
     read = steptime.serve(command.replace("\\\n", " "), DEVICE)
     assert read.cache_tokens == static.cache_tokens
+
+
+def test_fit_says_the_longest_context_by_the_rules_of_an_engine():
+    answer = steptime.fit("qwen3_8b", "rtx-4090", 2, stack="vllm", max_context=True)
+    same = steptime.serve("qwen3_8b", "rtx-4090", 2, stack="vllm", max_context=True)
+    assert answer.headline[0] == same.headline[0]
+    assert answer.longest_context == same.longest_context
+    assert answer.headline[0].startswith(f"longest context: {answer.longest_context:,} tokens")
+    fewer_bits = steptime.fit(
+        "qwen3_8b", "rtx-4090", stack="vllm", weights="int8", max_context=True
+    )
+    assert fewer_bits.longest_context > 2 * answer.longest_context
+    with pytest.raises(InputError, match="--lora is of a training"):
+        steptime.fit("qwen3_8b", "rtx-4090", stack="vllm", lora=8, max_context=True)
+    with pytest.raises(InputError, match="nearest: --stack vllm"):
+        steptime.fit("qwen3_8b", "rtx-4090", max_context=True)

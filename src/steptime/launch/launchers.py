@@ -23,11 +23,11 @@ DEEPSPEED_FLAGS = frozenset(
 TUNE_FLAGS = frozenset({"standalone"})
 DOCKER_FLAGS = names("rm it i t d detach privileged init read_only interactive tty no_healthcheck")
 SRUN_FLAGS = names(
-    "exclusive overlap unbuffered u label l pty no_kill k verbose v quiet overcommit O "
+    "exclusive overlap unbuffered u label l pty no_kill k verbose v quiet overcommit "
     "kill_on_bad_exit contiguous"
 )
 MPIRUN_VALUES = names(
-    "n np c x H host hostfile machinefile N npernode ppn bind_to map_by rank_by wdir"
+    "n np c x h host hostfile machinefile npernode ppn bind_to map_by rank_by wdir"
 )
 SIMPLE_PREFIXES = {"exec", "nohup", "sudo", "time", "stdbuf", "uv", "poetry", "eval"}
 PYTHON = re.compile(r"python\d*(\.\d+)?")
