@@ -3,6 +3,7 @@
 import pytest
 
 import steptime
+from steptime.core.errors import InputError
 from steptime.questions.launched.checkpoints import checkpoint_type
 
 DEVICE = "h200"
@@ -96,3 +97,14 @@ def test_who_guesses_and_is_not_known_is_said():
     for method, text in (("medusa", "medusa are not priced"), ("x/y", "x/y is not among")):
         answer = steptime.serve(line % method, DEVICE)
         assert any(text in note for note in answer.notes)
+
+
+@pytest.mark.parametrize("model", ["qwen3_8b", "llama3_1_8b", "qwen3_30b_a3b"])
+def test_a_server_on_ones_own_machine_is_emitted_and_read_back(model):
+    options = {"stack": "llama.cpp", "weights": "q4_k_m", "kv": "q8_0"}
+    answer = steptime.serve(model, "rtx-4090", 1, 2000, 300, emit="llama-server", **options)
+    assert "-Q4_K_M.gguf" in answer.emitted
+    again = steptime.serve(answer.emitted, "rtx-4090", 1, 2000, 300)
+    assert (again.tpot_s, again.needed_bytes) == (answer.tpot_s, answer.needed_bytes)
+    with pytest.raises(InputError, match=r"nearest: --stack llama\.cpp --emit llama-server"):
+        steptime.serve(model, "rtx-4090", emit="vllm", **options)

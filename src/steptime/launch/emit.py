@@ -6,6 +6,7 @@ What is written is read back by `reader.read_launch` to the same facts.
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -25,6 +26,7 @@ OPTIMIZER_WORDS = {  # of transformers' TrainingArguments
     "sgd": "sgd",
     "rmsprop": "rmsprop",
 }
+LLAMA_TYPE = re.compile(r"q\d_\d|iq\d_nl")  # of a cache, in the words of llama.cpp
 LLAMA_CACHES = {"int8": "q8_0", "float8": "q8_0", "int4": "q4_0", "float4": "q4_0"}
 FSDP_WORDS = {3: "full_shard auto_wrap", 2: "shard_grad_op auto_wrap"}
 DEGREES = names(
@@ -162,11 +164,13 @@ def _emit_llama_server(model: str, facts: Facts) -> str:
     if any(value not in {None, 1} for value in degrees.values()):
         raise InputError("--emit llama-server: it splits layers over cards; nearest: --emit vllm")
     length, sequences = facts.get("max_model_len"), facts.get("max_num_seqs")
-    words = ["llama-server", "-m", f"{model.rpartition('/')[2]}.gguf", "--n-gpu-layers", "99"]
+    file, layers = f"{model.rpartition('/')[2]}.gguf", str(facts.get("gpu_layers", 99))
+    words = ["llama-server", "-m", file, "--n-gpu-layers", layers]
     if isinstance(length, int):
         slots = sequences if isinstance(sequences, int) else 1
         words += ["--ctx-size", str(length * slots), "--parallel", str(slots)]
-    cache = LLAMA_CACHES.get(str(facts.get("kv_dtype")))
+    cache_type = str(facts.get("kv_dtype"))
+    cache = cache_type if LLAMA_TYPE.fullmatch(cache_type) else LLAMA_CACHES.get(cache_type)
     if cache is not None:
         words += ["--cache-type-k", cache, "--cache-type-v", cache]
     return _command(words)

@@ -95,3 +95,18 @@ def emit_server(tool: str, model: str, facts: Facts, tokens: int, room: int | No
     if tool == "sglang" and "gpu_memory_utilization" in limits:
         limits["mem_fraction_static"] = limits.pop("gpu_memory_utilization")
     return emit_job(tool, SERVING, hub_id(model), limits)
+
+
+def emit_desktop(model: str, facts: Facts) -> str:
+    """Return a server of one's own machine as a command of llama.cpp.
+
+    Args:
+        model: name of the network.
+        facts: facts of the job; the type of the weights stands in the name of their file.
+
+    Raises:
+        InputError: for what llama.cpp cannot say.
+    """
+    plain = {name: value for name, value in facts.items() if name != "weights"}
+    file = f"{hub_id(model)}-{str(facts['weights']).upper()}"
+    return emit_job("llama-server", SERVING, file, plain)
