@@ -207,6 +207,11 @@ def _emit_plan(
     notes = answer.notes
     if split.offload != "none":
         notes = (*notes, f"--emit {tool}: what lies on the host is not written")
+    if tool == "megatron" and not str(getattr(best, "stack", "")).startswith("megatron"):
+        notes = (
+            *notes,
+            "--emit megatron: --stack megatron prices the step as that command runs it",
+        )
     return msgspec.structs.replace(answer, emitted=emitted, notes=notes)
 
 
