@@ -109,6 +109,8 @@ class _Node:
     children: list["_Node"] = field(default_factory=list)
     busy_us: float = 0.0
     """Its own time, or that of the kernels launched inside it."""
+    calls_recognised: bool = False
+    """Whether an op of known work is inside it."""
 
 
 @dataclass
@@ -120,13 +122,13 @@ class _Totals:
 
 
 def read_traced_step(
-    events: Sequence[Slice], is_known: Callable[[str], bool], steps: int | None = None
+    events: Sequence[Slice], is_recognised: Callable[[str], bool], steps: int | None = None
 ) -> TracedStep:
     """Return the mean step of a trace.
 
     Args:
         events: the events of the trace.
-        is_known: whether the work of an op follows from what it reads, by its name.
+        is_recognised: whether the work of an op follows from what it reads, by its name.
         steps: the number of steps in a trace that does not mark them; None takes as many as its
             optimizer made, 1 without one.
 
@@ -138,34 +140,55 @@ def read_traced_step(
     if steps is not None and profile.is_marked and steps != len(profile.step_s):
         marks = counted(len(profile.step_s), "step")
         raise InputError(f"marks {marks} itself: --steps is for a trace without marks")
+    active, omitted_steps = _omit_first_step(events)
+    if not any(event.inputs for event in active):
+        raise InputError(NO_SHAPES)
+    steps_s = profile.step_s[omitted_steps:] or profile.step_s
+    step_count = len(steps_s) if profile.is_marked else steps or _count_optimizer_steps(active)
+    kernel_us = _sum_kernels(events) if profile.is_on_device else None
+    roots = _grow_trees(active)
+    totals = _Totals()
+    for root in roots:
+        _add_busy(root, kernel_us)
+        _mark_recognised(root, is_recognised)
+        _collect(root, is_recognised, totals)
+    if profile.is_on_device:
+        _collect_lone_kernels(active, totals)
+    return TracedStep(
+        step_s=median(steps_s) if profile.is_marked else steps_s[0] / step_count,
+        ops=_list_ops(totals, step_count),
+        unshaped_s={name: us / step_count * US for name, us in totals.unshaped.items()},
+        is_on_device=profile.is_on_device,
+        issue_s=sum(map(_issue_us, roots)) / step_count * US,
+        step_count=step_count,
+        is_marked=profile.is_marked,
+    )
+
+
+def _omit_first_step(events: Sequence[Slice]) -> tuple[list[Slice], int]:
+    """Return the events of the marked steps, and the number of steps that are left out."""
     marks = sorted((event.start, event.end) for event in events if event.is_step_mark)
-    left_out = FIRST_STEPS if len(marks) > MIN_STEPS else 0
-    begin_us, end_us = (marks[left_out][0], marks[-1][1]) if marks else (0.0, float("inf"))
-    active = [event for event in events if begin_us <= event.start <= end_us]
+    if not marks:
+        return [*events], 0
+    omitted_steps = FIRST_STEPS if len(marks) > MIN_STEPS else 0
+    begin_us, end_us = marks[omitted_steps][0], marks[-1][1]
+    return [event for event in events if begin_us <= event.start <= end_us], omitted_steps
+
+
+def _sum_kernels(events: Sequence[Slice]) -> dict[int, float]:
+    """Return the time of the kernels of each launch, by its correlation number [us]."""
     kernel_us: dict[int, float] = defaultdict(float)
     for event in events:
         if event.category in KERNEL_CATEGORIES and event.correlation is not None:
             kernel_us[event.correlation] += event.length
-    roots = _grow_trees(active)
-    if not any(event.inputs for event in active):
-        raise InputError(NO_SHAPES)
-    steps_s = profile.step_s[left_out:] or profile.step_s
-    step_count = len(steps_s) if profile.is_marked else steps or _count_optimizer_steps(active)
-    step_s = median(steps_s) if profile.is_marked else steps_s[0] / step_count
-    totals = _Totals()
-    for root in roots:
-        _add_busy(root, kernel_us if profile.is_on_device else None)
-        _collect(root, is_known, totals)
-    if profile.is_on_device:
-        _collect_lone_kernels(active, totals)
-    ops = tuple(
+    return kernel_us
+
+
+def _list_ops(totals: _Totals, step_count: int) -> tuple[TracedOp, ...]:
+    """Return the ops of a step; the time of an op is its median, which disturbances do not move."""
+    return tuple(
         TracedOp(key, median(times) * len(times) / step_count * US, len(times) / step_count)
         for key, times in totals.ops.items()
-    )
-    unshaped_s = {name: time / step_count * US for name, time in totals.unshaped.items()}
-    issue_s = sum(map(_issue_us, roots)) / step_count * US
-    return TracedStep(
-        step_s, ops, unshaped_s, profile.is_on_device, issue_s, step_count, profile.is_marked
     )
 
 
@@ -215,30 +238,38 @@ def _add_busy(node: _Node, kernel_us: Mapping[int, float] | None) -> None:
         node.busy_us = node.event.length
         return
     event = node.event
-    own_us = 0.0
+    launched_us = 0.0
     if event.category in LAUNCH_CATEGORIES and event.correlation is not None:
-        own_us = kernel_us.get(event.correlation, 0.0)
-    node.busy_us = own_us + sum(child.busy_us for child in node.children)
+        launched_us = kernel_us.get(event.correlation, 0.0)
+    node.busy_us = launched_us + sum(child.busy_us for child in node.children)
 
 
-def _collect(node: _Node, is_known: Callable[[str], bool], totals: _Totals) -> None:
+def _mark_recognised(node: _Node, is_recognised: Callable[[str], bool]) -> bool:
+    """Set whether ops of known work are inside a node; return whether it or one inside is known."""
+    marks = [_mark_recognised(child, is_recognised) for child in node.children]
+    node.calls_recognised = any(marks)
+    return node.calls_recognised or is_recognised(node.event.name.removeprefix(ATEN))
+
+
+def _collect(node: _Node, is_recognised: Callable[[str], bool], totals: _Totals) -> None:
     """Add the ops of a tree to the totals."""
     event = node.event
     name = event.name.removeprefix(ATEN)
     is_aten = event.name.startswith(ATEN)
     has_tensors = any(item.shape for item in event.inputs)
     inner_us = sum(child.busy_us for child in node.children)
-    is_whole = name not in HOST_OPS and inner_us < DELEGATED_SHARE * node.busy_us
-    if is_aten and has_tensors and (is_known(name) or is_whole):
+    is_delegated = node.calls_recognised or inner_us >= DELEGATED_SHARE * node.busy_us
+    is_outermost = name not in HOST_OPS and not is_delegated
+    if is_aten and has_tensors and (is_recognised(name) or is_outermost):
         key = OpKey(event.name, node.pass_, event.inputs, node.is_of_weights)
         totals.ops[key].append(node.busy_us)
         return
     for child in node.children:
-        _collect(child, is_known, totals)
+        _collect(child, is_recognised, totals)
     if _is_unshaped(event) and not is_aten:
         launched_us = sum(_launched_us(child) for child in node.children)
-        own_us = launched_us or node.busy_us - inner_us
-        totals.unshaped[event.name] += max(0.0, own_us)
+        self_us = launched_us or node.busy_us - inner_us
+        totals.unshaped[event.name] += max(0.0, self_us)
 
 
 def _launched_us(node: _Node) -> float:

@@ -14,10 +14,12 @@ from steptime.records.trace_events import TracedInput
 from steptime.records.traced_ops import ATEN, OpKey, TracedOp
 
 Shape = tuple[int, ...]
-IMAGE_PLACES: Mapping[str, tuple[int, ...]] = {  # inputs whose first size is the batch, by op
+IMAGE_OPS = ("convolution", "convolution_backward", "batch_norm", "native_batch_norm_backward")
+LAYER_PLACES: Mapping[str, tuple[int, ...]] = {  # inputs that hold examples, by op
     **dict.fromkeys(("convolution", "native_layer_norm", "native_group_norm", "batch_norm"), (0,)),
     **dict.fromkeys(("linear", "rms_norm"), (0,)),
-    **dict.fromkeys(("native_batch_norm_backward", "native_layer_norm_backward"), (0, 1)),
+    "native_batch_norm_backward": (0, 1),
+    "native_layer_norm_backward": (0, 1, 3, 4),
     **dict.fromkeys(("cudnn_batch_norm_backward", "native_group_norm_backward"), (0, 1)),
     "convolution_backward": (0, 1),
     "embedding": (1,),
@@ -31,23 +33,25 @@ FIRST_PLACES: Mapping[str, int] = {  # where the batch of a network shows first
     "batch_norm": 0,
 }
 PRODUCTS = {"mm": 0, "addmm": 1}  # place of the first matrix
-SEQUENCE_OPS = {"mkldnn_rnn_layer": (0,), "mkldnn_rnn_layer_backward": (0,)}  # [length, batch, ...]
+REDUCTIONS = ("sum", "mean")
+INTEGERS = ("long", "int")  # types of labels and indices, as the profiler writes them
+SEQUENCE_OPS = ("mkldnn_rnn_layer", "mkldnn_rnn_layer_backward")  # read [length, batch, width]
 
 
 class BatchChange(NamedTuple):
-    """Another batch: examples of a step in the trace, and those that are asked for."""
+    """Another batch: examples of a step in the trace, and those that are requested."""
 
     traced: int
-    wanted: int
+    requested: int
 
     @property
     def ratio(self) -> float:
         """By how much there are more examples."""
-        return self.wanted / self.traced
+        return self.requested / self.traced
 
     def scale(self, size: int) -> int:
         """Return a size that is a multiple of the batch at the other batch; others stay."""
-        return size // self.traced * self.wanted if size % self.traced == 0 else size
+        return size // self.traced * self.requested if size % self.traced == 0 else size
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,9 @@ class WeightShapes:
         return shape in self.shapes or shape[::-1] in self.shapes
 
 
+NO_WEIGHTS = WeightShapes(frozenset())
+
+
 def find_batch(ops: Sequence[TracedOp]) -> int | None:
     """Return the batch of a step; None where no op shows one.
 
@@ -75,7 +82,7 @@ def find_batch(ops: Sequence[TracedOp]) -> int | None:
     for name, place in FIRST_PLACES.items():
         sizes: Counter[int] = Counter()
         for op in ops:
-            shape = _shape_at(op.key, place) if op.key.name == ATEN + name else ()
+            shape = _input_shape(op.key, place) if op.key.name == ATEN + name else ()
             if shape and op.key.pass_ == "forward":
                 sizes[shape[0]] += round(op.calls)
         if sizes:
@@ -83,7 +90,7 @@ def find_batch(ops: Sequence[TracedOp]) -> int | None:
     return None
 
 
-def _shape_at(key: OpKey, place: int) -> Shape:
+def _input_shape(key: OpKey, place: int) -> Shape:
     return key.inputs[place].shape if place < len(key.inputs) else ()
 
 
@@ -95,42 +102,63 @@ def scale_batch(key: OpKey, change: BatchChange, weights: WeightShapes) -> OpKey
     if name in PRODUCTS:
         inputs = _scale_product(key, PRODUCTS[name], change, weights)
     elif name in SEQUENCE_OPS:
-        inputs = tuple(_scale_axis(item, 1, change) for item in key.inputs)
-    elif name in IMAGE_PLACES:
-        places = IMAGE_PLACES[name]
+        is_weight = weights.is_weight
         inputs = tuple(
-            _scale_axis(item, 0, change) if place in places else item
+            item if is_weight(item.shape) else _scale_axis(item, -2, change) for item in key.inputs
+        )
+    elif name in LAYER_PLACES:
+        places = LAYER_PLACES[name]
+        inputs = tuple(
+            _scale_layer_input(item, name, change) if place in places else item
             for place, item in enumerate(key.inputs)
         )
     else:
-        inputs = _scale_elements(key.inputs, change, weights)
+        is_reduction = name in REDUCTIONS  # of gradients for biases, never of weights
+        inputs = _scale_elements(key.inputs, change, NO_WEIGHTS if is_reduction else weights)
     return key._replace(inputs=inputs)
 
 
 def _scale_axis(item: TracedInput, axis: int, change: BatchChange) -> TracedInput:
     shape = item.shape
-    if axis >= len(shape):
+    if not -len(shape) <= axis < len(shape):
         return item
-    scaled = (*shape[:axis], change.scale(shape[axis]), *shape[axis + 1 :])
+    place = axis % len(shape)
+    scaled = (*shape[:place], change.scale(shape[place]), *shape[place + 1 :])
     return item._replace(shape=scaled)
+
+
+def _scale_layer_input(item: TracedInput, name: str, change: BatchChange) -> TracedInput:
+    """Return the input of a layer; of an image the batch is the first axis."""
+    axis = 0 if name in IMAGE_OPS else _batch_axis(item.shape, change.traced)
+    return item if axis is None else _scale_axis(item, axis, change)
 
 
 def _scale_elements(
     inputs: tuple[TracedInput, ...], change: BatchChange, weights: WeightShapes
 ) -> tuple[TracedInput, ...]:
-    """Return inputs whose first axis, or else another one, is the batch of the largest of them."""
-    rank = max((len(item.shape) for item in inputs), default=0)
+    """Return inputs with the axis scaled that is the batch; what is broadcast over it stays."""
+    largest = max((item.shape for item in inputs), key=len, default=())
     scaled = []
     for item in inputs:
-        is_fixed = len(item.shape) < rank or weights.is_weight(item.shape)
+        is_labels = item.dtype.startswith(INTEGERS)
+        is_spread = len(item.shape) < len(largest) and _can_broadcast(item.shape, largest)
+        is_fixed = weights.is_weight(item.shape) or (is_spread and not is_labels)
         axis = _batch_axis(item.shape, change.traced)
         scaled.append(item if is_fixed or axis is None else _scale_axis(item, axis, change))
     return tuple(scaled)
 
 
+def _can_broadcast(shape: Shape, wide: Shape) -> bool:
+    """Whether a shape broadcasts to a longer one: from the last axis on, equal or 1."""
+    pairs = zip(reversed(shape), reversed(wide), strict=False)
+    return all(size in (1, wide_size) for size, wide_size in pairs)
+
+
 def _batch_axis(shape: Shape, batch: int) -> int | None:
-    """Return the axis that holds the batch: the first that is a multiple of it."""
-    return next((i for i, size in enumerate(shape) if size and size % batch == 0), None)
+    """Return the axis that holds the batch: the first of its size, else the first multiple."""
+    equal = (axis for axis, size in enumerate(shape) if size == batch)
+    multiples = (axis for axis, size in enumerate(shape) if size and size % batch == 0)
+    return next(equal, next(multiples, None))
 
 
 def _scale_product(

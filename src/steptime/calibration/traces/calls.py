@@ -33,6 +33,8 @@ class TableCall(NamedTuple):
     gradients: tuple[int, ...] | None = None
 
 
+FORWARD_MODE_PLACE, BACKWARD_MODE_PLACE = 9, 14  # of `mode` in the schemas of oneDNN's layers
+RECURRENT_MODES = {"0": "rnn", "1": "rnn", "2": "lstm", "3": "gru"}  # of cuDNN, too
 Rule = Callable[[Inputs], TableCall | None]
 
 
@@ -47,7 +49,7 @@ def table_call(name: str, inputs: Inputs) -> TableCall | None:
         return None
 
 
-def is_known(name: str) -> bool:
+def is_recognised(name: str) -> bool:
     """Whether an op has a rule, by its name without `aten::`."""
     return name.rstrip("_") in RULES
 
@@ -100,16 +102,16 @@ def _convolution_attrs(inputs: Inputs, place: int, x: Shape) -> tuple[str, dict[
 
 def _flat_image(shape: Shape) -> Shape:
     """Return the shape of a sequence as that of an image one pixel high."""
-    return (*shape[:2], 1, *shape[2:]) if len(shape) == 3 else shape  # noqa: PLR2004
+    return (*shape[:2], 1, *shape[2:]) if len(shape) == 3 else shape
 
 
-def _one_axis_as_two(attrs: dict[str, Attr]) -> dict[str, Attr]:
+def _widen_attributes(attrs: dict[str, Attr]) -> dict[str, Attr]:
     neutral = {"stride": 1, "padding": 0, "dilation": 1, "output_size": 1}
-    widened: dict[str, Attr] = {}
+    image_attrs: dict[str, Attr] = {}
     for name, value in attrs.items():
         is_sided = isinstance(value, tuple) and len(value) == 1
-        widened[name] = (neutral.get(name, 1), *value) if is_sided else value  # type: ignore[misc]
-    return widened
+        image_attrs[name] = (neutral.get(name, 1), *value) if is_sided else value  # type: ignore[misc]
+    return image_attrs
 
 
 def _convolution(inputs: Inputs, place: int = 0, setting: int = 3) -> TableCall:
@@ -121,7 +123,7 @@ def _convolution(inputs: Inputs, place: int = 0, setting: int = 3) -> TableCall:
         attrs["output_size"] = out
     if kind.endswith("1d"):
         kind = kind.replace("1d", "2d")
-        attrs, x, w = _one_axis_as_two(attrs), _flat_image(x), _flat_image(w)
+        attrs, x, w = _widen_attributes(attrs), _flat_image(x), _flat_image(w)
     return TableCall(kind, (x, w), attrs)
 
 
@@ -154,7 +156,7 @@ def _norm(kind: str, place: int, inputs: Inputs) -> TableCall:
     """Return a norm of the tensor at a place; backward ops read a gradient before it."""
     attrs: dict[str, Attr] = {"training": True} if kind == "batch_norm" else {}
     x = inputs[place].shape
-    if kind == "batch_norm" and len(x) == 2:  # noqa: PLR2004  # a matrix
+    if kind == "batch_norm" and len(x) == 2:  # a matrix
         x = (*x, 1, 1)
     gradients = (0,) if place else None
     return TableCall(kind, (x,), attrs, gradients)
@@ -189,13 +191,18 @@ def _adaptive_pool(inputs: Inputs) -> TableCall | None:
     return TableCall("global_avg_pool", (inputs[0].shape,)) if is_global else None
 
 
-def _attention(place: int, inputs: Inputs) -> TableCall:
-    """Return fused attention on `[batch, heads, length, width]` at three places."""
+def _attention(place: int, causal_place: int, inputs: Inputs) -> TableCall:
+    """Return fused attention on `[batch, heads, length, width]` at three places.
+
+    Args:
+        place: of the queries, which keys and values follow.
+        causal_place: of the truth value that says whether a causal mask is used.
+        inputs: the inputs of the op.
+    """
     query, key, value = (item.shape for item in inputs[place : place + 3])
-    flat = tuple(
-        (shape[0], shape[2], shape[1] * shape[3]) for shape in (query, key, value)
-    )
-    attrs: dict[str, Attr] = {"heads": query[1], "kv_heads": key[1], "causal": False}
+    flat = tuple((shape[0], shape[2], shape[1] * shape[3]) for shape in (query, key, value))
+    is_causal = inputs[causal_place].value == "True"
+    attrs: dict[str, Attr] = {"heads": query[1], "kv_heads": key[1], "causal": is_causal}
     return TableCall("attention", flat, attrs, (0, 1, 2) if place else None)
 
 
@@ -208,11 +215,14 @@ def _embedding_backward(inputs: Inputs) -> TableCall:
     return TableCall("embedding", (inputs[1].shape, (rows, inputs[0].shape[-1])), {}, (1,))
 
 
-def _recurrent(kind: str, inputs: Inputs) -> TableCall:
+def _recurrent(mode_place: int, inputs: Inputs) -> TableCall:
     """Return one layer of oneDNN: its input `[length, batch, width]` and its two weights."""
     x, of_input, of_state = (item.shape for item in inputs[:3])
+    kind = RECURRENT_MODES[inputs[mode_place].value]
     biases = (of_state[:1], of_state[:1])
-    return TableCall(kind, ((x[1], x[0], x[2]), of_input, of_state, *biases))
+    shapes = ((x[1], x[0], x[2]), of_input, of_state, *biases)
+    is_backward = mode_place == BACKWARD_MODE_PLACE
+    return TableCall(kind, shapes, {}, (0, 1, 2, 3, 4) if is_backward else None)
 
 
 def _pools() -> dict[str, Rule]:
@@ -226,6 +236,12 @@ def _pools() -> dict[str, Rule]:
     return rules
 
 
+_CAUSAL_PLACES = {  # of `is_causal` in the schemas of PyTorch 2.13: forward, backward
+    "flash_attention_for_cpu": (4, 7),
+    "flash_attention": (4, 11),
+    "efficient_attention": (6, 11),
+    "cudnn_attention": (6, 14),
+}
 _UNARY = ("relu", "sigmoid", "tanh", "gelu", "silu")
 RULES: Mapping[str, Rule] = {
     "linear": _linear,
@@ -256,25 +272,16 @@ RULES: Mapping[str, Rule] = {
     "native_dropout_backward": partial(_rows_backward, "dropout"),
     **_pools(),
     **dict.fromkeys(("_adaptive_avg_pool2d", "adaptive_avg_pool2d"), _adaptive_pool),
-    **dict.fromkeys(
-        (
-            "_scaled_dot_product_flash_attention_for_cpu",
-            "_scaled_dot_product_flash_attention",
-            "_scaled_dot_product_efficient_attention",
-            "_scaled_dot_product_cudnn_attention",
-        ),
-        partial(_attention, 0),
-    ),
-    **dict.fromkeys(
-        (
-            "_scaled_dot_product_flash_attention_for_cpu_backward",
-            "_scaled_dot_product_flash_attention_backward",
-            "_scaled_dot_product_efficient_attention_backward",
-            "_scaled_dot_product_cudnn_attention_backward",
-        ),
-        partial(_attention, 1),
-    ),
+    **{
+        f"_scaled_dot_product_{name}": partial(_attention, 0, causal_place)
+        for name, (causal_place, _) in _CAUSAL_PLACES.items()
+    },
+    **{
+        f"_scaled_dot_product_{name}_backward": partial(_attention, 1, causal_place)
+        for name, (_, causal_place) in _CAUSAL_PLACES.items()
+    },
     "embedding": _embedding,
     "embedding_dense_backward": _embedding_backward,
-    "mkldnn_rnn_layer": partial(_recurrent, "lstm"),
+    "mkldnn_rnn_layer": partial(_recurrent, FORWARD_MODE_PLACE),
+    "mkldnn_rnn_layer_backward": partial(_recurrent, BACKWARD_MODE_PLACE),
 }

@@ -51,10 +51,10 @@ def kernels_of(key: OpKey, dtype: str | None, settings: Settings) -> tuple[Kerne
     floating = dtype or find_dtype(key.inputs)
     pages = _new_bytes(kind, _specs(key.inputs, dtype)) if settings.pages else 0.0
     kernels = _table_kernels(key, floating, settings) or (_plain_kernel(key, kind, dtype),)
-    first, *others = [
+    first, *later_kernels = [
         kernel._replace(op=key.name, pass_=key.pass_, fresh=0.0) for kernel in kernels
     ]
-    return (first._replace(fresh=pages), *others)
+    return (first._replace(fresh=pages), *later_kernels)
 
 
 def _table_kernels(key: OpKey, dtype: str, settings: Settings) -> tuple[Kernel, ...]:
@@ -75,8 +75,8 @@ def _specs(inputs: Sequence[TracedInput], dtype: str | None) -> list[TensorSpec]
     """Return the tensors among inputs, floating ones in another type if one is given."""
     specs = []
     for item in inputs:
-        own = DTYPES.get(item.dtype, "float32")
-        changed = dtype if dtype and own in FLOAT_DTYPES else own
+        traced_dtype = DTYPES.get(item.dtype, "float32")
+        changed = dtype if dtype and traced_dtype in FLOAT_DTYPES else traced_dtype
         if item.shape:
             specs.append(TensorSpec(item.shape, changed if changed in SIZE_BYTES else "float32"))
     return specs
@@ -87,16 +87,18 @@ def _plain_kernel(key: OpKey, kind: str, dtype: str | None) -> Kernel:
     specs = _specs(key.inputs, dtype)
     floating = dtype or find_dtype(key.inputs)
     read_bytes = sum(spec.size_bytes for spec in specs)
-    written_bytes = _written_bytes(kind, specs)
+    output_bytes = _output_bytes(kind, specs)
     name = kind.rstrip("_")
-    moved_bytes = written_bytes if name in WRITES_ONLY else read_bytes + written_bytes
+    moved_bytes = output_bytes if name in WRITES_ONLY else read_bytes + output_bytes
     if kind == "copy_":  # the target comes first, and is not read
         moved_bytes = read_bytes
     elements = max((spec.size for spec in specs), default=0)
-    return Kernel(key.name, name, key.pass_, floating, "vector", float(elements), float(moved_bytes))
+    return Kernel(
+        key.name, name, key.pass_, floating, "vector", float(elements), float(moved_bytes)
+    )
 
 
-def _written_bytes(kind: str, specs: Sequence[TensorSpec]) -> float:
+def _output_bytes(kind: str, specs: Sequence[TensorSpec]) -> float:
     sizes = [spec.size_bytes for spec in specs]
     name = kind.rstrip("_")
     if not sizes or name in REDUCTIONS:
@@ -112,5 +114,5 @@ def _new_bytes(kind: str, specs: Sequence[TensorSpec]) -> float:
     """Return the bytes of an op's output that lie in pages that the system maps anew."""
     if kind.endswith("_") or kind.startswith(LIST_OPS):
         return 0.0
-    written_bytes = _written_bytes(kind, specs)
-    return written_bytes if written_bytes >= NEW_PAGE_BYTES else 0.0
+    output_bytes = _output_bytes(kind, specs)
+    return output_bytes if output_bytes >= NEW_PAGE_BYTES else 0.0

@@ -1,7 +1,7 @@
 """A traced step on another device, or with other settings of the same one.
 
 Each op is predicted on the device of the trace and on the other one. What the prediction of the
-first is off by is carried over: `new = measured * predicted_there / predicted_here`, kernel by
+first is off by is carried over: `new = measured * predicted_on_target / predicted_on_origin`, kernel by
 kernel as in Habitat (Yu et al. 2021). Between a CPU and a GPU nothing is carried over, since the
 code that runs is another one.
 """
@@ -17,10 +17,9 @@ from steptime.core.errors import InputError
 from steptime.core.graph import PASSES, Part
 from steptime.core.units import percent
 from steptime.hardware.device import Device
-from steptime.prediction.host import finish, host_of
+from steptime.prediction.host import calls_of, finish, host_of
 from steptime.prediction.kernel import Kernel, Settings
 from steptime.prediction.kernels import Kernels
-from steptime.prediction.host import calls_of
 from steptime.prediction.method import Method
 from steptime.records.traced_ops import OpKey, TracedStep
 
@@ -118,18 +117,18 @@ def move_step(
     changed = keys
     if change.batch is not None:
         changed = [scale_batch(key, change.batch, weights) for key in keys]
-    here = price_ops(keys, origin, None, method)
-    there = price_ops(changed, target, change.dtype, method)
+    origin_times = price_ops(keys, origin, None, method)
+    target_times = price_ops(changed, target, change.dtype, method)
     is_carried = origin.is_own_host == target.is_own_host
     ops = tuple(
         MovedOp(
             op.key,
             op.calls,
             op.seconds,
-            op.calls * here_s,
-            op.seconds * there_s / here_s if is_carried else op.calls * there_s,
+            op.calls * origin_s,
+            op.seconds * target_s / origin_s if is_carried else op.calls * target_s,
         )
-        for op, here_s, there_s in zip(step.ops, here, there, strict=True)
+        for op, origin_s, target_s in zip(step.ops, origin_times, target_times, strict=True)
     )
     unshaped_s = sum(step.unshaped_s.values()) * _traffic_ratio(step, origin, target, change)
     moved = MovedStep(ops, unshaped_s, 0.0, is_carried)
@@ -160,10 +159,8 @@ def _main_dtype(keys: Sequence[OpKey]) -> str:
     return max(dict.fromkeys(dtypes), key=dtypes.count, default="float32")
 
 
-def _traffic_ratio(
-    step: TracedStep, origin: Device, target: Device, change: StepChange
-) -> float:
-    """Return by how much longer the same reads and writes take."""
+def _traffic_ratio(step: TracedStep, origin: Device, target: Device, change: StepChange) -> float:
+    """Return the ratio of the times of the same reads and writes, on the target and here."""
     ratio = origin.memory_bytes_per_s / target.memory_bytes_per_s
     if change.batch is not None:
         ratio *= change.batch.ratio
@@ -202,8 +199,8 @@ def _host_s(
         issue_s = min(step.issue_s, step.step_s) if is_device_bound else step.step_s
         return max(0.0, issue_s - moved.step_s)
     settings = _settings(method, target)
-    seen = method.sees(target, _main_dtype([op.key for op in moved.ops]), settings)
-    host = host_of(calls_of(kernels), seen.constants, settings.waits)
+    priced_device = method.sees(target, _main_dtype([op.key for op in moved.ops]), settings)
+    host = host_of(calls_of(kernels), priced_device.constants, settings.waits)
     parts_s = [moved.pass_s(pass_) for pass_ in PASSES]
     passes_s, _, _ = finish(parts_s, (None, None), host)
     return max(0.0, float(sum(passes_s)) - sum(parts_s))

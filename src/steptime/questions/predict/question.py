@@ -148,17 +148,19 @@ def predict(
     method = _method_of(step.method)
     if trace is not None:
         single = {"MODEL": model, "--grid": all_cells, "--in": folder, "--out": out}
-        single |= {"--replicas": replicas, "--link": link, "--timeline": timeline}
-        options.refuse({**single, **training}, "{} does not go with --trace")
-        step.refuse_network_options("{} is of a network, and --trace is a step as it was recorded")
-        device_name = options.single_device(text_of(device))
+        single |= {"--replicas": replicas, "--link": link, "--timeline": timeline, **training}
         origin = TraceOrigin(trace, from_device, text_of(from_batch), steps)
-        request = TraceRequest(origin, device_name, text_of(batch), step.dtype, threads, by_op)
-        return predict_trace(request, method, settings)
+        request = TraceRequest(origin, device, text_of(batch), step.dtype, threads, by_op)
+        return _predict_trace(request, step, single, method, settings)
     options.refuse(of_trace, "{} needs --trace")
     if folder is not None:
         single = {"MODEL": model, "--grid": all_cells, "--batch": batch, "--steps": steps}
-        single |= {"--replicas": replicas, "--out": out, "--timeline": timeline, "--length": step.length}
+        single |= {
+            "--replicas": replicas,
+            "--out": out,
+            "--timeline": timeline,
+            "--length": step.length,
+        }
         single |= training
         options.refuse(single, "{} does not go with --in, which takes all of a folder's records")
         return _predict_folder(Path(folder), device, method, settings, link, by_op)
@@ -197,6 +199,20 @@ def _method_of(method: Any) -> Method:
     """Return the cost model of a name, of code (`FILE.py:NAME`) or of a function of Python."""
     price = options.price_of(method)
     return cost_model(method) if price is None else priced_by(str(method), price)
+
+
+def _predict_trace(
+    request: TraceRequest,
+    step: StepOptions,
+    other_options: Mapping[str, object],
+    method: Method,
+    settings: Mapping[str, str],
+) -> TracedStepTime:
+    """Predict the step of a trace; raises `InputError` for options that are of a network."""
+    options.refuse(other_options, "{} does not go with --trace")
+    step.refuse_network_options("{} is of a network, and --trace is a step as it was recorded")
+    device = options.single_device(text_of(request.device))
+    return predict_trace(replace(request, device=device), method, settings)
 
 
 def _read_run(steps: Any, kwh_price: Any, kwh_co2: Any) -> _Run:

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from steptime.calibration.traces.batch import BatchChange, find_batch
-from steptime.calibration.traces.calls import is_known
+from steptime.calibration.traces.calls import is_recognised
 from steptime.calibration.traces.transfer import MovedOp, MovedStep, StepChange, move_step
 from steptime.core.errors import InputError, check_choice
-from steptime.core.toml_files import format_path
 from steptime.core.kinds import File
+from steptime.core.toml_files import format_path
 from steptime.core.units import counted, percent
 from steptime.core.values import parse_count
 from steptime.hardware import catalog
@@ -78,7 +78,7 @@ def predict_trace(
     source = _read_source(Path(request.origin.path))
     steps = None if request.origin.steps is None else parse_count(request.origin.steps, "--steps")
     try:
-        step = read_traced_step(read_events(source.text), is_known, steps)
+        step = read_traced_step(read_events(source.text), is_recognised, steps)
     except InputError as error:
         raise InputError(f"{format_path(Path(request.origin.path))}: {error}") from None
     origin = _find_origin(request, source, step)
@@ -110,13 +110,13 @@ def _find_origin(request: TraceRequest, source: RecordSource, step: TracedStep) 
         try:
             return catalog.device(catalog.LOCAL)
         except InputError:
-            how = f"name it with --from-device, or measure this machine: {CPU_CALIBRATION}"
-            raise InputError(f"--trace: is of a CPU without a device file; {how}") from None
+            advice = f"name it with --from-device, or measure this machine: {CPU_CALIBRATION}"
+            raise InputError(f"--trace: is of a CPU without a device file; {advice}") from None
     name = find_device_name(source)
     device_name = catalog.platform_of(name) if name else None
     if device_name is None:
-        known = f"its device '{name}' is unknown" if name else "it does not name its device"
-        raise InputError(f"{format_path(Path(request.origin.path))}: {known}; add --from-device")
+        reason = f"its device '{name}' is unknown" if name else "it does not name its device"
+        raise InputError(f"{format_path(Path(request.origin.path))}: {reason}; add --from-device")
     return catalog.device(device_name)
 
 
@@ -152,14 +152,14 @@ def _find_batch_change(request: TraceRequest, step: TracedStep) -> BatchChange |
     if request.origin.batch is not None:
         traced = parse_count(request.origin.batch, "--from-batch")
     else:
-        found = find_batch(step.ops)
-        if found is None and request.batch is not None:
+        inferred_batch = find_batch(step.ops)
+        if inferred_batch is None and request.batch is not None:
             raise InputError("--batch: the trace shows no batch of its own; add --from-batch")
-        if found is None:
+        if inferred_batch is None:
             return None
-        traced = found
-    wanted = traced if request.batch is None else parse_count(request.batch, "--batch")
-    return BatchChange(traced, wanted)
+        traced = inferred_batch
+    requested = traced if request.batch is None else parse_count(request.batch, "--batch")
+    return BatchChange(traced, requested)
 
 
 def _make_answer(
@@ -183,7 +183,7 @@ def _make_answer(
         device=target.name,
         from_device=origin.name,
         method=method.name,
-        batch=None if batch is None else batch.wanted,
+        batch=None if batch is None else batch.requested,
         from_batch=None if batch is None else batch.traced,
         dtype=request.dtype,
         traced_steps=step.step_count,
@@ -195,7 +195,7 @@ def _make_answer(
         unshaped_s=moved.unshaped_s,
         host_s=moved.host_s,
         unshaped_share=sum(step.unshaped_s.values()) / step.step_s,
-        examples_per_s=None if batch is None or not step_s else batch.wanted / step_s,
+        examples_per_s=None if batch is None or not step_s else batch.requested / step_s,
         is_carried=moved.is_carried,
         assumed=assumed,
         notes=tuple(_list_notes(request, step, moved, devices)),

@@ -8,7 +8,7 @@ from steptime.core.graph import PASSES
 from steptime.core.table import Column, Table, make_facts_table
 from steptime.core.units import format_value, percent, seconds
 
-SHOWN_KINDS = 12  # rows of the table that people read
+MAX_TEXT_ROWS = 12  # rows of the table that people read
 KIND_COLUMNS = (
     Column("kind", "op"),
     Column("pass_", "pass"),
@@ -115,11 +115,11 @@ class TracedStepTime(Answer, frozen=True, kw_only=True):
             ("speed", speed),
             (f"measured on {self.from_device}", seconds(self.measured_s)),
         ]
-        shown = [(name, text) for name, text in rows if text is not None]
-        return make_facts_table(title, "one step", shown)
+        text_rows = [(name, text) for name, text in rows if text is not None]
+        return make_facts_table(title, "one step", text_rows)
 
     def _kinds(self) -> Table:
-        rows = self.rows if self._by_op else self.rows[:SHOWN_KINDS]
+        rows = self.rows if self._by_op else self.rows[:MAX_TEXT_ROWS]
         hidden_s = sum(row.step_s for row in self.rows[len(rows) :])
         below = []
         if hidden_s:
