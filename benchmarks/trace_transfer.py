@@ -18,19 +18,22 @@ import os
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any, NamedTuple
+
+from steptime.hardware.catalog import toml_text
 
 TRACED_BATCH = 8
 LARGE_BATCH = 64
 ROUNDS = 4  # visits of each network under each setting, in turns
 SAMPLE_S = 0.5  # of a visit
 MIN_SAMPLES = 3
-TRACES = 3  # of which the quickest is taken
-TRACED_STEPS = 8
+TRACED_STEPS = 20
 CEILING_MINUTES = 0.6
+PROBES = 3
 
 
 class Setting(NamedTuple):
@@ -223,8 +226,8 @@ def take_samples(step: Callable[[], None], threads: int) -> list[float]:
     return samples
 
 
-def take_trace(step: Callable[[], None], path: str) -> float:
-    """Write the trace of some steps, and return their seconds."""
+def take_trace(step: Callable[[], None], path: str) -> None:
+    """Write the trace of some steps."""
     from torch.profiler import ProfilerActivity, profile, schedule
 
     plan = schedule(wait=1, warmup=1, active=TRACED_STEPS, repeat=1)
@@ -232,13 +235,8 @@ def take_trace(step: Callable[[], None], path: str) -> float:
     with profile(activities=cpu, record_shapes=True, schedule=plan) as profiler:
         for _ in range(TRACED_STEPS + 2):
             step()
-            began = time.perf_counter()
             profiler.step()
-    took_s = time.perf_counter() - began
     profiler.export_chrome_trace(path)
-    events = json.loads(Path(path).read_text())["traceEvents"]
-    marks = [event["dur"] for event in events if event.get("name", "").startswith("ProfilerStep#")]
-    return median(marks) * 1e-6 if marks else took_s
 
 
 def work() -> None:
@@ -253,7 +251,8 @@ def work() -> None:
         key = request["network"], request["batch"], request["dtype"]
         steps = {key: steps[key]} if key in steps else {key: make_step(*key)}
         if request["trace"]:
-            answer: Any = take_trace(steps[key], request["trace"])
+            take_trace(steps[key], request["trace"])
+            answer: list[float] = []
         else:
             answer = take_samples(steps[key], threads)
         print(json.dumps(answer), flush=True)
@@ -316,27 +315,38 @@ def measure(folder: Path) -> None:
 
 
 def measure_ceilings(folder: Path, isa: str) -> None:
-    """Write the device file of this CPU at one thread, under such instructions."""
-    home = folder / f"ceilings{isa}"
-    if list(home.glob("devices/*.toml")):
+    """Write the device file of this CPU at one thread, under such instructions.
+
+    Other work only lowers what a probe reaches, so that the highest rates of several count.
+    """
+    merged = folder / f"cpu{isa}.toml"
+    if merged.exists():
         return
+    tables = [probe_ceilings(folder / f"probe{isa}{number}", isa) for number in range(PROBES)]
+    table = tables[0]
+    table["memory_GB_per_s"] = max(probed["memory_GB_per_s"] for probed in tables)
+    for dtype in table["peak_TFLOP_per_s"]:
+        rates = [probed["peak_TFLOP_per_s"].get(dtype, 0.0) for probed in tables]
+        table["peak_TFLOP_per_s"][dtype] = max(rates)
+    del table["measured"]
+    merged.write_text(toml_text(table))
+
+
+def probe_ceilings(home: Path, isa: str) -> dict[str, Any]:
+    """Return the device file that one probe writes, as a table."""
     command = [sys.executable, "-m", "steptime", "calibrate", "--only", "ceilings"]
     command += ["--threads", "1", "--minutes", str(CEILING_MINUTES)]
     variables = {"STEPTIME_HOME": str(home)} | ({"ONEDNN_MAX_CPU_ISA": isa} if isa else {})
     subprocess.run(command, check=True, env={**os.environ, **variables}, stdout=subprocess.DEVNULL)
+    return tomllib.loads(next(home.glob("devices/*.toml")).read_text())
 
 
 def measure_network(
     network: str, folder: Path, workers: dict[tuple[int, str], SettingWorker]
 ) -> dict[str, list[float]]:
-    """Return the samples of a network by setting; its quickest trace stays in the folder."""
+    """Return the samples of a network by setting, and write its trace."""
     base = workers[BASE.threads, BASE.isa]
-    traces = [folder / f"{network}-{number}.json" for number in range(TRACES)]
-    times = [base.ask(network, BASE, str(path)) for path in traces]
-    quickest = traces[times.index(min(times))]
-    quickest.rename(folder / f"{network}.json")
-    for path in traces:
-        path.unlink(missing_ok=True)
+    base.ask(network, BASE, str(folder / f"{network}.json"))
     samples: dict[str, list[float]] = {}
     for _ in range(ROUNDS):
         for setting in (BASE, *SETTINGS):
@@ -403,9 +413,7 @@ def predict_all(folder: Path, samples: dict[str, Any]) -> Iterator[Outcome]:
     import steptime
     from steptime.questions.predict.trace_request import with_threads
 
-    files = {
-        isa: next((folder / f"ceilings{isa}" / "devices").glob("*.toml")) for isa in ("", "AVX2")
-    }
+    files = {isa: folder / f"cpu{isa}.toml" for isa in ("", "AVX2")}
     base_device = steptime.device(files[""])
     networks = make_networks(nn)
     for network, own in samples.items():

@@ -3,6 +3,9 @@
 The ops of a host thread form a tree: `aten::linear` calls `aten::addmm`. The step is cut into the
 outermost ops of known work, and into single ops below all others. Their time is that of the host
 thread, or of the kernels that were launched within them where the trace has kernels.
+
+Other work on the machine lengthens some ops of some steps. Equal ops count with their median time,
+or with their shortest one where that is much shorter; the time between two ops does so, too.
 """
 
 from collections import defaultdict
@@ -22,6 +25,7 @@ from steptime.records.trace_events import (
     LAUNCH_CATEGORIES,
     NODE,
     OPTIMIZER,
+    STEP,
     Slice,
     TracedInput,
 )
@@ -33,6 +37,7 @@ HOST_OPS = frozenset(packaged("torch_names.toml")["traced"]["host"])
 DELEGATED_SHARE = 0.7  # of an op's time in the ops that it calls, from which on these stand for it
 WAITS = ("Synchronize", "cudaMemcpy")  # in names of calls in which the host waits for the device
 FIRST_STEPS = 1  # slowed by the profiler itself, left out where more steps follow
+DISTURBED_RATIO = 1.3  # of the median over the shortest time, from which on other work disturbed
 MIN_STEPS = 3  # from which on the first is left out
 
 
@@ -71,10 +76,11 @@ class TracedStep:
     """A step as a trace shows it.
 
     Attributes:
-        step_s: seconds of a step, the median of the steps.
+        step_s: seconds of a step as the trace has it, the median of the steps.
         ops: ops with shapes.
         unshaped_s: seconds of what has no shapes, by name: compiled regions, ops of extensions.
         is_on_device: whether times are those of kernels on a device.
+        gap_s: seconds of a step in which no op runs: Python, views, the profiler.
         issue_s: seconds in which the host thread runs ops and launches kernels.
         step_count: number of steps.
         is_marked: whether the trace marks its steps.
@@ -84,6 +90,7 @@ class TracedStep:
     ops: tuple[TracedOp, ...]
     unshaped_s: Mapping[str, float]
     is_on_device: bool
+    gap_s: float
     issue_s: float
     step_count: int
     is_marked: bool
@@ -94,9 +101,9 @@ class TracedStep:
         return sum(op.seconds for op in self.ops) + sum(self.unshaped_s.values())
 
     @property
-    def gap_s(self) -> float:
-        """Seconds of a step in which no op runs: Python, views, the profiler."""
-        return max(0.0, self.step_s - self.ops_s)
+    def undisturbed_s(self) -> float:
+        """Seconds of a step without what other work on the machine added."""
+        return self.ops_s + self.gap_s
 
 
 @dataclass
@@ -118,6 +125,7 @@ class _Totals:
     """The times of equal ops, and seconds without shapes by name [us]."""
 
     ops: dict[OpKey, list[float]] = field(default_factory=lambda: defaultdict(list))
+    pieces: list[Slice] = field(default_factory=list)
     unshaped: dict[str, float] = field(default_factory=lambda: defaultdict(float))
 
 
@@ -154,11 +162,18 @@ def read_traced_step(
         _collect(root, is_recognised, totals)
     if profile.is_on_device:
         _collect_lone_kernels(active, totals)
+    step_s = median(steps_s) if profile.is_marked else steps_s[0] / step_count
+    ops = _list_ops(totals, step_count)
+    unshaped_s = {name: us / step_count * US for name, us in totals.unshaped.items()}
+    idle_s = max(0.0, step_s - sum(op.seconds for op in ops) - sum(unshaped_s.values()))
+    if not profile.is_on_device:
+        idle_s = min(idle_s, _sum_gaps(active, totals.pieces) / step_count * US)
     return TracedStep(
-        step_s=median(steps_s) if profile.is_marked else steps_s[0] / step_count,
-        ops=_list_ops(totals, step_count),
-        unshaped_s={name: us / step_count * US for name, us in totals.unshaped.items()},
+        step_s=step_s,
+        ops=ops,
+        unshaped_s=unshaped_s,
         is_on_device=profile.is_on_device,
+        gap_s=idle_s,
         issue_s=sum(map(_issue_us, roots)) / step_count * US,
         step_count=step_count,
         is_marked=profile.is_marked,
@@ -185,11 +200,39 @@ def _sum_kernels(events: Sequence[Slice]) -> dict[int, float]:
 
 
 def _list_ops(totals: _Totals, step_count: int) -> tuple[TracedOp, ...]:
-    """Return the ops of a step; the time of an op is its median, which disturbances do not move."""
+    """Return the ops of a step."""
     return tuple(
-        TracedOp(key, median(times) * len(times) / step_count * US, len(times) / step_count)
+        TracedOp(key, _usual_us(times) * len(times) / step_count * US, len(times) / step_count)
         for key, times in totals.ops.items()
     )
+
+
+def _usual_us(times: Sequence[float]) -> float:
+    """Return the median, or the shortest time where the median is much longer: disturbed."""
+    usual, shortest = median(times), min(times)
+    return shortest if usual > DISTURBED_RATIO * shortest else usual
+
+
+def _sum_gaps(events: Sequence[Slice], pieces: Sequence[Slice]) -> float:
+    """Return the time of all steps between one piece of work and the next on its thread [us].
+
+    The time before the first piece of a step and after the last one is a gap, too.
+    """
+    marks = [event for event in events if event.is_step_mark]
+    gaps: dict[tuple[str, str], list[float]] = defaultdict(list)
+    ends: dict[tuple[str, str], tuple[float, str]] = {}
+    for mark in marks:
+        ends.setdefault(mark.track, (mark.start, STEP))
+    bounds = [(mark.end, mark.end, STEP, mark.track) for mark in marks]
+    works = [(piece.start, piece.end, piece.name, piece.track) for piece in pieces]
+    for start, end, name, track in sorted(works + bounds):
+        if track in ends:
+            last_end, last_name = ends[track]
+            gaps[last_name, name].append(max(0.0, start - last_end))
+        else:
+            last_end = end
+        ends[track] = max(end, last_end), name
+    return sum(_usual_us(times) * len(times) for times in gaps.values())
 
 
 def _count_optimizer_steps(events: Sequence[Slice]) -> int:
@@ -208,7 +251,7 @@ def _grow_trees(events: Sequence[Slice]) -> list[_Node]:
     for event in events:
         if event.category in HOST_CATEGORIES and not event.is_step_mark:
             threads.setdefault(event.track, []).append(event)
-    roots = []
+    roots: list[_Node] = []
     for thread_events in threads.values():
         stack: list[_Node] = []
         for event in sorted(thread_events, key=lambda event: (event.start, -event.length)):
@@ -257,12 +300,14 @@ def _collect(node: _Node, is_recognised: Callable[[str], bool], totals: _Totals)
     name = event.name.removeprefix(ATEN)
     is_aten = event.name.startswith(ATEN)
     has_tensors = any(item.shape for item in event.inputs)
-    inner_us = sum(child.busy_us for child in node.children)
+    called = [child for child in node.children if child.event.category not in LAUNCH_CATEGORIES]
+    inner_us = sum(child.busy_us for child in called)
     is_delegated = node.calls_recognised or inner_us >= DELEGATED_SHARE * node.busy_us
     is_outermost = name not in HOST_OPS and not is_delegated
     if is_aten and has_tensors and (is_recognised(name) or is_outermost):
         key = OpKey(event.name, node.pass_, event.inputs, node.is_of_weights)
         totals.ops[key].append(node.busy_us)
+        totals.pieces.append(event)
         return
     for child in node.children:
         _collect(child, is_recognised, totals)

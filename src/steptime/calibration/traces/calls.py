@@ -35,6 +35,7 @@ class TableCall(NamedTuple):
 
 FORWARD_MODE_PLACE, BACKWARD_MODE_PLACE = 9, 14  # of `mode` in the schemas of oneDNN's layers
 RECURRENT_MODES = {"0": "rnn", "1": "rnn", "2": "lstm", "3": "gru"}  # of cuDNN, too
+NEUTRAL_SIDES = {"stride": 1, "padding": 0, "dilation": 1, "output_size": 1}
 Rule = Callable[[Inputs], TableCall | None]
 
 
@@ -65,11 +66,6 @@ def _for_axes(text: str, axes: int) -> tuple[int, ...]:
     return numbers * axes if len(numbers) == 1 else numbers
 
 
-def _sides(text: str, axes: int) -> tuple[int, ...]:
-    """Return the padding before and after each axis."""
-    return tuple(size for size in _for_axes(text, axes) for _ in (0, 1))
-
-
 def _matrix(place: int, inputs: Inputs) -> TableCall:
     """Return a product of the two matrices, or batches of them, from a place on."""
     first, second = inputs[place], inputs[place + 1]
@@ -85,19 +81,12 @@ def _addmm(inputs: Inputs) -> TableCall:
     return TableCall("linear", (first.shape, second.shape[::-1]))
 
 
-def _convolution_attrs(inputs: Inputs, place: int, x: Shape) -> tuple[str, dict[str, Attr]]:
-    """Return kind and attributes of a convolution whose settings begin at a place."""
+def _convolution_sides(inputs: Inputs, place: int, x: Shape) -> dict[str, Shape]:
+    """Return stride, padding and dilation of a convolution whose settings begin at a place."""
     axes = len(x) - 2
-    stride, padding, dilation = (item.value for item in inputs[place : place + 3])
-    is_transposed = inputs[place + 3].value == "True"
-    groups = int(inputs[place + 5].value)
-    attrs: dict[str, Attr] = {
-        "stride": _for_axes(stride, axes),
-        "padding": _for_axes(padding, axes),
-        "dilation": _for_axes(dilation, axes),
-        "groups": groups,
-    }
-    return f"conv_transpose{axes}d" if is_transposed else f"conv{axes}d", attrs
+    texts = (item.value for item in inputs[place : place + 3])
+    names = ("stride", "padding", "dilation")
+    return {name: _for_axes(text, axes) for name, text in zip(names, texts, strict=True)}
 
 
 def _flat_image(shape: Shape) -> Shape:
@@ -105,42 +94,38 @@ def _flat_image(shape: Shape) -> Shape:
     return (*shape[:2], 1, *shape[2:]) if len(shape) == 3 else shape
 
 
-def _widen_attributes(attrs: dict[str, Attr]) -> dict[str, Attr]:
-    neutral = {"stride": 1, "padding": 0, "dilation": 1, "output_size": 1}
-    image_attrs: dict[str, Attr] = {}
-    for name, value in attrs.items():
-        is_sided = isinstance(value, tuple) and len(value) == 1
-        image_attrs[name] = (neutral.get(name, 1), *value) if is_sided else value  # type: ignore[misc]
-    return image_attrs
-
-
 def _convolution(inputs: Inputs, place: int = 0, setting: int = 3) -> TableCall:
     """Return a convolution: its image stands at `place`, its settings begin at `setting`."""
     x, w = inputs[place].shape, inputs[place + 1].shape
-    kind, attrs = _convolution_attrs(inputs, setting, x)
-    if kind.startswith("conv_transpose"):
-        out = inputs[0].shape[2:] if place else _transposed_size(x, w, attrs, inputs[setting + 4])
-        attrs["output_size"] = out
-    if kind.endswith("1d"):
-        kind = kind.replace("1d", "2d")
-        attrs, x, w = _widen_attributes(attrs), _flat_image(x), _flat_image(w)
-    return TableCall(kind, (x, w), attrs)
+    axes = len(x) - 2
+    sides = _convolution_sides(inputs, setting, x)
+    kind = "conv"
+    if inputs[setting + 3].value == "True":
+        kind = "conv_transpose"
+        is_backward = place > 0  # its first input is the gradient of the output
+        sides["output_size"] = (
+            inputs[0].shape[2:]
+            if is_backward
+            else _transposed_size(x, w, sides, inputs[setting + 4])
+        )
+    if axes == 1:  # a sequence is an image one pixel high
+        axes, x, w = 2, _flat_image(x), _flat_image(w)
+        sides = {name: (NEUTRAL_SIDES[name], *values) for name, values in sides.items()}
+    groups = int(inputs[setting + 5].value)
+    return TableCall(f"{kind}{axes}d", (x, w), {**sides, "groups": groups})
 
 
 def _transposed_size(
-    x: Shape, w: Shape, attrs: Mapping[str, Attr], output_padding: TracedInput
+    x: Shape, w: Shape, attrs: Mapping[str, Shape], output_padding: TracedInput
 ) -> tuple[int, ...]:
     """Return the sizes of the image that a transposed convolution makes (torch's formula)."""
     axes = len(x) - 2
     extra = _for_axes(output_padding.value, axes)
     sizes = []
     for axis in range(axes):
-        stride, padding, dilation = (
-            attrs[name][axis]  # type: ignore[index]
-            for name in ("stride", "padding", "dilation")
-        )
-        reach = dilation * (w[2 + axis] - 1)
-        sizes.append((x[2 + axis] - 1) * stride - 2 * padding + reach + extra[axis] + 1)
+        reach = attrs["dilation"][axis] * (w[2 + axis] - 1)
+        span = (x[2 + axis] - 1) * attrs["stride"][axis] - 2 * attrs["padding"][axis]
+        sizes.append(span + reach + extra[axis] + 1)
     return tuple(sizes)
 
 

@@ -1,9 +1,11 @@
 """A traced step on another device, or with other settings of the same one.
 
 Each op is predicted on the device of the trace and on the other one. What the prediction of the
-first is off by is carried over: `new = measured * predicted_on_target / predicted_on_origin`, kernel by
-kernel as in Habitat (Yu et al. 2021). Between a CPU and a GPU nothing is carried over, since the
-code that runs is another one.
+first is off by is carried over, op by op as in Habitat (Yu et al. 2021):
+
+    seconds = measured * predicted_on_target / predicted_on_origin
+
+Between a CPU and a GPU nothing is carried over, since the code that runs is another one.
 """
 
 from collections.abc import Sequence
@@ -87,11 +89,11 @@ class MovedStep:
 def check_shares(step: TracedStep) -> None:
     """Raise `InputError` where too much of a step has no shapes."""
     unshaped_s = sum(step.unshaped_s.values())
-    if unshaped_s <= MAX_UNSHAPED_SHARE * step.step_s:
+    if unshaped_s <= MAX_UNSHAPED_SHARE * step.undisturbed_s:
         return
     largest = max(step.unshaped_s, key=step.unshaped_s.__getitem__)
     raise InputError(
-        f"{percent(unshaped_s / step.step_s)} of its step has no shapes, more than "
+        f"{percent(unshaped_s / step.undisturbed_s)} of its step has no shapes, more than "
         f"{percent(MAX_UNSHAPED_SHARE)} ({largest} most of all): take it without torch.compile"
     )
 

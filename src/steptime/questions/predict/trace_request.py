@@ -11,7 +11,7 @@ from steptime.calibration.traces.transfer import MovedOp, MovedStep, StepChange,
 from steptime.core.errors import InputError, check_choice
 from steptime.core.kinds import File
 from steptime.core.toml_files import format_path
-from steptime.core.units import counted, percent
+from steptime.core.units import counted, percent, seconds
 from steptime.core.values import parse_count
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
@@ -24,6 +24,7 @@ from steptime.records.trace_events import read_events
 from steptime.records.traced_ops import ATEN, TracedStep, read_traced_step
 
 TRACE_DTYPES = ("float32", "float64", "bfloat16", "float16")
+UNDISTURBED_SHARE = 0.9  # of a traced step, below which a note says that it was disturbed
 CPU_CALIBRATION = "steptime calibrate --only ceilings --threads N"
 
 
@@ -194,7 +195,7 @@ def _make_answer(
         update_s=moved.pass_s("update"),
         unshaped_s=moved.unshaped_s,
         host_s=moved.host_s,
-        unshaped_share=sum(step.unshaped_s.values()) / step.step_s,
+        unshaped_share=sum(step.unshaped_s.values()) / step.undisturbed_s,
         examples_per_s=None if batch is None or not step_s else batch.requested / step_s,
         is_carried=moved.is_carried,
         assumed=assumed,
@@ -213,11 +214,14 @@ def _list_notes(
     unshaped_s = sum(step.unshaped_s.values())
     if unshaped_s:
         names = sorted(step.unshaped_s, key=step.unshaped_s.__getitem__, reverse=True)
-        share = percent(unshaped_s / step.step_s)
+        share = percent(unshaped_s / step.undisturbed_s)
         notes.append(f"{share} of the traced step has no shapes ({names[0]}): scaled by bandwidth")
     if not moved.is_carried:
         kinds = f"a {origin.kind} to a {target.kind}"
         notes.append(f"measured times are not carried over from {kinds}: shapes alone decide")
+    if step.undisturbed_s < UNDISTURBED_SHARE * step.step_s:
+        quiet = seconds(step.undisturbed_s)
+        notes.append(f"other work disturbed the trace: its ops and gaps take {quiet} undisturbed")
     if request.threads is not None:
         notes.append(f"rates of {target.name} are those of {origin.name} in proportion to threads")
     if not step.is_marked and request.origin.steps is None:
