@@ -300,8 +300,10 @@ def _collect(node: _Node, is_recognised: Callable[[str], bool], totals: _Totals)
     name = event.name.removeprefix(ATEN)
     is_aten = event.name.startswith(ATEN)
     has_tensors = any(item.shape for item in event.inputs)
-    called = [child for child in node.children if child.event.category not in LAUNCH_CATEGORIES]
-    inner_us = sum(child.busy_us for child in called)
+    inner_nodes = [
+        child for child in node.children if child.event.category not in LAUNCH_CATEGORIES
+    ]
+    inner_us = sum(child.busy_us for child in inner_nodes)
     is_delegated = node.calls_recognised or inner_us >= DELEGATED_SHARE * node.busy_us
     is_outermost = name not in HOST_OPS and not is_delegated
     if is_aten and has_tensors and (is_recognised(name) or is_outermost):

@@ -135,24 +135,22 @@ def predict(
         InputError: for unknown names, and options that do not go together.
     """
     step = StepOptions.from_keywords(step_options, predict)
-    of_trace = {"--from-device": from_device, "--from-batch": from_batch, "--threads": threads}
     step_outputs = {"--by-op": by_op, "--timeline": timeline, "--steps": steps}
     training = {"--tokens": tokens, "--prices": prices}
     stacks = [] if step.stack is None else parse_names(text_of(step.stack), "--stack")
-    settings, *other_settings = [
-        replace(step, stack=name).method_options(step.options) for name in stacks or [None]
-    ]
+    settings, *other_settings = _list_settings(step, stacks)
     if other_settings:
         several = {"--in": folder, "--grid": all_cells, **step_outputs, **training}
         options.refuse(several, "{} takes one --stack")
     method = _method_of(step.method)
+    origin = TraceOrigin(trace or "", from_device, text_of(from_batch), steps)
+    traced = TraceRequest(origin, device, text_of(batch), step.dtype, threads, by_op)
     if trace is not None:
-        single = {"MODEL": model, "--grid": all_cells, "--in": folder, "--out": out}
-        single |= {"--replicas": replicas, "--link": link, "--timeline": timeline, **training}
-        origin = TraceOrigin(trace, from_device, text_of(from_batch), steps)
-        request = TraceRequest(origin, device, text_of(batch), step.dtype, threads, by_op)
-        return _predict_trace(request, step, single, method, settings)
-    options.refuse(of_trace, "{} needs --trace")
+        of_network: dict[str, object] = {"MODEL": model, "--grid": all_cells, "--in": folder}
+        of_network |= {"--out": out, "--replicas": replicas, "--link": link}
+        of_network |= {"--timeline": timeline, **training}
+        return _predict_trace(traced, step, of_network, method, settings)
+    _refuse_trace_options(traced)
     if folder is not None:
         single = {"MODEL": model, "--grid": all_cells, "--batch": batch, "--steps": steps}
         single |= {
@@ -199,6 +197,19 @@ def _method_of(method: Any) -> Method:
     """Return the cost model of a name, of code (`FILE.py:NAME`) or of a function of Python."""
     price = options.price_of(method)
     return cost_model(method) if price is None else priced_by(str(method), price)
+
+
+def _list_settings(step: StepOptions, stacks: list[str]) -> list[dict[str, str]]:
+    """Return the options of the method under each stack, or without one."""
+    names: list[str | None] = [*stacks] or [None]
+    return [replace(step, stack=name).method_options(step.options) for name in names]
+
+
+def _refuse_trace_options(request: TraceRequest) -> None:
+    """Raise `InputError` for an option that only a trace takes."""
+    origin = request.origin
+    of_trace = {"--from-device": origin.device, "--from-batch": origin.batch}
+    options.refuse({**of_trace, "--threads": request.threads}, "{} needs --trace")
 
 
 def _predict_trace(
