@@ -14,7 +14,7 @@ KIND_COLUMNS = (
     Column("pass_", "pass"),
     Column("calls"),
     Column("measured_s", "measured"),
-    Column("measured_over_predicted", "measured / predicted"),
+    Column("measured_over_predicted", "ratio"),
     Column("step_s", "here"),
 )
 
