@@ -1,7 +1,7 @@
 """The options that several predictions share, and the step that they name."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from os import PathLike
 from typing import Annotated, Any, TypedDict
 
@@ -199,6 +199,18 @@ class StepOptions(ExecutionOptions, keywords=StepKeywords):
                 need = "--offload optimizer or an optimizer such as paged_adam"
                 raise InputError(f"--host-link goes with {need}; leave it out")
         return make_tuning(**values, weights=self.weights, optimizer=self.optimizer)
+
+    def refuse_network_options(self, message: str) -> None:
+        """Raise `InputError` for the first option that says which step of a network it is.
+
+        Args:
+            message: the text of the error, with `{}` for the name of the option.
+        """
+        shared = {field.name for field in fields(ExecutionOptions)} | {"dtype", "method", "options"}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name not in shared and value != field.default:
+                raise InputError(message.format(option_name(field.name)))
 
     @property
     def sequence_length(self) -> int | None:
