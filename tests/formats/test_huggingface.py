@@ -214,7 +214,7 @@ def test_what_is_not_counted_is_said(tmp_path):
     ]
     assert said == [
         "the code that auto_map names is not run",
-        "its weights are quantised (gptq in 4 bits); only serve keeps them so (--weights int4)",
+        "its weights are int4 (gptq in 4 bits) in inference and under adapters",
         "fields that are not read: novel_gate_depth",
     ]
 

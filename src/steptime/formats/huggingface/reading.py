@@ -18,7 +18,7 @@ from steptime.formats.huggingface.composed import (
     text_part,
 )
 from steptime.formats.huggingface.config import Config, Settings, Table, check_value
-from steptime.formats.huggingface.quantised import weights_format
+from steptime.formats.huggingface.quantised import find_quantised_part, weights_format
 from steptime.formats.huggingface.remarks import describe_file
 from steptime.formats.huggingface.settings import finish_settings, resolve_settings
 from steptime.formats.huggingface.types import UNLIKE, ModelType, all_types, types
@@ -87,6 +87,7 @@ def _describe_single(
         check=lambda p: base.check({**fixed, **p}),
         settings=fixed,
         weights=weights_format(table),
+        stored=find_quantised_part(table),
     )
 
 

@@ -13,7 +13,8 @@ def assumed_settings(request: Request, planner: Planner) -> dict[str, str]:
 
     The same question with an option set to the value that stands here has the same step, memory
     and cost: the software, the data type, the optimizer, and how devices are joined. Where the
-    stack is named, the other stacks that could be meant are no longer part of the answer.
+    stack is named, the other stacks that could be meant are no longer part of the answer. The
+    format of weights is that which the network's file states.
     """
     assumed: dict[str, str] = {}
     if request.named is None and "stack" not in request.options:
@@ -28,6 +29,8 @@ def assumed_settings(request: Request, planner: Planner) -> dict[str, str]:
         for name in SOFTWARE_SETTINGS
         if name in one_device and name not in request.options
     }
+    if planner.tuning.weights != request.tuning.weights:
+        assumed["weights"] = planner.tuning.weights
     site, device_count = request.site, planner.cluster.device_count
     if min(site.per_node, device_count) > 1 and "inside" not in request.node_options:
         assumed["inside"] = planner.cluster.ladder[0].link.name

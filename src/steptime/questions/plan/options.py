@@ -140,7 +140,8 @@ class PlanOptions(NodeOptions, ExecutionOptions, keywords=PlanKeywords):
             like sgd.
         lora: Fine-tune by LoRA of this rank; WHERE is attention (default), linear (every product
             but the head), all, or names of products (q+v). All other weights are frozen.
-        weights: How frozen weights are kept: nf4, nf4-dq (scales in 8 bits), int8, float8.
+        weights: How frozen weights are kept: nf4, nf4-dq (scales in 8 bits), int8, float8, int4,
+            float4, mxfp4; none for the step's own type. Default: as the network's file states.
         train: Train the weights of these names alone, such as '*norm*'.
         packed: Sequences are packed from documents of so many tokens in the mean.
         padded: So many tokens of a sequence are text in the mean, the rest padding.

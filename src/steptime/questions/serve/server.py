@@ -200,6 +200,8 @@ def _assumed(server: _Server, options: ServeOptions) -> dict[str, str]:
     values = {"dtype": planner.dtype}
     if "stack" in planner.method.options:
         values["stack"] = planner.method.settings.stack
+    if service.weights is None and planner.shape.family.weights and server.phases.weights:
+        values["weights"] = server.phases.weights
     if server.device_count > 1:
         values["per_node"] = str(service.site.per_node)
         if service.site.inside is not None:
