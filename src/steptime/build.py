@@ -35,6 +35,7 @@ from steptime.formats import (
     remembered,
 )
 from steptime.formats.code import LIBRARIES, STRICT, Code, code_of, file_of
+from steptime.formats.library_types import find_library
 from steptime.hardware.defaults import (
     OTHER_MODEL,
     SEQUENCE_MODEL,
@@ -175,6 +176,8 @@ def _read_file(path: str, allow_unknown: bool) -> Choice:
     row = format_of(source)
     if row is None:
         return choice_of(source.table, path)
+    if library := find_library(source):
+        return _read_code(Code(library, path, {}), allow_unknown, f"{library}:{path}")
     sha256 = remembered(source, row)
     return Choice(source.name, {}, None, path, path, sha256, allow_unknown)
 
