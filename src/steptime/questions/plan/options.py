@@ -85,6 +85,8 @@ class PlanKeywords(NodeKeywords, ExecutionKeywords, total=False):
     prices: kinds.PriceFile | None
     method: Method
     options: kinds.MethodSettings | None
+    strict: Annotated[bool, Kind(panel="Model")]
+    batch_axis: kinds.Axis | None
 
 
 class RequestFields(TypedDict):
@@ -158,6 +160,8 @@ class PlanOptions(NodeOptions, ExecutionOptions, keywords=PlanKeywords):
             calibrated (the device's own), or a device calibrated on it.
         method: The cost model (steptime list methods).
         options: An option of the method; repeatable.
+        strict: Refuse a network with an op of unknown work (of .onnx, .pt2 and code).
+        batch_axis: Of code: the axis of its first input that is the batch. Default: found out.
     """
 
     host_link: Any = None
@@ -193,6 +197,8 @@ class PlanOptions(NodeOptions, ExecutionOptions, keywords=PlanKeywords):
     prices: Any = None
     method: Any = DEFAULT
     options: Any = None
+    strict: bool = False
+    batch_axis: int | str | None = None
 
     @property
     def split(self) -> Mapping[str, object]:

@@ -85,7 +85,7 @@ def find_class_name(library: Any, kind: str) -> str:
 
 def find_class(library: Any, name: str, place: str) -> Any:
     """Return a class of models; raises `InputError` for another name."""
-    model_class = getattr(library, name, None)
+    model_class: Any = getattr(library, name, None)
     is_module = isinstance(model_class, type) and issubclass(model_class, nn.Module)
     if is_module and model_class.config_class:
         return model_class
