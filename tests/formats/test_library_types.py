@@ -30,6 +30,9 @@ LLAVA = {"model_type": "llava", "text_config": {"model_type": "llama"}}
         ({"model_type": "some_vlm", "text_config": {"model_type": "gemma3n_text"}}, "transformers"),
         ({"_class_name": "UNet2DConditionModel"}, ""),
         ({"_class_name": "UNet1DModel"}, "diffusers"),
+        ({"model_type": ["llama"]}, ""),
+        ({"model_type": {}, "text_config": {"model_type": []}}, ""),
+        ({"model_type": "roc_bert", "text_config": {"model_type": {}}}, "transformers"),
         ({"family": "fc"}, ""),
     ],
 )

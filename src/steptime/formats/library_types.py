@@ -29,7 +29,7 @@ def find_library(source: Source) -> str:
 
 def _library_of(table: Mapping[str, Any]) -> str:
     """Return the library that a configuration is of, "" for types that are read natively."""
-    if TYPE_FIELD in table and not isinstance(table.get("layers"), dict):
+    if isinstance(table.get(TYPE_FIELD), str) and not isinstance(table.get("layers"), dict):
         return "" if _is_native(table) else "transformers"
     if isinstance(table.get(CLASS_FIELD), str):
         return "" if table[CLASS_FIELD] in CLASSES else "diffusers"
