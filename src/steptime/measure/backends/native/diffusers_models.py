@@ -10,7 +10,7 @@ from torch import nn
 
 from steptime.core.errors import unknown
 from steptime.measure.backends.native.inputs import Spec, runs_with
-from steptime.measure.backends.native.making import make_module
+from steptime.measure.backends.native.making import make_module, without_values
 
 CLASS_FIELD = "_class_name"
 BATCH = 2
@@ -49,10 +49,11 @@ def make_diffusers(
 def find_inputs(model: Any) -> dict[str, Spec]:
     """Return the first of the usual inputs with which a model runs, {} for none."""
     config = dict(model.config)
+    network = without_values(model)  # all of it lies on the CPU
     for axes in (2, 3):  # images, then videos
         for has_tokens in (False, True):
             inputs = _propose_inputs(model, config, axes, has_tokens)
-            if runs_with(model, inputs):
+            if runs_with(network, inputs):
                 return inputs
     return {}
 
