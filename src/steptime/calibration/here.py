@@ -66,7 +66,7 @@ def take_probe(backend: str, options: Options, budget_s: float) -> DeviceTable:
     Raises:
         InputError: if the worker dies, or under torchrun or srun.
     """
-    if ranks.here().size > 1:
+    if ranks.find_rank().size > 1:
         raise InputError("calibrate measures one process: leave out torchrun or srun")
     request = {"do": "probe", "arguments": {"budget_s": budget_s}}
     with Worker(backend, options) as worker:

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
-from msgspec import Meta, Struct, field
+from msgspec import Meta, Struct
 
 from steptime.core.errors import InputError
 from steptime.core.files import append_line, read_lines
@@ -25,7 +25,7 @@ MAX_AGE = timedelta(hours=12)  # after which the machine may have changed
 class _First(Struct, forbid_unknown_fields=True):
     of: Mapping[str, Any]
     table: Mapping[str, Any]
-    began: Annotated[datetime, Meta(tz=True, description="a time with its zone")] = field(name="at")
+    taken_at: Annotated[datetime, Meta(tz=True, description="a time with its zone")]
 
 
 class _Answer(Struct):
@@ -53,7 +53,7 @@ def begin(path: Path, software: Mapping[str, Any], table: Mapping[str, Any]) -> 
         table: the table of the device file.
     """
     path.unlink(missing_ok=True)
-    append_line(path, {"of": software, "table": table, "at": current_time()})
+    append_line(path, {"of": software, "table": table, "taken_at": current_time()})
 
 
 def append_answer(path: Path, name: str, answer: Mapping[str, Any]) -> None:
@@ -74,7 +74,7 @@ def resume(path: Path, software: Mapping[str, Any]) -> tuple[Mapping[str, Any] |
     if first.get("of") != software:
         return None, answers
     try:
-        began = typed(first, _First, format_path(path)).began
+        began = typed(first, _First, format_path(path)).taken_at
         device_from_table(first["table"], f"{format_path(path)}: table")
         for line in lines:
             typed(line, _Point, format_path(path))

@@ -183,7 +183,7 @@ def _list_conflicts(experiment: Experiment) -> dict[str, bool]:
     has_type = bool(doubled_gpus) and doubled_gpus[0] != ""
     doubled_text = f"gpu {shorten(doubled_gpus[0])}" if has_type else "no gpu"
     steps = experiment.train_steps
-    min_steps = contract.LEAST_TRAINED
+    min_steps = contract.MIN_TRAIN_STEPS
     sample = experiment.sample
     trains = steps > 0
     is_short = trains and steps < min_steps
