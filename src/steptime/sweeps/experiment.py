@@ -96,7 +96,7 @@ class Experiment(BaseModel):
     threads: Axis[Annotated[int | None, _read_by(_threads)]] = [None]
     compile: Axis[StrictBool] = [False]
     tf32: Axis[StrictBool] = [False]
-    input: Axis[Annotated[str, _read_by(partial(contract.check_input, where=""))]] = ["device"]
+    input: Axis[Annotated[str, _read_by(partial(contract.check_input, option=""))]] = ["device"]
     staging: Axis[Staging] = ["shared"]
     loaders: Axis[Annotated[int, _count(0)]] = [0]
     prefetch: Axis[Annotated[int, _count(1)]] = [2]
