@@ -38,7 +38,7 @@ def assembled(model: str, optimizer: str, batch: int, strategy: str, overlap: bo
     """Return a small network, spread over the processes that there are."""
     synthetic.LEARNING_RATE = RATES[optimizer]
     torch_parallel.BUCKET_BYTES = 3000  # several buckets, and several units
-    size = ranks.here().size
+    size = ranks.find_rank().size
     workload = make_workload(
         read_model(model), batch, "float32", optimizer=optimizer, replicas=size
     )
@@ -66,7 +66,7 @@ def main() -> None:
             found.step()
         weights = [whole(weight) for weight in found.spread.weights]
         cases[case["name"]] = {"inputs": found.inputs, "before": before, "weights": weights}
-    torch.save(cases, f"{wish['out']}/{ranks.here().rank}.pt")
+    torch.save(cases, f"{wish['out']}/{ranks.find_rank().rank}.pt")
 
 
 if __name__ == "__main__":

@@ -11,11 +11,11 @@ from steptime.build import make_workload, read_model
 from steptime.calibration.plan_rows import (
     Question,
     Reply,
-    planned,
+    integer_of,
     planner_of,
+    prepare_plan,
+    reply_of,
     site_of,
-    step_reply,
-    whole,
 )
 from steptime.core.errors import InputError, check_choice
 from steptime.core.tuning import make_tuning
@@ -56,7 +56,7 @@ def step(question: Question, method: str | Method) -> Reply:
     That is where the plan as it stands leaves less of the memory than predictions miss. Whether it
     `fits` is said of the plan as it stands.
     """
-    planner, sound = planned(question, method)
+    planner, sound = prepare_plan(question, method)
     stands = found = plan_time(planner, sound)
     if question.texts.get("otherwise") and not spares(planner, stands):
         more = [_changed(sound.plan, words) for words in question.texts["otherwise"].split("|")]
@@ -64,7 +64,7 @@ def step(question: Question, method: str | Method) -> Reply:
         found = min(
             (one for one in tried if spares(planner, one)), key=attrgetter("step_s"), default=stands
         )
-    reply = step_reply(question, planner, found)
+    reply = reply_of(question, planner, found)
     fullest = found.memory[found.fullest]
     beside = sum(getattr(fullest, name) for name in METERS["allocated"])
     allocated = {"allocated_bytes": Interval(fullest.total - beside)}
@@ -99,7 +99,7 @@ def fine_tuning(question: Question, method: str | Method) -> Reply:
         optimizer=texts["optimizer"],
         update_early=bool(question.numbers["update_early"]),
     )
-    planner, sound = planned(question, method, tuning)
+    planner, sound = prepare_plan(question, method, tuning)
     found, plan = plan_time(planner, sound), sound.plan
     if planner.is_whole(plan):
         step = planner.alone(sound.microbatch, plan.recompute).lowered(sound.microbatch)
@@ -107,7 +107,7 @@ def fine_tuning(question: Question, method: str | Method) -> Reply:
             raise InputError(
                 f"more FLOP/s than the peak of {texts['device']}, as it is taken to run"
             )
-    reply, fullest = step_reply(question, planner, found), found.memory[found.fullest]
+    reply, fullest = reply_of(question, planner, found), found.memory[found.fullest]
     meter = check_choice("meter", texts.get("meter", "reserved"), METERS)
     beside = sum(getattr(fullest, name) for name in METERS[meter])
     bytes_ = Interval(fullest.total - beside)
@@ -127,12 +127,12 @@ def tune(question: Question, method: str | Method) -> Reply:
     `InputError` for a row of less than weights, gradients and states of one device.
     """
     texts = question.texts
-    length = whole(question, "length")
+    length = integer_of(question, "length")
     tuning = make_tuning(texts.get("lora") or None, texts.get("weights") or None)
     changes = {"length": length, "merged_qkv": "yes", "tied": "no"}
     workload = make_workload(
         read_model(changed(texts["model"], changes)),
-        whole(question, "batch"),
+        integer_of(question, "batch"),
         texts["dtype"],
         texts["phase"],
         "adam",
@@ -140,7 +140,7 @@ def tune(question: Question, method: str | Method) -> Reply:
     )
     model = StepModel(workload, texts["device"], method=method, options={"stack": texts["stack"]})
     graph, needs = model.graph(), model.needs()
-    accumulates = texts["phase"] == "train" and whole(question, "rounds") > 1
+    accumulates = texts["phase"] == "train" and integer_of(question, "rounds") > 1
     held = memory.memory_of(graph, model.stack, accumulates=accumulates, own=model.sizes())
     parts = model.worst_moment().parts
     least = parts["weights"] + parts["state"] + sum(model.gradients.values())
@@ -164,14 +164,14 @@ def changed(name: str, changes: Mapping[str, object]) -> str:
 
 def exchange(question: Question, method: str | Method) -> Reply:
     """Return the seconds of a collective among devices: `exchange_s`."""
-    device_count = whole(question, "device_count")
+    device_count = integer_of(question, "device_count")
     site = site_of(question)
     stack = question.texts["stack"]
     planner = planner_of("transformer:layers=1", site, "float16", stack, device_count, method)
     kind = question.texts["collective"]
     check_choice("collective", kind, COLLECTIVES)
     ranks = range(0, device_count, device_count - 1) if kind == "send" else range(device_count)
-    found = planner.exchange(kind, whole(question, "bytes"), ranks)
+    found = planner.exchange(kind, integer_of(question, "bytes"), ranks)
     return Reply({"exchange_s": Interval(found.seconds)}, device_count, stack)
 
 
@@ -191,7 +191,7 @@ def serve(question: Question, method: str | Method) -> Reply:
     texts, numbers = question.texts, question.numbers
 
     def given(names: Iterable[str]) -> dict[str, Any]:
-        return {n: whole(question, n) for n in names if numbers.get(n) not in (None, "", 0)}
+        return {n: integer_of(question, n) for n in names if numbers.get(n) not in (None, "", 0)}
 
     model, site, split = texts["model"], site_of(question), given(PARALLEL)
     limits, sizes = given(UNDER), given(("batch", "input", "output"))

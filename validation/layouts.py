@@ -16,8 +16,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from steptime.calibration import plan_rows
-from steptime.calibration.plan_errors import Read
-from steptime.calibration.plan_rows import Question, columns_of, files_in, model_named
+from steptime.calibration.plan_errors import ReadRow
+from steptime.calibration.plan_rows import Question, columns_of, files_in, resolve_model
 from steptime.core.errors import InputError, shorten
 from steptime.core.formula import filled, formula
 from steptime.core.table_files import Words, table_rows
@@ -63,7 +63,7 @@ class Layout(BaseModel):
 
 OWN = Layout(
     key="papers",
-    name=plan_rows.NAME,
+    name=plan_rows.SET_NAME,
     source="a table in the words of `steptime plan`, as `steptime evaluate` reads it",
     campaign="{set} x its authors",
     columns=plan_rows.COLUMNS,
@@ -92,14 +92,14 @@ def tables_in(paths: Sequence[Path]) -> tuple[dict[Path, Layout], list[Path]]:
     return found, [file for file in files if file not in found]
 
 
-def questions(path: Path, layout: Layout, stack: str | None = None) -> Iterator[Read]:
+def questions(path: Path, layout: Layout, stack: str | None = None) -> Iterator[ReadRow]:
     """Yield set and place of each row, and what it asks or why it cannot be asked.
 
     A `stack` takes the place of that of the rows: "" for none, as where nobody names one.
     """
     if layout is OWN:
         own = {} if stack is None else {"stack": stack}
-        for label, place, one in plan_rows.questions(path):
+        for label, place, one in plan_rows.read_questions(path):
             if isinstance(one, Question):
                 campaign = filled(layout.campaign, {"set": label})
                 yield label, place, replace(one, texts={**one.texts, **own}, campaign=campaign)
@@ -122,7 +122,7 @@ def _question(layout: Layout, row: Row, label: str, place: str, stack: str | Non
             raise InputError(filled(reason, row))
     texts = {name: filled(text, row).strip() for name, text in layout.texts.items()}
     if "model" in texts:
-        texts["model"] = model_named(texts["model"])
+        texts["model"] = resolve_model(texts["model"])
     if "device" in texts:
         texts["device"] = catalog.device(texts["device"]).name
     numbers = {name: formula(text)(row) for name, text in layout.numbers.items()}

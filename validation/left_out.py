@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from steptime.calibration.plan_errors import Predicted
+from steptime.calibration.plan_errors import PredictedRow
 from steptime.core.errors import InputError
 from steptime.prediction import cost_model
 from steptime.prediction.calibrated.interval import LEVEL
@@ -51,7 +51,7 @@ def parts_of(row: Row) -> Parts:
 
 def rows_left_out(
     tables: Mapping[Path, Layout], method: str, stack: str | None = None, data: Path = BESIDE
-) -> list[Predicted]:
+) -> list[PredictedRow]:
     """Return the rows of tables in their order, each without the constants that it told.
 
     `data` is the folder of reference data, to which stages of the fit are fitted anew.
@@ -79,7 +79,7 @@ def answered(every: Iterable[Labelled]) -> list[Row]:
     return [row for *_, row in every if isinstance(row, Row)]
 
 
-def predicted_as(every: Iterable[Labelled], rows: Iterable[Row]) -> list[Predicted]:
+def predicted_as(every: Iterable[Labelled], rows: Iterable[Row]) -> list[PredictedRow]:
     """Return labelled rows, those that could be asked as `rows` are, in their order."""
     new = iter(rows)
     return [

@@ -10,7 +10,7 @@ import numpy as np
 
 from steptime.calibration.cases import Case
 from steptime.calibration.columns import Columns
-from steptime.calibration.evaluate import scored_at
+from steptime.calibration.evaluate import score_with_constants
 from steptime.core.errors import InputError
 from steptime.hardware import catalog
 from validation.fitting.hierarchy import hierarchical
@@ -41,17 +41,17 @@ def refitted(rows: Sequence[Row], data: Path) -> Off:
         known = {name: one.value for name, one in constants_of(rows[own[0]]).items()}
         known |= {name: one for name, one in without(device, stack, data).items() if name in known}
         cases = [_case(rows[i]) for i in own]
-        scores = {id(one.case): one for one in scored_at(cases, known)}
+        scores = {id(one.case): one for one in score_with_constants(cases, known)}
         for i, case in zip(own, cases, strict=True):
             one = scores[id(case)]
             after[i] = rows[i]._replace(reply=op_reply(one.value, one.low, one.high))
         told = {name: one.rows for i in own for name, one in told_of(rows[i]).items()}
         columns = Columns(cases)
-        before = columns.predicted(known)
+        before = columns.predict_s(known)
         for name in told.keys() - fitted:
             value = neutral_value(name)
             if value is not None:
-                way = np.log(before / columns.predicted({**known, name: value}))
+                way = np.log(before / columns.predict_s({**known, name: value}))
                 moves[name, told[name]].append((own, way.tolist()))
     at = places(after)
     found = []

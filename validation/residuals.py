@@ -10,7 +10,7 @@ from math import log
 from pathlib import Path
 from typing import NamedTuple
 
-from steptime.calibration.plan_errors import replies
+from steptime.calibration.plan_errors import predict_rows
 from steptime.calibration.plan_rows import Question, Reply
 from steptime.core.errors import InputError
 from steptime.hardware import catalog
@@ -117,7 +117,7 @@ def read_unnamed(data: Path) -> Iterator[Residual]:
 def read_blind(data: Path) -> Iterator[Residual]:
     """Yield residuals of the blind tables."""
     for table in TABLES:
-        for row in _answer(replies(table.read(data), METHOD)):
+        for row in _answer(predict_rows(table.read(data), METHOD)):
             for residual in residuals_of(row, table.added):
                 is_fitted = residual.quantity in table.fitted_quantities
                 yield residual._replace(added="") if is_fitted else residual
@@ -162,7 +162,7 @@ def kind_of(row: Row, quantity: str) -> str:
     """Return the kind of work of a quantity, "" for one that no interval is of."""
     answer, form = row.question.answer, row.reply.form
     if isinstance(answer, CaseAnswer):
-        return KERNELS if answer.case.alone else DEVICE_STEPS
+        return KERNELS if answer.case.is_single_op else DEVICE_STEPS
     if quantity in BY_QUANTITY:
         return BY_QUANTITY[quantity]
     if quantity in LATER:

@@ -8,7 +8,7 @@ from typing import Any
 from steptime.calibration.cases import Case
 from steptime.calibration.evaluate import Scored, score
 from steptime.calibration.mapped import cases_of
-from steptime.calibration.plan_errors import PlanErrors, Predicted, errors_of, replies
+from steptime.calibration.plan_errors import PlanErrors, PredictedRow, errors_of, predict_rows
 from steptime.calibration.plan_rows import Question, Reply
 from steptime.core.errors import InputError
 from steptime.prediction import cost_model
@@ -54,7 +54,7 @@ def predicted(
     method: str,
     stack: str | None = None,
     is_drawn: bool = False,
-) -> Iterator[Predicted]:
+) -> Iterator[PredictedRow]:
     """Yield set and place of each row, and what is predicted of it or why it cannot be asked.
 
     Where the rows are drawn, one of `Layout.draw` is asked. A `stack` takes the place of that of
@@ -67,10 +67,10 @@ def predicted(
         if layout.kind in OF_OPS:
             yield from _ops(path, layout, method, draw)
         else:
-            yield from replies(islice(questions(path, layout, stack), 0, None, draw), method)
+            yield from predict_rows(islice(questions(path, layout, stack), 0, None, draw), method)
 
 
-def _ops(path: Path, layout: Layout, method: str, draw: int) -> Iterator[Predicted]:
+def _ops(path: Path, layout: Layout, method: str, draw: int) -> Iterator[PredictedRow]:
     if layout.kind == "ops":
         said = mapping_of({**layout.rows, "words": layout.words}, layout.name)
         cases: Iterable[Case] = cases_of(path, said)

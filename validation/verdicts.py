@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from steptime.calibration.plan_errors import replies
+from steptime.calibration.plan_errors import predict_rows
 from steptime.core.errors import InputError
 from steptime.hardware import catalog
 from steptime.prediction.conformal import TOO_CLOSE, judge_memory
@@ -39,7 +39,7 @@ def read_rows(data: Path) -> Iterator[tuple[Row, bool]]:
     for blind in TABLES:
         if blind.reader.__module__ != trainings.__name__:
             continue
-        for _, _, answer in replies(blind.read(data), METHOD):
+        for _, _, answer in predict_rows(blind.read(data), METHOD):
             if not isinstance(answer, InputError):
                 yield Row("blind", *answer), True
 

@@ -8,7 +8,7 @@ import pytest
 import steptime
 import synthetic
 from every import every
-from steptime.calibration.cases import misfit
+from steptime.calibration.cases import describe_misfit
 from steptime.core.errors import InputError
 from steptime.network.ops import OPS
 from steptime.prediction.step_model import StepModel
@@ -184,7 +184,7 @@ def test_an_op_says_what_it_lacks(kind, shapes, attrs, lacks):
 def test_the_example_of_an_op_lacks_nothing(kind):
     example = OPS[kind].example
     shapes = tuple(one.shape for one in example.specs)
-    assert misfit(kind, len(shapes), example.attrs) == ""
+    assert describe_misfit(kind, len(shapes), example.attrs) == ""
 
 
 @every(

@@ -8,9 +8,9 @@ from every import every
 from steptime.build import make_workload, read_model
 from steptime.calibration.cases import Case, op_kernels, priors_of, step_kernels
 from steptime.calibration.columns import Columns
-from steptime.calibration.device import calibrate, chosen, intervals, moved
+from steptime.calibration.device import calibrate, choose_cases, fit_intervals, moved_constants
 from steptime.calibration.evaluate import after_calibration, score
-from steptime.calibration.fit import constants_of, fitted, left_out, logs
+from steptime.calibration.fit import constants_of, fit_constants, leave_out_residuals, log_residuals
 from steptime.core.errors import InputError
 from steptime.core.toml_files import toml_text
 from steptime.hardware import catalog
@@ -32,7 +32,7 @@ def streams(slower=1.0, noise=0.0):
         Case(op_kernels("add", (s, s), {}, "float32"), V100, 1.0, "add", "isolated") for s in shapes
     ]
     priors = constants_of(catalog.priors("gpu"))
-    seconds = Columns(cases).predicted(
+    seconds = Columns(cases).predict_s(
         priors | {"stream.share_hbm": priors["stream.share_hbm"] / slower}
     )
     off = np.exp(noise * draw.standard_normal(len(cases)))
@@ -42,8 +42,8 @@ def streams(slower=1.0, noise=0.0):
 def test_a_constant_of_0_is_moved_by_no_row():
     share = catalog.priors("gpu")["stream.share_hbm"]
     priors = {"none": share._replace(value=0.0), "some": share._replace(value=0.5)}
-    assert moved({"none": 0.0, "some": 0.5}, priors) == {}
-    assert moved({"none": 0.0, "some": 0.6}, priors) == {"some": 0.6}
+    assert moved_constants({"none": 0.0, "some": 0.5}, priors) == {}
+    assert moved_constants({"none": 0.0, "some": 0.6}, priors) == {"some": 0.6}
 
 
 def test_a_device_with_slow_memory_is_found_slow():
@@ -87,7 +87,7 @@ def linears(stack=""):
         Case(op_kernels("linear", s, {}, "float32"), V100, 1.0, "linear", "step", stack=stack)
         for s in shapes
     ]
-    seconds = Columns(cases).predicted(constants_of(catalog.priors("gpu", stack or "torch-eager")))
+    seconds = Columns(cases).predict_s(constants_of(catalog.priors("gpu", stack or "torch-eager")))
     return [replace(c, seconds=1.25 * float(s)) for c, s in zip(cases, seconds, strict=True)]
 
 
@@ -108,10 +108,10 @@ def test_devices_of_one_name_are_predicted_each_by_its_own_constants():
 
 def test_constants_of_ops_by_themselves_are_counted_too():
     cases = streams(slower=1.05, noise=0.05)
-    table = calibrate(V100, chosen(cases, 11, seed=0), None)
+    table = calibrate(V100, choose_cases(cases, 11, seed=0), None)
     assert table["alone"].keys() - table["constants"].keys()
-    _, moved = after_calibration(cases, 11, draws=1)
-    assert moved == len({**table["constants"], **table["alone"]})
+    _, moved_count = after_calibration(cases, 11, draws=1)
+    assert moved_count == len({**table["constants"], **table["alone"]})
 
 
 def test_steps_are_of_the_stack_with_most_of_them():
@@ -166,33 +166,33 @@ def test_the_table_is_part_of_a_device_file_and_prices_read_it(tmp_path):
 def test_points_are_of_each_kind_and_of_all_sizes():
     cases = streams()
     cases += [replace(case, kind="other") for case in cases for _ in range(9)]
-    some = chosen(cases, 12, seed=3)
+    some = choose_cases(cases, 12, seed=3)
     assert [case.kind for case in some].count("add") == 6
     sizes = sorted(case.kernels[0].bytes for case in some if case.kind == "add")
     assert sizes[-1] / sizes[0] > 100
-    assert chosen(cases, 12, seed=3) == some
-    assert chosen(cases, 12, seed=4) != some
-    assert chosen(cases[:5], 12) == cases[:5]
+    assert choose_cases(cases, 12, seed=3) == some
+    assert choose_cases(cases, 12, seed=4) != some
+    assert choose_cases(cases[:5], 12) == cases[:5]
 
 
 def test_steps_are_drawn_as_often_as_a_table_has_their_size():
     steps = [replace(one, condition="step") for one in streams()]
     many = [*steps[:1] * 90, *steps[1:]]  # 90 of the smallest, 11 larger ones
-    small = [one.kernels == steps[0].kernels for one in chosen(many, 10, seed=1)]
+    small = [one.kernels == steps[0].kernels for one in choose_cases(many, 10, seed=1)]
     assert small.count(True) in (8, 9, 10)
     alone = [replace(one, condition="isolated") for one in many]
-    small = [one.kernels == steps[0].kernels for one in chosen(alone, 10, seed=1)]
+    small = [one.kernels == steps[0].kernels for one in choose_cases(alone, 10, seed=1)]
     assert small.count(True) < 8
 
 
 def test_left_out_is_what_a_fit_without_the_row_says():
     cases = streams(noise=0.1)
     priors = catalog.priors("gpu")
-    constants = fitted([Columns(cases)], priors)
-    shortcut = left_out(Columns(cases), priors, constants)
+    constants = fit_constants([Columns(cases)], priors)
+    shortcut = leave_out_residuals(Columns(cases), priors, constants)
     for i in (0, 6, 11):
-        others = fitted([Columns(cases[:i] + cases[i + 1 :])], priors)
-        off = math.log(cases[i].seconds / Columns(cases).predicted(others)[i])
+        others = fit_constants([Columns(cases[:i] + cases[i + 1 :])], priors)
+        off = math.log(cases[i].seconds / Columns(cases).predict_s(others)[i])
         assert shortcut[i] == pytest.approx(off, abs=0.01)
 
 
@@ -218,9 +218,9 @@ def test_a_row_that_is_left_out_is_no_farther_off_than_rows_are():
             for (m, n, k), took in zip(shapes, seconds, strict=True)
         ]
     )
-    constants = fitted([rows], priors)
-    far = np.abs([logs(rows, constants), logs(rows, constants_of(priors))]).max()
-    assert np.abs(left_out(rows, priors, constants)).max() <= far < 2
+    constants = fit_constants([rows], priors)
+    far = np.abs([log_residuals(rows, constants), log_residuals(rows, constants_of(priors))]).max()
+    assert np.abs(leave_out_residuals(rows, priors, constants)).max() <= far < 2
 
 
 def test_an_interval_leaves_out_one_in_ten_at_either_end():
@@ -228,7 +228,7 @@ def test_an_interval_leaves_out_one_in_ten_at_either_end():
     constants = constants_of(catalog.priors("gpu"))
     own = constants["interval.stream_own"]
     off = own * np.linspace(-7, 7, 36)  # 0.4 widths apart; ten more are as the priors say
-    found = intervals(columns, constants, off)
+    found = fit_intervals(columns, constants, off)
     low, high = found["stream"]
     assert low == pytest.approx(own * (-7 + 3 * 0.4), rel=0.01)  # the fourth: floor(0.1 * 47)
     assert high == pytest.approx(own * (7 - 3 * 0.4), rel=0.01)
@@ -254,13 +254,13 @@ def test_what_a_calibration_was_not_told_is_as_wide_as_before():
 def test_parts_of_one_network_are_left_out_together():
     cases = streams(noise=0.1)
     priors = catalog.priors("gpu")
-    constants = fitted([Columns(cases)], priors)
+    constants = fit_constants([Columns(cases)], priors)
     named = ["", *["net"] * 3, *[""] * 8]
-    shortcut = left_out(Columns(cases), priors, constants, families=named)
-    others = fitted([Columns(cases[:1] + cases[4:])], priors)
-    off = np.log([one.seconds for one in cases[1:4]] / Columns(cases[1:4]).predicted(others))
+    shortcut = leave_out_residuals(Columns(cases), priors, constants, families=named)
+    others = fit_constants([Columns(cases[:1] + cases[4:])], priors)
+    off = np.log([one.seconds for one in cases[1:4]] / Columns(cases[1:4]).predict_s(others))
     assert shortcut[1:4] == pytest.approx(off, abs=0.02)
-    assert shortcut[0] == left_out(Columns(cases), priors, constants)[0]
+    assert shortcut[0] == leave_out_residuals(Columns(cases), priors, constants)[0]
 
 
 def test_no_row_is_one_line():
@@ -311,7 +311,7 @@ def networks(phase, *times):
         network = read_model(f"fc:layers={layers},nodes=64,inputs=64,outputs=10")
         workload = make_workload(network, 16, "float32", phase, "sgd")
         one = Case(step_kernels(workload), T4, 1.0, "fc", "step")
-        seconds = times[layers % len(times)] * float(Columns([one]).predicted(priors)[0])
+        seconds = times[layers % len(times)] * float(Columns([one]).predict_s(priors)[0])
         found.append(replace(one, seconds=seconds, family=f"fc of {layers}"))
     return found
 

@@ -133,8 +133,8 @@ def table(tmp_path):
 
 def test_of_many_causes_the_commonest_are_shown():
     cases = [plain_case(row) for row in ROWS]
-    unasked = [(f"row {i}", f"cause {i}") for i in range(30)] + [("row 30", "cause 29")]
-    found = evaluate(cases, cost_model("roofline"), "roofline", unasked=unasked)
+    refusals = [(f"row {i}", f"cause {i}") for i in range(30)] + [("row 30", "cause 29")]
+    found = evaluate(cases, cost_model("roofline"), "roofline", refusals=refusals)
     (shown,) = [one for one in found.tables() if one.title.startswith("Rows that cannot be asked")]
     assert shown.title == "Rows that cannot be asked; 10 more causes"
     assert [row["rows"] for row in shown.rows] == [2, *[1] * 19]
@@ -279,8 +279,8 @@ STEP = {
 @every("cell", ["yes", "TRUE", "on", True])
 def test_a_cell_says_yes_in_several_spellings(cell):
     row = {**STEP, "device": "a100", "condition": "step", "seconds": 1.0}
-    assert plain_case({**row, "channels_last": cell}).asked == {"channels_last": "yes"}
-    assert plain_case({**row, "channels_last": "off"}).asked == {"channels_last": "no"}
+    assert plain_case({**row, "channels_last": cell}).method_options == {"channels_last": "yes"}
+    assert plain_case({**row, "channels_last": "off"}).method_options == {"channels_last": "no"}
     with pytest.raises(InputError, match=r"row: channels_last must be yes or no, not 'nhwc'"):
         plain_case({**row, "channels_last": "nhwc"})
 

@@ -28,12 +28,12 @@ TABLES = {
 EXAMPLES = sorted((ROOT / "docs/examples").glob("*.toml"))
 
 
-def cases(name, folder, unasked=None):
+def cases(name, folder, refusals=None):
     for file, text in TABLES[name].items():
         (folder / file).write_text(text)
     path = folder / "table.csv" if "table.csv" in TABLES[name] else folder
     said = read_mapping(ROOT / f"docs/examples/{name}.toml")
-    return list(cases_of(path, said, unasked=unasked))
+    return list(cases_of(path, said, refusals=refusals))
 
 
 def test_every_example_is_tried_and_named_in_the_page():
@@ -66,9 +66,9 @@ def test_networks_that_cannot_be_built_are_counted_by_their_cause(tmp_path, monk
         raise metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(metadata, "version", missing)
-    unasked = []
-    assert cases("images", tmp_path, unasked) == []
-    causes = [(place.rpartition(":")[2], cause) for place, cause in unasked]
+    refusals = []
+    assert cases("images", tmp_path, refusals) == []
+    causes = [(place.rpartition(":")[2], cause) for place, cause in refusals]
     assert causes == [("2", "timm is not installed"), ("3", "timm is not installed")]
     with pytest.raises(InputError, match=r"table.csv:2: timm:resnet18: timm is not installed"):
         cases("images", tmp_path)

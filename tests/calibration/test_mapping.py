@@ -112,7 +112,7 @@ def test_cells_may_be_apart_by_semicolons(tmp_path, table):
 
 def test_a_draw_is_of_each_entry_and_device(table):
     table.write_text(TABLE + "bmm, 8, 128, 64, 64, 0.9, V100, 0.4\n" * 5)
-    assert len(list(cases_of(table, mapping_of(SAID), most=2))) == 3  # two bmm, one linear
+    assert len(list(cases_of(table, mapping_of(SAID), max_rows=2))) == 3  # two bmm, one linear
 
 
 def test_gradients_of_an_op():
@@ -221,11 +221,11 @@ def test_networks_that_nobody_knows_are_counted_with_the_nearest_known(tmp_path)
     path.write_text("net,batch,ms\nresnet5O,32,20\nresnet18,8,5\nresnet5O,8,9\n")
     said = {"model": "{net}", "batch": "batch", "device": "rtx-3090",
             "seconds": "ms", "unit": "ms", "condition": "step"}  # fmt: skip
-    unasked = []
-    (case,) = cases_of(path, mapping_of(said), unasked=unasked)
+    refusals = []
+    (case,) = cases_of(path, mapping_of(said), refusals=refusals)
     assert case.workload.model == "resnet18"
     cause = "unknown model 'resnet5O'; did you mean 'resnet50'?"
-    assert unasked == [(f"{path}:2", cause), (f"{path}:4", cause)]
+    assert refusals == [(f"{path}:2", cause), (f"{path}:4", cause)]
 
 
 def test_a_mapping_says_how_its_ops_were_timed():

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from steptime.calibration.plan_errors import evaluate_tables
-from steptime.calibration.plan_rows import COLUMNS, model_named, tables_in
+from steptime.calibration.plan_rows import COLUMNS, resolve_model, tables_in
 from steptime.cli.main import run
 from steptime.core.errors import InputError
 
@@ -69,7 +69,7 @@ def test_a_row_that_cannot_be_asked_is_counted_with_its_reason(tmp_path, capsys)
     assert [(one["rows"], one["reason"]) for one in told["unasked"]] == [
         (2, "5 devices of a replica do not divide 64"),
         (1, "sequence_parallel must be yes or no, not 'maybe'"),
-        (1, "no step_s is told"),
+        (1, "step_s is no positive number"),
     ]
 
 
@@ -106,10 +106,10 @@ def test_steps_are_drawn(tmp_path):
 
 
 def test_a_model_is_named_as_tables_do():
-    assert model_named("LLAMA3_70B") == "llama3_70b"
-    assert model_named("Qwen3_30B_a3B (tokendrop)") == "qwen3_30b_a3b"
+    assert resolve_model("LLAMA3_70B") == "llama3_70b"
+    assert resolve_model("Qwen3_30B_a3B (tokendrop)") == "qwen3_30b_a3b"
     with pytest.raises(InputError, match="no model is named 'LLAMA9'"):
-        model_named("LLAMA9")
+        resolve_model("LLAMA9")
 
 
 def test_steps_of_papers_come_near_with_nothing_fitted_to_them():

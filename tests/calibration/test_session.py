@@ -9,8 +9,8 @@ import pytest
 from steptime.calibration.cases import Case
 from steptime.calibration.columns import Columns
 from steptime.calibration.fit import constants_of
-from steptime.calibration.points import WHOLE_STEP, Point, candidates
-from steptime.calibration.session import Session, Taken
+from steptime.calibration.points import NETWORK_STEP, Point, candidates
+from steptime.calibration.session import MeasuredPoint, Session
 from steptime.core.errors import InputError
 from steptime.core.graph_json import graph_from_json
 from steptime.hardware import catalog
@@ -36,7 +36,7 @@ class Machine:
         self.constants = constants_of(PRIORS) | changed
         self.device = device
         self.asked: list[Mapping[str, Any]] = []
-        self.heard: list[Taken] = []
+        self.heard: list[MeasuredPoint] = []
         self.now_s = 0.0
         self.busy: dict[str, float] = {}  # points that a neighbour makes longer, once, and by what
 
@@ -49,7 +49,7 @@ class Machine:
         passes = dict.fromkeys(one.pass_ for one in kernels)
         parts = [tuple(one for one in kernels if one.pass_ == name) for name in passes]
         cases = [Case(part, self.device, 1.0, "", "repeated") for part in parts]
-        times = Columns(cases).predicted(self.constants)
+        times = Columns(cases).predict_s(self.constants)
         times[0] += self.constants["launch.step_s"]
         longer = self.busy.pop(name, 1.0)
         return {
@@ -145,13 +145,13 @@ def test_what_cannot_be_measured_is_said():
         return {"note": "no kernel"} if len(request["graph"]["ops"]) == 101 else found
 
     session = machine.session()
-    session.ask = ask
+    session.request = ask
     assert session.run()["failed"] == {"chain 100 8 8": "no kernel"}
 
 
 def test_nothing_measured_is_an_error():
     session = Machine({}).session()
-    session.ask = lambda _: {"note": "none"}
+    session.request = lambda _: {"note": "none"}
     with pytest.raises(InputError, match="no row to calibrate with"):
         session.run()
 
@@ -187,7 +187,7 @@ def test_a_gpu_is_timed_by_its_own_clock_and_works_for_seconds(monkeypatch):
             if p.dtype == said["dtype"] and same(p, said, request["optimizer"])
         )
         rows = Columns([Case(point.kernels, GPU, 1.0, "", "step")])
-        return {"seconds": {"step": rows.predicted(constants_of(priors))[0]}, "disturbed": 0.0}
+        return {"seconds": {"step": rows.predict_s(constants_of(priors))[0]}, "disturbed": 0.0}
 
     session = Session(GPU, ask, lambda one, _: machine.heard.append(one), 1e3, 6, 6,
                       ("float32", "bfloat16"))  # fmt: skip
@@ -213,7 +213,7 @@ def test_short_steps_are_rows_and_of_longer_ones_the_passes():
 def test_every_candidate_has_kernels_and_its_own_name():
     found = list(candidates(("float32", "bfloat16")))
     assert len({one.name for one in found}) == len(found)
-    assert sum(one.kind == WHOLE_STEP for one in found) >= 10
+    assert sum(one.kind == NETWORK_STEP for one in found) >= 10
     assert {one.dtype for one in found if one.kind == "stream"} == {"float32"}
 
 

@@ -163,8 +163,8 @@ def test_what_was_edited_by_hand_is_one_line_that_names_the_file(capsys, step):
 def test_points_of_a_killed_calibration_that_were_edited_are_one_line(tmp_path):
     path, of = tmp_path / "points.jsonl", {"steptime": "1"}
     log.begin(path, of, catalog.device_table("t4"))
-    log.keep(path, "relu", {"seconds": {"step": 0.1}, "disturbed": 0.0, "rounds": 3})
-    log.keep(path, "gelu", {"note": "no memory"})
+    log.append_answer(path, "relu", {"seconds": {"step": 0.1}, "disturbed": 0.0, "rounds": 3})
+    log.append_answer(path, "gelu", {"note": "no memory"})
     lines = read_lines(path)
     for table in edited(lines):
         path.write_text("".join(json.dumps(line) + "\n" for line in table), "utf-8")

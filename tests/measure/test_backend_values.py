@@ -480,10 +480,10 @@ def jax_gradients(graph: Graph, values: Values) -> tuple[Any, Values]:
     import jax
 
     arguments = jax_arguments(graph, values)
-    from steptime.measure.backends.jax.program import forwards, network_of
+    from steptime.measure.backends.jax.program import network_of, run_forward
 
     def differentiated(carry: Any, inputs: Values) -> Any:
-        loss, back, _ = forwards(network_of(graph), carry, inputs)
+        loss, back, _ = run_forward(network_of(graph), carry, inputs)
         return loss, back(jax.numpy.ones_like(loss))[0]
 
     loss, grads = jax.jit(differentiated)(*arguments)

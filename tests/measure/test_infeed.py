@@ -31,7 +31,7 @@ from steptime.measure.contract import (
 from steptime.measure.data.sources import CellInput, open_input
 from steptime.measure.infeed import clocked
 from steptime.measure.timing import take_samples, take_training
-from steptime.measure.training import examination
+from steptime.measure.training import prepare_examination
 from steptime.records.record import Quantity, Record, RecordMethod
 from told import row_of
 
@@ -78,7 +78,7 @@ def _close():
 
 
 def _accuracy(prepared: Prepared, work: Workload, given: CellInput) -> float:
-    quantities, _ = examination(prepared, work, Options(train_steps=10), given)()
+    quantities, _ = prepare_examination(prepared, work, Options(train_steps=10), given)()
     return quantities["accuracy"].samples[0]
 
 
@@ -202,7 +202,9 @@ def test_what_was_learned_is_said(backend, folder):
     work = _work()
     prepared, given = _prepared(backend, folder, work, train_steps=60, seed=3)
     options = Options(input="dataset", train_steps=60, seed=3)
-    examine = examination(prepared, work, options, given)  # before, by the weights as they are then
+    examine = prepare_examination(
+        prepared, work, options, given
+    )  # before, by the weights as they are then
     _losses(prepared, 60)
     quantities, facts = examine()
     assert quantities["accuracy"].samples == (_accuracy(prepared, work, given),)
@@ -249,11 +251,11 @@ def test_inference_goes_by_running_statistics_and_drops_nothing():
 def test_what_cannot_be_examined_is_told_before_the_training(folder):
     prepared, given = _prepared(numpy_backend, folder, _work())
     with pytest.raises(UnsupportedError, match="training on a data set with labels"):
-        examination(prepared, _work(), Options(train_steps=10), None)
+        prepare_examination(prepared, _work(), Options(train_steps=10), None)
     work = _work("cnn:block=residual,blocks=1,filters=4,image=32,classes=4", 2)
     prepared = numpy_backend.prepare(build(work), work, Options())
     with pytest.raises(UnsupportedError, match="running statistics"):
-        examination(prepared, work, Options(train_steps=10), given)
+        prepare_examination(prepared, work, Options(train_steps=10), given)
 
 
 # Time --------------------------------------------------------------------------------------------

@@ -244,7 +244,7 @@ def test_a_meter_that_stands_still_or_fails_gives_no_number():
 
 def _record(monkeypatch: pytest.MonkeyPatch, found: Callable[[str], list[Meter]]) -> Record:
     monkeypatch.setattr(cell, "meters", found)
-    monkeypatch.setattr(cell, "LEAST_S", 0.1)
+    monkeypatch.setattr(cell, "MIN_RUN_S", 0.1)
     session = worker.WorkerSession(numpy_backend, "null", Options(threads=1), {})
     workload = make_workload(read_model("fc:layers=1,nodes=4,inputs=8,outputs=4"), 2)
     request = {

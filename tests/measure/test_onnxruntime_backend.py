@@ -60,9 +60,11 @@ def test_a_step_gives_what_numpy_gives_of_the_same_values(network):
     (ours,) = execute(graph, values).values()
     options = Options(threads=1, seed=5)
     held: dict[str, Any] = {}
-    bound = backend._bound
+    bound = backend._bind_tensors
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(backend, "_bound", lambda *all_: held.setdefault("binding", bound(*all_)))
+        patch.setattr(
+            backend, "_bind_tensors", lambda *all_: held.setdefault("binding", bound(*all_))
+        )
         backend.prepare(graph, work, options).step()
     (theirs,) = held["binding"].copy_outputs_to_cpu()
     near = 1e-5 * float(np.abs(ours).max())

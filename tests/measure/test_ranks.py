@@ -16,9 +16,9 @@ from steptime.measure import cpus, ranks
 from steptime.measure import launch as local
 from steptime.measure.contract import Options
 from steptime.measure.launch import Worker, WorkerDiedError
-from steptime.measure.process_group import check_apart
-from steptime.measure.ranks import Rank, first_host, here, local_variables
-from steptime.measure.worker import own_device
+from steptime.measure.process_group import check_separate_cpus
+from steptime.measure.ranks import Rank, find_rank, first_host, local_variables
+from steptime.measure.worker import device_of_rank
 
 TORCHRUN = {
     "RANK": "3",
@@ -42,33 +42,33 @@ SRUN = {
 
 
 def test_without_a_launcher_a_process_is_alone():
-    assert here({}) == Rank()
-    assert here({"MASTER_ADDR": "a", "MASTER_PORT": "1"}) == Rank()
+    assert find_rank({}) == Rank()
+    assert find_rank({"MASTER_ADDR": "a", "MASTER_PORT": "1"}) == Rank()
 
 
 def test_a_batch_script_is_no_task_of_srun():
-    assert here({k: v for k, v in SRUN.items() if k != "SLURM_STEP_ID"}) == Rank()
+    assert find_rank({k: v for k, v in SRUN.items() if k != "SLURM_STEP_ID"}) == Rank()
 
 
 def test_variables_of_torchrun():
-    assert here(TORCHRUN) == Rank(3, 4, 1, 2, "node1", 29500)
+    assert find_rank(TORCHRUN) == Rank(3, 4, 1, 2, "node1", 29500)
     one = {name: TORCHRUN[name] for name in TORCHRUN if name != "LOCAL_WORLD_SIZE"}
-    assert here(one).local_size == 4  # so many, as far as is known
-    assert here({**TORCHRUN, ranks.ATTEMPT: "2"}).attempt == 2
+    assert find_rank(one).local_size == 4  # so many, as far as is known
+    assert find_rank({**TORCHRUN, ranks.ATTEMPT: "2"}).attempt == 2
 
 
 def test_variables_of_srun():
-    found = here(SRUN)
+    found = find_rank(SRUN)
     assert found == Rank(4, 5, 0, 1, "gpu03", 10_000 + 31 * 70 + 2)
-    assert here({**SRUN, "SLURM_NODEID": "1", "SLURM_PROCID": "2"}).local_size == 2
-    assert here({**SRUN, ranks.ATTEMPT: "2"}).port == found.port + 2
-    assert here({**SRUN, "SLURM_CPU_BIND_TYPE": "mask_cpu:"}).own_cpus
-    assert here({**SRUN, "MASTER_ADDR": "here", "MASTER_PORT": "5"}).port == 5
+    assert find_rank({**SRUN, "SLURM_NODEID": "1", "SLURM_PROCID": "2"}).local_size == 2
+    assert find_rank({**SRUN, ranks.ATTEMPT: "2"}).port == found.port + 2
+    assert find_rank({**SRUN, "SLURM_CPU_BIND_TYPE": "mask_cpu:"}).has_bound_cpus
+    assert find_rank({**SRUN, "MASTER_ADDR": "here", "MASTER_PORT": "5"}).port == 5
     one_node = {**SRUN, "SLURM_NODEID": "0", "SLURM_STEP_TASKS_PER_NODE": "5"}
-    assert here(one_node).address == "127.0.0.1", "no other machine can reach where they meet"
-    assert here({**one_node, "MASTER_ADDR": "here"}).address == "here"
+    assert find_rank(one_node).address == "127.0.0.1", "no other machine can reach where they meet"
+    assert find_rank({**one_node, "MASTER_ADDR": "here"}).address == "here"
     alone = {"SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_NTASKS": "1"}
-    assert here(alone) == Rank()
+    assert find_rank(alone) == Rank()
 
 
 def test_processes_meet_at_a_host_that_is_there():
@@ -79,9 +79,9 @@ def test_processes_meet_at_a_host_that_is_there():
 
 def test_processes_of_our_own_come_before_those_of_srun():
     first, second = local_variables(2, 1234)
-    assert here({**SRUN, **second}) == Rank(1, 2, 1, 2, "127.0.0.1", 1234)
-    assert here(first).is_zero
-    assert not here(second).is_zero
+    assert find_rank({**SRUN, **second}) == Rank(1, 2, 1, 2, "127.0.0.1", 1234)
+    assert find_rank(first).is_zero
+    assert not find_rank(second).is_zero
 
 
 @every(
@@ -178,9 +178,9 @@ def rank_of(rank: int, host: str, cpus: list[int]) -> dict[str, object]:
 
 
 def test_ranks_that_share_something_are_refused():
-    check_apart([rank_of(0, "a", [0]), rank_of(1, "a", [1]), rank_of(2, "b", [0])])
+    check_separate_cpus([rank_of(0, "a", [0]), rank_of(1, "a", [1]), rank_of(2, "b", [0])])
     with pytest.raises(InputError, match="ranks 0 and 1 share CPU 1 of a: each needs its own"):
-        check_apart([rank_of(0, "a", [0, 1]), rank_of(1, "a", [1])])
+        check_separate_cpus([rank_of(0, "a", [0, 1]), rank_of(1, "a", [1])])
 
 
 @every(
@@ -195,12 +195,12 @@ def test_ranks_that_share_something_are_refused():
 )
 def test_each_replica_has_a_gpu(device, rank, visible, own, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert own_device(device, rank) == own
+    assert device_of_rank(device, rank) == own
 
 
 def test_one_gpu_is_not_for_several_replicas():
     with pytest.raises(InputError, match="cuda:1 is one device; replicas run on 'cuda'"):
-        own_device("cuda:1", Rank(1, 2, 1, 2))
+        device_of_rank("cuda:1", Rank(1, 2, 1, 2))
 
 
 def stand_in(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:

@@ -71,7 +71,7 @@ def test_every_family_trains_and_infers(network, dtype):
     if not has_kernels(network, dtype):
         with pytest.raises(RuntimeError) as raised:
             training.step()
-        meant = torch_backend.meant(raised.value)
+        meant = torch_backend.translate_error(raised.value)
         assert isinstance(meant, UnsupportedError)
         assert str(meant).startswith("torch has no kernel for it here: could not")
         return
@@ -220,7 +220,7 @@ def test_too_large_a_network_is_out_of_memory():
     # 4 * (2e7)^2 = 1.6e15 bytes are beyond the 1.4e14 that a process can address
     with pytest.raises(RuntimeError) as raised:
         prepared(workload("fc:layers=1,nodes=20000000,inputs=20000000,outputs=2,batch=1"))
-    meant = torch_backend.meant(raised.value)
+    meant = torch_backend.translate_error(raised.value)
     assert isinstance(meant, OutOfMemoryError)
     assert "memory" in str(meant)
 

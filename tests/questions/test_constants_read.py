@@ -152,7 +152,7 @@ def names():
             seen = calibrated.METHOD.sees(device, "float32", calibrated.METHOD.settings)
             of_timing = {name: one.value for name, one in conditions().items()}
             constants = Reads({**seen.constants, **of_timing}, found)
-            assert np.isfinite(Columns(cases).intervals(constants)).all()
+            assert np.isfinite(Columns(cases).predict_intervals(constants)).all()
     return found
 
 

@@ -75,7 +75,7 @@ def initial_values(graph: Graph, seed: int) -> dict[str, Values]:
     """Return values for every input, weight and buffer of `graph`, from one generator."""
     rng = np.random.default_rng(seed)
     return {
-        name: _DRAWS[fill.how](graph.tensors[name].shape, fill, rng).astype(
+        name: _DRAWS[fill.kind](graph.tensors[name].shape, fill, rng).astype(
             element_type(graph.tensors[name].dtype)
         )
         for name, fill in fills(graph).items()

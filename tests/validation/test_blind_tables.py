@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from steptime.calibration.plan_errors import replies
+from steptime.calibration.plan_errors import predict_rows
 from steptime.core.errors import InputError
 from steptime.prediction.conformal import MEMORY, TRAININGS
 from validation.blind.cells import check_kept, find_device, parse_number, parse_pairs
@@ -62,7 +62,7 @@ def test_blind_trainings_are_held_by_the_shipped_intervals(shared) -> None:
     [table] = [one for one in TABLES if "bloom" in one.path]
     residuals = [
         residual
-        for _, _, answer in replies(table.read(shared), METHOD)
+        for _, _, answer in predict_rows(table.read(shared), METHOD)
         if not isinstance(answer, InputError)
         for residual in residuals_of(Row("blind", *answer), table.added)
     ]

@@ -48,6 +48,6 @@ def test_the_host_waits_for_the_end_of_a_call(tmp_path):
     quick = constants | {"host.forward_op_s": 1e-9, "launch.gap_s": 1e-9}
     slow = quick | {"host.forward_op_s": 1.0}
     base = quick["host.step_s"] * quick["host.factor"]
-    (device_s,) = Columns([case]).predicted(quick) - base
+    (device_s,) = Columns([case]).predict_s(quick) - base
     assert 0 < device_s < 1e-3
-    assert Columns([case]).predicted(slow) == pytest.approx(base + 3.0)  # 3 ops of 1 s
+    assert Columns([case]).predict_s(slow) == pytest.approx(base + 3.0)  # 3 ops of 1 s

@@ -23,7 +23,7 @@ def device(name: str, host_s: float, share: float) -> Columns:
         for i in range(4, 17)
     ]
     constants = constants_of(PRIORS) | dict(zip(FREE, (host_s, share), strict=True))
-    seconds = Columns(cases).predicted(constants)
+    seconds = Columns(cases).predict_s(constants)
     return Columns([replace(c, seconds=float(s)) for c, s in zip(cases, seconds, strict=True)])
 
 

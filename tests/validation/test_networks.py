@@ -7,7 +7,7 @@ import pytest
 
 from places import ROOT
 from steptime.calibration.columns import Columns
-from steptime.calibration.fit import constants_of, logs
+from steptime.calibration.fit import constants_of, log_residuals
 from steptime.hardware import catalog
 
 REFERENCE = ROOT.parent / "shared/reference"
@@ -26,7 +26,7 @@ def test_transformers_of_neusight_are_priced_as_well_as_by_it():
         rivals.append(abs(rival.neusight_s / case.seconds - 1))
     assert len(rivals) == 38
     constants = constants_of(catalog.priors("gpu"))
-    off = np.concatenate([logs(Columns(cases), constants) for cases in runs.values()])
+    off = np.concatenate([log_residuals(Columns(cases), constants) for cases in runs.values()])
     assert np.mean(rivals) == pytest.approx(0.098, abs=0.001)
     assert np.mean(np.abs(np.exp(-off) - 1)) < 0.12
     assert abs(np.mean(off)) < 0.08

@@ -43,7 +43,7 @@ def test_constants_of_a_host_are_rewritten_in_the_file_of_its_stack(tmp_path):
 def test_a_host_s_constants_move_to_what_steps_took():
     from steptime.calibration.cases import Case
     from steptime.calibration.columns import Columns
-    from steptime.calibration.fit import fitted
+    from steptime.calibration.fit import fit_constants
     from steptime.hardware import catalog
     from steptime.prediction.kernel import Kernel
 
@@ -63,7 +63,7 @@ def test_a_host_s_constants_move_to_what_steps_took():
         )
         for ops in (10, 100, 1000)
     ]
-    found = fitted(
+    found = fit_constants(
         [Columns(cases)], {**priors, "host.factor": Constant(known["host.factor"], 1.0, "")}
     )
     assert found["host.factor"] == pytest.approx(3 * known["host.factor"], rel=0.03)

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from steptime.build import make_workload, read_model
-from steptime.calibration.plan_rows import Question, Reply, site_of, whole
+from steptime.calibration.plan_rows import Question, Reply, integer_of, site_of
 from steptime.hardware import catalog
 from steptime.prediction.conformal import FIRST_TOKENS
 from steptime.prediction.kernel import Interval
@@ -25,7 +25,7 @@ def predict_network(question: Question, method: str | Method) -> Reply:
     texts = question.texts
     workload = make_workload(
         read_model(texts["model"]),
-        whole(question, "batch"),
+        integer_of(question, "batch"),
         texts["dtype"],
         texts["phase"],
         texts["optimizer"] or None,
@@ -42,7 +42,7 @@ def predict_network(question: Question, method: str | Method) -> Reply:
 
 def predict_burst(question: Question, method: str | Method) -> Reply:
     """Return the time of requests that all come at once: `burst_s`."""
-    count = whole(question, "requests")
+    count = integer_of(question, "requests")
     lengths = question.texts.get("lengths", "")
     demand = Demand(concurrency=count, count=count, lengths=lengths)
     service = _service(question, method, demand)
@@ -55,7 +55,7 @@ def predict_burst(question: Question, method: str | Method) -> Reply:
 def predict_rate(question: Question, method: str | Method) -> Reply:
     """Return the mean times of requests that come at a constant rate: `ttft_s`, `tpot_s`, ..."""
     rate = float(question.numbers["rate"])
-    count = min(MAX_REQUESTS, whole(question, "requests"))
+    count = min(MAX_REQUESTS, integer_of(question, "requests"))
     most = int(question.numbers["max_batch"])
     demand = Demand(rate=rate, count=count, max_running_sequences=most)
     service = _service(question, method, demand)
@@ -83,15 +83,15 @@ def _service(question: Question, method: str | Method, demand: Demand) -> Servic
     texts = question.texts
     formats: Any = {name: texts.get(name) or None for name in ("dtype", "weights")}
     split: Any = {
-        name: whole(question, name)
+        name: integer_of(question, name)
         for name in ("tensor", "data", "expert")
         if question.numbers.get(name)
     }
     return Service(
         texts["model"],
         site_of(question),
-        input=whole(question, "input"),
-        output=whole(question, "output"),
+        input=integer_of(question, "input"),
+        output=integer_of(question, "output"),
         stack=texts["stack"] or None,
         method=method,
         demand=demand,

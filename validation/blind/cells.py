@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from steptime.calibration.plan_errors import Read
+from steptime.calibration.plan_errors import ReadRow
 from steptime.calibration.plan_rows import Question
 from steptime.core.errors import InputError
 from steptime.hardware import catalog
@@ -74,7 +74,7 @@ Reader = Callable[[Cells], BlindRow]
 
 def read_rows(
     rows: Iterator[tuple[int, Cells]], name: str, label: str, reader: Reader
-) -> Iterator[Read]:
+) -> Iterator[ReadRow]:
     """Yield set and place of each row, and its question or why it is not asked."""
     for line, cells in rows:
         place = f"{name}:{line}"

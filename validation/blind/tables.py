@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from steptime.calibration.plan_errors import Read
+from steptime.calibration.plan_errors import ReadRow
 from steptime.core.table_files import table_rows
 from validation.blind import servings, trainings
 from validation.blind.cells import Cells, Reader, read_rows
@@ -32,7 +32,7 @@ class BlindTable:
     added: str = ADDED
     fitted_quantities: tuple[str, ...] = ()
 
-    def read(self, data: Path) -> Iterator[Read]:
+    def read(self, data: Path) -> Iterator[ReadRow]:
         """Yield campaign and place of each row, and its question or why it is not asked."""
         path = data / self.path
         for i, (line, cells) in enumerate(table_rows(path, {})):

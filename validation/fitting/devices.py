@@ -12,8 +12,14 @@ import numpy as np
 
 from steptime.calibration.cases import Case, priors_of
 from steptime.calibration.columns import Columns
-from steptime.calibration.device import calibrate, chosen
-from steptime.calibration.evaluate import ErrorFigures, Scored, errors_of, score, scored_at
+from steptime.calibration.device import calibrate, choose_cases
+from steptime.calibration.evaluate import (
+    ErrorFigures,
+    Scored,
+    errors_of,
+    score,
+    score_with_constants,
+)
 from steptime.hardware import catalog
 from steptime.hardware.constants import Constant
 from steptime.prediction import cost_model
@@ -156,7 +162,7 @@ def scored(
         at = {**constants, **told.get("constants", {}), **ends}
         calibrated = [replace(case, device=device) for case in own]
         before = dict(zip(map(id, calibrated), own, strict=True))
-        for one in scored_at(calibrated, at):
+        for one in score_with_constants(calibrated, at):
             case = before[id(one.case)]
             found[id(case)] = replace(one, case=case)
     return [found[id(case)] for case in cases]
@@ -168,7 +174,7 @@ def calibration(told_by: Sequence[Case], constants: Constants, seed: int, stack:
     priors: dict[str, Constant] = {
         name: one._replace(value=constants[name]) for name, one in priors_of(device, stack).items()
     }
-    points = chosen(told_by, POINTS, seed)
+    points = choose_cases(told_by, POINTS, seed)
     table = calibrate(device, points, None, priors=priors)
     return Known(constants, table, {id(case) for case in points})
 

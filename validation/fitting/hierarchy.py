@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from steptime.calibration.columns import Columns
-from steptime.calibration.fit import SIGMA, constants_of, logs
+from steptime.calibration.fit import SIGMA, constants_of, log_residuals
 from steptime.hardware.constants import Constant
 from steptime.prediction.kernels import Floats
 
@@ -86,8 +86,10 @@ def _slopes(
     here = dict(start) | {
         name: start[name] * np.exp(step) for name, step in zip(free, at, strict=True)
     }
-    base = logs(columns, here)
+    base = log_residuals(columns, here)
     slope: Floats = np.empty((len(base), len(free)))
     for i, name in enumerate(free):
-        slope[:, i] = (base - logs(columns, here | {name: here[name] * np.exp(STEP)})) / STEP
+        slope[:, i] = (
+            base - log_residuals(columns, here | {name: here[name] * np.exp(STEP)})
+        ) / STEP
     return base, slope

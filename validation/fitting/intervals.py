@@ -17,7 +17,7 @@ from scipy.special import ndtri, stdtrit
 
 from steptime.calibration.cases import Case
 from steptime.calibration.columns import Columns
-from steptime.calibration.fit import logs
+from steptime.calibration.fit import log_residuals
 from steptime.hardware.architectures import has_trait
 from steptime.hardware.constants import Constant
 from steptime.prediction.calibrated.interval import LEVEL
@@ -81,8 +81,8 @@ def off_of(
 ) -> list[Off]:
     """Return how far the rows of one device are off under constants of others."""
     columns = Columns(cases)
-    off, predicted = logs(columns, constants), columns.predicted(constants)
-    bare = Columns([replace(case, condition="repeated") for case in cases]).predicted(constants)
+    off, predicted = log_residuals(columns, constants), columns.predict_s(constants)
+    bare = Columns([replace(case, condition="repeated") for case in cases]).predict_s(constants)
     return [
         Off(case.device.name, _group(case, kernels_s / whole_s), case, float(one), sets)
         for case, one, whole_s, kernels_s in zip(cases, off, predicted, bare, strict=True)

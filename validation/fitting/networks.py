@@ -9,8 +9,8 @@ import numpy as np
 
 from steptime.calibration.cases import Case, conditions
 from steptime.calibration.columns import Columns
-from steptime.calibration.device import chosen
-from steptime.calibration.fit import fitted, logs
+from steptime.calibration.device import choose_cases
+from steptime.calibration.fit import fit_constants, log_residuals
 from steptime.hardware import catalog
 from steptime.hardware.constants import Constant
 from steptime.prediction.kernels import Floats
@@ -45,7 +45,7 @@ def table(data: Path, show: Callable[[str], None]) -> None:
         first = _off(own, known)
         draws = []
         for seed in range(DRAWS):
-            constants = fitted([Columns(chosen(ops[name], POINTS, seed))], known)
+            constants = fit_constants([Columns(choose_cases(ops[name], POINTS, seed))], known)
             draws.append(_off(own, constants))
         show(
             f"{name:16} networks {_mape(first):5.1%} bias {first.mean():+.1%} ops"
@@ -78,7 +78,7 @@ def without(
 def _off(columns: Columns, known: Mapping[str, Constant] | Mapping[str, float]) -> Floats:
     """Return predicted / measured - 1 of each case."""
     constants = {key: one.value if isinstance(one, Constant) else one for key, one in known.items()}
-    found: Floats = np.exp(-logs(columns, constants)) - 1
+    found: Floats = np.exp(-log_residuals(columns, constants)) - 1
     return found
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from steptime.calibration.plan_errors import Predicted, errors_of
+from steptime.calibration.plan_errors import PredictedRow, errors_of
 from steptime.prediction import cost_model
 from validation.layouts import tables_in
 from validation.left_out import (
@@ -78,8 +78,8 @@ class Score:
 
 
 def _labelled(
-    every: Iterable[Predicted], rows: Sequence[Row], label: Callable[[Row], str] | None
-) -> list[Predicted]:
+    every: Iterable[PredictedRow], rows: Sequence[Row], label: Callable[[Row], str] | None
+) -> list[PredictedRow]:
     if label is None:
         return [*every]
     named = [replace(row.question, set=label(row)) for row in rows]
@@ -90,7 +90,7 @@ def class_of(row: Row) -> str:
     """Return what a row is, in words."""
     answer, quantities = row.question.answer, row.question.measured
     if isinstance(answer, CaseAnswer):
-        return "single ops and layers" if answer.case.alone else "steps of one device"
+        return "single ops and layers" if answer.case.is_single_op else "steps of one device"
     if "exchange_s" in quantities:
         return "exchanges"
     if quantities.keys() & SERVED:

@@ -12,7 +12,7 @@ import numpy as np
 
 from steptime.calibration.cases import Case, conditions
 from steptime.calibration.columns import Columns
-from steptime.calibration.fit import logs
+from steptime.calibration.fit import log_residuals
 from steptime.hardware import catalog
 from steptime.hardware.architectures import has_trait
 from steptime.hardware.constants import Constant
@@ -277,7 +277,7 @@ def left_out(
         )
         for kind in sorted({case.kind for case in own.cases}):
             here = np.array([case.kind == kind for case in own.cases])
-            off = logs(own, constants)[here]
+            off = log_residuals(own, constants)[here]
             errors = np.abs(np.exp(-off) - 1)
             middle, mape = float(np.median(errors)), float(errors.mean())
             found.append((name, kind, middle, mape, float(-off.mean()), int(here.sum())))

@@ -1,6 +1,6 @@
-"""Cases: what was timed, as kernels or a workload, under which condition, and its seconds."""
+"""Cases: measured times of single ops and of steps, with their kernels and conditions."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from inspect import Parameter, signature
@@ -29,8 +29,8 @@ from steptime.prediction.price import peak_flop_per_s
 from steptime.records.readers.mapping_keys import COPIES, Condition
 
 SETTINGS = Settings()
-PRICED = cost_model("calibrated")
-CALLED = {  # what frameworks and people call kinds of the op table
+CALIBRATED = cost_model("calibrated")
+KIND_ALIASES = {  # names of frameworks and people for kinds of the op table
     "mm": "matmul",
     "bmm": "matmul",
     "gemm": "matmul",
@@ -43,31 +43,43 @@ CALLED = {  # what frameworks and people call kinds of the op table
     "max_pool": "max_pool2d",
     "avg_pool": "avg_pool2d",
     "ln": "layer_norm",
-    "div": "mul",  # moves the same bytes, as does the next
-    "pow": "mul",
+    "div": "mul",  # moves the same bytes
+    "pow": "mul",  # moves the same bytes
 }
 Shape = tuple[int, ...]
-WEIGHTS: Mapping[str, Callable[[Shape], tuple[Shape, ...]]] = {  # that follow from an input alone
+WEIGHT_SHAPES: Mapping[str, Callable[[Shape], tuple[Shape, ...]]] = {  # by the input's shape
     "layer_norm": lambda x: (x[-1:], x[-1:]),
     "rms_norm": lambda x: (x[-1:],),
     "batch_norm": lambda x: (x[1:2],) * 4,
 }
-SIDES = {"padding": 2, **dict.fromkeys(("stride", "dilation", "kernel", "output_size"), 1)}
+SIZES_PER_AXIS = {"padding": 2, "stride": 1, "dilation": 1, "kernel": 1, "output_size": 1}
 
 
 @dataclass(frozen=True)
 class Case:
-    """A time that was measured.
+    """A measured time, with all that a prediction of it needs.
 
-    `condition` says what the time holds: `isolated`, one op between two events; `repeated`, a
-    kernel many times in a row; `step`, one step of many in a row, behind a host; `call`, a step
-    whose end the host awaits. The network of a step is `workload`, on `stack`. `kind` and `family`
-    group cases in tables; `family` is also what must not stand on both sides of a split. `rivals`
-    are the seconds that others predicted. `place` is where the case stands. Cases that do not
-    calibrate are only predicted. What is `repeated` goes round `copies` of its weights; `timing` is
-    how an `isolated` op was timed, where that is not as `conditions` have it. `asked` are
-    options of methods beside the stack, as texts: `tf32`, `channels_last`, `host`. Raises
-    `InputError` where nothing runs, and where no peak of the device is known for its type.
+    Attributes:
+        kernels: the kernels that ran.
+        device: the device.
+        seconds: the measured seconds.
+        kind: the group of the case in tables.
+        condition: what the time spans: `isolated`, one op between two events; `repeated`, a kernel
+            many times in a row; `step`, one step of many in a row, behind a host; `call`, a step
+            whose end the host awaits.
+        family: a second group in tables; cases of one family stay on one side of a split.
+        workload: the network of a step.
+        stack: the software of a step, "" for the default.
+        rivals: seconds that published methods predicted, by their names.
+        place: the row of the case, for messages.
+        calibrates: whether a calibration may fit the case; else it is only predicted.
+        copies: copies of its weights that a `repeated` kernel goes round.
+        timing: figures of how an `isolated` op was timed, where they differ from `conditions`.
+        method_options: options of methods beside the stack, as texts: `tf32`, `channels_last`,
+            `host`.
+
+    Raises:
+        InputError: if no kernel runs, or the device has no peak for the type of the case.
     """
 
     kernels: tuple[Kernel, ...]
@@ -83,67 +95,76 @@ class Case:
     calibrates: bool = True
     copies: int = COPIES
     timing: Mapping[str, float] = field(default_factory=dict)
-    asked: Mapping[str, str] = field(default_factory=dict)
+    method_options: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.kernels:
             raise InputError("no kernel runs: it is a view, or its gradient is passed on as it is")
+        for dtype in self._dtypes():
+            peak_flop_per_s(self.device, dtype)  # raises without a peak
+            if self.method_options:
+                settings = CALIBRATED.under(self.method_options).settings
+                CALIBRATED.sees(self.device, dtype, settings)  # raises for an unknown host, ...
+
+    def _dtypes(self) -> set[str]:
+        """Return the types that must have a peak on the device."""
         if self.workload:
-            types = {self.workload.dtype}
-        else:
-            types = {one.dtype for one in self.kernels if one.products} or {self.kernels[0].dtype}
-        for dtype in types:
-            peak_flop_per_s(self.device, dtype)
-            if self.asked:
-                settings = PRICED.under(self.asked).settings
-                PRICED.sees(self.device, dtype, settings)  # raises where it has no such host, ...
+            return {self.workload.dtype}
+        product_dtypes = {kernel.dtype for kernel in self.kernels if kernel.products}
+        return product_dtypes or {self.kernels[0].dtype}
 
     @property
     def options(self) -> dict[str, str]:
-        """What is asked of methods, as texts by option: the stack, too."""
-        return stack_option(self.stack) | dict(self.asked)
+        """The options of methods as texts by name, with the stack."""
+        return stack_option(self.stack) | dict(self.method_options)
 
     @property
     def phase(self) -> str:
-        """The phase of a step, by the passes of its kernels; "" of an op by itself."""
-        trains = any(one.pass_ != "forward" for one in self.kernels)
-        return "" if self.alone else "train" if trains else "infer"
+        """The phase of a step, `train` if it has a backward pass, else `infer`; "" of an op."""
+        if self.is_single_op:
+            return ""
+        trains = any(kernel.pass_ != "forward" for kernel in self.kernels)
+        return "train" if trains else "infer"
 
     @property
-    def alone(self) -> bool:
-        """Whether it is an op by itself, no step of a network."""
+    def is_single_op(self) -> bool:
+        """Whether it is an op by itself, not a step of a network."""
         return self.condition in ("isolated", "repeated")
 
 
 def conditions() -> Mapping[str, Constant]:
-    """Return how ops by themselves are timed, by condition.
+    """Return the constants of how single ops are timed.
 
-    Of a call on the host the device sees the share `isolated.seen` before the first kernel; it
+    The device sees the share `isolated.seen` of a call on the host before the first kernel; it
     rests `isolated.pause_s` before; the call of a kind takes `isolated.KIND` times as long.
     """
     return fresh(DATA / "conditions.toml", constants_from_table)
 
 
 def priors_of(device: Device, stack: str = catalog.DEFAULT_STACK) -> Mapping[str, Constant]:
-    """Return the constants of a kind of device, of a stack, and of how ops are timed by a host."""
-    of_timing = {} if device.is_own_host else conditions()
-    return {**on_usual_host(device, stack), **of_timing}
+    """Return the priors of a kind of device, of a stack, and of how a host times single ops."""
+    timing_priors = {} if device.is_own_host else conditions()
+    return {**on_usual_host(device, stack), **timing_priors}
 
 
-Unasked = list[tuple[str, str]]  # of rows that no prediction can be asked for: place, and cause
+Refusals = list[tuple[str, str]]  # rows that cannot be predicted: place and cause
 
 
-def leave_out(unasked: Unasked | None, place: str, error: InputError) -> None:
-    """Note the row at a place with the cause; without a list of them raise `InputError`."""
+def add_refusal(refusals: Refusals | None, place: str, error: InputError) -> None:
+    """Add a row that cannot be predicted to the refusals.
+
+    Raises:
+        InputError: the error with the row's place, if there is no list.
+    """
     message = str(error).removeprefix(f"{place}: ")
-    if unasked is None:
+    if refusals is None:
         raise InputError(f"{place}: {message}") from None
-    unasked.append((place, str(error.__cause__ or message)))
+    refusals.append((place, str(error.__cause__ or message)))
 
 
-def called(kind: str) -> str:
-    """Return the kind of the op table that people call so: `bmm`, `Conv2d`."""
-    return CALLED.get(kind.lower(), kind.lower())
+def resolve_kind(name: str) -> str:
+    """Return the kind of the op table for a usual name such as `bmm` or `Conv2d`."""
+    return KIND_ALIASES.get(name.lower(), name.lower())
 
 
 def op_kernels(
@@ -155,51 +176,80 @@ def op_kernels(
     gradients: Collection[int] | None = None,
     settings: Settings = SETTINGS,
 ) -> tuple[Kernel, ...]:
-    """Return the kernels of one op on inputs of these shapes; raises `ShapeError` for misfits.
+    """Return the kernels of one op, in the best version of its library whatever the stack.
 
-    `kind` may be what people call it (`CALLED`); weights in `WEIGHTS` may be left out. Of an image
-    a stride of 2 is (2, 2), a padding of (1, 0) one row above and one below, as in frameworks.
-    Backward are those of the gradients of its inputs, of all or of those at the places `gradients`.
-    An op by itself runs as its library does best, whatever a stack would ask of it.
+    Args:
+        kind: a kind of the op table or an alias (`KIND_ALIASES`).
+        shapes: the shapes of the inputs; weights in `WEIGHT_SHAPES` may be left out.
+        attrs: its attributes. As in frameworks, a stride of 2 in an image is (2, 2), a padding of
+            (1, 0) one row above and one below.
+        dtype: the type of its inputs.
+        pass_: `forward`, `backward`, or both.
+        gradients: indices of the inputs whose gradients the backward pass computes, None for all.
+        settings: settings of the lowering to kernels.
+
+    Raises:
+        ShapeError: if the op cannot take these inputs.
     """
-    wanted = None if gradients is None else tuple(gradients)
-    kind, attrs = renamed(called(kind), shapes, attrs)
+    gradient_indices = None if gradients is None else tuple(gradients)
+    kind, attrs = renamed(resolve_kind(kind), shapes, attrs)
     if any(size < 1 for shape in shapes for size in shape):
         raise ShapeError("each size is at least 1")
-    if len(shapes) == 1 and kind in WEIGHTS:
-        shapes = (*shapes, *WEIGHTS[kind](shapes[0]))
-    said = attrs
+    if len(shapes) == 1 and kind in WEIGHT_SHAPES:
+        shapes = (*shapes, *WEIGHT_SHAPES[kind](shapes[0]))
     if kind_row(kind).window:
-        axes = max(map(len, shapes[:1]), default=2) - 2
-        said = {name: _of_sides(value, axes * SIDES.get(name, 0)) for name, value in attrs.items()}
-    return _op_kernels(kind, shapes, tuple(sorted(said.items())), dtype, pass_, wanted, settings)
+        attrs = _expand_window_attrs(shapes, attrs)
+    attr_items = tuple(sorted(attrs.items()))
+    return _op_kernels(kind, shapes, attr_items, dtype, pass_, gradient_indices, settings)
 
 
-def _of_sides(said: Attr, sides: int) -> Attr:
-    """Return an attribute for each side of an image, or each end: (1, 1, 0, 0) of (1, 0)."""
-    if not sides or isinstance(said, str | float):
-        return said
-    if isinstance(said, int):
-        return (said,) * sides
-    return tuple(size for size in said for _ in range(sides // len(said or (0,)) or 1))
+def _expand_window_attrs(shapes: Sequence[Shape], attrs: Mapping[str, Attr]) -> dict[str, Attr]:
+    """Return the attributes of an op with a window, with a size for each axis of the image."""
+    axis_count = len(shapes[0]) - 2 if shapes else 0
+    return {
+        name: _expand_attr(value, axis_count * SIZES_PER_AXIS.get(name, 0))
+        for name, value in attrs.items()
+    }
 
 
-def misfit(kind: str, count: int, attrs: Mapping[str, Attr]) -> str:
-    """Return what an op of so many inputs lacks, or what its kind does not take, "" if it fits."""
+def _expand_attr(value: Attr, size_count: int) -> Attr:
+    """Return an attribute of so many sizes: (1, 1, 0, 0) for (1, 0) and 4; texts stay."""
+    if not size_count or isinstance(value, str | float):
+        return value
+    if isinstance(value, int):
+        return (value,) * size_count
+    repeats = size_count // len(value or (0,)) or 1
+    return tuple(size for size in value for _ in range(repeats))
+
+
+def describe_misfit(kind: str, input_count: int, attrs: Mapping[str, Attr]) -> str:
+    """Return why an op cannot take these inputs and attributes, "" if it can.
+
+    The text completes a sentence on the op: "lacks heads", "takes 2 inputs, not 3".
+    """
     row = kind_row(kind)
-    told = signature(row.outputs).parameters.values()
-    of = {one.kind: [two for two in told if two.kind is one.kind] for one in told}
-    named = of.get(Parameter.POSITIONAL_OR_KEYWORD, []), of.get(Parameter.KEYWORD_ONLY, [])
-    wanted = [one.name for ones in named for one in ones if one.default is one.empty]
-    inputs = [name for name in wanted if name not in row.example.attrs]
-    lacks = inputs[count:] + [name for name in wanted if name not in {*inputs, *attrs}]
-    if lacks or not count:
-        return f"lacks {', '.join(lacks) or 'an input'}"
-    if count > len(inputs) and Parameter.VAR_POSITIONAL not in of:
-        return f"takes {counted(len(inputs), 'input')}, not {count}"
-    known = {one.name for ones in named for one in ones} - {*inputs}
-    strange = [] if Parameter.VAR_KEYWORD in of else [name for name in attrs if name not in known]
-    return f"takes no {shorten(strange[0])}" if strange else ""
+    parameters = signature(row.outputs).parameters.values()
+    form_kinds = {parameter.kind for parameter in parameters}
+    positional = [p for p in parameters if p.kind is Parameter.POSITIONAL_OR_KEYWORD]
+    keyword_only = [p for p in parameters if p.kind is Parameter.KEYWORD_ONLY]
+    parameters_by_name = [*positional, *keyword_only]
+    required = [
+        parameter.name for parameter in parameters_by_name if parameter.default is Parameter.empty
+    ]
+    inputs = [name for name in required if name not in row.example.attrs]
+    missing_inputs = inputs[input_count:]
+    missing_attrs = [name for name in required if name not in {*inputs, *attrs}]
+    missing = missing_inputs + missing_attrs
+    if missing or not input_count:
+        return f"lacks {', '.join(missing) or 'an input'}"
+    takes_any_count = Parameter.VAR_POSITIONAL in form_kinds
+    if input_count > len(inputs) and not takes_any_count:
+        return f"takes {counted(len(inputs), 'input')}, not {input_count}"
+    if Parameter.VAR_KEYWORD in form_kinds:
+        return ""
+    attr_names = {parameter.name for parameter in parameters_by_name} - {*inputs}
+    unknown_attrs = [name for name in attrs if name not in attr_names]
+    return f"takes no {shorten(unknown_attrs[0])}" if unknown_attrs else ""
 
 
 @lru_cache(maxsize=4096)
@@ -212,41 +262,67 @@ def _op_kernels(
     gradients: tuple[int, ...] | None,
     settings: Settings,
 ) -> tuple[Kernel, ...]:
-    if wrong := misfit(kind, len(shapes), dict(attrs)):
-        raise ShapeError(wrong)
-    stored = precision(dtype).compute
-    types = ["int64" if i == 0 and kind == "embedding" else stored for i in range(len(shapes))]
-    specs = tuple(map(TensorSpec, shapes, types))
-    names = tuple(f"x{i}" for i in range(len(specs)))
-    made = outputs_of(kind, specs, attrs)
-    op = Op("op", kind, names, output_names("op", len(made)), dict(attrs))
-    tensors = dict(zip((*names, *op.outputs), (*specs, *made), strict=True))
-    graph = Graph("op", tensors, (op,), names, (), op.outputs)
+    """Return the kernels of an op whose shapes and attributes are complete."""
+    misfit = describe_misfit(kind, len(shapes), dict(attrs))
+    if misfit:
+        raise ShapeError(misfit)
+    compute_dtype = precision(dtype).compute
+    graph = _single_op_graph(kind, shapes, dict(attrs), compute_dtype)
     if pass_ == "forward":
-        return _at_best(lower(graph, dtype, settings).kernels)
-    trained = tuple(name for i, name in enumerate(names) if gradients is None or i in gradients)
+        return _without_stack_limits(lower(graph, dtype, settings).kernels)
+    trained = tuple(
+        name for i, name in enumerate(graph.inputs) if gradients is None or i in gradients
+    )
+    training = training_graph(_add_loss(graph, trained, compute_dtype), "sgd")
+    passes = ("backward",) if pass_ == "backward" else ("forward", "backward")
+    kernels = lower(training, dtype, settings).kernels
+    return _without_stack_limits(
+        kernel for kernel in kernels if kernel.op == "op" and kernel.pass_ in passes
+    )
+
+
+def _single_op_graph(
+    kind: str, shapes: Sequence[Shape], attrs: dict[str, Attr], dtype: str
+) -> Graph:
+    """Return a graph of one op named `op`, whose inputs are `x0`, `x1`, ..."""
+    dtypes = [
+        "int64" if index == 0 and kind == "embedding" else dtype for index in range(len(shapes))
+    ]
+    specs = tuple(map(TensorSpec, shapes, dtypes))
+    names = tuple(f"x{index}" for index in range(len(specs)))
+    output_specs = outputs_of(kind, specs, tuple(sorted(attrs.items())))
+    op = Op("op", kind, names, output_names("op", len(output_specs)), attrs)
+    tensors = dict(zip((*names, *op.outputs), (*specs, *output_specs), strict=True))
+    return Graph("op", tensors, (op,), names, (), op.outputs)
+
+
+def _add_loss(graph: Graph, trained: tuple[str, ...], dtype: str) -> Graph:
+    """Return a graph whose loss is the mean of its first output, and whose inputs are trained."""
+    (op,) = graph.ops
     loss = Op("loss", "mean", op.outputs[:1], ("loss",))
-    graph = Graph(
+    return Graph(
         "op",
-        {**tensors, "loss": TensorSpec((), stored)},
+        {**graph.tensors, "loss": TensorSpec((), dtype)},
         (op, loss),
-        tuple(name for name in names if name not in trained),
+        tuple(name for name in graph.inputs if name not in trained),
         trained,
         ("loss",),
     )
-    passes = ("backward",) if pass_ == "backward" else ("forward", "backward")
-    every = lower(training_graph(graph, "sgd"), dtype, settings).kernels
-    return _at_best(one for one in every if one.op == "op" and one.pass_ in passes)
 
 
-def _at_best(kernels: Iterable[Kernel]) -> tuple[Kernel, ...]:
+def _without_stack_limits(kernels: Iterable[Kernel]) -> tuple[Kernel, ...]:
     """Return kernels that no stack limits; the dilation of a convolution stays."""
-    return tuple(one if one.window else one._replace(figures=()) for one in kernels)
+    return tuple(kernel if kernel.window else kernel._replace(figures=()) for kernel in kernels)
 
 
 def step_kernels(
     workload: Workload, options: Mapping[str, str] = MappingProxyType({})
 ) -> tuple[Kernel, ...]:
-    """Return the kernels of a workload's step under options of a method: a stack, a layout, ..."""
-    settings = PRICED.under(options).settings
+    """Return the kernels of a workload's step.
+
+    Args:
+        workload: the network with its batch, type and phase.
+        options: options of the method as texts: `stack`, `channels_last`, ...
+    """
+    settings = CALIBRATED.under(options).settings
     return lower(build_step(workload), workload.dtype, settings).kernels

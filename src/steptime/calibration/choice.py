@@ -1,8 +1,8 @@
-"""Which point to measure next: the one that is expected to make predictions surest.
+"""The point to measure next: the one after which predictions are expected to be surest.
 
-Predictions are taken as linear in the logs of the constants. What is not known of these is a
-covariance, in spreads: at first that of the priors, 1 and independent. A row tells about them what
-`fit.slopes` says, to `fit.SIGMA`.
+Predictions are treated as linear in the logs of the constants, whose uncertainty is a covariance
+matrix in units of their spreads: at first the identity, since priors are independent. A measured
+row has the slopes of `fit.log_slopes` and the noise `fit.SIGMA`.
 """
 
 from collections.abc import Mapping
@@ -13,23 +13,38 @@ from steptime.calibration.fit import SIGMA
 from steptime.prediction.kernels import Floats
 
 
-def after(covariance: Floats, rows: Floats) -> Floats:
-    """Return what is not known once rows of these slopes [rows, constants] were measured.
+def update_covariance(covariance: Floats, slopes: Floats) -> Floats:
+    """Return the covariance of the constants after rows of these slopes were measured.
 
-    One constant, one row of slope 1 that is known as well as the prior: the variance halves.
+    This is the update of a Kalman filter: one constant and one row of slope `SIGMA` halve the
+    variance.
+
+    Args:
+        covariance: the covariance before, as [constants, constants].
+        slopes: the slopes of the new rows, as [rows, constants].
     """
-    known = rows @ covariance
-    gain = np.linalg.solve(rows @ known.T + SIGMA**2 * np.eye(len(rows)), known)
-    found: Floats = covariance - known.T @ gain
-    return found
+    projected = slopes @ covariance
+    noise = SIGMA**2 * np.eye(len(slopes))
+    gain = np.linalg.solve(slopes @ projected.T + noise, projected)
+    updated: Floats = covariance - projected.T @ gain
+    return updated
 
 
-def uncertainty(covariance: Floats, asked: Floats) -> float:
-    """Return the mean variance of ln(predicted) over what is asked for [cases, constants]."""
-    return float(np.einsum("ij,jk,ik->", asked, covariance, asked) / len(asked))
+def mean_variance(covariance: Floats, target_slopes: Floats) -> float:
+    """Return the mean variance of ln(predicted) over the targets, as [targets, constants]."""
+    total = np.einsum("ij,jk,ik->", target_slopes, covariance, target_slopes)
+    return float(total / len(target_slopes))
 
 
-def best(points: Mapping[str, Floats], asked: Floats, covariance: Floats) -> str:
-    """Return the point whose rows lower the mean variance of what is asked for most."""
-    left = {name: uncertainty(after(covariance, rows), asked) for name, rows in points.items()}
-    return min(left, key=lambda name: (left[name], name))
+def choose_point(
+    slopes_by_point: Mapping[str, Floats], target_slopes: Floats, covariance: Floats
+) -> str:
+    """Return the point whose rows leave the smallest mean variance of the targets.
+
+    Of equal points it is the first by name.
+    """
+    variances = {
+        name: mean_variance(update_covariance(covariance, slopes), target_slopes)
+        for name, slopes in slopes_by_point.items()
+    }
+    return min(variances, key=lambda name: (variances[name], name))

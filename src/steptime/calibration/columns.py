@@ -1,9 +1,9 @@
-"""Many cases of a device at once: kernels side by side as arrays, priced by the same forms."""
+"""Many cases of a device as arrays, so that they are priced at once under any constants."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,170 +28,254 @@ from steptime.prediction.host import (
 from steptime.prediction.kernel import Interval, Kernel, Settings
 from steptime.prediction.kernels import Floats, Ints, Kernels, Prices, Rows, added
 
+SENSITIVITY_STEP = 1.001  # factor of the kernel's time, for a finite difference
+
+ConstantCounts = Mapping[str, Mapping[str, Floats]]  # by pass and constant: how often, of each step
+
+
+class _HostPair(NamedTuple):
+    """The hosts of all steps as arrays, if they run ahead of the device and if they wait for it."""
+
+    ahead: Host
+    waiting: Host
+
 
 class Columns:
-    """The cases of one device, ready to be priced again and again under other constants."""
+    """The cases of one device, ready to be priced again and again under other constants.
+
+    Attributes:
+        cases: the cases.
+        families: the family of each case, or its network's text.
+        device: their device, with the peaks of all its types.
+        seconds: the measured seconds of each case.
+    """
 
     def __init__(self, cases: Sequence[Case]) -> None:
         self.cases = cases
-        named = [case.workload.label if case.workload else "" for case in cases]
-        self.families = [case.family or name for case, name in zip(cases, named, strict=True)]
-        first = first_dtype(cases[0].device)  # peaks of all types are filled in
-        self.device: Device = reached(cases[0].device, first, Settings())
+        self.families = [case.family or _network_label(case) for case in cases]
+        self.device: Device = reached(cases[0].device, first_dtype(cases[0].device), Settings())
         self.seconds: Floats = np.array([case.seconds for case in cases])
-        by_events = not self.device.is_own_host
-        self._isolated = np.array([by_events and one.condition == "isolated" for one in cases])
+        has_events = not self.device.is_own_host
+        self._is_isolated = np.array(
+            [has_events and case.condition == "isolated" for case in cases]
+        )
         kinds = [case.kernels[0].kind for case in cases]
-        self._kinds, self._kind = np.unique(kinds, return_inverse=True)
-        self._own_timing = [i for i, case in enumerate(cases) if case.timing]
-        self._alone = np.array([case.alone for case in cases])
-        self._steps = [i for i, case in enumerate(cases) if not case.alone]
-        self._awaited = np.array([cases[i].condition == "call" for i in self._steps])
-        self._spent: Mapping[str, Mapping[str, Floats]] | None = None
-        owners = [i for i, case in enumerate(cases) for _ in case.kernels]
-        self._kernels = Kernels([one for case in cases for one in case.kernels], owners=owners)
-        self._case = self._kernels.owner  # of each kernel that differs
-        owned = zip(self._kernels.distinct, self._case, strict=True)
-        self._held: Floats = np.array([self._held_of(one, cases[case]) for one, case in owned])
+        self._kinds, self._kind_index = np.unique(kinds, return_inverse=True)
+        self._custom_timings = [index for index, case in enumerate(cases) if case.timing]
+        self._is_single_op = np.array([case.is_single_op for case in cases])
+        self._steps = [index for index, case in enumerate(cases) if not case.is_single_op]
+        self._is_call = np.array([cases[index].condition == "call" for index in self._steps])
+        self._constant_counts: ConstantCounts | None = None
+        owners = [index for index, case in enumerate(cases) for _ in case.kernels]
+        kernels = [kernel for case in cases for kernel in case.kernels]
+        self._kernels = Kernels(kernels, owners=owners)
+        self._case_index = self._kernels.owner  # of each distinct kernel
+        pairs = zip(self._kernels.distinct, self._case_index, strict=True)
+        self._cached_bytes: Floats = np.array(
+            [self._cached_weight_bytes(kernel, cases[index]) for kernel, index in pairs]
+        )
 
-    def _held_of(self, kernel: Kernel, case: Case) -> float:
-        """Return the bytes of weights that a kernel finds in the last cache: it is repeated."""
-        again = case.condition == "repeated" and form_of(kernel, self.device) is product
-        return float(weights_at_hand(kernel, self.device, case.copies)) if again else 0.0
+    def _cached_weight_bytes(self, kernel: Kernel, case: Case) -> float:
+        """Return the bytes of weights that a repeated product finds in the last-level cache."""
+        if case.condition != "repeated" or form_of(kernel, self.device) is not product:
+            return 0.0
+        return float(weights_at_hand(kernel, self.device, case.copies))
 
-    def predicted(self, constants: Constants) -> Floats:
-        """Return the seconds of each case under these constants."""
-        return self._timed(self._running(constants), constants)
+    def predict_s(self, constants: Constants) -> Floats:
+        """Return the predicted seconds of each case."""
+        return self._add_host_time(self._predict_passes_s(constants), constants)
 
-    def _running(self, constants: Constants) -> Floats:
-        """Return the seconds of the kernels of each case, pass by pass."""
-        cells = self._kernels.passes * len(self.cases) + self._case
-        count = len(self.cases)
-        return added(self._priced(constants).value, cells, len(PASSES) * count).reshape(-1, count)
+    def _predict_passes_s(self, constants: Constants) -> Floats:
+        """Return the seconds of the kernels of each case, as [passes, cases]."""
+        case_count = len(self.cases)
+        cells = self._kernels.passes * case_count + self._case_index
+        seconds = added(self._price_kernels(constants).value, cells, len(PASSES) * case_count)
+        return seconds.reshape(-1, case_count)
 
-    def intervals(self, constants: Constants) -> tuple[Floats, Floats, Floats]:
-        """Return the seconds of each case, and between which bounds they lie.
+    def predict_intervals(self, constants: Constants) -> tuple[Floats, Floats, Floats]:
+        """Return the predicted seconds of each case with the lower and upper ends of its interval.
 
-        Errors of device and host add as squares where an op is measured alone.
+        The errors of device and host add as squares where an op is measured between two events.
         """
-        passes = self._running(constants)
-        value = passes.sum(axis=0)
-        which, of_alike = self._kernels.alike
-        cases: Ints = np.zeros(of_alike, dtype=np.intp)
-        cases[which] = self._case
-        sums = self._priced(constants).alike(which, of_alike).sums(cases, len(self.cases))
-        middle = self._timed(passes, constants)
-        ends = []
-        for end, (device_s, sign) in enumerate(((sums.low, -1), (sums.high, 1))):
-            moved = widened(constants, end)
-            parts = passes * (device_s / value)
-            apart = self._timed(parts, constants) - middle, self._timed(passes, moved) - middle
-            ends.append(np.where(self._isolated, middle + sign * np.hypot(*apart), device_s))
-        if self._steps and (hosts := self._hosts(constants)):
-            shares = [(device_s / value)[self._steps] for device_s in (sums.low, sums.high)]
-            of_steps = list(passes[:, self._steps])
-            found = [finish(of_steps, shares, host)[1:] for host in hosts]
-            for one, (ahead, waiting) in zip(ends, zip(*found, strict=True), strict=True):
-                one[self._steps] = np.where(self._awaited, waiting, ahead)
-        return middle, ends[0], ends[1]
+        passes_s = self._predict_passes_s(constants)
+        device_s = passes_s.sum(axis=0)
+        value_s = self._add_host_time(passes_s, constants)
+        device_ends_s = self._device_intervals(constants)
+        ends_s = []
+        for end, sign in enumerate((-1, 1)):
+            host_constants = widened(constants, end)
+            passes_end_s = passes_s * (device_ends_s[end] / device_s)
+            device_error_s = self._add_host_time(passes_end_s, constants) - value_s
+            host_error_s = self._add_host_time(passes_s, host_constants) - value_s
+            isolated_s = value_s + sign * np.hypot(device_error_s, host_error_s)
+            ends_s.append(np.where(self._is_isolated, isolated_s, device_ends_s[end]))
+        hosts = self._step_hosts(constants)
+        if hosts is not None:
+            shares = [(end_s / device_s)[self._steps] for end_s in device_ends_s]
+            step_passes_s = list(passes_s[:, self._steps])
+            ahead_ends_s = finish(step_passes_s, shares, hosts.ahead)[1:]
+            waiting_ends_s = finish(step_passes_s, shares, hosts.waiting)[1:]
+            for end_s, ahead_s, waiting_s in zip(ends_s, ahead_ends_s, waiting_ends_s, strict=True):
+                end_s[self._steps] = np.where(self._is_call, waiting_s, ahead_s)
+        return value_s, ends_s[0], ends_s[1]
 
-    def _priced(self, constants: Constants) -> Prices:
-        """Return the seconds of the kernels that differ, as often as they come."""
+    def _device_intervals(self, constants: Constants) -> tuple[Floats, Floats]:
+        """Return the lower and upper ends of the seconds that the device takes for each case."""
+        classes, class_count = self._kernels.alike
+        case_of_class: Ints = np.zeros(class_count, dtype=np.intp)
+        case_of_class[classes] = self._case_index
+        prices = self._price_kernels(constants).alike(classes, class_count)
+        sums = prices.sums(case_of_class, len(self.cases))
+        return sums.low, sums.high
+
+    def _price_kernels(self, constants: Constants) -> Prices:
+        """Return the seconds of each distinct kernel, times the number of its runs."""
         device = replace(self.device, constants=constants)
-        products = device.calibration.get("products", {})
-        alone = self._alone[self._case].astype(float)
-        rests = (self._isolated * self._timing(constants, "pause_s"))[self._case]
+        product_residuals = device.calibration.get("products", {})
+        is_single_op = self._is_single_op[self._case_index].astype(float)
+        pauses_s = (self._is_isolated * self._timing_figures(constants, "pause_s"))[
+            self._case_index
+        ]
+        uncached_share = 1 - cached_share(device, constants)
 
-        def ask(rows: Rows, places: Ints) -> Interval:
-            moved = rows.bytes - self._held[places] * (1 - cached_share(device, constants))
-            found = price(rows._replace(bytes=moved), device, alone[places], rests[places])
-            known = products.get(f"{rows.kind} {rows.dtype}")
-            if known and len(rows.products) == 1:
-                factor = left_over(known, products_alike, *rows.products[0]) ** alone[places]
-                value, low, high = (factor * one for one in found[:3])
-                found = found._replace(value=value, low=low, high=high)
-            return found
+        def price_rows(rows: Rows, indices: Ints) -> Interval:
+            memory_bytes = rows.bytes - self._cached_bytes[indices] * uncached_share
+            rows = rows._replace(bytes=memory_bytes)
+            interval = price(rows, device, is_single_op[indices], pauses_s[indices])
+            residual_rows = product_residuals.get(f"{rows.kind} {rows.dtype}")
+            if not residual_rows or len(rows.products) != 1:
+                return interval
+            factor = left_over(residual_rows, product_similarity, *rows.products[0])
+            factor = factor ** is_single_op[indices]
+            value, low, high = (factor * seconds for seconds in interval[:3])
+            return interval._replace(value=value, low=low, high=high)
 
-        return self._kernels.priced(ask).times(self._kernels.often)
+        return self._kernels.priced(price_rows).times(self._kernels.often)
 
-    def _timed(self, passes: Floats, constants: Constants) -> Floats:
-        """Return what is measured of cases whose kernels take these seconds, pass by pass."""
-        device_s: Floats = passes.sum(axis=0)
-        total = device_s
-        if self._isolated.any():
-            host_s = constants["launch.isolated_s"] * self._timing(constants)
-            between = between_events_s(device_s, host_s, self._timing(constants, "seen"))
-            total = np.where(self._isolated, between, device_s)
-        if self._steps and (hosts := self._hosts(constants)):
-            parts = list(passes[:, self._steps])
-            ahead, waiting = (sum(behind_host(parts, host)) for host in hosts)
-            total[self._steps] = np.where(self._awaited, waiting, ahead)
-        return total
+    def _add_host_time(self, passes_s: Floats, constants: Constants) -> Floats:
+        """Return the measurable seconds of cases whose kernels take these seconds.
 
-    def _timing(self, constants: Constants, name: str = "") -> Floats:
-        """Return a figure of how each case was timed, that of its kind if no `name` is said.
+        Isolated ops get the time between their events, steps that of their host.
 
-        It is what the case says, else constants, else what is usual.
+        Args:
+            passes_s: seconds of the kernels, as [passes, cases].
+            constants: the constants of the host.
+        """
+        total_s: Floats = passes_s.sum(axis=0)
+        if self._is_isolated.any():
+            host_s = constants["launch.isolated_s"] * self._timing_figures(constants)
+            visible_share = self._timing_figures(constants, "seen")
+            between_s = between_events_s(total_s, host_s, visible_share)
+            total_s = np.where(self._is_isolated, between_s, total_s)
+        hosts = self._step_hosts(constants)
+        if hosts is not None:
+            step_passes_s = list(passes_s[:, self._steps])
+            ahead_s = sum(behind_host(step_passes_s, hosts.ahead))
+            waiting_s = sum(behind_host(step_passes_s, hosts.waiting))
+            total_s[self._steps] = np.where(self._is_call, waiting_s, ahead_s)
+        return total_s
+
+    def _timing_figures(self, constants: Constants, name: str = "") -> Floats:
+        """Return a figure of how each case was timed.
+
+        It comes from the case itself, else from the constants, else from `cases.conditions`.
+
+        Args:
+            constants: the constants, with names `isolated.NAME`.
+            name: name of the figure, "" for the one named after the kind of op.
         """
         usual = constants_of(conditions())
         names = [name or kind for kind in self._kinds]
-        keys = map("isolated.{}".format, names)
-        figures: Floats = np.array([constants.get(key, usual.get(key, 1.0)) for key in keys])
-        found: Floats = figures[self._kind]
-        for i in self._own_timing:
-            found[i] = self.cases[i].timing.get(names[self._kind[i]], found[i])
-        return found
+        keys = [f"isolated.{figure_name}" for figure_name in names]
+        figures_of_kinds: Floats = np.array(
+            [constants.get(key, usual.get(key, 1.0)) for key in keys]
+        )
+        figures: Floats = figures_of_kinds[self._kind_index]
+        for index in self._custom_timings:
+            timing = self.cases[index].timing
+            figures[index] = timing.get(names[self._kind_index[index]], figures[index])
+        return figures
 
-    def products(self, constants: Constants) -> tuple[list[int], Floats]:
-        """Return which cases are one product of a GPU, and d ln(case) / d ln(kernel): 1 or less."""
-        single = [len(one.kernels) == len(one.kernels[0].products) == 1 for one in self.cases]
-        by_form = [form_of(one.kernels[0], self.device) is product for one in self.cases]
-        places = np.flatnonzero(self._alone & single & by_form)
-        running = self._running(constants)
-        more = self._timed(running * 1.001, constants) / self._timed(running, constants)
-        return places.tolist(), np.log(more[places]) / np.log(1.001)
+    def find_products(self, constants: Constants) -> tuple[list[int], Floats]:
+        """Return the indices of the cases that are one matrix product, and their sensitivity.
 
-    def behind_host(self, constants: Constants) -> tuple[list[int], Floats, Floats]:
-        """Return which cases are steps behind a host, and what host and device take for them."""
+        The sensitivity is d ln(case) / d ln(kernel): below 1 where a part of the case is host time.
+        """
+        has_single_product = [
+            len(case.kernels) == len(case.kernels[0].products) == 1 for case in self.cases
+        ]
+        has_product_form = [form_of(case.kernels[0], self.device) is product for case in self.cases]
+        indices = np.flatnonzero(self._is_single_op & has_single_product & has_product_form)
+        passes_s = self._predict_passes_s(constants)
+        slower_s = self._add_host_time(passes_s * SENSITIVITY_STEP, constants)
+        ratios = slower_s / self._add_host_time(passes_s, constants)
+        return indices.tolist(), np.log(ratios[indices]) / np.log(SENSITIVITY_STEP)
+
+    def find_host_steps(self, constants: Constants) -> tuple[list[int], Floats, Floats]:
+        """Return the indices of the steps behind a host, and the seconds of host and device.
+
+        There are none where the constants have no `host.factor`.
+        """
         if not self._steps or "host.factor" not in constants:
             return [], np.empty(0), np.empty(0)
-        device_s = self._running(constants).sum(axis=0)[self._steps]
-        host_s: Any = self._host(constants).issued_s[-1]
+        device_s = self._predict_passes_s(constants).sum(axis=0)[self._steps]
+        host_s: Any = self._issue_steps(constants).issued_s[-1]
         return self._steps, host_s, device_s
 
-    def _hosts(self, constants: Constants) -> Sequence[Host]:
-        """Return the hosts of all steps side by side, of one that runs ahead and of one that waits.
+    def _step_hosts(self, constants: Constants) -> _HostPair | None:
+        """Return the hosts of all steps, None without steps or without a host.
 
-        A CPU issues its own ops, and begins each step with its base; there may be none at all.
+        A CPU issues its own ops, and begins each step with its base.
         """
+        if not self._steps:
+            return None
         ends = of_host(constants)
         if "host.factor" in constants:
-            known = self.device.calibration.get("steps", ())
-            host = self._host(constants)._replace(ends=ends, steps=known)
-            return host._replace(waits=False), host
-        own = host_of({}, constants)
-        return () if own is None else (own._replace(ends=ends),) * 2
+            step_residuals = self.device.calibration.get("steps", ())
+            host = self._issue_steps(constants)._replace(ends=ends, steps=step_residuals)
+            return _HostPair(ahead=host._replace(waits=False), waiting=host)
+        cpu = host_of({}, constants)
+        if cpu is None:
+            return None
+        cpu = cpu._replace(ends=ends)
+        return _HostPair(ahead=cpu, waiting=cpu)
 
-    def _host(self, constants: Constants) -> Host:
-        """Return the hosts of all steps side by side: their times are arrays."""
-        if self._spent is None:
-            found = [spent(calls_of(self.cases[i].kernels), constants) for i in self._steps]
-            self._spent = {
-                pass_: {
-                    name: np.array([one[pass_].get(name, 0.0) for one in found])
-                    for name in sorted({name for one in found for name in one[pass_]})
-                }
-                for pass_ in PASSES
+    def _issue_steps(self, constants: Constants) -> Host:
+        """Return the host that issues each step: its times are arrays over the steps."""
+        if self._constant_counts is None:
+            self._constant_counts = self._count_constants(constants)
+        return issued(self._constant_counts, constants)
+
+    def _count_constants(self, constants: Constants) -> ConstantCounts:
+        """Count the uses of each constant of the host by each step, by pass and constant.
+
+        The values of the constants play no part, only their names.
+        """
+        counts = [spent(calls_of(self.cases[index].kernels), constants) for index in self._steps]
+        return {
+            pass_: {
+                name: np.array([step[pass_].get(name, 0.0) for step in counts])
+                for name in sorted({name for step in counts for name in step[pass_]})
             }
-        return issued(self._spent, constants)
+            for pass_ in PASSES
+        }
 
 
-def products_alike(*sizes: Any) -> Any:
-    """Return how much products have to do with each other by batch, m, n, k: 0.8 for one double."""
-    ratios = [one / other for one, other in zip(sizes[:4], sizes[4:], strict=True)]
+def _network_label(case: Case) -> str:
+    """Return the text of a case's network, "" for a case without one."""
+    return case.workload.label if case.workload else ""
+
+
+def product_similarity(*sizes: Any) -> Any:
+    """Return the similarity of two products: 1 for equal sizes, 0.8 if one size is twice as large.
+
+    Args:
+        sizes: batch, m, n, k of the first, then of the second, as numbers or arrays.
+    """
+    ratios = [size / second_size for size, second_size in zip(sizes[:4], sizes[4:], strict=True)]
     return prod(2 * ratio / (ratio**2 + 1) for ratio in ratios)
 
 
 def first_dtype(device: Device) -> str:
-    """Return the type that a device is best known by: float32 where it has a peak of that."""
+    """Return float32 if the device has a peak for it, else the first type that has a peak."""
     return "float32" if "float32" in device.peak_flop_per_s else next(iter(device.peak_flop_per_s))

@@ -1,9 +1,9 @@
-"""A device calibrated: from rows that were measured on it to the table that its file keeps."""
+"""The calibration of a device: measured cases become the table `calibration` of its file."""
 
 import random
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import ceil, floor, log
 from typing import Any
@@ -13,9 +13,17 @@ from scipy.special import ndtri
 
 from steptime.calibration.cases import Case, priors_of
 from steptime.calibration.columns import Columns
-from steptime.calibration.fit import SIGMA, constants_of, fitted, left_out, together, told_by
-from steptime.calibration.left_over import learnt
+from steptime.calibration.fit import (
+    SIGMA,
+    constants_of,
+    fit_constants,
+    indices_by_family,
+    influential_constants,
+    leave_out_residuals,
+)
+from steptime.calibration.residual_model import learn_residuals
 from steptime.core.errors import InputError
+from steptime.core.json_types import JsonObject
 from steptime.core.values import parse_count
 from steptime.hardware import catalog
 from steptime.hardware.constants import Constant
@@ -28,10 +36,12 @@ from steptime.records.ratios import relative_errors
 from steptime.records.record import current_time
 from steptime.records.row import grouped
 
-MOVED = 0.005  # in ln: a constant that moved less stays that of the priors
-LEAST_RANGE = 1e-9  # of the logs of sizes
-CLOSEST = 0.05  # of the log of a row of an op by itself
-PRIOR = 10  # cases that what the priors say of intervals counts as
+MIN_CHANGE = 0.005  # in ln: a constant that moved less keeps the value of its prior
+MIN_RANGE = 1e-9  # of the logs of sizes, against division by 0
+MIN_OP_SIGMA = 0.05  # of ln(measured / predicted) of a single op
+PRIOR_CASES = 10  # cases that the interval of the priors counts as
+
+IntervalTable = dict[str, list[float]]  # by form: low and high ln(measured / predicted)
 
 
 def calibrate(
@@ -41,78 +51,114 @@ def calibrate(
     source: str = "",
     facts: Mapping[str, Any] | None = None,
     priors: Mapping[str, Constant] | None = None,
-) -> dict[str, Any]:
-    """Return the table `calibration` of a device file: what `points` of the cases tell of it.
+) -> JsonObject:
+    """Fit the constants of a device to measured cases, and return its table `calibration`.
 
-    It holds the constants that moved from the priors, the cross-validated error of each kind of
-    case (`mape`, and `bias`, the mean of ln(predicted / measured)), and between which logs of
-    measured / predicted 80 % of the kernels of each form lie, by cases that were not fitted;
-    `alone` are the constants of ops by themselves, where they differ; `products` and `steps` are
-    what products, and steps behind a host, take beyond these constants. On a GPU `infer` are the
-    constants, `steps` and intervals of inference beside trainings, which tell nothing of it;
-    trainings of which no case tells (`train`) have the intervals of the priors. `points` of None
-    takes all cases. Steps are of one `stack`, that with most of them: a host takes other times
-    under another one. `facts`, such as versions, join the table; `priors` are those of the device's
-    kind and of that stack if none are given. Raises `InputError` without a case.
+    Keys of the table:
+        constants: those that moved from the priors.
+        errors: cross-validated `mape` and `bias` (the mean of ln(predicted / measured)) of each
+            kind of case.
+        intervals: for each form, between which ln(measured / predicted) 80 % of cases lie that
+            were not fitted.
+        alone: constants of single ops, where they differ; `products` and `steps`: the residual
+            model of matrix products and of steps behind a host.
+        infer: on a GPU with trainings, too, the constants, `steps` and intervals of inference, of
+            which trainings say nothing; without trainings, `train` has the intervals of the priors.
+
+    Args:
+        device: the device; an earlier calibration is ignored.
+        cases: measured cases. Steps of other stacks than the one with most steps are left out,
+            since a host takes other times under each stack.
+        points: number of cases to fit, None for all.
+        source: where the cases come from, for the table.
+        facts: further keys of the table, such as versions.
+        priors: those of the constants, None for those of the device's kind and of the stack.
+
+    Raises:
+        InputError: if there is no case.
     """
     if not cases:
         raise InputError(f"{device.name}: no row to calibrate with")
     if points is not None:
         points = parse_count(points, "points")
-    bare = replace(device, calibration={})
-    steps = Counter(_stack_of(case) for case in cases if not case.alone)
-    (stack, _), *_ = (steps or Counter(map(_stack_of, cases))).most_common(1)
-    kept = [case for case in cases if case.alone or _stack_of(case) == stack]
-    own = [replace(case, device=bare) for case in chosen(kept, points)]
-    known = priors_of(device, stack) if priors is None else priors
-    columns = Columns(own)
-    constants = step_constants(columns, known)
-    alone = left_out(columns, known, constants, families=columns.families)
-    beside, off = learnt(columns, constants, alone)
-    beside |= of_phases(columns, known, off)
-    rest = [i for i, case in enumerate(own) if case.phase not in beside]
-    places = [i for i, case in enumerate(own) if case.alone and device.kind == "gpu"]
-    if places:
-        by_itself, off[places] = single([own[i] for i in places], off[places], known, constants)
-        beside |= by_itself
+    uncalibrated = replace(device, calibration={})
+    stack, has_steps = _commonest_stack(cases)
+    stack_cases = [case for case in cases if case.is_single_op or _stack_of(case) == stack]
+    fitted_cases = [
+        replace(case, device=uncalibrated) for case in choose_cases(stack_cases, points)
+    ]
+    if priors is None:
+        priors = priors_of(device, stack)
+    columns = Columns(fitted_cases)
+    constants = fit_step_constants(columns, priors)
+    residuals = leave_out_residuals(columns, priors, constants, families=columns.families)
+    tables, residuals = learn_residuals(columns, constants, residuals)
+    extra_tables: JsonObject = {**tables, **fit_phases(columns, priors, residuals)}
+    shared_indices = _find_indices(fitted_cases, lambda case: case.phase not in extra_tables)
+    op_indices = _find_indices(fitted_cases, lambda case: case.is_single_op)
+    if op_indices and device.kind == "gpu":
+        op_cases = [fitted_cases[index] for index in op_indices]
+        op_tables, op_residuals = fit_single_ops(op_cases, residuals[op_indices], priors, constants)
+        residuals[op_indices] = op_residuals
+        extra_tables |= op_tables
+    shared_columns = Columns([fitted_cases[index] for index in shared_indices])
     return {
         "date": current_time(),
-        "source": source or f"{len(own)} rows",
-        "points": len(own),
-        **({"stack": stack} if steps else {}),
+        "source": source or f"{len(fitted_cases)} rows",
+        "points": len(fitted_cases),
+        **({"stack": stack} if has_steps else {}),
         **(facts or {}),
-        "constants": moved(constants, known),
-        "errors": errors([case.kind for case in own], off),
-        "intervals": intervals(Columns([own[i] for i in rest]), constants, off[rest]),
-        **beside,
+        "constants": moved_constants(constants, priors),
+        "errors": tabulate_errors([case.kind for case in fitted_cases], residuals),
+        "intervals": fit_intervals(shared_columns, constants, residuals[shared_indices]),
+        **extra_tables,
     }
 
 
-def step_constants(columns: Columns, priors: Mapping[str, Constant]) -> dict[str, float]:
-    """Return the constants of steps, which ops by themselves move where steps confirm them.
+def _find_indices(cases: Sequence[Case], has_property: Callable[[Case], bool]) -> list[int]:
+    """Return the indices of the cases that have a property."""
+    return [index for index, case in enumerate(cases) if has_property(case)]
 
-    Ops on a GPU are short and cold, so they move no step by themselves. Beside steps they do if
-    steps that are left out are then missed by less than under constants that steps alone tell.
+
+def _commonest_stack(cases: Sequence[Case]) -> tuple[str, bool]:
+    """Return the stack of most steps, or of most cases without steps; and whether steps exist."""
+    step_stacks = Counter(_stack_of(case) for case in cases if not case.is_single_op)
+    stacks = step_stacks or Counter(map(_stack_of, cases))
+    ((stack, _),) = stacks.most_common(1)
+    return stack, bool(step_stacks)
+
+
+def fit_step_constants(columns: Columns, priors: Mapping[str, Constant]) -> dict[str, float]:
+    """Return the constants of steps, fitted to steps alone or to steps and single ops.
+
+    Single ops on a GPU are short and cold, so that they say nothing of steps by themselves. They
+    count if steps that are left out have smaller residuals with them than without.
     """
-    steps = [case for case in columns.cases if not case.alone]
+    steps = [case for case in columns.cases if not case.is_single_op]
     if columns.device.kind != "gpu" or len(steps) == len(columns.cases):
-        return fitted([columns], priors)
+        return fit_constants([columns], priors)
     if not steps:
         return constants_of(priors)
-    own = Columns(steps)
-    places = np.array([not case.alone for case in columns.cases])
-    apart, both = fitted([own], priors), fitted([columns], priors)
-    of_both = left_out(columns, priors, both, families=columns.families)[places]
-    of_own = left_out(own, priors, apart, families=own.families)
-    return both if np.abs(of_both).mean() < np.abs(of_own).mean() else apart
+    step_columns = Columns(steps)
+    is_step = np.array([not case.is_single_op for case in columns.cases])
+    by_steps = fit_constants([step_columns], priors)
+    by_all = fit_constants([columns], priors)
+    residuals_by_all = leave_out_residuals(columns, priors, by_all, families=columns.families)
+    residuals_by_steps = leave_out_residuals(
+        step_columns, priors, by_steps, families=step_columns.families
+    )
+    is_better = np.abs(residuals_by_all[is_step]).mean() < np.abs(residuals_by_steps).mean()
+    return by_all if is_better else by_steps
 
 
-def of_phases(columns: Columns, priors: Mapping[str, Constant], off: Floats) -> dict[str, Any]:
-    """Return what holds of one phase on a GPU, and set how far steps of inference are off.
+def fit_phases(
+    columns: Columns, priors: Mapping[str, Constant], residuals: Floats
+) -> dict[str, JsonObject]:
+    """Return the tables of single phases on a GPU; set `residuals` of inference steps in place.
 
     A host takes other times where nothing is trained, and so do kernels that run again in the
-    backward pass: trainings tell nothing of inference, nor how far off it is. Where it alone tells,
-    trainings take its constants, and are as far off as on a device never seen.
+    backward pass: trainings say nothing of inference. If all steps are inference, trainings take
+    its constants, with the intervals of a device that was never measured.
     """
     phases = {case.phase for case in columns.cases} - {""}
     if columns.device.kind != "gpu" or not phases:
@@ -121,72 +167,97 @@ def of_phases(columns: Columns, priors: Mapping[str, Constant], off: Floats) -> 
         return {"train": {"intervals": {}}}
     if phases == {"train"}:
         return {"infer": {"constants": {}, "steps": [], "intervals": {}}}
-    places = [i for i, case in enumerate(columns.cases) if case.phase == "infer"]
-    own = Columns([columns.cases[i] for i in places])
-    found = fitted([own], priors)
-    left = left_out(own, priors, found, families=own.families)
-    told, off[places] = learnt(own, found, left)
-    ends = intervals(own, found, off[places])
-    table = {"constants": moved(found, priors), "steps": told.get("steps", []), "intervals": ends}
-    return {"infer": table}
+    indices = [index for index, case in enumerate(columns.cases) if case.phase == "infer"]
+    infer_columns = Columns([columns.cases[index] for index in indices])
+    constants = fit_constants([infer_columns], priors)
+    left_out = leave_out_residuals(
+        infer_columns, priors, constants, families=infer_columns.families
+    )
+    tables, residuals[indices] = learn_residuals(infer_columns, constants, left_out)
+    infer_table = {
+        "constants": moved_constants(constants, priors),
+        "steps": tables.get("steps", []),
+        "intervals": fit_intervals(infer_columns, constants, residuals[indices]),
+    }
+    return {"infer": infer_table}
 
 
-def single(
-    own: Sequence[Case], off: Floats, priors: Mapping[str, Constant], of_steps: Constants
-) -> tuple[dict[str, Any], Floats]:
-    """Return what ops by themselves say of ops by themselves, and how far they are off left out.
+def fit_single_ops(
+    cases: Sequence[Case],
+    residuals: Floats,
+    priors: Mapping[str, Constant],
+    step_constants: Constants,
+) -> tuple[JsonObject, Floats]:
+    """Fit constants of single ops; return their tables and the residuals of the ops left out.
 
-    That are `alone`, the constants that differ from those `of_steps`, and `products`. What the ops
-    do not tell stays as steps told it. Forms hold more closely for one op than for a network of
-    them: as closely as the median of `off`, by which the ops miss under constants `of_steps`.
+    The tables are `alone`, the constants that differ from those of steps, and `products`.
+    Constants that the ops do not influence stay as steps have them.
+
+    Args:
+        cases: single ops.
+        residuals: their ln(measured / predicted) under the constants of steps. The forms hold more
+            closely for one op than for a network of them: the median of these is the sigma.
+        priors: the priors of the constants.
+        step_constants: the constants of steps.
     """
-    columns = Columns(own)
-    sigma = float(np.clip(np.median(np.abs(off)), CLOSEST, SIGMA))
-    start = {name: one._replace(value=of_steps[name]) for name, one in priors.items()}
-    known = start | {name: priors[name] for name in told_by([columns], priors)}
-    constants = fitted([columns], known, sigma=sigma)
-    off = left_out(columns, known, constants, sigma, columns.families)
-    found, off = learnt(columns, constants, off)
-    return {"alone": moved(constants, start), **found}, off
+    columns = Columns(cases)
+    sigma = float(np.clip(np.median(np.abs(residuals)), MIN_OP_SIGMA, SIGMA))
+    start = {name: prior._replace(value=step_constants[name]) for name, prior in priors.items()}
+    op_priors = start | {name: priors[name] for name in influential_constants([columns], priors)}
+    constants = fit_constants([columns], op_priors, sigma=sigma)
+    left_out = leave_out_residuals(columns, op_priors, constants, sigma, columns.families)
+    tables, left_out = learn_residuals(columns, constants, left_out)
+    return {"alone": moved_constants(constants, start), **tables}, left_out
 
 
-def chosen(cases: Sequence[Case], points: int | None, seed: int = 0) -> list[Case]:
-    """Return `points` of the cases, as many of each kind, of all sizes.
+def choose_cases(cases: Sequence[Case], points: int | None, seed: int = 0) -> list[Case]:
+    """Draw cases of all kinds and sizes, as many of each kind.
 
-    Whole steps are spread evenly over their ranks: a table has many networks of the size that
-    people use, and few that are far larger or smaller miss in ways of their own. Ops are spread
-    over the mean of rank and log of the size. The seed draws a case within each part of the range.
-    All cases where there are no more.
+    Whole steps are spread evenly over their ranks by size: a table has many networks of the size
+    that people use, and few that are far larger or smaller with residuals of their own. Ops are
+    spread over the mean of rank and log of the size.
+
+    Args:
+        cases: the cases to draw from.
+        points: the number of cases, None for all.
+        seed: of the draw of a case within each part of the range.
     """
     if points is None or len(cases) <= points:
         return list(cases)
     draw = random.Random(seed)  # noqa: S311  # a draw of rows keeps no secret
-    kinds = grouped(cases, lambda case: case.kind)
-    left = points
-    found = []
-    for place, kind in enumerate(sorted(kinds, key=lambda one: (len(kinds[one]), one))):
-        share = min(len(kinds[kind]), left // (len(kinds) - place))
-        left -= share
-        sizes = np.array([_size(case) for case in kinds[kind]])
-        even = np.argsort(np.argsort(sizes, kind="stable")) / len(sizes)
-        if kinds[kind][0].alone:
-            even += (sizes - sizes.min()) / max(np.ptp(sizes), LEAST_RANGE)
-        found += [kinds[kind][i] for i in spread(even.tolist(), share, draw)]
-    return found
+    cases_by_kind = grouped(cases, lambda case: case.kind)
+    rarest_first = sorted(cases_by_kind, key=lambda kind: (len(cases_by_kind[kind]), kind))
+    points_left = points
+    choice: list[Case] = []
+    for index, kind in enumerate(rarest_first):
+        kind_cases = cases_by_kind[kind]
+        kind_points = min(len(kind_cases), points_left // (len(rarest_first) - index))
+        points_left -= kind_points
+        sizes = np.array([_log_size(case) for case in kind_cases])
+        positions = np.argsort(np.argsort(sizes, kind="stable")) / len(sizes)
+        if kind_cases[0].is_single_op:
+            positions += (sizes - sizes.min()) / max(np.ptp(sizes), MIN_RANGE)
+        indices = draw_evenly(positions.tolist(), kind_points, draw)
+        choice += [kind_cases[i] for i in indices]
+    return choice
 
 
-def spread(sizes: Sequence[float], points: int, draw: random.Random) -> list[int]:
-    """Return places of cases near to points that lie evenly on sizes, by chance."""
-    left = sorted((size, i) for i, size in enumerate(sizes))
-    low, high = left[0][0], left[-1][0]
-    found = []
-    for i in range(points):
-        at = low + (high - low) * (i + draw.random()) / points
-        place = bisect_left(left, at, key=lambda one: one[0])
-        around = range(max(0, place - 1), min(place + 1, len(left)))
-        near = min(around, key=lambda j: abs(left[j][0] - at))
-        found.append(left.pop(near)[1])
-    return found
+def draw_evenly(positions: Sequence[float], count: int, draw: random.Random) -> list[int]:
+    """Draw indices of positions that lie evenly between the smallest and the largest.
+
+    The range has `count` parts of equal width; the position nearest to a random point of each part
+    is drawn, without replacement.
+    """
+    candidates = sorted((position, index) for index, position in enumerate(positions))
+    low, high = candidates[0][0], candidates[-1][0]
+    indices = []
+    for part in range(count):
+        target = low + (high - low) * (part + draw.random()) / count
+        right = bisect_left(candidates, target, key=lambda candidate: candidate[0])
+        neighbours = range(max(0, right - 1), min(right + 1, len(candidates)))
+        nearest = min(neighbours, key=lambda i: abs(candidates[i][0] - target))
+        indices.append(candidates.pop(nearest)[1])
+    return indices
 
 
 def _stack_of(case: Case) -> str:
@@ -194,61 +265,83 @@ def _stack_of(case: Case) -> str:
     return case.stack or catalog.DEFAULT_STACK
 
 
-def _size(case: Case) -> float:
+def _log_size(case: Case) -> float:
     """Return the log of the bytes and of the arithmetic, at 10 FLOP a byte."""
     return log(1 + sum(kernel.bytes + kernel.flop / 10 for kernel in case.kernels))
 
 
-def moved(constants: Mapping[str, float], priors: Mapping[str, Constant]) -> dict[str, float]:
+def moved_constants(
+    constants: Mapping[str, float], priors: Mapping[str, Constant]
+) -> dict[str, float]:
     """Return the constants that differ from the priors, rounded to four digits.
 
-    One of 0 says that something is not: no row moves it.
+    A prior of 0 switches an effect off: no row moves it.
     """
     return {
         name: float(f"{value:.4g}")
         for name, value in constants.items()
-        if priors[name].value and abs(log(value / priors[name].value)) > MOVED
+        if priors[name].value and abs(log(value / priors[name].value)) > MIN_CHANGE
     }
 
 
-def errors(of: Sequence[str], off: Floats) -> dict[str, dict[str, float]]:
-    """Return number, MAPE and bias of the cases of each kind, and of `all`."""
-    kinds = np.array(of)
-    found = {}
-    for kind in (*sorted(set(kinds)), "all"):
-        some = off if kind == "all" else off[kinds == kind]
-        found[str(kind)] = {
-            "points": len(some),
-            "mape": float(f"{relative_errors(np.exp(some)).mean():.3g}"),
-            "bias": float(f"{-some.mean():.3g}"),
-        }
-    return found
+def tabulate_errors(kinds: Sequence[str], residuals: Floats) -> dict[str, dict[str, float]]:
+    """Return number, MAPE and bias of the cases of each kind, and of `all`.
 
-
-def intervals(columns: Columns, constants: Constants, off: Floats) -> dict[str, list[float]]:
-    """Return lowest and highest ln(measured / predicted) of the middle 80 % by form, and of `all`.
-
-    Split conformal, of how far cases are off as a share of the half width that the priors' own ones
-    give them: of n the floor(0.1 (n + 1))th from either end, so that a new case lies between them
-    as often as is said, a step of many kernels or one. `PRIOR` further shares are as the priors
-    say, so that few cases do not make sure of anything, and as much wider as what few networks told
-    is off itself: sqrt(1 + 1 / n). Forms that no case tells are left out.
+    Args:
+        kinds: the kind of each case.
+        residuals: ln(measured / predicted) of each case.
     """
-    told = {name_of(one, columns.device) for case in columns.cases for one in case.kernels}
-    told |= {"all"} | {"host" for case in columns.cases if case.condition != "repeated"}
-    own = {form: constants.get(f"interval.{form}_own") for form in sorted(told)}
-    own["all"] = constants[f"interval.{known_as('', constants)}_own"]
-    widths = {form: width for form, width in own.items() if width is not None}
-    unit = {f"interval.{form}_low": -width for form, width in widths.items()}
-    unit |= {f"interval.{form}_high": width for form, width in widths.items()}
-    value, low, high = columns.intervals({**constants, **unit})
-    shares = off / np.where(off > 0, np.log(high / value), np.log(value / low))
-    like_priors = ndtri((np.arange(PRIOR) + 0.5) / PRIOR) / ndtri((1 + LEVEL) / 2)
-    like_priors *= (1 + 1 / len(together(columns.families))) ** 0.5
-    some = np.sort(np.concatenate([shares, like_priors]))
-    first = max(1, floor((1 - LEVEL) / 2 * (len(some) + 1)))
-    last = min(len(some), ceil((1 + LEVEL) / 2 * (len(some) + 1)))
+    kind_column = np.array(kinds)
+    table = {}
+    for kind in (*sorted(set(kind_column)), "all"):
+        kind_residuals = residuals if kind == "all" else residuals[kind_column == kind]
+        mape = relative_errors(np.exp(kind_residuals)).mean()
+        table[str(kind)] = {
+            "points": len(kind_residuals),
+            "mape": float(f"{mape:.3g}"),
+            "bias": float(f"{-kind_residuals.mean():.3g}"),
+        }
+    return table
+
+
+def fit_intervals(columns: Columns, constants: Constants, residuals: Floats) -> IntervalTable:
+    """Return the ends of the middle 80 % of ln(measured / predicted), by form, and of `all`.
+
+    Split conformal: residuals are divided by the half width that the priors give each case, so
+    that one quantile serves a step of many kernels and of one. Of n such shares the floor(0.1 (n +
+    1))th from either end is taken. `PRIOR_CASES` further shares are normal quantiles, so that few
+    cases do not make anything certain; they are widened by sqrt(1 + 1 / families), since a mean of
+    few networks is uncertain itself. Forms without a case are left out.
+
+    Args:
+        columns: the cases.
+        constants: constants that were fitted to them.
+        residuals: their ln(measured / predicted) when they are left out.
+    """
+    widths = _prior_half_widths(columns, constants)
+    prior_ends = {f"interval.{form}_low": -width for form, width in widths.items()}
+    prior_ends |= {f"interval.{form}_high": width for form, width in widths.items()}
+    value_s, low_s, high_s = columns.predict_intervals({**constants, **prior_ends})
+    half_widths = np.where(residuals > 0, np.log(high_s / value_s), np.log(value_s / low_s))
+    normal_quantiles = ndtri((np.arange(PRIOR_CASES) + 0.5) / PRIOR_CASES)
+    prior_shares = normal_quantiles / ndtri((1 + LEVEL) / 2)
+    family_count = len(indices_by_family(columns.families))
+    prior_shares *= (1 + 1 / family_count) ** 0.5
+    shares = np.sort(np.concatenate([residuals / half_widths, prior_shares]))
+    low_rank = max(1, floor((1 - LEVEL) / 2 * (len(shares) + 1)))
+    high_rank = min(len(shares), ceil((1 + LEVEL) / 2 * (len(shares) + 1)))
     return {
-        form: [float(f"{some[i - 1] * width:.3g}") for i in (first, last)]
+        form: [float(f"{shares[rank - 1] * width:.3g}") for rank in (low_rank, high_rank)]
         for form, width in widths.items()
     }
+
+
+def _prior_half_widths(columns: Columns, constants: Constants) -> dict[str, float]:
+    """Return the half width of the interval in ln of each form that a case runs, and of `all`."""
+    forms = {name_of(kernel, columns.device) for case in columns.cases for kernel in case.kernels}
+    forms.add("all")
+    if any(case.condition != "repeated" for case in columns.cases):
+        forms.add("host")
+    widths = {form: constants.get(f"interval.{form}_own") for form in sorted(forms)}
+    widths["all"] = constants[f"interval.{known_as('', constants)}_own"]
+    return {form: width for form, width in widths.items() if width is not None}

@@ -1,15 +1,15 @@
-"""How far predictions are from what was measured: cases, methods, and tables of errors."""
+"""Scores of cases: their predictions by a method, and figures of the errors."""
 
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from steptime.calibration.cases import Case
 from steptime.calibration.columns import Columns, first_dtype
-from steptime.calibration.device import calibrate, chosen
+from steptime.calibration.device import calibrate, choose_cases
 from steptime.core.answer import AnswerRow
 from steptime.core.errors import InputError, check_choice
 from steptime.hardware.device import Device
@@ -30,7 +30,14 @@ GROUPS = ("kind", "device", "family", "condition", "regime")
 
 @dataclass(frozen=True)
 class Scored:
-    """A case, the seconds that a method predicts for it, and between which bounds it does."""
+    """A case with its prediction.
+
+    Attributes:
+        case: the measured case.
+        value: the predicted seconds.
+        low: lower end of the interval, in seconds, None without one.
+        high: upper end of the interval, in seconds, None without one.
+    """
 
     case: Case
     value: float
@@ -71,161 +78,231 @@ class ErrorFigures(AnswerRow, frozen=True, kw_only=True):
     width: float | None
 
 
-# what was measured and predicted, between which bounds, and the kind and device of it
-Compared = tuple[float, float, float | None, float | None, tuple[Any, ...]]
+class ComparedValue(NamedTuple):
+    """A measured quantity with its prediction.
+
+    Attributes:
+        measured: the measured value.
+        predicted: the predicted value.
+        low: lower end of its interval, None without one.
+        high: upper end of its interval, None without one.
+        cell: the group that weighs as much as each other group in `balanced`.
+    """
+
+    measured: float
+    predicted: float
+    low: float | None
+    high: float | None
+    cell: tuple[Any, ...]
 
 
 def errors_of(scored: Sequence[Scored]) -> ErrorFigures:
     """Return the errors of some cases: predictions of 1.1 and 0.8 s for 1 s are 15 % off."""
-    return errors([
-        (one.case.seconds, one.value, one.low, one.high, (one.case.device.name, one.case.kind))
-        for one in scored
-    ])  # fmt: skip
+    return summarise_errors([_compare(score) for score in scored])
 
 
-def errors(compared: Sequence[Compared]) -> ErrorFigures:
+def _compare(scored: Scored) -> ComparedValue:
+    """Return a scored case with the cell of its device and kind."""
+    case = scored.case
+    cell = case.device.name, case.kind
+    return ComparedValue(case.seconds, scored.value, scored.low, scored.high, cell)
+
+
+def summarise_errors(values: Sequence[ComparedValue]) -> ErrorFigures:
     """Return the errors of some quantities, `balanced` over their cells."""
-    ratios = np.array([measured / value for measured, value, *_ in compared])
-    wrong = relative_errors(ratios)
-    cells: dict[Any, list[float]] = defaultdict(list)
-    inside, widths = [], []
-    for (measured, value, low, high, cell), far in zip(compared, wrong, strict=True):
-        cells[cell].append(float(far))
-        if low is not None and high is not None:
-            inside.append(low <= measured <= high)
-            widths.append((high - low) / value)
+    ratios = np.array([value.measured / value.predicted for value in values])
+    relative = relative_errors(ratios)
+    errors_by_cell: dict[Any, list[float]] = defaultdict(list)
+    hits, widths = [], []
+    for value, error in zip(values, relative, strict=True):
+        errors_by_cell[value.cell].append(float(error))
+        if value.low is not None and value.high is not None:
+            hits.append(value.low <= value.measured <= value.high)
+            widths.append((value.high - value.low) / value.predicted)
+    cell_means = [np.mean(cell_errors) for cell_errors in errors_by_cell.values()]
     return ErrorFigures(
-        cases=len(compared),
-        mape=float(wrong.mean()),
-        median=float(np.median(wrong)),
-        p90=float(np.quantile(wrong, 0.9)),
-        max=float(wrong.max()),
+        cases=len(values),
+        mape=float(relative.mean()),
+        median=float(np.median(relative)),
+        p90=float(np.quantile(relative, 0.9)),
+        max=float(relative.max()),
         bias=-float(np.log(ratios).mean()),
         factor=float(np.exp(farness(ratios).mean())),
-        balanced=float(np.mean([np.mean(some) for some in cells.values()])),
-        coverage=float(np.mean(inside)) if inside else None,
+        balanced=float(np.mean(cell_means)),
+        coverage=float(np.mean(hits)) if hits else None,
         width=float(np.median(widths)) if widths else None,
     )
 
 
 def score(cases: Sequence[Case], method: Method) -> list[Scored]:
-    """Return what a method predicts.
+    """Return the predictions of a method.
 
-    One that has no peak for a type, or no network for a case, leaves the case out. Raises
-    `InputError` where a price of one's own says no time.
+    A case is left out if the method has no peak for its type or needs its network.
+
+    Raises:
+        InputError: if a price function of the user returns no time.
     """
     if method.name == "calibrated":
-        return _calibrated(cases, method)
-    found = []
+        return _score_calibrated(cases, method)
+    scored = []
     for case in cases:
         try:
-            options = {n: text for n, text in case.options.items() if n in method.options}
-            if own := case.workload:
-                times = StepModel(own, case.device, method=method, options=options).timeline()
-                found.append(Scored(case, times.step_s, times.low_s, times.high_s))
-            else:
-                settings = replace(method.under(options).settings, host="no")
-                whole = total(kernel_times(case, method, settings))
-                found.append(Scored(case, *whole[:3]))
+            prediction = _score_case(case, method)
         except PriceError as error:
             raise InputError(f"{case.place}: {error}") from error
         except InputError:
             continue
-        if not found[-1].value:
+        if not prediction.value:
             raise InputError(f"{case.place}: {method.name}: a time of 0 s")
-    return found
+        scored.append(prediction)
+    return scored
+
+
+def _score_case(case: Case, method: Method) -> Scored:
+    """Predict a case by a method other than `calibrated`."""
+    options = {name: text for name, text in case.options.items() if name in method.options}
+    if case.workload:
+        model = StepModel(case.workload, case.device, method=method, options=options)
+        times = model.timeline()
+        return Scored(case, times.step_s, times.low_s, times.high_s)
+    settings = replace(method.under(options).settings, host="no")
+    step = total(kernel_times(case, method, settings))
+    return Scored(case, step.value, step.low, step.high)
 
 
 def kernel_times(case: Case, method: Method, settings: Settings) -> list[Interval]:
     """Return the seconds of each kernel of a case under settings of a method."""
-    seen = method.sees(case.device, case.kernels[0].dtype, settings)
-    columns = Kernels(case.kernels)
-    return method.prices(columns, seen).at(columns.which).intervals()
+    device = method.sees(case.device, case.kernels[0].dtype, settings)
+    kernels = Kernels(case.kernels)
+    return method.prices(kernels, device).at(kernels.which).intervals()
 
 
-def _calibrated(cases: Sequence[Case], method: Method) -> list[Scored]:
-    """Return what `calibrated` predicts, the cases of a device and of options side by side."""
-    named: dict[str, list[Device]] = defaultdict(list)
+def _score_calibrated(cases: Sequence[Case], method: Method) -> list[Scored]:
+    """Return the predictions of `calibrated`, priced in groups of equal device and options."""
+    devices_by_name: dict[str, list[Device]] = defaultdict(list)
 
-    def place(case: Case) -> tuple[Any, ...]:
-        alike = named[case.device.name]  # a file may carry the name of another device
-        if case.device not in alike:
-            alike.append(case.device)
-        at = case.device.name, case.phase, alike.index(case.device)
-        return *at, *sorted(case.options.items())
+    def group_key(case: Case) -> tuple[Any, ...]:
+        namesakes = devices_by_name[case.device.name]  # a file may carry another device's name
+        if case.device not in namesakes:
+            namesakes.append(case.device)
+        device_index = namesakes.index(case.device)
+        return case.device.name, case.phase, device_index, *sorted(case.options.items())
 
-    found: dict[int, Scored] = {}
-    for own in grouped(cases, place).values():
-        device = own[0].device.in_phase(own[0].phase)
-        settings = replace(method.under(own[0].options).settings, tf32="auto")  # kernels know it
-        seen = method.sees(device, first_dtype(device), settings)
-        there = [replace(one, device=device) for one in own]
-        for case, one in zip(own, scored_at(there, seen.constants), strict=True):
-            found[id(case)] = replace(one, case=case)
-    return [found[id(case)] for case in cases]
+    score_by_id: dict[int, Scored] = {}
+    for group in grouped(cases, group_key).values():
+        device = group[0].device.in_phase(group[0].phase)
+        settings = method.under(group[0].options).settings
+        settings = replace(settings, tf32="auto")  # kernels know it
+        constants = method.sees(device, first_dtype(device), settings).constants
+        phase_cases = [replace(case, device=device) for case in group]
+        for case, scored in zip(group, score_with_constants(phase_cases, constants), strict=True):
+            score_by_id[id(case)] = replace(scored, case=case)
+    return [score_by_id[id(case)] for case in cases]
 
 
-def scored_at(cases: Sequence[Case], constants: Constants) -> list[Scored]:
-    """Return what constants say of the cases of one device, its own ones of ops by themselves.
+def score_with_constants(cases: Sequence[Case], constants: Constants) -> list[Scored]:
+    """Return the predictions for cases of one device: single ops first, then steps.
 
-    Intervals are those of kernels and of steps of one device (`prediction/conformal.py`).
+    Intervals are those of single kernels and of steps of one device (`prediction/conformal.py`).
+
+    Args:
+        cases: the cases.
+        constants: the constants of steps; single ops use those of `alone` in the calibration of
+            the device, too.
     """
-    found: list[Scored] = []
     device = cases[0].device
     table = device.calibration
-    by_itself: Constants = {**table.get("alone", {}), **ends_of(table)}
-    for alone, at in ((True, {**constants, **by_itself}), (False, constants)):
-        if own := [case for case in cases if case.alone is alone]:
-            value_s, low_s, high_s = Columns(own).intervals(at)
-            kind = conformal.KERNELS if alone else conformal.DEVICE_STEPS
-            low_s, high_s = conformal.widen(kind, value_s, low_s, high_s, device)
-            found += map(Scored, own, value_s.tolist(), low_s.tolist(), high_s.tolist())
-    return found
+    op_constants: Constants = {**constants, **table.get("alone", {}), **ends_of(table)}
+    ops = [case for case in cases if case.is_single_op]
+    steps = [case for case in cases if not case.is_single_op]
+    return [
+        *_score_with_interval(ops, op_constants, device, conformal.KERNELS),
+        *_score_with_interval(steps, constants, device, conformal.DEVICE_STEPS),
+    ]
+
+
+def _score_with_interval(
+    cases: Sequence[Case], constants: Constants, device: Device, kind: str
+) -> list[Scored]:
+    """Return predictions whose intervals are widened as measured for a kind of work."""
+    if not cases:
+        return []
+    value_s, low_s, high_s = Columns(cases).predict_intervals(constants)
+    low_s, high_s = conformal.widen(kind, value_s, low_s, high_s, device)
+    return [*map(Scored, cases, value_s.tolist(), low_s.tolist(), high_s.tolist())]
 
 
 def after_calibration(
     cases: Sequence[Case], points: int, draws: int = DRAWS
 ) -> tuple[list[list[Scored]], float]:
-    """Return the scores of the cases that are left when `points` of each device calibrate it.
+    """Calibrate each device with some of its cases and score the others, in several draws.
 
-    The points are drawn anew `draws` times; cases that do not calibrate are scored in each. With
-    them comes the median number of constants that moved. Raises `InputError` where a device has no
-    case to calibrate with, or none is left.
+    Cases that do not calibrate are scored in each draw.
+
+    Args:
+        cases: the cases of all devices.
+        points: cases of each device to calibrate with.
+        draws: number of draws.
+
+    Returns:
+        The scores of each draw, and the median number of constants that moved from the priors.
+
+    Raises:
+        InputError: if a device has no case to calibrate with, or no case is left to score.
     """
-    by_device = grouped(cases, lambda case: case.device.name)
-    every, moved = [], []
+    cases_by_device = grouped(cases, lambda case: case.device.name)
+    scores_of_draws = []
+    moved_counts = []
     for seed in range(draws):
-        left: list[Case] = []
-        for own in by_device.values():
-            points_of = chosen([case for case in own if case.calibrates], points, seed)
-            taken = {(case.kernels, case.condition) for case in points_of}  # rows that repeat, too
-            table = calibrate(own[0].device, points_of, None)
-            moved.append(len(table["constants"].keys() | table.get("alone", {}).keys()))
-            device = replace(own[0].device, calibration=table)
-            rest = [case for case in own if (case.kernels, case.condition) not in taken]
-            left += [replace(case, device=device) for case in rest]
-        if not left:
+        test_cases: list[Case] = []
+        for device_cases in cases_by_device.values():
+            calibrating = [case for case in device_cases if case.calibrates]
+            points_of_device = choose_cases(calibrating, points, seed)
+            table = calibrate(device_cases[0].device, points_of_device, None)
+            moved_counts.append(len(table["constants"].keys() | table.get("alone", {}).keys()))
+            device = replace(device_cases[0].device, calibration=table)
+            unused = _without_repeats_of(device_cases, points_of_device)
+            test_cases += [replace(case, device=device) for case in unused]
+        if not test_cases:
             raise InputError(f"no case is left to check beside {points} points of each device")
-        every.append(score(left, cost_model("calibrated")))
-    return every, float(np.median(moved))
+        scores_of_draws.append(score(test_cases, cost_model("calibrated")))
+    return scores_of_draws, float(np.median(moved_counts))
+
+
+def _without_repeats_of(cases: Sequence[Case], points: Sequence[Case]) -> list[Case]:
+    """Return the cases that are neither among the points nor repeats of one."""
+    point_keys = {(case.kernels, case.condition) for case in points}
+    return [case for case in cases if (case.kernels, case.condition) not in point_keys]
 
 
 def by_group(scored: Sequence[Scored], by: Sequence[str]) -> dict[tuple[str, ...], list[Scored]]:
-    """Return the cases by what `by` names: kind, device, family, condition or regime."""
+    """Return the cases by their values of the columns `by`, in the order of these values.
+
+    Args:
+        scored: the cases.
+        by: columns of `GROUPS`.
+
+    Raises:
+        InputError: for an unknown column.
+    """
     for name in by:
         check_choice("group", name, GROUPS, "--by")
-    found = grouped(scored, lambda one: tuple(_group(one, name) for name in by))
-    return dict(sorted(found.items()))
+    groups = grouped(scored, lambda score: tuple(_group_value(score.case, name) for name in by))
+    return dict(sorted(groups.items()))
 
 
-def _group(one: Scored, name: str) -> str:
-    known = {"device": one.case.device.name, "regime": regime(one.case)}
-    return known[name] if name in known else str(getattr(one.case, name))
+def _group_value(case: Case, name: str) -> str:
+    """Return a case's value of a column of `GROUPS`."""
+    if name == "device":
+        return case.device.name
+    if name == "regime":
+        return regime(case)
+    return str(getattr(case, name))
 
 
 REGIMES = ((1e-4, "below 0.1 ms"), (1e-2, "0.1 to 10 ms"), (float("inf"), "above 10 ms"))
 
 
 def regime(case: Case) -> str:
-    """Return how long a case took, in words."""
-    return next(words for most, words in REGIMES if case.seconds < most)
+    """Return the range of the measured time in words: "0.1 to 10 ms"."""
+    return next(words for limit_s, words in REGIMES if case.seconds < limit_s)

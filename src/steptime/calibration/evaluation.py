@@ -1,9 +1,8 @@
-"""An evaluation: methods side by side on the same cases, groups of them, and the worst ones."""
+"""The evaluation of a method: its errors, those of other methods, and the worst cases."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from msgspec.structs import asdict
@@ -21,15 +20,17 @@ from steptime.calibration.evaluate import (
 )
 from steptime.core import units
 from steptime.core.errors import InputError
+from steptime.core.json_types import JsonObject
 from steptime.core.table import Column, Table
 from steptime.prediction import METHODS, cost_model
+from steptime.prediction.kernel import Kernel
 from steptime.prediction.method import Method, Price, priced_by
 from steptime.records.ratios import farness
 
-BESIDE = ("calibrated", "analytic", "roofline", "paleo")  # methods that stand beside the one asked
+COMPARED_METHODS = ("calibrated", "analytic", "roofline", "paleo")  # shown beside any method
 WORST = 5
-PARTS = 4  # ops of a case that are shown
-CAUSES = 20  # of rows that cannot be asked, that are shown
+MAX_OPS = 4  # ops of a case that are shown
+MAX_CAUSES = 20  # causes of refusals that are shown
 ERROR_COLUMNS = (
     Column("mape", "MAPE"),
     Column("median"),
@@ -39,7 +40,7 @@ ERROR_COLUMNS = (
     Column("bias"),
 )
 """The columns of all tables of errors, of single cases and of whole trainings."""
-HEADS = (
+METHOD_COLUMNS = (
     Column("method"),
     Column("cases"),
     *ERROR_COLUMNS,
@@ -50,8 +51,8 @@ HEADS = (
     Column("constants", is_spare=True),
     Column("points", is_spare=True),
 )
-LEFT_OUT = (Column("cause"), Column("rows"), Column("example"))
-OF_CASE = (
+REFUSAL_COLUMNS = (Column("cause"), Column("rows"), Column("example"))
+CASE_COLUMNS = (
     Column("place"),
     Column("kind"),
     Column("device"),
@@ -60,63 +61,72 @@ OF_CASE = (
     Column("ratio", "p / m", form=".2f"),
     Column("ops", "slowest ops"),
 )
+SHARE_COLUMNS = ("mape", "median", "p90", "max", "balanced", "coverage", "width")
+NUMBER_FORMATS = {"bias": "+.2f", "factor": ".2f", "constants": "g"}
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What an evaluation found: a row a method over all cases, rows of groups, the worst cases.
+    """The errors of a method on measured cases.
 
-    `scored` are the cases with what the method that was asked for predicts, `compared_cases` how
-    many of them all methods predict: on these methods stand side by side. `unasked` are the rows
-    that no prediction could be asked for, by cause, with the place of one of them.
+    Attributes:
+        method: the method's name.
+        by: the columns that group the cases.
+        rows: errors of each method over all cases.
+        groups: errors of each group.
+        worst: the cases with the largest errors.
+        scored: all cases with their predictions.
+        compared_cases: number of cases that all methods predict; on these they are compared.
+        unasked: the rows that cannot be predicted, by cause, each with an example's place.
     """
 
     method: str
     by: tuple[str, ...]
-    rows: tuple[Mapping[str, Any], ...]
-    groups: tuple[Mapping[str, Any], ...] = field(repr=False)
-    worst: tuple[Mapping[str, Any], ...] = field(repr=False)
+    rows: tuple[JsonObject, ...]
+    groups: tuple[JsonObject, ...] = field(repr=False)
+    worst: tuple[JsonObject, ...] = field(repr=False)
     scored: tuple[Scored, ...] = field(repr=False)
     compared_cases: int
-    unasked: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
+    unasked: tuple[JsonObject, ...] = field(default=(), repr=False)
 
     def tables(self, has_worst: bool = True) -> list[Table]:
-        """Return the tables for people: methods, groups, the worst cases op by op."""
-        worst = [{**row, "ops": "; ".join(map(_said, row["ops"]))} for row in self.worst]
-        hidden_count = len(self.unasked) - CAUSES
-        unasked_title = "Rows that cannot be asked" + (
-            f"; {hidden_count:,} more causes" if hidden_count > 0 else ""
-        )
-        contents = (
-            (HEADS, [*map(shown, self.rows)], "Errors of predictions"),
-            (
-                (*map(Column, self.by), *HEADS),
-                [*map(shown, self.groups)],
-                f"By {', '.join(self.by)}",
-            ),
-            (LEFT_OUT, self.unasked[:CAUSES], unasked_title),
-        )
-        tables = [Table(heads, rows, title) for heads, rows, title in contents]
-        title = f"The cases with the largest errors of {self.method}"
+        """Return the tables for people: methods, groups, refusals, and the worst cases."""
+        method_rows = [format_errors(row) for row in self.rows]
+        group_rows = [format_errors(row) for row in self.groups]
+        group_columns = (*map(Column, self.by), *METHOD_COLUMNS)
+        tables = [
+            Table(METHOD_COLUMNS, method_rows, "Errors of predictions"),
+            Table(group_columns, group_rows, f"By {', '.join(self.by)}"),
+            Table(REFUSAL_COLUMNS, self.unasked[:MAX_CAUSES], self._refusal_title()),
+        ]
         if has_worst:
-            tables.append(Table(OF_CASE, worst, title))
+            worst = [{**row, "ops": "; ".join(map(_describe_op, row["ops"]))} for row in self.worst]
+            title = f"The cases with the largest errors of {self.method}"
+            tables.append(Table(CASE_COLUMNS, worst, title))
         return [table for table in tables if table.rows]
 
+    def _refusal_title(self) -> str:
+        """Return the title of the table of refusals: "...; 3 more causes"."""
+        hidden_count = len(self.unasked) - MAX_CAUSES
+        hidden_text = f"; {hidden_count:,} more causes" if hidden_count > 0 else ""
+        return f"Rows that cannot be asked{hidden_text}"
 
-def case_row(one: Scored) -> dict[str, Any]:
-    """Return a case that was scored as a row."""
+
+def case_row(scored: Scored) -> JsonObject:
+    """Return a case with its prediction as a row."""
+    case = scored.case
     return {
-        "place": one.case.place,
-        "kind": one.case.kind,
-        "device": one.case.device.name,
-        "family": one.case.family,
-        "condition": one.case.condition,
-        "regime": regime(one.case),
-        "measured_s": one.case.seconds,
-        "predicted_s": one.value,
-        "low_s": one.low,
-        "high_s": one.high,
-        "ratio": one.ratio,
+        "place": case.place,
+        "kind": case.kind,
+        "device": case.device.name,
+        "family": case.family,
+        "condition": case.condition,
+        "regime": regime(case),
+        "measured_s": case.seconds,
+        "predicted_s": scored.value,
+        "low_s": scored.low,
+        "high_s": scored.high,
+        "ratio": scored.ratio,
     }
 
 
@@ -128,149 +138,221 @@ def evaluate(
     by: Sequence[str] = (),
     draws: int = DRAWS,
     worst: int = WORST,
-    unasked: Sequence[tuple[str, str]] = (),
+    refusals: Sequence[tuple[str, str]] = (),
 ) -> Evaluation:
-    """Return how far a method is off on cases, beside other methods and published rivals.
+    """Evaluate a method on cases, beside other methods and published predictions.
 
-    `method` is a method of the house, or a price of one's own, called `name`. With `points` each
-    device is calibrated with so many of its cases, in `draws` draws, and scored on the others.
-    `unasked` are rows that are no cases. Raises `InputError` where there is no case.
+    Args:
+        cases: the measured cases.
+        method: a method of this package, or a price function of the user.
+        name: the method's name in tables.
+        points: if set, each device is also calibrated with so many of its cases, and scored on the
+            others.
+        by: columns that group the cases.
+        draws: number of draws of these points.
+        worst: number of the worst cases to show.
+        refusals: rows that are no cases: place and cause.
+
+    Raises:
+        InputError: if there is no case, or the method predicts none.
     """
-    if not cases and unasked:
-        place, cause = unasked[0]
-        raise InputError(f"none of {len(unasked):,} rows can be asked; {place}: {cause}")
+    if not cases and refusals:
+        place, cause = refusals[0]
+        raise InputError(f"none of {len(refusals):,} rows can be asked; {place}: {cause}")
     if not cases:
         raise InputError("no case to evaluate: no row fits the mapping")
-    by_group([], by)
-    method = method if isinstance(method, Method) else priced_by(name, method)
-    own = score(cases, method)
-    if not own:
+    by_group([], by)  # refuses unknown columns before anything is scored
+    if not isinstance(method, Method):
+        method = priced_by(name, method)
+    scored = score(cases, method)
+    if not scored:
         raise InputError(f"{name} predicts none of the {len(cases)} cases")
-    rows = [_row(name, own, _constants(method, cases))]
+    rows = [_error_row(name, scored, _count_constants(method, cases))]
     groups = [
-        {**dict(zip(by, key, strict=True)), **_row(name, some)}
-        for key, some in (by_group(own, by) if by else {}).items()
+        {**dict(zip(by, key, strict=True)), **_error_row(name, group)}
+        for key, group in (by_group(scored, by) if by else {}).items()
     ]
     if points is not None:
-        drawn, constants = after_calibration(cases, points, draws)
-        label = f"calibrated with {points}"
-        told = {"constants": constants, "points": points}
-        rows.append(_of_draws(label, drawn) | told)
-        parts = [by_group(one, by) for one in drawn] if by else []
-        for key in sorted({key for part in parts for key in part}):
-            some = [part[key] for part in parts if key in part]
-            groups.append(dict(zip(by, key, strict=True)) | _of_draws(label, some) | told)
-        groups.sort(key=lambda row: [str(row[one]) for one in by])
-    others = {one: score(cases, cost_model(one)) for one in BESIDE if one != name}
-    others = {one: made for one, made in others.items() if made}
-    every = [{id(one.case) for one in some} for some in (own, *others.values())]
-    of_all = set.intersection(*every)
-    if 0 < len(of_all) < len(own):
-        shared = [one for one in own if id(one.case) in of_all]
-        rows.append(_row(f"{name}, the cases of all", shared, _constants(method, cases)))
-    for other, made in others.items():
-        if shared := [one for one in made if id(one.case) in of_all]:
-            rows.append(_row(other, shared, _constants(cost_model(other), cases)))
-    rows += _rivals(cases, name, own)
-    far = sorted(own, key=lambda one: -farness(one.ratio))[:worst]
+        calibrated_row, calibrated_groups = _calibrated_rows(cases, points, by, draws)
+        rows.append(calibrated_row)
+        groups += calibrated_groups
+        groups.sort(key=lambda row: [str(row[column]) for column in by])
+    comparison, compared_cases = _comparison_rows(cases, name, method, scored)
+    rows += comparison
+    rows += _rival_rows(cases, name, scored)
+    worst_cases = sorted(scored, key=lambda score: -farness(score.ratio))[:worst]
     return Evaluation(
-        name,
-        tuple(by),
-        tuple(rows),
-        tuple(groups),
-        tuple({**case_row(one), "ops": _ops(one, method)} for one in far),
-        tuple(own),
-        len(of_all),
-        tuple(_by_cause(unasked)),
+        method=name,
+        by=tuple(by),
+        rows=tuple(rows),
+        groups=tuple(groups),
+        worst=tuple(
+            {**case_row(worst_case), "ops": _slowest_ops(worst_case, method)}
+            for worst_case in worst_cases
+        ),
+        scored=tuple(scored),
+        compared_cases=compared_cases,
+        unasked=tuple(_rows_by_cause(refusals)),
     )
 
 
-def _by_cause(unasked: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
-    """Return a row for each cause, the commonest first."""
-    causes = Counter(cause for _, cause in unasked)
-    first = {cause: place for place, cause in reversed(unasked)}
+def _calibrated_rows(
+    cases: Sequence[Case], points: int, by: Sequence[str], draws: int
+) -> tuple[JsonObject, list[JsonObject]]:
+    """Return the errors of devices calibrated with some of their cases, in all and by group."""
+    scores_of_draws, constant_count = after_calibration(cases, points, draws)
+    label = f"calibrated with {points}"
+    settings = {"constants": constant_count, "points": points}
+    row = _mean_row(label, scores_of_draws) | settings
+    if not by:
+        return row, []
+    draws_by_group = [by_group(scores, by) for scores in scores_of_draws]
+    groups = []
+    for key in sorted({key for draw in draws_by_group for key in draw}):
+        scores_of_group = [draw[key] for draw in draws_by_group if key in draw]
+        group_row = _mean_row(label, scores_of_group) | settings
+        groups.append(dict(zip(by, key, strict=True)) | group_row)
+    return row, groups
+
+
+def _comparison_rows(
+    cases: Sequence[Case], name: str, method: Method, scored: Sequence[Scored]
+) -> tuple[list[JsonObject], int]:
+    """Return the errors of other methods on the cases that all of them predict, and their number.
+
+    If these are not all cases of the method, its own errors on them come first.
+    """
+    scores_by_method = {
+        other_name: score(cases, cost_model(other_name))
+        for other_name in COMPARED_METHODS
+        if other_name != name
+    }
+    scores_by_method = {key: scores for key, scores in scores_by_method.items() if scores}
+    case_ids = [
+        {id(score.case) for score in scores} for scores in (scored, *scores_by_method.values())
+    ]
+    shared_ids = set.intersection(*case_ids)
+    rows = []
+    if 0 < len(shared_ids) < len(scored):
+        shared = [score for score in scored if id(score.case) in shared_ids]
+        constant_count = _count_constants(method, cases)
+        rows.append(_error_row(f"{name}, the cases of all", shared, constant_count))
+    for other_name, scores in scores_by_method.items():
+        shared = [score for score in scores if id(score.case) in shared_ids]
+        if shared:
+            constant_count = _count_constants(cost_model(other_name), cases)
+            rows.append(_error_row(other_name, shared, constant_count))
+    return rows, len(shared_ids)
+
+
+def _rows_by_cause(refusals: Sequence[tuple[str, str]]) -> list[JsonObject]:
+    """Return a row for each cause of refusals, the most frequent first."""
+    counts = Counter(cause for _, cause in refusals)
+    first_places = {cause: place for place, cause in reversed(refusals)}
     return [
-        {"cause": cause, "rows": number, "example": first[cause]}
-        for cause, number in causes.most_common()
+        {"cause": cause, "rows": count, "example": first_places[cause]}
+        for cause, count in counts.most_common()
     ]
 
 
-def _row(label: str, scored: Sequence[Scored], constants: float | None = None) -> dict[str, Any]:
-    rest = {"spread": None, "constants": constants, "points": 0}
-    return {"method": label, **asdict(errors_of(scored)), **rest}
+def _error_row(
+    label: str, scored: Sequence[Scored], constant_count: float | None = None
+) -> JsonObject:
+    """Return the errors of some cases as a row."""
+    settings = {"spread": None, "constants": constant_count, "points": 0}
+    return {"method": label, **asdict(errors_of(scored)), **settings}
 
 
-def _of_draws(label: str, draws: Sequence[Sequence[Scored]]) -> dict[str, Any]:
-    """Return the mean of the errors of draws, and the least and largest MAPE among them."""
-    each = [asdict(errors_of(one)) for one in draws]
-    columns_ = {name: [one[name] for one in each] for name in each[0]}
-    mean = {k: None if None in some else float(np.mean(some)) for k, some in columns_.items()}
-    every = columns_["mape"]
-    told = {"cases": round(mean["cases"] or 0), "spread": [min(every), max(every)]}
-    return {"method": label, **mean, **told}
+def _mean_row(label: str, scores_of_draws: Sequence[Sequence[Scored]]) -> JsonObject:
+    """Return the mean errors of draws as a row, with the smallest and largest MAPE as `spread`.
+
+    A figure that is unknown (None) in one draw is unknown in the mean.
+    """
+    draws = [asdict(errors_of(scores)) for scores in scores_of_draws]
+    row: JsonObject = {"method": label}
+    for name in draws[0]:
+        figures = [draw[name] for draw in draws]
+        row[name] = None if None in figures else float(np.mean(figures))
+    mapes = [draw["mape"] for draw in draws]
+    return row | {"cases": round(row["cases"] or 0), "spread": [min(mapes), max(mapes)]}
 
 
-def _constants(method: Method, cases: Sequence[Case]) -> int | None:
-    """Return how many constants a method has, None where that is not known."""
+def _count_constants(method: Method, cases: Sequence[Case]) -> int | None:
+    """Return the number of constants of a method, None for a price function of the user."""
     if method.name != "calibrated":
         return 0 if method.name in METHODS else None
     return len({name for case in cases for name in priors_of(case.device)})
 
 
-def _rivals(cases: Sequence[Case], name: str, own: Sequence[Scored]) -> list[dict[str, Any]]:
-    """Return the rows of published rivals, each with the method's own on the same cases."""
-    found = []
+def _rival_rows(cases: Sequence[Case], name: str, scored: Sequence[Scored]) -> list[JsonObject]:
+    """Return the errors of published predictions, each with the method's on the same cases."""
+    rows = []
     for rival in {rival: None for case in cases for rival in case.rivals}:
-        of_it = [case for case in cases if rival in case.rivals]
-        scored = [Scored(case, case.rivals[rival], None, None) for case in of_it]
-        found.append(_row(f"{rival} (published)", scored))
-        beside = [one for one in own if rival in one.case.rivals]
-        if beside and len(beside) < len(own):
-            found.append(_row(f"{name}, the cases of {rival}", beside))
-    return found
+        rival_cases = [case for case in cases if rival in case.rivals]
+        rival_scores = [Scored(case, case.rivals[rival], None, None) for case in rival_cases]
+        rows.append(_error_row(f"{rival} (published)", rival_scores))
+        shared = [score for score in scored if rival in score.case.rivals]
+        if shared and len(shared) < len(scored):
+            rows.append(_error_row(f"{name}, the cases of {rival}", shared))
+    return rows
 
 
-def _ops(one: Scored, method: Method) -> list[dict[str, Any]]:
-    """Return the slowest ops of a case: kind, how often, seconds in all, and what bounds them."""
-    times = kernel_times(one.case, method, method.settings)
-    totals: dict[Any, dict[str, Any]] = {}
-    for kernel, found in zip(one.case.kernels, times, strict=True):
-        key = kernel.kind, kernel.pass_, kernel.products or (int(kernel.bytes),)
-        sizes = [list(size) if isinstance(size, tuple) else size for size in key[2]]
-        entry = totals.setdefault(key, {"kind": key[0], "pass": key[1], "sizes": sizes})
-        parts = {
-            "count": 1,
-            "step_s": found.value,
-            "compute_s": found.compute_s,
-            "memory_s": found.memory_s,
-        }
-        entry |= {name: entry.get(name, 0) + part for name, part in parts.items()}
-    return sorted(totals.values(), key=lambda op: -op["step_s"])[:PARTS]
+def _slowest_ops(scored: Scored, method: Method) -> list[JsonObject]:
+    """Return the slowest ops of a case: kind, pass, sizes, count, and seconds in all."""
+    times = kernel_times(scored.case, method, method.settings)
+    ops: dict[object, JsonObject] = {}
+    for kernel, interval in zip(scored.case.kernels, times, strict=True):
+        sizes = _sizes_of(kernel)
+        op = ops.setdefault(
+            (kernel.kind, kernel.pass_, sizes),
+            {
+                "kind": kernel.kind,
+                "pass": kernel.pass_,
+                "sizes": [list(size) if isinstance(size, tuple) else size for size in sizes],
+                "count": 0,
+                "step_s": 0.0,
+                "compute_s": 0.0,
+                "memory_s": 0.0,
+            },
+        )
+        op["count"] += 1
+        op["step_s"] += interval.value
+        op["compute_s"] += interval.compute_s
+        op["memory_s"] += interval.memory_s
+    return sorted(ops.values(), key=lambda op: -op["step_s"])[:MAX_OPS]
 
 
-def _said(op: Mapping[str, Any]) -> str:
-    often = f"{op['count']} x " if op["count"] > 1 else ""
-    first = op["sizes"][0]
-    size = "x".join(map(str, first)) if isinstance(first, list) else f"{first:,} bytes"
-    most_s, limit = max((op["compute_s"], "arithmetic"), (op["memory_s"], "memory"))
-    limit = limit if op["step_s"] - most_s < op["step_s"] / 2 else "launch"
-    return f"{often}{op['kind']} {size}: {units.seconds(op['step_s'])}, {limit}"
+def _sizes_of(kernel: Kernel) -> tuple[tuple[int, ...] | int, ...]:
+    """Return the sizes of a kernel's products, or its bytes if it has none."""
+    return tuple(kernel.products) or (int(kernel.bytes),)
 
 
-def percent(value: float | None) -> str | None:
-    """Return a share as people read it: `5.1 %`; None for one that is not known."""
-    return None if value is None else units.percent(value)
+def _describe_op(op: JsonObject) -> str:
+    """Describe an op of a case: "12 x linear 1x64x1024x1024: 1.2 ms, arithmetic"."""
+    count = f"{op['count']} x " if op["count"] > 1 else ""
+    first_size = op["sizes"][0]
+    is_product = isinstance(first_size, list)
+    size = "x".join(map(str, first_size)) if is_product else f"{first_size:,} bytes"
+    bound_s, bound = max((op["compute_s"], "arithmetic"), (op["memory_s"], "memory"))
+    is_launch_bound = op["step_s"] - bound_s >= op["step_s"] / 2
+    limit = "launch" if is_launch_bound else bound
+    return f"{count}{op['kind']} {size}: {units.seconds(op['step_s'])}, {limit}"
 
 
-def shown(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row with shares in percent, as people read them."""
-    low_high = row["spread"]
-    shares = ("mape", "median", "p90", "max", "balanced", "coverage", "width")
-    forms = {"bias": "+.2f", "factor": ".2f", "constants": "g"}
-    return {
-        **row,
-        **{name: percent(row[name]) for name in shares},
-        **{n: None if row[n] is None else format(row[n], form) for n, form in forms.items()},
-        "spread": low_high and f"{percent(low_high[0])} .. {percent(low_high[1])}",
-        "points": row["points"] or None,
+def format_percent(share: float | None) -> str | None:
+    """Format a share: "5.1 %"; None for an unknown one."""
+    return None if share is None else units.percent(share)
+
+
+def format_errors(row: JsonObject) -> JsonObject:
+    """Return a row of errors with texts in place of numbers: "5.1 %", "+0.02"."""
+    shares = {name: format_percent(row[name]) for name in SHARE_COLUMNS}
+    numbers = {
+        name: None if row[name] is None else format(row[name], number_format)
+        for name, number_format in NUMBER_FORMATS.items()
     }
+    spread = row["spread"]
+    if spread:
+        low, high = spread
+        spread = f"{format_percent(low)} .. {format_percent(high)}"
+    return {**row, **shares, **numbers, "spread": spread, "points": row["points"] or None}

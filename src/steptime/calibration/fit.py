@@ -1,7 +1,7 @@
 """The most probable constants, given rows that were measured and how far constants vary.
 
-Least is the sum of the squares of ln(measured / predicted) / `SIGMA`, as far as a row is not far
-off (soft L1: outliers pull little), and of ln(constant / prior) / spread.
+The fit minimises the sum of the squares of ln(measured / predicted) / `SIGMA`, with the soft L1
+loss so that outliers pull little, and of ln(constant / prior) / spread.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -14,122 +14,145 @@ from steptime.hardware.constants import Constant
 from steptime.prediction.kernels import Floats
 from steptime.records.row import grouped
 
-SIGMA = 0.2  # of the log of one row: what the forms leave unexplained
-NEAR = 1e-4  # a fit ends when a round changes no more than this share
-STEP = 1e-3  # of a constant, in spreads, by which slopes are found
+SIGMA = 0.2  # standard deviation of ln(measured / predicted) of a row that the forms leave open
+TOLERANCE = 1e-4  # a fit ends when a round changes constants and loss by a smaller share
+STEP = 1e-3  # of a constant, in spreads: the finite difference of its slope
 
 
 class FittedRows(Protocol):
-    """Cases: the seconds that they took, and those that are predicted under constants."""
+    """Measured rows whose time can be predicted under any constants."""
 
     @property
     def seconds(self) -> Floats:
-        """Seconds that each took."""
+        """The measured seconds of each row."""
 
-    def predicted(self, constants: Mapping[str, float], /) -> Floats:
-        """Return the seconds of each."""
+    def predict_s(self, constants: Mapping[str, float], /) -> Floats:
+        """Return the predicted seconds of each row."""
 
 
 def constants_of(priors: Mapping[str, Constant]) -> dict[str, float]:
     """Return the values of priors."""
-    return {name: one.value for name, one in priors.items()}
+    return {name: prior.value for name, prior in priors.items()}
 
 
-def logs(columns: FittedRows, constants: Mapping[str, float]) -> Floats:
-    """Return ln(measured / predicted) of each case."""
-    found: Floats = np.log(columns.seconds / columns.predicted(constants))
-    return found
+def log_residuals(rows: FittedRows, constants: Mapping[str, float]) -> Floats:
+    """Return ln(measured / predicted) of each row."""
+    residuals: Floats = np.log(rows.seconds / rows.predict_s(constants))
+    return residuals
 
 
-def slopes(
-    columns: FittedRows,
+def log_slopes(
+    rows: FittedRows,
     priors: Mapping[str, Constant],
     constants: Mapping[str, float],
     names: Sequence[str],
 ) -> Floats:
-    """Return by how much ln(predicted) of each case changes with each constant [cases, names].
+    """Return the derivatives of ln(predicted) by the logs of constants, as [rows, names].
 
-    The unit of a constant is its spread: 1 is a constant that is larger by exp(spread).
+    The unit of a constant is its spread: a slope of 1 means that ln(predicted) grows by `spread`
+    if the constant grows by the factor exp(spread).
     """
-    base = logs(columns, constants)
-    found: Floats = np.empty((len(base), len(names)))
-    for i, name in enumerate(names):
-        moved = dict(constants) | {name: constants[name] * np.exp(STEP * priors[name].spread)}
-        found[:, i] = (base - logs(columns, moved)) / STEP
-    return found
+    residuals = log_residuals(rows, constants)
+    slopes: Floats = np.empty((len(residuals), len(names)))
+    for column, name in enumerate(names):
+        increased = constants[name] * np.exp(STEP * priors[name].spread)
+        increased_residuals = log_residuals(rows, {**constants, name: increased})
+        slopes[:, column] = (residuals - increased_residuals) / STEP
+    return slopes
 
 
-def told_by(sets: Sequence[FittedRows], priors: Mapping[str, Constant]) -> list[str]:
-    """Return the names of the constants that may vary and that change what is predicted."""
-    names = [name for name, one in priors.items() if one.spread > 0]
+def influential_constants(
+    row_sets: Sequence[FittedRows], priors: Mapping[str, Constant]
+) -> list[str]:
+    """Return the names of the constants that may vary and that change a prediction."""
+    names = [name for name, prior in priors.items() if prior.spread > 0]
     start = constants_of(priors)
-    felt = [np.abs(slopes(one, priors, start, names)).max(axis=0) for one in sets]
-    return [name for i, name in enumerate(names) if max(one[i] for one in felt) > 0]
+    steepest = [np.abs(log_slopes(rows, priors, start, names)).max(axis=0) for rows in row_sets]
+    return [
+        name for column, name in enumerate(names) if max(slopes[column] for slopes in steepest) > 0
+    ]
 
 
-def fitted(
-    sets: Sequence[FittedRows],
+def fit_constants(
+    row_sets: Sequence[FittedRows],
     priors: Mapping[str, Constant],
     free: Collection[str] | None = None,
     sigma: float = SIGMA,
 ) -> dict[str, float]:
-    """Return all constants, those in `free` fitted to the cases of one device or of several.
+    """Return all constants, those in `free` fitted to the rows of one device or of several.
 
-    `free` are the names that may move, by default those whose prior has a spread and that the cases
-    tell; `sigma` is of the log of a row.
+    Args:
+        row_sets: the measured rows of each device.
+        priors: the prior of each constant.
+        free: names of the constants to fit, None for all that change a prediction; a constant
+            whose prior has no spread is never fitted.
+        sigma: standard deviation of ln(measured / predicted) of a row.
     """
     start = constants_of(priors)
-    allowed = told_by(sets, priors) if free is None else free
-    names = [name for name in allowed if priors[name].spread > 0]
-    scale = np.array([priors[name].spread for name in names])
+    candidates = influential_constants(row_sets, priors) if free is None else free
+    names = [name for name in candidates if priors[name].spread > 0]
+    spreads = np.array([priors[name].spread for name in names])
 
-    def at(steps: Floats) -> dict[str, float]:
-        moved = np.exp(steps * scale)
-        return start | {name: start[name] * m for name, m in zip(names, moved, strict=True)}
+    def move_constants(steps: Floats) -> dict[str, float]:
+        factors = dict(zip(names, np.exp(steps * spreads), strict=True))
+        return start | {name: start[name] * factor for name, factor in factors.items()}
 
-    def residuals(steps: Floats) -> Floats:
-        constants = at(steps)
-        off = np.concatenate([logs(columns, constants) / sigma for columns in sets])
-        rows = np.sign(off) * np.sqrt(2 * (np.sqrt(1 + off**2) - 1))  # soft L1
-        found: Floats = np.concatenate([rows, steps])
-        return found
+    def compute_residuals(steps: Floats) -> Floats:
+        constants = move_constants(steps)
+        scaled = np.concatenate([log_residuals(rows, constants) / sigma for rows in row_sets])
+        soft_l1 = np.sign(scaled) * np.sqrt(2 * (np.sqrt(1 + scaled**2) - 1))
+        residuals: Floats = np.concatenate([soft_l1, steps])
+        return residuals
 
     if not names:
         return start
-    near = {"ftol": NEAR, "xtol": NEAR, "diff_step": STEP}
-    return at(least_squares(residuals, np.zeros(len(names)), **near).x)
+    solution = least_squares(
+        compute_residuals, np.zeros(len(names)), ftol=TOLERANCE, xtol=TOLERANCE, diff_step=STEP
+    )
+    return move_constants(solution.x)
 
 
-def left_out(
-    columns: FittedRows,
+def leave_out_residuals(
+    rows: FittedRows,
     priors: Mapping[str, Constant],
     constants: Mapping[str, float],
     sigma: float = SIGMA,
     families: Sequence[str] = (),
 ) -> Floats:
-    """Return ln(measured / predicted) of each case as if its family had not been fitted.
+    """Return ln(measured / predicted) of each row as if its family had not been fitted.
 
-    `constants` are those fitted to all of `columns`. A case of which the fit takes up the share h
-    is 1 / (1 - h) times as far off when it is left out: exact where predictions are linear in the
-    logs of the constants (the hat matrix of ridge regression, weighted as soft L1 weights). Cases
-    of one of the `families` are left out together; those of none, "", one by one. None is farther
-    off than the farthest of all is under the priors or the fit: no line holds beyond that.
+    No fit is repeated. A row of leverage h (its diagonal element of the hat matrix of the ridge
+    regression, weighted as soft L1 weights) has 1 / (1 - h) times its residual when it is left
+    out; this is exact where predictions are linear in the logs of the constants. No row gets a
+    larger residual than the largest under the priors or the fit, since the linear model does not
+    hold beyond that.
+
+    Args:
+        rows: the measured rows.
+        priors: the prior of each constant.
+        constants: constants that were fitted to all rows.
+        sigma: standard deviation of ln(measured / predicted) of a row.
+        families: the family of each row; rows of one family are left out together, rows of the
+            family "" one by one.
     """
-    off = logs(columns, constants)
-    names = told_by([columns], priors)
+    residuals = log_residuals(rows, constants)
+    names = influential_constants([rows], priors)
     if not names:
-        return off
-    slope = slopes(columns, priors, constants, names) / sigma
-    weight = 1 / np.sqrt(1 + (off / sigma) ** 2)
-    inverse = np.linalg.inv(slope.T @ (weight[:, None] * slope) + np.eye(len(names)))
-    share = slope @ inverse @ (weight[:, None] * slope).T
-    found = np.empty(len(off))
-    for own in together(families or [""] * len(off)):
-        found[own] = np.linalg.solve(np.eye(len(own)) - share[np.ix_(own, own)], off[own])
-    most = np.abs([off, logs(columns, constants_of(priors))]).max()
-    return np.clip(found, -most, most)
+        return residuals
+    slopes = log_slopes(rows, priors, constants, names) / sigma
+    weights = 1 / np.sqrt(1 + (residuals / sigma) ** 2)
+    weighted_slopes = weights[:, None] * slopes
+    covariance = np.linalg.inv(slopes.T @ weighted_slopes + np.eye(len(names)))
+    hat = slopes @ covariance @ weighted_slopes.T
+    left_out = np.empty(len(residuals))
+    for indices in indices_by_family(families or [""] * len(residuals)):
+        block = np.eye(len(indices)) - hat[np.ix_(indices, indices)]
+        left_out[indices] = np.linalg.solve(block, residuals[indices])
+    limit = np.abs([residuals, log_residuals(rows, constants_of(priors))]).max()
+    return np.clip(left_out, -limit, limit)
 
 
-def together(families: Sequence[str]) -> list[list[int]]:
-    """Return the places of the cases of each family, and of each case of none, ""."""
-    return [*grouped(range(len(families)), lambda i: families[i] or i).values()]
+def indices_by_family(families: Sequence[str]) -> list[list[int]]:
+    """Return the indices of the rows of each family; a row of the family "" is its own group."""
+    groups = grouped(range(len(families)), lambda index: families[index] or index)
+    return list(groups.values())

@@ -19,14 +19,14 @@ from steptime.hardware.device import Device
 from steptime.records.row import grouped
 
 MEASURE_HINT = "measure some by `steptime run --out DIR`, or name the columns by --map"
-Refusal = tuple[str, str]  # place of a row, and why no prediction can be asked for it
+Refusal = tuple[str, str]  # place of a row, and why no prediction can be method_options for it
 
 
 @dataclass(frozen=True)
 class Calibration:
     """A calibrated device.
 
-    Args:
+    Attributes:
         device: the device, whose `calibration` is the table below.
         table: constants, intervals and errors, as the device's file has them.
         path: the file that was written, None if none was.
@@ -94,8 +94,8 @@ def calibrate_from_rows(
 def _read_rows(
     rows: Any, path: Path | None, mapping: Path | None, device: Device | None
 ) -> _RowSet:
-    """Read rows; those that cannot be asked are refusals, each cause of which is noted."""
-    from steptime.calibration.mapped import cases as read_cases
+    """Read rows; those that cannot be method_options are refusals, each cause of which is noted."""
+    from steptime.calibration.mapped import read_cases
 
     if path is not None and not path.exists():
         raise InputError(f"{path}: no such file or folder")
@@ -103,8 +103,8 @@ def _read_rows(
     steps = [] if mapping or path is None else _read_steps(path, refusals)
     cases = []
     if not steps:
-        unasked = None if path is None else refusals
-        cases = _pool_cases(read_cases(rows, mapping, device, warn=note, unasked=unasked))
+        row_refusals = None if path is None else refusals
+        cases = _pool_cases(read_cases(rows, mapping, device, warn=note, refusals=row_refusals))
     return _RowSet(steps, cases, refusals)
 
 
@@ -133,7 +133,7 @@ def _repeat_key(case: Case) -> tuple[object, ...]:
         case.calibrates,
         case.copies,
         tuple(sorted(case.timing.items())),
-        tuple(sorted(case.asked.items())),
+        tuple(sorted(case.method_options.items())),
     )
 
 
@@ -160,9 +160,9 @@ def _fit_steps(
     steps: list[tuple[Question, Reply]], points: int | None, path: Path | None
 ) -> Mapping[str, Any]:
     """Return the table `calibration` that steps of trainings say."""
-    from steptime.calibration.plan_errors import calibration
+    from steptime.calibration.plan_calibration import calibrate_with_steps
 
-    table = calibration(steps, points or len(steps))
+    table = calibrate_with_steps(steps, points or len(steps))
     return table | {"source": f"{table['points']} steps of {path}"}
 
 
@@ -172,10 +172,10 @@ def _fit_cases(
     """Return the table `calibration` that cases say, with a note on stacks that are left out."""
     from steptime.calibration.device import calibrate
 
-    word = "rows" if any(case.alone for case in cases) else "steps"
+    word = "rows" if any(case.is_single_op for case in cases) else "steps"
     source = f"{len(cases)} {word} of {path}" if path else ""
     table = calibrate(device, cases, points, source=source)
-    stacks = {case.stack or catalog.DEFAULT_STACK for case in cases if not case.alone}
+    stacks = {case.stack or catalog.DEFAULT_STACK for case in cases if not case.is_single_op}
     ignored_stacks = sorted(stacks - {table.get("stack")})
     if ignored_stacks:
         names = ", ".join(ignored_stacks)
@@ -203,17 +203,17 @@ def _write_device(device: Device, of: object, calibration: Mapping[str, Any], pa
 def _read_steps(path: Path, refusals: list[Refusal]) -> list[tuple[Question, Reply]]:
     """Return the rows of a table of trainings with their predictions, none of another file.
 
-    Rows that cannot be asked are added to the refusals.
+    Rows that cannot be method_options are added to the refusals.
     """
-    from steptime.calibration.plan_errors import replies
-    from steptime.calibration.plan_rows import lacking, questions, tables_in
+    from steptime.calibration.plan_errors import predict_rows
+    from steptime.calibration.plan_rows import describe_missing_columns, read_questions, tables_in
 
     tables, _ = tables_in([path]) if path.is_file() else ([], [])
     if not tables:
-        missing_columns = lacking(path) if path.is_file() else ""
+        missing_columns = describe_missing_columns(path) if path.is_file() else ""
         if missing_columns:
             raise InputError(missing_columns)
         return []
-    answers = [answer for *_, answer in replies(questions(path), "calibrated")]
+    answers = [answer for *_, answer in predict_rows(read_questions(path), "calibrated")]
     refusals += [(path.name, str(answer)) for answer in answers if isinstance(answer, InputError)]
     return [answer for answer in answers if not isinstance(answer, InputError)]

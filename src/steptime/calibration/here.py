@@ -1,6 +1,8 @@
-"""The machine that this runs on, measured: its ceilings, then what predictions need of it."""
+"""The calibration of the machine that this runs on: its ceilings, then points for the constants."""
 
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from platform import node
@@ -23,117 +25,170 @@ from steptime.measure.launch import Worker, WorkerDiedError
 from steptime.measure.probe.files import device_table
 
 POINTS = 60
-LEAST = 40  # points, before errors that fall no more end it
-PROBE_SHARE = 0.1  # of the time
-PROBE_S = 8.0  # at least, as far as that is half of the time: less leaves memory unmeasured
-DTYPES = ("float32", "bfloat16")  # on accelerators; a CPU's matrix units are none
+MIN_POINTS = 40  # before errors that fall no more end it
+PROBE_SHARE = 0.1  # of the time limit
+MIN_PROBE_S = 8.0  # as far as that is half of the time limit: less leaves memory unmeasured
+DTYPES = ("float32", "bfloat16")  # on accelerators; a CPU has no matrix units
+
+DeviceTable = Mapping[str, Any]  # the table of a device file
+
+
+@dataclass(frozen=True)
+class _Start:
+    """The start of a calibration: its log, the ceilings, and the answers of one that was killed."""
+
+    log_path: Path
+    table: DeviceTable
+    earlier_answers: Answers
 
 
 def check_ceilings(backend: str) -> None:
-    """Raise `InputError` for a backend that is not there, or that would not run what is timed."""
+    """Check that a backend runs each op as it stands.
+
+    Raises:
+        InputError: if the backend is not installed, or merges ops and drops unread results.
+    """
     if registry.backend(backend).rewrites:
         raise InputError(
-            f"calibrate: {backend} merges ops that are alike and leaves out what nobody reads, so "
-            "many of one kind measure nothing; calibrate with --backend torch"
+            f"calibrate: {backend} merges equal ops and leaves out results that nothing reads, so "
+            "many ops of one kind measure nothing; calibrate with --backend torch"
         )
 
 
-def take_probe(backend: str, chosen: Options, budget: float) -> dict[str, Any]:
-    """Probe this machine in a worker, and return the table of its device file."""
-    if ranks.here().size > 1:
+def take_probe(backend: str, options: Options, budget_s: float) -> DeviceTable:
+    """Measure the ceilings of this machine in a worker, and return the table of its device file.
+
+    Args:
+        backend: the backend that runs the ops.
+        options: the device, its threads, and other options of the worker.
+        budget_s: the seconds that the measurement may take.
+
+    Raises:
+        InputError: if the worker dies, or under torchrun or srun.
+    """
+    if ranks.find_rank().size > 1:
         raise InputError("calibrate measures one process: leave out torchrun or srun")
-    with Worker(backend, chosen) as worker:
-        arguments = {"budget_s": budget}
-        try:
-            answer = worker.ask({"do": "probe", "arguments": arguments}, 60 + 4 * budget)
-        except WorkerDiedError as died:
-            raise InputError(f"calibrate: {died}") from None
+    request = {"do": "probe", "arguments": {"budget_s": budget_s}}
+    with Worker(backend, options) as worker:
+        answer = _request(worker, request, timeout_s=60 + 4 * budget_s)
     return device_table(answer)
 
 
-def measured(
-    backend: str, chosen: Options, limit_s: float, most: int = POINTS
-) -> tuple[dict[str, Any], Path]:
-    """Probe and calibrate this machine in workers, write the device file, and return both.
+def _request(worker: Worker, request: Mapping[str, Any], timeout_s: float) -> Mapping[str, Any]:
+    """Send a request to a worker and return its answer; its death is an `InputError`."""
+    try:
+        answer: Mapping[str, Any] = worker.ask(request, timeout_s)
+    except WorkerDiedError as error:
+        raise InputError(f"calibrate: {error}") from None
+    return answer
 
-    Interrupted, the points so far count, unless the device was calibrated with more before.
+
+def calibrate_machine(
+    backend: str, options: Options, limit_s: float, max_points: int = POINTS
+) -> tuple[DeviceTable, Path]:
+    """Probe and calibrate this machine in workers; write and return the table of its device file.
+
+    After an interrupt the points so far count, unless an earlier calibration has more points.
+
+    Args:
+        backend: the backend that runs the ops.
+        options: the device, its threads, and other options of the worker.
+        limit_s: the seconds that it may take.
+        max_points: the largest number of points.
+
+    Raises:
+        InterruptError: if an interrupt ended it and the file was written.
     """
-    from steptime.calibration.session import Session
+    from steptime.calibration.session import MeasuredPoint, Session
 
     began = monotonic()
-    kept, table, earlier = _begun(backend, chosen, limit_s)
+    start = _start_or_resume(backend, options, limit_s)
 
-    with Worker(backend, chosen) as worker:
+    with Worker(backend, options) as worker:
 
-        def ask(request: Any) -> Any:
-            try:
-                return worker.ask(request, 60 + 20 * request["budget_s"])
-            except WorkerDiedError as died:
-                raise InputError(f"calibrate: {died}") from None
+        def request_point(request: Mapping[str, Any]) -> Mapping[str, Any]:
+            return _request(worker, request, timeout_s=60 + 20 * request["budget_s"])
 
-        def tell(one: Any, left_s: float) -> None:
-            said = ", ".join(f"{name} {seconds(took)}" for name, took in one.seconds.items())
-            progress = format_progress(len(session.taken), most, left_s)
-            note(f"{progress} {one.point.name}: {one.note or said}")
+        def report_point(measured: MeasuredPoint, left_s: float) -> None:
+            times = [f"{name} {seconds(part_s)}" for name, part_s in measured.seconds.items()]
+            progress = format_progress(len(session.measured), max_points, left_s)
+            note(f"{progress} {measured.point.name}: {measured.note or ', '.join(times)}")
 
-        left_s = points_s(limit_s, monotonic() - began)
-        found = device_from_table(table, table["name"])
-        types = DTYPES[:1] if found.is_own_host else DTYPES
-        session = Session(found, ask, tell, left_s, most, min(LEAST, most), types)
-        session.keep = partial(log.keep, kept)
-        session.earlier = earlier
-        table["calibration"] = {
+        device = device_from_table(start.table, start.table["name"])
+        session = Session(
+            device,
+            request_point,
+            report_point,
+            limit_s=points_s(limit_s, monotonic() - began),
+            max_points=max_points,
+            min_points=min(MIN_POINTS, max_points),
+            dtypes=DTYPES[:1] if device.is_own_host else DTYPES,
+            save_answer=partial(log.append_answer, start.log_path),
+            earlier_answers=start.earlier_answers,
+        )
+        calibration = {
             **session.run(),
             "stack": catalog.DEFAULT_STACK,
             "backend": backend,
             "version": worker.greeting["version"],
             "threads": worker.greeting["threads"],
-            **driver_of(chosen.device),
+            **driver_of(options.device),
         }
-    before = 0
-    if session.interrupted:
-        with suppress(InputError):  # it is new
-            before = catalog.device(table["name"]).calibration.get("measured_points", 0)
-    points = table["calibration"]["measured_points"]
-    if before > points:
-        kept.unlink()
+    table = {**start.table, "calibration": calibration}
+    points = calibration["measured_points"]
+    if session.interrupted and _earlier_points(table["name"]) > points:
+        start.log_path.unlink()
         raise KeyboardInterrupt
     path = catalog.write_user_device(table, table["name"])
-    kept.unlink()
+    start.log_path.unlink()
     if session.interrupted:
         raise InterruptError(f"{counted(points, 'point')} kept in {path}")
     return table, path
 
 
-def _begun(backend: str, chosen: Options, limit_s: float) -> tuple[Path, dict[str, Any], Answers]:
-    """Return where points are kept as they are measured, the ceilings, and what a kill has left.
+def _earlier_points(name: str) -> int:
+    """Return the number of points of a device's earlier calibration, 0 without one."""
+    points = 0
+    with suppress(InputError):  # a new device
+        points = catalog.device(name).calibration.get("measured_points", 0)
+    return points
 
-    Raises `InputError` where no device file could be written at the end.
+
+def _start_or_resume(backend: str, options: Options, limit_s: float) -> _Start:
+    """Measure the ceilings and begin a log, or read the log of a calibration that was killed.
+
+    Raises:
+        InputError: if the device file could not be written at the end.
     """
     folder = catalog.user_folder("devices")
     check_writable(folder)
-    kept = folder / f".calibrating-{backend}-{chosen.device}-{chosen.threads or 'all'}.jsonl"
-    of = {"steptime": __version__, "version": registry.version(backend), "host": node()}
-    of |= driver_of(chosen.device)
-    table, earlier = log.resume(kept, of)
+    log_name = f".calibrating-{backend}-{options.device}-{options.threads or 'all'}.jsonl"
+    log_path = folder / log_name
+    software = {
+        "steptime": __version__,
+        "version": registry.version(backend),
+        "host": node(),
+        **driver_of(options.device),
+    }
+    table, earlier_answers = log.resume(log_path, software)
     if table is not None:
-        points = counted(sum(map(len, earlier.values())), "point")
+        points = counted(sum(map(len, earlier_answers.values())), "point")
         note(f"going on after {points} of a calibration that was killed ...")
-        return kept, table, earlier
-    probing_s = max(1.0, PROBE_SHARE * limit_s, min(PROBE_S, limit_s / 2))
+        return _Start(log_path, table, earlier_answers)
+    probing_s = max(1.0, PROBE_SHARE * limit_s, min(MIN_PROBE_S, limit_s / 2))
     note(f"measuring ceilings ({duration(probing_s)}), then points ...")
-    table = take_probe(backend, chosen, probing_s)
-    log.begin(kept, of, table)
-    return kept, table, earlier
+    table = take_probe(backend, options, probing_s)
+    log.begin(log_path, software, table)
+    return _Start(log_path, table, earlier_answers)
 
 
 def format_progress(measured: int, max_points: int, left_s: float) -> str:
-    """Return the progress of a calibration: "[3/24, 0:20 left]"; repeats at its end count apart.
+    """Return the progress of a calibration: "[24/24 and 2 again, 0:20 left]".
 
     Args:
-        measured: points and repeats of points so far.
+        measured: points so far, with the repeats that follow them.
         max_points: the largest number of points.
-        left_s: seconds that are left.
+        left_s: remaining seconds.
     """
     repeats = max(0, measured - max_points)
     repeat_text = f" and {repeats} again" if repeats else ""
@@ -142,5 +197,8 @@ def format_progress(measured: int, max_points: int, left_s: float) -> str:
 
 
 def points_s(limit_s: float, spent_s: float) -> float:
-    """Return the seconds for points: what is left, and half at least of a busy machine's limit."""
+    """Return the seconds for points: the remaining ones, but at least half of the limit.
+
+    On a busy machine the ceilings may take longer than planned.
+    """
     return max(limit_s - spent_s, limit_s / 2)

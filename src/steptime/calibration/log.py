@@ -1,7 +1,7 @@
-"""What a calibration has measured so far, kept as it is measured: a kill loses one point at most.
+"""A log of a running calibration, written point by point: a kill loses one point at most.
 
-The first line of the file holds the ceilings and what they are of, each further one the answer of
-a point. A calibration that comes to its end, or is interrupted, takes the file away.
+The first line of the file holds the ceilings and the software they were measured with, each
+further line the answer of a point. The file is deleted when the calibration ends or is interrupted.
 """
 
 from collections import defaultdict
@@ -19,17 +19,17 @@ from steptime.core.typed import Above0, Text, typed
 from steptime.hardware.device import device_from_table
 from steptime.records.record import current_time
 
-LONGEST = timedelta(hours=12)  # after which a machine may be another one
+MAX_AGE = timedelta(hours=12)  # after which the machine may have changed
 
 
 class _First(Struct, forbid_unknown_fields=True):
     of: Mapping[str, Any]
     table: Mapping[str, Any]
-    at: Annotated[datetime, Meta(tz=True, description="a time with its zone")]
+    taken_at: Annotated[datetime, Meta(tz=True, description="a time with its zone")]
 
 
 class _Answer(Struct):
-    """What is read of the answer of a point."""
+    """The checked keys of the answer of a point."""
 
     seconds: Mapping[str, Above0] = {}
     disturbed: float = 0.0
@@ -41,38 +41,47 @@ class _Point(Struct, forbid_unknown_fields=True):
     answer: _Answer
 
 
-Answers = Mapping[str, list[Mapping[str, Any]]]  # of points by name, in their order
+Answers = Mapping[str, list[Mapping[str, Any]]]  # by the name of the point, in order
 
 
-def begin(path: Path, of: Mapping[str, Any], table: Mapping[str, Any]) -> None:
-    """Keep the ceilings of a machine, `table`, with all that they are `of`."""
+def begin(path: Path, software: Mapping[str, Any], table: Mapping[str, Any]) -> None:
+    """Start a new log with the ceilings of a machine.
+
+    Args:
+        path: the file of the log, replaced if it exists.
+        software: the machine and the versions of software that were measured.
+        table: the table of the device file.
+    """
     path.unlink(missing_ok=True)
-    append_line(path, {"of": of, "table": table, "at": current_time()})
+    append_line(path, {"of": software, "table": table, "taken_at": current_time()})
 
 
-def keep(path: Path, name: str, answer: Mapping[str, Any]) -> None:
-    """Keep the answer of a point."""
+def append_answer(path: Path, name: str, answer: Mapping[str, Any]) -> None:
+    """Append the answer of a point to the log."""
     append_line(path, {"point": name, "answer": answer})
 
 
-def resume(path: Path, of: Mapping[str, Any]) -> tuple[dict[str, Any] | None, Answers]:
-    """Return the ceilings and answers that are kept; None where too old, or of other software.
+def resume(path: Path, software: Mapping[str, Any]) -> tuple[Mapping[str, Any] | None, Answers]:
+    """Read the ceilings and answers of a log.
 
-    Raises `InputError` for what was edited into something else.
+    The ceilings are None, and the answers empty, if the log is too old or of other software.
+
+    Raises:
+        InputError: if somebody edited the file so that it is no log.
     """
     first, *lines = read_lines(path) or [{}]
     answers: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
-    if first.get("of") != of:
+    if first.get("of") != software:
         return None, answers
     try:
-        began = typed(first, _First, format_path(path)).at
+        began = typed(first, _First, format_path(path)).taken_at
         device_from_table(first["table"], f"{format_path(path)}: table")
         for line in lines:
             typed(line, _Point, format_path(path))
             answers[line["point"]].append(line["answer"])
     except InputError as error:
         raise InputError(f"{error}; without this file the calibration begins anew") from None
-    if datetime.now(UTC) - began > LONGEST:
+    if datetime.now(UTC) - began > MAX_AGE:
         return None, {}
     with path.open("a", encoding="utf-8") as file:
         file.write("\n")  # the last line may be torn

@@ -1,7 +1,7 @@
-"""Rows that were measured as cases: of a table by a mapping, of records, or with our own keys.
+"""Measured rows as cases: rows of a table with a mapping, of records, or with our own keys.
 
-A row without a mapping has the keys of `RowKeys` themselves, as JSON lines that name kind, shapes,
-device and seconds do.
+A row without a mapping has the keys of `RowKeys`, such as a JSON line with kind, shapes, device
+and seconds.
 """
 
 import random
@@ -9,11 +9,19 @@ import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import chain
 from math import isnan
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from steptime.calibration.cases import PRICED, Case, Unasked, leave_out, op_kernels, step_kernels
+from steptime.calibration.cases import (
+    CALIBRATED,
+    Case,
+    Refusals,
+    add_refusal,
+    op_kernels,
+    step_kernels,
+)
 from steptime.calibration.record_cases import SEVERAL_REPLICAS, list_record_cases
 from steptime.core.dtypes import find_dtype
 from steptime.core.errors import InputError, shorten, unknown
@@ -29,100 +37,117 @@ from steptime.prediction.method import stack_option
 from steptime.records.readers import NO_FORMAT, describe_source
 from steptime.records.readers.mapped_row import MappedRow, size_of
 from steptime.records.readers.mapping import ROW_KEYS, TableMapping, keys_of, read_mapping
-from steptime.records.readers.mapping_keys import OpOf, PartsTable, RowKeys
+from steptime.records.readers.mapping_keys import Condition, OpOf, PartsTable, RowKeys
 from steptime.records.readers.sources import RecordSource, Unread, list_sources
 from steptime.records.row import grouped
 
 Row = Mapping[str, Any]
 Table = Path | RecordSource | Iterable[Row]
+NumberedRow = tuple[int, MappedRow | InputError]  # the number of a line, and its row
+TABLE_KEYS = frozenset(
+    ("seconds", "device", "unit", "file", "where", "ops", "parts", "quantities", "status")
+)  # of `RowKeys`, that say how a table is read
+PLAIN_KEYS = ROW_KEYS - TABLE_KEYS
+MAX_COUNT = 2**20  # runs of one op in a row
 
 
-def cases(
+def read_cases(
     rows: str | Path | Iterable[Row],
     mapping: str | Path | None = None,
     device: Device | None = None,
-    most: int | None = None,
+    max_rows: int | None = None,
     warn: Callable[[str], None] = warnings.warn,
-    unasked: Unasked | None = None,
+    refusals: Refusals | None = None,
 ) -> list[Case]:
-    """Return the cases of rows, of a table, or of a folder of records or tables.
+    """Read the cases of rows, of a table, or of a folder of records or tables.
 
-    `device` is that of rows that name none, `most` the number of rows of each kind on each device
-    that are drawn from tables with a mapping. `warn` is told of records that cannot be used. Rows
-    that no prediction can be asked for go to the list `unasked` with their causes; without one the
-    first of them is an `InputError`. Raises `InputError`.
+    Args:
+        rows: mappings, a DataFrame, or a path.
+        mapping: what the columns of a table mean; without one, columns are the keys of `RowKeys`.
+        device: the device of rows that name none.
+        max_rows: rows of each kind on each device to draw from tables with a mapping; None for all.
+        warn: is called with remarks on records that cannot be used.
+        refusals: gets the rows that cannot be predicted, with their causes.
+
+    Raises:
+        InputError: for what is no such table; without `refusals`, also for the first row that
+            cannot be predicted.
     """
-    table = Path(rows) if isinstance(rows, str | Path) else _framed(rows)
+    table = Path(rows) if isinstance(rows, str | Path) else _rows_of_frame(rows)
     if mapping is not None:
-        return list(cases_of(table, read_mapping(Path(mapping)), most, unasked))
-    if most is not None:
+        return list(cases_of(table, read_mapping(Path(mapping)), max_rows, refusals))
+    if max_rows is not None:
         raise InputError("rows are drawn from tables with a mapping: --map MAP.toml")
     if isinstance(table, Path) and table.is_dir():
-        return list_record_cases(table, warn, unasked)
+        return list_record_cases(table, warn, refusals)
     if not isinstance(table, Path):
-        return _listed(((f"row {i}", row) for i, row in enumerate(table)), device, unasked)
-    plain = list(_plain_rows(table, unasked))
-    if plain and "seconds" not in plain[0][1]:
+        numbered = ((f"row {index}", row) for index, row in enumerate(table))
+        return _read_plain_cases(numbered, device, refusals)
+    plain_rows = list(_read_plain_rows(table, refusals))
+    if plain_rows and "seconds" not in plain_rows[0][1]:
         raise InputError(f"{table}: no column 'seconds'; --map MAP.toml says what columns mean")
-    return _listed(((f"{table.name}:{line}", row) for line, row in plain), device, unasked)
+    placed_rows = ((f"{table.name}:{line}", row) for line, row in plain_rows)
+    return _read_plain_cases(placed_rows, device, refusals)
 
 
-def _plain_rows(table: Path, unasked: Unasked | None) -> Iterator[tuple[int, Row]]:
-    """Yield the rows of a table with our own keys; lines that are no rows go to `unasked`."""
+def _read_plain_rows(table: Path, refusals: Refusals | None) -> Iterator[tuple[int, Row]]:
+    """Yield the rows of a table with our own keys; broken lines are added to the refusals."""
     for line, cells in table_cells(table):
         if isinstance(cells, InputError):
-            leave_out(unasked, f"{table.name}:{line}", cells)
+            add_refusal(refusals, f"{table.name}:{line}", cells)
         else:
             yield line, values_of(cells, place=str(table))
 
 
-def _framed(rows: Any) -> Iterable[Row]:
-    """Return rows as mappings; those of a DataFrame, whose empty cells are NaN, too."""
-    every: Iterable[Row] = rows
-    if hasattr(rows, "to_dict"):
-        every = [
-            {name: None if isinstance(cell, float) and isnan(cell) else cell for name, cell in row}
-            for row in map(dict.items, rows.to_dict("records"))
-        ]
-    return every
+def _rows_of_frame(rows: Any) -> Iterable[Row]:
+    """Return the rows of a DataFrame as mappings, empty cells (NaN) as None; others as they are."""
+    if not hasattr(rows, "to_dict"):
+        plain_rows: Iterable[Row] = rows
+        return plain_rows
+    return [
+        {name: None if _is_nan(cell) else cell for name, cell in row.items()}
+        for row in rows.to_dict("records")
+    ]
 
 
-def _listed(
-    rows: Iterable[tuple[str, Row]], device: Device | None, unasked: Unasked | None
+def _is_nan(cell: object) -> bool:
+    return isinstance(cell, float) and isnan(cell)
+
+
+def _read_plain_cases(
+    rows: Iterable[tuple[str, Row]], device: Device | None, refusals: Refusals | None
 ) -> list[Case]:
     """Return the cases of rows with their places, as `plain_case` does."""
-    found = []
+    cases = []
     for place, row in rows:
         try:
-            found.append(plain_case(row, place, device))
+            cases.append(plain_case(row, place, device))
         except InputError as error:
-            leave_out(unasked, place, error)
-    return found
+            add_refusal(refusals, place, error)
+    return cases
 
 
 def plain_case(row: Row, place: str = "row", device: Device | None = None) -> Case:
-    """Return the case of a row whose keys are those of `RowKeys`, sizes as they are, seconds in SI.
+    """Return the case of a row with the keys of `RowKeys`, sizes as numbers, seconds in SI.
 
-    `device` is that of a row that names none. Raises `InputError` for what is no such row.
+    Args:
+        row: the row.
+        place: the row's place, for messages.
+        device: the device if the row names none.
+
+    Raises:
+        InputError: if a key is missing, unknown or has a bad value.
     """
     device = None if row.get("device") else device
-    said = {key: value for key, value in row.items() if key in _SAID and value is not None}
-    if "attrs" in said:
-        attrs = dict(said["attrs"]).items()
-        said["attrs"] = {name: repr(v) if isinstance(v, str) else v for name, v in attrs}
-    said["rivals"] = {name: repr(value) for name, value in dict(row.get("rivals") or {}).items()}
-    if "batch" in said:
-        said["batch"] = str(said["batch"])
-    if "channels_last" in said:
-        said["channels_last"] = str(parse_truth(said["channels_last"], f"{place}: channels_last"))
-    keys = keys_of(said, RowKeys, place)
-    for name in ("seconds", *(() if device else ("device",))):
+    keys = _plain_keys(row, place)
+    required = ["seconds"] if device else ["seconds", "device"]
+    for name in required:
         if row.get(name) is None:
             raise InputError(f"{place}: '{name}' is missing")
     if not (keys.kind or keys.model):
         raise InputError(f"{place}: a row has a kind of op or a model")
     try:
-        case = _case(MappedRow(keys, row, row, row, 0), None, place, device)
+        case = _make_case(MappedRow(keys, row, row, row, 0), None, place, device)
     except InputError as error:
         raise InputError(f"{place}: {error}") from error.__cause__
     if case is None:
@@ -130,138 +155,173 @@ def plain_case(row: Row, place: str = "row", device: Device | None = None) -> Ca
     return case
 
 
-_OF_TABLES = ("seconds", "device", "unit", "file", "where", "ops", "parts", "quantities", "status")
-_SAID = ROW_KEYS.difference(_OF_TABLES)
+def _plain_keys(row: Row, place: str) -> RowKeys:
+    """Return the keys of a row, whose values become the formulas that a mapping would have."""
+    values = {key: row[key] for key in row if key in PLAIN_KEYS and row[key] is not None}
+    if "attrs" in values:
+        attrs = dict(values["attrs"])
+        values["attrs"] = {
+            name: repr(value) if isinstance(value, str) else value for name, value in attrs.items()
+        }
+    rivals = dict(row.get("rivals") or {})
+    values["rivals"] = {name: repr(value) for name, value in rivals.items()}
+    if "batch" in values:
+        values["batch"] = str(values["batch"])
+    if "channels_last" in values:
+        is_last = parse_truth(values["channels_last"], f"{place}: channels_last")
+        values["channels_last"] = str(is_last)
+    return keys_of(values, RowKeys, place)
 
 
 def cases_of(
     table: Path | Iterable[Row],
-    said: TableMapping,
-    most: int | None = None,
-    unasked: Unasked | None = None,
+    mapping: TableMapping,
+    max_rows: int | None = None,
+    refusals: Refusals | None = None,
 ) -> Iterator[Case]:
     """Yield the cases of a table, of rows, or of the tables of a folder or an archive.
 
-    At most `most` of each entry of `rows` on each device, drawn by chance with a fixed seed. Rows
-    that are not what the mapping says go to `unasked`; without that list the first is an
-    `InputError`, naming the line.
+    Args:
+        table: the table.
+        mapping: what its columns mean.
+        max_rows: rows of each entry of the mapping on each device, drawn with a fixed seed; None
+            for all.
+        refusals: gets the rows that are not as the mapping says.
+
+    Raises:
+        InputError: without `refusals`, for the first such row, with its line.
     """
-    said.check_complete()
-    for name, place, at, entries in _tables(table, said, unasked):
-        beside = at.parent if isinstance(at, Path) else Path()
-        parts = {id(one): _Parts(beside, one.parts, said.words) for one in entries if one.parts}
-        rows = said.rows_of(at, entries)
-        for line, row in rows if most is None else _drawn(rows, most):
+    mapping.check_complete()
+    for source in _list_tables(table, mapping, refusals):
+        folder = source.table.parent if isinstance(source.table, Path) else Path()
+        parts_by_entry = {
+            id(entry): _Parts(folder, entry.parts, mapping.words)
+            for entry in source.entries
+            if entry.parts
+        }
+        rows = mapping.rows_of(source.table, source.entries)
+        for line, row in rows if max_rows is None else _draw_rows(rows, max_rows):
             try:
                 if isinstance(row, InputError):
                     raise row
-                case = _case(row, parts.get(id(row.keys)), f"{name}{line}")
+                parts = parts_by_entry.get(id(row.keys))
+                case = _make_case(row, parts, f"{source.place}{line}")
             except InputError as error:
-                leave_out(unasked, f"{place}{line}", error)
+                add_refusal(refusals, f"{source.full_place}{line}", error)
                 continue
             if case is not None:
                 yield case
 
 
-def _tables(
-    table: Path | Iterable[Row], said: TableMapping, unasked: Unasked | None
-) -> Iterator[tuple[str, str, Table, Sequence[RowKeys]]]:
-    """Yield the tables that a mapping is for, how places begin in them, and their entries."""
+class _TableSource(NamedTuple):
+    """A table of a mapping.
+
+    Attributes:
+        table: the table.
+        entries: the entries of the mapping that read it.
+        place: the start of a row's place in tables: "name.csv:".
+        full_place: the same in messages, with the path.
+    """
+
+    table: Table
+    entries: Sequence[RowKeys]
+    place: str
+    full_place: str
+
+
+def _list_tables(
+    table: Path | Iterable[Row], mapping: TableMapping, refusals: Refusals | None
+) -> Iterator[_TableSource]:
+    """Yield the tables that a mapping reads; unreadable sources are added to the refusals."""
     if not isinstance(table, Path):
-        yield "row ", "row ", table, said.rows
-    elif table.is_dir() and all(one.file for one in said.rows):
-        for file in dict.fromkeys(one.file for one in said.rows):
-            at = table / file
-            own = [one for one in said.rows if one.file == file]
-            yield f"{at.name}:", f"{format_path(at)}:", at, own
+        yield _TableSource(table, mapping.rows, "row ", "row ")
+    elif table.is_dir() and all(entry.file for entry in mapping.rows):
+        for file in dict.fromkeys(entry.file for entry in mapping.rows):
+            path = table / file
+            entries = [entry for entry in mapping.rows if entry.file == file]
+            yield _TableSource(path, entries, f"{path.name}:", f"{format_path(path)}:")
     elif is_table_name(table.name) and not table.is_dir():
-        yield f"{table.name}:", f"{format_path(table)}:", table, said.rows
+        yield _TableSource(table, mapping.rows, f"{table.name}:", f"{format_path(table)}:")
     else:
         for source in list_sources(table):
             if isinstance(source, Unread):
-                leave_out(unasked, source.file, InputError(source.reason))
-            elif said.recognises(source):
-                yield f"{source.name}:", f"{source.name}:", source, said.rows
+                add_refusal(refusals, source.file, InputError(source.reason))
+            elif mapping.recognises(source):
+                place = f"{source.name}:"
+                yield _TableSource(source, mapping.rows, place, place)
             elif table.is_file() and not source.archive:
-                reason = f"{NO_FORMAT}: {describe_source(source, said)}"
+                reason = f"{NO_FORMAT}: {describe_source(source, mapping)}"
                 raise InputError(f"{format_path(table)}: {reason}")
 
 
-def _drawn(
-    rows: Iterable[tuple[int, MappedRow | InputError]], most: int
-) -> Iterator[tuple[int, MappedRow | InputError]]:
-    """Yield at most `most` rows of each device and entry, by chance, and what is no row."""
-    groups: dict[tuple[str, int], list[tuple[int, MappedRow | InputError]]] = defaultdict(list)
+def _draw_rows(rows: Iterable[NumberedRow], max_rows: int) -> Iterator[NumberedRow]:
+    """Draw rows of each device and entry, with a fixed seed; broken rows are all yielded."""
+    groups: dict[tuple[str, int], list[NumberedRow]] = defaultdict(list)
     for line, row in rows:
         if isinstance(row, InputError):
             yield line, row
         else:
             groups[row.text(row.keys.device), id(row.keys)].append((line, row))
-    for some in groups.values():
-        random.Random(0).shuffle(some)  # noqa: S311  # a draw of rows keeps no secret
-        yield from some[:most]
+    for group in groups.values():
+        random.Random(0).shuffle(group)  # noqa: S311  # a draw of rows keeps no secret
+        yield from group[:max_rows]
 
 
 class _Parts:
-    """The kernels of networks, from a table that lists their ops."""
+    """The kernels of networks, from a second table that lists the ops of each network."""
 
-    def __init__(self, folder: Path, said: PartsTable, words: Words) -> None:
-        self.said = said
-        rows = (row for _, row in table_rows(folder / said.file, words))
-        self.rows = grouped(rows, lambda row: row.get(said.by))
-        self.known: dict[tuple[Any, str, str], tuple[Kernel, ...]] = {}
+    def __init__(self, folder: Path, layout: PartsTable, words: Words) -> None:
+        self.layout = layout
+        rows = (row for _, row in table_rows(folder / layout.file, words))
+        self.rows_by_network = grouped(rows, lambda row: row.get(layout.by))
+        self._kernels: dict[tuple[Any, str, str], tuple[Kernel, ...]] = {}
 
     def kernels(self, row: Row, dtype: str, tf32: str) -> tuple[Kernel, ...]:
         """Return the kernels of a row's network."""
-        key = row.get(self.said.by), dtype, tf32
-        if key[0] not in self.rows:
-            raise unknown(self.said.by, key[0], map(str, self.rows), self.said.file)
-        if key not in self.known:
-            self.known[key] = tuple(
-                kernel
-                for part in self.rows[key[0]]
-                for op in self.said.ops
-                if not op.row_filter or formula(op.row_filter)(part)
-                for kernel in _kernels(op, part, dtype, tf32)
-            )
-        return self.known[key]
+        network = row.get(self.layout.by)
+        if network not in self.rows_by_network:
+            networks = map(str, self.rows_by_network)
+            raise unknown(self.layout.by, network, networks, self.layout.file)
+        key = network, dtype, tf32
+        if key not in self._kernels:
+            part_rows = self.rows_by_network[network]
+            kernels = [_kernels_of(self.layout.ops, part, dtype, tf32) for part in part_rows]
+            self._kernels[key] = tuple(chain.from_iterable(kernels))
+        return self._kernels[key]
 
 
-def _case(
+def _make_case(
     row: MappedRow, parts: _Parts | None, place: str, device: Device | None = None
 ) -> Case | None:
     """Return the case of a row, None where its seconds are empty or NaN."""
-    keys, values, seconds = row.keys, row.values, row.seconds
-    if seconds is None:
+    keys = row.keys
+    if row.seconds is None:
         return None
     dtype = find_dtype(row.text(keys.dtype) or "float32")
-    asked = _asked(row)
+    method_options = _method_options(row)
+    tf32 = method_options.get("tf32", "")
+    stack = row.text(keys.stack)
+    family = row.text(keys.family)
     workload = None
-    tf32 = asked.get("tf32", "")
-    stack, family = row.text(keys.stack), row.text(keys.family)
     if keys.model:
-        workload, of_row = row.workload, row.options
-        if workload.plan.data > 1 or of_row.get("device_count", 1) != 1:
+        workload = row.workload
+        if workload.plan.data > 1 or row.options.get("device_count", 1) != 1:
             raise InputError(SEVERAL_REPLICAS)
-        stack = stack or str(of_row.get("stack", ""))
-        kernels = step_kernels(workload, stack_option(stack) | asked)
+        stack = stack or str(row.options.get("stack", ""))
         family = family or (workload.label if keys.quantities else "")
+        kernels = step_kernels(workload, stack_option(stack) | method_options)
     elif parts is not None:
-        kernels = parts.kernels(values, dtype, tf32)
+        kernels = parts.kernels(row.values, dtype, tf32)
     else:
-        ops = [
-            one
-            for one in keys.ops or [keys]
-            if not one.row_filter or formula(one.row_filter)(values)
-        ]
-        kernels = tuple([one for op in ops for one in _kernels(op, values, dtype, tf32)])
-    group = row.text(keys.group) or (workload.model if workload else row.text(keys.kind))
+        kernels = _kernels_of(keys.ops or [keys], row.values, dtype, tf32)
+    default_group = workload.model if workload else row.text(keys.kind)
+    default_condition: Condition = "step" if keys.quantities else "isolated"
     return Case(
         kernels,
-        device or _device(row.text(keys.device)),
-        seconds,
-        group or "network",
-        keys.condition or ("step" if keys.quantities else "isolated"),
+        device or _find_device(row.text(keys.device)),
+        row.seconds,
+        row.text(keys.group) or default_group or "network",
+        keys.condition or default_condition,
         calibrates=keys.calibrates,
         copies=keys.copies,
         timing=keys.timing,
@@ -270,41 +330,52 @@ def _case(
         workload=workload,
         rivals=row.rivals,
         place=place,
-        asked=asked,
+        method_options=method_options,
     )
 
 
-def _asked(row: MappedRow) -> dict[str, str]:
-    """Return what a row asks of methods beside the stack, as texts by option."""
+def _method_options(row: MappedRow) -> dict[str, str]:
+    """Return the options of methods of a row beside the stack, as texts by name."""
     keys = row.keys
-    found = {"tf32": row.text(keys.tf32), "host": row.text(keys.host)}
+    options = {"tf32": row.text(keys.tf32), "host": row.text(keys.host)}
     if keys.channels_last and keys.model:
-        last = parse_truth(formula(keys.channels_last)(row.values), "channels_last of a model")
-        found["channels_last"] = "yes" if last else "no"
-    return {name: text for name, text in found.items() if text}
+        value = formula(keys.channels_last)(row.values)
+        is_last = parse_truth(value, "channels_last of a model")
+        options["channels_last"] = "yes" if is_last else "no"
+    return {name: text for name, text in options.items() if text}
 
 
-def _kernels(op: OpOf, row: Row, dtype: str, tf32: str = "") -> tuple[Kernel, ...]:
+def _kernels_of(ops: Iterable[OpOf], row: Row, dtype: str, tf32: str) -> tuple[Kernel, ...]:
+    """Return the kernels of all ops whose filter takes the row."""
+    kernels: list[Kernel] = []
+    for op in ops:
+        if not op.row_filter or formula(op.row_filter)(row):
+            kernels += _op_kernels(op, row, dtype, tf32)
+    return tuple(kernels)
+
+
+def _op_kernels(op: OpOf, row: Row, dtype: str, tf32: str) -> tuple[Kernel, ...]:
     """Return the kernels of an op, as often as it runs."""
     shapes = tuple(tuple(size_of(size, row) for size in shape) for shape in op.shapes)
-    attrs = {name: _attr(value, row) for name, value in op.attrs.items()}
-    own = find_dtype(filled(op.dtype, row)) if op.dtype else dtype
+    attrs = {name: _evaluate_attr(value, row) for name, value in op.attrs.items()}
+    op_dtype = find_dtype(filled(op.dtype, row)) if op.dtype else dtype
     kind = filled(op.kind, row)
     try:
-        settings = PRICED.under({"tf32": tf32} if tf32 else {}).settings
-        one = op_kernels(kind, shapes, attrs, own, op.pass_, op.gradients, settings)
+        settings = CALIBRATED.under({"tf32": tf32} if tf32 else {}).settings
+        kernels = op_kernels(kind, shapes, attrs, op_dtype, op.pass_, op.gradients, settings)
     except (ShapeError, TypeError, ValueError, IndexError) as error:
-        said = str(error).partition("outputs() ")
-        reason = f"{kind}: {said[2] or said[0]}"
-        of_shapes = f"{kind} of {shorten(shapes)}: {said[2] or said[0]}"
-        raise InputError(of_shapes) from InputError(reason)
-    return one * size_of(op.count, row, "count", 2**20)
+        before, _, after = str(error).partition("outputs() ")  # of a TypeError
+        reason = after or before
+        message = f"{kind} of {shorten(shapes)}: {reason}"
+        raise InputError(message) from InputError(f"{kind}: {reason}")
+    return kernels * size_of(op.count, row, "count", MAX_COUNT)
 
 
-def _attr(said: object, row: Row) -> Any:
-    if isinstance(said, tuple):
-        return tuple(_attr(part, row) for part in said)
-    return formula(said)(row) if isinstance(said, str) else said
+def _evaluate_attr(attr: object, row: Row) -> Any:
+    """Return an attribute in which texts are formulas of the row's columns."""
+    if isinstance(attr, tuple):
+        return tuple(_evaluate_attr(part, row) for part in attr)
+    return formula(attr)(row) if isinstance(attr, str) else attr
 
 
-_device = lru_cache(maxsize=256)(catalog.device)
+_find_device = lru_cache(maxsize=256)(catalog.device)

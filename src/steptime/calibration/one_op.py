@@ -1,4 +1,4 @@
-"""One op, as programs ask for it: how long it takes on a device."""
+"""The predicted time of one op on a device, for use in programs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,19 @@ from steptime.prediction.method import Method
 
 @dataclass(frozen=True)
 class KernelTime:
-    """How long one op takes: `seconds`, between `low` and `high` (80 %), None without a bound."""
+    """The predicted time of one op.
+
+    Attributes:
+        kind: the kind of the op table.
+        device: the device's name.
+        dtype: the type of the op's inputs.
+        condition: `isolated` or `repeated`.
+        method: the method that predicted the time.
+        seconds: the predicted time.
+        low: lower end of the 80 % interval in seconds, None without one.
+        high: upper end of the interval in seconds, None without one.
+        kernels: the kernels that run.
+    """
 
     kind: str
     device: str
@@ -33,12 +45,12 @@ class KernelTime:
 
     def to_pandas(self) -> Any:
         """Return a DataFrame with a row for each kernel; needs pandas."""
-        return make_frame(one._asdict() for one in self.kernels)
+        return make_frame(kernel._asdict() for kernel in self.kernels)
 
     def _repr_html_(self) -> str:
-        said = interval("step_s", self.seconds, self.low, self.high)
+        time_text = interval("step_s", self.seconds, self.low, self.high)
         title = f"{self.kind}, {self.dtype} on {self.device} ({self.method})"
-        return html(make_facts_table(title, "one op", [(self.condition, said)]))
+        return html(make_facts_table(title, "one op", [(self.condition, time_text)]))
 
 
 def predict_op(
@@ -52,33 +64,53 @@ def predict_op(
     method: str | Method = DEFAULT,
     tf32: Literal["auto", "on", "off"] = "auto",
 ) -> KernelTime:
-    """Return how long one op takes on a device, on inputs of these shapes.
+    """Predict the time of one op on a device.
 
-    `kind` is one of the op table or what people call it (`matmul`, `bmm`, `conv2d`, `softmax`).
-    Weights of norms may be left out: they follow from the first input.
-    `repeated` is the time of a kernel among many, `isolated` what two events around one call show.
-    Products of float32 run as `tf32` or not, or as the stack does it (of convolutions alone).
-    Raises `InputError` for an unknown kind, and shapes that it cannot take.
+    Args:
+        kind: a kind of the op table or a usual name (`matmul`, `bmm`, `conv2d`, `softmax`).
+        shapes: shapes of the inputs; weights of norms may be left out, since they follow from the
+            first input.
+        dtype: the type of the inputs.
+        device: a device's name, its file, or the device.
+        attrs: attributes of the op, such as `stride`.
+        condition: `repeated`, the time of a kernel among many, or `isolated`, the time between two
+            events around one call.
+        pass_: the passes that run.
+        method: the method of prediction.
+        tf32: whether products of float32 use TF32; `auto` is the stack's default, which is
+            convolutions alone.
+
+    Raises:
+        InputError: for an unknown kind, and for shapes that the op cannot take.
     """
-    from steptime.calibration.cases import called
+    from steptime.calibration.cases import resolve_kind
     from steptime.calibration.evaluate import score
     from steptime.calibration.mapped import plain_case
 
-    found = catalog.device(device)
-    name = called(kind)
+    used_device = catalog.device(device)
+    op_kind = resolve_kind(kind)
     row = {
-        "kind": name,
+        "kind": op_kind,
         "shapes": [list(shape) for shape in shapes],
         "attrs": dict(attrs or {}),
         "dtype": dtype,
         "condition": condition,
         "pass": pass_,
         "tf32": tf32,
-        "seconds": 1.0,  # none was measured
+        "seconds": 1.0,  # nothing was measured
     }
-    case = plain_case(row, f"op {kind}", found)
-    chosen = method if isinstance(method, Method) else cost_model(method)
-    chosen.sees(found, dtype, chosen.settings)  # raises where no peak is known
-    (one,) = score([case], chosen)
-    times = one.value, one.low, one.high
-    return KernelTime(name, found.name, dtype, condition, chosen.name, *times, case.kernels)
+    case = plain_case(row, f"op {kind}", used_device)
+    used_method = method if isinstance(method, Method) else cost_model(method)
+    used_method.sees(used_device, dtype, used_method.settings)  # raises where no peak is known
+    (scored,) = score([case], used_method)
+    return KernelTime(
+        op_kind,
+        used_device.name,
+        dtype,
+        condition,
+        used_method.name,
+        scored.value,
+        scored.low,
+        scored.high,
+        case.kernels,
+    )

@@ -1,48 +1,35 @@
-"""How far predictions are from steps of trainings: errors by set and block, and the worst rows."""
+"""Errors of predictions of training steps, by set and block, and the worst rows."""
 
-import random
+from __future__ import annotations
+
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
-from math import hypot
-from operator import itemgetter
 from pathlib import Path
-from statistics import NormalDist
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 from msgspec.structs import asdict
 
-from steptime.calibration import device
-from steptime.calibration.device import moved, spread
-from steptime.calibration.evaluate import DRAWS, errors
-from steptime.calibration.evaluation import ERROR_COLUMNS, WORST, percent, shown
-from steptime.calibration.fit import fitted, left_out
-from steptime.calibration.plan_rows import Question, Reply, questions, row_of
+from steptime.calibration.evaluate import DRAWS, ComparedValue, summarise_errors
+from steptime.calibration.evaluation import ERROR_COLUMNS, WORST, format_errors, format_percent
+from steptime.calibration.plan_calibration import (
+    PredictedStep,
+    PredictedSteps,
+    draw_calibrations,
+)
+from steptime.calibration.plan_rows import Question, read_questions, row_of
 from steptime.core.errors import InputError, check_choice
+from steptime.core.json_types import JsonObject
 from steptime.core.table import Column, Table
-from steptime.hardware import catalog
-from steptime.hardware.constants import Constant
-from steptime.prediction import cost_model
-from steptime.prediction.calibrated.interval import LEVEL
-from steptime.prediction.calibrated.method import calibrated_device
-from steptime.prediction.kernels import Floats
 from steptime.prediction.method import Method
 from steptime.records.ratios import farness
-from steptime.records.record import current_time
 from steptime.records.row import grouped
 
 GROUPS = ("model", "device", "block", "stack", "dtype", "device_count")
-HEADS = (
-    Column("asked", "rows"),
-    Column("cases", "scored"),
-    *ERROR_COLUMNS,
-    Column("max"),
-    Column("fits"),
-)
-OF_SET = (Column("set"), Column("quantity"))
-OF_ROW = (
+SCORE_COLUMNS = (Column("cases", "scored"), *ERROR_COLUMNS, Column("max"))
+SET_COLUMNS = (Column("set"), Column("quantity"))
+CASE_COLUMNS = (
     Column("place"),
     Column("model"),
     Column("device"),
@@ -51,32 +38,30 @@ OF_ROW = (
     Column("quantity"),
     Column("ratio", "p / m", form=".2f"),
 )
-OF_TOLD = (
-    *OF_SET,
+CALIBRATED_COLUMNS = (
+    *SET_COLUMNS,
     Column("device"),
     Column("stack"),
     Column("points"),
     Column("before", "MAPE before"),
-    *HEADS[1:-1],
+    *SCORE_COLUMNS,
     Column("spread", "MAPE of draws"),
 )
-_NUMBERS = itemgetter("measured", "predicted", "low", "high")
-OF_UNASKED = (Column("set"), Column("rows"), Column("reason"), Column("first"))
+REFUSAL_COLUMNS = (Column("set"), Column("rows"), Column("reason"), Column("first"))
 
-
-Answered = tuple[Question, Reply]
-Rows = Sequence[Answered]
-Read = tuple[str, str, Question | InputError]  # set, place, and the row or why it is none
-Predicted = tuple[str, str, Answered | InputError]
+ReadRow = tuple[str, str, Question | InputError]  # set, place, and the row or why it has none
+PredictedRow = tuple[str, str, PredictedStep | InputError]
 
 
 @dataclass(frozen=True)
 class PlanErrors:
-    """What steps say of a method: a document of JSON values, and tables for people.
+    """The errors of a method on training steps.
 
-    `rows` are errors of each set and quantity, `groups` those of its blocks, `unasked` the rows
-    that could not be asked, counted by reason; `cases` are all rows that were scored. `calibrated`
-    are errors of rows that were not drawn, of each device and stack that was told the others.
+    Attributes:
+        document: JSON values: `rows`, the errors of each set and quantity; `groups`, those of each
+            group; `calibrated`, those of rows that were not drawn, after a calibration with the
+            drawn rows of the same device and stack; `unasked`, the rows that cannot be predicted,
+            by reason; `worst` and `cases`, single rows.
     """
 
     document: Mapping[str, Any]
@@ -84,261 +69,187 @@ class PlanErrors:
     def tables(self, has_worst: bool = True) -> list[Table]:
         """Return the tables for people."""
         document = self.document
-        by = (*OF_SET, *map(Column, document["by"]), *HEADS[1:])
-        contents = (
-            ((*OF_SET, *HEADS), [*map(_shown, document["rows"])], "Errors of predictions"),
-            (by, [*map(_shown, document["groups"])], f"By {', '.join(document['by'])}"),
-            (OF_TOLD, [*map(_shown, document["calibrated"])], "Rows that were not drawn"),
-            (OF_UNASKED, document["unasked"], "Rows that were not asked"),
-        )
-        tables = [Table(heads, rows, title) for heads, rows, title in contents]
-        title = f"The rows with the largest errors of {document['method']}"
+        fits = Column("fits")
+        row_columns = (*SET_COLUMNS, Column("row_count", "rows"), *SCORE_COLUMNS, fits)
+        group_columns = (*SET_COLUMNS, *map(Column, document["by"]), *SCORE_COLUMNS, fits)
+        rows = [_format_row(row) for row in document["rows"]]
+        groups = [_format_row(row) for row in document["groups"]]
+        calibrated = [_format_row(row) for row in document["calibrated"]]
+        tables = [
+            Table(row_columns, rows, "Errors of predictions"),
+            Table(group_columns, groups, f"By {', '.join(document['by'])}"),
+            Table(CALIBRATED_COLUMNS, calibrated, "Rows that were not drawn"),
+            Table(REFUSAL_COLUMNS, document["unasked"], "Rows that were not asked"),
+        ]
         if has_worst:
-            tables.append(Table(OF_ROW, document["worst"], title))
+            title = f"The rows with the largest errors of {document['method']}"
+            tables.append(Table(CASE_COLUMNS, document["worst"], title))
         return [table for table in tables if table.rows]
 
     @property
-    def times(self) -> list[dict[str, Any]]:
-        """The rows that say a time, as the picture of an evaluation has them."""
+    def times(self) -> list[JsonObject]:
+        """The rows of times, with the keys that the chart of an evaluation reads."""
         return [
-            {**one, "kind": one["set"], "regime": one["quantity"].removesuffix("_s")}
-            | {"measured_s": one["measured"], "predicted_s": one["predicted"]}
-            for one in self.document["cases"]
-            if one["quantity"].endswith("_s") and not one["quantity"].endswith("per_s")
+            {
+                **case,
+                "kind": case["set"],
+                "regime": case["quantity"].removesuffix("_s"),
+                "measured_s": case["measured"],
+                "predicted_s": case["predicted"],
+            }
+            for case in self.document["cases"]
+            if case["quantity"].endswith("_s") and not case["quantity"].endswith("per_s")
         ]
 
 
-def replies(asked: Iterable[Read], method: str | Method) -> Iterator[Predicted]:
-    """Yield set and place of each row, and what is predicted of it or why it cannot be asked."""
-    for label, place, question in asked:
+def predict_rows(rows: Iterable[ReadRow], method: str | Method) -> Iterator[PredictedRow]:
+    """Yield set and place of each row, and its prediction or the reason why it has none."""
+    for set_name, place, question in rows:
         if isinstance(question, InputError):
-            yield label, place, question
+            yield set_name, place, question
             continue
         try:
-            yield label, place, (question, question.reply(method))
+            yield set_name, place, (question, question.reply(method))
         except InputError as error:
-            yield label, place, error
+            yield set_name, place, error
 
 
 def evaluate_tables(paths: Iterable[Path], method: str, **options: Any) -> PlanErrors:
-    """Return how far a method is off on tables of steps; `options` are those of `errors_of`."""
-    asked = chain.from_iterable(map(questions, paths))
-    return errors_of(replies(asked, method), method, **options)
+    """Return the errors of a method on tables of steps; `options` are those of `errors_of`."""
+    rows = chain.from_iterable(map(read_questions, paths))
+    return errors_of(predict_rows(rows, method), method, **options)
 
 
 def errors_of(
-    rows: Iterable[Predicted],
+    rows: Iterable[PredictedRow],
     method: str,
     by: Sequence[str] = ("block",),
     worst: int = WORST,
     points: int | None = None,
     draws: int = DRAWS,
 ) -> PlanErrors:
-    """Return how far rows that a method predicted are off.
+    """Return the errors of the predictions of rows.
 
-    `points` of each device and stack calibrate it, in `draws` draws, to score the others. Raises
-    `InputError` for an unknown group, or where no row can be asked.
+    Args:
+        rows: the predicted rows.
+        method: the name of the method that predicted them.
+        by: columns of `GROUPS` that group the rows.
+        worst: number of the worst rows to show.
+        points: if set, rows of each device and stack that calibrate it, to score the others.
+        draws: number of draws of these points.
+
+    Raises:
+        InputError: for an unknown group, or if no row can be predicted.
     """
-    for one in by:
-        check_choice("group", one, GROUPS, "--by")
-    scored: list[dict[str, Any]] = []
-    steps: list[Answered] = []
-    asked: Counter[str] = Counter()
-    alone: dict[str, list[bool]] = defaultdict(list)
-    unasked: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for label, place, answer in rows:
-        asked[label] += 1
+    for name in by:
+        check_choice("group", name, GROUPS, "--by")
+    steps: list[PredictedStep] = []
+    row_counts: Counter[str] = Counter()
+    refused_places: dict[tuple[str, str], list[str]] = defaultdict(list)  # by set and reason
+    for set_name, place, answer in rows:
+        row_counts[set_name] += 1
         if isinstance(answer, InputError):
-            unasked[label, str(answer).removeprefix("plan: ")].append(place)
-            continue
-        question, reply = answer
-        steps.append(answer)
-        if not question.measured and reply.fits is not None:
-            alone[label].append(reply.fits == question.ran)
-        known = [name for name in question.measured if name in reply.values]
-        scored += [row_of(question, reply, name) for name in known]
-    left = [
-        {"set": key[0], "rows": len(places), "reason": key[1], "first": places[0]}
-        for key, places in unasked.items()
+            reason = str(answer).removeprefix("plan: ")
+            refused_places[set_name, reason].append(place)
+        else:
+            steps.append(answer)
+    cases = [
+        row_of(question, reply, quantity)
+        for question, reply in steps
+        for quantity in question.measured
+        if quantity in reply.values
     ]
-    if not scored:
-        raise InputError(f"no row can be asked: {left[0]['reason'] if left else 'there is none'}")
-    sets = [{**row, "asked": asked[row["set"]]} for row in _errors(scored, ())]
-    for row in sets:  # those that ran nowhere have no time
-        if (more := alone[row["set"]]) and row["fits"] is not None:
-            right = row["fits"] * row["cases"] + sum(more)
-            row["fits"] = right / (row["cases"] + len(more))
-    far = sorted(scored, key=lambda row: -farness(row["ratio"]))[:worst]
-    groups = _errors(scored, by) if by else []
-    apart = _left(steps, points, draws) if points else []
-    said = {"rows": sets, "groups": groups, "calibrated": apart, "unasked": left, "worst": far}
-    return PlanErrors({"method": method, "by": list(by), **said, "cases": scored})
+    refusals = [
+        {"set": set_name, "rows": len(places), "reason": reason, "first": places[0]}
+        for (set_name, reason), places in refused_places.items()
+    ]
+    if not cases:
+        first_reason = refusals[0]["reason"] if refusals else "there is none"
+        raise InputError(f"no row can be asked: {first_reason}")
+    sets = [{**row, "row_count": row_counts[row["set"]]} for row in _group_errors(cases, ())]
+    _count_unmeasured_fits(sets, steps)
+    document = {
+        "method": method,
+        "by": list(by),
+        "rows": sets,
+        "groups": _group_errors(cases, by) if by else [],
+        "calibrated": _calibrated_errors(steps, points, draws) if points else [],
+        "unasked": refusals,
+        "worst": sorted(cases, key=lambda case: -farness(case["ratio"]))[:worst],
+        "cases": cases,
+    }
+    return PlanErrors(document)
 
 
-def _errors(scored: Sequence[dict[str, Any]], by: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the errors of each set and quantity, by what `by` names of their rows."""
-    heads = ("set", "quantity", *by)
-    groups = grouped(scored, lambda row: tuple(str(row[name] or "-") for name in heads))
-    found = []
-    for key, some in sorted(groups.items()):
-        right = [row["fits"] for row in some if row["fits"] is not None]
-        fits = sum(right) / len(right) if right else None
-        compared = [(*_NUMBERS(row), (row["device"], row["model"])) for row in some]
-        known = dict(zip(heads, key, strict=True))
-        found.append({**known, **asdict(errors(compared)), "fits": fits})
-    return found
+def _count_unmeasured_fits(sets: Iterable[JsonObject], steps: PredictedSteps) -> None:
+    """Add rows without a time to `fits` of each set: they ran out of memory, or fit by a report."""
+    hits: dict[str, list[bool]] = defaultdict(list)
+    for question, reply in steps:
+        if not question.measured and reply.fits is not None:
+            hits[question.set].append(reply.fits == question.ran)
+    for row in sets:
+        set_hits = hits[row["set"]]
+        if set_hits and row["fits"] is not None:
+            hit_count = row["fits"] * row["cases"] + sum(set_hits)
+            row["fits"] = hit_count / (row["cases"] + len(set_hits))
 
 
-def _left(rows: Rows, points: int, draws: int) -> list[dict[str, Any]]:
+def _group_errors(cases: Sequence[JsonObject], by: Sequence[str]) -> list[JsonObject]:
+    """Return the errors of each set and quantity, and of each group `by` within them."""
+    columns = ("set", "quantity", *by)
+    groups = grouped(cases, lambda case: tuple(str(case[name] or "-") for name in columns))
+    rows = []
+    for key, group in sorted(groups.items()):
+        hits = [case["fits"] for case in group if case["fits"] is not None]
+        errors = summarise_errors([_compare(case) for case in group])
+        rows.append({
+            **dict(zip(columns, key, strict=True)),
+            **asdict(errors),
+            "fits": sum(hits) / len(hits) if hits else None,
+        })  # fmt: skip
+    return rows
+
+
+def _compare(case: JsonObject) -> ComparedValue:
+    """Return a row with the cell of its device and model."""
+    cell = case["device"], case["model"]
+    return ComparedValue(case["measured"], case["predicted"], case["low"], case["high"], cell)
+
+
+def _calibrated_errors(steps: PredictedSteps, points: int, draws: int) -> list[JsonObject]:
     """Return the errors of rows that were not drawn, over all draws, by set, device and stack."""
     by = ("device", "stack")
-    was = list[dict[str, Any]]()
-    now = list[dict[str, Any]]()
-    for seed, asked, told, after in drawn(rows, points, draws):
-        for name in asked.measured.keys() & after.values.keys() - {"memory_bytes"}:
-            was.append(row_of(asked, told, name))
-            now.append(row_of(asked, after, name) | {"draw": f"{seed}"})
-    found, each = _errors(now, by), _errors(now, (*by, "draw"))
-    for row, before in zip(found, _errors(was, by), strict=True):
-        key = ("set", "quantity", *by)
-        mapes = [one["mape"] for one in each if all(one[name] == row[name] for name in key)]
-        row |= {"points": points, "cases": row["cases"] // draws, "before": before["mape"]}
-        row |= {"spread": [min(mapes), max(mapes)]}
-    return found
+    cases_before: list[JsonObject] = []
+    cases_after: list[JsonObject] = []
+    for draw in draw_calibrations(steps, points, draws):
+        question = draw.question
+        quantities = question.measured.keys() & draw.after.values.keys() - {"memory_bytes"}
+        for quantity in quantities:
+            cases_before.append(row_of(question, draw.before, quantity))
+            case_after = row_of(question, draw.after, quantity)
+            cases_after.append(case_after | {"draw": f"{draw.seed}"})
+    rows = _group_errors(cases_after, by)
+    draw_rows = _group_errors(cases_after, (*by, "draw"))
+    for row, row_before in zip(rows, _group_errors(cases_before, by), strict=True):
+        key_columns = ("set", "quantity", *by)
+        mapes = [
+            draw_row["mape"]
+            for draw_row in draw_rows
+            if all(draw_row[name] == row[name] for name in key_columns)
+        ]
+        row["points"] = points
+        row["cases"] //= draws
+        row["before"] = row_before["mape"]
+        row["spread"] = [min(mapes), max(mapes)]
+    return rows
 
 
-def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
-    said = {"spread": None, "constants": None, "points": None, "before": None, **row}
-    shares = {"before": percent(said["before"]), "fits": percent(row["fits"])}
-    return {**shown(said), **shares}
-
-
-TELLS = ("step_s", "tpot_s", "request_s", "tokens_per_s_per_device")  # the first that is measured
-CONSTANTS = (
-    "product.tensor_share", "attention.share", "attention.share_new", "stream.share_hbm",
-    "stream.share_gddr", "training.exchange_s", "training.layer_s", "serving.step_s",
-    "serving.sequence_s", "serving.exchange_s",
-)  # fmt: skip
-STEP = 0.1  # of the log of a constant, by which slopes are found
-NORMAL = NormalDist(sigma=-1 / NormalDist().inv_cdf((1 - LEVEL) / 2))  # LEVEL lies within 1
-USUAL = 10  # rows that the interval of other devices counts for beside those that were drawn
-
-
-class _Logs(NamedTuple):
-    """Rows of which the logs of what is predicted are linear in those of constants."""
-
-    seconds: Floats
-    base: Floats
-    slopes: Floats  # [rows, constants]
-    start: Floats
-
-    def predicted(self, constants: Mapping[str, float], /) -> Floats:
-        """Return what is predicted of each row."""
-        found: Floats = self.base * np.exp(self.slopes @ np.log([*constants.values()] / self.start))
-        return found
-
-
-class _DeviceRows:
-    """Rows of one device, stack and form, and how what is predicted of them follows constants."""
-
-    def __init__(self, rows: Rows, device: str, stack: str, form: str) -> None:
-        self.form = form
-        self.free, self.wide = _priors(device, stack, form)
-        base = _predicted(rows, {})
-        start = np.array([one.value for one in self.free.values()])
-        near = [_predicted(rows, {n: one.value * np.exp(STEP)}) for n, one in self.free.items()]
-        slopes = np.log(np.array(near) / base).T / STEP
-        took = np.array([asked.measured[_quantity(asked, told)] for asked, told in rows])
-        self.logs = _Logs(took, base, slopes, start)
-
-    def drawn(self, points: int, seed: int) -> list[int]:
-        """Return the places of so many rows, spread over what they take."""
-        return spread(list(np.log(self.logs.base)), points, random.Random(seed))  # noqa: S311  # no secret
-
-    def told(self, at: Sequence[int]) -> tuple[dict[str, Any], Floats]:
-        """Return the calibration that rows at some places tell, and ln(measured / predicted).
-
-        The second is of each of them, when it is left out.
-        """
-        took, base, slopes, start = self.logs
-        logs = _Logs(took[at], base[at], slopes[at], start)
-        sigma = self.wide * NORMAL.stdev
-        constants = fitted([logs], self.free, sigma=sigma)
-        off = left_out(logs, self.free, constants, sigma)
-        usual = [self.wide * NORMAL.inv_cdf((i + 0.5) / USUAL) for i in range(USUAL)]
-        ends = np.quantile([*off, *usual], ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
-        intervals = {self.form: [float(f"{end:.3g}") for end in ends]}
-        return {"constants": moved(constants, self.free), "intervals": intervals}, off
-
-
-def _groups(rows: Rows) -> dict[tuple[str, str, str], list[Answered]]:
-    known = (row for row in rows if _quantity(*row))
-    return grouped(known, lambda row: (row[0].texts["device"], row[1].stack, row[1].form))
-
-
-def drawn(rows: Rows, points: int, draws: int) -> Iterator[tuple[int, Question, Reply, Reply]]:
-    """Yield of each draw the rows left: asked, as they were predicted and as calibrated.
-
-    Each device, stack and form has `points` drawn. Raises `InputError` where none is left.
-    """
-    groups = {key: own for key, own in _groups(rows).items() if len(own) > points}
-    if not groups:
-        raise InputError(f"no row is left to check beside {points} of each device and stack")
-    for key, own in groups.items():
-        group = _DeviceRows(own, *key)
-        for seed in range(draws):
-            at = group.drawn(points, seed)
-            method = _method(group.told(at)[0])
-            for asked, told in (one for i, one in enumerate(own) if i not in at):
-                yield seed, asked, told, asked.reply(method)
-
-
-def calibration(rows: Rows, points: int) -> dict[str, Any]:
-    """Return the table `calibration` that `points` of the stack with most rows tell."""
-    groups = _groups(rows)
-    if not groups:
-        raise InputError("calibrate: no row tells a time")
-    key, own = max(groups.items(), key=lambda one: len(one[1]))
-    group = _DeviceRows(own, *key)
-    at = group.drawn(min(points, len(own)), 0)
-    table, off = group.told(at)
-    about = {"date": current_time(), "stack": key[1]}
-    return {**about, "points": len(at), **table, "errors": device.errors(["step"] * len(at), off)}
-
-
-def _quantity(asked: Question, told: Reply) -> str:
-    return next((one for one in TELLS if one in asked.measured and one in told.values), "")
-
-
-def _priors(device: str, stack: str, form: str) -> tuple[dict[str, Constant], float]:
-    """Return the constants that rows tell, and how wide the interval is that is a row's own.
-
-    A device that the stack was fitted on differs by less: by what its plans share.
-    """
-    found = catalog.priors(catalog.device(device).kind, stack)
-    seen = device in (catalog.stack(stack).seen or {}).get("devices", ())
-    devices = hypot(found["interval.product_shared"].value, found["interval.step"].value)
-    shared = found[f"interval.{form}_shared"].value / devices
-    free = {name: found[name] for name in CONSTANTS if name in found and found[name].value}
-    slower = found.get("training.products", free["product.tensor_share"]._replace(value=1.0))
-    spread_of = free["product.tensor_share"].spread  # devices differ by more than a stack's plans
-    free["training.products"] = slower._replace(spread=spread_of)
-    less = shared if seen else 1.0
-    free = {name: one._replace(spread=less * one.spread) for name, one in free.items()}
-    return free, found[f"interval.{form}_own"].value
-
-
-def _method(table: Mapping[str, Any]) -> Method:
-    return replace(
-        cost_model("calibrated"),
-        sees=lambda device, dtype, under: calibrated_device(
-            replace(device, calibration=table), dtype, under
-        ),
-    )
-
-
-def _predicted(rows: Rows, constants: Mapping[str, float]) -> Floats:
-    method = _method({"constants": constants})
-    told = [asked.reply(method) for asked, _ in rows]
-    pairs = zip(rows, told, strict=True)
-    return np.array([one.values[_quantity(*row)].value for row, one in pairs])
+def _format_row(row: JsonObject) -> JsonObject:
+    """Return a row of errors with texts in place of numbers."""
+    defaults = {"spread": None, "constants": None, "points": None, "before": None}
+    full_row = {**defaults, **row}
+    return {
+        **format_errors(full_row),
+        "before": format_percent(full_row["before"]),
+        "fits": format_percent(row["fits"]),
+    }

@@ -1,21 +1,21 @@
-"""Tables of steps of trainings: columns named as the options of `steptime plan`, and `step_s`.
+"""Tables of measured training steps: columns named as the options of `steptime plan`, and `step_s`.
 
-A table is known by its columns, never by its name. A row becomes a `Question`: texts (`model`),
-numbers (`tensor`), and what was measured.
+A table is recognised by its columns, never by its name. A row becomes a `Question`: texts
+(`model`), numbers (`tensor`), and measured quantities.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import chain
 from math import inf
 from pathlib import Path
 from typing import Any
 
 from steptime.core.errors import InputError, shorten
+from steptime.core.json_types import JsonObject
 from steptime.core.table_files import table_rows
 from steptime.core.values import MAX_COUNT, parse_truth
-from steptime.core.workload import FULL_TRAINING, Tuning
+from steptime.core.workload import FULL_TRAINING, Plan, Tuning
 from steptime.hardware import catalog
 from steptime.network import families as models
 from steptime.planning.answer import fits, mfu
@@ -31,29 +31,37 @@ COLUMNS = (
     "set", "model", "device", "device_count", "length", "microbatch", "global_batch", "tensor",
     "pipeline", "virtual", "recompute", "sequence_parallel", "dtype", "stack", "step_s",
 )  # fmt: skip
-COUNT_COLUMNS = ("device_count", "devices")  # by which a table of trainings is known
+COUNT_COLUMNS = ("device_count", "devices")  # one of them marks a table of trainings
 NUMBERS = ("device_count", "length", "microbatch", "global_batch", "tensor", "pipeline", "virtual")
-MORE_NUMBERS = (  # that a table may have, too
+OPTIONAL_NUMBERS = (  # optional columns
     "context", "expert", "expert_tensor", "data", "zero", "shard", "gradients", "per_node",
     "links_per_node",
 )  # fmt: skip
-TEXTS, MORE_TEXTS = ("model", "device", "dtype", "stack", "recompute"), ("inside", "link")
+TEXTS = ("model", "device", "dtype", "stack", "recompute")
+OPTIONAL_TEXTS = ("inside", "link")  # optional columns
 SPLIT = (
     "tensor", "context", "expert", "expert_tensor", "data", "pipeline", "virtual", "zero", "shard",
 )  # fmt: skip
 SIZES = ("microbatch", "global_batch", "length", "gradients")
 PARTS = ("compute_s", "recompute_s", "exposed_s", "host_s", "bubble_s", "update_s")
-MIXED = {
-    name: f"{name}-mixed" for name in ("bfloat16", "float16")
-}  # as tables of trainings mean it
-NAME = "steps"
+DEFAULTS = {"tensor": 1, "pipeline": 1, "virtual": 1, "microbatch": 1, "zero": 0}
+MIXED_DTYPES = {"bfloat16": "bfloat16-mixed", "float16": "float16-mixed"}  # meant by trainings
+ZERO_COLUMNS = ("zero", "shard")  # whole numbers from 0 on; all others from 1 on
+SET_NAME = "steps"  # of rows without a set
+MAX_MISSING_SHARE = 0.25  # of the columns of a table that is still a table of steps
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What is predicted for a row: quantities by name, whether it fits, what time is made of.
+    """The prediction for a row.
 
-    `form` names the interval of its times.
+    Attributes:
+        values: the predicted quantities by name.
+        device_count: the number of devices.
+        stack: the software, "" for none.
+        fits: whether the plan fits into memory, None if unknown.
+        parts: seconds of the parts of the step.
+        form: the name of the interval of its times.
     """
 
     values: Mapping[str, Interval]
@@ -66,10 +74,17 @@ class Reply:
 
 @dataclass(frozen=True)
 class Question:
-    """A row, as it is asked: texts, numbers, what was measured by quantity, whether it ran.
+    """A row of a table: a setting and its measured quantities.
 
-    `answer` predicts it by a method; `campaign` is the repository and who measured, where a table
-    says it.
+    Attributes:
+        set: the set of rows that it belongs to.
+        place: file and line.
+        answer: predicts the row by a method.
+        texts: texts by column.
+        numbers: numbers by column, None for an empty cell.
+        measured: measured quantities by name.
+        ran: whether it ran, rather than run out of memory.
+        campaign: the repository and who measured, "" if unknown.
     """
 
     set: str
@@ -82,68 +97,82 @@ class Question:
     campaign: str = ""
 
     def reply(self, method: str | Method) -> Reply:
-        """Return what a method predicts for the row; raises `InputError`."""
+        """Predict the row by a method.
+
+        Raises:
+            InputError: if the method cannot predict the row.
+        """
         return self.answer(self, method)
 
 
 def columns_of(path: Path) -> set[str]:
-    """Return the columns of a file of cells; of another file none."""
+    """Return the columns of a CSV or TSV file; of another file none."""
     is_table = path.name.lower().removesuffix(".gz").endswith((".csv", ".tsv"))
-    return {*next(table_rows(path), (0, {}))[1]} if is_table else set()
+    if not is_table:
+        return set()
+    _, first_row = next(table_rows(path), (0, {}))
+    return set(first_row)
 
 
 def files_in(paths: Sequence[Path]) -> list[Path]:
-    """Return files, and the tables of folders."""
-    inside = (sorted(path.glob("*.[ct]sv*")) if path.is_dir() else [path] for path in paths)
-    return [*chain.from_iterable(inside)]
+    """Return the files among the paths, and the tables of the folders."""
+    files: list[Path] = []
+    for path in paths:
+        files += sorted(path.glob("*.[ct]sv*")) if path.is_dir() else [path]
+    return files
 
 
 def tables_in(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
-    """Return which files, and which of folders, are tables of steps, and which are not."""
+    """Return the tables of steps among files and in folders, and all other files."""
     files = files_in(paths)
     tables = [file for file in files if columns_of(file).issuperset(COLUMNS)]
     return tables, [file for file in files if file not in tables]
 
 
-def lacking(path: Path) -> str | None:
-    """Return what a table lacks that has most columns, or is of several devices; else None."""
+def describe_missing_columns(path: Path) -> str | None:
+    """Return a message on the columns that a table of steps lacks, None for another table.
+
+    It is a table of steps if it has most of the columns, or a number of devices.
+    """
     columns = columns_of(path)
-    left = [name for name in COLUMNS if name not in columns]
-    if len(left) <= len(COLUMNS) / 4:
-        return f"{path.name}: columns of {NAME}, without {', '.join(left)}"
+    missing = [name for name in COLUMNS if name not in columns]
+    if len(missing) <= MAX_MISSING_SHARE * len(COLUMNS):
+        return f"{path.name}: columns of {SET_NAME}, without {', '.join(missing)}"
     if columns.isdisjoint(COUNT_COLUMNS) or "seconds" in columns:
         return None
-    words = "no column 'seconds'; --map MAP.toml says what columns mean. As a table of trainings"
-    return f"{path.name}: {words} it lacks {', '.join(left)}"
+    hint = "no column 'seconds'; --map MAP.toml says what columns mean"
+    return f"{path.name}: {hint}. As a table of trainings it lacks {', '.join(missing)}"
 
 
-def questions(path: Path) -> Iterator[tuple[str, str, Question | InputError]]:
-    """Yield set and place of each row, and what it asks or why it cannot be asked."""
+def read_questions(path: Path) -> Iterator[tuple[str, str, Question | InputError]]:
+    """Yield set and place of each row, and its question or the reason why it has none."""
     for line, row in table_rows(path):
         place = f"{path.name}:{line}"
-        label = str(row["set"]) or NAME
+        set_name = str(row["set"]) or SET_NAME
         try:
-            yield label, place, _question(row, label, place)
+            yield set_name, place, _make_question(row, set_name, place)
         except InputError as error:
-            yield label, place, error
+            yield set_name, place, error
 
 
-def _question(row: Mapping[str, Any], label: str, place: str) -> Question:
-    words = {name: str(row[name]).strip() for name in (*TEXTS, *MORE_TEXTS) if name in row}
-    texts = {**words, "model": model_named(words["model"])}
+def _make_question(row: Mapping[str, Any], set_name: str, place: str) -> Question:
+    """Return the question of a row; raises `InputError` for an unknown model or a bad cell."""
+    texts = {name: str(row[name]).strip() for name in (*TEXTS, *OPTIONAL_TEXTS) if name in row}
+    texts["model"] = resolve_model(texts["model"])
     texts["device"] = catalog.device(texts["device"]).name
-    usual = {"tensor": 1, "pipeline": 1, "virtual": 1, "microbatch": 1, "zero": 0}
-    given = {name: row.get(name) for name in (*NUMBERS, *MORE_NUMBERS)}
-    numbers = {name: one or usual.get(name, one) for name, one in given.items()}
+    cells = {name: row.get(name) for name in (*NUMBERS, *OPTIONAL_NUMBERS)}
+    numbers = {name: cell or DEFAULTS.get(name, cell) for name, cell in cells.items()}
     numbers["sequence"] = parse_truth(row["sequence_parallel"], "sequence_parallel")
-    seconds = row["step_s"]
-    if not isinstance(seconds, int | float) or not 0 < seconds < inf:
-        raise InputError("no step_s is told")
-    return Question(label, place, step, texts, numbers, {"step_s": float(seconds)})
+    step_s = row["step_s"]
+    if not isinstance(step_s, int | float) or not 0 < step_s < inf:
+        raise InputError("step_s is no positive number")
+    return Question(
+        set_name, place, predict_step, texts, numbers, measured={"step_s": float(step_s)}
+    )
 
 
-def model_named(text: str) -> str:
-    """Return the network that people call so (`LLAMA3.1-405B`), or a text with hyperparameters."""
+def resolve_model(text: str) -> str:
+    """Return the model of a usual name (`LLAMA3.1-405B`), or a text with hyperparameters."""
     if ":" in text:
         return text
     name = models.named(text.partition("(")[0].strip())
@@ -152,99 +181,137 @@ def model_named(text: str) -> str:
     return name
 
 
-def row_of(question: Question, reply: Reply, quantity: str) -> dict[str, Any]:
-    """Return a quantity of a row, in SI, beside what is predicted of it.
+def row_of(question: Question, reply: Reply, quantity: str) -> JsonObject:
+    """Return a measured quantity of a row, in SI units, with its prediction.
 
-    `fits` says whether that is rightly said, `block` what its stack has not seen.
+    `fits` says whether the prediction of memory is right, `block` in what the row differs from
+    those that its stack was fitted on.
     """
-    measured, found = question.measured[quantity], reply.values[quantity]
+    measured = question.measured[quantity]
+    prediction = reply.values[quantity]
     return {
         "set": question.set,
         "place": question.place,
         **{name: question.texts.get(name) for name in ("model", "device", "dtype")},
         "stack": reply.stack or None,
         "device_count": reply.device_count,
-        "block": _block(question, reply),
+        "block": _block_of(question, reply),
         "quantity": quantity,
         "measured": measured,
-        "predicted": found.value,
-        "low": found.low,
-        "high": found.high,
-        "ratio": found.value / measured,
+        "predicted": prediction.value,
+        "low": prediction.low,
+        "high": prediction.high,
+        "ratio": prediction.value / measured,
         "fits": None if reply.fits is None else reply.fits == question.ran,
         "parts": dict(reply.parts),
     }
 
 
-def _block(question: Question, reply: Reply) -> str | None:
-    """Return what of a row the constants of its stack were not fitted on."""
-    seen = catalog.stack(reply.stack).seen if reply.stack else None
-    if not seen:
-        return None if seen is None else "not said"
+def _block_of(question: Question, reply: Reply) -> str | None:
+    """Return in what a row differs from those that its stack was fitted on: "unseen model"."""
+    if not reply.stack:
+        return None
+    fitted_rows = catalog.stack(reply.stack).seen
+    if not fitted_rows:
+        return "not said"
     for name in ("model", "device"):
-        if name in question.texts and question.texts[name] not in seen.get(f"{name}s", ()):
+        if name in question.texts and question.texts[name] not in fitted_rows.get(f"{name}s", ()):
             return f"unseen {name}"
-    return (
-        "larger scale"
-        if reply.device_count > seen.get("most_devices", reply.device_count)
-        else "seen"
-    )
+    max_devices = fitted_rows.get("most_devices", reply.device_count)
+    return "larger scale" if reply.device_count > max_devices else "seen"
 
 
-def step(question: Question, method: str | Method) -> Reply:
-    """Return the step of a training plan: `step_s`, `memory_bytes`, `mfu`, `device_w`."""
-    planner, sound = planned(question, method)
-    return step_reply(question, planner, plan_time(planner, sound))
+def predict_step(question: Question, method: str | Method) -> Reply:
+    """Predict the step of a training plan: `step_s`, `memory_bytes`, `mfu`, `device_w`."""
+    planner, plan = prepare_plan(question, method)
+    return reply_of(question, planner, plan_time(planner, plan))
 
 
-def planned(
+def prepare_plan(
     question: Question, method: str | Method, tuning: Tuning | None = None
 ) -> tuple[Planner, Asked]:
-    """Return what prices a row's plan, and the plan, of a fine-tuning where one is said.
+    """Return the planner of a row and its checked plan.
 
-    `data` follows from `device_count`. Empty cells have the defaults of `steptime plan`. Rows of
-    other trainings mean mixed precision by a type of 16 bit.
+    `data` follows from `device_count`. Empty cells have the defaults of `steptime plan`. A type of
+    16 bit means mixed precision, except for fine-tuning.
+
+    Args:
+        question: the row.
+        method: the method of prediction.
+        tuning: the fine-tuning, None for full training.
+
+    Raises:
+        InputError: if the devices of a replica do not divide all devices, or the plan is invalid.
     """
-    numbers, texts = question.numbers, question.texts
-    split = {name: whole(question, name) for name in SPLIT if numbers.get(name) not in (None, "")}
-    device_count = whole(question, "device_count")
-    if "data" not in split:
-        of = split.get("tensor", 1) * split.get("context", 1) * split.get("pipeline", 1)
-        if device_count % of:
-            raise InputError(f"{of} devices of a replica do not divide {device_count}")
-        split["data"] = device_count // of
-    sequence = bool(numbers.get("sequence")) and split.get("tensor", 1) > 1
-    recompute = texts.get("recompute") or "none"
-    plan = split_of({**split, "sequence": sequence, "recompute": recompute})
-    sizes = {name: whole(question, name) for name in SIZES if numbers.get(name) not in (None, "")}
-    dtype = texts["dtype"] if tuning else MIXED.get(texts["dtype"], texts["dtype"])
+    texts = question.texts
+    sizes = _integers_of(question, SIZES)
+    device_count = integer_of(question, "device_count")
+    plan = _plan_of(question, device_count)
+    dtype = texts["dtype"] if tuning else MIXED_DTYPES.get(texts["dtype"], texts["dtype"])
     stack = texts["stack"]
-    length = sizes.get("length")
-    gradients = sizes.get("gradients")
-    asked = texts["model"], site_of(question), dtype, stack, device_count, method, length, gradients
-    parts = () if stack else tuple(one for one in vars(plan).items() if one[0] != "microbatches")
-    planner = planner_of(*asked, parts, tuning or FULL_TRAINING)
-    micro = sizes.get("microbatch", 1)
-    return planner, checked(
-        planner.shape, Asked(plan, micro, sizes.get("global_batch", micro * plan.data))
+    split_items = tuple(item for item in vars(plan).items() if item[0] != "microbatches")
+    planner = planner_of(
+        texts["model"],
+        site_of(question),
+        dtype,
+        stack,
+        device_count,
+        method,
+        length=sizes.get("length"),
+        gradients=sizes.get("gradients"),
+        split=() if stack else split_items,
+        tuning=tuning or FULL_TRAINING,
     )
+    microbatch = sizes.get("microbatch", 1)
+    global_batch = sizes.get("global_batch", microbatch * plan.data)
+    return planner, checked(planner.shape, Asked(plan, microbatch, global_batch))
 
 
-def step_reply(question: Question, planner: Planner, found: PlanTime) -> Reply:
-    """Return what is told of a row's step."""
-    device_count = whole(question, "device_count")
-    found = meant(planner, found)[0]
-    values = {
-        "step_s": Interval(found.step_s, found.low_s, found.high_s),
-        "memory_bytes": Interval(found.memory[found.fullest].total),
-        "mfu": Interval(mfu(planner, found)["full"] or 0.0),
+def _plan_of(question: Question, device_count: int) -> Plan:
+    """Return the parallel plan of a row; data parallelism follows from the number of devices."""
+    split = _integers_of(question, SPLIT)
+    if "data" not in split:
+        replica = split.get("tensor", 1) * split.get("context", 1) * split.get("pipeline", 1)
+        if device_count % replica:
+            raise InputError(f"{replica} devices of a replica do not divide {device_count}")
+        split["data"] = device_count // replica
+    has_sequence = bool(question.numbers.get("sequence")) and split.get("tensor", 1) > 1
+    recompute = question.texts.get("recompute") or "none"
+    return split_of({**split, "sequence": has_sequence, "recompute": recompute})
+
+
+def _integers_of(question: Question, names: Iterable[str]) -> dict[str, int]:
+    """Return the whole numbers of the columns that are not empty."""
+    return {
+        name: integer_of(question, name)
+        for name in names
+        if question.numbers.get(name) not in (None, "")
     }
-    if found.energy_j is not None:
-        values["device_w"] = Interval(found.energy_j / found.step_s / device_count)
-    form = "experts" if planner.shape.experts else "plan"
-    stack = planner.method.settings.stack
-    parts = {name: getattr(found, name) for name in PARTS}
-    return Reply(values, device_count, stack, fits(planner, found), parts, form)
+
+
+def reply_of(question: Question, planner: Planner, priced: PlanTime) -> Reply:
+    """Return the prediction of a row from its priced plan.
+
+    If the row names no stack, the interval of the step covers every stack of its time. Power is
+    left out where no energy is known.
+    """
+    device_count = integer_of(question, "device_count")
+    step = meant(planner, priced)[0]
+    values = {
+        "step_s": Interval(step.step_s, step.low_s, step.high_s),
+        "memory_bytes": Interval(step.memory[step.fullest].total),
+        "mfu": Interval(mfu(planner, step)["full"] or 0.0),
+    }
+    if step.energy_j is not None:
+        values["device_w"] = Interval(step.energy_j / step.step_s / device_count)
+    return Reply(
+        values,
+        device_count,
+        planner.method.settings.stack,
+        fits(planner, step),
+        parts={name: getattr(step, name) for name in PARTS},
+        form="experts" if planner.shape.experts else "plan",
+    )
 
 
 @lru_cache(maxsize=512)
@@ -260,11 +327,21 @@ def planner_of(
     split: tuple[tuple[str, Any], ...] = (),
     tuning: Tuning = FULL_TRAINING,
 ) -> Planner:
-    """Return what prices the plans of a model on devices; a type or a stack "" is the usual one.
+    """Return the planner of a model on devices.
 
-    The usual stack is that of such a `split`.
+    Args:
+        model: the network.
+        site: the devices and how they are joined.
+        dtype: the type, "" for the usual one.
+        stack: the software, "" for the usual one of such a `split`.
+        device_count: the number of devices.
+        method: the method of prediction.
+        length: tokens of a sequence, None for the model's.
+        gradients: bytes of a gradient, None for the stack's.
+        split: fields of the plan, as items.
+        tuning: the fine-tuning, or full training.
     """
-    one = Request(
+    request = Request(
         model,
         site,
         length=length,
@@ -275,24 +352,28 @@ def planner_of(
         split=dict(split),
         tuning=tuning,
     )
-    return one.planner(shape_of(model, length), device_count)
+    return request.planner(shape_of(model, length), device_count)
 
 
 def site_of(question: Question) -> Site:
-    """Return where a row runs: as it says, else as devices of its kind are usually joined."""
+    """Return the site of a row: as the row says, else as devices of its kind are usually joined."""
     texts = question.texts
-    usual = usual_site(texts["device"])
-    usual |= {name: texts[name] for name in MORE_TEXTS if texts.get(name)}
+    options = usual_site(texts["device"])
+    options |= {name: texts[name] for name in OPTIONAL_TEXTS if texts.get(name)}
     for name in ("per_node", "links_per_node"):
         if question.numbers.get(name):
-            usual[name] = whole(question, name)
-    return Site(texts["device"], **usual)
+            options[name] = integer_of(question, name)
+    return Site(texts["device"], **options)
 
 
-def whole(question: Question, name: str) -> int:
-    """Return a number of a row that is a whole one; raises `InputError`."""
+def integer_of(question: Question, name: str) -> int:
+    """Return a whole number of a row.
+
+    Raises:
+        InputError: if the cell holds no whole number, or one out of range.
+    """
     value = question.numbers[name]
-    least = 0 if name in ("zero", "shard") else 1
-    if not isinstance(value, int | float) or not least <= value <= MAX_COUNT or value % 1:
-        raise InputError(f"{name} is a whole number of at least {least}, not {value!r}")
+    minimum = 0 if name in ZERO_COLUMNS else 1
+    if not isinstance(value, int | float) or not minimum <= value <= MAX_COUNT or value % 1:
+        raise InputError(f"{name} is a whole number of at least {minimum}, not {value!r}")
     return int(value)

@@ -1,14 +1,13 @@
-"""What a calibration may measure: small graphs of every kind of op, and whole steps.
+"""The points that a calibration may measure: small graphs of every kind of op, and whole steps.
 
-A point is text: an op and its sizes (`linear 64 1024 1024`), or a network and a batch.
-`calibration/choice.py` says which of them are measured.
+A point is a text: an op and its sizes (`linear 64 1024 1024`), or a network and a batch.
+`calibration/choice.py` chooses among them.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import product
-from typing import Any
 
 from steptime.build import build, make_workload, read_model
 from steptime.calibration.cases import SETTINGS, Case, Shape
@@ -24,20 +23,28 @@ from steptime.network.ops.training import training_graph
 from steptime.prediction.kernel import Kernel
 from steptime.prediction.lower import lower
 
-_CANDIDATES = DATA / "calibration_points.toml"
-LEAST_S = 2e-4  # of a part that is a row of its own: calling a part takes some 10 us
-LEAST_SHARE = 0.1  # of its step, likewise
-SHORT_S = 1e-3  # a step that is a row as a whole: what it takes to begin one shows
+CANDIDATES_FILE = DATA / "calibration_points.toml"
+MIN_PASS_S = 2e-4  # of a pass that is a row of its own: calling a pass takes some 10 us
+MIN_PASS_SHARE = 0.1  # of its step, for the same reason
+SHORT_STEP_S = 1e-3  # a shorter step is one row, which shows the time to begin a step
 
-WHOLE_STEP = "whole step"  # the kind of points that are networks
-SMALL = "small ops"  # of those that show what calls cost
+NETWORK_STEP = "whole step"  # the kind of points that are networks
+SMALL_OPS = "small ops"  # the kind of points that show the time of calls
 
-Maker = Callable[..., str]
+AddOp = Callable[..., str]  # adds an op of some sizes to a Builder, returns the output's name
 
 
 @dataclass(frozen=True)
 class Point:
-    """Something to measure: its text, the kind in tables of errors, phase, optimizer and type."""
+    """Something to measure.
+
+    Attributes:
+        text: an op and its sizes, or a network and a batch.
+        kind: its group in tables of errors.
+        phase: `train` or `infer`.
+        optimizer: the optimizer of a training step.
+        dtype: the type of the tensors.
+    """
 
     text: str
     kind: str
@@ -47,11 +54,15 @@ class Point:
 
     @property
     def name(self) -> str:
-        """The text with what is not the default."""
-        more = [self.phase] if self.phase != "train" else []
-        more += [self.optimizer] if self.optimizer != "sgd" else []
-        more += [self.dtype] if self.dtype != "float32" else []
-        return " ".join((self.text, *more))
+        """The text with the settings that differ from the defaults."""
+        defaults = {"phase": "train", "optimizer": "sgd", "dtype": "float32"}
+        settings = [getattr(self, name) for name in defaults]
+        changed = [
+            setting
+            for setting, default in zip(settings, defaults.values(), strict=True)
+            if setting != default
+        ]
+        return " ".join((self.text, *changed))
 
     @cached_property
     def graph(self) -> Graph:
@@ -73,68 +84,86 @@ class Point:
         return lower(step, self.dtype, SETTINGS).kernels
 
     def cases(self, device: Device, seconds: Mapping[str, float]) -> list[Case]:
-        """Return what was measured as cases: the longer passes, or a short step as a whole.
+        """Return the measured times as cases: the longer passes, or a short step as a whole.
 
-        `seconds` are by part, or of the `step`; none for what could not be measured. The update of
-        a single op is no case: its weights are no network's.
+        The update of a single op is no case: its weights are not those of a network.
+
+        Args:
+            device: the device.
+            seconds: seconds by pass, or of the `step`; empty if the point could not be measured.
         """
-        whole = sum(seconds.values())
         if not seconds:
             return []
-        if "step" in seconds or self.kind == SMALL or whole < SHORT_S:
-            return [Case(self.kernels, device, whole, self.kind, "step", self.name)]
-        passes = PASSES if self.kind == WHOLE_STEP else PASSES[:2]
-        return [
-            Case(own, device, seconds[part], self.kind, "repeated", self.name)
-            for part in passes
-            if seconds.get(part, 0) >= max(LEAST_S, LEAST_SHARE * whole)
-            and (own := tuple([one for one in self.kernels if one.pass_ == part]))
-        ]
+        step_s = sum(seconds.values())
+        if "step" in seconds or self.kind == SMALL_OPS or step_s < SHORT_STEP_S:
+            return [Case(self.kernels, device, step_s, self.kind, "step", self.name)]
+        min_s = max(MIN_PASS_S, MIN_PASS_SHARE * step_s)
+        cases = []
+        for pass_ in PASSES if self.kind == NETWORK_STEP else PASSES[:2]:
+            pass_s = seconds.get(pass_, 0)
+            kernels = tuple(kernel for kernel in self.kernels if kernel.pass_ == pass_)
+            if kernels and pass_s >= min_s:
+                cases.append(Case(kernels, device, pass_s, self.kind, "repeated", self.name))
+        return cases
 
 
-def _op(kind: str, tensors: Callable[..., Mapping[str, Shape]]) -> Maker:
-    """Return what makes an op of some sizes: of whole numbers (`ids`), else of what has gradients.
+def _op(kind: str, shapes_of: Callable[..., Mapping[str, Shape]]) -> AddOp:
+    """Return a function that adds an op of some sizes.
 
-    `tensors` are the shapes of its inputs by their names.
+    Args:
+        kind: the kind of the op.
+        shapes_of: takes the sizes and returns the shapes of the inputs by name. The input `ids`
+            holds whole numbers; all others have gradients.
     """
 
-    def make(b: Builder, *sizes: int) -> str:
+    def add_op(b: Builder, *sizes: int) -> str:
         inputs = [
             b.input(name, shape, "int64") if name == "ids" else b.weight(name, shape)
-            for name, shape in tensors(*sizes).items()
+            for name, shape in shapes_of(*sizes).items()
         ]
         return b.op(kind, *inputs, name="y")
 
-    return make
+    return add_op
 
 
-def _cell(kind: str) -> Maker:
-    def tensors(n: int, length: int, width: int, hidden: int) -> Mapping[str, Shape]:
+def _recurrent(kind: str) -> AddOp:
+    """Return a function that adds a recurrent layer: batch, length, width, hidden size."""
+
+    def shapes_of(n: int, length: int, width: int, hidden: int) -> Mapping[str, Shape]:
         rows = GATES[kind] * hidden
         weights = {"w_ih": (rows, width), "w_hh": (rows, hidden), "b_ih": (rows,), "b_hh": (rows,)}
         return {"x": (n, length, width), **weights}
 
-    return _op(kind, tensors)
+    return _op(kind, shapes_of)
 
 
-def _conv(b: Builder, *sizes: int, first: bool = False) -> str:
-    """Take n, c, size, filters, kernel, and also stride and groups, 1 each if they are left out.
+def _conv(b: Builder, *sizes: int, is_first_layer: bool = False) -> str:
+    """Add a convolution: n, c, size, filters, kernel, and stride and groups, 1 if left out.
 
-    The input of a `first` one has no gradient.
+    The input of a first layer has no gradient.
     """
-    n, c, size, out, kernel, stride, groups = (*sizes, 1, 1)[:7]
-    x = (b.input if first else b.weight)("x", (n, c, size, size))
-    pads = kernel // 2
-    return conv2d(b, x, out, kernel, "y", stride=stride, padding=pads, groups=groups)
+    n, c, size, filters, kernel, stride, groups = (*sizes, 1, 1)[:7]
+    add_input = b.input if is_first_layer else b.weight
+    x = add_input("x", (n, c, size, size))
+    padding = kernel // 2
+    return conv2d(b, x, filters, kernel, "y", stride=stride, padding=padding, groups=groups)
 
 
-def _pool(kind: str) -> Maker:
-    def pool(b: Builder, n: int, c: int, size: int, kernel: int, stride: int) -> str:
-        window: dict[str, Any] = {"kernel": (kernel,) * 2, "stride": (stride,) * 2}
-        window["padding"] = (kernel // 2,) * 4
-        return b.op(kind, b.weight("x", (n, c, size, size)), name="y", **window)
+def _pool(kind: str) -> AddOp:
+    """Return a function that adds pooling of an image: n, c, size, kernel, stride."""
 
-    return pool
+    def add_pool(b: Builder, n: int, c: int, size: int, kernel: int, stride: int) -> str:
+        x = b.weight("x", (n, c, size, size))
+        return b.op(
+            kind,
+            x,
+            name="y",
+            kernel=(kernel,) * 2,
+            stride=(stride,) * 2,
+            padding=(kernel // 2,) * 4,
+        )
+
+    return add_pool
 
 
 def _attention(b: Builder, n: int, length: int, heads: int, width: int) -> str:
@@ -143,6 +172,7 @@ def _attention(b: Builder, n: int, length: int, heads: int, width: int) -> str:
 
 
 def _chain(b: Builder, count: int, *shape: int) -> str:
+    """Add a chain of sums and products, each of which reads the one before."""
     x = b.weight("x", shape)
     z = b.input("z", shape)
     for i in range(count):
@@ -151,36 +181,37 @@ def _chain(b: Builder, count: int, *shape: int) -> str:
 
 
 def _weights(b: Builder, count: int, *shape: int) -> str:
+    """Add sums with as many weights: an optimizer updates many small tensors."""
     x = b.input("x", shape)
     for i in range(count):
         x = b.op("add", x, b.weight(f"w{i}", shape), name=f"y{i}")
     return x
 
 
-OPS: dict[str, Maker] = {
+OPS: dict[str, AddOp] = {
     "linear": _op("linear", lambda m, n, k: {"x": (m, k), "w": (n, k)}),
     "batched": _op("matmul", lambda b, m, n, k: {"x": (b, m, k), "w": (b, k, n)}),
     "conv": _conv,
-    "first": partial(_conv, first=True),
+    "first": partial(_conv, is_first_layer=True),
     "add": _op("add", lambda *shape: {"x": shape, "z": shape}),
     "batch_norm": lambda b, *shape: batch_norm(b, b.weight("x", shape), "y"),
     "layer_norm": _op("layer_norm", lambda *x: {"x": x, "w": x[-1:], "b": x[-1:]}),
     "rms_norm": _op("rms_norm", lambda *x: {"x": x, "w": x[-1:]}),
     "max_pool": _pool("max_pool2d"),
     "avg_pool": _pool("avg_pool2d"),
-    "cross_entropy": _op("cross_entropy", lambda n, of: {"x": (n, of), "ids": (n,)}),
+    "cross_entropy": _op("cross_entropy", lambda n, classes: {"x": (n, classes), "ids": (n,)}),
     "embedding": _op("embedding", lambda n, words, width: {"ids": (n,), "w": (words, width)}),
     "attention": _attention,
     "chain": _chain,
     "weights": _weights,
     **{kind: _op(kind, lambda *x: {"x": x}) for kind in ("relu", "tanh", "gelu", "softmax")},
-    **{kind: _cell(kind) for kind in GATES},
+    **{kind: _recurrent(kind) for kind in GATES},
 }
 
 
 def candidates(dtypes: tuple[str, ...] = ("float32",)) -> Iterator[Point]:
-    """Yield what may be measured: everything in the first type, products also in the others."""
-    for row in read_toml(_CANDIDATES)["points"]:
+    """Yield all points in the first type, and products in every type."""
+    for row in read_toml(CANDIDATES_FILE)["points"]:
         types = dtypes if row.pop("in_every_type", False) else dtypes[:1]
         for text, dtype in product(row.pop("texts"), types):
             yield Point(text, **row, dtype=dtype)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from steptime.calibration.cases import Case, Unasked, step_kernels
+from steptime.calibration.cases import Case, Refusals, step_kernels
 from steptime.core.errors import InputError
 from steptime.hardware import catalog
 from steptime.prediction.records import options_of
@@ -23,7 +23,7 @@ SEVERAL_REPLICAS = "steps of several replicas are not evaluated"
 
 
 def list_record_cases(
-    folder: Path, warn: Callable[[str], None], unasked: Unasked | None = None
+    folder: Path, warn: Callable[[str], None], refusals: Refusals | None = None
 ) -> list[Case]:
     """Return the measured steps of one device as cases, one for each step of `analyse results`.
 
@@ -32,11 +32,11 @@ def list_record_cases(
 
     Args:
         folder: the folder of records.
-        warn: gets remarks on lines that are no records, and without `unasked` a line for each
+        warn: gets remarks on lines that are no records, and without `refusals` a line for each
             reason why steps are left out.
-        unasked: gets the steps that no prediction can be asked for, with the reasons.
+        refusals: gets the steps that no prediction can be made for, with the reasons.
     """
-    left_out: Unasked = [] if unasked is None else unasked
+    left_out: Refusals = [] if refusals is None else refusals
     cases = []
     for record, step_s in _measured_steps(folder, warn):
         place = f"{record.workload.label}, batch {record.workload.batch_per_replica}"
@@ -44,7 +44,7 @@ def list_record_cases(
             cases.append(_make_case(record, step_s, place))
         except InputError as error:
             left_out.append((place, str(error)))
-    if unasked is None:
+    if refusals is None:
         for reason, count in Counter(cause for _, cause in left_out).items():
             warn(f"{count:,} records left out: {reason}")
     return cases
@@ -88,5 +88,5 @@ def _make_case(record: Record, step_s: float, place: str) -> Case:
         workload=workload,
         stack="" if stack == catalog.DEFAULT_STACK else stack,
         place=place,
-        asked={name: text for name, text in options.items() if name != "stack"},
+        method_options={name: text for name, text in options.items() if name != "stack"},
     )

@@ -1,4 +1,4 @@
-"""A calibration of the device at hand: which points are measured, when it ends, what it says."""
+"""A calibration session: it measures the points that tell most, and fits the constants to them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,34 +9,44 @@ from typing import Any
 import numpy as np
 
 from steptime.calibration.cases import Case, priors_of
-from steptime.calibration.choice import after, best
+from steptime.calibration.choice import choose_point, update_covariance
 from steptime.calibration.columns import Columns
 from steptime.calibration.device import calibrate
-from steptime.calibration.fit import constants_of, fitted, logs, slopes
-from steptime.calibration.points import WHOLE_STEP, Point, candidates
+from steptime.calibration.fit import constants_of, fit_constants, log_residuals, log_slopes
+from steptime.calibration.points import NETWORK_STEP, Point, candidates
 from steptime.core.graph_json import graph_to_json
+from steptime.core.json_types import JsonObject
 from steptime.hardware.device import Device
 from steptime.measure.point import BUSY
 from steptime.prediction.kernels import Floats
 from steptime.records.ratios import relative_errors
 
-LONGEST_S = 0.4  # of a predicted step that is worth a point
-MOST_MEMORY = 0.5  # of the device's, that a point may move
-CHECK_EVERY = 3  # a third of the points is kept back
-REFIT_EVERY = 6  # points
-SUSTAINED_S = 4.0  # of work that a device with a power limit is given: its clocks follow in 1 s
-BETTER = 0.98  # of the error kept back before; two fits that do not reach it end the session
-WARMING = "relu 4194304"  # not counted: until arrays were freed, small ones lie in new pages
+MAX_STEP_S = 0.4  # predicted time of a step that is worth a point
+MAX_MEMORY_SHARE = 0.5  # of the device's memory, that a kernel of a point may move
+CHECK_INTERVAL = 3  # points, of which the last only checks the fit
+REFIT_INTERVAL = 6  # points
+SUSTAINED_S = 4.0  # of work for a device with a power limit: its clocks follow in 1 s
+MAX_ERROR_RATIO = 0.98  # of a new to an earlier check error: two fits above it end the session
+WARM_UP = "relu 4194304"  # not counted: until arrays were freed, small ones lie in new pages
 SHARE_OF_TIME = 0.7  # of what is left for a point, that its rounds take
+MAX_POINT_S = 2.0
 
-Ask = Callable[[Mapping[str, Any]], Mapping[str, Any]]  # a request to the worker, and its answer
-Keep = Callable[[str, Mapping[str, Any]], object]  # the name of a point, and its answer
-Tell = Callable[["Taken", float], object]  # a point, and the seconds that are left
+Request = Callable[[Mapping[str, Any]], Mapping[str, Any]]  # sends the worker a request, answers
+SaveAnswer = Callable[[str, Mapping[str, Any]], object]  # the name of a point, and its answer
+Report = Callable[["MeasuredPoint", float], object]  # a point, and the seconds that are left
 
 
 @dataclass(frozen=True)
-class Taken:
-    """A point that was measured: seconds by part, the share of disturbed rounds, or a note."""
+class MeasuredPoint:
+    """A point that was measured.
+
+    Attributes:
+        point: the point.
+        seconds: its seconds by part, empty if it could not be measured.
+        disturbed: the share of rounds that a neighbour disturbed.
+        note: why it could not be measured.
+        check: whether it checks the fit instead of taking part in it.
+    """
 
     point: Point
     seconds: Mapping[str, float]
@@ -47,198 +57,257 @@ class Taken:
 
 @dataclass
 class Session:
-    """The points of a device so far.
+    """A calibration of one device, with its points so far.
 
-    `ask` sends the worker a request, `tell` hears of each point. `limit_s` or `most` points end it,
-    or errors that fall no more once there are `least`. `errors` are those of what was kept back
-    after each fit; `drift` is by how much the first point took longer at the end. Interrupted from
-    the keyboard, it ends with the points that it has. `keep` is given each answer as it comes, and
-    `earlier` holds those of a session that was killed, by point, which are not measured again.
+    Interrupted from the keyboard, it ends with the points that it has.
+
+    Attributes:
+        device: the device.
+        request: sends a request to the worker and returns the answer.
+        report: is called with each measured point.
+        limit_s: seconds after which the session ends.
+        max_points: the largest number of points.
+        min_points: points after which errors that fall no more end the session.
+        dtypes: the types of products; the first is that of all other points.
+        clock: a clock in seconds.
+        save_answer: is called with each answer as it comes.
+        earlier_answers: answers of a session that was killed, by point; these points are not
+            measured again.
+        measured: the points so far.
+        check_errors: the mean error of the check points after each fit.
+        drift: by which share the first point took longer at the end.
+        interrupted: whether the session was interrupted.
     """
 
     device: Device
-    ask: Ask
-    tell: Tell
+    request: Request
+    report: Report
     limit_s: float
-    most: int = 60
-    least: int = 40
+    max_points: int = 60
+    min_points: int = 40
     dtypes: tuple[str, ...] = ("float32",)
     clock: Callable[[], float] = monotonic
-    keep: Keep = lambda _, __: None
-    earlier: Mapping[str, list[Mapping[str, Any]]] = field(default_factory=dict)
-    taken: list[Taken] = field(default_factory=list)
-    errors: list[float] = field(default_factory=list)
+    save_answer: SaveAnswer = lambda _, __: None
+    earlier_answers: Mapping[str, list[Mapping[str, Any]]] = field(default_factory=dict)
+    measured: list[MeasuredPoint] = field(default_factory=list)
+    check_errors: list[float] = field(default_factory=list)
     drift: float | None = None
     interrupted: bool = False
+    _end_s: float = field(default=0.0, init=False)
 
-    def run(self) -> dict[str, Any]:
-        """Measure, and return the table `calibration` of the device's file.
+    def run(self) -> JsonObject:
+        """Measure points, and return the table `calibration` of the device's file.
 
-        Raises `InputError` where not a single point could be measured.
+        Raises:
+            InputError: if not a single point could be measured.
         """
-        self._ends = self.clock() + self.limit_s
-        points = self._possible()
+        self._end_s = self.clock() + self.limit_s
+        points = self._list_candidates()
         try:
-            self._ask(Point(WARMING, "stream", "infer", dtype=self.dtypes[0]))
-            self._measure(points)
-            self._again()
-            self._sustained()
-            self._drift()
+            self._request_point(Point(WARM_UP, "stream", "infer", dtype=self.dtypes[0]))
+            self._measure_points(points)
+            self._repeat_disturbed_points()
+            self._measure_sustained_work()
+            self._measure_drift()
         except KeyboardInterrupt:
-            if not self.taken:
+            if not self.measured:
                 raise
             self.interrupted = True
         return calibrate(
             self.device,
-            self._cases(self.taken),
+            self._cases_of(self.measured),
             points=None,
             source="steptime calibrate",
-            facts={
-                "measured_points": len({one.point.name for one in self.taken if one.seconds}),
-                "disturbed": round(median([one.disturbed for one in self.taken] or [0.0]), 3),
-                **({} if self.drift is None else {"drift": round(self.drift, 3)}),
-                **({"check_mape": round(self.errors[-1], 3)} if self.errors else {}),
-                "check_points": sum(one.check for one in self.taken),
-                "failed": {one.point.name: one.note for one in self.taken if one.note},
-            },
+            facts=self._facts(),
         )
 
-    def _again(self) -> None:
-        """Measure once more what was disturbed, while there is time: the least of each part counts.
+    def _facts(self) -> JsonObject:
+        """Return the keys of the calibration that describe the session."""
+        good_names = {measured.point.name for measured in self.measured if measured.seconds}
+        disturbed = [measured.disturbed for measured in self.measured] or [0.0]
+        facts: JsonObject = {
+            "measured_points": len(good_names),
+            "disturbed": round(median(disturbed), 3),
+        }
+        if self.drift is not None:
+            facts["drift"] = round(self.drift, 3)
+        if self.check_errors:
+            facts["check_mape"] = round(self.check_errors[-1], 3)
+        facts["check_points"] = sum(measured.check for measured in self.measured)
+        facts["failed"] = {
+            measured.point.name: measured.note for measured in self.measured if measured.note
+        }
+        return facts
+
+    def _repeat_disturbed_points(self) -> None:
+        """Measure disturbed points again while there is time; the shorter time of each part counts.
 
         Neighbours come and go within seconds, so a second visit tells more than a longer first one.
         """
-        busy = [at for at, one in enumerate(self.taken) if one.seconds and one.disturbed > BUSY]
-        for at in busy:
-            if self._left_s() > 0:
-                one = self.taken[at]
-                again = self._ask(one.point).get("seconds", {})
-                least = {part: min(s, again.get(part, s)) for part, s in one.seconds.items()}
-                self.taken[at] = replace(one, seconds=least)
-                self.tell(self.taken[at], self._left_s())
-        if busy and self.errors:
+        disturbed_indices = [
+            index
+            for index, measured in enumerate(self.measured)
+            if measured.seconds and measured.disturbed > BUSY
+        ]
+        for index in disturbed_indices:
+            if self._remaining_s() <= 0:
+                continue
+            measured = self.measured[index]
+            repeat = self._request_point(measured.point).get("seconds", {})
+            shortest = {
+                part: min(part_s, repeat.get(part, part_s))
+                for part, part_s in measured.seconds.items()
+            }
+            self.measured[index] = replace(measured, seconds=shortest)
+            self.report(self.measured[index], self._remaining_s())
+        if disturbed_indices and self.check_errors:
             self._refit()
 
-    def _drift(self) -> None:
-        """Measure the first point again."""
-        first = next((one for one in self.taken if one.seconds), None)
+    def _measure_drift(self) -> None:
+        """Measure the first point again, and set `drift`."""
+        first = next((measured for measured in self.measured if measured.seconds), None)
         if first is None:
             return
-        again = self._take(first.point)
-        if again.seconds:
-            times = [sum(one.seconds.values()) for one in (first, again)]
-            self.drift = times[1] / times[0] - 1
+        repeat = self._measure_point(first.point)
+        if repeat.seconds:
+            self.drift = sum(repeat.seconds.values()) / sum(first.seconds.values()) - 1
 
-    def _possible(self) -> dict[str, Point]:
-        """Return the candidates that the device has memory and, as far as is known, time for."""
-        dtypes = tuple(one for one in self.dtypes if one in self.device.peak_flop_per_s)
-        room = MOST_MEMORY * (self.device.usable_bytes or np.inf)
-        found = {}
-        for one in candidates(dtypes or self.dtypes[:1]):
-            columns = Columns([Case(one.kernels, self.device, 1.0, one.kind, "step", one.name)])
-            expected = columns.predicted(constants_of(priors_of(self.device)))[0]
-            if expected <= LONGEST_S and max(k.bytes for k in one.kernels) <= room:
-                found[one.name] = one
-        return found
+    def _list_candidates(self) -> dict[str, Point]:
+        """Return the candidates that the device has memory and, by prediction, time for."""
+        dtypes = tuple(dtype for dtype in self.dtypes if dtype in self.device.peak_flop_per_s)
+        max_bytes = MAX_MEMORY_SHARE * (self.device.usable_bytes or np.inf)
+        constants = constants_of(priors_of(self.device))
+        points = {}
+        for point in candidates(dtypes or self.dtypes[:1]):
+            case = Case(point.kernels, self.device, 1.0, point.kind, "step", point.name)
+            step_s = Columns([case]).predict_s(constants)[0]
+            kernel_bytes = max(kernel.bytes for kernel in point.kernels)
+            if step_s <= MAX_STEP_S and kernel_bytes <= max_bytes:
+                points[point.name] = point
+        return points
 
-    def _measure(self, points: dict[str, Point]) -> None:
-        """Measure the points that tell most, in turn, until it does not pay or time is over."""
+    def _measure_points(self, points: dict[str, Point]) -> None:
+        """Measure the most telling points, in turn, until errors fall no more or time is over.
+
+        The targets that shall become surest are whole steps. Measured points leave `points`.
+        """
         priors = priors_of(self.device)
-        names = [name for name, one in priors.items() if one.spread > 0]
-        constants = constants_of(priors)
-        steep = self._slopes(points, constants, names)
-        whole = [steep[name] for name, one in points.items() if one.kind == WHOLE_STEP]
-        asked = np.concatenate([np.empty((0, len(names))), *(whole or steep.values())])
+        names = [name for name, prior in priors.items() if prior.spread > 0]
+        slopes = self._slopes_by_point(points, constants_of(priors), names)
+        step_slopes = [slopes[name] for name, point in points.items() if point.kind == NETWORK_STEP]
+        target_slopes = np.concatenate(
+            [np.empty((0, len(names))), *(step_slopes or slopes.values())]
+        )
         covariance: Floats = np.eye(len(names))
-        while points and len(self.taken) < self.most and self._left_s() > 0:
-            check = len(self.taken) % CHECK_EVERY == CHECK_EVERY - 1
-            name = best({name: steep[name] for name in points}, asked, covariance)
-            found = self._take(points.pop(name), check=check)
-            if found.seconds and not check:
-                covariance = after(covariance, steep[name])
-            if len(self.taken) % REFIT_EVERY == 0:
+        while points and len(self.measured) < self.max_points and self._remaining_s() > 0:
+            is_check = len(self.measured) % CHECK_INTERVAL == CHECK_INTERVAL - 1
+            candidate_slopes = {name: slopes[name] for name in points}
+            name = choose_point(candidate_slopes, target_slopes, covariance)
+            measured = self._measure_point(points.pop(name), check=is_check)
+            if measured.seconds and not is_check:
+                covariance = update_covariance(covariance, slopes[name])
+            if len(self.measured) % REFIT_INTERVAL == 0:
                 constants = self._refit()
-                steep = self._slopes(points, constants, names) | {name: steep[name]}
-                if len(self.taken) >= self.least and self._is_over():
+                slopes = self._slopes_by_point(points, constants, names)
+                if len(self.measured) >= self.min_points and self._has_converged():
                     break
 
-    def _slopes(
+    def _slopes_by_point(
         self, points: Mapping[str, Point], constants: Mapping[str, float], names: Sequence[str]
     ) -> dict[str, Floats]:
-        """Return what the rows of each point tell, as if each part were a row."""
-        cases, owner = [], []
+        """Return the slopes of each point (`fit.log_slopes`), as if each pass were a row."""
+        cases = []
+        owners = []
         for name, point in points.items():
-            parts = {one.pass_ for one in point.kernels}
-            for part in sorted(parts):
-                own = tuple(one for one in point.kernels if one.pass_ == part)
-                cases.append(Case(own, self.device, 1.0, point.kind, "repeated", name))
-                owner.append(name)
+            for pass_ in sorted({kernel.pass_ for kernel in point.kernels}):
+                kernels = tuple(kernel for kernel in point.kernels if kernel.pass_ == pass_)
+                cases.append(Case(kernels, self.device, 1.0, point.kind, "repeated", name))
+                owners.append(name)
         if not cases:
             return {}
-        every = slopes(Columns(cases), priors_of(self.device), constants, names)
-        rows = np.array(owner)
-        return {name: every[rows == name] for name in points}
+        slopes = log_slopes(Columns(cases), priors_of(self.device), constants, names)
+        owner_column = np.array(owners)
+        return {name: slopes[owner_column == name] for name in points}
 
-    def _take(self, point: Point, least_s: float = 0.0, check: bool = False) -> Taken:
-        if earlier := self.earlier.get(point.name):
-            answer = earlier.pop(0)
+    def _measure_point(
+        self, point: Point, min_s: float = 0.0, check: bool = False
+    ) -> MeasuredPoint:
+        """Measure a point, or take an earlier answer; add it to the points and report it."""
+        earlier_answers = self.earlier_answers.get(point.name)
+        if earlier_answers:
+            answer = earlier_answers.pop(0)
         else:
-            answer = self._ask(point, least_s)
-            self.keep(point.name, answer)
-        said = answer.get("seconds", {}), answer.get("disturbed", 0.0), answer.get("note", "")
-        found = Taken(point, *said, check)
-        self.taken.append(found)
-        self.tell(found, self._left_s())
-        return found
+            answer = self._request_point(point, min_s)
+            self.save_answer(point.name, answer)
+        measured = MeasuredPoint(
+            point,
+            answer.get("seconds", {}),
+            answer.get("disturbed", 0.0),
+            answer.get("note", ""),
+            check,
+        )
+        self.measured.append(measured)
+        self.report(measured, self._remaining_s())
+        return measured
 
-    def _ask(self, point: Point, least_s: float = 0.0) -> Mapping[str, Any]:
-        left = max(0.0, self._left_s())
-        share = SHARE_OF_TIME * left / max(1, self.most - len(self.taken))
-        return self.ask(
+    def _request_point(self, point: Point, min_s: float = 0.0) -> Mapping[str, Any]:
+        """Return the worker's answer to a point that runs for `min_s` seconds at least."""
+        remaining_s = max(0.0, self._remaining_s())
+        remaining_points = max(1, self.max_points - len(self.measured))
+        point_s = min(SHARE_OF_TIME * remaining_s / remaining_points, MAX_POINT_S)
+        return self.request(
             {
                 "do": "point",
                 "graph": graph_to_json(point.graph, phase=point.phase, dtype=point.dtype, batch=1),
                 "optimizer": point.optimizer,
-                "budget_s": max(least_s, min(share, 2.0)),
-                "least_s": least_s,
+                "budget_s": max(min_s, point_s),
+                "least_s": min_s,
             }
         )
 
-    def _sustained(self) -> None:
-        """Make a device with a power limit work for seconds, since its short ops do not show it."""
+    def _measure_sustained_work(self) -> None:
+        """Let a device with a power limit work for seconds, since short ops do not show it."""
         if self.device.peak_w is None or self.device.is_own_host:
             return
         products = [
-            one.point
-            for one in self.taken
-            if one.seconds and one.point.kind == "product" and one.point.text.startswith("linear")
+            measured.point
+            for measured in self.measured
+            if measured.seconds
+            and measured.point.kind == "product"
+            and measured.point.text.startswith("linear")
         ]
         if products:
-            largest = max(products, key=lambda one: sum(k.flop for k in one.kernels))
-            self._take(largest, SUSTAINED_S)
+            largest = max(products, key=_flop_of)
+            self._measure_point(largest, SUSTAINED_S)
 
-    def _cases(self, taken: Sequence[Taken], check: bool | None = None) -> list[Case]:
+    def _cases_of(self, points: Sequence[MeasuredPoint]) -> list[Case]:
+        """Return the cases of measured points."""
         return [
             case
-            for one in taken
-            if check is None or one.check is check
-            for case in one.point.cases(self.device, one.seconds)
+            for measured in points
+            for case in measured.point.cases(self.device, measured.seconds)
         ]
 
     def _refit(self) -> dict[str, float]:
-        """Return the constants that the points tell, and note how far off those kept back are."""
+        """Return the constants fitted to the points; add the error of the check points."""
         priors = priors_of(self.device)
-        cases, kept = self._cases(self.taken, False), self._cases(self.taken, True)
-        constants = fitted([Columns(cases)], priors) if cases else constants_of(priors)
-        if kept:
-            off = logs(Columns(kept), constants)
-            self.errors.append(float(relative_errors(np.exp(off)).mean()))
+        cases = self._cases_of([measured for measured in self.measured if not measured.check])
+        checks = self._cases_of([measured for measured in self.measured if measured.check])
+        constants = fit_constants([Columns(cases)], priors) if cases else constants_of(priors)
+        if checks:
+            residuals = log_residuals(Columns(checks), constants)
+            self.check_errors.append(float(relative_errors(np.exp(residuals)).mean()))
         return constants
 
-    def _is_over(self) -> bool:
-        """Whether the error of what is kept back has stopped falling."""
-        *before, last, latest = [float("inf"), float("inf"), *self.errors]
-        return min(last, latest) > BETTER * min(before)
+    def _has_converged(self) -> bool:
+        """Whether the last two fits have not reduced the error of the check points."""
+        *earlier, previous, last = [float("inf"), float("inf"), *self.check_errors]
+        return min(previous, last) > MAX_ERROR_RATIO * min(earlier)
 
-    def _left_s(self) -> float:
-        return self._ends - self.clock()
+    def _remaining_s(self) -> float:
+        return self._end_s - self.clock()
+
+
+def _flop_of(point: Point) -> float:
+    """Return the FLOP of a point's kernels."""
+    return sum(kernel.flop for kernel in point.kernels)

@@ -1,4 +1,4 @@
-"""One cell: its network is prepared, its steps are timed, and what else was asked is metered."""
+"""The measurement of one cell: its steps are timed, its memory and energy metered."""
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -9,18 +9,27 @@ from typing import Any
 
 from steptime.build import build
 from steptime.core.graph import Graph
+from steptime.core.json_types import JsonObject
 from steptime.core.workload import Workload
 from steptime.formats import located
 from steptime.measure import machine, ranks, timing
-from steptime.measure.contract import INPUTS, Feed, MissingFileError, Options, Prepared, refuse
+from steptime.measure.contract import (
+    INPUTS,
+    Feed,
+    MissingFileError,
+    Options,
+    Peak,
+    Prepared,
+    refuse,
+)
 from steptime.measure.disturbance import COUNTERS, CounterWatch
-from steptime.measure.meters import LEAST_S, meters, take_energy
+from steptime.measure.meters import MIN_RUN_S, meters, take_energy
 from steptime.measure.process_group import Pace, shared_results
 from steptime.measure.timing import Samples
 from steptime.network.ops.execution import dequantised
 from steptime.records.record import Quantity, single_run
 
-Tell = Callable[..., object]  # how far a cell is, for those who wait: an event and its numbers
+Tell = Callable[..., object]  # reports the progress of a cell: an event and its numbers
 
 
 @dataclass
@@ -28,7 +37,7 @@ class Measurement:
     """The quantities of a cell by name, and the facts beside them."""
 
     quantities: dict[str, Quantity] = field(default_factory=dict)
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: JsonObject = field(default_factory=dict)
 
 
 def _open_feed(
@@ -39,7 +48,7 @@ def _open_feed(
     Both are None for input that is made on the device; the data set is None for a loader of the
     user's.
     """
-    rank = ranks.here().rank
+    rank = ranks.find_rank().rank
     if options.input == "dataset":
         from steptime.measure.data.sources import open_input  # with numpy
 
@@ -53,140 +62,203 @@ def _open_feed(
     return None, None, {}
 
 
+@dataclass(frozen=True)
+class _Run:
+    """A prepared cell, ready to be timed.
+
+    Attributes:
+        prepared: the step.
+        options: where and how it runs.
+        request: what is measured, and the time limits.
+        data: the data set that it reads, None without one.
+        pace: the common timing of several processes, None for one.
+        watch: the counters that are read around each sample.
+    """
+
+    prepared: Prepared
+    options: Options
+    request: Mapping[str, Any]
+    data: Any
+    pace: Pace | None
+    watch: CounterWatch
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process decides and reports."""
+        return self.pace is None or self.pace.group.is_zero
+
+
 def measure_cell(
     backend: Any, workload: Workload, options: Options, request: Mapping[str, Any], tell: Tell
 ) -> Measurement:
-    """Return what a backend measures of a workload; nothing for a rank that only takes part.
+    """Measure a workload with a backend; a rank that only takes part gets an empty measurement.
 
-    Raises `UnsupportedError`, `OutOfMemoryError`, and the errors of its input.
+    Args:
+        backend: the module of the backend.
+        workload: the workload.
+        options: where and how it runs.
+        request: what is measured (`parts`, `energy`, `timing`).
+        tell: is called with events of progress.
+
+    Raises:
+        UnsupportedError: if the backend cannot run the workload.
+        OutOfMemoryError: if it does not fit into memory.
     """
     if workload.file and not Path(located(workload.file, workload.sha256)).exists():
         raise MissingFileError(f"model '{workload.file}': no such file")
     graph = dequantised(build(workload))
     _refuse(graph, workload, options, request)
-    with ExitStack() as held:
-        given, feed, facts = _open_feed(graph, workload, options)
+    with ExitStack() as stack:
+        data, feed, feed_facts = _open_feed(graph, workload, options)
         if feed:
-            held.callback(feed.close)
+            stack.callback(feed.close)
         read_resident = machine.resident_memory_meter()
         prepared: Prepared = backend.prepare(graph, workload, options, feed)
         prepared.reset_memory()
         pace = Pace(prepared.group, prepared.sync, prepared.waited) if prepared.group else None
-        found = Measurement()
-        how: dict[str, Any] = {
-            "timer": pace.take if pace else prepared.timer,
-            "watch": CounterWatch(
-                {**COUNTERS, "communication_s": lambda: lambda: pace.communication_s}
-                if pace
-                else COUNTERS
-            ),
-            "waited": prepared.waited,
-            "started": lambda first_s, rest_s: tell(
-                "stepping", first_step_s=first_s, rest_s=rest_s
-            ),
-        }
-        leads = pace is None or pace.group.is_zero
-        samples = _timed(prepared, workload, options, request, given, found, how) if leads else None
+        run = _Run(prepared, options, request, data, pace, _open_counters(pace))
+        measurement = Measurement()
+        samples = _take_samples(run, workload, measurement, tell) if run.leads else None
         if pace:
             pace.end(prepared.step)
-        peak, meter = prepared.memory()
-        if prepared.planned_bytes is not None:  # what XLA compiles with is not the step's memory
-            found.quantities["planned_memory_bytes"] = Quantity(float(prepared.planned_bytes))
-        elif peak is None and options.device == "cpu":
-            peak, meter = read_resident()
-        if pace:
-            peak, exchanged, shared = shared_results(
-                backend, prepared, pace, samples, peak, request
-            )
-            found.quantities |= exchanged
-            found.facts |= shared
+        meter = _measure_memory(run, backend, samples, measurement, read_resident)
         if request["parts"]:
-            found.quantities |= _parts(prepared, pace, samples)
+            measurement.quantities |= _time_parts(prepared, pace, samples)
         if samples is None:  # rank 0 reports
             return Measurement()
-        if peak is not None:
-            found.quantities["peak_bytes"] = Quantity(float(peak))
         if request["energy"]:
-            _weigh(prepared, samples, options, request["timing"]["budget_s"], found)
-    found.quantities["step_s"] = single_run(samples.step_s, **samples.columns)
-    found.quantities["first_step_s"] = Quantity(samples.first_step_s)
+            _measure_energy(prepared, samples, options, request["timing"]["budget_s"], measurement)
+    measurement.quantities["step_s"] = single_run(samples.step_s, **samples.columns)
+    measurement.quantities["first_step_s"] = Quantity(samples.first_step_s)
     if samples.input_s:
-        found.quantities["input_s"] = single_run(samples.input_s)
-    found.facts = {
+        measurement.quantities["input_s"] = single_run(samples.input_s)
+    measurement.facts = {
         "memory_meter": meter,
-        "absent_counters": dict(how["watch"].absent),
+        "absent_counters": dict(run.watch.absent),
         "warm_up_rule": timing.WARM_UP_RULE,
         "steady": samples.steady,
         "few_samples": samples.few_samples,
         "warmup_s": list(samples.warmup_s),
         "steps_per_sample": samples.steps_per_sample,
-        **found.facts,
+        **measurement.facts,
         **({"input_clock": prepared.input_clock} if prepared.waited else {}),
         **prepared.facts,
         **prepared.afterwards(),
-        **facts,
+        **feed_facts,
     }
-    return found
+    return measurement
+
+
+def _open_counters(pace: Pace | None) -> CounterWatch:
+    """Open the counters of disturbance; several processes have one of their communication, too."""
+    if pace is None:
+        return CounterWatch(COUNTERS)
+    return CounterWatch({**COUNTERS, "communication_s": lambda: lambda: pace.communication_s})
+
+
+def _measure_memory(
+    run: _Run, backend: Any, samples: Samples | None, measurement: Measurement, read_resident: Peak
+) -> str:
+    """Add the peak memory, and communication of replicas, to the measurement; return the meter.
+
+    All ranks call it.
+    """
+    prepared = run.prepared
+    peak, meter = prepared.memory()
+    if prepared.planned_bytes is not None:  # XLA's memory for compiling is not that of the step
+        planned = Quantity(float(prepared.planned_bytes))
+        measurement.quantities["planned_memory_bytes"] = planned
+    elif peak is None and run.options.device == "cpu":
+        peak, meter = read_resident()
+    if run.pace:
+        peak, communication, facts = shared_results(
+            backend, prepared, run.pace, samples, peak, run.request
+        )
+        measurement.quantities |= communication
+        measurement.facts |= facts
+    if peak is not None:
+        measurement.quantities["peak_bytes"] = Quantity(float(peak))
+    return meter
 
 
 def _refuse(graph: Graph, workload: Workload, options: Options, request: Mapping[str, Any]) -> None:
-    without = workload.phase == "train" and not graph.weights
-    sharded = options.train_steps and options.strategy == "sharded"
+    """Raise `UnsupportedError` for a cell that cannot be measured as asked."""
+    has_no_weights = workload.phase == "train" and not graph.weights
+    is_sharded_training = options.train_steps and options.strategy == "sharded"
     refuse(
         {
-            "the network has no weights to train; --phase infer runs it": without,
+            "the network has no weights to train; --phase infer runs it": has_no_weights,
             "energy is metered on one device, not on replicas": request["energy"]
             and workload.plan.data > 1,
-            "a sharded training is not examined: no process has its weights": sharded,
+            "a sharded training is not examined: no process has its weights": is_sharded_training,
         }
     )
 
 
-def _timed(
-    prepared: Prepared,
-    workload: Workload,
-    options: Options,
-    request: Mapping[str, Any],
-    given: Any,
-    found: Measurement,
-    how: Mapping[str, Any],
-) -> Samples:
+def _take_samples(run: _Run, workload: Workload, measurement: Measurement, tell: Tell) -> Samples:
     """Time steps for as long as the budget lasts, or those of a training, and examine that."""
-    step, sync = prepared.step, prepared.sync
-    if not options.train_steps:
-        return timing.take_samples(step, sync, **how, **request["timing"])
-    from steptime.measure.training import examination
+    prepared = run.prepared
 
-    examine = examination(prepared, workload, options, given)
-    samples = timing.take_training(step, sync, options.train_steps, **how)
-    learned, found.facts["training"] = examine()
-    found.quantities |= learned
+    def report_start(first_s: float, remaining_s: float) -> None:
+        tell("stepping", first_step_s=first_s, rest_s=remaining_s)
+
+    settings: JsonObject = {
+        "timer": run.pace.take if run.pace else prepared.timer,
+        "watch": run.watch,
+        "waited": prepared.waited,
+        "started": report_start,
+    }
+    if not run.options.train_steps:
+        return timing.take_samples(
+            prepared.step, prepared.sync, **settings, **run.request["timing"]
+        )
+    from steptime.measure.training import prepare_examination
+
+    examine = prepare_examination(prepared, workload, run.options, run.data)
+    samples = timing.take_training(
+        prepared.step, prepared.sync, run.options.train_steps, **settings
+    )
+    quantities, measurement.facts["training"] = examine()
+    measurement.quantities |= quantities
     return samples
 
 
-def _parts(prepared: Prepared, pace: Pace | None, samples: Samples | None) -> dict[str, Quantity]:
-    """Time forward, backward and update apart, synchronised after each, as many samples again."""
-    wanted, steps = (len(samples.step_s), samples.steps_per_sample) if samples else (0, 0)
+def _time_parts(
+    prepared: Prepared, pace: Pace | None, samples: Samples | None
+) -> dict[str, Quantity]:
+    """Time forward, backward and update apart, synchronised after each, in as many samples."""
+    sample_count = len(samples.step_s) if samples else 0
+    steps = samples.steps_per_sample if samples else 0
     if pace:
-        wanted, steps = pace.group.agree(wanted), pace.group.agree(steps)
-    taken: dict[str, list[float]] = {name: [] for name in prepared.parts}
-    for _ in range(wanted):
+        sample_count = pace.group.agree(sample_count)
+        steps = pace.group.agree(steps)
+    times: dict[str, list[float]] = {name: [] for name in prepared.parts}
+    for _ in range(sample_count):
         totals = dict.fromkeys(prepared.parts, 0.0)
         for _ in range(steps):
             for name, seconds in timing.part_seconds(prepared.parts, prepared.sync).items():
                 totals[name] += seconds
         for name, total in totals.items():
-            taken[name].append(total / steps)
-    return {f"{name}_s": Quantity(samples=tuple(values)) for name, values in taken.items()}
+            times[name].append(total / steps)
+    return {f"{name}_s": Quantity(samples=tuple(values)) for name, values in times.items()}
 
 
-def _weigh(
-    prepared: Prepared, samples: Samples, options: Options, budget_s: float, found: Measurement
+def _measure_energy(
+    prepared: Prepared,
+    samples: Samples,
+    options: Options,
+    budget_s: float,
+    measurement: Measurement,
 ) -> None:
-    """Meter the energy of a step, or say in the facts what is in the way."""
-    how = samples.steps_per_sample, max(LEAST_S, budget_s), partial(meters, options.device)
-    energy = take_energy(prepared.step, prepared.sync, *how)
-    found.facts["energy_meter"] = energy.meter
+    """Add the energy of a step to the measurement, or the reason why it is unknown to its facts."""
+    energy = take_energy(
+        prepared.step,
+        prepared.sync,
+        samples.steps_per_sample,
+        max(MIN_RUN_S, budget_s),
+        partial(meters, options.device),
+    )
+    measurement.facts["energy_meter"] = energy.meter
     for name, value in (("energy_j", energy.step_j), ("power_w", energy.power_w)):
         if value is not None:
-            found.quantities[name] = single_run((value,))
+            measurement.quantities[name] = single_run((value,))

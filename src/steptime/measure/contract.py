@@ -1,4 +1,4 @@
-"""What a backend gives: a prepared step, and how to wait for it, time it and weigh it.
+"""The interface of a backend: a prepared step, and how to wait for it, time it and meter it.
 
 A backend is a module, named in `measure/registry.py` or by an entry point of its package, with
 
@@ -10,8 +10,8 @@ A backend is a module, named in `measure/registry.py` or by an entry point of it
 * `STRATEGIES`, those in which it can run several replicas, empty for none,
 * `device_facts(device) -> DeviceFacts`, what is known of `cpu`, `cuda[:n]`, `mps` or `tpu[:n]`,
   `machine.host_facts()` for `cpu`; raises `InputError` for one that is absent,
-* `meant(error)`, where its framework has errors of its own: that of this module which one means, or
-  None; whoever catches what a backend raises asks it (`meaning`),
+* `translate_error(error)`, where its framework has errors of its own: the error of this module that
+  corresponds to one, or None; `meaning` calls it for every error of a backend,
 * `collectives(options, sizes, budget_s)`, where replicas are processes: the times of all-reduces.
 """
 
@@ -73,13 +73,13 @@ class NoSpaceError(Exception):
 
 
 def meaning(backend: Any, error: Exception) -> Exception:
-    """Return the error that a backend says one of its framework means, else that itself."""
-    return getattr(backend, "meant", lambda _: None)(error) or error
+    """Return the error of this module that corresponds to a backend's, else the error itself."""
+    return getattr(backend, "translate_error", lambda _: None)(error) or error
 
 
 INPUTS = ("device", "host", "dataset")  # resident, copied in each step, read from files meanwhile
 # or `file.py:make_loader`, an iterable of batches of a person's own
-LEAST_TRAINED = 10  # steps of a training: fewer leave nothing to time
+MIN_TRAIN_STEPS = 10  # steps of a training: fewer leave nothing to time
 
 
 @dataclass(frozen=True)
@@ -120,18 +120,29 @@ class Options:
 
 
 def pick(device: str, counts: Mapping[str, float], to: str = "here") -> tuple[str, int]:
-    """Return kind and number of a device where so many of each kind are there (inf: unknown).
+    """Return kind and number of a device.
 
-    Raises `InputError` for one that is not there; `to` says to whom.
+    Args:
+        device: the device, such as `cuda:1`.
+        counts: the number of devices of each kind, infinite if unknown.
+        to: for the message: `here`, or `to` a framework.
+
+    Raises:
+        InputError: if there is no such device.
     """
     kind, colon, number = device.partition(":")
-    many = counts.get(kind, 0)
-    index = int(number) if re.fullmatch("[0-9]{1,6}", number) else math.inf if colon else 0
-    if index < many:
+    index: float = 0
+    if colon:
+        index = int(number) if re.fullmatch("[0-9]{1,6}", number) else math.inf
+    if index < counts.get(kind, 0):
         return kind, int(index)
-    there = ("" if many in (1, math.inf) else f":0..{many - 1}" for many in counts.values())
-    known = ", ".join(name + numbers for name, numbers in zip(counts, there, strict=True))
-    raise InputError(f"{shorten(device)} is not available {to}; there is: {known}")
+    available = ", ".join(_format_devices(name, count) for name, count in counts.items())
+    raise InputError(f"{shorten(device)} is not available {to}; there is: {available}")
+
+
+def _format_devices(kind: str, count: float) -> str:
+    """Format the devices of a kind: "cuda:0..3", "cpu"."""
+    return kind if count in (1, math.inf) else f"{kind}:0..{count - 1}"
 
 
 def refuse(reasons: Mapping[str, object]) -> None:
@@ -144,24 +155,36 @@ def refuse(reasons: Mapping[str, object]) -> None:
 def check_plan(
     backend: str, strategies: Collection[str], workload: Workload, options: Options
 ) -> None:
-    """Raise `UnsupportedError` for a plan or a strategy that a backend has not."""
-    plan, how = workload.plan, options.strategy
-    several, other = plan.data > 1, plan != Plan(data=plan.data)
-    idle = several and workload.phase != "train" and how != "independent"
+    """Raise `UnsupportedError` for a plan or a strategy that a backend does not run."""
+    plan = workload.plan
+    strategy = options.strategy
+    has_replicas = plan.data > 1
+    has_model_parallelism = plan != Plan(data=plan.data)
+    needs_strategy = has_replicas and strategy not in strategies
+    exchanges_in_inference = (
+        has_replicas and workload.phase != "train" and strategy != "independent"
+    )
+    is_parallel = has_replicas or has_model_parallelism
+    names = ", ".join(strategies)
     refuse(
         {
-            f"{backend} runs on one device, without a parallel plan": not strategies
-            and (several or other),
-            f"{backend} runs data-parallel here, and by no other parallel plan": other,
-            f"{backend} has no strategy '{how}', but {', '.join(strategies)}": several
-            and how not in strategies,
-            "inference exchanges nothing: its strategy is independent": idle,
+            f"{backend} runs on one device, without a parallel plan": is_parallel
+            and not strategies,
+            f"{backend} runs data-parallel here, and by no other parallel plan": (
+                has_model_parallelism
+            ),
+            f"{backend} has no strategy '{strategy}', but {names}": needs_strategy,
+            "inference exchanges nothing: its strategy is independent": exchanges_in_inference,
         }
     )
 
 
-_ALWAYS_NAMED = ("compile", "threads", "tf32")
-_NEVER_NAMED = ("device", "seed", "stage_to")  # they change no number, or the platform has them
+_RECORDED_OPTIONS = ("compile", "threads", "tf32")
+_UNRECORDED_OPTIONS = (
+    "device",
+    "seed",
+    "stage_to",
+)  # they change no number, or the platform has them
 _PLAIN = Options()
 _ENDS_BYTES = 1 << 16  # of each file of a data set
 
@@ -174,7 +197,7 @@ def dataset_fingerprint(folder: str) -> str:
     if not path.is_dir():
         return name
     digest = hashlib.sha256()
-    for file in sorted(one for one in path.iterdir() if one.is_file()):
+    for file in sorted(file for file in path.iterdir() if file.is_file()):
         size = file.stat().st_size
         digest.update(f"{file.name} {size} ".encode())
         with file.open("rb") as content:
@@ -184,13 +207,13 @@ def dataset_fingerprint(folder: str) -> str:
     return f"{name}-{digest.hexdigest()[:8]}"
 
 
-def check_input(text: Any, where: str) -> Any:
+def check_input(text: Any, option: str) -> Any:
     """Return an input: one of `INPUTS`, or a function in a file; raises `InputError` for others."""
     if not (isinstance(text, str) and is_code(text)):
-        check_choice("input", text, INPUTS, "" if where == "--input" else where)
+        check_choice("input", text, INPUTS, "" if option == "--input" else option)
     elif not Path(text.rpartition(":")[0]).is_file():
         file = shorten(text.rpartition(":")[0])
-        raise MissingFileError(f"{where} {shorten(text)}: there is no file {file}")
+        raise MissingFileError(f"{option} {shorten(text)}: there is no file {file}")
     return text
 
 
@@ -210,12 +233,13 @@ def method(backend: str, version: str, options: Options, runs: int) -> RecordMet
     """
     data = dataset_fingerprint(options.data) if options.data else ""
     options = replace(options, data=data, input=_input_fingerprint(options.input))
-    chosen = {
+    recorded = {
         name: value
         for name, value in vars(options).items()
-        if name in _ALWAYS_NAMED or (name not in _NEVER_NAMED and value != getattr(_PLAIN, name))
+        if name in _RECORDED_OPTIONS
+        or (name not in _UNRECORDED_OPTIONS and value != getattr(_PLAIN, name))
     }
-    return RecordMethod(backend, version, {**chosen, "runs": runs})
+    return RecordMethod(backend, version, {**recorded, "runs": runs})
 
 
 _OF_A_DATASET = ("data", "staging", "stage_to", "loaders", "prefetch", "train_steps")

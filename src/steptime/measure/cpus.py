@@ -1,4 +1,4 @@
-"""Which CPUs this process may use, the cores and caches behind them, and binding to them.
+"""The CPUs that this process may use, the cores and caches behind them, and binding to them.
 
 Read from /proc and /sys (`root` lets a test give another tree), as `machine` is.
 """
@@ -64,13 +64,13 @@ def cores(root: Path = procfs.ROOT) -> Cores:
     allowed = _allowed(root)
     online = procfs.read_text(root / CPUS / "online")
     siblings = {_siblings(cpu, root) for cpu in allowed}
-    known = None not in siblings
+    has_siblings = None not in siblings
     return Cores(
         logical=len(procfs.number_list(online)) if online else os.cpu_count() or 1,
         allowed=allowed,
-        physical=len(siblings) if known else None,
+        physical=len(siblings) if has_siblings else None,
         quota=_cpu_quota(root),
-        reason="" if known else procfs.NO_TREE,
+        reason="" if has_siblings else procfs.NO_TREE,
     )
 
 
@@ -98,30 +98,30 @@ def _caches(cpu: int, root: Path) -> Iterator[tuple[int, str, int, str]]:
 
 def caches(root: Path = procfs.ROOT) -> tuple[Cache, ...] | None:
     """Return the caches seen from the first allowed CPU, nearest first; None where unknown."""
-    found = [
+    visible = [
         Cache(level, kind, size, len(procfs.number_list(shared)) or 1)
         for level, kind, size, shared in _caches(_allowed(root)[0], root)
         if size and level
     ]
-    return tuple(found) or None
+    return tuple(visible) or None
 
 
 def last_cache_bytes(cpus: Iterable[int], root: Path = procfs.ROOT) -> int | None:
     """Return the bytes of all last-level caches that `cpus` reach together; None where unknown."""
-    seen = {
+    sizes = {
         (level, shared or str(cpu)): size
         for cpu in cpus
         for level, _, size, shared in _caches(cpu, root)
     }
-    last = max((level for level, _ in seen), default=0)
-    return sum(size for (level, _), size in seen.items() if level == last) or None
+    last = max((level for level, _ in sizes), default=0)
+    return sum(size for (level, _), size in sizes.items() if level == last) or None
 
 
 def default_threads(root: Path = procfs.ROOT, processes: int = 1) -> int:
     """Return the threads of each of some processes: one a physical core, within the quota."""
-    found = cores(root)
-    threads = found.physical or len(found.allowed)
-    return max(1, min(threads, int(found.quota or threads)) // processes)
+    cpus = cores(root)
+    threads = cpus.physical or len(cpus.allowed)
+    return max(1, min(threads, int(cpus.quota or threads)) // processes)
 
 
 def check_cpus(threads: int, processes: int = 1, root: Path = procfs.ROOT) -> None:
@@ -178,6 +178,7 @@ def bind_threads(threads: int, process: int = 0, processes: int = 1) -> tuple[in
     if not hasattr(os, "sched_setaffinity"):
         return ()
     os.sched_setaffinity(0, cpus)
-    if (found := affinity()) != set(cpus):
-        raise InputError(f"asked for the CPUs {cpus}, the system gave {tuple(sorted(found))}")
+    bound = affinity()
+    if bound != set(cpus):
+        raise InputError(f"asked for the CPUs {cpus}, the system gave {tuple(sorted(bound))}")
     return cpus

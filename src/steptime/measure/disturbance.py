@@ -1,4 +1,4 @@
-"""What other work took from a sample: counters of the kernel, read around it.
+"""Disturbance of a sample by other work: counters of the kernel, read around it.
 
 A reading takes a few microseconds and is made outside the timed interval, so it lengthens the
 measurement by less than 0.1 % and changes no time. A counter that this machine does not have is
@@ -83,14 +83,14 @@ class CounterWatch:
 def changes(
     before: Mapping[str, float | None], after: Mapping[str, float | None], elapsed_s: float
 ) -> dict[str, float | bool | None]:
-    """Return how far each counter rose during a sample of `elapsed_s` seconds, and `disturbed`.
+    """Return the rise of each counter during a sample of `elapsed_s` seconds, and `disturbed`.
 
     `disturbed` follows `DISTURBED_RULE`. Steal is counted by the kernel in ticks of 10 ms, so one
     tick marks a short sample of a small machine and not a long one of a large machine.
     """
     rose = {
-        name: None if now is None or was is None else now - was
-        for (name, was), now in zip(before.items(), after.values(), strict=True)
+        name: None if end is None or start is None else end - start
+        for (name, start), end in zip(before.items(), after.values(), strict=True)
     }
     limits = {
         "throttles": 0.0,

@@ -5,7 +5,7 @@ A backend is a table `{kind: function}`. `calls_of` turns a graph into calls of 
 that compiles says with `apply` what a call is: a node of a traced program, say.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -52,13 +52,23 @@ def calls_of(
         raise UnsupportedError(f"{backend} does not run: {', '.join(missing)}")
     stands_for: dict[str, str] = {}
     calls = []
-    for op, done in joined_ops(graph) if takes_bias else zip(graph.ops, graph.ops, strict=True):
+    for op, run_op in joined_ops(graph) if takes_bias else zip(graph.ops, graph.ops, strict=True):
         if is_left_out(op):
             stands_for[op.outputs[0]] = stands_for.get(op.inputs[0], op.inputs[0])
             continue
-        inputs = tuple(stands_for.get(name, name) for name in done.inputs)
-        function, about = table[done.kind], (done.attrs, op.part, done.name)
-        calls.append(TableCall(op.name, done.kind, function, inputs, op.outputs, *about))
+        inputs = tuple(stands_for.get(name, name) for name in run_op.inputs)
+        calls.append(
+            TableCall(
+                op.name,
+                run_op.kind,
+                table[run_op.kind],
+                inputs,
+                op.outputs,
+                run_op.attrs,
+                op.part,
+                run_op.name,
+            )
+        )
     lasting = {*graph.inputs, *graph.weights, *graph.buffers, *graph.outputs, *keep}
     last = {name: i for i, call in enumerate(calls) for name in (*call.inputs, *call.outputs)}
     last_of: list[list[str]] = [[] for _ in calls]
@@ -69,15 +79,15 @@ def calls_of(
 
 def interpret(
     calls: Iterable[TableCall],
-    live: dict[str, Any],
+    live: MutableMapping[str, Any],
     apply: Callable[[TableCall, list[Any]], Any] = lambda call, inputs: call.function(
         *inputs, **call.attrs
     ),
 ) -> None:
     """Make the calls in order over the tensors in `live`, which has the outputs afterwards."""
     for call in calls:
-        made = apply(call, [live[name] for name in call.inputs])
-        results = made if isinstance(made, tuple) else (made,)
+        result = apply(call, [live[name] for name in call.inputs])
+        results = result if isinstance(result, tuple) else (result,)
         live.update(zip(call.outputs, results, strict=False))
         for name in call.last_of:
             live.pop(name, None)

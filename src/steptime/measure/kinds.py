@@ -19,19 +19,20 @@ _OPERATORS = {"div": "truediv", "floor_divide": "floordiv", "and": "and_", "or":
 _REDUCTIONS = {"max": "amax", "min": "amin"}
 
 
-def functions(own: Table, *modules: Any) -> dict[str, Run]:
+def functions(library: Table, *modules: Any) -> dict[str, Run]:
     """Return the functions of elements by name; one that there is not raises `UnsupportedError`.
 
-    They are a library's `own`, else Python's operator of the name, else what the first of its
+    They are those of `library`, else Python's operator of the name, else what the first of its
     modules has under it, with underscores or without.
     """
-    found = dict(own)
+    table = dict(library)
     for name in elementwise.FUNCTIONS:
         places = [(operator, _OPERATORS.get(name, name))]
-        places += [(one, word) for one in modules for word in (name, name.replace("_", ""))]
-        rows = (getattr(one, word) for one, word in places if hasattr(one, word))
-        found.setdefault(name, next(rows, None) or partial(_lacking, name))
-    return found
+        spellings = (name, name.replace("_", ""))
+        places += [(module, spelling) for module in modules for spelling in spellings]
+        candidates = (getattr(*place) for place in places if hasattr(*place))
+        table.setdefault(name, next(candidates, None) or partial(_lacking, name))
+    return table
 
 
 def _lacking(name: str, *_: Any, **__: Any) -> Any:
@@ -60,8 +61,17 @@ def activate(runs: Table, name: str, x: Any) -> Any:
     return runs["gelu"](x, tanh=True) if name == "gelu_tanh" else runs[name](x)
 
 
-def kinds(array: Any, nn: Any, named: Table, prod: Run | None = None) -> dict[str, Run]:
-    """Return how a library runs these kinds by its functions of elements, `prod` over axes."""
+def kinds(
+    array: Any, nn: Any, elementwise_functions: Table, prod: Run | None = None
+) -> dict[str, Run]:
+    """Return the functions of these kinds in a library.
+
+    Args:
+        array: the module of arrays.
+        nn: the module of layers.
+        elementwise_functions: the functions of elements by name.
+        prod: the product over several axes, None if the library's takes several.
+    """
 
     def pointwise(
         *tensors: Any,
@@ -74,7 +84,7 @@ def kinds(array: Any, nn: Any, named: Table, prod: Run | None = None) -> dict[st
         operands: list[Any] = list(tensors)
         if scalar is not None:
             operands.insert(scalar_place % (len(operands) + 1), scalar)
-        return named[function](*operands, **limits)
+        return elementwise_functions[function](*operands, **limits)
 
     def reduce(x: Any, function: str, axes: tuple[int, ...], keep: bool = False) -> Any:
         """Return `x` reduced over `axes`."""

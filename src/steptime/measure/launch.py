@@ -1,4 +1,4 @@
-"""Workers on this machine: start one, ask it, and tell how it died.
+"""Workers on this machine: they are started, get requests, and their deaths are explained.
 
 A worker that dies takes only the network in flight with it. Its death is told by its exit: a
 signal of ours is a time limit, a kill by the system while its counter of such kills went up is
@@ -22,6 +22,7 @@ from typing import IO, Any, cast
 
 from steptime.core import scratch
 from steptime.core.errors import InputError
+from steptime.core.json_types import JsonObject
 from steptime.measure import registry
 from steptime.measure.contract import Options
 from steptime.measure.ranks import free_port, local_variables
@@ -60,12 +61,12 @@ class StartError(_FailedError, InputError):
 
 
 class _Process:
-    """One process that takes requests and gives answers, a line each; `who` names it in notes."""
+    """One process that takes requests and gives answers, a line each; `name` is that in notes."""
 
-    def __init__(self, who: str, variables: Mapping[str, str]) -> None:
-        self._who = who
+    def __init__(self, name: str, variables: Mapping[str, str]) -> None:
+        self._name = name
         self._errors = tempfile.TemporaryFile(dir=scratch.place())  # noqa: SIM115  # closed with the worker
-        self._kills = _kills_so_far()
+        self._kills = _count_kills()
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-m", "steptime.measure.worker"],
             stdin=subprocess.PIPE,
@@ -86,7 +87,7 @@ class _Process:
         except BrokenPipeError:
             raise WorkerDiedError(self.failure()) from None
 
-    def read(self) -> list[dict[str, Any]]:
+    def read(self) -> list[JsonObject]:
         """Return the lines that have come; raises `WorkerDiedError` where no more will come."""
         piece = os.read(self.output.fileno(), 1 << 16)
         if not piece:
@@ -95,7 +96,7 @@ class _Process:
         return [json.loads(line) for line in lines]
 
     def ends_within(self, limit_s: float) -> bool:
-        """Return whether it is gone, or goes within so many seconds."""
+        """Wait so many seconds for the end of the process; return whether it has ended."""
         try:
             self.process.wait(max(0.0, limit_s))
         except subprocess.TimeoutExpired:
@@ -103,22 +104,24 @@ class _Process:
         return True
 
     def failure(self) -> Failure:
-        """Return how it ended, or end it where it only seems to have."""
+        """Explain the end of the process; kill it if it has only closed its output."""
         if not self.ends_within(_GRACE_S):
             self.kill()
-            return Failure("failed", "crashed", f"{self._who} closed its output but did not end")
+            return Failure("failed", "crashed", f"{self._name} closed its output but did not end")
         size = self._errors.seek(0, os.SEEK_END)
         self._errors.seek(max(0, size - _STDERR_BYTES))
         lines = self._errors.read().decode("utf-8", "replace").strip().splitlines()
-        said = lines[-1].strip()[:300] if lines else "it said nothing"
+        last_line = lines[-1].strip()[:300] if lines else "it said nothing"
         code = self.process.returncode
         if code < 0:
             name = signal.Signals(-code).name
-            if -code == signal.SIGKILL and _kills_so_far() > self._kills:
-                return Failure("oom", "killed", f"killed by the system for memory; {said}")
+            if -code == signal.SIGKILL and _count_kills() > self._kills:
+                return Failure("oom", "killed", f"killed by the system for memory; {last_line}")
             cause = _CAUSES.get(-code, "crashed")
-            return Failure("failed", cause, f"{self._who} ended by {name}; {said}")
-        return Failure("failed", "crashed", f"{self._who} ended with exit code {code}; {said}")
+            return Failure("failed", cause, f"{self._name} ended by {name}; {last_line}")
+        return Failure(
+            "failed", "crashed", f"{self._name} ended with exit code {code}; {last_line}"
+        )
 
     def kill(self) -> None:
         """End it now."""
@@ -154,15 +157,21 @@ class Worker(AbstractContextManager["Worker"]):
         variables: Mapping[str, str] | None = None,
     ) -> None:
         row = registry.backend(backend)
-        size = 1 if row.one_process else replicas
-        each = local_variables(size, free_port()) if size > 1 else ({},)
+        size = 1 if row.is_single_process else replicas
+        rank_variables = local_variables(size, free_port()) if size > 1 else ({},)
         self._processes: list[_Process] = []
         try:
-            for rank, own in enumerate(each):
-                who = f"rank {rank} of {size}" if size > 1 else "the worker"
-                self._processes.append(_Process(who, {**(variables or {}), **own}))
-            told = {"backend": backend, "options": asdict(options), "replicas": replicas}
-            self.greeting = self.ask({"do": "start", **told}, START_LIMIT_S)
+            for rank, variables_of_rank in enumerate(rank_variables):
+                name = f"rank {rank} of {size}" if size > 1 else "the worker"
+                environment = {**(variables or {}), **variables_of_rank}
+                self._processes.append(_Process(name, environment))
+            start = {
+                "do": "start",
+                "backend": backend,
+                "options": asdict(options),
+                "replicas": replicas,
+            }
+            self.greeting = self.ask(start, START_LIMIT_S)
         except WorkerDiedError as died:
             self.close()
             note = f"the {backend} worker did not start: {died}"
@@ -177,18 +186,23 @@ class Worker(AbstractContextManager["Worker"]):
     @property
     def pids(self) -> tuple[int, ...]:
         """Process ids, by rank."""
-        return tuple(one.process.pid for one in self._processes)
+        return tuple(process.process.pid for process in self._processes)
 
     def ask(
         self, request: Mapping[str, Any], limit_s: float, on_event: OnEvent = None
-    ) -> dict[str, Any]:
+    ) -> JsonObject:
         """Send a request to all and return the answer of rank 0, when all have answered.
 
-        `on_event` is called with what rank 0 says of how far it is.
+        The first answer that reports a failure is returned at once: the other processes may wait
+        for that process in vain.
 
-        The first answer that reports a failure is given at once: the others may wait for that
-        process in vain. Raises `WorkerDiedError` if one dies or is not ready in time; the others
-        are then of no use and are ended.
+        Args:
+            request: the request.
+            limit_s: the seconds in which all must have answered.
+            on_event: is called with each report of progress of rank 0.
+
+        Raises:
+            WorkerDiedError: if one dies or is not ready in time; all are then killed.
         """
         deadline = time.monotonic() + limit_s
         try:
@@ -199,8 +213,8 @@ class Worker(AbstractContextManager["Worker"]):
             self._kill()
             raise
 
-    def _answer(self, deadline: float, limit_s: float, on_event: OnEvent) -> dict[str, Any]:
-        answers: dict[int, dict[str, Any]] = {}
+    def _answer(self, deadline: float, limit_s: float, on_event: OnEvent) -> JsonObject:
+        answers: dict[int, JsonObject] = {}
         with selectors.DefaultSelector() as selector:
             for rank, process in enumerate(self._processes):
                 selector.register(process.output, selectors.EVENT_READ, rank)
@@ -223,7 +237,7 @@ class Worker(AbstractContextManager["Worker"]):
                             on_event(line)
         return answers[0]
 
-    def _blamed(self, rank: int, answer: dict[str, Any]) -> dict[str, Any]:
+    def _blamed(self, rank: int, answer: JsonObject) -> JsonObject:
         """Return a failure of one of several with its rank, and end all; a death comes before."""
         if len(self._processes) == 1:
             return answer
@@ -252,8 +266,8 @@ class Worker(AbstractContextManager["Worker"]):
         self.close()
 
 
-def _kills_so_far() -> int:
-    """Return how many processes the system has killed for memory, where it tells."""
+def _count_kills() -> int:
+    """Count the processes that the system has killed for memory, as far as it tells."""
     total = 0
     for path in _KILL_COUNTERS:
         with suppress(OSError):

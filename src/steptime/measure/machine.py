@@ -1,4 +1,4 @@
-"""What this machine is: its CPU, memory, the name of its platform, peak memory; `cpus` has cores.
+"""Facts of this machine: CPU, memory, the name of its platform, peak memory; `cpus` has cores.
 
 Read from /proc and /sys (`root` lets a test give another tree). Elsewhere than on Linux most of
 it is None, and `NO_TREE` is the reason.
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from steptime import __version__
+from steptime.core.json_types import JsonObject
 from steptime.hardware import catalog
 from steptime.measure import procfs
 from steptime.measure.contract import DeviceFacts, Peak
@@ -63,12 +64,12 @@ def cpu_model(root: Path = procfs.ROOT) -> str:
 
 
 def output(*command: str) -> str | None:
-    """Return what a command prints, or None where it is absent, fails, or takes too long."""
+    """Run a command and return its output, or None where it is absent, fails, or takes too long."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10.0, check=True)
+        process = subprocess.run(command, capture_output=True, text=True, timeout=10.0, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip()
+    return process.stdout.strip()
 
 
 def memory(root: Path = procfs.ROOT) -> MainMemory:
@@ -93,12 +94,12 @@ def memory(root: Path = procfs.ROOT) -> MainMemory:
 
 
 def host_facts() -> DeviceFacts:
-    """Return what is known of this machine's CPU, memory, and caches that this process reaches."""
-    found = memory()
+    """Return the facts of this machine's CPU, memory, and caches that this process reaches."""
+    main_memory = memory()
     return DeviceFacts(
         product=cpu_model(),
-        memory_bytes=found.limit_bytes or found.total_bytes,
-        room_bytes=found.usable_bytes,
+        memory_bytes=main_memory.limit_bytes or main_memory.total_bytes,
+        room_bytes=main_memory.usable_bytes,
         cache_bytes=last_cache_bytes(cores().allowed),
     )
 
@@ -119,20 +120,21 @@ def platform_name(device: str, product: str, threads: int | None) -> str:
     The name of a device in data/ where its `products` hold it, for a CPU if as many threads run as
     it has cores; else `cpu-<model>-<threads>t`, or the product of an accelerator.
     """
-    known = catalog.platform_of(product)
+    shipped_name = catalog.platform_of(product)
     if device != "cpu":
-        return known or slug(product)
+        return shipped_name or slug(product)
     running = threads or default_threads()
-    if known and catalog.device(known).cores in {None, running}:
-        return known
+    if shipped_name and catalog.device(shipped_name).cores in {None, running}:
+        return shipped_name
     return f"cpu-{slug(product)}-{running}t"
 
 
 def environment() -> Mapping[str, Any]:
-    """Return what a record's `env` says of this machine; `unknown` holds reasons for each None."""
-    found, room = cores(), memory()
-    told = os.environ.get("OMP_NUM_THREADS", "")  # to the libraries of this process
-    facts: dict[str, Any] = {
+    """Return the environment of a record on this machine; `unknown` has a reason for each None."""
+    cpu_cores = cores()
+    main_memory = memory()
+    thread_text = os.environ.get("OMP_NUM_THREADS", "")  # bound for this process
+    facts: JsonObject = {
         "host": platform.node(),
         "os": platform.platform(terse=True),
         "kernel": platform.release(),
@@ -140,11 +142,11 @@ def environment() -> Mapping[str, Any]:
         "python": platform.python_version(),
         "steptime": __version__,
         "cpu_model": cpu_model(),
-        "cpus": list(found.allowed),
-        "threads": int(told) if told.isdigit() else None,
-        "physical_cores": found.physical,
-        "memory_bytes": room.total_bytes,
-        "memory_limit_bytes": room.limit_bytes,
+        "cpus": list(cpu_cores.allowed),
+        "threads": int(thread_text) if thread_text.isdigit() else None,
+        "physical_cores": cpu_cores.physical,
+        "memory_bytes": main_memory.total_bytes,
+        "memory_limit_bytes": main_memory.limit_bytes,
         "virtual_machine": is_virtual(),
         "governor": procfs.read_text(procfs.ROOT / CPUS / "cpu0/cpufreq/scaling_governor"),
         "huge_pages": procfs.read_text(procfs.ROOT / "sys/kernel/mm/transparent_hugepage/enabled"),
@@ -180,7 +182,7 @@ def is_virtual(root: Path = procfs.ROOT) -> bool | None:
 
 
 def load() -> float | None:
-    """Return how many processes wanted a CPU in the last minute, a CPU here; None where unknown."""
+    """Return the load of the last minute: processes that wanted a CPU, a CPU; None if unknown."""
     return os.getloadavg()[0] / (os.cpu_count() or 1) if hasattr(os, "getloadavg") else None
 
 
@@ -219,6 +221,6 @@ def keep_freed_memory() -> None:
 
 def _libc(name: str, *arguments: int) -> None:
     """Call a function of the C library, where it has one of that name."""
-    found = getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
-    if found is not None:
-        found(*arguments)
+    function = getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
+    if function is not None:
+        function(*arguments)

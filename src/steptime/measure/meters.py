@@ -14,15 +14,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import repeat
 from pathlib import Path
 from typing import Any, Literal
 
 from steptime.measure.disturbance import AbsentError
 from steptime.measure.procfs import read_text
 
-EVERY_S = 0.05
-LEAST_S = 1.0  # GPUs renew their counters about every 0.1 s
+READ_INTERVAL_S = 0.05
+MIN_RUN_S = 1.0  # GPUs renew their counters about every 0.1 s
 
 Clock = Callable[[], float]
 
@@ -78,17 +77,17 @@ def meters(
 
 def rapl(root: Path) -> tuple[Meter, ...]:
     """Return the RAPL counters of packages and memory; raises `AbsentError`, saying why."""
-    found = []
+    counters = []
     for zone in sorted((root / "sys/class/powercap").glob("intel-rapl:*")):
         name = read_text(zone / "name") or ""
         if name.startswith("package-") or name == "dram":
             read = partial(_microjoules, zone / "energy_uj")
             read()
             range_j = _microjoules(zone / "max_energy_range_uj")
-            found.append(Meter(f"RAPL {name}", read, "J", range_j))
-    if not found:
+            counters.append(Meter(f"RAPL {name}", read, "J", range_j))
+    if not counters:
         raise AbsentError("no RAPL counters under /sys/class/powercap")
-    return tuple(found)
+    return tuple(counters)
 
 
 def _microjoules(path: Path) -> float:
@@ -105,7 +104,7 @@ def gpu(nvml: Any, number: int, environ: Mapping[str, str]) -> Meter:
 
     The counter of energy (Volta and later), else power. Raises `AbsentError`, saying why.
     """
-    with _named(nvml):
+    with _as_absent(nvml):
         nvml.nvmlInit()
         handle = _handle(nvml, number, environ)
         with suppress(nvml.NVMLError):  # a GPU that cannot be cut
@@ -113,11 +112,11 @@ def gpu(nvml: Any, number: int, environ: Mapping[str, str]) -> Meter:
                 cut = "the GPU is cut into instances (MIG), its meter is of all of them"
                 raise AbsentError(f"NVML: {cut}")
 
-    @_named(nvml)
+    @_as_absent(nvml)
     def counter() -> float:
         return float(nvml.nvmlDeviceGetTotalEnergyConsumption(handle)) / 1000  # mJ
 
-    @_named(nvml)
+    @_as_absent(nvml)
     def power() -> float:
         return float(nvml.nvmlDeviceGetPowerUsage(handle)) / 1000  # mW
 
@@ -130,7 +129,7 @@ def gpu(nvml: Any, number: int, environ: Mapping[str, str]) -> Meter:
 
 
 @contextmanager
-def _named(nvml: Any) -> Iterator[None]:
+def _as_absent(nvml: Any) -> Iterator[None]:
     try:
         yield
     except nvml.NVMLError as error:
@@ -148,8 +147,8 @@ def _handle(nvml: Any, number: int, environ: Mapping[str, str]) -> Any:
     count = nvml.nvmlDeviceGetCount()
     ordered = count == 1 or environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
     if not (ordered and name.isdecimal() and int(name) < count):
-        which = f"cannot tell which of {count} GPUs cuda:{number} is"
-        raise AbsentError(f"NVML: {which} (CUDA_DEVICE_ORDER=PCI_BUS_ID says it)")
+        fault = f"cannot tell which of {count} GPUs cuda:{number} is"
+        raise AbsentError(f"NVML: {fault} (CUDA_DEVICE_ORDER=PCI_BUS_ID says it)")
     return nvml.nvmlDeviceGetHandleByIndex(int(name))
 
 
@@ -157,52 +156,85 @@ def take_energy(
     step: Callable[[], None],
     sync: Callable[[], object],
     steps: int,
-    least_s: float,
-    find: Callable[[], Sequence[Meter]],
+    min_s: float,
+    find_meters: Callable[[], Sequence[Meter]],
     clock: Clock = time.perf_counter,
 ) -> Energy:
-    """Return the energy of a step: run `steps` and `sync`, again and again, for `least_s` seconds.
+    """Measure the energy of a step, while a thread reads the meters.
 
-    `find` gives the meters, which a thread reads meanwhile. What `step` raises passes through.
+    Args:
+        step: runs a step; its errors pass through.
+        sync: waits for the end of all steps.
+        steps: steps between two calls of `sync`.
+        min_s: seconds that the steps run at least.
+        find_meters: returns the meters whose energy is added.
+        clock: a clock in seconds.
     """
-    rises_j = list[float]()
-    lacks = list[str]()
-    done = 0
     try:
-        found = find()
+        meters = find_meters()
         sync()
-        readings = [([meter.read() for meter in found], clock())]
+        log = _EnergyLog(meters, clock)
     except AbsentError as error:
         return Energy(None, None, str(error))
+    is_over = threading.Event()
 
-    def add() -> None:
-        try:
-            readings.append(([meter.read() for meter in found], clock()))
-            (before, then_s), (now, now_s) = readings[-2:]
-            rises_j.extend(map(rise_j, found, before, now, repeat(now_s - then_s)))
-        except AbsentError as error:
-            lacks.append(str(error))
+    def read_regularly() -> None:
+        while not is_over.wait(READ_INTERVAL_S):
+            log.read()
 
-    def run() -> None:
-        while not ended.wait(EVERY_S):
-            add()
-
-    ended, thread = threading.Event(), threading.Thread(target=run, daemon=True)
+    thread = threading.Thread(target=read_regularly, daemon=True)
     thread.start()
+    step_count = 0
     try:
         began_s = clock()
-        while not done or clock() - began_s < least_s:
+        while not step_count or clock() - began_s < min_s:
             for _ in range(steps):
                 step()
             sync()
-            done += steps
+            step_count += steps
     finally:
-        ended.set()
+        is_over.set()
         thread.join()
-        add()
-    name = " + ".join(meter.name for meter in found)
-    joules = sum(rises_j)
-    seconds = readings[-1][1] - readings[0][1]
-    if lacks or not joules:
-        return Energy(None, None, (*lacks, f"{name} stood still for {seconds:.3g} s")[0])
-    return Energy(joules / done, joules / seconds, name)
+        log.read()
+    return log.energy(step_count)
+
+
+class _EnergyLog:
+    """The energy that meters have counted since the log began.
+
+    Raises:
+        AbsentError: at once, if a meter cannot be read.
+    """
+
+    def __init__(self, meters: Sequence[Meter], clock: Clock) -> None:
+        self._meters = meters
+        self._clock = clock
+        self._faults: list[str] = []
+        self._joules = 0.0
+        self._values = [meter.read() for meter in meters]
+        self._start_s = clock()
+        self._time_s = self._start_s
+
+    def read(self) -> None:
+        """Read the meters and add their rise; a meter that fails is noted."""
+        try:
+            values = [meter.read() for meter in self._meters]
+            time_s = self._clock()
+            elapsed_s = time_s - self._time_s
+            for meter, before, after in zip(self._meters, self._values, values, strict=True):
+                self._joules += rise_j(meter, before, after, elapsed_s)
+        except AbsentError as error:
+            self._faults.append(str(error))
+            return
+        self._values = values
+        self._time_s = time_s
+
+    def energy(self, step_count: int) -> Energy:
+        """Return the energy of one of so many steps, or the reason why it is unknown."""
+        name = " + ".join(meter.name for meter in self._meters)
+        elapsed_s = self._time_s - self._start_s
+        if self._faults:
+            return Energy(None, None, self._faults[0])
+        if not self._joules:
+            return Energy(None, None, f"{name} stood still for {elapsed_s:.3g} s")
+        return Energy(self._joules / step_count, self._joules / elapsed_s, name)

@@ -8,63 +8,98 @@ has the threads that a backend computes in.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 from steptime.build import Choice, make_workload
 from steptime.core.graph_json import graph_from_json
+from steptime.core.json_types import JsonObject
 from steptime.measure.contract import Options, Prepared
 from steptime.measure.disturbance import CounterWatch, changes
 from steptime.measure.timing import median_half_width, part_seconds
 
-ENOUGH = 15  # undisturbed rounds, if their median is known to a hundredth
-NARROW = 0.01
-LEAST = 3  # rounds at any rate
+ENOUGH_ROUNDS = 15  # undisturbed, if their median is known to `NARROW`
+NARROW = 0.01  # half width of the median's interval, as a share
+MIN_ROUNDS = 3
+WARM_UP_ROUNDS = 2  # which load and allocate
 BUSY = 0.1  # of rounds that were disturbed: the machine is not quiet
 SAMPLE_S = 0.002  # of a round by a device's own clock
 
 
-def time_point(backend: Any, options: Options, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the seconds of a graph's step on a backend's device as JSON values.
+@dataclass(frozen=True)
+class _Rounds:
+    """The seconds of each part in all rounds, and in those that were not disturbed."""
 
-    `graph` is that of `graph_to_json`, `optimizer` that of its training; rounds are taken for
-    `budget_s`, and at least `least_s`. `seconds` are by part (`forward`, `backward`, `update`), or
-    of the whole `step` where the device has a clock of its own. `disturbed` is the share of rounds.
-    What the backend raises passes through.
+    all_rounds: list[dict[str, float]]
+    quiet_rounds: list[dict[str, float]]
+
+    def is_precise(self) -> bool:
+        """Whether the undisturbed rounds are enough for a precise median."""
+        totals = sorted(sum(seconds.values()) for seconds in self.quiet_rounds)
+        return len(totals) >= ENOUGH_ROUNDS and median_half_width(totals) <= NARROW
+
+    def summarise(self) -> JsonObject:
+        """Return the seconds by part: the median, or the minimum on a busy machine."""
+        disturbed = 1 - len(self.quiet_rounds) / len(self.all_rounds)
+        is_quiet = disturbed <= BUSY
+        rounds = self.quiet_rounds if is_quiet else self.all_rounds
+        average = median if is_quiet else min
+        seconds = {name: average([row[name] for row in rounds]) for name in self.all_rounds[0]}
+        return {"seconds": seconds, "rounds": len(self.all_rounds), "disturbed": disturbed}
+
+
+def time_point(backend: Any, options: Options, request: Mapping[str, Any]) -> JsonObject:
+    """Time the step of a graph on a backend's device; errors of the backend pass through.
+
+    Args:
+        backend: the module of the backend.
+        options: the device and its threads.
+        request: `graph`, as of `graph_to_json`; `optimizer`; `budget_s`, the seconds that rounds
+            may take; `least_s`, the seconds that they take at least.
+
+    Returns:
+        JSON values: `seconds` by part (`forward`, `backward`, `update`), or of the whole `step` if
+        the device has a clock of its own; the number of `rounds`; the share `disturbed` of them.
     """
-    said = request["graph"]
-    how = {"phase": said["phase"], "optimizer": request["optimizer"]}
-    workload = make_workload(Choice("fc", {}), 1, dtype=said["dtype"], **how)
-    prepared: Prepared = backend.prepare(graph_from_json(said), workload, options)
-    timer = prepared.timer
-    steps = max(1, int(SAMPLE_S / max(timer(prepared.step, 1), 1e-9))) if timer else 1
-    alone = options.device == "cpu" and options.threads == 1
-    clock = time.process_time if alone else time.perf_counter
-
-    def rounds() -> dict[str, float]:
-        if timer:
-            return {"step": timer(prepared.step, steps) / steps}
-        return part_seconds(prepared.parts, prepared.sync, clock)
-
-    for _ in range(2):
-        rounds()  # what is loaded and allocated at first
-    watch, taken, quiet = CounterWatch(), [], []
+    document = request["graph"]
+    workload = make_workload(
+        Choice("fc", {}),
+        1,
+        dtype=document["dtype"],
+        phase=document["phase"],
+        optimizer=request["optimizer"],
+    )
+    prepared: Prepared = backend.prepare(graph_from_json(document), workload, options)
+    run_round = _round_of(prepared, options)
+    for _ in range(WARM_UP_ROUNDS):
+        run_round()
+    watch = CounterWatch()
+    rounds = _Rounds([], [])
     began = time.perf_counter()
     while True:
-        before, at = watch.read(), time.perf_counter()
-        seconds = rounds()
-        taken.append(seconds)
-        if not changes(before, watch.read(), time.perf_counter() - at)["disturbed"]:
-            quiet.append(seconds)
-        spent = time.perf_counter() - began
-        if spent < request["least_s"] or len(taken) < LEAST:
+        counters = watch.read()
+        start_s = time.perf_counter()
+        seconds = run_round()
+        rounds.all_rounds.append(seconds)
+        rise = changes(counters, watch.read(), time.perf_counter() - start_s)
+        if not rise["disturbed"]:
+            rounds.quiet_rounds.append(seconds)
+        elapsed_s = time.perf_counter() - began
+        if elapsed_s < request["least_s"] or len(rounds.all_rounds) < MIN_ROUNDS:
             continue
-        totals = sorted(sum(one.values()) for one in quiet)
-        settled = len(totals) >= ENOUGH and median_half_width(totals) <= NARROW
-        if spent >= request["budget_s"] or settled:
-            break
-    disturbed = 1 - len(quiet) / len(taken)
-    middle, rows = (median, quiet) if disturbed <= BUSY else (min, taken)
-    seconds = {name: middle([one[name] for one in rows]) for name in taken[0]}
-    return {"seconds": seconds, "rounds": len(taken), "disturbed": disturbed}
+        if elapsed_s >= request["budget_s"] or rounds.is_precise():
+            return rounds.summarise()
+
+
+def _round_of(prepared: Prepared, options: Options) -> Callable[[], dict[str, float]]:
+    """Return a function that runs one round and returns its seconds by part."""
+    timer = prepared.timer
+    if timer:
+        step_s = max(timer(prepared.step, 1), 1e-9)
+        steps = max(1, int(SAMPLE_S / step_s))
+        return lambda: {"step": timer(prepared.step, steps) / steps}
+    is_single_thread = options.device == "cpu" and options.threads == 1
+    clock = time.process_time if is_single_thread else time.perf_counter
+    return lambda: part_seconds(prepared.parts, prepared.sync, clock)

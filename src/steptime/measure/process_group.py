@@ -11,11 +11,13 @@ from time import perf_counter
 from typing import Any
 
 from steptime.core.errors import InputError
+from steptime.core.json_types import JsonObject
 from steptime.measure.contract import OutOfMemoryError, Prepared, ProcessGroup, meaning
 from steptime.measure.timing import Samples, Step
 from steptime.records.record import Quantity
 
-MOST_PAIRS, FEWEST_PAIRS = 20, 3  # of steps with and without an exchange
+MAX_PAIRS = 20  # of steps with and without an exchange
+MIN_PAIRS = 3
 
 
 @dataclass
@@ -52,9 +54,9 @@ class Pace:
             step()
         self.sync()
         exchange_s = self.group.communication_s() if self.group.communication_s else 0.0
-        taken = self.group.gather((perf_counter() - began, exchange_s))
-        self.communication_s += fmean(comm for _, comm in taken)
-        return max(float(elapsed) for elapsed, _ in taken)
+        times = self.group.gather((perf_counter() - began, exchange_s))
+        self.communication_s += fmean(comm_s for _, comm_s in times)
+        return max(float(elapsed_s) for elapsed_s, _ in times)
 
 
 def shared_results(
@@ -64,7 +66,7 @@ def shared_results(
     samples: Samples | None,
     peak_bytes: int | None,
     request: Mapping[str, Any],
-) -> tuple[int | None, dict[str, Quantity], dict[str, Any]]:
+) -> tuple[int | None, dict[str, Quantity], JsonObject]:
     """Return peak memory (of the rank that needs most), communication, and facts."""
     peaks = pace.group.gather(peak_bytes)
     comm, meter = _communication(backend, prepared, pace, samples, request["timing"]["budget_s"])
@@ -100,10 +102,10 @@ def _communication(
     try:
         alone = group.alone()
     except Exception as error:
-        meant = meaning(backend, error)
-        if not isinstance(meant, OutOfMemoryError | MemoryError):
+        cause = meaning(backend, error)
+        if not isinstance(cause, OutOfMemoryError | MemoryError):
             raise
-        lack = f"not measured: no memory for a copy without exchange ({meant})"
+        lack = f"not measured: no memory for a copy without exchange ({cause})"
     lacks = [text for text in group.gather(lack) if text]
     if lacks or alone is None:
         return None, lacks[0]
@@ -111,20 +113,23 @@ def _communication(
     if samples is not None:
         steps = samples.steps_per_sample
         fitting = int(budget_s / (2 * steps * min(samples.step_s)))
-        pairs = max(FEWEST_PAIRS, min(MOST_PAIRS, fitting))
-    found = []
+        pairs = max(MIN_PAIRS, min(MAX_PAIRS, fitting))
+    exposed_s = []
     for _ in range(1 + group.agree(pairs)):  # the first pair warms up
-        both = [pace.take(step, steps) for step in (prepared.step, alone)]
-        found.append((both[0] - both[1]) / max(1, steps))
-    return (Quantity(samples=tuple(found[1:])) if group.is_zero else None), group.comm_meter
+        with_exchange_s = pace.take(prepared.step, steps)
+        without_exchange_s = pace.take(alone, steps)
+        exposed_s.append((with_exchange_s - without_exchange_s) / max(1, steps))
+    quantity = Quantity(samples=tuple(exposed_s[1:])) if group.is_zero else None
+    return quantity, group.comm_meter
 
 
-def check_apart(ranks: list[Mapping[str, Any]]) -> None:
+def check_separate_cpus(ranks: list[Mapping[str, Any]]) -> None:
     """Raise `InputError` where two processes of one machine share a CPU."""
-    taken: dict[tuple[str, int], int] = {}
-    for one in ranks:
-        for cpu in one["cpus"]:
-            other = taken.setdefault((one["host"], cpu), one["rank"])
-            if other != one["rank"]:
-                pair = f"ranks {other} and {one['rank']} share CPU {cpu} of {one['host']}"
+    owners: dict[tuple[str, int], int] = {}
+    for process in ranks:
+        rank, host = process["rank"], process["host"]
+        for cpu in process["cpus"]:
+            owner = owners.setdefault((host, cpu), rank)
+            if owner != rank:
+                pair = f"ranks {owner} and {rank} share CPU {cpu} of {host}"
                 raise InputError(f"{pair}: each needs its own")

@@ -18,12 +18,12 @@ def read_text(path: Path) -> str | None:
 
 def fields(path: Path) -> dict[str, str]:
     """Return the `key : value` lines of a file; of repeated keys the first."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for line in (read_text(path) or "").splitlines():
         key, colon, value = line.partition(":")
         if colon:
-            found.setdefault(key.strip(), value.strip())
-    return found
+            values.setdefault(key.strip(), value.strip())
+    return values
 
 
 def number_list(text: str) -> tuple[int, ...]:
@@ -38,13 +38,22 @@ def number_list(text: str) -> tuple[int, ...]:
 def host_list(text: str) -> list[str]:
     """Return the names of a list of nodes as Slurm writes it: `a[08-09],b` is a08, a09 and b."""
     names: list[str] = []
-    for one in re.split(r",(?![^\[]*\])", text):
-        each = [[part] for part in re.split(r"\[([\d,-]+)\]", one)]  # every second is of numbers
-        for i in range(1, len(each), 2):
-            pieces = [(len(first.partition("-")[0]), first) for first in each[i][0].split(",")]
-            each[i] = [f"{n:0{width}}" for width, piece in pieces for n in number_list(piece)]
-        names += map("".join, product(*each))
+    for entry in re.split(r",(?![^\[]*\])", text):
+        pieces = re.split(r"\[([\d,-]+)\]", entry)  # texts and, at odd indices, lists of numbers
+        choices = [
+            _padded_numbers(piece) if index % 2 else [piece] for index, piece in enumerate(pieces)
+        ]
+        names += map("".join, product(*choices))
     return names
+
+
+def _padded_numbers(text: str) -> list[str]:
+    """Return the numbers of a list with leading zeros: `08-09,1` is 08, 09 and 1."""
+    numbers = []
+    for part in text.split(","):
+        width = len(part.partition("-")[0])
+        numbers += [f"{number:0{width}}" for number in number_list(part)]
+    return numbers
 
 
 def group_folders(controller: str, root: Path) -> list[Path]:

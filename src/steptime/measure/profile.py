@@ -10,7 +10,8 @@ from steptime.measure.contract import Options, Prepared, UnsupportedError
 from steptime.records.trace import OpTimes, build_profile, list_op_times
 from steptime.records.trace_events import read_events
 
-MOST_STEPS, LEAST_STEPS = 20, 3
+MAX_STEPS = 20
+MIN_STEPS = 3
 
 
 def profile_cell(
@@ -32,7 +33,7 @@ def profile_cell(
     prepared.step()
     prepared.sync()
     fits = int(budget_s / max(perf_counter() - began, 1e-6))
-    text = prepared.trace(1 + max(LEAST_STEPS, min(MOST_STEPS, fits)))
+    text = prepared.trace(1 + max(MIN_STEPS, min(MAX_STEPS, fits)))
     if trace:
         Path(trace).write_text(text, encoding="utf-8")
     kinds = {op.name: op.kind for op in graph.ops}

@@ -1,4 +1,4 @@
-"""Which of several processes this one is, as the launcher that started it says in the environment.
+"""The rank of this process among several, from the environment that its launcher set.
 
 `torchrun` and `steptime` itself set `RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `LOCAL_WORLD_SIZE`,
 `MASTER_ADDR` and `MASTER_PORT` (documentation of torchrun, "Environment Variables"); `srun` sets
@@ -28,8 +28,15 @@ LOOPBACK = "127.0.0.1"  # where processes of one machine meet
 class Rank:
     """One of `size` processes, `local_rank` of the `local_size` on its node.
 
-    They meet at `address` and `port`. `own_cpus` says that the launcher gave every process CPUs
-    of its own. `attempt` counts the workers of this rank, so that those of one time meet.
+    Attributes:
+        rank: its number among all processes.
+        size: the number of processes.
+        local_rank: its number among the processes of its node.
+        local_size: the number of processes of its node.
+        address: the host at which the processes meet, "" for a single process.
+        port: the port there.
+        has_bound_cpus: whether the launcher gave every process CPUs of its own.
+        attempt: the number of earlier workers of this rank, so that those of one time meet.
     """
 
     rank: int = 0
@@ -38,7 +45,7 @@ class Rank:
     local_size: int = 1
     address: str = ""
     port: int = 0
-    own_cpus: bool = False
+    has_bound_cpus: bool = False
     attempt: int = 0
 
     @property
@@ -47,7 +54,7 @@ class Rank:
         return self.rank == 0
 
 
-def here(environ: Mapping[str, str] = os.environ) -> Rank:
+def find_rank(environ: Mapping[str, str] = os.environ) -> Rank:
     """Return the rank of this process; without a launcher it is the only one.
 
     Raises `InputError` for variables that are missing or no numbers.
@@ -74,7 +81,7 @@ def _by_srun(environ: Mapping[str, str], number: Callable[..., int]) -> Rank:
     name = "SLURM_STEP_NODELIST" if "SLURM_STEP_NODELIST" in environ else "SLURM_JOB_NODELIST"
     job, step, attempt = number("SLURM_JOB_ID"), number("SLURM_STEP_ID"), number(ATTEMPT, 0)
     port = number("MASTER_PORT", FIRST_PORT + (31 * job + step) % PORTS)
-    local_size, first = _tasks_here(environ, number("SLURM_NODEID")), _text(environ, name)
+    local_size, first = _count_node_tasks(environ, number("SLURM_NODEID")), _text(environ, name)
     return Rank(
         rank,
         size,
@@ -87,7 +94,7 @@ def _by_srun(environ: Mapping[str, str], number: Callable[..., int]) -> Rank:
     )
 
 
-def _tasks_here(environ: Mapping[str, str], node: int) -> int:
+def _count_node_tasks(environ: Mapping[str, str], node: int) -> int:
     """Return the tasks of a node: `2(x3),1` are 2 on each of three nodes and 1 on the fourth."""
     step, job = "SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"
     text = _text(environ, step if step in environ else job)
@@ -141,7 +148,7 @@ def local_variables(size: int, port: int) -> tuple[dict[str, str], ...]:
 
 def free_port() -> int:
     """Return a port of this machine that nobody listens on."""
-    with socket.socket() as one:
-        one.bind((LOOPBACK, 0))
-        port: int = one.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind((LOOPBACK, 0))
+        port: int = listener.getsockname()[1]
     return port

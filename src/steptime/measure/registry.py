@@ -20,18 +20,21 @@ GROUP = "steptime.backends"
 
 @dataclass(frozen=True)
 class Backend:
-    """The module of a backend, and the distribution whose version its records carry.
+    """A backend.
 
-    One that `rewrites` graphs runs of many ops that are alike, or that nobody reads, one or none.
-    Replicas are as many processes, or the devices of `one_process`. `devices` are the kinds that it
-    knows by name, empty where only it itself can tell. One `of_code` runs the code that a person
-    named, not a graph.
+    Attributes:
+        module: the module of the backend.
+        package: the distribution whose version its records carry.
+        rewrites: whether it merges equal ops, and drops results that nothing reads.
+        is_single_process: whether replicas are devices of one process, rather than processes.
+        devices: the kinds of devices that it knows by name; empty if only the backend can tell.
+        of_code: whether it runs the code that a person named, not a graph.
     """
 
     module: str
     package: str
     rewrites: bool = False
-    one_process: bool = False
+    is_single_process: bool = False
     devices: tuple[str, ...] = ()
     of_code: bool = False
 
@@ -49,22 +52,21 @@ BACKENDS: Mapping[str, Backend] = {
 }
 
 
-def stack(name: str, where: str = "") -> Stack:
+def stack(name: str, place: str = "") -> Stack:
     """Return the stack of a name as it is measured; a backend without a data file is one, too.
 
     Raises `InputError` for an unknown name, and for a stack that nothing here runs.
     """
     labels = stacks.measured_labels()
     if name in labels or name in catalog.stack_names() or name.endswith(".toml"):
-        found = catalog.stack(labels.get(name, name))
-        if not found.backend:
-            raise InputError(
-                f"{where}{': ' if where else ''}stack {name} is for predictions: no backend runs it"
-            )
-        return found
-    known = backends()
-    if name not in known:
-        raise unknown("stack", name, {**labels, **known}, where)
+        measured_stack = catalog.stack(labels.get(name, name))
+        if not measured_stack.backend:
+            prefix = f"{place}: " if place else ""
+            raise InputError(f"{prefix}stack {name} is for predictions: no backend runs it")
+        return measured_stack
+    all_backends = backends()
+    if name not in all_backends:
+        raise unknown("stack", name, {**labels, **all_backends}, place)
     return Stack(name, "", backend=name)
 
 
@@ -75,31 +77,32 @@ def stack_names() -> list[str]:
 
 def compiles(name: str, compiled: bool) -> bool:
     """Whether a backend can be told so; other packages' know for themselves."""
-    unasked = not compiled or name not in BACKENDS
-    return unasked or label_of(name, compiled) in stacks.measured_labels()
+    if not compiled or name not in BACKENDS:
+        return True
+    return label_of(name, compiled) in stacks.measured_labels()
 
 
-def backend(name: str, where: str = "") -> Backend:
+def backend(name: str, place: str = "") -> Backend:
     """Return the row of a backend; raises `InputError` for a name that no package has."""
-    known = BACKENDS if name in BACKENDS else backends()
-    return known[check_choice("backend", name, known, where)]
+    rows = BACKENDS if name in BACKENDS else backends()
+    return rows[check_choice("backend", name, rows, place)]
 
 
-def check_device(name: str, device: str, where: str) -> None:
+def check_device(name: str, device: str, place: str) -> None:
     """Raise `InputError` for a device that a backend of ours knows on no machine."""
-    kinds = backend(name, where).devices
+    kinds = backend(name, place).devices
     if kinds and not re.fullmatch(rf"({'|'.join(kinds)})(:\d+)?", device, re.ASCII):
-        known = f"{name} has {', '.join(kinds)}, or with a number {kinds[1]}:0"
-        raise InputError(f"{where}: unknown device {shorten(device)}; {known}")
+        choices = f"{name} has {', '.join(kinds)}, or with a number {kinds[1]}:0"
+        raise InputError(f"{place}: unknown device {shorten(device)}; {choices}")
 
 
 def version(name: str) -> str | None:
     """Return the version of a backend's framework without the tag of its build; None: not here."""
     package = backend(name).package
-    of_module = metadata.packages_distributions().get(package, ())  # such as onnxruntime-gpu
-    for one in (package, *of_module):
+    distributions = metadata.packages_distributions().get(package, ())  # such as onnxruntime-gpu
+    for distribution in (package, *distributions):
         with suppress(metadata.PackageNotFoundError):
-            return metadata.version(one).partition("+")[0]
+            return metadata.version(distribution).partition("+")[0]
     return None
 
 

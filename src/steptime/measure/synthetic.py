@@ -1,4 +1,4 @@
-"""What every backend starts a network from: synthetic values and the optimizers' settings.
+"""The initial state of a network in every backend: synthetic values and optimizer settings.
 
 Speed does not depend on values as long as none is denormal, infinite or not a number, so weights
 are scaled to keep activations near 1 in networks of any depth, and the learning rate is small.
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from steptime.core.graph import Graph, TensorSpec
 from steptime.network.ops import norm
@@ -27,7 +28,7 @@ ROTARY_BASE = 10_000.0  # Su et al. 2021, section 3.3
 
 
 def optimizer_epsilon(dtype: str) -> float:
-    """Return what RMSProp and Adam add to a root: 1e-8, which would be 0 in float16."""
+    """Return the epsilon that RMSProp and Adam add to a root: 1e-8, which would be 0 in float16."""
     return 1e-4 if dtype == "float16" else 1e-8
 
 
@@ -39,12 +40,13 @@ class Fill:
     cosines and sines of rotary `angles`.
     """
 
-    how: Literal["normal", "constant", "ids", "angles"]
+    kind: Literal["normal", "constant", "ids", "angles"]
     amount: float = 0.0
 
 
 Specs = tuple[TensorSpec, ...]
-ZEROS, ONES = Fill("constant", 0.0), Fill("constant", 1.0)
+ZEROS_FILL = Fill("constant", 0.0)
+UNIT_FILL = Fill("constant", 1.0)
 
 
 def _spread(size: int, gain: float = 1.0) -> Fill:
@@ -66,7 +68,7 @@ def _by_width(of: int) -> Rule:
 
 def _scale(_: Specs, attrs: Attributes) -> Fill:
     """Leave what is added at 0; all else that a function of elements is given is 1."""
-    return ZEROS if attrs["function"] in ("add", "sub") else ONES
+    return ZEROS_FILL if attrs["function"] in ("add", "sub") else UNIT_FILL
 
 
 def _below_axis(specs: Specs, attrs: Attributes) -> Fill:
@@ -78,18 +80,18 @@ USES: dict[str, dict[int, Fill | Rule]] = {  # kind: the values of its inputs
     "conv2d": {1: _fan_in},
     "conv_transpose2d": {1: lambda specs, _: _spread(specs[1].size // specs[1].shape[1], 2.0)},
     "matmul": {1: _by_width(1)},
-    "bias": {1: ZEROS},
-    "batch_norm": {1: ONES, 2: ZEROS, 3: ZEROS, 4: ONES},
-    "layer_norm": {1: ONES, 2: ZEROS},
-    "group_norm": {1: ONES, 2: ZEROS},
-    "rms_norm": {1: ONES},
+    "bias": {1: ZEROS_FILL},
+    "batch_norm": {1: UNIT_FILL, 2: ZEROS_FILL, 3: ZEROS_FILL, 4: UNIT_FILL},
+    "layer_norm": {1: UNIT_FILL, 2: ZEROS_FILL},
+    "group_norm": {1: UNIT_FILL, 2: ZEROS_FILL},
+    "rms_norm": {1: UNIT_FILL},
     "pointwise": {1: _scale, 2: _scale},
     "gather": {1: _below_axis},
     "gather_elements": {1: _below_axis},
     "embedding": {0: lambda specs, _: Fill("ids", specs[1].shape[0]), 1: _by_width(1)},
     "cross_entropy": {1: lambda specs, _: Fill("ids", specs[0].shape[-1])},
     "rotary": {1: Fill("angles")},
-    **{cell: {1: _by_width(2), 2: _by_width(2), 3: ZEROS, 4: ZEROS} for cell in GATES},
+    **{cell: {1: _by_width(2), 2: _by_width(2), 3: ZEROS_FILL, 4: ZEROS_FILL} for cell in GATES},
 }
 # the next op says what these are
 _PASSED_ON = ("cast", "slice", "split", "reshape", "transpose", "flatten", "broadcast")
@@ -100,34 +102,38 @@ def fills(graph: Graph) -> dict[str, Fill]:
 
     In a training graph the gradient of the loss is 1 and the optimizer's state 0.
     """
-    found: dict[str, Fill] = {f"{name}/grad": ONES for name in graph.outputs}
+    fills_by_use: dict[str, Fill] = {f"{name}/grad": UNIT_FILL for name in graph.outputs}
     source = {name: name for name in (*graph.inputs, *graph.weights, *graph.buffers)}
     for op in graph.ops:
         if op.kind in _PASSED_ON and op.inputs[0] in source:
             source[op.outputs[0]] = source[op.inputs[0]]
         for i, name in enumerate(op.inputs):
             rule = USES.get(OVER_VOLUMES.get(op.kind, op.kind), {}).get(i)
-            if rule and name in source and source[name] not in found:
+            if rule and name in source and source[name] not in fills_by_use:
                 specs = tuple(graph.tensors[n] for n in op.inputs)
-                found[source[name]] = rule if isinstance(rule, Fill) else rule(specs, op.attrs)
-    buffers = {name: found.get(name, ZEROS) for name in graph.buffers}
+                fills_by_use[source[name]] = (
+                    rule if isinstance(rule, Fill) else rule(specs, op.attrs)
+                )
+    buffers = {name: fills_by_use.get(name, ZEROS_FILL) for name in graph.buffers}
     weights = {
-        name: found.get(name) or _spread(max(1, *graph.tensors[name].shape[-1:], 1))
+        name: fills_by_use.get(name) or _spread(max(1, *graph.tensors[name].shape[-1:], 1))
         for name in graph.weights
     }
     plain = {True: Fill("normal", 1.0), False: Fill("ids", 2)}  # where no op says more
     inputs = {
-        name: found.get(name) or plain["float" in graph.tensors[name].dtype]
+        name: fills_by_use.get(name) or plain["float" in graph.tensors[name].dtype]
         for name in graph.inputs
     }
     return {**inputs, **weights, **buffers}
 
 
-def initial_values(graph: Graph, seed: int, element_type: Callable[[str], Any]) -> dict[str, Any]:
+def initial_values(
+    graph: Graph, seed: int, element_type: Callable[[str], Any]
+) -> dict[str, NDArray[Any]]:
     """Return arrays for all inputs, weights and buffers; `element_type` gives numpy's types."""
     rng = np.random.default_rng(seed)
     return {
-        name: _DRAWS[fill.how](graph.tensors[name].shape, fill, rng).astype(
+        name: _DRAWS[fill.kind](graph.tensors[name].shape, fill, rng).astype(
             element_type(graph.tensors[name].dtype), copy=False
         )
         for name, fill in fills(graph).items()
@@ -135,17 +141,17 @@ def initial_values(graph: Graph, seed: int, element_type: Callable[[str], Any]) 
 
 
 def _normal(shape: tuple[int, ...], fill: Fill, rng: np.random.Generator) -> Any:
-    made = rng.standard_normal(shape, np.float32)
-    made *= np.float32(fill.amount)
-    return made
+    values = rng.standard_normal(shape, np.float32)
+    values *= np.float32(fill.amount)
+    return values
 
 
 def angles(shape: tuple[int, ...], *_: object) -> Any:
     """Return the cosines and then the sines by which pairs are turned (Su et al. 2021, eq. 15)."""
     length, width = shape
     turns = ROTARY_BASE ** (-2.0 * np.arange(width // 2) / width)
-    turned = np.outer(np.arange(length), turns)
-    return np.concatenate((np.cos(turned), np.sin(turned)), -1)
+    rotations = np.outer(np.arange(length), turns)
+    return np.concatenate((np.cos(rotations), np.sin(rotations)), -1)
 
 
 _DRAWS: dict[str, Callable[..., Any]] = {

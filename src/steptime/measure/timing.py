@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+from steptime.core.json_types import JsonObject
 from steptime.measure.disturbance import CounterWatch, changes
 
 WINDOW = 5
@@ -34,7 +35,7 @@ TOLERANCE = 0.01  # windows that differ less are taken as equal
 WARM_UP_SHARE = 1 / 3  # of the budget
 NARROW = 0.01  # half-width of the median's interval that ends sampling
 MARGIN = 1.1  # samples aim at 10 % more than the shortest that counts
-MOST_BLOCKS = 1000  # of a training: a long one has longer samples, not more
+MAX_BLOCKS = 1000  # of a training: a long one has longer samples, not more
 
 WARM_UP_RULE = (
     "two windows of 5 samples whose medians differ by at most 1 % or twice their standard error; "
@@ -72,14 +73,14 @@ class _Taker:
     `n` steps by a backend's own means (CUDA events); else `clock` is read around them. `waited`
     gives the seconds that steps waited for input since it was last asked. `started` is told the
     seconds of the first step, and those that the rest may take. There are never fewer samples than
-    `least`, and `few_samples` says that there are fewer than `wanted`.
+    `min_samples`, and `few_samples` says that there are fewer than `target_samples`.
     """
 
     step: Step
     sync: Callable[[], object]
     clock: Clock = time.perf_counter
-    wanted: int = 20
-    least: int = 3
+    target_samples: int = 20
+    min_samples: int = 3
     sample_s: float = 0.010
     watch: CounterWatch | None = None
     timer: Timer | None = None
@@ -95,7 +96,7 @@ class _Taker:
     def begin(self) -> None:
         """Begin without samples: what disturbs from here on is of the first one."""
         self.step_s: list[float] = []
-        self.rows: list[dict[str, Any]] = []
+        self.rows: list[JsonObject] = []
         self._counted = self.watch.read() if self.watch else {}
 
     def take(self, steps: int) -> float:
@@ -103,7 +104,7 @@ class _Taker:
         if self.waited:
             self.waited()
         total_s = self.seconds_of(self.step, steps)
-        row: dict[str, Any] = {"steps": steps}
+        row: JsonObject = {"steps": steps}
         if self.waited:
             row["input_s"] = self.waited() / steps
         if self.watch:
@@ -114,18 +115,18 @@ class _Taker:
         return total_s
 
     def steps_for(self, step_s: float) -> int:
-        """Return how many steps fill a sample; very many if the clock saw no time pass."""
+        """Return the number of steps that fill a sample; very many if no time passed."""
         return max(1, math.ceil(MARGIN * self.sample_s / max(step_s, 1e-9)))
 
-    def more(self, steps: int, step_s: float) -> int:
-        """Return how many steps the next sample has after one that was too short."""
+    def increase_steps(self, steps: int, step_s: float) -> int:
+        """Return the number of steps of the next sample after one that was too short."""
         return min(10 * steps, max(steps + 1, self.steps_for(step_s)))
 
     def warm_up(self, total_s: float, start_s: float, budget_s: float) -> tuple[list[float], int]:
         """Return the times of steps until they are steady, and how many fill a sample."""
         times_s, steps = [total_s], 1
         while total_s < self.sample_s:
-            steps = self.more(steps, total_s / steps)
+            steps = self.increase_steps(steps, total_s / steps)
             total_s = self.seconds_of(self.step, steps)
             times_s.append(total_s / steps)
         if total_s >= budget_s:
@@ -150,21 +151,21 @@ class _Taker:
             first_step_s=self.first_step_s,
             warmup_s=tuple(warmup_s),
             steady=half > 0 and agree(step_s[:half], step_s[-half:]),
-            few_samples=len(step_s) < self.wanted,
+            few_samples=len(step_s) < self.target_samples,
             input_s=columns.pop("input_s", ()),
             columns=columns,
         )
 
 
 def take_samples(
-    step: Step, sync: Callable[[], object], *, budget_s: float = 3.0, **how: Any
+    step: Step, sync: Callable[[], object], *, budget_s: float = 3.0, **settings: Any
 ) -> Samples:
-    """Return the samples of `step`, in seconds a step, as this page says; `how` is of `_Taker`."""
-    taker = _Taker(step, sync, **how)
+    """Return samples of `step` in seconds a step; `settings` are fields of `_Taker`."""
+    taker = _Taker(step, sync, **settings)
     start_s = taker.clock()
     total_s = taker.take(1)
     # the second step tells how long one is where the first compiled
-    taker.started(taker.first_step_s, max(budget_s - total_s, (taker.least - 1) * total_s))
+    taker.started(taker.first_step_s, max(budget_s - total_s, (taker.min_samples - 1) * total_s))
     steps = 1
     warmup_s: list[float] = []
     if total_s < budget_s:
@@ -180,58 +181,60 @@ def take_samples(
             steps = max(steps + 1, taker.steps_for(total_s / steps))
             continue
         insort(ordered, total_s / steps)
-        if len(ordered) >= taker.least and total_s > left_s:
+        if len(ordered) >= taker.min_samples and total_s > left_s:
             break
-        enough = len(ordered) >= max(taker.wanted, taker.least)
+        enough = len(ordered) >= max(taker.target_samples, taker.min_samples)
         if enough and median_half_width(ordered) <= NARROW:
             break
     return taker.samples(warmup_s)
 
 
-def take_training(step: Step, sync: Callable[[], object], total: int, **how: Any) -> Samples:
+def take_training(step: Step, sync: Callable[[], object], total: int, **settings: Any) -> Samples:
     """Run `step` exactly `total` times (at least 10) and return the samples of that.
 
     Blocks grow until one fills a sample; the last may hold up to twice as many steps. Samples are
-    those after warm-up, at most two thirds of them, at least `least`.
+    those after warm-up, at most two thirds of them, at least `min_samples`.
     """
-    taker = _Taker(step, sync, **how)
+    taker = _Taker(step, sync, **settings)
     taker.started(taker.first_step_s, taker.first_step_s * (total - 1))
     left, steps = total - 1, 1
     filled: int | None = None  # the first block that fills a sample
     while left:
-        taken = steps if left >= 2 * steps else left
-        total_s = taker.take(taken)
-        left -= taken
+        block_steps = steps if left >= 2 * steps else left
+        total_s = taker.take(block_steps)
+        left -= block_steps
         if filled is None and total_s >= taker.sample_s:
             filled = len(taker.step_s) - 1
-            steps = max(steps, -(-left // MOST_BLOCKS))
+            steps = max(steps, -(-left // MAX_BLOCKS))
         elif filled is None:
-            steps = max(1, min(taker.more(steps, taker.step_s[-1]), left // taker.least))
+            steps = max(
+                1, min(taker.increase_steps(steps, taker.step_s[-1]), left // taker.min_samples)
+            )
     cold, times_s = filled or 0, taker.step_s
-    first = min(cold + _warm_blocks(times_s[cold:]), max(0, len(times_s) - taker.least))
+    first = min(cold + _warm_blocks(times_s[cold:]), max(0, len(times_s) - taker.min_samples))
     return taker.samples(times_s[:first], first)
 
 
 def _warm_blocks(times_s: Sequence[float]) -> int:
-    """Return how many of these are warm-up: up to the first two windows that agree, or a third."""
-    most = int(len(times_s) * WARM_UP_SHARE)
-    for end in range(2 * WINDOW, most + 1, WINDOW):
+    """Count the warm-up blocks: up to the first two windows that agree, or a third of all."""
+    max_blocks = int(len(times_s) * WARM_UP_SHARE)
+    for end in range(2 * WINDOW, max_blocks + 1, WINDOW):
         if agree(times_s[end - 2 * WINDOW : end - WINDOW], times_s[end - WINDOW : end]):
             return end
-    return most
+    return max_blocks
 
 
 def part_seconds(
     parts: Mapping[str, Step], sync: Callable[[], object], clock: Clock = time.perf_counter
 ) -> dict[str, float]:
     """Run the parts of a step, synchronised after each, and return the seconds of each."""
-    found = {}
+    seconds = {}
     for name, part in parts.items():
         began = clock()
         part()
         sync()
-        found[name] = clock() - began
-    return found
+        seconds[name] = clock() - began
+    return seconds
 
 
 def agree(earlier: Sequence[float], later: Sequence[float]) -> bool:

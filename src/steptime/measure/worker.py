@@ -24,18 +24,19 @@ from steptime.build import Choice, build, make_workload
 from steptime.core import scratch
 from steptime.core.copying import replace
 from steptime.core.errors import InputError
+from steptime.core.json_types import JsonObject
 from steptime.core.workload import PHASES, workload_from_json
 from steptime.measure import contract, cpus, machine, ranks, registry
 from steptime.measure.cell import Tell, measure_cell
 from steptime.measure.point import time_point
 from steptime.measure.probe.ceilings import probe
-from steptime.measure.process_group import check_apart
+from steptime.measure.process_group import check_separate_cpus
 from steptime.measure.profile import profile_cell
 from steptime.measure.ranks import Rank
 from steptime.records.record import PROFILER, Record, current_time, record_to_json
 
 
-def _requests(descriptor: int) -> Iterator[dict[str, Any]]:
+def _requests(descriptor: int) -> Iterator[JsonObject]:
     """Return requests as they come; the process ends at once when there can be no more.
 
     They are read without Python's streams, whose lock a forked loader would find taken.
@@ -57,16 +58,16 @@ def _requests(descriptor: int) -> Iterator[dict[str, Any]]:
 
 @dataclass
 class WorkerSession:
-    """What a started worker knows: its backend, where it runs, and what it says of itself."""
+    """A started worker: its backend, the device and options, and facts for records."""
 
     backend: Any
     name: str
     options: contract.Options
-    env: dict[str, Any]
+    env: JsonObject
     version: str = ""
 
 
-def start(request: Mapping[str, Any]) -> tuple[WorkerSession, dict[str, Any]]:
+def start(request: Mapping[str, Any]) -> tuple[WorkerSession, JsonObject]:
     """Bind the cores, import the backend, and return the session with its greeting.
 
     Replicas that are devices of one process share the cores of all.
@@ -74,19 +75,19 @@ def start(request: Mapping[str, Any]) -> tuple[WorkerSession, dict[str, Any]]:
     row = registry.backend(request["backend"])
     options = contract.Options(**request["options"])
     scratch.set_private_tmpdir()
-    rank = ranks.here()
+    rank = ranks.find_rank()
     if rank.size > 1:
-        if row.one_process:
-            how = f"--replicas {rank.size} without torchrun or srun"
-            raise InputError(f"{request['backend']} runs replicas in one process: {how}")
+        if row.is_single_process:
+            hint = f"--replicas {rank.size} without torchrun or srun"
+            raise InputError(f"{request['backend']} runs replicas in one process: {hint}")
         ranks.check_address(rank)
-    own = request.get("replicas", 1) if row.one_process else 1
-    sharing = 1 if rank.own_cpus else rank.local_size
+    local_replicas = request.get("replicas", 1) if row.is_single_process else 1
+    sharing = 1 if rank.has_bound_cpus else rank.local_size
     threads = options.threads or cpus.default_threads(processes=sharing)
-    bound = cpus.bind_threads(own * threads, rank.local_rank % sharing, sharing)
-    options = replace(options, threads=threads, device=own_device(options.device, rank))
+    bound = cpus.bind_threads(local_replicas * threads, rank.local_rank % sharing, sharing)
+    options = replace(options, threads=threads, device=device_of_rank(options.device, rank))
     backend = importlib.import_module(row.module)
-    prepared = _wake(backend, options, own * rank.size)
+    prepared = _wake(backend, options, local_replicas * rank.size)
     facts: contract.DeviceFacts = backend.device_facts(options.device)
     version = registry.version(request["backend"])
     gc.collect()
@@ -100,15 +101,7 @@ def start(request: Mapping[str, Any]) -> tuple[WorkerSession, dict[str, Any]]:
         "product": facts.product,
     }
     if prepared.group is not None:
-        about = {"rank": rank.rank, **{key: env[key] for key in ("host", "cpus", "product")}}
-        env["ranks"] = prepared.group.gather(about | {"device": options.device})
-        if own > 1:  # which of the cores a device takes is the framework's affair
-            env["ranks"] = [
-                one | {"rank": i, "cpus": None, "device": f"{options.device}:{i}"}
-                for i, one in enumerate(env["ranks"])
-            ]
-        else:
-            check_apart(env["ranks"])
+        env["ranks"] = _describe_ranks(prepared.group, env, options.device, rank, local_replicas)
     greeting = {
         "version": version,
         "platform": machine.platform_name(options.device, facts.product, threads),
@@ -119,7 +112,27 @@ def start(request: Mapping[str, Any]) -> tuple[WorkerSession, dict[str, Any]]:
     return WorkerSession(backend, request["backend"], options, env, version or ""), greeting
 
 
-def own_device(device: str, rank: Rank) -> str:
+def _describe_ranks(
+    group: contract.ProcessGroup, env: JsonObject, device: str, rank: Rank, local_replicas: int
+) -> list[JsonObject]:
+    """Return host, CPUs, product and device of each rank; waits for all of them.
+
+    Raises:
+        InputError: if two processes share a CPU.
+    """
+    process_facts = {"rank": rank.rank, **{key: env[key] for key in ("host", "cpus", "product")}}
+    rank_facts = group.gather(process_facts | {"device": device})
+    if local_replicas == 1:
+        check_separate_cpus(rank_facts)
+        return rank_facts
+    # the framework decides which of the cores a device takes
+    return [
+        facts | {"rank": index, "cpus": None, "device": f"{device}:{index}"}
+        for index, facts in enumerate(rank_facts)
+    ]
+
+
+def device_of_rank(device: str, rank: Rank) -> str:
     """Return the device of this process: replicas have one each.
 
     Where each process is shown a single GPU, that is its own (NCCL refuses two on one).
@@ -128,8 +141,8 @@ def own_device(device: str, rank: Rank) -> str:
         return device
     if device != "cuda":
         raise InputError(f"{device} is one device; replicas run on 'cuda', one on each GPU")
-    alone = re.fullmatch(r"[^,]+", os.environ.get("CUDA_VISIBLE_DEVICES", ""))
-    return "cuda:0" if alone else f"cuda:{rank.local_rank}"
+    is_single_gpu = re.fullmatch(r"[^,]+", os.environ.get("CUDA_VISIBLE_DEVICES", ""))
+    return "cuda:0" if is_single_gpu else f"cuda:{rank.local_rank}"
 
 
 def _wake(backend: Any, options: contract.Options, replicas: int) -> contract.Prepared:
@@ -144,18 +157,20 @@ def _wake(backend: Any, options: contract.Options, replicas: int) -> contract.Pr
     workload = make_workload(tiny, 2, "float32", phase, "sgd", shared)
     strategies = list(backend.STRATEGIES) if workload.plan.data > 1 else [""]
     for strategy in strategies:
-        chosen = replace(options, compile=False, strategy=strategy)
+        tiny_options = replace(options, compile=False, strategy=strategy)
         prepare = getattr(backend, "wake", backend.prepare)
-        prepared: contract.Prepared = prepare(build(workload), workload, chosen)
+        prepared: contract.Prepared = prepare(build(workload), workload, tiny_options)
         prepared.step()
     return prepared
 
 
-def _asked(session: WorkerSession, request: Mapping[str, Any]) -> tuple[WorkerSession, Record]:
+def _session_of_request(
+    session: WorkerSession, request: Mapping[str, Any]
+) -> tuple[WorkerSession, Record]:
     """Return the session under the options of a request, and its record, still empty."""
     workload = replace(workload_from_json(request["workload"]), code=request.get("code", ""))
-    own = {"threads": session.options.threads, "device": session.options.device}
-    options = contract.Options(**{**request["options"], **own})
+    fixed_options = {"threads": session.options.threads, "device": session.options.device}
+    options = contract.Options(**{**request["options"], **fixed_options})
     return replace(session, options=options), Record(
         origin="measured",
         method=contract.method(session.name, session.version, options, request["runs"]),
@@ -171,31 +186,39 @@ def measure(
     session: WorkerSession, request: Mapping[str, Any], tell: Tell = lambda *_, **__: None
 ) -> Record:
     """Build the workload, prepare it, time it, and return its record, whatever happened."""
-    session, record = _asked(session, request)
+    session, record = _session_of_request(session, request)
     try:
-        found = measure_cell(session.backend, record.workload, session.options, request, tell)
+        measurement = measure_cell(session.backend, record.workload, session.options, request, tell)
     except Exception as error:  # noqa: BLE001  # a network that fails is a result, not the end
         return _failed(session, record, error)
-    return replace(record, quantities=found.quantities, env={**record.env, **found.facts})
+    env = {**record.env, **measurement.facts}
+    return replace(record, quantities=measurement.quantities, env=env)
 
 
 def profile(session: WorkerSession, request: Mapping[str, Any]) -> list[Record]:
     """Return a record for each op of a step under the profiler, or one that says why not."""
-    session, record = _asked(session, request)
-    name, trace = session.name + PROFILER, request["trace"]
+    session, record = _session_of_request(session, request)
+    name = session.name + PROFILER
     record = replace(record, method=replace(record.method, name=name))
-    told = {name: session.env[name] for name in ("host", "threads", "product")}
+    env = {name: session.env[name] for name in ("host", "threads", "product")}
     try:
-        found = profile_cell(
-            session.backend, record.workload, session.options, request["timing"]["budget_s"], trace
+        op_times = profile_cell(
+            session.backend,
+            record.workload,
+            session.options,
+            request["timing"]["budget_s"],
+            request["trace"],
         )
     except Exception as error:  # noqa: BLE001  # as above
         return [_failed(session, record, error)]
     return [
         replace(
-            record, scope=one.scope, quantities=one.quantities, env={**told, "op_kind": one.kind}
+            record,
+            scope=times.scope,
+            quantities=times.quantities,
+            env={**env, "op_kind": times.kind},
         )
-        for one in found
+        for times in op_times
     ]
 
 
@@ -206,7 +229,7 @@ def _failed(session: WorkerSession, record: Record, error: Exception) -> Record:
     return replace(record, status=status, cause=cause, note=_line(error))
 
 
-def point(session: WorkerSession, request: Mapping[str, Any]) -> dict[str, Any]:
+def point(session: WorkerSession, request: Mapping[str, Any]) -> JsonObject:
     """Time a point of a calibration; one that fails has a `note` in place of seconds."""
     try:
         return time_point(session.backend, session.options, request)
@@ -231,7 +254,7 @@ def _line(error: Exception) -> str:
     return text if isinstance(error, _IN_FULL) else f"{type(error).__name__}: {text}"[:500]
 
 
-def serve(requests: Iterator[dict[str, Any]], answers: TextIO) -> None:
+def serve(requests: Iterator[JsonObject], answers: TextIO) -> None:
     """Answer requests until there are no more."""
 
     def answer(document: Mapping[str, Any]) -> None:
@@ -252,17 +275,24 @@ def serve(requests: Iterator[dict[str, Any]], answers: TextIO) -> None:
         return
     answer(greeting)
     backend, options = session.backend, session.options
-    does: Mapping[str, Callable[[Any], Mapping[str, Any]]] = {
-        "measure": lambda asked: record_to_json(measure(session, asked, tell)),
-        "profile": lambda asked: {"records": list(map(record_to_json, profile(session, asked)))},
-        "point": lambda asked: point(session, asked),
-        "probe": lambda asked: probe(session.name, backend, options, **asked["arguments"]),
-        "collectives": lambda asked: backend.collectives(options, **asked["arguments"]),
+
+    def measure_request(request: JsonObject) -> JsonObject:
+        return record_to_json(measure(session, request, tell))
+
+    def profile_request(request: JsonObject) -> JsonObject:
+        return {"records": list(map(record_to_json, profile(session, request)))}
+
+    actions: Mapping[str, Callable[[JsonObject], JsonObject]] = {
+        "measure": measure_request,
+        "profile": profile_request,
+        "point": lambda request: point(session, request),
+        "probe": lambda request: probe(session.name, backend, options, **request["arguments"]),
+        "collectives": lambda request: backend.collectives(options, **request["arguments"]),
     }
     for request in requests:
-        answered = does[request["do"]](request)
+        document = actions[request["do"]](request)
         gc.collect()
-        answer(answered)
+        answer(document)
 
 
 def main() -> None:

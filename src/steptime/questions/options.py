@@ -171,7 +171,7 @@ def over_replicas(
     from steptime.measure import ranks
     from steptime.measure.contract import meaningful
 
-    size = ranks.here().size
+    size = ranks.find_rank().size
     count = size if replicas is None else replicas
     if size not in {1, count}:
         raise InputError(f"--replicas {count}: the launcher started {size} processes; leave it out")

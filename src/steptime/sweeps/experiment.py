@@ -96,7 +96,7 @@ class Experiment(BaseModel):
     threads: Axis[Annotated[int | None, _read_by(_threads)]] = [None]
     compile: Axis[StrictBool] = [False]
     tf32: Axis[StrictBool] = [False]
-    input: Axis[Annotated[str, _read_by(partial(contract.check_input, where=""))]] = ["device"]
+    input: Axis[Annotated[str, _read_by(partial(contract.check_input, option=""))]] = ["device"]
     staging: Axis[Staging] = ["shared"]
     loaders: Axis[Annotated[int, _count(0)]] = [0]
     prefetch: Axis[Annotated[int, _count(1)]] = [2]
@@ -183,7 +183,7 @@ def _list_conflicts(experiment: Experiment) -> dict[str, bool]:
     has_type = bool(doubled_gpus) and doubled_gpus[0] != ""
     doubled_text = f"gpu {shorten(doubled_gpus[0])}" if has_type else "no gpu"
     steps = experiment.train_steps
-    min_steps = contract.LEAST_TRAINED
+    min_steps = contract.MIN_TRAIN_STEPS
     sample = experiment.sample
     trains = steps > 0
     is_short = trains and steps < min_steps

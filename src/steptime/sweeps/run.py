@@ -224,7 +224,7 @@ def sweep(request: SweepRequest, warn: Callable[[str], None], report: Report) ->
         InputError: for a folder that is no store, or in use, and under a launcher of several
             processes.
     """
-    if ranks.here().size > 1:
+    if ranks.find_rank().size > 1:
         raise InputError("a sweep starts its processes itself: leave out torchrun or srun")
     out, means = request.out, request.means
     records: list[Record] = []
@@ -301,14 +301,14 @@ def _has_final_record(trial: Trial, key: WorkerKey, final_marks: Collection[Mark
 
 def _lacks_bytes(cell: Cell, key: WorkerKey) -> int | None:
     """Return the memory that a cell needs where that is too much for this machine, else None."""
-    rank = ranks.here()
+    rank = ranks.find_rank()
     needed = needed_bytes(cell, cell.workload.plan.data if rank.size == 1 else rank.local_size)
     return needed if key.memory_bytes is not None and needed > key.memory_bytes else None
 
 
 def _find_obstacle(cell: Cell, key: WorkerKey, means: Means) -> Failure | None:
     """Return why a cell is not tried, None if it is; a launcher looks to the CPUs itself."""
-    if ranks.here().size == 1:
+    if ranks.find_rank().size == 1:
         try:
             cpus.check_cpus(key.threads, cell.workload.plan.data)
         except InputError as error:

@@ -27,7 +27,7 @@ class WorkerKey:
 def worker_key(backend: str, options: Options) -> WorkerKey | None:
     """Return the key of a worker that was not started; None where only that itself knows it."""
     version = registry.version(backend)
-    if options.device != "cpu" or version is None or ranks.here().size > 1:
+    if options.device != "cpu" or version is None or ranks.find_rank().size > 1:
         return None
     threads = options.threads or cpus.default_threads()
     cpus.check_cpus(threads)
@@ -53,7 +53,7 @@ class Workers:
         self._processes: Processes | None = None
         self._keys: dict[Processes, WorkerKey] = {}
         self._usual = cache(lambda many: cpus.default_threads(processes=many))
-        self.rank = ranks.here()
+        self.rank = ranks.find_rank()
         self._started = 0
 
     def get(self, backend: str, options: Options, replicas: int = 1, fresh: bool = False) -> Worker:

@@ -62,7 +62,7 @@ def test_a_projection_is_a_second_product_that_waits():
         assert found.memory_s > 10 * 4 * (whole + half) / P100.memory_bytes_per_s
     times = [price(one, P100).value for one in (forward, backward)]
     cases = [Case((one,), P100, 1.0, one.kind, "repeated") for one in (forward, backward)]
-    np.testing.assert_allclose(Columns(cases).predicted(P100.constants), times)
+    np.testing.assert_allclose(Columns(cases).predict_s(P100.constants), times)
 
 
 def test_a_block_of_threads_makes_32_rows_by_itself():

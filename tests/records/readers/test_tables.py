@@ -163,10 +163,10 @@ def test_a_row_that_is_none_is_named_and_the_others_are_records(tmp_path, conten
     ((place, told),) = _reasons(reading)
     assert place == line
     assert reason in told
-    unasked = []
+    refusals = []
     path = tmp_path / "t.csv"
-    assert len(list(cases_of(path, mapping_of(KEYS), unasked=unasked))) == len(reading.records)
-    assert len(unasked) == 1
+    assert len(list(cases_of(path, mapping_of(KEYS), refusals=refusals))) == len(reading.records)
+    assert len(refusals) == 1
 
 
 def test_a_last_line_without_an_end_that_may_be_whole_is_a_record_with_a_remark(tmp_path):

@@ -64,8 +64,8 @@ def find(folder: str) -> DataSet:
     """Return the data set in a folder; raises `MissingFileError` where there is none."""
     path = Path(folder)
     if not path.is_dir():
-        what = "is no folder" if path.exists() else "no such folder"
-        raise MissingFileError(f"data '{folder}': {what}")
+        fault = "is no folder" if path.exists() else "no such folder"
+        raise MissingFileError(f"data '{folder}': {fault}")
     if files := idx.files(path):
         return DataSet(path, files)
     raise MissingFileError(f"data '{folder}': holds no data set of a known format (idx)")

@@ -23,10 +23,10 @@ Bytes = npt.NDArray[np.uint8]
 
 UNSIGNED_BYTE = 0x08
 _DIMENSIONS = {"images": 3, "labels": 1}
-_NAMES = {  # what a file is called; some sets have a prefix, some a dot for the dash
-    (part, what): re.compile(rf"(.*-)?{word}-{what}[-.]idx{rank}-ubyte(\.gz)?")
+_NAMES = {  # of files; some sets have a prefix, some a dot for the dash
+    (part, content): re.compile(rf"(.*-)?{word}-{content}[-.]idx{rank}-ubyte(\.gz)?")
     for part, word in (("train", "train"), ("test", "(t10k|test)"))
-    for what, rank in _DIMENSIONS.items()
+    for content, rank in _DIMENSIONS.items()
 }
 _GZIP = b"\x1f\x8b"
 
@@ -46,30 +46,30 @@ def files(folder: Path) -> Mapping[str, Path]:
     `MissingFileError` where one is missing or two could be meant.
     """
     names = sorted(path.name for path in folder.iterdir())
-    found: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
     lacking = []
-    for (part, what), name in _NAMES.items():
+    for (part, content), name in _NAMES.items():
         fitting = {n.removesuffix(".gz"): n for n in reversed(names) if name.fullmatch(n)}
         if len(fitting) > 1:
             both = ", ".join(sorted(fitting))
-            raise MissingFileError(f"{folder}: which are the {part} {what}: {both}?")
-        found |= {f"{part}-{what}": folder / n for n in fitting.values()}
+            raise MissingFileError(f"{folder}: which are the {part} {content}: {both}?")
+        paths |= {f"{part}-{content}": folder / n for n in fitting.values()}
         if not fitting:
             word = "train" if part == "train" else "t10k"
-            lacking.append(f"{word}-{what}-idx{_DIMENSIONS[what]}-ubyte")
-    if found and lacking:
+            lacking.append(f"{word}-{content}-idx{_DIMENSIONS[content]}-ubyte")
+    if paths and lacking:
         raise MissingFileError(f"{folder}: has no {lacking[0]}, gzipped or not")
-    return found
+    return paths
 
 
 def read(paths: Mapping[str, Path], part: str) -> Split:
     """Return a part: images `[n, 1, h, w]` and as many labels; raises `BadDataError`."""
-    images_at, labels_at = paths[f"{part}-images"], paths[f"{part}-labels"]
-    images = read_array(images_at, _DIMENSIONS["images"])
-    labels = read_array(labels_at, _DIMENSIONS["labels"])
+    images_path, labels_path = paths[f"{part}-images"], paths[f"{part}-labels"]
+    images = read_array(images_path, _DIMENSIONS["images"])
+    labels = read_array(labels_path, _DIMENSIONS["labels"])
     if len(images) != len(labels):
-        of = f"the {len(images)} images of {images_at.name}"
-        raise BadDataError(f"{labels_at}: {len(labels)} labels for {of}")
+        partner = f"the {len(images)} images of {images_path.name}"
+        raise BadDataError(f"{labels_path}: {len(labels)} labels for {partner}")
     return Split(images[:, np.newaxis], labels)
 
 
@@ -89,13 +89,14 @@ def read_array(path: Path, rank: int) -> Bytes:
         content = np.memmap(path, np.uint8, "r") if start else np.empty(0, np.uint8)
     header = 4 + 4 * rank
     shape, length = _shape(path, content[:header].tobytes(), rank), len(content) - header
-    wanted, dimensions = math.prod(shape), " x ".join(map(str, shape))
-    if not wanted:
+    element_count = math.prod(shape)
+    dimensions = " x ".join(map(str, shape))
+    if not element_count:
         raise BadDataError(f"{path}: has no elements: dimensions {dimensions}")
-    if length != wanted:
-        fault = "truncated" if length < wanted else "too long"
-        said = f"{length} bytes after the header, {dimensions} are {wanted}"
-        raise BadDataError(f"{path}: {fault}: {said}")
+    if length != element_count:
+        fault = "truncated" if length < element_count else "too long"
+        sizes = f"{length} bytes after the header, {dimensions} are {element_count}"
+        raise BadDataError(f"{path}: {fault}: {sizes}")
     return content[header:].reshape(shape)
 
 

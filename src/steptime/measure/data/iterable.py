@@ -35,7 +35,7 @@ from steptime.measure.contract import Arrays, BadDataError, Feed
 def open_loader(
     graph: Graph, workload: Workload, text: str, seed: int, rank: int = 0
 ) -> tuple[Feed, Mapping[str, Any]]:
-    """Return the batches of `file.py:make_loader` for a forward graph, and what a record says.
+    """Return the batches of `file.py:make_loader` for a forward graph, and facts for a record.
 
     The first batch is taken and checked at once. Raises `InputError` for a file that does not run,
     a name that it has not and what is no iterable, `BadDataError` for a batch that does not fit.
@@ -47,33 +47,36 @@ def open_loader(
         "replicas": workload.plan.data,
     }
     make = run_file(text, "input")
-    where = Path(text).name
-    made = partial(_made, where, make, values)
-    batches = made()
-    taken = _epochs(where, made, batches, {name: graph.tensors[name] for name in graph.inputs})
-    first = [next(taken)]
+    loader_name = Path(text).name
+    make_batches = partial(_call_loader, loader_name, make, values)
+    batches = make_batches()
+    specs = {name: graph.tensors[name] for name in graph.inputs}
+    epochs = _epochs(loader_name, make_batches, batches, specs)
+    first = [next(epochs)]
     facts = {
-        "loader": where,
+        "loader": loader_name,
         "loader_class": f"{type(batches).__module__}.{type(batches).__qualname__}",
         "loaders": getattr(batches, "num_workers", None),
     }
-    return Feed(lambda: first.pop() if first else next(taken), taken.close), facts
+    return Feed(lambda: first.pop() if first else next(epochs), epochs.close), facts
 
 
-def _made(where: str, make: Any, values: Mapping[str, Any]) -> Iterable[Any]:
-    """Return what the function makes, given those of the values that it names."""
-    wanted = inspect.signature(make).parameters
+def _call_loader(loader_name: str, make: Any, values: Mapping[str, Any]) -> Iterable[Any]:
+    """Call the function with the values that it names as arguments; return its iterable."""
+    parameters = inspect.signature(make).parameters
     try:
-        batches = make(**{key: value for key, value in values.items() if key in wanted})
+        batches = make(**{key: value for key, value in values.items() if key in parameters})
     except Exception as error:  # whatever the function does
-        raise InputError(f"input {where}: {line_of(error)}") from error
+        raise InputError(f"input {loader_name}: {line_of(error)}") from error
     if not isinstance(batches, Iterable):
-        raise InputError(f"input {where}: returns {type(batches).__name__}, which is no iterable")
+        raise InputError(
+            f"input {loader_name}: returns {type(batches).__name__}, which is no iterable"
+        )
     return batches
 
 
 def _epochs(
-    where: str,
+    loader_name: str,
     make: Callable[[], Iterable[Any]],
     batches: Iterable[Any],
     specs: Mapping[str, TensorSpec],
@@ -89,18 +92,19 @@ def _epochs(
         batch_count = 0
         iterator = iter(batches)
         for batch in iterator:
-            values = _named(where, batch, specs)
+            values = _values_by_input(loader_name, batch, specs)
             arrays = {name: _numpy(values[name]) for name in specs}
             smaller = _describe_smaller_batch(arrays, specs)
             if smaller:
-                _check_last(where, smaller, iterator, batch_count)
+                _check_last(loader_name, smaller, iterator, batch_count)
                 break
             batch_count += 1
             yield {
-                name: _fit_array(where, name, array, specs[name]) for name, array in arrays.items()
+                name: _fit_array(loader_name, name, array, specs[name])
+                for name, array in arrays.items()
             }
         if batch_count == 0:
-            raise BadDataError(f"input {where}: gives no batch")
+            raise BadDataError(f"input {loader_name}: gives no batch")
         if isinstance(batches, Iterator):
             batches = make()
 
@@ -120,44 +124,44 @@ def _describe_smaller_batch(arrays: Arrays, specs: Mapping[str, TensorSpec]) -> 
     return f"{size} of {full_size} examples" if is_smaller else ""
 
 
-def _check_last(where: str, smaller: str, iterator: Iterator[Any], batch_count: int) -> None:
+def _check_last(loader_name: str, smaller: str, iterator: Iterator[Any], batch_count: int) -> None:
     """Raise `BadDataError` for a smaller batch that is not the last of several in an epoch."""
     if batch_count == 0:
         raise BadDataError(
-            f"input {where}: the first batch has {smaller}: give the loader this batch, or a "
+            f"input {loader_name}: the first batch has {smaller}: give the loader this batch, or a "
             "smaller --batch"
         )
     if next(iterator, None) is not None:
         raise BadDataError(
-            f"input {where}: a batch within an epoch has {smaller}: steps have one size; "
+            f"input {loader_name}: a batch within an epoch has {smaller}: steps have one size; "
             "drop_last=True of a DataLoader leaves smaller ones out"
         )
 
 
-def _named(where: str, batch: Any, names: Collection[str]) -> Mapping[str, Any]:
+def _values_by_input(loader_name: str, batch: Any, names: Collection[str]) -> Mapping[str, Any]:
     """Return the values of a batch by input; those beyond the network's inputs are left out."""
     if isinstance(batch, Mapping):
         missing_names = [name for name in names if name not in batch]
         if missing_names:
             present = ", ".join(map(str, batch))
-            raise BadDataError(f"input {where}: has no '{missing_names[0]}', but {present}")
+            raise BadDataError(f"input {loader_name}: has no '{missing_names[0]}', but {present}")
         return {name: batch[name] for name in names}
     values = batch if isinstance(batch, Sequence) else [batch]
     if len(values) < len(names):
         expected = f"the network takes {len(names)}: {', '.join(names)}"
         present = f"a batch has {counted(len(values), 'array')}"
-        raise BadDataError(f"input {where}: {present}, {expected}")
+        raise BadDataError(f"input {loader_name}: {present}, {expected}")
     return dict(zip(names, values, strict=False))
 
 
-def _fit_array(where: str, name: str, array: Any, spec: TensorSpec) -> Any:
+def _fit_array(loader_name: str, name: str, array: Any, spec: TensorSpec) -> Any:
     """Return an array in the input's shape; raises `BadDataError` if it does not fit."""
     is_number = array.dtype.kind in "biuf"
     has_kind = (array.dtype.kind == "f") == ("float" in spec.dtype)
     has_size = array.size == spec.size and array.shape[:1] == spec.shape[:1]
     if not (is_number and has_kind and has_size):
         raise BadDataError(
-            f"input {where}: '{name}' is {array.dtype} {list(array.shape)}, "
+            f"input {loader_name}: '{name}' is {array.dtype} {list(array.shape)}, "
             f"the network takes {spec.dtype} {list(spec.shape)}"
         )
     return array.reshape(spec.shape)

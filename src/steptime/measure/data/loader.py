@@ -1,4 +1,4 @@
-"""Batches for steps: which images make one, which input takes them, and who reads them.
+"""Batches for steps: the order of images, the inputs that take them, and their loaders.
 
 They are read by the process that runs the steps, or by PyTorch's loaders ahead of it.
 
@@ -76,15 +76,15 @@ class ImageInputs:
 
     def arrays(self, images: Any, labels: Any) -> Arrays:
         """Return a batch, images `[n, c, h, w]` and labels `[n]`, by the names of the inputs."""
-        found = {self.images: images.reshape(self.shape)}
-        return found | {self.labels: labels} if self.labels else found
+        arrays = {self.images: images.reshape(self.shape)}
+        return arrays | {self.labels: labels} if self.labels else arrays
 
 
 def fit(graph: Graph, shape: tuple[int, ...], classes: int) -> ImageInputs:
-    """Return how images of `shape` (c, h, w) with labels of so many `classes` fit a forward graph.
+    """Fit images of `shape` (c, h, w) with labels of so many `classes` to a forward graph.
 
     A network fits if its one input beside the labels is `[n, c, h, w]`, or `[n, c * h * w]`, which
-    takes them flattened, and it tells at least as many classes. Raises `UnsupportedError`.
+    takes them flattened, and its output has at least as many classes. Raises `UnsupportedError`.
     """
     heads = [op for op in graph.ops if op.kind == "cross_entropy"]
     labels = [name for op in heads for name in op.inputs[1:2] if name in graph.inputs]
@@ -101,14 +101,15 @@ def fit(graph: Graph, shape: tuple[int, ...], classes: int) -> ImageInputs:
             f"input '{name}' is {spec.dtype} {list(spec.shape)}; the data set's images are "
             f"{[batch, c, h, w]}, flattened {[batch, c * h * w]}"
         )
-    told = graph.tensors[heads[0].inputs[0] if heads else graph.outputs[0]].shape
-    if len(told) != 2 or told[0] != batch:
+    output_shape = graph.tensors[heads[0].inputs[0] if heads else graph.outputs[0]].shape
+    if len(output_shape) != 2 or output_shape[0] != batch:
         raise UnsupportedError(
-            f"the network's output is {list(told)}; the data set's labels need [{batch}, classes]"
+            f"the network's output is {list(output_shape)}; "
+            f"the data set's labels need [{batch}, classes]"
         )
-    if told[1] < classes:
-        few = f"the network tells {told[1]} classes apart"
-        raise UnsupportedError(f"{few}, the data set has {classes}")
+    if output_shape[1] < classes:
+        fault = f"the network tells {output_shape[1]} classes apart"
+        raise UnsupportedError(f"{fault}, the data set has {classes}")
     return ImageInputs(name, labels[0] if labels else "", spec.shape)
 
 
@@ -171,17 +172,17 @@ def _quiet(loader: Any) -> Any:
 
 
 def _death(loaders: Sequence[Any]) -> Exception | None:
-    """Return how the first loader that has ended did; None where all go on."""
-    ending = wait([one.sentinel for one in loaders], _ENDING_S)
-    dead = next((one for one in loaders if one.sentinel in ending), None)
+    """Explain the end of the first loader that has ended; None if all run."""
+    ending = wait([process.sentinel for process in loaders], _ENDING_S)
+    dead = next((process for process in loaders if process.sentinel in ending), None)
     if dead is None:
         return None
     dead.join()
     code = dead.exitcode
-    told = f"a loader ended with exit code {code}"
+    note = f"a loader ended with exit code {code}"
     if code == -signal.SIGBUS:
-        told += ": shared memory (/dev/shm) may be full"
-    return KilledError(told) if code == -signal.SIGKILL else RuntimeError(told)
+        note += ": shared memory (/dev/shm) may be full"
+    return KilledError(note) if code == -signal.SIGKILL else RuntimeError(note)
 
 
 def _begin(parent: int, cpus: Collection[int], _: int) -> None:
@@ -202,7 +203,7 @@ def spare_cpus() -> list[int]:
     """
     if not hasattr(os, "sched_getaffinity"):
         return []
-    mine = affinity()
+    bound = affinity()
     with suppress(OSError):
-        return sorted((affinity(os.getppid()) - mine) or mine)
-    return sorted(mine)
+        return sorted((affinity(os.getppid()) - bound) or bound)
+    return sorted(bound)

@@ -9,13 +9,13 @@ import hashlib
 import warnings
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from steptime.core.errors import InputError
 from steptime.core.files import write_atomically
+from steptime.core.json_types import JsonObject
 from steptime.measure.contract import BadDataError, MissingFileError
 from steptime.measure.data.idx import idx_bytes
 
@@ -35,14 +35,14 @@ PUBLISHED = {  # sha256 of the files of yann.lecun.com/exdb/mnist, unpacked
 def installed() -> Path:
     """Return the folder of the CSV files of the installed package; raises `MissingFileError`."""
     try:
-        found = metadata.distribution(PACKAGE)
+        distribution = metadata.distribution(PACKAGE)
     except metadata.PackageNotFoundError:
         lack = f"the package {PACKAGE}, which ships MNIST, is not installed: {GET}"
         raise MissingFileError(f"{lack}; or --from DIR, where its CSV files lie") from None
-    return Path(str(found.locate_file(FILES)))
+    return Path(str(distribution.locate_file(FILES)))
 
 
-def write(source: Path, out: Path) -> dict[str, Any]:
+def write(source: Path, out: Path) -> JsonObject:
     """Write MNIST as four IDX files into `out`, and say what was written.
 
     `source` holds the CSV files, or is where the package was installed.
@@ -81,6 +81,6 @@ def _read(path: Path, rows: int) -> npt.NDArray[np.uint8]:
         except (ValueError, DeprecationWarning):
             raise BadDataError(f"{path}: holds more than whole numbers") from None
     if len(values) != rows * columns or values.min() < 0 or values.max() > 255:
-        wanted = f"{rows} rows of {columns} from 0 to 255"
-        raise BadDataError(f"{path}: {len(values)} numbers, expected {wanted}")
+        expected = f"{rows} rows of {columns} from 0 to 255"
+        raise BadDataError(f"{path}: {len(values)} numbers, expected {expected}")
     return values.reshape(rows, columns).astype(np.uint8)

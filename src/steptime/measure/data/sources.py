@@ -18,6 +18,7 @@ from typing import Any
 from steptime.core import scratch
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph
+from steptime.core.json_types import JsonObject
 from steptime.core.units import size
 from steptime.core.workload import Workload
 from steptime.measure import contract
@@ -38,13 +39,14 @@ class Staged:
 
 
 def place(stage_to: str) -> Path:
-    """Return where copies go: `stage_to`, else $LOCAL, else $TMPDIR, else the system's folder."""
-    named = {"": stage_to} | {f" (${name})": os.environ.get(name, "") for name in _PLACES}
-    for says, text in named.items():
+    """Return the folder of copies: `stage_to`, $LOCAL, $TMPDIR, or the system's folder."""
+    candidates = {"": stage_to}
+    candidates |= {f" (${name})": os.environ.get(name, "") for name in _PLACES}
+    for says, text in candidates.items():
         if text:
             if not Path(text).is_dir():
-                what = "is no folder" if Path(text).exists() else "no such folder"
-                raise contract.MissingFileError(f"'{text}'{says}, where copies would go: {what}")
+                fault = "is no folder" if Path(text).exists() else "no such folder"
+                raise contract.MissingFileError(f"'{text}'{says}, where copies would go: {fault}")
             return Path(text)
     return Path(tempfile.gettempdir())
 
@@ -56,10 +58,10 @@ def copy(dataset: DataSet, stage_to: str) -> Staged:
     """
     parent = place(stage_to).absolute()
     scratch.remove_stale(parent, PREFIX)
-    wanted = sum(path.stat().st_size for path in dataset.files.values())
+    needed_bytes = sum(path.stat().st_size for path in dataset.files.values())
     free = shutil.disk_usage(parent).free
-    if free < wanted:
-        need = f"{size(free)} are free, the data set needs {size(wanted)}"
+    if free < needed_bytes:
+        need = f"{size(free)} are free, the data set needs {size(needed_bytes)}"
         raise contract.NoSpaceError(f"{parent}: {need}")
     try:
         with ExitStack() as failing:
@@ -69,14 +71,19 @@ def copy(dataset: DataSet, stage_to: str) -> Staged:
             failing.pop_all()
     except OSError as error:
         if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-            note = f"{parent}: {error.strerror} while copying {size(wanted)}"
+            note = f"{parent}: {error.strerror} while copying {size(needed_bytes)}"
             raise contract.NoSpaceError(note) from None
         raise InputError(f"{parent}: cannot copy here: {error.strerror}") from None
-    facts = {"from": str(dataset.folder.absolute()), "to": str(parent), "bytes": wanted, **facts}
+    facts = {
+        "from": str(dataset.folder.absolute()),
+        "to": str(parent),
+        "bytes": needed_bytes,
+        **facts,
+    }
     return Staged(replace(dataset, files=copies), facts)
 
 
-def _copy_files(dataset: DataSet, folder: Path) -> tuple[dict[str, Path], dict[str, Any]]:
+def _copy_files(dataset: DataSet, folder: Path) -> tuple[dict[str, Path], JsonObject]:
     """Return the copies of the files, and the seconds and the checksum of copying."""
     copies, sums = {}, {}
     began = perf_counter()
@@ -96,8 +103,8 @@ def _copy_files(dataset: DataSet, folder: Path) -> tuple[dict[str, Path], dict[s
             if hashlib.file_digest(file, "sha256").hexdigest() != sums[name]:
                 raise contract.BadDataError(f"{path}: the copy differs from {dataset.files[name]}")
     check_s = perf_counter() - began - copy_s
-    whole = hashlib.sha256("".join(sums.values()).encode()).hexdigest()
-    return copies, {"copy_s": copy_s, "check_s": check_s, "checksum": f"sha256:{whole}"}
+    checksum = hashlib.sha256("".join(sums.values()).encode()).hexdigest()
+    return copies, {"copy_s": copy_s, "check_s": check_s, "checksum": f"sha256:{checksum}"}
 
 
 STAGES: Mapping[str, Callable[[DataSet, str], Staged]] = {
@@ -139,8 +146,8 @@ def open_input(
     order = Order(len(images), batch, options.seed, rank, replicas)
     if order.per_epoch == 0:
         share = f" / {replicas} replicas" if replicas > 1 else ""
-        there = f"the {len(images)} images of the {part} set{share}"
-        raise contract.UnsupportedError(f"a batch of {batch} is more than {there}")
+        available = f"the {len(images)} images of the {part} set{share}"
+        raise contract.UnsupportedError(f"a batch of {batch} is more than {available}")
     loads = options.loaders > 0
     facts = {
         "dataset": dict(dataset.facts),
@@ -157,12 +164,12 @@ def _staged(options: contract.Options) -> Staged:
     """Return the data set as it is staged, and count the cells that have used its copy."""
     original = find(options.data)
     states = ((str(path.absolute()), path.stat()) for path in original.files.values())
-    written = ((path, state.st_size, state.st_mtime_ns) for path, state in states)
-    mark = (options.staging, options.stage_to, *written)  # a changed file is copied again
-    found = _STAGED.get(mark)
-    if found is None or not all(path.is_file() for path in found.dataset.files.values()):
-        found = STAGES[options.staging](original, options.stage_to)
-    if found.facts is not None:
-        found = replace(found, facts={**found.facts, "cells": found.facts.get("cells", 0) + 1})
-    _STAGED[mark] = found
-    return found
+    versions = ((path, state.st_size, state.st_mtime_ns) for path, state in states)
+    mark = (options.staging, options.stage_to, *versions)  # a changed file is copied again
+    staged = _STAGED.get(mark)
+    if staged is None or not all(path.is_file() for path in staged.dataset.files.values()):
+        staged = STAGES[options.staging](original, options.stage_to)
+    if staged.facts is not None:
+        staged = replace(staged, facts={**staged.facts, "cells": staged.facts.get("cells", 0) + 1})
+    _STAGED[mark] = staged
+    return staged

@@ -16,6 +16,7 @@ from steptime.build import Choice, make_workload
 from steptime.core.dtypes import SIZE_BYTES, precision
 from steptime.core.errors import check_choice
 from steptime.core.graph import Graph
+from steptime.core.json_types import JsonObject
 from steptime.measure import machine, registry
 from steptime.measure.contract import DeviceFacts, Options, Prepared, meaning
 from steptime.measure.probe.sampling import ProbeCase, RefusedError, Timer, sample
@@ -34,7 +35,7 @@ SMALLEST_ARRAY_BYTES = 1 << 16
 UNKNOWN_CACHE_BYTES = 1 << 27
 DTYPES = ("float32", "tf32", "bfloat16", "float64", "float16")  # in the order they are tried
 STEP_WORK = 1e8  # FLOP or bytes of a step: far more than it costs to start one
-MOST_OPS = 200  # of a step, so that no accelerator's queue is ever full
+MAX_OPS = 200  # of a step, so that no accelerator's queue is ever full
 OUT_OF_CACHE = 4  # the arrays together are at least this many last-level caches
 
 
@@ -66,7 +67,7 @@ def probe(
     options: Options,
     dtypes: Sequence[str] | None = None,
     budget_s: float = 20.0,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return the measured ceilings of a backend's device (seconds, FLOP, bytes) as JSON values.
 
     `curves` by group have columns, a list each, among them `work`, `min_s`, `median_s`, `samples`
@@ -80,8 +81,9 @@ def probe(
     load = machine.load()
     machine.keep_freed_memory()  # new pages would cost more than what is written into them
     facts: DeviceFacts = backend.device_facts(options.device)
-    chosen = [one for one in dtypes or DTYPES if one != "tf32" or facts.has_tf32]
-    curves, skipped = sample(_cases(partial(_prepared, backend, options), facts, chosen), budget_s)
+    supported = [dtype for dtype in dtypes or DTYPES if dtype != "tf32" or facts.has_tf32]
+    cases = _cases(partial(_prepared, backend, options), facts, supported)
+    curves, skipped = sample(cases, budget_s)
     on_cpu = options.device == "cpu"
     return {
         "backend": name,
@@ -152,11 +154,11 @@ def _several(
 ) -> Timer:
     """Return the timer of one op, of which a step runs as many as are worth a step."""
     plain = "float32" if dtype == "tf32" else dtype
-    count = max(1, min(MOST_OPS, int(STEP_WORK / work)))
+    count = max(1, min(MAX_OPS, int(STEP_WORK / work)))
     builder = Builder("ceiling", precision(plain), training=False)
     inputs = [builder.input(f"x{i}", shape) for i, shape in enumerate(shapes)]
-    made = [builder.op(kind, *inputs, name=f"{kind}{i}", **attrs) for i in range(count)]
-    prepared = prepare(builder.graph(made[-1]), dtype, "infer")
+    outputs = [builder.op(kind, *inputs, name=f"{kind}{i}", **attrs) for i in range(count)]
+    prepared = prepare(builder.graph(outputs[-1]), dtype, "infer")
     seconds_of = prepared.timer or timer_of(prepared.sync)
     return _per_op(lambda steps: seconds_of(prepared.step, steps), count)
 
@@ -175,7 +177,7 @@ def _chain(prepare: Prepare) -> Timer:
     """Return the timer of issuing a tiny op in a chain; the device is awaited after it, untimed."""
     b = Builder("chain", precision("float32"), training=False)
     x, y = b.input("x", (8, 8)), b.input("y", (8, 8))
-    for i in range(MOST_OPS):
+    for i in range(MAX_OPS):
         x = b.op("add", x, y, name=f"add{i}")
     prepared = prepare(b.graph(x), "float32", "infer")
 
@@ -189,4 +191,4 @@ def _chain(prepare: Prepare) -> Timer:
         prepared.sync()
         return spent_s
 
-    return _per_op(timer, MOST_OPS)
+    return _per_op(timer, MAX_OPS)

@@ -1,4 +1,4 @@
-"""From what a probe measured to files of a device, with its ceilings, and of a link.
+"""Files of a device, with its ceilings, and of a link, from the measurements of a probe.
 
 The times of all-reduces give the latency and the bandwidth of a link. A ring of n passes 2 (n - 1)
 messages of bytes / n, one after the other, and a message takes latency + bytes / bandwidth
@@ -18,6 +18,7 @@ from typing import Any
 
 from steptime.core.errors import InputError
 from steptime.core.exchange import ring_messages
+from steptime.core.json_types import JsonObject
 from steptime.core.units import counted, percent, size
 from steptime.hardware import catalog
 from steptime.hardware.device import GB, GIB, TFLOP
@@ -34,18 +35,17 @@ COUNTED = (
 )
 
 
-def device_table(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the device, in the datasheet units of a device file, that a worker's answer describes.
+def device_table(answer: Mapping[str, Any]) -> JsonObject:
+    """Return the device file, in datasheet units, that a worker's answer describes.
 
-    The name is that of the platform (`-probed` behind it where a shipped device has the name); the
-    whole curves stand in `measured`. Raises `InputError` where GEMM or bandwidth was not measured.
+    The name is that of the platform, with `-probed` where a shipped device has the name; the
+    complete curves stand in `measured`.
+
+    Raises:
+        InputError: if no GEMM or no bandwidth was measured.
     """
     curves = answer["curves"]
-    peaks = {
-        group.partition(".")[2]: max(rate for _, rate in _rates(curve)) / TFLOP
-        for group, curve in curves.items()
-        if group.startswith("gemm.") and curve
-    }
+    peaks = _peaks(curves)
     streams = {
         group: curve for group, curve in curves.items() if group.startswith("memory.") and curve
     }
@@ -53,45 +53,77 @@ def device_table(answer: Mapping[str, Any]) -> dict[str, Any]:
         lack = f"no {'copy or add' if peaks else 'GEMM'} was measured in {answer['budget_s']:g} s"
         raise InputError(f"calibrate: {lack}; give it more --minutes")
     platform = machine.platform_name(answer["device"], answer["product"], answer["threads"])
-    taken = platform in catalog.device_names(own=False)
-    out = FAR_OUT_OF_CACHE * (answer["cache_bytes"] or math.inf)  # else the largest arrays
-    far = [rate for curve in streams.values() for work, rate in _rates(curve) if work >= out]
-    ends = [(curve["array_bytes"][-1], _rates(curve)[-1][1]) for curve in streams.values()]
-    far = far or [rate for array_bytes, rate in ends if array_bytes == max(ends)[0]]
-    threads = f", {counted(answer['threads'], 'thread')}" if answer["kind"] == "cpu" else ""
-    table: dict[str, Any] = {
-        "name": f"{platform}-probed" if taken else platform,
+    is_shipped = platform in catalog.device_names(own=False)
+    is_cpu = answer["kind"] == "cpu"
+    threads = f", {counted(answer['threads'], 'thread')}" if is_cpu else ""
+    table: JsonObject = {
+        "name": f"{platform}-probed" if is_shipped else platform,
         "kind": answer["kind"],
         "source": (
             f"measured by steptime calibrate --only ceilings on {answer['taken_at'][:10]} "
             f"with {answer['backend']} {answer['version']}{threads}"
         ),
         "note": "; ".join((COUNTED, *_doubts(answer, streams))),
-        "memory_GB_per_s": max(far) / GB,
+        "memory_GB_per_s": _bandwidth(streams, answer["cache_bytes"]) / GB,
     }
     if answer["memory_bytes"]:
         table["memory_GB"] = answer["memory_bytes"] / GB
-    if issued := curves.get("dispatch"):
-        table["launch_us"] = issued["min_s"][0] * 1e6
-    if answer["kind"] == "cpu":  # its ceilings are of so many threads: its name says them
-        table["details"] = {"cores": answer["threads"]}
-        if answer["cache_bytes"]:
-            table["details"]["last_cache_MiB"] = answer["cache_bytes"] / 2**20
-    else:
-        said = catalog.device_table(platform) if taken else {}
-        table |= {key: said[key] for key in NOT_MEASURED if key in said}
-        if answer["memory_bytes"]:  # as the driver gives it, whatever the maker calls it
-            usable = {"usable_GiB": answer["memory_bytes"] / GIB}
-            table["details"] = {**table.get("details", {}), **usable}
-        table["products"] = [answer["product"]]
+    dispatch = curves.get("dispatch")
+    if dispatch:
+        table["launch_us"] = dispatch["min_s"][0] * 1e6
+    shipped_table = catalog.device_table(platform) if is_shipped and not is_cpu else {}
+    table |= _cpu_details(answer) if is_cpu else _accelerator_details(answer, shipped_table)
     table["peak_TFLOP_per_s"] = peaks
     table["measured"] = _measured(answer, platform)
     return table
 
 
+def _peaks(curves: Mapping[str, Any]) -> dict[str, float]:
+    """Return the highest rate of GEMMs by type, in TFLOP/s."""
+    return {
+        group.partition(".")[2]: max(rate for _, rate in _rates(curve)) / TFLOP
+        for group, curve in curves.items()
+        if group.startswith("gemm.") and curve
+    }
+
+
+def _bandwidth(streams: Mapping[str, Any], cache_bytes: int | None) -> float:
+    """Return the highest bandwidth far out of the last cache, in bytes/s.
+
+    Without such arrays, or with an unknown cache, it is that of the largest arrays.
+    """
+    min_bytes = FAR_OUT_OF_CACHE * (cache_bytes or math.inf)
+    rates = [
+        rate for curve in streams.values() for work, rate in _rates(curve) if work >= min_bytes
+    ]
+    if rates:
+        return max(rates)
+    largest = [(curve["array_bytes"][-1], _rates(curve)[-1][1]) for curve in streams.values()]
+    max_bytes = max(array_bytes for array_bytes, _ in largest)
+    return max(rate for array_bytes, rate in largest if array_bytes == max_bytes)
+
+
+def _cpu_details(answer: Mapping[str, Any]) -> JsonObject:
+    """Return cores and cache; ceilings of a CPU are of so many threads, which its name says."""
+    details: JsonObject = {"cores": answer["threads"]}
+    if answer["cache_bytes"]:
+        details["last_cache_MiB"] = answer["cache_bytes"] / 2**20
+    return {"details": details}
+
+
+def _accelerator_details(answer: Mapping[str, Any], shipped_table: Mapping[str, Any]) -> JsonObject:
+    """Return the product, its memory as the driver has it, and figures of the shipped device."""
+    table = {key: shipped_table[key] for key in NOT_MEASURED if key in shipped_table}
+    if answer["memory_bytes"]:
+        usable = {"usable_GiB": answer["memory_bytes"] / GIB}
+        table["details"] = {**table.get("details", {}), **usable}
+    table["products"] = [answer["product"]]
+    return table
+
+
 def _rates(curve: Mapping[str, Any]) -> list[tuple[float, float]]:
     """Return the work of each case of a curve, and how much that is a second of its least time."""
-    return [(work, work / least) for work, least in zip(curve["work"], curve["min_s"], strict=True)]
+    return [(work, work / min_s) for work, min_s in zip(curve["work"], curve["min_s"], strict=True)]
 
 
 def _doubts(answer: Mapping[str, Any], streams: Mapping[str, Any]) -> list[str]:
@@ -120,13 +152,11 @@ def _doubts(answer: Mapping[str, Any], streams: Mapping[str, Any]) -> list[str]:
     return doubts
 
 
-def _measured(answer: Mapping[str, Any], platform: str) -> dict[str, Any]:
+def _measured(answer: Mapping[str, Any], platform: str) -> JsonObject:
     """Return the facts and curves, `gemm.float32` as a table in a table, without unknowns."""
     facts = ("backend", "version", "device", "product", "threads", "cache_bytes", "taken_at")
     times = ("load", "budget_s", "wall_s")
-    table: dict[str, Any] = {
-        key: answer[key] for key in (*facts, *times) if answer[key] is not None
-    }
+    table: JsonObject = {key: answer[key] for key in (*facts, *times) if answer[key] is not None}
     table["platform"] = platform
     for group, curve in answer["curves"].items():
         if curve:
@@ -171,15 +201,15 @@ def fit(sizes_bytes: Sequence[float], times_s: Sequence[float], processes: int) 
     return Fit(latency_s or None, bytes_per_s, errors)
 
 
-def link_table(answer: Mapping[str, Any]) -> dict[str, Any]:
+def link_table(answer: Mapping[str, Any]) -> JsonObject:
     """Return the link `local`, in the units of a link file, that a worker's answer describes."""
     processes, times = answer["processes"], answer["all_reduce_s"]
     sizes = [int(text) for text in times]
     medians = [median(samples) for samples in times.values()]
-    found = fit(sizes, medians, processes)
-    worst = max(zip(sizes, found.errors, strict=True), key=lambda pair: abs(pair[1]))
-    off = f"{percent(median(map(abs, found.errors)))}, {percent(worst[1], '+')} at {size(worst[0])}"
-    table: dict[str, Any] = {
+    link = fit(sizes, medians, processes)
+    worst = max(zip(sizes, link.errors, strict=True), key=lambda pair: abs(pair[1]))
+    off = f"{percent(median(map(abs, link.errors)))}, {percent(worst[1], '+')} at {size(worst[0])}"
+    table: JsonObject = {
         "name": catalog.LOCAL,
         "source": (
             f"measured by steptime calibrate --only link on {answer['taken_at'][:10]} on "
@@ -187,10 +217,10 @@ def link_table(answer: Mapping[str, Any]) -> dict[str, Any]:
             f"({answer['comm_backend']}), {processes} processes of {answer['threads']} threads"
         ),
         "note": f"what a ring all-reduce needs of a link for these times; median error {off}",
-        "GB_per_s": found.bytes_per_s / GB,
+        "GB_per_s": link.bytes_per_s / GB,
     }
-    if found.latency_s is not None:
-        table["latency_us"] = found.latency_s * 1e6
+    if link.latency_s is not None:
+        table["latency_us"] = link.latency_s * 1e6
     table["measured"] = {
         "processes": processes,
         "comm_backend": answer["comm_backend"],
@@ -198,6 +228,6 @@ def link_table(answer: Mapping[str, Any]) -> dict[str, Any]:
         "rounds": min(map(len, times.values())),
         "bytes": sizes,
         "all_reduce_s": medians,
-        "fit_error": list(found.errors),
+        "fit_error": list(link.errors),
     }
     return table

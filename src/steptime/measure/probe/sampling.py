@@ -19,7 +19,7 @@ SAMPLE_S = 0.005  # a sample lasts about this long: far above the clock's resolu
 MIN_SAMPLES = 3
 MAX_SAMPLES = 60
 SMALLEST = 2  # cases of a group that are taken unasked: the pace of the others needs two
-MOST_CALLS = 1 << 20  # of one sample
+MAX_CALLS = 1 << 20  # of one sample
 PATIENCE = 10  # samples of a case at whose pace the next would not fit
 SHARES = {"gemm": 0.5, "memory": 0.35, "dispatch": 0.1}  # of the budget, preparing included
 
@@ -62,8 +62,8 @@ def _enough(calls: int, spent_s: float) -> int:
     """Return the same calls where they filled half a sample, else more, up to ten times as many."""
     if spent_s >= SAMPLE_S / 2:
         return calls
-    wanted = max(calls + 1, int(calls * min(10.0, SAMPLE_S / max(spent_s, 1e-9))))
-    return min(MOST_CALLS, wanted)
+    needed = max(calls + 1, int(calls * min(10.0, SAMPLE_S / max(spent_s, 1e-9))))
+    return min(MAX_CALLS, needed)
 
 
 Curves = dict[str, dict[str, list[Any]]]  # by group: columns, one entry a case
@@ -99,15 +99,17 @@ def sample(
             skipped[name] = [why]
     while clock() - started < budget_s:
         ready = [
-            one
-            for one in chain(*visited.values())
-            if len(one.samples) < MAX_SAMPLES and one.sample_s <= left_s[one.group]
+            candidate
+            for candidate in chain(*visited.values())
+            if len(candidate.samples) < MAX_SAMPLES
+            and candidate.sample_s <= left_s[candidate.group]
         ]
         if not ready:
             break
-        began, least = clock(), min(ready, key=lambda one: len(one.samples))
-        least.visit()
-        left_s[least.group] -= clock() - began
+        began = clock()
+        case = min(ready, key=lambda case: len(case.samples))
+        case.visit()
+        left_s[case.group] -= clock() - began
     return {name: _curve(admitted) for name, admitted in visited.items()}, skipped
 
 
@@ -162,12 +164,12 @@ def _expected_s(case: ProbeCase, admitted: Sequence[ProbeCase], prepare_s: float
 def _curve(visited: Iterable[ProbeCase]) -> dict[str, list[Any]]:
     rows = [
         {
-            **one.columns,
-            "work": one.work,
-            "min_s": min(one.samples),
-            "median_s": statistics.median(one.samples),
-            "samples": len(one.samples),
+            **case.columns,
+            "work": case.work,
+            "min_s": min(case.samples),
+            "median_s": statistics.median(case.samples),
+            "samples": len(case.samples),
         }
-        for one in visited
+        for case in visited
     ]
     return {key: [row[key] for row in rows] for key in rows[0]} if rows else {}

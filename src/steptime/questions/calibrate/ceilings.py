@@ -182,7 +182,7 @@ def measure_link(
     check_writable(catalog.user_folder("links"))
     if backend != "torch":
         raise InputError(f"--only link: {backend} runs on one device; torch has several")
-    launched = ranks.here().size
+    launched = ranks.find_rank().size
     default_processes = launched if launched > 1 else DEFAULT_PROCESSES
     workers = Workers()
     try:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from steptime.calibration.from_rows import Calibration, calibrate_from_rows
-from steptime.calibration.here import POINTS, check_ceilings, measured
+from steptime.calibration.here import POINTS, calibrate_machine, check_ceilings
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.errors import check_choice
 from steptime.core.kinds import text_of
@@ -191,7 +191,7 @@ def calibrate(
     of_records = {"--of": of, "--map": mapping, "--dry-run": dry_run or None}
     options.refuse(of_records, "{} needs --from DIR")
     check_ceilings(backend)
-    table, path = measured(backend, worker, limit_s, point_count or POINTS)
+    table, path = calibrate_machine(backend, worker, limit_s, point_count or POINTS)
     calibrated = device_from_table(table, table["name"])
     usage = f"written to {path}; use it as --device local"
     return _answer(Calibration(calibrated, table["calibration"], path, usage))

@@ -12,9 +12,9 @@ from steptime.calibration.cases import Case
 from steptime.calibration.evaluate import Scored, by_group
 from steptime.calibration.evaluation import Evaluation, case_row
 from steptime.calibration.evaluation import evaluate as evaluate_cases
-from steptime.calibration.mapped import cases as read_cases
+from steptime.calibration.mapped import read_cases
 from steptime.calibration.plan_errors import PlanErrors, evaluate_tables
-from steptime.calibration.plan_rows import lacking, tables_in
+from steptime.calibration.plan_rows import describe_missing_columns, tables_in
 from steptime.core.answer import Answer
 from steptime.core.errors import InputError, shorten
 from steptime.core.kinds import text_of
@@ -234,11 +234,13 @@ def _evaluate_cases(request: _EvaluateRequest, rows: Any, path: Path | None) -> 
     """Evaluate a method on cases of a file, a folder or rows."""
     by_group([], request.groups)  # refuses unknown groups before anything is read
     if path is not None and not request.mapping:
-        missing_columns = lacking(path)
+        missing_columns = describe_missing_columns(path)
         if missing_columns:
             raise InputError(missing_columns)
-    unasked: list[tuple[str, str]] | None = None if request.is_strict else []
-    cases = read_cases(rows, request.mapping, most=request.max_rows, warn=note, unasked=unasked)
+    refusals: list[tuple[str, str]] | None = None if request.is_strict else []
+    cases = read_cases(
+        rows, request.mapping, max_rows=request.max_rows, warn=note, refusals=refusals
+    )
     evaluation = evaluate_cases(
         cases,
         request.method,
@@ -247,7 +249,7 @@ def _evaluate_cases(request: _EvaluateRequest, rows: Any, path: Path | None) -> 
         request.groups,
         request.draws,
         request.worst,
-        unasked or (),
+        refusals or (),
     )
     return EvaluateAnswer(
         path="" if path is None else str(path),
@@ -259,18 +261,18 @@ def _evaluate_cases(request: _EvaluateRequest, rows: Any, path: Path | None) -> 
         unasked=msgspec.convert(evaluation.unasked, tuple[UnaskedRows, ...]),
         compared_cases=evaluation.compared_cases,
         headline=_draw(request, [case_row(case) for case in evaluation.scored]),
-        notes=tuple(_describe_cases(cases, evaluation, len(unasked or ()))),
+        notes=tuple(_describe_cases(cases, evaluation, len(refusals or ()))),
         _evaluation=evaluation,
         _has_worst=request.has_worst,
     )
 
 
-def _describe_cases(cases: Sequence[Case], evaluation: Evaluation, unasked: int) -> list[str]:
+def _describe_cases(cases: Sequence[Case], evaluation: Evaluation, refusal_count: int) -> list[str]:
     """Return remarks on an evaluation: the cases that are left out, and doubts about them."""
     notes = []
-    if unasked:
-        total = len(cases) + unasked
-        notes.append(f"{unasked:,} of {total:,} rows cannot be asked; --strict refuses")
+    if refusal_count:
+        total = len(cases) + refusal_count
+        notes.append(f"{refusal_count:,} of {total:,} rows cannot be asked; --strict refuses")
     if evaluation.compared_cases < len(evaluation.scored):
         count = f"{evaluation.compared_cases:,} of {len(cases):,} cases"
         notes.append(f"methods are compared on the {count} that all of them predict")
@@ -311,12 +313,11 @@ def _evaluate_trainings(
         draws=request.draws,
     )
     document = errors.document
-    set_rows = [{**row, "row_count": row["asked"]} for row in document["rows"]]
     return EvaluateTrainingsAnswer(
         path=str(files[0]) if len(files) == 1 else "",
         method=request.name,
         by=tuple(document["by"]),
-        rows=msgspec.convert(set_rows, tuple[SetErrors, ...]),
+        rows=msgspec.convert(document["rows"], tuple[SetErrors, ...]),
         groups=msgspec.convert(document["groups"], tuple[TrainingGroupErrors, ...]),
         calibrated=msgspec.convert(document["calibrated"], tuple[CalibratedErrors, ...]),
         unasked=msgspec.convert(document["unasked"], tuple[UnaskedTrainings, ...]),

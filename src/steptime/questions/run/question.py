@@ -24,7 +24,7 @@ from steptime.core.values import (
 from steptime.core.workload import STAGINGS, STRATEGIES, Workload
 from steptime.hardware.defaults import assumed_step, settle_place
 from steptime.hardware.device import Device
-from steptime.measure.contract import LEAST_TRAINED, Options, check_input
+from steptime.measure.contract import MIN_TRAIN_STEPS, Options, check_input
 from steptime.questions import kinds, options
 from steptime.questions.run.measured_step import RankAnswer, RunAnswer, describe_measurement
 from steptime.questions.run.quickstart import DemoAnswer, run_demo
@@ -141,7 +141,7 @@ def run(
         "loaders": _count(loaders, "--loaders", at_least=0, at_most=MAX_PROCESSES),
         "prefetch": _count(prefetch, "--prefetch", at_most=MAX_PROCESSES),
         "train_steps": _count(
-            train_steps, "--train-steps", at_least=LEAST_TRAINED, at_most=MAX_STEPS
+            train_steps, "--train-steps", at_least=MIN_TRAIN_STEPS, at_most=MAX_STEPS
         ),
     }
     feeding = _read_feeding(

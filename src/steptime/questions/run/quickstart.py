@@ -40,7 +40,7 @@ def run_demo(out: Path, backend: str, budget_s: float | None) -> DemoAnswer:
     Raises:
         InputError: if the backend cannot be probed, or the folder cannot be written.
     """
-    from steptime.calibration.here import check_ceilings, measured
+    from steptime.calibration.here import calibrate_machine, check_ceilings
     from steptime.questions.sweep.question import make_request, measure_locally
     from steptime.records import store
     from steptime.reports import write_report
@@ -55,7 +55,7 @@ def run_demo(out: Path, backend: str, budget_s: float | None) -> DemoAnswer:
     experiment = experiment.model_copy(update={"backend": [backend]})
     if budget_s is not None:
         experiment = experiment.model_copy(update={"budget_s": budget_s})
-    table, _ = measured(backend, options.options_of(), CALIBRATION_S, CALIBRATION_POINTS)
+    table, _ = calibrate_machine(backend, options.options_of(), CALIBRATION_S, CALIBRATION_POINTS)
     note(f"measuring into {out} ...")
     answer = measure_locally(make_request(experiment, "quickstart", out))
     page = out / "report.html"

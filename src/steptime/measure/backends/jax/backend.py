@@ -13,7 +13,7 @@ import contextlib
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -21,8 +21,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax import numpy as jnp
-from jax.sharding import Mesh, NamedSharding
-from jax.sharding import PartitionSpec as P
+from numpy.typing import NDArray
 
 from steptime.core.errors import InputError, shorten
 from steptime.core.graph import Graph
@@ -31,15 +30,15 @@ from steptime.measure import contract, machine, synthetic
 from steptime.measure.backends.jax import program
 from steptime.measure.backends.jax.kinds import RUNS
 from steptime.measure.backends.jax.profile import trace_of
+from steptime.measure.backends.jax.spread import REPLICATED, JaxSpread
 from steptime.measure.infeed import clocked, in_turn
 from steptime.measure.synthetic import initial_values
 
-__all__ = ["RUNS", "STRATEGIES", "device_facts", "meant", "prepare"]
+__all__ = ["RUNS", "STRATEGIES", "device_facts", "prepare", "translate_error"]
 
 STRATEGIES = ("allreduce", "independent")
 PLATFORMS = {"cpu": "cpu", "cuda": "cuda,cpu", "tpu": "tpu,cpu"}  # what is started for a device
 _PEAK = "peak_bytes_in_use"
-SAME = P()  # on every device
 jax.config.update("jax_enable_x64", True)  # else 64-bit types become 32-bit without a word
 
 
@@ -57,35 +56,35 @@ def find(name: str, count: int = 1) -> list[jax.Device]:
         with contextlib.suppress(RuntimeError):  # it is in use, as so many devices as it has
             jax.config.update("jax_num_cpu_devices", count)
     try:
-        found = jax.devices(kind) if kind in PLATFORMS else []
+        devices = jax.devices(kind) if kind in PLATFORMS else []
     except RuntimeError:
-        found = []
-    many = len(found) // count if count > 1 or kind != "cpu" else 1
-    counts = {"cpu": 1} | ({kind: many} if many else {})
+        devices = []
+    group_count = len(devices) // count if count > 1 or kind != "cpu" else 1
+    counts = {"cpu": 1} | ({kind: group_count} if group_count else {})
+    has_too_few = count > 1 and not group_count
     try:
-        several = count > 1 and not many
-        _, first = contract.pick(f"{count} x {name}" if several else name, counts, "to jax")
+        _, first = contract.pick(f"{count} x {name}" if has_too_few else name, counts, "to jax")
     except InputError:
         jax.config.update("jax_platforms", "cpu")
         raise
-    return found[first : first + count]
+    return devices[first : first + count]
 
 
 def device_facts(device: str) -> contract.DeviceFacts:
-    """Return what is known of a device."""
-    found = find(device)[0]
-    if found.platform == "cpu":
+    """Return the facts of a device."""
+    jax_device = find(device)[0]
+    if jax_device.platform == "cpu":
         return machine.host_facts()
-    stats = found.memory_stats() or {}
+    stats = jax_device.memory_stats() or {}
     limit, used = stats.get("bytes_limit"), stats.get("bytes_in_use", 0)
-    capability = re.match(r"\d+", str(getattr(found, "compute_capability", "")))
-    has_tf32 = found.platform == "tpu" or (capability is not None and int(capability[0]) >= 8)
-    product = str(found.device_kind)
+    capability = re.match(r"\d+", str(getattr(jax_device, "compute_capability", "")))
+    has_tf32 = jax_device.platform == "tpu" or (capability is not None and int(capability[0]) >= 8)
+    product = str(jax_device.device_kind)
     return contract.DeviceFacts(product, limit, limit and limit - used, None, True, has_tf32)
 
 
-def meant(error: Exception) -> Exception | None:
-    """Return what an error of XLA means: missing memory, and what a device has no code for."""
+def translate_error(error: Exception) -> Exception | None:
+    """Return the error of `contract` for one of XLA: no memory, or no code for the device."""
     text = str(error).strip().partition("\n")[0]
     if not isinstance(error, jax.errors.JaxRuntimeError):
         return None
@@ -96,41 +95,6 @@ def meant(error: Exception) -> Exception | None:
     return None
 
 
-class JaxSpread:
-    """The devices of a step, each with a replica that has the same weights and inputs of its own.
-
-    What a program is given and gives lies on each device as that has it, `inputs` one behind the
-    other. JAX is told that the rest is the same everywhere: true of weights that `allreduce` keeps
-    so; statistics of batch norm, and all that is `independent`, are each replica's own.
-    """
-
-    def __init__(self, devices: list[jax.Device]) -> None:
-        self.mesh = Mesh(np.array(devices), (program.REPLICAS,)) if len(devices) > 1 else None
-        self.place: Any = NamedSharding(self.mesh, P()) if self.mesh else devices[0]
-
-    def put(self, values: Any) -> Any:
-        """Return values on every device."""
-        return jax.device_put(values, self.place, may_alias=False)
-
-    def put_inputs(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return inputs, each sharded along its first axis."""
-        specs = self.specs(inputs)
-        places = {n: NamedSharding(self.mesh, specs[n]) if self.mesh else self.place for n in specs}
-        made: dict[str, Any] = jax.device_put(dict(inputs), places, may_alias=False)
-        return made
-
-    def specs(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return how inputs are sharded; one without an axis is the same for all."""
-        return {name: P(program.REPLICAS) if np.ndim(one) else P() for name, one in inputs.items()}
-
-    def jit(self, function: Callable[..., Any], specs: Any = SAME, **how: Any) -> Any:
-        """Return a function compiled for the devices, `specs` those of its arguments."""
-        if self.mesh:
-            about = {"mesh": self.mesh, "in_specs": specs, "out_specs": SAME}
-            function = jax.shard_map(function, **about, check_vma=False)
-        return jax.jit(function, **how)
-
-
 class Running:
     """A compiled step, the arrays that it goes on from, and the results that are under way.
 
@@ -139,7 +103,12 @@ class Running:
     """
 
     def __init__(
-        self, compiled: Any, carry: program.Carry, inputs: dict[str, Any], trains: bool, waits: bool
+        self,
+        compiled: Any,
+        carry: program.Carry,
+        inputs: dict[str, jax.Array],
+        trains: bool,
+        waits: bool,
     ) -> None:
         self.compiled, self.carry, self.inputs, self.trains = compiled, carry, inputs, trains
         self.waits = waits
@@ -147,12 +116,11 @@ class Running:
 
     def step(self) -> None:
         """Queue a step."""
-        made = self.compiled(self.carry, self.inputs)
         if self.trains:
-            loss, self.carry = made
+            loss, self.carry = self.compiled(self.carry, self.inputs)
             self.results = [loss]
         else:
-            self.results.append(made)
+            self.results.append(self.compiled(self.carry, self.inputs))
         if self.waits:
             self.sync()
 
@@ -166,84 +134,40 @@ class Running:
 def prepare(
     graph: Graph, workload: Workload, options: contract.Options, feed: contract.Feed | None = None
 ) -> contract.Prepared:
-    """Return the step of a forward graph, compiled for its devices, with its values there."""
+    """Compile the step of a forward graph for its devices, with its values there."""
     replicas = workload.plan.data
     devices = find(options.device, replicas)
-    contract.check_plan("jax", STRATEGIES, workload, options)
-    contract.refuse(
-        {
-            "jax always compiles: leave out --compile": options.compile,
-            "jax scales no loss: train in bfloat16-mixed": workload.phase == "train"
-            and workload.dtype == "float16-mixed",
-            "XLA says what overlaps: leave out --no-overlap": replicas > 1 and not options.overlap,
-            "replicas of jax have no data set: --input device or host": replicas > 1
-            and options.input not in ("device", "host"),
-        }
-    )
-    on_cpu = devices[0].platform == "cpu"
+    _check(workload, options)
     products = "tensorfloat32" if options.tf32 else "highest"
     jax.config.update("jax_default_matmul_precision", products)
     trains = workload.phase == "train"
-    spread, strategy = JaxSpread(devices), options.strategy if replicas > 1 else ""
-    given = _inputs(graph, options.seed, replicas)
-
-    values = initial_values(graph, options.seed, jnp.dtype)
-    carry = spread.put(program.carry_of(graph, workload.optimizer, values))
-    inputs, specs = spread.put_inputs(given), spread.specs(given)
-    if trains:
-        step: Any = program.training_step(graph, workload.optimizer, options.seed, strategy)
-    else:
-        step = program.output_of(graph, options.seed, strategy)
-    began = perf_counter()
-    jitted = spread.jit(step, (SAME, specs), donate_argnums=(0,) if trains else ())
-    compiled = jitted.lower(carry, inputs).compile()
-    compile_s = perf_counter() - began
-    running = Running(compiled, carry, inputs, trains, replicas > 1 and on_cpu)
+    spread = JaxSpread(devices)
+    strategy = options.strategy if replicas > 1 else ""
+    host_inputs = _inputs(graph, options.seed, replicas)
+    running, compile_s = _compile(graph, workload, options, spread, host_inputs)
     running.sync()
     syncs = [running.sync]
 
-    def alone() -> Callable[[], None]:
-        apart = prepare(graph, workload, replace(options, strategy="independent"), feed)
-        syncs.append(apart.sync)
-        return apart.step
+    def step_without_exchange() -> Callable[[], None]:
+        copy = prepare(graph, workload, replace(options, strategy="independent"), feed)
+        syncs.append(copy.sync)
+        return copy.step
 
     def sync() -> None:
-        for one in syncs:
-            one()
+        for wait in syncs:
+            wait()
 
     def take() -> None:
-        arrays = feed.next() if feed else given
-        typed = {n: np.asarray(one, jnp.dtype(graph.tensors[n].dtype)) for n, one in arrays.items()}
+        arrays = feed.next() if feed else host_inputs
+        typed = {
+            name: np.asarray(array, jnp.dtype(graph.tensors[name].dtype))
+            for name, array in arrays.items()
+        }
         running.inputs.update(spread.put_inputs(typed))
         jax.block_until_ready(running.inputs)
 
     timed, waited = (None, None) if options.input == "device" else clocked(take)
     memory, reset_memory = memory_meter(devices[0])
-
-    facts = {
-        "jax": jax.__version__,
-        "compile": "XLA, the whole step as one program",
-        "compile_s": compile_s,
-        "platform_version": str(devices[0].client.platform_version).partition("\n")[0],
-        "matmul_precision": products,
-        "xla_flags": os.environ.get("XLA_FLAGS"),
-        "parts": "forward, backward and update are three programs; the step is one",
-        "learning_rate": synthetic.LEARNING_RATE if trains else None,
-    }
-    group = None
-    if replicas > 1:
-        exchanges = strategy == "allreduce"
-        pairs = "exposed: step with exchange less step of a copy without, in turns"
-        group = contract.ProcessGroup(  # this process decides for all, and has one time of them
-            rank=0,
-            size=replicas,
-            backend="xla",
-            agree=lambda number: number,
-            gather=lambda value: [value] * replicas,
-            comm_meter=pairs if exchanges else "nothing is exchanged",
-            communication_s=None if exchanges else lambda: 0.0,
-            alone=alone if exchanges else None,
-        )
     network = program.network_of(graph, options.seed, strategy)
     return contract.Prepared(
         step=in_turn(timed, running.step),
@@ -254,10 +178,85 @@ def prepare(
         waited=waited,
         loss=(lambda: float(running.results[0])) if trains else None,
         inference=partial(_inference, running),
-        facts=facts,
-        group=group,
+        facts=_facts(devices[0], products, compile_s, trains),
+        group=_group(replicas, strategy, step_without_exchange) if replicas > 1 else None,
         trace=partial(trace_of, running, [op.name for op in graph.ops]),
-        planned_bytes=planned_bytes(compiled),
+        planned_bytes=planned_bytes(running.compiled),
+    )
+
+
+def _check(workload: Workload, options: contract.Options) -> None:
+    """Raise `UnsupportedError` for a workload or options that JAX does not run here."""
+    has_replicas = workload.plan.data > 1
+    needs_scaling = workload.phase == "train" and workload.dtype == "float16-mixed"
+    contract.check_plan("jax", STRATEGIES, workload, options)
+    contract.refuse(
+        {
+            "jax always compiles: leave out --compile": options.compile,
+            "jax scales no loss: train in bfloat16-mixed": needs_scaling,
+            "XLA says what overlaps: leave out --no-overlap": has_replicas and not options.overlap,
+            "replicas of jax have no data set: --input device or host": has_replicas
+            and options.input not in ("device", "host"),
+        }
+    )
+
+
+def _compile(
+    graph: Graph,
+    workload: Workload,
+    options: contract.Options,
+    spread: JaxSpread,
+    host_inputs: Mapping[str, Any],
+) -> tuple[Running, float]:
+    """Compile the step ahead of time, and return it with its values and the seconds it took."""
+    replicas = workload.plan.data
+    trains = workload.phase == "train"
+    strategy = options.strategy if replicas > 1 else ""
+    values = initial_values(graph, options.seed, jnp.dtype)
+    carry = spread.put(program.carry_of(graph, workload.optimizer, values))
+    inputs = spread.put_inputs(host_inputs)
+    if trains:
+        step: Any = program.training_step(graph, workload.optimizer, options.seed, strategy)
+    else:
+        step = program.output_of(graph, options.seed, strategy)
+    began = perf_counter()
+    specs = (REPLICATED, spread.specs(host_inputs))
+    jitted = spread.jit(step, specs, donate_argnums=(0,) if trains else ())
+    compiled = jitted.lower(carry, inputs).compile()
+    compile_s = perf_counter() - began
+    is_cpu = find(options.device, replicas)[0].platform == "cpu"
+    return Running(compiled, carry, inputs, trains, replicas > 1 and is_cpu), compile_s
+
+
+def _facts(device: jax.Device, products: str, compile_s: float, trains: bool) -> dict[str, object]:
+    """Return the versions and settings of JAX that change numbers."""
+    return {
+        "jax": jax.__version__,
+        "compile": "XLA, the whole step as one program",
+        "compile_s": compile_s,
+        "platform_version": str(device.client.platform_version).partition("\n")[0],
+        "matmul_precision": products,
+        "xla_flags": os.environ.get("XLA_FLAGS"),
+        "parts": "forward, backward and update are three programs; the step is one",
+        "learning_rate": synthetic.LEARNING_RATE if trains else None,
+    }
+
+
+def _group(
+    replicas: int, strategy: str, step_without_exchange: Callable[[], Callable[[], None]]
+) -> contract.ProcessGroup:
+    """Return the group of replicas in this process, which decides for all and has one time."""
+    exchanges = strategy == "allreduce"
+    pairs = "exposed: step with exchange less step of a copy without, in turns"
+    return contract.ProcessGroup(
+        rank=0,
+        size=replicas,
+        backend="xla",
+        agree=lambda number: number,
+        gather=lambda value: [value] * replicas,
+        comm_meter=pairs if exchanges else "nothing is exchanged",
+        communication_s=None if exchanges else lambda: 0.0,
+        alone=step_without_exchange if exchanges else None,
     )
 
 
@@ -269,15 +268,15 @@ def planned_bytes(compiled: Any) -> int | None:
     plan = compiled.memory_analysis()
     if plan is None:
         return None
-    made = plan.output_size_in_bytes + plan.temp_size_in_bytes - plan.alias_size_in_bytes
-    return int(plan.argument_size_in_bytes + made)
+    new_bytes = plan.output_size_in_bytes + plan.temp_size_in_bytes - plan.alias_size_in_bytes
+    return int(plan.argument_size_in_bytes + new_bytes)
 
 
 def memory_meter(device: jax.Device) -> tuple[contract.Peak, Callable[[], None]]:
-    """Return what reads the peak bytes of a step and names the meter, and what starts it again.
+    """Return a reader of the peak bytes of a step with the meter's name, and its reset.
 
-    The peak is None on a CPU, and on a device whose peak another network has made: JAX cannot set
-    it back.
+    The peak is None on a CPU, and on a device whose peak is that of an earlier network: JAX cannot
+    reset it.
     """
     before = 0
 
@@ -289,21 +288,24 @@ def memory_meter(device: jax.Device) -> tuple[contract.Peak, Callable[[], None]]
         before = peak()
 
     def read() -> tuple[int | None, str]:
-        if (most := peak()) > before:
-            return most, f"memory_stats, {_PEAK}"
+        peak_bytes = peak()
+        if peak_bytes > before:
+            return peak_bytes, f"memory_stats, {_PEAK}"
         return None, "JAX tells no peak that is this network's"
 
     reset()
     return read, reset
 
 
-def _inputs(graph: Graph, seed: int, replicas: int) -> dict[str, Any]:
+def _inputs(graph: Graph, seed: int, replicas: int) -> dict[str, NDArray[Any]]:
     """Return the inputs of all replicas, one behind the other, each drawn by a seed of its own."""
     alone = replace(graph, weights=(), buffers=())
-    each = [initial_values(alone, seed + number, jnp.dtype) for number in range(replicas)]
+    replica_values = [initial_values(alone, seed + number, jnp.dtype) for number in range(replicas)]
     return {
-        name: np.concatenate([one[name] for one in each]) if np.ndim(first) else first
-        for name, first in each[0].items()
+        name: np.concatenate([values[name] for values in replica_values])
+        if np.ndim(first)
+        else first
+        for name, first in replica_values[0].items()
     }
 
 
@@ -313,30 +315,49 @@ def _parts(
     """Return the parts of a step, each a program; it goes on from what the one before has left."""
     if not running.trains:
         return {"forward": running.step}
-    held: dict[str, Any] = {}
-
-    def backwards(back: Any, loss: Any) -> Any:
-        return program.averaged(back(jnp.ones_like(loss))[0], strategy)
-
     forward_of = spread.jit(
-        partial(program.forwards, network), (SAME, spread.specs(running.inputs))
+        partial(program.run_forward, network), (REPLICATED, spread.specs(running.inputs))
     )
-    backward_of = spread.jit(backwards)
-    update_of = spread.jit(partial(program.updated, workload.optimizer), donate_argnums=0)
+    backward_of = spread.jit(partial(_gradients, strategy))
+    update_of = spread.jit(partial(program.apply_update, workload.optimizer), donate_argnums=0)
+    state = _PassState()
 
     def forward() -> None:
-        loss, held["back"], held["buffers"] = forward_of(running.carry, running.inputs)
+        loss, state.backward, state.buffers = forward_of(running.carry, running.inputs)
         running.results = [loss]
 
     def backward() -> None:
-        held["grads"] = backward_of(held.pop("back"), running.results[0])
-        running.results = [running.results[0], held["grads"]]
+        state.grads = backward_of(state.backward, running.results[0])
+        state.backward = None
+        running.results = [running.results[0], state.grads]
 
     def update() -> None:
         del running.results[1:]
-        running.carry = update_of(running.carry, held.pop("buffers"), held.pop("grads"))
+        buffers, grads = state.buffers, state.grads
+        state.buffers = state.grads = None
+        running.carry = update_of(running.carry, buffers, grads)
 
     return {"forward": forward, "backward": backward, "update": update}
+
+
+@dataclass
+class _PassState:
+    """The results that a part of a step leaves to the next one; each is dropped after its use.
+
+    Attributes:
+        backward: the function of the backward pass.
+        buffers: the new buffers.
+        grads: the gradients of weights.
+    """
+
+    backward: Any = None
+    buffers: Any = None
+    grads: Any = None
+
+
+def _gradients(strategy: str, backward: Any, loss: Any) -> Any:
+    """Return the gradients of weights, averaged as the strategy says."""
+    return program.average(backward(jnp.ones_like(loss))[0], strategy)
 
 
 def _inference(running: Running, graph: Graph) -> Callable[[contract.Arrays], Any]:

@@ -1,4 +1,4 @@
-"""How JAX runs each op kind: one function a kind, `(inputs..., **attributes) -> array`.
+"""The functions that run each op kind in JAX: one a kind, `(inputs..., **attributes) -> array`.
 
 Shapes and attributes are those of the op table; gradients are left to `jax.vjp`. A kind of `DRAWS`
 takes a key of random numbers after its inputs; one of `KEEPS` gives the new values of some of its
@@ -47,9 +47,16 @@ def convolution(
     groups: int = 1,
 ) -> Array:
     """Return the convolution of `x [n, c, h, w]` with `w [out, c/groups, kh, kw]`."""
-    how: Any = {"rhs_dilation": dilation or None, "feature_group_count": groups}
     axes = x.ndim - 2
-    return lax.conv_general_dilated(x, w, stride or (1,) * axes, _pairs(padding, axes), **how)
+    y: Array = lax.conv_general_dilated(
+        x,
+        w,
+        stride or (1,) * axes,
+        _pairs(padding, axes),
+        rhs_dilation=dilation or None,
+        feature_group_count=groups,
+    )
+    return y
 
 
 def transposed(x: Array, w: Array, *, output_size: Sizes, **attrs: Any) -> Array:
@@ -58,25 +65,25 @@ def transposed(x: Array, w: Array, *, output_size: Sizes, **attrs: Any) -> Array
     back = jax.linear_transpose(
         lambda image: convolution(image, w, **attrs), jax.ShapeDtypeStruct(shape, x.dtype)
     )
-    made: tuple[Array] = back(x)
-    return made[0]
+    outputs: tuple[Array] = back(x)
+    return outputs[0]
 
 
 def _pairs(padding: Sides, axes: int) -> list[tuple[int, int]]:
-    """Return what is before and after each axis."""
+    """Return the padding before and after each axis."""
     return list(zip(padding[::2], padding[1::2], strict=True)) or [(0, 0)] * axes
 
 
 def _pooled(
     x: Array,
     start: float,
-    how: Any,
+    reduce: Any,
     kernel: Sizes,
     stride: Sizes,
     padding: Sides = (),
     **ceil: bool,
 ) -> Array:
-    """Return what `how` makes of each window, which may hang over the end with `ceil`."""
+    """Return each window reduced by a function; with `ceil` windows may hang over the end."""
     axes = len(kernel)
     (spec,) = pool_outputs(TensorSpec(x.shape), kernel, stride, padding, **ceil)
     pads = [(0, 0), (0, 0)]
@@ -84,16 +91,16 @@ def _pooled(
         reach = (spec.shape[2 + i] - 1) * stride[i] + kernel[i]
         pads.append((before, max(after, reach - before - x.shape[2 + i])))
     window = ((1, 1, *kernel), (1, 1, *stride), pads)
-    made: Array = lax.reduce_window(x, x.dtype.type(start), how, *window)
-    return made[(..., *map(slice, spec.shape[2:]))]
+    y: Array = lax.reduce_window(x, x.dtype.type(start), reduce, *window)
+    return y[(..., *map(slice, spec.shape[2:]))]
 
 
 def avg_pool(x: Array, kernel: Sizes, stride: Sizes, padding: Sides = (), **ceil: bool) -> Array:
     """Return the means of windows, padding counted as zeros; what lies beyond it is not counted."""
     sums = _pooled(x, 0.0, lax.add, kernel, stride, padding, **ceil)
     sides = zip(x.shape[2:], _pairs(padding, len(kernel)), strict=True)
-    whole = jnp.ones((1, 1, *(size + sum(pair) for size, pair in sides)), x.dtype)
-    counts = _pooled(whole, 0.0, lax.add, kernel, stride, (), **ceil)
+    unit_image = jnp.ones((1, 1, *(size + sum(pair) for size, pair in sides)), x.dtype)
+    counts = _pooled(unit_image, 0.0, lax.add, kernel, stride, (), **ceil)
     return sums / counts[(..., *map(slice, sums.shape[2:]))]
 
 
@@ -101,20 +108,25 @@ def batch_norm(
     x: Array, w: Array, b: Array, mean: Array, variance: Array, training: bool = True
 ) -> Any:
     """Return `x` normalised by channel; in training the new running statistics after it."""
-    wide, used = _wide(x), (mean, variance)
+    wide = _wide(x)
     axes = (0, *range(2, x.ndim))
-    if training:
-        used = wide.mean(axes), wide.var(axes)
-    inverse = lax.rsqrt(_wide(used[1]) + NORM_EPSILON)
-    normal = (wide - along(used[0], x)) * along(inverse, x)
+    used_mean = wide.mean(axes) if training else mean
+    used_variance = wide.var(axes) if training else variance
+    inverse = lax.rsqrt(_wide(used_variance) + NORM_EPSILON)
+    normal = (wide - along(used_mean, x)) * along(inverse, x)
     y = (normal * along(w, x) + along(b, x)).astype(x.dtype)
     if not training:
         return y
     count = x.size // x.shape[1]
-    seen = used[0], used[1] * (count / max(1, count - 1))
-    pairs = zip((mean, variance), seen, strict=True)
-    kept = (old + RUNNING_SHARE * (lax.stop_gradient(new) - old) for old, new in pairs)
-    return y, *(new.astype(mean.dtype) for new in kept)
+    unbiased_variance = used_variance * (count / max(1, count - 1))
+    new_mean = _update_running(mean, used_mean)
+    new_variance = _update_running(variance, unbiased_variance)
+    return y, new_mean.astype(mean.dtype), new_variance.astype(mean.dtype)
+
+
+def _update_running(running: Array, batch: Array) -> Array:
+    """Return a running statistic moved towards that of a batch, without a gradient."""
+    return running + RUNNING_SHARE * (lax.stop_gradient(batch) - running)
 
 
 def _normal(x: Array, centre: bool = True) -> Array:
@@ -134,9 +146,9 @@ def group_norm(x: Array, w: Array, b: Array, groups: int, instance: bool = False
 
 def local_response_norm(x: Array, size: int, alpha: float, beta: float, k: float) -> Array:
     """Return `x` divided by a power of the squares of neighbouring channels."""
-    rest = (1,) * (x.ndim - 2)
-    sides = ((0, 0), (size // 2, (size - 1) // 2), *((0, 0) for _ in rest))
-    window = ((1, size, *rest), (1,) * x.ndim, sides)
+    spatial = (1,) * (x.ndim - 2)
+    sides = ((0, 0), (size // 2, (size - 1) // 2), *((0, 0) for _ in spatial))
+    window = ((1, size, *spatial), (1,) * x.ndim, sides)
     sums: Array = lax.reduce_window(x * x, x.dtype.type(0), lax.add, *window)
     return x * (sums * (alpha / size) + k) ** -beta
 
@@ -145,7 +157,7 @@ def attention(
     q: Array,
     k: Array,
     v: Array,
-    *more: Array,
+    *extra_scores: Array,
     heads: int,
     kv_heads: int,
     causal: bool,
@@ -160,9 +172,9 @@ def attention(
     unseen = (away < (0 if causal else -keys)) | (abs(away) >= (window or length + keys))
     if unseen.any():
         scores = jnp.where(unseen, -np.inf, scores)
-    for one in sorted(more, key=np.ndim, reverse=True):
-        part = one.reshape(scores.shape[1:3] + (one.shape[1:] or (1, 1)))
-        if one.ndim == 3:
+    for extra in sorted(extra_scores, key=np.ndim, reverse=True):
+        part = extra.reshape(scores.shape[1:3] + (extra.shape[1:] or (1, 1)))
+        if extra.ndim == 3:
             scores = scores + part
         else:  # a sink: the score of a key without a value
             column = jnp.broadcast_to(part, (*scores.shape[:-1], 1)).astype(scores.dtype)
@@ -173,13 +185,13 @@ def attention(
 
 def rotary(x: Array, table: Array, head_width: int, inverse: bool = False) -> Array:
     """Return `x [n, l, heads*d]`, of r features of a head i and i + r/2 turned as a pair."""
-    turned = table.shape[1]
+    rotary_width = table.shape[1]
     cos, sin = jnp.split(table.astype(x.dtype)[:, None], 2, -1)
     sin = -sin if inverse else sin
     wide = x.reshape(*x.shape[:2], -1, head_width)
-    first, second = jnp.split(wide[..., :turned], 2, -1)
+    first, second = jnp.split(wide[..., :rotary_width], 2, -1)
     pairs = (first * cos - second * sin, first * sin + second * cos)
-    return jnp.concatenate((*pairs, wide[..., turned:]), -1).reshape(x.shape)
+    return jnp.concatenate((*pairs, wide[..., rotary_width:]), -1).reshape(x.shape)
 
 
 def delta_rule(
@@ -192,11 +204,14 @@ def delta_rule(
     key_heads: int,
     rule: str = "delta",
 ) -> Array:
-    """Return what a state makes of each token in turn; by the rule `delta` keys have length 1."""
+    """Return the outputs of a linear-attention state, updated by each token in turn.
 
-    def step(state: Array, now: tuple[Array, ...]) -> tuple[Array, Array]:
-        q, k, v, kept, share = now
-        state = state * kept[..., None]
+    By the rule `delta` queries and keys have length 1.
+    """
+
+    def step(state: Array, token: tuple[Array, ...]) -> tuple[Array, Array]:
+        q, k, v, retained, share = token
+        state = state * retained[..., None]
         change = v - jnp.einsum("nhde,nhd->nhe", state, k) if rule == "delta" else v
         state = state + jnp.einsum("nhd,nhe,nh->nhde", k, change, share)
         return state, jnp.einsum("nhde,nhd->nhe", state, q)
@@ -207,8 +222,8 @@ def delta_rule(
         return jnp.repeat(x / size, heads // key_heads, 2)
 
     values = _wide(v).reshape(*v.shape[:2], heads, -1)
-    kept = jnp.exp(-_wide(decay)).reshape(*v.shape[:2], heads, -1)
-    parts = (by_head(q), by_head(k), values, kept, _wide(share))
+    retained = jnp.exp(-_wide(decay)).reshape(*v.shape[:2], heads, -1)
+    parts = (by_head(q), by_head(k), values, retained, _wide(share))
     state = jnp.zeros((len(v), heads, parts[0].shape[-1], values.shape[-1]), values.dtype)
     _, outputs = lax.scan(step, state, tuple(x.swapaxes(0, 1) for x in parts))
     return outputs.swapaxes(0, 1).reshape(v.shape).astype(v.dtype)
@@ -217,22 +232,26 @@ def delta_rule(
 def experts(
     x: Array, logits: Array, up: Array, down: Array, *bias: Array, per_token: int, activation: str
 ) -> Array:
-    """Return what the experts of each token make of it: tokens in order of experts, ragged."""
+    """Return the weighted outputs of the experts of each token.
+
+    Tokens are sorted by expert, so that each layer is one ragged product.
+    """
     rows = x.reshape(-1, x.shape[-1])
-    best, chosen = lax.top_k(logits.reshape(-1, logits.shape[-1]), per_token)
-    order = jnp.argsort(chosen.ravel())
-    of, token = chosen.ravel()[order], order // per_token
-    sizes = jnp.bincount(of, length=len(up)).astype(jnp.int32)
+    best, expert_ids = lax.top_k(logits.reshape(-1, logits.shape[-1]), per_token)
+    order = jnp.argsort(expert_ids.ravel())
+    expert = expert_ids.ravel()[order]
+    token = order // per_token
+    sizes = jnp.bincount(expert, length=len(up)).astype(jnp.int32)
 
     def product(h: Array, w: Array, b: tuple[Array, ...]) -> Array:
-        made: Array = lax.ragged_dot(h, w.mT, sizes)
-        return made + b[0][of] if b else made
+        y: Array = lax.ragged_dot(h, w.mT, sizes)
+        return y + b[0][expert] if b else y
 
     h = product(rows[token], up, bias[:1])
     gate = GATED.get(activation)
-    first, *rest = jnp.split(h, 2, -1) if gate else (h,)
-    h = activate(RUNS, gate or activation, first)
-    h = product(h * rest[0] if rest else h, down, bias[1:])
+    parts = jnp.split(h, 2, -1) if gate else [h]
+    h = activate(RUNS, gate or activation, parts[0])
+    h = product(h * parts[1] if gate else h, down, bias[1:])
     weights = nn.softmax(best, -1).ravel()[order]
     y = jnp.zeros_like(rows).at[token].add((h * weights[:, None]).astype(x.dtype))
     return y.reshape(x.shape)
@@ -246,29 +265,34 @@ def _recurrent(cell: Cell) -> Callable[..., Array]:
     """Return a layer `[n, l, width] -> [n, l, hidden]`: the inputs' product, then step by step."""
 
     def layer(x: Array, w_ih: Array, w_hh: Array, b_ih: Array, b_hh: Array, *w_hr: Array) -> Array:
-        def step(state: State, given: Array) -> tuple[State, Array]:
-            h, c = cell(given, state[0] @ w_hh.T + b_hh, state)
+        def step(state: State, input_product: Array) -> tuple[State, Array]:
+            h, c = cell(input_product, state[0] @ w_hh.T + b_hh, state)
             for w in w_hr:
                 h = h @ w.T
             return (h, c), h
 
         h, c = (jnp.zeros((len(x), w.shape[1]), x.dtype) for w in (w_hh, (*w_hr, w_hh)[0]))
-        _, made = lax.scan(step, (h, c), (x @ w_ih.T + b_ih).swapaxes(0, 1))
-        return made.swapaxes(0, 1)
+        _, outputs = lax.scan(step, (h, c), (x @ w_ih.T + b_ih).swapaxes(0, 1))
+        return outputs.swapaxes(0, 1)
 
     return layer
 
 
-def _lstm(given: Array, own: Array, state: State) -> State:
-    i, f, g, o = jnp.split(given + own, 4, -1)
+def _rnn(input_product: Array, state_product: Array, state: State) -> State:
+    return jnp.tanh(input_product + state_product), state[1]
+
+
+def _lstm(input_product: Array, state_product: Array, state: State) -> State:
+    i, f, g, o = jnp.split(input_product + state_product, 4, -1)
     c = nn.sigmoid(f) * state[1] + nn.sigmoid(i) * jnp.tanh(g)
     return nn.sigmoid(o) * jnp.tanh(c), c
 
 
-def _gru(given: Array, own: Array, state: State) -> State:
-    (r, z, n), (own_r, own_z, own_n) = (jnp.split(t, 3, -1) for t in (given, own))
-    z = nn.sigmoid(z + own_z)
-    n = jnp.tanh(n + nn.sigmoid(r + own_r) * own_n)
+def _gru(input_product: Array, state_product: Array, state: State) -> State:
+    r, z, n = jnp.split(input_product, 3, -1)
+    state_r, state_z, state_n = jnp.split(state_product, 3, -1)
+    z = nn.sigmoid(z + state_z)
+    n = jnp.tanh(n + nn.sigmoid(r + state_r) * state_n)
     return (1 - z) * n + z * state[0], state[1]
 
 
@@ -282,8 +306,8 @@ def pad(x: Array, pads: tuple[int, ...], mode: str = "constant", value: float = 
 
 def gather_elements(x: Array, indices: Array, axis: int) -> Array:
     """Return the element of `x` at each index along `axis`; other places are its own."""
-    own = tuple(slice(None if i == axis else n) for i, n in enumerate(indices.shape))
-    return jnp.take_along_axis(x[own], indices, axis)
+    region = tuple(slice(None if i == axis else n) for i, n in enumerate(indices.shape))
+    return jnp.take_along_axis(x[region], indices, axis)
 
 
 def topk(x: Array, k: int, axis: int, largest: bool = True) -> tuple[Array, Array]:
@@ -300,11 +324,12 @@ def _weights(n: int, m: int, mode: str, corners: bool) -> Any:
     if mode == "nearest":
         out[rows, rows * n // m] = 1
         return out
-    at = rows * ((n - 1) / max(1, m - 1)) if corners else (rows + 0.5) * (n / m) - 0.5
-    at = np.maximum(at, 0.0) if mode == "bilinear" else at
+    source = rows * ((n - 1) / max(1, m - 1)) if corners else (rows + 0.5) * (n / m) - 0.5
+    if mode == "bilinear":
+        source = np.maximum(source, 0.0)
     for tap in (0, 1) if mode == "bilinear" else (-1, 0, 1, 2):
-        place = np.floor(at).astype(int) + tap
-        away = abs(at - place)
+        place = np.floor(source).astype(int) + tap
+        away = abs(source - place)
         near = ((CUBIC + 2) * away - (CUBIC + 3)) * away * away + 1
         far = ((CUBIC * away - 5 * CUBIC) * away + 8 * CUBIC) * away - 4 * CUBIC
         share = 1 - away if mode == "bilinear" else np.where(away <= 1, near, far)
@@ -325,9 +350,9 @@ def cross_entropy(logits: Array, labels: Array) -> Array:
     """Return the mean over labels that are not ignored."""
     log_p = nn.log_softmax(_wide(logits), -1)
     counts = labels != IGNORED_LABEL
-    chosen = jnp.where(counts, labels, 0)[..., None]
-    picked = jnp.take_along_axis(log_p, chosen, -1)[..., 0]
-    return (-jnp.where(counts, picked, 0).sum() / counts.sum()).astype(logits.dtype)
+    indices = jnp.where(counts, labels, 0)[..., None]
+    label_log_p = jnp.take_along_axis(log_p, indices, -1)[..., 0]
+    return (-jnp.where(counts, label_log_p, 0).sum() / counts.sum()).astype(logits.dtype)
 
 
 RUNS: dict[str, Callable[..., Any]] = {
@@ -359,7 +384,7 @@ RUNS: dict[str, Callable[..., Any]] = {
     "delta_rule": delta_rule,
     "rotary": rotary,
     "experts": experts,
-    "rnn": _recurrent(lambda given, own, state: (jnp.tanh(given + own), state[1])),
+    "rnn": _recurrent(_rnn),
     "lstm": _recurrent(_lstm),
     "gru": _recurrent(_gru),
     "pad": pad,

@@ -8,9 +8,9 @@ program, whose text has the scopes.
 import json
 import re
 import tempfile
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -25,6 +25,22 @@ _CALLS = re.compile(r"(?:calls|to_apply|body)=%?([\w.-]+)")
 _WRAPPED = re.compile(r"(transpose\()?jvp\(([^()]*)\)")
 
 
+class _Span(NamedTuple):
+    """A time span of a trace. Sorted, spans of one start come longest first.
+
+    Attributes:
+        start_us: its start.
+        negative_us: minus its length.
+        category: the category of its events.
+        names: the names of its events, outermost first.
+    """
+
+    start_us: float
+    negative_us: float
+    category: str
+    names: tuple[str, ...]
+
+
 def trace_of(running: Any, ops: Collection[str], steps: int) -> str:
     """Return the trace of some steps as Trace Event JSON, as PyTorch's profiler would have it."""
     with tempfile.TemporaryDirectory(prefix="steptime-") as folder:
@@ -36,35 +52,45 @@ def trace_of(running: Any, ops: Collection[str], steps: int) -> str:
         (path,) = Path(folder).rglob("*.xplane.pb")
         data = jax.profiler.ProfileData.from_file(str(path))
     scopes = scopes_of(running.compiled.as_text())
-    found: list[tuple[float, float, str, tuple[str, ...]]] = []
+    spans: list[_Span] = []
     for plane in data.planes:
         for line in plane.lines:
-            for one in line.events:
-                start, length = one.start_ns / 1e3, one.duration_ns / 1e3
-                if one.name.startswith(_MARK):
-                    step = STEP + one.name.removeprefix(_MARK)
-                    found.append((start, -length, "user_annotation", (step,)))
-                elif (name := dict(one.stats).get("hlo_op")) is not None:
-                    around = names_of(scopes.get(str(name), ""), ops)
-                    found.append((start, -length, "cpu_op", (*around, f"xla::{name}")))
-    return json.dumps({"traceEvents": _in_a_row(sorted(found))})
+            for event in line.events:
+                span = _span_of(event, scopes, ops)
+                if span is not None:
+                    spans.append(span)
+    return json.dumps({"traceEvents": _events_of_track(sorted(spans))})
 
 
-def _in_a_row(found: list[Any]) -> list[dict[str, object]]:
-    """Return events of one track: what several threads do at a time counts once."""
+def _span_of(event: Any, scopes: Mapping[str, str], ops: Collection[str]) -> _Span | None:
+    """Return a step or an instruction of the trace, None for another event."""
+    start_us = event.start_ns / 1e3
+    negative_us = -event.duration_ns / 1e3
+    if event.name.startswith(_MARK):
+        step = STEP + event.name.removeprefix(_MARK)
+        return _Span(start_us, negative_us, "user_annotation", (step,))
+    instruction = dict(event.stats).get("hlo_op")
+    if instruction is None:
+        return None
+    annotations = names_of(scopes.get(str(instruction), ""), ops)
+    return _Span(start_us, negative_us, "cpu_op", (*annotations, f"xla::{instruction}"))
+
+
+def _events_of_track(spans: list[_Span]) -> list[dict[str, object]]:
+    """Return events of one track: time in which several threads run counts once."""
     events: list[dict[str, object]] = []
     until = 0.0
-    for start, minus, category, names in found:
-        begin, end = start, start - minus
+    for start, negative_us, category, names in spans:
+        begin, end = start, start - negative_us
         if category == "cpu_op":
             begin = max(start, until)
             if end <= begin:
                 continue
             until = end
         for name in names:
-            own = name == names[-1] or name.startswith(NODE)
-            own_category = category if own else "user_annotation"
-            events.append(make_event(name, own_category, begin, end - begin))
+            is_op = name == names[-1] or name.startswith(NODE)
+            event_category = category if is_op else "user_annotation"
+            events.append(make_event(name, event_category, begin, end - begin))
     return events
 
 
@@ -76,18 +102,23 @@ def scopes_of(text: str) -> dict[str, str]:
     scopes: dict[str, str] = {}
     calls: dict[str, str] = {}
     roots: dict[str, str] = {}
-    inside = ""
+    computation = ""
     for line in text.splitlines():
-        if opened := _COMPUTATION.match(line):
-            inside = opened[1]
-        elif found := _INSTRUCTION.match(line):
-            name, rest = found.groups()
-            if said := _SCOPE.search(rest):
-                scopes[name] = said[1]
-                roots[inside] = said[1]  # the last one is nearest to the root
-            if called := _CALLS.search(rest):
-                calls[name] = called[1]
-    return {name: roots[called] for name, called in calls.items() if called in roots} | scopes
+        header = _COMPUTATION.match(line)
+        instruction = _INSTRUCTION.match(line)
+        if header:
+            computation = header[1]
+        elif instruction:
+            name, definition = instruction.groups()
+            scope = _SCOPE.search(definition)
+            if scope:
+                scopes[name] = scope[1]
+                roots[computation] = scope[1]  # the last one is nearest to the root
+            call = _CALLS.search(definition)
+            if call:
+                calls[name] = call[1]
+    root_scopes = {name: roots[callee] for name, callee in calls.items() if callee in roots}
+    return root_scopes | scopes
 
 
 def names_of(scope: str, ops: Collection[str]) -> tuple[str, ...]:
@@ -95,9 +126,10 @@ def names_of(scope: str, ops: Collection[str]) -> tuple[str, ...]:
     path = scope.partition("/")[2]  # behind jit(...)
     if path.startswith(f"{UPDATE}/"):
         return (f"{OPTIMIZER}step",)
-    if found := _WRAPPED.search(path):
-        backward, name = found.groups()
-        return (*((NODE + name,) if backward else ()), name)
+    differentiated = _WRAPPED.search(path)
+    if differentiated:
+        backward, name = differentiated.groups()
+        return (NODE + name, name) if backward else (name,)
     while path and path not in ops:
         path = path.rpartition("/")[0]
     return (path,) if path else ()

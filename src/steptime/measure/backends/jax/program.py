@@ -17,24 +17,29 @@ from steptime.measure.synthetic import ADAM_DECAYS, LEARNING_RATE, MOMENTUM, RMS
 from steptime.network.ops.optimizers import STATES
 
 Arrays = Mapping[str, Any]  # by the name of the tensor
+Tensors = dict[str, Array]  # as above, of a result
 UPDATE = "optimizer"  # the scope of all updates
 EXCHANGE = "exchange"  # that of gradients
 REPLICAS = "replicas"  # the axis of devices
 
 
 class Carry(NamedTuple):
-    """What one step hands to the next: all that training changes.
+    """The state that one step hands to the next: all that training changes.
 
-    `states` are those of the optimizer, in its order, by weight; `count` is of the steps so far.
+    Attributes:
+        weights: the weights by name.
+        states: the states of the optimizer of each weight, in its order.
+        buffers: the buffers by name.
+        count: the number of steps so far.
     """
 
-    weights: dict[str, Any]
-    states: dict[str, Any]
-    buffers: dict[str, Any]
+    weights: Tensors
+    states: dict[str, list[Array]]
+    buffers: Tensors
     count: Any
 
 
-Network = Callable[[Carry, Arrays], tuple[Array, dict[str, Any]]]
+Network = Callable[[Carry, Arrays], tuple[Array, Tensors]]
 
 
 def network_of(graph: Graph, seed: int = 0, strategy: str = "") -> Network:
@@ -45,8 +50,9 @@ def network_of(graph: Graph, seed: int = 0, strategy: str = "") -> Network:
     """
     calls = calls_of(graph, RUNS, "jax")
 
-    def network(carry: Carry, inputs: Arrays) -> tuple[Array, dict[str, Any]]:
-        live, kept = {**inputs, **carry.weights, **carry.buffers}, dict(carry.buffers)
+    def network(carry: Carry, inputs: Arrays) -> tuple[Array, Tensors]:
+        live = {**inputs, **carry.weights, **carry.buffers}
+        buffers = dict(carry.buffers)
         key = jax.random.fold_in(jax.random.key(seed), carry.count)
         if strategy:  # each replica has masks of its own
             key = jax.random.fold_in(key, lax.axis_index(REPLICAS))
@@ -54,17 +60,18 @@ def network_of(graph: Graph, seed: int = 0, strategy: str = "") -> Network:
         def apply(call: TableCall, tensors: list[Any]) -> Any:
             nonlocal key
             if call.kind in DRAWS:
-                key, own = jax.random.split(key)
-                tensors = [*tensors, own]
+                key, op_key = jax.random.split(key)
+                tensors = [*tensors, op_key]
             with jax.named_scope(call.of):
-                made = call.function(*tensors, **call.attrs)
-            if call.kind in KEEPS and isinstance(made, tuple):
-                made, *new = made
-                kept.update(zip((call.inputs[i] for i in KEEPS[call.kind]), new, strict=True))
-            return made
+                result = call.function(*tensors, **call.attrs)
+            if call.kind in KEEPS and isinstance(result, tuple):
+                result, *statistics = result
+                names = (call.inputs[index] for index in KEEPS[call.kind])
+                buffers.update(zip(names, statistics, strict=True))
+            return result
 
         interpret(calls, live, apply)
-        return live[graph.outputs[0]], kept
+        return live[graph.outputs[0]], buffers
 
     return network
 
@@ -82,31 +89,34 @@ def training_step(
     network = network_of(graph, seed, strategy)
 
     def step(carry: Carry, inputs: Arrays) -> tuple[Array, Carry]:
-        loss, back, buffers = forwards(network, carry, inputs)
-        grads = averaged(back(jnp.ones_like(loss))[0], strategy)
-        return loss, updated(optimizer, carry, buffers, grads)
+        loss, back, buffers = run_forward(network, carry, inputs)
+        grads = average(back(jnp.ones_like(loss))[0], strategy)
+        return loss, apply_update(optimizer, carry, buffers, grads)
 
     return step
 
 
-def forwards(network: Network, carry: Carry, inputs: Arrays) -> tuple[Array, Any, dict[str, Any]]:
-    """Return loss, what makes gradients of weights of that of the loss, and buffers."""
+def run_forward(network: Network, carry: Carry, inputs: Arrays) -> tuple[Array, Any, Tensors]:
+    """Return the loss, the function of the backward pass, and buffers.
 
-    def of_weights(weights: dict[str, Any]) -> tuple[Array, dict[str, Any]]:
+    The function takes the gradient of the loss, and returns the gradients of weights.
+    """
+
+    def of_weights(weights: Tensors) -> tuple[Array, Tensors]:
         return network(carry._replace(weights=weights), inputs)
 
-    made: tuple[Array, Any, dict[str, Any]] = jax.vjp(of_weights, carry.weights, has_aux=True)
-    return made
+    loss, backward, buffers = jax.vjp(of_weights, carry.weights, has_aux=True)
+    return loss, backward, buffers
 
 
-def averaged(grads: Arrays, strategy: str) -> Any:
+def average(grads: Arrays, strategy: str) -> Any:
     """Return gradients as the strategy of the replicas has them; one has none."""
     with jax.named_scope(EXCHANGE):
         return lax.pmean(grads, REPLICAS) if strategy == "allreduce" else grads
 
 
-def updated(optimizer: str, carry: Carry, buffers: dict[str, Any], grads: Arrays) -> Carry:
-    """Return what the next step starts from."""
+def apply_update(optimizer: str, carry: Carry, buffers: Tensors, grads: Arrays) -> Carry:
+    """Apply the optimizer; return the weights, states and buffers of the next step."""
     with jax.named_scope(UPDATE):
         count = carry.count + 1
         new = {
@@ -134,16 +144,20 @@ def _momentum(_: Array, w: Array, grad: Array, velocity: Array) -> tuple[Array, 
 
 def _adam(count: Array, w: Array, grad: Array, first: Array, second: Array) -> tuple[Array, ...]:
     times = count.astype(jnp.promote_types(w.dtype, jnp.float32))
-    rest = [-jnp.expm1(times * float(np.log(decay))) for decay in ADAM_DECAYS]  # 1 - decay^count
+    corrections = [-jnp.expm1(times * float(np.log(decay))) for decay in ADAM_DECAYS]
+    first_correction, second_correction = corrections  # 1 - decay^count
     a, b = ADAM_DECAYS
     first = a * first + (1 - a) * grad
     second = b * second + (1 - b) * grad * grad
-    root = jnp.sqrt(second) / jnp.sqrt(rest[1]) + synthetic.optimizer_epsilon(w.dtype.name)
-    return w - (LEARNING_RATE / rest[0]) * first / root, first, second
+    root = jnp.sqrt(second) / jnp.sqrt(second_correction) + synthetic.optimizer_epsilon(
+        w.dtype.name
+    )
+    return w - (LEARNING_RATE / first_correction) * first / root, first, second
 
 
-def _adamw(count: Array, w: Array, *rest: Array) -> tuple[Array, ...]:
-    return _adam(count, (1 - LEARNING_RATE * synthetic.WEIGHT_DECAY) * w, *rest)
+def _adamw(count: Array, w: Array, grad: Array, *moments: Array) -> tuple[Array, ...]:
+    decayed = (1 - LEARNING_RATE * synthetic.WEIGHT_DECAY) * w
+    return _adam(count, decayed, grad, *moments)
 
 
 OPTIMIZERS: dict[str, Callable[..., tuple[Array, ...]]] = {  # count, weight, gradient, states...
@@ -163,7 +177,7 @@ def _update_of(optimizer: str) -> Callable[..., tuple[Array, ...]]:
 
 
 def carry_of(graph: Graph, optimizer: str, values: Arrays) -> Carry:
-    """Return what the first step starts from."""
+    """Return the weights, states and buffers of the first step."""
     weights, buffers = ({n: values[n] for n in names} for names in (graph.weights, graph.buffers))
     count = STATES.get(optimizer, 0)
     states = {name: [np.zeros_like(w) for _ in range(count)] for name, w in weights.items()}

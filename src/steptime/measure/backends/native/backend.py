@@ -23,13 +23,13 @@ from steptime.measure.backends.native.inputs import nest
 from steptime.measure.backends.native.module import module_of
 from steptime.measure.backends.native.outputs import unique_tensors
 from steptime.measure.backends.torch import backend as torch_backend
-from steptime.measure.backends.torch.backend import device_facts, meant
+from steptime.measure.backends.torch.backend import device_facts, translate_error
 from steptime.network.ops.loss import IGNORED_LABEL
 
-__all__ = ["RUNS", "STRATEGIES", "device_facts", "meant", "prepare", "wake"]
+__all__ = ["RUNS", "STRATEGIES", "device_facts", "prepare", "translate_error", "wake"]
 
 RUNS: dict[str, Callable[..., Any]] = {}  # it runs no kinds
-STRATEGIES: dict[str, Any] = {}
+STRATEGIES: tuple[str, ...] = ()
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 wake = torch_backend.prepare
 
@@ -43,9 +43,9 @@ class _Step(nn.Module):
         self.inputs = inputs
         self.trains = trains
 
-    def forward(self, *given: Tensor) -> Tensor:
+    def forward(self, *arguments: Tensor) -> Tensor:
         """Return the loss; in inference the first output."""
-        tensors = iter(given)
+        tensors = iter(arguments)
         values = {
             name: shape if dtype == NUMBER else next(tensors)
             for name, (shape, dtype) in self.inputs.items()
@@ -74,28 +74,28 @@ def prepare(
     """
     file = located(workload.file, workload.sha256)
     about = about_of(opened(file)) if file.lower().endswith(".pt2") else {}
-    where, name = about.get("where"), about.get("name")
-    if not isinstance(where, str) or not isinstance(name, str):
+    source, name = about.get("where"), about.get("name")
+    if not isinstance(source, str) or not isinstance(name, str):
         raise contract.UnsupportedError(
             "native runs networks of code: model.py:NAME, torchvision:NAME or timm:NAME"
         )
-    if where not in LIBRARIES:
-        if workload.code != f"{where}:{name}":  # a file of data names what it likes
+    if source not in LIBRARIES:
+        if workload.code != f"{source}:{name}":  # a file of data names what it likes
             asks = "it runs where a person names it, in place of this file"
             raise contract.UnsupportedError(
-                f"{workload.model} is of code, {shorten(f'{where}:{name}')}: {asks}"
+                f"{workload.model} is of code, {shorten(f'{source}:{name}')}: {asks}"
             )
-        if hashlib.sha256(Path(where).read_bytes()).hexdigest() != about["key"]:
-            raise contract.UnsupportedError(f"{where} has changed since it was converted")
+        if hashlib.sha256(Path(source).read_bytes()).hexdigest() != about["key"]:
+            raise contract.UnsupportedError(f"{source} has changed since it was converted")
     torch.manual_seed(options.seed)
-    module, _ = module_of(where, name, "cpu", about["inputs"])
+    module, _ = module_of(source, name, "cpu", about["inputs"])
     device, types = torch_backend.find(options.device), precision(workload.dtype)
     module = module.to(device, getattr(torch, types.weights))
     trains = workload.phase == "train"
     module.train(trains and bool(workload.params.get("dropout")))
-    for one in module.modules() if trains else ():  # as the lowered graph has them
-        if isinstance(one, (*_BATCH_NORMS, nn.RNNBase)):
-            one.train()
+    for module_part in module.modules() if trains else ():  # as the lowered graph has them
+        if isinstance(module_part, (*_BATCH_NORMS, nn.RNNBase)):
+            module_part.train()
     step = _Step(module, about["inputs"], trains)
     return torch_backend.prepare(graph, workload, options, feed, step)
 

@@ -19,6 +19,7 @@ from torch import nn
 
 from steptime.core.errors import InputError
 from steptime.core.files import replacing
+from steptime.core.json_types import JsonObject
 from steptime.formats.code import ABOUT, BATCH_AXIS
 from steptime.measure.backends.native.checkpoints import CALLS, checkpoints_of, mark_checkpoints
 from steptime.measure.backends.native.decompose import decompose_unknown
@@ -188,7 +189,7 @@ def check_arguments(module: nn.Module, inputs: Mapping[str, Spec], place: str) -
     raise InputError(f"{place}: {words} of forward unknown; {hint} (or INPUTS in the class)")
 
 
-def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
+def _answer(request: Mapping[str, Any]) -> JsonObject:
     """Export what a request names: on the meta device first, else on the CPU."""
     source, name = request["where"], request["name"]
     place = f"{source}:{name}"

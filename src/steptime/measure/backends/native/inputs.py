@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from steptime.core.json_types import JsonObject
 from steptime.formats.code import NUMBER
 
 TIME_FIRST = (
@@ -25,7 +26,7 @@ _CONVOLUTIONS = ((nn.Conv1d, (256,)), (nn.Conv2d, (_IMAGE,) * 2), (nn.Conv3d, (_
 Spec = tuple[Any, str]  # the shape and the type of a tensor, or a number and `NUMBER`
 
 
-def tensors_of(inputs: Mapping[str, Spec]) -> tuple[list[Any], dict[str, Any]]:
+def tensors_of(inputs: Mapping[str, Spec]) -> tuple[list[Any], Mapping[str, Any]]:
     """Return arguments of `forward`, those without a name by their place."""
     return nest({name: _value_of(*spec) for name, spec in inputs.items()})
 
@@ -34,11 +35,11 @@ def _value_of(shape: Any, dtype: str) -> Any:
     return shape if dtype == NUMBER else torch.zeros(tuple(shape), dtype=getattr(torch, dtype))
 
 
-class _Branch(dict[str, Any]):
+class _Branch(JsonObject):
     """A place of a tree that has others below it."""
 
 
-def nest(values: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+def nest(values: Mapping[str, Any]) -> tuple[list[Any], Mapping[str, Any]]:
     """Return the arguments that values of flat names are, by place and by name."""
     tree = _Branch()
     for name, value in values.items():

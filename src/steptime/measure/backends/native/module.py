@@ -21,37 +21,37 @@ from steptime.measure.backends.native.transformers_models import make_transforme
 
 
 def module_of(
-    where: str, name: str, device: str = META, inputs: Mapping[str, Any] | None = None
+    source: str, name: str, device: str = META, inputs: Mapping[str, Any] | None = None
 ) -> tuple[nn.Module, Any]:
-    """Return the module that a name stands for, and what says its inputs (None: nothing does).
+    """Return the module that a name stands for, and its stated inputs (None: nothing states them).
 
-    `where` is a Python file, whose code is run, or one of `LIBRARIES`. A class or a function is
+    `source` is a Python file, whose code is run, or one of `LIBRARIES`. A class or a function is
     called without arguments; a network of timm is made for images of the size of its `inputs`.
     Raises `InputError` for what is not there or is no module.
     """
-    if where in LIBRARIES:
+    if source in LIBRARIES:
         try:
             with without_operators():  # timm imports torchvision, too
-                library = importlib.import_module(where)
+                library = importlib.import_module(source)
         except ImportError as error:
-            what = f"{where}:{shorten(name)[1:-1]}"
-            raise InputError(f"{what}: {where} is not installed ({error})") from None
-        return LIBRARIES[where](library, name, device, inputs)
-    found: Any = _execute_file(Path(where))
-    inputs = getattr(found, "INPUTS", None)
+            place = f"{source}:{shorten(name)[1:-1]}"
+            raise InputError(f"{place}: {source} is not installed ({error})") from None
+        return LIBRARIES[source](library, name, device, inputs)
+    item: Any = _execute_file(Path(source))
+    inputs = getattr(item, "INPUTS", None)
     for part in name.split("."):
-        if not hasattr(found, part):
-            known = [key for key, value in vars(found).items() if callable(value)]
-            raise unknown("name", part, known, where)
-        found = getattr(found, part)
-        inputs = getattr(found, "INPUTS", inputs)
-    if not isinstance(found, nn.Module):
-        if not callable(found):
-            raise InputError(f"{where}: {name} is a {type(found).__name__}, not a module")
-        found = make_module(found, device, f"{where}: {name}")
-    if not isinstance(found, nn.Module):
-        raise InputError(f"{where}: {name}() is a {type(found).__name__}, not a torch.nn.Module")
-    return found, inputs
+        if not hasattr(item, part):
+            names = [key for key, value in vars(item).items() if callable(value)]
+            raise unknown("name", part, names, source)
+        item = getattr(item, part)
+        inputs = getattr(item, "INPUTS", inputs)
+    if not isinstance(item, nn.Module):
+        if not callable(item):
+            raise InputError(f"{source}: {name} is a {type(item).__name__}, not a module")
+        item = make_module(item, device, f"{source}: {name}")
+    if not isinstance(item, nn.Module):
+        raise InputError(f"{source}: {name}() is a {type(item).__name__}, not a torch.nn.Module")
+    return item, inputs
 
 
 class _UncachedLoader(SourceFileLoader):
@@ -89,10 +89,10 @@ def without_operators() -> Iterator[None]:
     """Let torchvision be imported where its compiled operators are missing, beside a CPU torch."""
     register = torch.library.register_fake
 
-    def lenient(op: Any, *given: Any, **more: Any) -> Any:
+    def lenient(op: Any, *args: Any, **kwargs: Any) -> Any:
         if isinstance(op, str) and op.startswith("torchvision::"):
             return lambda function: function
-        return register(op, *given, **more)
+        return register(op, *args, **kwargs)
 
     torch.library.register_fake = lenient
     try:
@@ -107,13 +107,13 @@ def _of_torchvision(
     models = library.models
     if name not in models.list_models():
         raise unknown("network of torchvision", name, models.list_models())
-    own = {"weights": None}
+    options = {"weights": None}
     if name.startswith(("deeplab", "fcn", "lraspp")):
-        own["weights_backbone"] = None
+        options["weights_backbone"] = None
     size = 299 if name == "inception_v3" else 224
-    made = make_module(lambda: models.get_model(name, **own), device, f"torchvision:{name}")
-    frames = (16,) if "models.video" in type(made).__module__ else ()
-    return made, {"": ((2, 3, *frames, size, size), "float32")}
+    network = make_module(lambda: models.get_model(name, **options), device, f"torchvision:{name}")
+    frames = (16,) if "models.video" in type(network).__module__ else ()
+    return network, {"": ((2, 3, *frames, size, size), "float32")}
 
 
 def _of_timm(
@@ -130,8 +130,8 @@ def _of_timm(
         except TypeError:  # of a network that takes any
             return make()
 
-    made = make_module(sized if inputs else make, device, f"timm:{name}")
-    return made, {"": ((2, *made.default_cfg["input_size"]), "float32")}
+    network = make_module(sized if inputs else make, device, f"timm:{name}")
+    return network, {"": ((2, *network.default_cfg["input_size"]), "float32")}
 
 
 LIBRARIES = {

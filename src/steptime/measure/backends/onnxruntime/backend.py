@@ -22,7 +22,7 @@ from steptime.measure import contract, machine
 from steptime.measure.infeed import clocked, in_turn
 from steptime.measure.synthetic import initial_values
 
-__all__ = ["PHASES", "RUNS", "STRATEGIES", "device_facts", "meant", "prepare"]
+__all__ = ["PHASES", "RUNS", "STRATEGIES", "device_facts", "prepare", "translate_error"]
 
 RUNS = KINDS
 STRATEGIES = ()  # it runs on one device
@@ -35,7 +35,7 @@ _NO_MEMORY = ("bad allocation", "bad_alloc", "Failed to allocate memory", "out o
 
 
 def device_facts(device: str) -> contract.DeviceFacts:
-    """Return what is known of a device: of a GPU its name, and that it is one."""
+    """Return the facts of a device: of a GPU its name, and that it is one."""
     kind, number = _find(device)
     if kind == "cpu":
         return machine.host_facts()
@@ -46,13 +46,13 @@ def device_facts(device: str) -> contract.DeviceFacts:
 
 def _find(device: str) -> tuple[str, int]:
     """Return the kind and number of a device; raises `InputError` where it is not here."""
-    known = ort.get_available_providers()
-    counts = {kind: _MANY[kind] for kind, one in _PROVIDERS.items() if one in known}
+    available = ort.get_available_providers()
+    counts = {kind: _MANY[kind] for kind, provider in _PROVIDERS.items() if provider in available}
     return contract.pick(device, counts, "to onnxruntime")
 
 
-def meant(error: Exception) -> Exception | None:
-    """Return what an error of ONNX Runtime means: no kernel or form, or missing memory."""
+def translate_error(error: Exception) -> Exception | None:
+    """Return the error of `contract` for one of ONNX Runtime: no kernel, or no memory."""
     text = " ".join(str(error).split())[:300]
     if isinstance(error, NoOnnxError):
         return contract.UnsupportedError(str(error))
@@ -70,40 +70,41 @@ def prepare(
     """Return the step of an inference graph, optimized for its device, its values there."""
     kind, number = _find(options.device)
     contract.check_plan("onnxruntime", STRATEGIES, workload, options)
-    dtype, known = workload.dtype, _DTYPES[kind]
-    lack = f"onnxruntime has no kernels for {dtype} on {kind}, but for {', '.join(known)}"
+    dtype = workload.dtype
+    supported = _DTYPES[kind]
+    lack = f"onnxruntime has no kernels for {dtype} on {kind}, but for {', '.join(supported)}"
     contract.refuse(
         {
             "onnxruntime runs inference alone: --phase infer": workload.phase != "infer",
             "onnxruntime optimizes every graph: leave out --compile": options.compile,
             "a CPU has no TF32": options.tf32 and kind == "cpu",
-            lack: dtype not in known,
+            lack: dtype not in supported,
         }
     )
-    values = initial_values(graph, options.seed, np.dtype if kind == "cpu" else _element_type)
-    held = {name: _placed(values.pop(name), graph.tensors[name]) for name in values.copy()}
+    arrays = initial_values(graph, options.seed, np.dtype if kind == "cpu" else _element_type)
+    values = {name: _placed(arrays.pop(name), graph.tensors[name]) for name in arrays.copy()}
     model = model_of(graph, apart=True)
 
-    chosen = ort.SessionOptions()
-    chosen.intra_op_num_threads = options.threads or 0
-    chosen.inter_op_num_threads = 1
-    chosen.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
-    chosen.log_severity_level = 3
-    if kept := list(dict.fromkeys((*graph.weights, *graph.buffers))):
-        chosen.add_external_initializers(kept, [held[name] for name in kept])
-    about = {"device_id": number, "use_tf32": int(options.tf32)} if kind == "cuda" else {}
-    own = {_PROVIDERS["cpu"]: {}, _PROVIDERS[kind]: about}
+    settings = _session_options(options.threads)
+    parameters = list(dict.fromkeys((*graph.weights, *graph.buffers)))
+    if parameters:
+        settings.add_external_initializers(parameters, [values[name] for name in parameters])
+    is_cuda = kind == "cuda"
+    device_options = {"device_id": number, "use_tf32": int(options.tf32)} if is_cuda else {}
+    providers = {_PROVIDERS["cpu"]: {}, _PROVIDERS[kind]: device_options}
     began = perf_counter()
-    running = ort.InferenceSession(model, chosen, providers=list(reversed(own.items())))
+    running = ort.InferenceSession(model, settings, providers=list(reversed(providers.items())))
     compile_s = perf_counter() - began
-    binding = _bound(running, graph, held, kind, number)
+    binding = _bind_tensors(running, graph, values, kind, number)
     copies = options.input != "device"
-    made = {name: held[name].numpy().copy() for name in graph.inputs} if copies and not feed else {}
+    synthetic_inputs = {
+        name: values[name].numpy().copy() for name in graph.inputs if copies and not feed
+    }
     dtypes = {name: _element_type(graph.tensors[name].dtype) for name in graph.inputs}
 
     def copied() -> None:
-        for name, array in (feed.next() if feed else made).items():
-            held[name].update_inplace(np.ascontiguousarray(array, dtypes[name]))
+        for name, array in (feed.next() if feed else synthetic_inputs).items():
+            values[name].update_inplace(np.ascontiguousarray(array, dtypes[name]))
 
     take, waited = clocked(copied) if copies else (None, None)
 
@@ -127,6 +128,16 @@ def prepare(
     )
 
 
+def _session_options(threads: int | None) -> Any:
+    """Return the options of a session: all optimizations, and so many threads."""
+    settings = ort.SessionOptions()
+    settings.intra_op_num_threads = threads or 0
+    settings.inter_op_num_threads = 1
+    settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+    settings.log_severity_level = 3
+    return settings
+
+
 def _element_type(dtype: str) -> Any:
     """Return numpy's type; what it has not, bfloat16, is rounded from float32 when it is placed."""
     return np.dtype("float32" if dtype == "bfloat16" else dtype)
@@ -141,11 +152,13 @@ def _placed(array: Any, spec: TensorSpec) -> Any:
     return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(upper, TYPES["bfloat16"])
 
 
-def _bound(session: Any, graph: Graph, held: Mapping[str, Any], kind: str, number: int) -> Any:
-    """Return what binds inputs to their values on the device, and outputs to room there."""
+def _bind_tensors(
+    session: Any, graph: Graph, values: Mapping[str, Any], kind: str, number: int
+) -> Any:
+    """Bind inputs to their values on the device, and outputs to memory there."""
     binding = session.io_binding()
     for name in graph.inputs:
-        binding.bind_ortvalue_input(name, held[name])
+        binding.bind_ortvalue_input(name, values[name])
     for name in graph.outputs:
         binding.bind_output(name, kind, number)
     if kind != "cpu":

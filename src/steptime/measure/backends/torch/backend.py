@@ -5,7 +5,7 @@ import platform
 import re
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import repeat
 from pathlib import Path
@@ -18,6 +18,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from steptime.core.dtypes import Precision, precision
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph
+from steptime.core.json_types import JsonObject
 from steptime.core.workload import Workload
 from steptime.measure import contract, machine, ranks, synthetic
 from steptime.measure.backends.torch import module as torch_module
@@ -28,7 +29,7 @@ from steptime.measure.infeed import Stopwatch, clocked, in_turn
 from steptime.records.record import current_time
 from steptime.records.trace_events import STEP
 
-__all__ = ["RUNS", "STRATEGIES", "collectives", "device_facts", "meant", "prepare"]
+__all__ = ["RUNS", "STRATEGIES", "collectives", "device_facts", "prepare", "translate_error"]
 
 NO_COMPILER = (
     "torch.compile needs a C++ compiler and found none that works: install your system's package "
@@ -38,7 +39,7 @@ EVENTS = "CUDA events: from the end of the work before to the end of the copy"
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
 BY_THE_HOST = "host clock around every exchange of a rank, waiting for others included; mean"
 WITHOUT_SYNC = "exposed: step with exchange less step without (no_sync), in turns; rank 0 leads"
-BESIDE_A_COPY = "exposed: step less that of an unsharded copy without exchange, in turns"
+AGAINST_COPY = "exposed: step less that of an unsharded copy without exchange, in turns"
 _NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
 _NO_KERNEL = ("could not create a primitive", "not implemented for '")  # of oneDNN, of PyTorch
 
@@ -52,16 +53,16 @@ def find(name: str) -> torch.device:
 
 
 def device_facts(device: str) -> contract.DeviceFacts:
-    """Return what is known of a device."""
-    found = find(device)
-    if found.type == "cuda":
-        properties = torch.cuda.get_device_properties(found)
-        free_bytes, total_bytes = torch.cuda.mem_get_info(found)
+    """Return the facts of a device."""
+    torch_device = find(device)
+    if torch_device.type == "cuda":
+        properties = torch.cuda.get_device_properties(torch_device)
+        free_bytes, total_bytes = torch.cuda.mem_get_info(torch_device)
         cache_bytes = getattr(properties, "L2_cache_size", None) or None
         has_tf32 = torch.version.hip is None and properties.major >= 8  # Ampere was the first
-        product = torch.cuda.get_device_name(found)
+        product = torch.cuda.get_device_name(torch_device)
         return contract.DeviceFacts(product, total_bytes, free_bytes, cache_bytes, True, has_tf32)
-    if found.type == "mps":
+    if torch_device.type == "mps":
         total_bytes = int(torch.mps.recommended_max_memory())
         room_bytes = total_bytes - torch.mps.driver_allocated_memory()
         chip = machine.cpu_model()  # which an Apple GPU is part of
@@ -69,11 +70,11 @@ def device_facts(device: str) -> contract.DeviceFacts:
     return machine.host_facts()
 
 
-def collectives(options: contract.Options, sizes: Sequence[int], budget_s: float) -> dict[str, Any]:
+def collectives(options: contract.Options, sizes: Sequence[int], budget_s: float) -> JsonObject:
     """Return the seconds of all-reduces among the processes of this worker, by bytes."""
     device = find(options.device)
     _settings(options)
-    group = torch_parallel.join(ranks.here(), device)
+    group = torch_parallel.join(ranks.find_rank(), device)
     sync = _sync(device)
     return {
         "processes": group.size,
@@ -86,62 +87,75 @@ def collectives(options: contract.Options, sizes: Sequence[int], budget_s: float
     }
 
 
+@dataclass(frozen=True)
+class _Network:
+    """A network on its device, with all that its step needs.
+
+    Attributes:
+        module: the module, not compiled.
+        run: the network as a function: compiled if asked for, under autocast if mixed.
+        spread: how replicas stay together.
+        values: inputs, weights and buffers by name.
+        types: the types of weights and of computation.
+    """
+
+    module: Any
+    run: torch_module.Network
+    spread: Spread
+    values: dict[str, torch.Tensor]
+    types: Precision
+
+
 def prepare(
     graph: Graph,
     workload: Workload,
     options: contract.Options,
     feed: contract.Feed | None = None,
-    own: nn.Module | None = None,
+    user_module: nn.Module | None = None,
 ) -> contract.Prepared:
-    """Return the step of a forward graph, or of a module of its `own`, ready on its device."""
+    """Prepare the step of a forward graph, or of the user's module, on its device.
+
+    Args:
+        graph: the forward graph, which also names the inputs of a module.
+        workload: the batch, types, phase and optimizer.
+        options: the device and how it runs.
+        feed: batches of a data set, None for synthetic input.
+        user_module: a module that runs in place of the graph.
+    """
     device = find(options.device)
-    types = precision(workload.dtype)
-    _check(workload, options, types, device)
+    _check(workload, options, precision(workload.dtype), device)
     _settings(options)
-    group = torch_parallel.join(ranks.here(), device) if workload.plan.data > 1 else None
+    group = torch_parallel.join(ranks.find_rank(), device) if workload.plan.data > 1 else None
     sync = _sync(device)
-    watch, trains = Stopwatch(sync), workload.phase == "train"
-    values = torch_module.values_of(
-        graph, device, options.seed, group.rank if group else 0, own is None
-    )
+    watch = Stopwatch(sync)
+    network = _make_network(graph, workload, options, group, watch, user_module)
+    values, types, spread = network.values, network.types, network.spread
     take, waited = None, None
     if options.input != "device":
-        copy = torch_module.copying(graph, values, device, feed)
+        copy = torch_module.input_copier(graph, values, device, feed)
         take, waited = _clocked_input(copy, device)
-    module: Any = own or torch_module.module_of(graph, values, types, options.compile)
-    spread = Spread(module, list(module.parameters()))
-    if group and trains:
-        spread = STRATEGIES[options.strategy](module, group, watch, options.overlap)
-    network: torch_module.Network = spread.network
-    if options.compile:
-        network = torch.compile(network, dynamic=False)
-    network = torch_module.under_autocast(network, types, device)
     inputs = [values[name] for name in graph.inputs]
-    parts, loss = torch_module.parts_of(network, inputs, workload, types, device, spread)
+    parts, loss = torch_module.parts_of(network.run, inputs, workload, types, device, spread)
     run = in_turn(take, *parts.values())
 
     def trace(steps: int) -> str:
-        if not (options.compile or own):  # compiled ops do not say their names
-            torch_module.annotate(module)
+        if not (options.compile or user_module):  # compiled ops do not say their names
+            torch_module.annotate(network.module)
         run()
         return _trace_of(run, sync, steps)
 
-    def alone() -> Callable[[], None]:
+    def step_without_exchange() -> Callable[[], None]:
         if spread.quiet:
             return spread.quiet(run)
-        # what is sharded cannot leave it out: a copy that is not
+        # a sharded network cannot leave it out: a copy that is not sharded
         return prepare(graph, workload, replace(options, strategy="independent"), feed).step
 
     memory, reset_memory = _memory_meter(device)
     if group and spread.timed:
         group = replace(group, comm_meter=BY_THE_HOST, communication_s=watch.read)
     elif group:
-        meter = WITHOUT_SYNC if spread.quiet else BESIDE_A_COPY
-        group = replace(group, comm_meter=meter, alone=alone)
-    facts = _facts(options, device)
-    if trains:
-        scaling = "torch.amp.GradScaler" if workload.dtype == "float16-mixed" else None
-        facts |= {"learning_rate": synthetic.LEARNING_RATE, "loss_scaling": scaling}
+        meter = WITHOUT_SYNC if spread.quiet else AGAINST_COPY
+        group = replace(group, comm_meter=meter, alone=step_without_exchange)
     return contract.Prepared(
         step=run,
         sync=sync,
@@ -152,16 +166,42 @@ def prepare(
         waited=waited,
         input_clock=EVENTS if device.type == "cuda" else contract.HOST_CLOCK,
         loss=loss,
-        inference=None if own else lambda one: torch_module.outputs_of(one, values, types, device),
-        facts=facts,
-        afterwards=_compiled if options.compile else dict,
+        inference=None
+        if user_module
+        else lambda inference: torch_module.outputs_of(inference, values, types, device),
+        facts=_facts(workload, options, device),
+        afterwards=_compiler_facts if options.compile else dict,
         group=group,
         trace=trace,
     )
 
 
+def _make_network(
+    graph: Graph,
+    workload: Workload,
+    options: contract.Options,
+    group: contract.ProcessGroup | None,
+    watch: Stopwatch,
+    user_module: nn.Module | None,
+) -> _Network:
+    """Return the network of a graph, or the user's module, with its values on the device."""
+    device = find(options.device)
+    types = precision(workload.dtype)
+    rank = group.rank if group else 0
+    values = torch_module.values_of(graph, device, options.seed, rank, user_module is None)
+    module: Any = user_module or torch_module.module_of(graph, values, types, options.compile)
+    spread = Spread(module, list(module.parameters()))
+    if group and workload.phase == "train":
+        spread = STRATEGIES[options.strategy](module, group, watch, options.overlap)
+    run: torch_module.Network = spread.network
+    if options.compile:
+        run = torch.compile(run, dynamic=False)
+    run = torch_module.under_autocast(run, types, device)
+    return _Network(module, run, spread, values, types)
+
+
 def _sync(device: torch.device) -> Callable[[], None]:
-    """Return what returns when the device has finished its work."""
+    """Return a function that waits until the device has finished its work."""
     if device.type == "cuda":
         return partial(torch.cuda.synchronize, device)
     if device.type == "mps":
@@ -191,7 +231,7 @@ def _timer(device: torch.device) -> Callable[[Callable[[], None], int], float] |
 def _clocked_input(
     take: torch_module.Part, device: torch.device
 ) -> tuple[torch_module.Part, Callable[[], float]]:
-    """Return `take` on a clock, and what gives the seconds spent in it since last asked.
+    """Return `take` on a clock, and a reader of the seconds spent in it since the last reading.
 
     A CUDA device has an event before and one after: the first comes when the work before is done,
     so time in which the host reads while the device still computes is not waited for.
@@ -218,7 +258,7 @@ def _clocked_input(
 
 
 def _memory_meter(device: torch.device) -> tuple[contract.Peak, Callable[[], None]]:
-    """Return what reads the peak bytes and names the meter, and what sets the peak back."""
+    """Return a reader of the peak bytes with the meter's name, and a function that resets them."""
     if device.type == "cuda":
         return (
             lambda: (torch.cuda.max_memory_allocated(device), "torch.cuda.max_memory_allocated"),
@@ -233,7 +273,7 @@ def _memory_meter(device: torch.device) -> tuple[contract.Peak, Callable[[], Non
 def _check(
     workload: Workload, options: contract.Options, types: Precision, device: torch.device
 ) -> None:
-    replicas, size = workload.plan.data, ranks.here().size
+    replicas, size = workload.plan.data, ranks.find_rank().size
     on_mps, several = device.type == "mps", replicas > 1
     scaled = workload.dtype == "float16-mixed" and workload.phase == "train"
     sharded = several and options.strategy == "sharded"
@@ -255,14 +295,14 @@ def _trace_of(step: Callable[[], None], sync: Callable[[], None], steps: int) ->
     activities = [ProfilerActivity.CPU]
     if torch.cuda.is_available():
         activities.append(ProfilerActivity.CUDA)
-    with profile(activities=activities) as made:
+    with profile(activities=activities) as profiler:
         for number in range(steps):
             with record_function(f"{STEP}{number}"):
                 step()
                 sync()
     with tempfile.TemporaryDirectory(prefix="steptime-") as folder:
         path = Path(folder) / "trace.json"
-        made.export_chrome_trace(str(path))
+        profiler.export_chrome_trace(str(path))
         return path.read_text(encoding="utf-8", errors="replace")
 
 
@@ -285,8 +325,8 @@ def _settings(options: contract.Options) -> None:
         counters.clear()
 
 
-def meant(error: Exception) -> Exception | None:
-    """Return what an error of PyTorch or of its compiler means; None is unknown."""
+def translate_error(error: Exception) -> Exception | None:
+    """Return the error of `contract` for one of PyTorch or its compiler; None if unknown."""
     if not isinstance(error, MemoryError | RuntimeError):
         return None
     text = str(error).strip().partition("\n")[0]
@@ -295,15 +335,15 @@ def meant(error: Exception) -> Exception | None:
     if isinstance(error, MemoryError) or any(sign in text for sign in _NO_MEMORY):
         return contract.OutOfMemoryError(text or "no memory left")
     if any(sign in text for sign in _NO_KERNEL):
-        said = text.partition(". ")[0]
-        return contract.UnsupportedError(f"torch has no kernel for it here: {said}")
+        sentence = text.partition(". ")[0]
+        return contract.UnsupportedError(f"torch has no kernel for it here: {sentence}")
     if type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
         return RuntimeError(f"torch.compile: {text}")
     return None
 
 
-def _compiled() -> dict[str, object]:
-    """Return what the compiler did: seconds, graphs, breaks by reason, what its cache had."""
+def _compiler_facts() -> dict[str, object]:
+    """Return the compiler's seconds, graphs, graph breaks by reason, and hits of its cache."""
     from torch._dynamo.utils import calculate_time_spent, counters
 
     inductor = counters["inductor"]
@@ -311,15 +351,18 @@ def _compiled() -> dict[str, object]:
         "compile_s": calculate_time_spent()["total_wall_time"],
         "graphs": counters["stats"]["unique_graphs"],
         "graph_breaks": {
-            re.sub(r" at 0x[0-9a-f]+", "", why): count
-            for why, count in counters["graph_break"].items()
+            re.sub(r" at 0x[0-9a-f]+", "", reason): count
+            for reason, count in counters["graph_break"].items()
         },
         "cache_hits": inductor["fxgraph_cache_hit"],
         "cache_misses": inductor["fxgraph_cache_miss"],
     }
 
 
-def _facts(options: contract.Options, device: torch.device) -> dict[str, object]:
+def _facts(
+    workload: Workload, options: contract.Options, device: torch.device
+) -> dict[str, object]:
+    """Return the versions and settings of PyTorch that change numbers."""
     facts: dict[str, object] = {
         "torch": torch.__version__,
         "compile": "inductor, default mode" if options.compile else None,
@@ -338,4 +381,7 @@ def _facts(options: contract.Options, device: torch.device) -> dict[str, object]
             "cudnn": torch.backends.cudnn.version(),
             "cudnn_benchmark": torch.backends.cudnn.benchmark,
         }
+    if workload.phase == "train":
+        scaling = "torch.amp.GradScaler" if workload.dtype == "float16-mixed" else None
+        facts |= {"learning_rate": synthetic.LEARNING_RATE, "loss_scaling": scaling}
     return facts

@@ -25,7 +25,7 @@ Pool = Callable[..., Tensor]
 
 
 def _extreme(of_two: Callable[[Tensor, Tensor], Tensor], bound: str) -> Callable[..., Tensor]:
-    """Return what takes the larger or smaller of two, one of which may be a number."""
+    """Return a function for the larger or smaller of two, one of which may be a number."""
 
     def extreme(a: Any, b: Any) -> Tensor:
         if isinstance(a, Tensor) and isinstance(b, Tensor):
@@ -54,7 +54,7 @@ def _prod(x: Tensor, axes: tuple[int, ...], keep: bool) -> Tensor:
 
 
 def _last_first(sides: Sides) -> list[int]:
-    """Return what is before and after each axis with the last axis first, as torch names them."""
+    """Return the padding before and after each axis with the last axis first, as torch has it."""
     return [n for i in reversed(range(0, len(sides), 2)) for n in sides[i : i + 2]]
 
 
@@ -69,10 +69,10 @@ def convolution(
 ) -> Tensor:
     """Return the convolution; unequal padding is made by an op of its own."""
     run = functional.conv2d if x.dim() == 4 else functional.conv3d
-    how = stride or 1, padding[::2] or 0, dilation or 1, groups
     if padding[::2] == padding[1::2]:
-        return run(x, w, b, *how)
-    return run(functional.pad(x, _last_first(padding)), w, b, how[0], 0, *how[2:])
+        return run(x, w, b, stride or 1, padding[::2] or 0, dilation or 1, groups)
+    padded = functional.pad(x, _last_first(padding))
+    return run(padded, w, b, stride or 1, 0, dilation or 1, groups)
 
 
 def transposed(
@@ -92,10 +92,10 @@ def transposed(
     stride, dilation = (sizes or (1,) * len(axes) for sizes in (stride, dilation))
     padding = padding or (0, 0) * len(axes)
     inner = [reach(x.shape[2 + i], w.shape[2 + i], stride[i], dilation[i]) for i in axes]
-    beyond = [output_size[i] + sum(padding[2 * i : 2 * i + 2]) - inner[i] for i in axes]
+    output_padding = [output_size[i] + sum(padding[2 * i : 2 * i + 2]) - inner[i] for i in axes]
     if padding[::2] == padding[1::2]:
-        return run(x, w, b, stride, padding[::2], beyond, groups, dilation)
-    y = run(x, w, b, stride, 0, beyond, groups, dilation)
+        return run(x, w, b, stride, padding[::2], output_padding, groups, dilation)
+    y = run(x, w, b, stride, 0, output_padding, groups, dilation)
     for i in axes:
         y = y.narrow(2 + i, padding[2 * i], output_size[i])
     return y
@@ -114,8 +114,8 @@ def _pooled(image: Pool, volume: Pool, padding_is: float) -> Pool:
         x: Tensor, kernel: Sizes, stride: Sizes, padding: Sides = (), ceil: bool = False
     ) -> Tensor:
         run, before = image if x.dim() == 4 else volume, padding[::2]
-        alike = before == padding[1::2]
-        if alike and all(2 * side <= n for side, n in zip(before, kernel, strict=False)):
+        is_symmetric = before == padding[1::2]
+        if is_symmetric and all(2 * side <= n for side, n in zip(before, kernel, strict=False)):
             return run(x, kernel, stride, before or 0, ceil_mode=ceil)
         wide = functional.pad(x, _last_first(padding), value=padding_is)
         y = run(wide, kernel, stride, 0, ceil_mode=ceil)
@@ -123,9 +123,9 @@ def _pooled(image: Pool, volume: Pool, padding_is: float) -> Pool:
             return y
         # without the windows that would start in the padding after `x`
         spec = TensorSpec(tuple(x.shape))
-        (made,) = pool_outputs(spec, kernel, stride, padding, ceil)
-        kept: Any = (..., *map(slice, made.shape[2:]))
-        return y[kept]
+        (output_spec,) = pool_outputs(spec, kernel, stride, padding, ceil)
+        valid: Any = (..., *map(slice, output_spec.shape[2:]))
+        return y[valid]
 
     return pool
 
@@ -134,7 +134,7 @@ def attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    *more: Tensor,
+    *extra_scores: Tensor,
     heads: int,
     kv_heads: int,
     causal: bool,
@@ -146,19 +146,19 @@ def attention(
         for x, count in ((q, heads), (k, kv_heads), (v, kv_heads))
     )
     mask: Any = None
-    if more or window:
+    if extra_scores or window:
         away = torch.arange(q.shape[2], device=q.device)[:, None]
         away = away - torch.arange(k.shape[2], device=q.device)
         unseen = away < (0 if causal else -inf)
         unseen = unseen | (away.abs() >= window) if window else unseen
         mask = torch.zeros(unseen.shape, dtype=q.dtype, device=q.device)
         mask = mask.masked_fill(unseen, -inf)
-    for one in sorted(more, key=Tensor.dim, reverse=True):
-        if one.dim() == 3:
-            mask = mask + one
+    for score in sorted(extra_scores, key=Tensor.dim, reverse=True):
+        if score.dim() == 3:
+            mask = mask + score
             continue
         k, v = (functional.pad(x, (0, 0, 0, 1)) for x in (k, v))  # a key whose score is the sink
-        sink = one.to(q.dtype)[:, None, None].expand(heads, q.shape[2], 1)
+        sink = score.to(q.dtype)[:, None, None].expand(heads, q.shape[2], 1)
         mask = torch.cat((mask.expand(heads, *mask.shape[-2:]), sink), -1)
     y = functional.scaled_dot_product_attention(
         q, k, v, mask, is_causal=causal and mask is None, enable_gqa=heads != kv_heads
@@ -174,8 +174,8 @@ def rotary(x: Tensor, table: Tensor, head_width: int, inverse: bool = False) -> 
     wide, width = x.reshape(*x.shape[:2], -1, head_width), table.shape[1]
     parts = wide.split((width, head_width - width), -1) if width < head_width else (wide,)
     first, second = parts[0].chunk(2, -1)
-    turned = (first * cos - second * sin, first * sin + second * cos)
-    return torch.cat((*turned, *parts[1:]), -1).flatten(2)
+    rotated = (first * cos - second * sin, first * sin + second * cos)
+    return torch.cat((*rotated, *parts[1:]), -1).flatten(2)
 
 
 def delta_rule(
@@ -188,17 +188,20 @@ def delta_rule(
     key_heads: int,
     rule: str = "delta",
 ) -> Tensor:
-    """Return what a state makes of each token in turn; by the rule `delta` keys have length 1."""
+    """Return the outputs of a linear-attention state, updated by each token in turn.
+
+    By the rule `delta` queries and keys have length 1.
+    """
     dtype, wide = v.dtype, torch.promote_types(v.dtype, torch.float32)
     q, k, v, decay, share = (x.to(wide) for x in (q, k, v, decay, share))
     q, k = (x.unflatten(2, (key_heads, -1)) for x in (q, k))
     if rule == "delta":
         q, k = (functional.normalize(x, dim=-1, eps=0.0) for x in (q, k))
     q, k = (x.repeat_interleave(heads // key_heads, 2) for x in (q, k))
-    values, kept = v.unflatten(2, (heads, -1)), (-decay).exp().unflatten(2, (heads, -1))
+    values, retained = v.unflatten(2, (heads, -1)), (-decay).exp().unflatten(2, (heads, -1))
     state, outputs = q.new_zeros(len(q), heads, q.shape[-1], values.shape[-1]), []
     for t in range(q.shape[1]):
-        state, change = state * kept[:, t, :, :, None], values[:, t]
+        state, change = state * retained[:, t, :, :, None], values[:, t]
         if rule == "delta":
             change = change - torch.einsum("nhde,nhd->nhe", state, k[:, t])
         state = state + torch.einsum("nhd,nhe,nh->nhde", k[:, t], change, share[:, t])
@@ -215,13 +218,13 @@ def experts(
     per_token: int,
     activation: str,
 ) -> Tensor:
-    """Return what the experts of each token make of it, one expert after the other."""
+    """Return the weighted outputs of the experts of each token, one expert after the other."""
     rows = x.flatten(0, -2)
-    weights, chosen = logits.flatten(0, -2).topk(per_token, -1)
+    weights, expert_ids = logits.flatten(0, -2).topk(per_token, -1)
     weights, y = weights.softmax(-1), torch.zeros_like(rows)
     b_up, b_down = bias or ((None,) * len(up),) * 2
     for i in range(len(up)):
-        token, place = torch.where(chosen == i)
+        token, place = torch.where(expert_ids == i)
         h = functional.linear(rows[token], up[i], b_up[i])
         gate = GATED.get(activation)
         parts = h.chunk(2, -1) if gate else (h,)
@@ -238,8 +241,8 @@ def _recurrent(run: Callable[..., Any]) -> Callable[..., Tensor]:
         zeros = x.new_zeros(1, x.shape[0], w[1].shape[1])
         cells = x.new_zeros(1, x.shape[0], w[-1].shape[1]) if len(w) > 4 else zeros
         state = (zeros, cells) if run is torch.lstm else zeros
-        made: Tensor = run(x, state, w, True, 1, 0.0, torch.is_grad_enabled(), False, True)[0]
-        return made
+        outputs: Tensor = run(x, state, w, True, 1, 0.0, torch.is_grad_enabled(), False, True)[0]
+        return outputs
 
     return layer
 
@@ -262,8 +265,8 @@ def pad(x: Tensor, pads: tuple[int, ...], mode: str = "constant", value: float =
 
 def gather(x: Tensor, indices: Tensor, axis: int) -> Tensor:
     """Return the parts of `x` at `indices` along `axis`."""
-    picked = x.index_select(axis, indices.flatten())
-    return picked.reshape(*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
+    parts = x.index_select(axis, indices.flatten())
+    return parts.reshape(*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
 
 
 RUNS: dict[str, Callable[..., Any]] = {

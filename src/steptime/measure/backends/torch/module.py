@@ -60,14 +60,14 @@ def module_of(
         run = call.function
         if compiled and call.kind in RECURRENT:  # the compiler would unroll every time step
             run = torch.compiler.disable(run)
-        made = lines.create_node(
+        result = lines.create_node(
             "call_function", run, tuple(inputs), dict(call.attrs), _identifier(call.name)
         )
-        made.meta[OP] = call.of
+        result.meta[OP] = call.of
         if len(call.outputs) == 1:
-            return made
-        each = range(len(call.outputs))
-        return tuple([lines.call_function(operator.getitem, (made, i)) for i in each])
+            return result
+        indices = range(len(call.outputs))
+        return tuple([lines.call_function(operator.getitem, (result, i)) for i in indices])
 
     interpret(calls, nodes, node)
     lines.output(nodes[graph.outputs[0]])
@@ -109,7 +109,7 @@ def initial_values(graph: Graph, device: torch.device, seed: int) -> dict[str, T
         spec = graph.tensors[name]
         dtype: torch.dtype = getattr(torch, spec.dtype)
         tensor = torch.empty(spec.shape, dtype=dtype, device=device)
-        _DRAWS[fill.how](tensor, fill, generator)
+        _DRAWS[fill.kind](tensor, fill, generator)
         values[name] = nn.Parameter(tensor) if name in weights else tensor
     return values
 
@@ -129,17 +129,25 @@ def join_recurrent_weights(graph: Graph, values: Mapping[str, Tensor]) -> None:
             continue
         weights = [values[name] for name in op.inputs[1:]]
         w_ih, w_hh, _, _, *projection = weights
-        how: dict[str, Any] = {"proj_size": w_hh.shape[1]} if projection else {}
+        projection_size = {"proj_size": w_hh.shape[1]} if projection else {}
         hidden = (*projection, w_hh)[0].shape[1]
         layer = RECURRENT[op.kind](
-            w_ih.shape[1], hidden, batch_first=True, device="meta", dtype=w_ih.dtype, **how
+            w_ih.shape[1],
+            hidden,
+            batch_first=True,
+            device="meta",
+            dtype=w_ih.dtype,
+            **projection_size,
         )
-        # a bias that a file has not is no parameter
-        kept = [w if isinstance(w, nn.Parameter) else nn.Parameter(w, False) for w in weights]
-        for name, parameter in zip(RECURRENT_WEIGHTS, kept, strict=False):
+        # a bias that a file does not have is no parameter
+        parameters = [
+            weight if isinstance(weight, nn.Parameter) else nn.Parameter(weight, False)
+            for weight in weights
+        ]
+        for name, parameter in zip(RECURRENT_WEIGHTS, parameters, strict=False):
             setattr(layer, name, parameter)
         layer.flatten_parameters()
-        for weight, parameter in zip(weights, kept, strict=True):
+        for weight, parameter in zip(weights, parameters, strict=True):
             weight.data = parameter.data
 
 
@@ -157,10 +165,10 @@ def values_of(
     return values
 
 
-def copying(
+def input_copier(
     graph: Graph, values: Mapping[str, Tensor], device: torch.device, feed: Feed | None
 ) -> Part:
-    """Return what copies a step's input to where the step reads it.
+    """Return a function that copies a step's input to the tensors that the step reads.
 
     Synthetic input lies on the host, in pages that a CUDA device can read by itself; batches of a
     data set are put into such pages first.
@@ -170,12 +178,17 @@ def copying(
     def placed(tensor: Tensor) -> Tensor:
         return tensor.pin_memory() if on_gpu else tensor
 
-    made = {n: placed(values[n].to("cpu", copy=True)) for n in graph.inputs if not feed}
+    synthetic_inputs = {
+        name: placed(values[name].to("cpu", copy=True)) for name in graph.inputs if not feed
+    }
+
+    def next_inputs() -> dict[str, Tensor]:
+        if feed is None:
+            return synthetic_inputs
+        return {name: placed(torch.from_numpy(array)) for name, array in feed.next().items()}
 
     def take() -> None:
-        arrays = feed.next() if feed else {}
-        given = {name: placed(torch.from_numpy(array)) for name, array in arrays.items()}
-        for name, tensor in (made or given).items():
+        for name, tensor in next_inputs().items():
             values[name].copy_(tensor, non_blocking=on_gpu)
 
     return take
@@ -267,7 +280,7 @@ def optimizer_of(name: str, weights: Iterable[Tensor], dtype: str) -> torch.opti
     return kind(weights, lr=synthetic.LEARNING_RATE, **settings)
 
 
-_OPTIMIZERS: dict[str, tuple[Callable[..., torch.optim.Optimizer], dict[str, Any]]] = {
+_OPTIMIZERS: dict[str, tuple[Callable[..., torch.optim.Optimizer], Mapping[str, Any]]] = {
     "sgd": (torch.optim.SGD, {}),
     "momentum": (torch.optim.SGD, {"momentum": synthetic.MOMENTUM}),
     "rmsprop": (torch.optim.RMSprop, {"alpha": synthetic.RMSPROP_DECAY}),

@@ -28,17 +28,17 @@ from steptime.measure.process_group import Pace
 from steptime.measure.ranks import Rank
 
 SAMPLE_S = 1e-3  # of all-reduces in a row
-LEAST_ROUNDS = 3
+MIN_ROUNDS = 3
 
 Call = Callable[[], None]
 
 
-_JOINED: dict[Rank, ProcessGroup] = {}  # joining is for the life of a process
+_GROUPS: dict[Rank, ProcessGroup] = {}  # joining is for the life of a process
 
 
 def join(rank: Rank, device: torch.device) -> ProcessGroup:
-    """Return what joins the processes; the first call waits until all are there."""
-    if rank not in _JOINED:
+    """Return the process group of all ranks; the first call waits until all are there."""
+    if rank not in _GROUPS:
         backend = "nccl" if device.type == "cuda" else "gloo"
         store = _store(rank)
         if device.type == "cuda":
@@ -55,28 +55,31 @@ def join(rank: Rank, device: torch.device) -> ProcessGroup:
         control = dist.new_group(backend="gloo")  # of the numbers that are no part of a step
 
         def agree(number: int) -> int:
-            found = torch.tensor([number], dtype=torch.int64)
-            dist.broadcast(found, 0, group=control)
-            return int(found.item())
+            shared = torch.tensor([number], dtype=torch.int64)
+            dist.broadcast(shared, 0, group=control)
+            return int(shared.item())
 
         def gather(value: object) -> list[Any]:
-            own = torch.tensor([*json.dumps(value).encode()], dtype=torch.uint8)
+            text = torch.tensor([*json.dumps(value).encode()], dtype=torch.uint8)
             lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(rank.size)]
-            dist.all_gather(lengths, torch.tensor([len(own)]), group=control)
-            longest = max(int(one) for one in lengths)
-            texts = [torch.zeros(longest, dtype=torch.uint8) for _ in lengths]
-            dist.all_gather(texts, nn.functional.pad(own, (0, longest - len(own))), group=control)
-            pairs = zip(texts, lengths, strict=True)
-            return [json.loads(bytes(text[: int(many)].tolist())) for text, many in pairs]
+            dist.all_gather(lengths, torch.tensor([len(text)]), group=control)
+            max_length = max(int(length) for length in lengths)
+            texts = [torch.zeros(max_length, dtype=torch.uint8) for _ in lengths]
+            padded = nn.functional.pad(text, (0, max_length - len(text)))
+            dist.all_gather(texts, padded, group=control)
+            return [
+                json.loads(bytes(padded_text[: int(length)].tolist()))
+                for padded_text, length in zip(texts, lengths, strict=True)
+            ]
 
-        _JOINED[rank] = ProcessGroup(rank.rank, rank.size, backend, agree, gather)
-    return _JOINED[rank]
+        _GROUPS[rank] = ProcessGroup(rank.rank, rank.size, backend, agree, gather)
+    return _GROUPS[rank]
 
 
 def _store(rank: Rank) -> Any:
     """Return the store at which the processes meet; on one node nobody else can reach it."""
-    theirs = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # torchrun serves it
-    serves, listens = rank.is_zero and not theirs, None
+    is_served_by_torchrun = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    serves, listens = rank.is_zero and not is_served_by_torchrun, None
     if rank.address == ranks.LOOPBACK:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")
         if serves:
@@ -132,7 +135,7 @@ def _parameter_server(
     """Rank 0 holds the weights and computes, too: it takes gradients, updates, sends weights."""
     weights = list(module.parameters())
     buckets = _buckets(weights)
-    others = range(1, group.size)
+    worker_ranks = range(1, group.size)
     is_zero = group.is_zero
 
     def exchange() -> None:
@@ -141,10 +144,10 @@ def _parameter_server(
             if not is_zero:
                 dist.send(flat, 0)
                 continue
-            theirs = torch.empty_like(flat)
-            for other in others:
-                dist.recv(theirs, other)
-                flat += theirs
+            received = torch.empty_like(flat)
+            for rank in worker_ranks:
+                dist.recv(received, rank)
+                flat += received
             _hand_out(flat.div_(group.size), bucket)
 
     @torch.no_grad()
@@ -152,8 +155,8 @@ def _parameter_server(
         for bucket in buckets:
             flat = torch.cat([weight.reshape(-1) for weight in bucket])
             if is_zero:
-                for other in others:
-                    dist.send(flat, other)
+                for rank in worker_ranks:
+                    dist.send(flat, rank)
                 continue
             dist.recv(flat, 0)
             for weight, part in zip(bucket, _parts_of(flat, bucket), strict=True):
@@ -187,7 +190,7 @@ def _in_units(module: fx.GraphModule) -> tuple[fx.GraphModule, list[fx.GraphModu
     """
     from torch.fx.passes.split_module import split_module
 
-    seen: set[str] = set()
+    assigned: set[str] = set()
     unit_of: dict[fx.Node, int] = {}
     number, filled = 0, 0
     for op in module.graph.nodes:
@@ -196,41 +199,44 @@ def _in_units(module: fx.GraphModule) -> tuple[fx.GraphModule, list[fx.GraphModu
         if filled >= BUCKET_BYTES:
             number, filled = number + 1, 0
         unit_of[op] = number
-        own = {str(node.target) for node in op.all_input_nodes if node.op == "get_attr"} - seen
-        seen |= own
-        filled += sum(module.get_parameter(name).nbytes for name in own & _weights(module))
-    found = split_module(module, module, lambda node: unit_of[node])
+        attributes = {str(node.target) for node in op.all_input_nodes if node.op == "get_attr"}
+        new_names = attributes - assigned
+        assigned |= new_names
+        new_weights = new_names & _weights(module)
+        filled += sum(module.get_parameter(name).nbytes for name in new_weights)
+    chain = split_module(module, module, lambda node: unit_of[node])
     units = []
-    for call in [node for node in found.graph.nodes if node.op == "call_module"]:
-        unit = cast("fx.GraphModule", found.get_submodule(str(call.target)))
-        _own_weights(found, call, unit)
+    for call in [node for node in chain.graph.nodes if node.op == "call_module"]:
+        unit = cast("fx.GraphModule", chain.get_submodule(str(call.target)))
+        _move_weights(chain, call, unit)
         units.append(unit)
-    found.recompile()
-    return found, units
+    chain.recompile()
+    return chain, units
 
 
 def _weights(module: nn.Module) -> set[str]:
     return {name for name, _ in module.named_parameters(recurse=False)}
 
 
-def _own_weights(whole: fx.GraphModule, call: fx.Node, unit: fx.GraphModule) -> None:
-    """Move the weights that only `call` of `unit` is given into the unit."""
-    starts = [node for node in unit.graph.nodes if node.op == "placeholder"]
-    given_nodes = [node for node in call.args if isinstance(node, fx.Node)]
-    kept = []
-    for start, given in zip(starts, given_nodes, strict=True):
-        name = str(given.target)
-        if given.op != "get_attr" or len(given.users) > 1 or name not in _weights(whole):
-            kept.append(given)
+def _move_weights(network: fx.GraphModule, call: fx.Node, unit: fx.GraphModule) -> None:
+    """Move the weights that only `call` of `unit` reads from the network into the unit."""
+    placeholders = [node for node in unit.graph.nodes if node.op == "placeholder"]
+    arguments = [node for node in call.args if isinstance(node, fx.Node)]
+    shared = []
+    for placeholder, argument in zip(placeholders, arguments, strict=True):
+        name = str(argument.target)
+        is_weight = argument.op == "get_attr" and name in _weights(network)
+        if not is_weight or len(argument.users) > 1:
+            shared.append(argument)
             continue
-        unit.register_parameter(name, whole.get_parameter(name))
-        with unit.graph.inserting_before(start):
-            start.replace_all_uses_with(unit.graph.get_attr(name))
-        unit.graph.erase_node(start)
-        call.args = tuple(one for one in call.args if one is not given)  # its only use
-        whole.graph.erase_node(given)
-        delattr(whole, name)
-    call.args = tuple(kept)
+        unit.register_parameter(name, network.get_parameter(name))
+        with unit.graph.inserting_before(placeholder):
+            placeholder.replace_all_uses_with(unit.graph.get_attr(name))
+        unit.graph.erase_node(placeholder)
+        call.args = tuple(node for node in call.args if node is not argument)  # its only use
+        network.graph.erase_node(argument)
+        delattr(network, name)
+    call.args = tuple(shared)
     unit.recompile()
 
 
@@ -244,32 +250,32 @@ STRATEGIES: dict[str, Callable[[fx.GraphModule, ProcessGroup, Stopwatch, bool], 
 
 def _buckets(weights: Sequence[Tensor]) -> list[list[Tensor]]:
     """Return weights of one type in buckets of 25 MiB, the last first, as gradients get ready."""
-    found: list[list[Tensor]] = []
+    buckets: list[list[Tensor]] = []
     filled = BUCKET_BYTES
     for weight in reversed(weights):
-        if filled >= BUCKET_BYTES or found[-1][0].dtype != weight.dtype:
-            found.append([])
+        if filled >= BUCKET_BYTES or buckets[-1][0].dtype != weight.dtype:
+            buckets.append([])
             filled = 0
-        found[-1].append(weight)
+        buckets[-1].append(weight)
         filled += weight.nbytes
-    return found
+    return buckets
 
 
 def _flat(bucket: list[Tensor]) -> Tensor:
     """Return the gradients of a bucket as one tensor; a weight that had no part in it has zeros."""
-    grads = [torch.zeros_like(one) if one.grad is None else one.grad for one in bucket]
+    grads = [torch.zeros_like(weight) if weight.grad is None else weight.grad for weight in bucket]
     return torch.cat([grad.reshape(-1) for grad in grads])
 
 
 def _parts_of(flat: Tensor, bucket: list[Tensor]) -> list[Tensor]:
-    parts = flat.split([one.numel() for one in bucket])
-    return [part.view_as(one) for part, one in zip(parts, bucket, strict=True)]
+    parts = flat.split([weight.numel() for weight in bucket])
+    return [part.view_as(weight) for part, weight in zip(parts, bucket, strict=True)]
 
 
 def _hand_out(flat: Tensor, bucket: list[Tensor]) -> None:
     """Make the parts of `flat` the gradients of a bucket."""
-    for one, part in zip(bucket, _parts_of(flat, bucket), strict=True):
-        one.grad = part
+    for weight, part in zip(bucket, _parts_of(flat, bucket), strict=True):
+        weight.grad = part
 
 
 def all_reduce_s(
@@ -280,17 +286,18 @@ def all_reduce_s(
     A time is the mean of as many in a row as take a millisecond, and that of the slowest rank. Rank
     0 ends when `budget_s` is spent, after three rounds at the least.
     """
-    group = join(ranks.here(), device)
+    group = join(ranks.find_rank(), device)
     pace = Pace(group, sync)
     tensors = {size: torch.zeros(size // 4, device=device) for size in sizes}
     times: dict[int, list[float]] = {size: [] for size in sizes}
     counts = dict.fromkeys(sizes, 1)
     began, rounds = perf_counter(), 0
-    while group.agree(rounds <= LEAST_ROUNDS or perf_counter() - began < budget_s):
+    while group.agree(rounds <= MIN_ROUNDS or perf_counter() - began < budget_s):
         for size, tensor in tensors.items():
-            taken = pace.take(partial(dist.all_reduce, tensor), counts[size]) / counts[size]
-            counts[size] = max(1, round(SAMPLE_S / taken))  # the same in all, as the times are
-            if rounds:  # the first one is warm-up, and says how many are a sample
-                times[size].append(taken)
+            total_s = pace.take(partial(dist.all_reduce, tensor), counts[size])
+            call_s = total_s / counts[size]
+            counts[size] = max(1, round(SAMPLE_S / call_s))  # equal on all ranks
+            if rounds:  # the first round warms up, and sets the number of calls in a sample
+                times[size].append(call_s)
         rounds += 1
     return times

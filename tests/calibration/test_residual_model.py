@@ -12,9 +12,15 @@ from steptime.build import make_workload, read_model
 from steptime.calibration.cases import Case, op_kernels, step_kernels
 from steptime.calibration.columns import Columns
 from steptime.calibration.device import calibrate
-from steptime.calibration.evaluate import score, scored_at
+from steptime.calibration.evaluate import score, score_with_constants
 from steptime.calibration.fit import constants_of
-from steptime.calibration.left_over import FEWEST, NOISE, OF_PRODUCT, SPREAD, learnt
+from steptime.calibration.residual_model import (
+    MIN_ROWS,
+    PRODUCT_NOISE,
+    SPREAD,
+    STEP_NOISE,
+    learn_residuals,
+)
 from steptime.core.errors import InputError
 from steptime.core.toml_files import toml_text
 from steptime.grids.batch_steps import BatchSteps
@@ -34,7 +40,7 @@ def steps(count, miss=0.0):
     for layers in range(1, count + 1):
         work = make_workload(read_model(f"fc:layers={layers},nodes=64"), 32, optimizer="adam")
         cases.append(Case(step_kernels(work), V100, 1.0, "fc", "step", workload=work))
-    seconds = Columns(cases).predicted(PRIORS) * math.exp(miss)
+    seconds = Columns(cases).predict_s(PRIORS) * math.exp(miss)
     return [replace(c, seconds=float(s)) for c, s in zip(cases, seconds, strict=True)]
 
 
@@ -69,8 +75,10 @@ def test_what_one_of_many_alike_misses_by_is_shrunk_to_what_all_of_them_do():
     # n rows of one kind that miss by y: each is told y (n - 1) s2 / ((n - 1) s2 + noise) by others
     one = steps(1, 0.05)[0]
     columns = Columns([replace(one, family=f"network {i}") for i in range(20)])
-    found, off = learnt(columns, PRIORS, np.full(20, 0.05))
-    ratio = SPREAD**2 / NOISE**2 * 5 / 4  # as noise of rows that miss by little is 4/5 as large
+    found, off = learn_residuals(columns, PRIORS, np.full(20, 0.05))
+    ratio = (
+        SPREAD**2 / STEP_NOISE**2 * 5 / 4
+    )  # as noise of rows that miss by little is 4/5 as large
     assert sum(weight for _, _, weight in found["steps"]) == pytest.approx(0.05, rel=0.02)
     assert off == pytest.approx(0.05 / (1 + 19 * ratio), rel=0.05)
 
@@ -79,15 +87,15 @@ def test_what_one_of_many_alike_misses_by_is_shrunk_to_what_all_of_them_do():
 def test_a_network_that_is_left_out_is_told_by_none_of_its_rows(family):
     """Twenty rows of one network, by its family or its text: another would miss as this does."""
     columns = Columns([replace(steps(1, 0.05)[0], family=family)] * 20)
-    _, off = learnt(columns, PRIORS, np.full(20, 0.05))
+    _, off = learn_residuals(columns, PRIORS, np.full(20, 0.05))
     assert off == pytest.approx(0.05)
 
 
 def test_few_steps_and_those_of_a_cpu_tell_nothing_of_others():
-    few = steps(FEWEST - 1, 0.2)
+    few = steps(MIN_ROWS - 1, 0.2)
     assert "steps" not in calibrate(V100, few, None)
     cpu = catalog.device("xeon-skylake-n1-standard-32")
-    own = [replace(case, device=cpu) for case in steps(FEWEST, 0.2)]
+    own = [replace(case, device=cpu) for case in steps(MIN_ROWS, 0.2)]
     assert "steps" not in calibrate(cpu, own, None)
 
 
@@ -116,11 +124,11 @@ def test_a_device_file_holds_the_steps_and_every_prediction_reads_them(tmp_path)
 
 
 def test_a_step_that_misses_by_nothing_is_not_far_off_where_it_is_left_out():
-    cases = steps(FEWEST + 2, 0.1)
+    cases = steps(MIN_ROWS + 2, 0.1)
     cases[3] = replace(cases[3], seconds=cases[3].seconds / math.exp(0.1) * (1 + 1e-9))
     columns = Columns(cases)
     off = np.full(len(cases), 0.05)  # left out with its family
-    _, alone = learnt(columns, PRIORS, off)
+    _, alone = learn_residuals(columns, PRIORS, off)
     assert np.abs(alone).max() < 2
 
 
@@ -142,7 +150,7 @@ def products(shapes, miss, dtype="float32", condition="repeated"):
         Case(op_kernels("linear", ((m, k), (n, k)), {}, dtype), V100, 1.0, "linear", condition)
         for m, n, k in shapes
     ]
-    seconds = Columns(cases).predicted(PRIORS) * np.exp(miss)
+    seconds = Columns(cases).predict_s(PRIORS) * np.exp(miss)
     return [replace(c, seconds=float(s)) for c, s in zip(cases, seconds, strict=True)]
 
 
@@ -167,30 +175,32 @@ def test_a_product_tells_of_those_of_like_sizes():
 def test_products_that_miss_alike_are_told_with_a_part_of_it():
     # n rows of one size that miss by y are told y n s2 / (n s2 + 4/5 noise), by others n - 1 of it
     columns = Columns(products([(2048, 2048, 2048)] * 20, 0.05))
-    found, off = learnt(columns, PRIORS, np.full(20, 0.05))
+    found, off = learn_residuals(columns, PRIORS, np.full(20, 0.05))
     assert found.keys() == {"products"}
-    ratio = SPREAD**2 / OF_PRODUCT**2 * 5 / 4
+    ratio = SPREAD**2 / PRODUCT_NOISE**2 * 5 / 4
     rows = found["products"]["linear float32"]
     assert {tuple(row[:4]) for row in rows} == {(1, 2048, 2048, 2048)}
     assert sum(row[4] for row in rows) == pytest.approx(0.05 * 20 / (20 + 1 / ratio), rel=0.02)
     assert off == pytest.approx(0.05 / (1 + 19 * ratio), rel=0.05)
-    assert learnt(Columns(products([(2048, 2048, 2048)] * 9, 0.05)), PRIORS, off[:9])[0] == {}
+    assert (
+        learn_residuals(Columns(products([(2048, 2048, 2048)] * 9, 0.05)), PRIORS, off[:9])[0] == {}
+    )
 
 
 def test_what_is_no_single_product_is_left_as_it_is():
     case = Case(op_kernels("relu", ((4, 4),), {}, "float32"), V100, 1.0, "relu", "repeated")
-    case = replace(case, seconds=float(Columns([case]).predicted(PRIORS)[0]))
+    case = replace(case, seconds=float(Columns([case]).predict_s(PRIORS)[0]))
     assert predicted([case], {"relu float32": [[1, 4, 4, 4, 0.1]]}) == [1.0]
 
 
 def test_what_the_host_hides_of_a_product_tells_little():
     # of rows that feel h of what their kernel takes, kernels are told y n h s2 / (n h2 s2 + noise)
     columns = Columns(products([(8, 8, 16)] * 20, 0.05, condition="isolated"))
-    _, felt = columns.products(PRIORS)
+    _, felt = columns.find_products(PRIORS)
     assert felt == pytest.approx([felt[0]] * 20)
     assert 0 < felt[0] < 0.5
-    found, _ = learnt(columns, PRIORS, np.full(20, 0.05))
-    noise = 0.8 * OF_PRODUCT**2 / SPREAD**2
+    found, _ = learn_residuals(columns, PRIORS, np.full(20, 0.05))
+    noise = 0.8 * PRODUCT_NOISE**2 / SPREAD**2
     expected = 0.05 * 20 * felt[0] / (20 * felt[0] ** 2 + noise)
     rows = found["products"]["linear float32"]
     assert sum(row[4] for row in rows) == pytest.approx(expected, rel=0.05)
@@ -222,7 +232,7 @@ def test_a_step_is_fitted_by_the_formula_that_predicts_it(condition, waits, batc
     work = make_workload(read_model("cnn:block=bottleneck,blocks=1,filters=16"), batch)
     model = StepModel(work, V100, options={"waits": waits})
     case = Case(model.lowered().kernels, V100, 1.0, "step", condition)
-    made = Columns([case]).predicted(model.seen.constants)
+    made = Columns([case]).predict_s(model.seen.constants)
     assert made == pytest.approx([model.timeline().step_s], rel=1e-9)
 
 
@@ -240,7 +250,7 @@ def test_a_step_that_is_evaluated_lies_where_predict_says(condition, waits, know
     model = StepModel("fc:layers=2,nodes=64", device, options={"waits": waits})
     times = model.timeline()
     case = Case(model.lowered().kernels, device, 1.0, "step", condition)
-    [scored] = scored_at([case], model.seen.constants)
+    [scored] = score_with_constants([case], model.seen.constants)
     assert [scored.value, scored.low, scored.high] == pytest.approx(
         [times.step_s, times.low_s, times.high_s], rel=1e-12
     )

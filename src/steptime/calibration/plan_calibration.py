@@ -1,0 +1,237 @@
+"""A calibration of devices with measured steps of trainings and servers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from math import hypot
+from statistics import NormalDist
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from steptime.calibration.device import draw_evenly, moved_constants, tabulate_errors
+from steptime.calibration.fit import fit_constants, leave_out_residuals
+from steptime.calibration.plan_rows import Question, Reply
+from steptime.core.errors import InputError
+from steptime.core.json_types import JsonObject
+from steptime.hardware import catalog
+from steptime.hardware.constants import Constant
+from steptime.prediction import cost_model
+from steptime.prediction.calibrated.interval import LEVEL
+from steptime.prediction.calibrated.method import calibrated_device
+from steptime.prediction.kernels import Floats
+from steptime.prediction.method import Method
+from steptime.records.record import current_time
+from steptime.records.row import grouped
+
+QUANTITIES = ("step_s", "tpot_s", "request_s", "tokens_per_s_per_device")  # the first measured
+CONSTANTS = (
+    "product.tensor_share", "attention.share", "attention.share_new", "stream.share_hbm",
+    "stream.share_gddr", "training.exchange_s", "training.layer_s", "serving.step_s",
+    "serving.sequence_s", "serving.exchange_s",
+)  # fmt: skip
+STEP = 0.1  # of the log of a constant: the finite difference of its slope
+NORMAL = NormalDist(sigma=-1 / NormalDist().inv_cdf((1 - LEVEL) / 2))  # LEVEL lies within 1
+PRIOR_ROWS = 10  # rows that the interval of other devices counts for beside those that were drawn
+
+
+PredictedStep = tuple[Question, Reply]
+PredictedSteps = Sequence[PredictedStep]
+
+
+class _LinearRows(NamedTuple):
+    """Rows whose log prediction is linear in the logs of constants.
+
+    Attributes:
+        seconds: the measured values.
+        base: the predictions at `start`.
+        slopes: derivatives of ln(predicted) by the logs of constants, as [rows, constants].
+        start: the values of the constants.
+    """
+
+    seconds: Floats
+    base: Floats
+    slopes: Floats
+    start: Floats
+
+    def predict_s(self, constants: Mapping[str, float], /) -> Floats:
+        """Return the prediction of each row under constants in the order of `start`."""
+        moves = np.log([*constants.values()] / self.start)
+        predicted: Floats = self.base * np.exp(self.slopes @ moves)
+        return predicted
+
+    def take(self, indices: Sequence[int]) -> _LinearRows:
+        """Return some of the rows."""
+        return _LinearRows(
+            self.seconds[indices], self.base[indices], self.slopes[indices], self.start
+        )
+
+
+class _GroupKey(NamedTuple):
+    """The device, the stack and the form of interval of some rows."""
+
+    device: str
+    stack: str
+    form: str
+
+
+class _DeviceFit(NamedTuple):
+    """A calibration with drawn rows, and their ln(measured / predicted) when they are left out."""
+
+    table: JsonObject
+    residuals: Floats
+
+
+class _DeviceRows:
+    """Rows of one device, stack and form, ready to be fitted again and again."""
+
+    def __init__(self, steps: PredictedSteps, key: _GroupKey) -> None:
+        self.form = key.form
+        self.priors, self.half_width = _priors_of(key)
+        base = _predict_quantities(steps, {})
+        moved = [
+            _predict_quantities(steps, {name: prior.value * np.exp(STEP)})
+            for name, prior in self.priors.items()
+        ]
+        self.rows = _LinearRows(
+            seconds=np.array(
+                [question.measured[_quantity_of(question, reply)] for question, reply in steps]
+            ),
+            base=base,
+            slopes=np.log(np.array(moved) / base).T / STEP,
+            start=np.array([prior.value for prior in self.priors.values()]),
+        )
+
+    def draw_indices(self, points: int, seed: int) -> list[int]:
+        """Draw indices of rows, spread evenly over their predicted times."""
+        draw = random.Random(seed)  # noqa: S311  # a draw of rows keeps no secret
+        return draw_evenly(list(np.log(self.rows.base)), points, draw)
+
+    def fit(self, indices: Sequence[int]) -> _DeviceFit:
+        """Fit constants and intervals to the rows of these indices."""
+        rows = self.rows.take(indices)
+        sigma = self.half_width * NORMAL.stdev
+        constants = fit_constants([rows], self.priors, sigma=sigma)
+        residuals = leave_out_residuals(rows, self.priors, constants, sigma)
+        quantiles = (np.arange(PRIOR_ROWS) + 0.5) / PRIOR_ROWS
+        prior_residuals = [self.half_width * NORMAL.inv_cdf(quantile) for quantile in quantiles]
+        level_ends = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
+        ends = np.quantile([*residuals, *prior_residuals], level_ends)
+        table = {
+            "constants": moved_constants(constants, self.priors),
+            "intervals": {self.form: [float(f"{end:.3g}") for end in ends]},
+        }
+        return _DeviceFit(table, residuals)
+
+
+def _group_by_device(steps: PredictedSteps) -> dict[_GroupKey, list[PredictedStep]]:
+    """Return the rows with a measured quantity, by device, stack and form."""
+    usable_steps = [step for step in steps if _quantity_of(*step)]
+    return grouped(
+        usable_steps,
+        lambda step: _GroupKey(step[0].texts["device"], step[1].stack, step[1].form),
+    )
+
+
+class CalibratedDraw(NamedTuple):
+    """A row that was not drawn, predicted before and after a calibration with the drawn rows."""
+
+    seed: int
+    question: Question
+    before: Reply
+    after: Reply
+
+
+def draw_calibrations(steps: PredictedSteps, points: int, draws: int) -> Iterator[CalibratedDraw]:
+    """Calibrate each device, stack and form with drawn rows; yield the other rows of each draw.
+
+    Raises:
+        InputError: if no group has more rows than are drawn.
+    """
+    groups = {key: group for key, group in _group_by_device(steps).items() if len(group) > points}
+    if not groups:
+        raise InputError(f"no row is left to check beside {points} of each device and stack")
+    for key, group in groups.items():
+        device_rows = _DeviceRows(group, key)
+        for seed in range(draws):
+            indices = device_rows.draw_indices(points, seed)
+            method = _calibrated_method(device_rows.fit(indices).table)
+            for index, (question, reply) in enumerate(group):
+                if index not in indices:
+                    yield CalibratedDraw(seed, question, reply, question.reply(method))
+
+
+def calibrate_with_steps(steps: PredictedSteps, points: int) -> JsonObject:
+    """Fit the device, stack and form with most rows; return the table `calibration`.
+
+    Args:
+        steps: the rows with their predictions.
+        points: the number of rows to fit.
+
+    Raises:
+        InputError: if no row has a measured quantity.
+    """
+    groups = _group_by_device(steps)
+    if not groups:
+        raise InputError("calibrate: no row has a measured time")
+    key, group = max(groups.items(), key=lambda item: len(item[1]))
+    device_rows = _DeviceRows(group, key)
+    indices = device_rows.draw_indices(min(points, len(group)), 0)
+    table, residuals = device_rows.fit(indices)
+    return {
+        "date": current_time(),
+        "stack": key.stack,
+        "points": len(indices),
+        **table,
+        "errors": tabulate_errors(["step"] * len(indices), residuals),
+    }
+
+
+def _quantity_of(question: Question, reply: Reply) -> str:
+    """Return the quantity of a row that is fitted, "" if none is both measured and predicted."""
+    for name in QUANTITIES:
+        if name in question.measured and name in reply.values:
+            return name
+    return ""
+
+
+def _priors_of(key: _GroupKey) -> tuple[dict[str, Constant], float]:
+    """Return the priors of the constants that rows can tell, and the half width of their interval.
+
+    The half width is that of a row's own part. A device that the stack was fitted on has smaller
+    spreads: the part that its plans share.
+    """
+    priors = catalog.priors(catalog.device(key.device).kind, key.stack)
+    fitted_devices = (catalog.stack(key.stack).seen or {}).get("devices", ())
+    free = {name: priors[name] for name in CONSTANTS if name in priors and priors[name].value}
+    tensor_share = free["product.tensor_share"]
+    products = priors.get("training.products", tensor_share._replace(value=1.0))
+    # Devices differ by more than the plans of a stack.
+    free["training.products"] = products._replace(spread=tensor_share.spread)
+    if key.device in fitted_devices:
+        device_width = hypot(priors["interval.product_shared"].value, priors["interval.step"].value)
+        factor = priors[f"interval.{key.form}_shared"].value / device_width
+        free = {name: prior._replace(spread=factor * prior.spread) for name, prior in free.items()}
+    return free, priors[f"interval.{key.form}_own"].value
+
+
+def _calibrated_method(calibration: Mapping[str, Any]) -> Method:
+    """Return the method `calibrated` for devices with this calibration."""
+    return replace(
+        cost_model("calibrated"),
+        sees=lambda device, dtype, settings: calibrated_device(
+            replace(device, calibration=calibration), dtype, settings
+        ),
+    )
+
+
+def _predict_quantities(steps: PredictedSteps, constants: Mapping[str, float]) -> Floats:
+    """Return the fitted quantity of each row under constants."""
+    method = _calibrated_method({"constants": constants})
+    values = []
+    for question, reply in steps:
+        prediction = question.reply(method)
+        values.append(prediction.values[_quantity_of(question, reply)].value)
+    return np.array(values)

@@ -1,0 +1,112 @@
+"""A Gaussian process of the residuals that a device's constants leave, learnt from measured cases.
+
+It models ln(measured / predicted) of matrix products by their sizes, and of steps behind a host by
+the seconds of host and device: similar cases have similar residuals. Far from all measured cases
+it is 0.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from steptime.calibration.columns import Columns, product_similarity
+from steptime.calibration.fit import indices_by_family, log_residuals
+from steptime.prediction.host import alike
+from steptime.prediction.kernels import Floats
+
+MIN_ROWS = 10  # products, or steps, below which nothing is learnt
+SPREAD = 0.2  # prior standard deviation of the residual that similar cases share
+STEP_NOISE = 0.1  # of the residual of one step alone; judged with SPREAD on three data sets
+PRODUCT_NOISE = 0.15  # of one product; judged on five devices, each by the others
+DEGREES_OF_FREEDOM = 4  # of Student's t noise: outliers count little
+ROUNDS = 3  # of reweighting for that noise
+MAX_RATIO = 10  # of a residual left out to one that is fitted
+
+WeightRows = list[list[float]]  # sizes of a measured case, and its weight
+
+
+class _Posterior(NamedTuple):
+    """The fitted process: the weight of each case, and its residual when it is left out."""
+
+    weights: Floats
+    left_out: Floats
+
+
+def learn_residuals(
+    columns: Columns, constants: Mapping[str, float], left_out: Floats
+) -> tuple[dict[str, dict[str, WeightRows] | WeightRows], Floats]:
+    """Fit the process, and return the tables of a calibration and the residuals left out.
+
+    The tables are `products` by kind and type, and `steps`; a table of too few rows is absent.
+
+    Args:
+        columns: the measured cases of one device.
+        constants: constants that were fitted to them.
+        left_out: ln(measured / predicted) of each case as if the constants had not been fitted to
+            its family. The residuals that are returned leave families out of the process, too.
+    """
+    residuals = log_residuals(columns, constants)
+    posterior_residuals = left_out.copy()
+    ratios = np.divide(left_out, residuals, out=np.ones(len(residuals)), where=residuals != 0)
+    ratios = ratios.clip(-MAX_RATIO, MAX_RATIO)  # a case may have hardly any residual by chance
+    tables: dict[str, dict[str, WeightRows] | WeightRows] = {}
+    indices, sensitivity = columns.find_products(constants)
+    if len(indices) >= MIN_ROWS:
+        tables["products"], product_residuals = _learn_products(
+            columns, indices, sensitivity, residuals
+        )
+        posterior_residuals[indices] = product_residuals * ratios[indices]
+    indices, host_s, device_s = columns.find_host_steps(constants)
+    if len(indices) >= MIN_ROWS:
+        covariance = SPREAD**2 * alike(host_s[:, None], device_s[:, None], host_s, device_s)
+        families = [columns.families[index] for index in indices]
+        posterior = _fit_process(covariance, residuals[indices], STEP_NOISE, families)
+        posterior_residuals[indices] = posterior.left_out * ratios[indices]
+        rows = np.column_stack([host_s, device_s, SPREAD**2 * posterior.weights])
+        tables["steps"] = _round_rows(rows)
+    return tables, posterior_residuals
+
+
+def _learn_products(
+    columns: Columns, indices: Sequence[int], sensitivity: Floats, residuals: Floats
+) -> tuple[dict[str, WeightRows], Floats]:
+    """Return the weights of products by kind and type, and their residuals left out."""
+    kernels = [columns.cases[index].kernels[0] for index in indices]
+    kinds = np.array([f"{kernel.kind} {kernel.dtype}" for kernel in kernels])
+    sizes = np.array([kernel.products[0] for kernel in kernels], dtype=float).T
+    similarity = product_similarity(*sizes[:, :, None], *sizes)
+    covariance = SPREAD**2 * similarity * np.outer(sensitivity, sensitivity)
+    has_equal_kinds = kinds[:, None] == kinds
+    families = [columns.families[index] for index in indices]
+    posterior = _fit_process(
+        covariance * has_equal_kinds, residuals[indices], PRODUCT_NOISE, families
+    )
+    rows = np.column_stack([sizes.T, SPREAD**2 * sensitivity * posterior.weights])
+    tables = {str(kind): _round_rows(rows[kinds == kind]) for kind in np.unique(kinds)}
+    return tables, posterior.left_out
+
+
+def _fit_process(
+    covariance: Floats, residuals: Floats, noise: float, families: Sequence[str]
+) -> _Posterior:
+    """Fit a Gaussian process with Student's t noise by reweighting.
+
+    Cases of one family are left out together, as in `fit.leave_out_residuals`.
+    """
+    variances = np.full(len(residuals), noise**2)
+    for _ in range(ROUNDS):
+        precision = np.linalg.inv(covariance + np.diag(variances))
+        weights = precision @ residuals
+        scaled = (residuals - covariance @ weights) / noise
+        variances = noise**2 * (DEGREES_OF_FREEDOM + scaled**2) / (DEGREES_OF_FREEDOM + 1)
+    left_out = np.empty(len(weights))
+    for indices in indices_by_family(families):
+        block = precision[np.ix_(indices, indices)]
+        left_out[indices] = np.linalg.solve(block, weights[indices])
+    return _Posterior(weights, left_out)
+
+
+def _round_rows(rows: Floats) -> WeightRows:
+    """Return rows with four significant digits."""
+    return [[float(f"{number:.4g}") for number in row] for row in rows]
