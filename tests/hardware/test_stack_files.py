@@ -229,8 +229,8 @@ def test_a_file_of_before_means_what_it_did(path):
         of: tuple(kind for kind in kinds if kind not in VOLUMES) for of, kinds in new.joins.items()
     }
     nothing: dict[str, list[str]] = {"models": [], "devices": []}  # what told it is told by another
-    more = all({*old.seen.get(key, [])} <= {*new.seen.get(key, [])} for key in nothing)
-    assert new.seen == nothing or more
+    more = all({*old.fitted_on.get(key, [])} <= {*new.fitted_on.get(key, [])} for key in nothing)
+    assert new.fitted_on == nothing or more
     anew = {"batch_norm", *RECURRENT}  # counts its batches by one more kernel; what cuDNN is asked
     assert {k: one[:-1] for k, one in old.kinds.items() if k not in anew} == {
         k: one[:-1] for k, one in new.kinds.items() if k not in {*anew, "adamw"}
@@ -247,7 +247,7 @@ def test_a_stack_for_inference_alone_needs_no_host_of_a_training():
 
 
 def test_no_constant_is_next_to_nothing():
-    for name in catalog.stack_names(own=False):
+    for name in catalog.stack_names(with_user_files=False):
         assert NONE not in values(catalog.stack(name)).values(), name
 
 

@@ -136,7 +136,7 @@ def test_a_measured_link_has_adding_up_in_its_rate():
 
 def test_every_link_of_a_fabric_runs_at_what_it_reaches():
     """The published rate has adding up; without one a link runs at its datasheet's."""
-    quick = replace(SLOW, reached_bytes_per_s=0.5)
+    quick = replace(SLOW, bus_bytes_per_s=0.5)
     inner = Fabric(quick, inside=QUICK, per_node=4)
     found = cost_model("analytic").joins(Fabric(quick, inside=inner, per_node=8), 8.0)
     assert isinstance(found.inside, Fabric)
@@ -554,7 +554,7 @@ def test_every_link_says_what_it_reaches_and_how_sure_that_is():
     for name in set(catalog.link_names()) - paleo:
         link = catalog.link(name)
         assert link.reached.bytes_per_s < link.bytes_per_s, name
-        assert link.reached_from, name
+        assert link.bus_source, name
         assert 0 < link.spread <= 0.5, name
         slow, quick = (Fabric(link).link_end(end).between.bytes_per_s for end in (-1, 1))
         assert slow * quick == pytest.approx(link.bytes_per_s**2)

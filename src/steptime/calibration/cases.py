@@ -16,7 +16,7 @@ from steptime.core.workload import Workload
 from steptime.hardware import catalog
 from steptime.hardware.constants import Constant, constants_from_table
 from steptime.hardware.device import Device
-from steptime.hardware.fresh import fresh
+from steptime.hardware.file_cache import read_cached
 from steptime.network.ops import kind_row, output_names, outputs_of, renamed
 from steptime.network.ops.table import ShapeError
 from steptime.network.ops.training import training_graph
@@ -121,12 +121,12 @@ def conditions() -> Mapping[str, Constant]:
     Of a call on the host the device sees the share `isolated.seen` before the first kernel; it
     rests `isolated.pause_s` before; the call of a kind takes `isolated.KIND` times as long.
     """
-    return fresh(DATA / "conditions.toml", constants_from_table)
+    return read_cached(DATA / "conditions.toml", constants_from_table)
 
 
 def priors_of(device: Device, stack: str = catalog.DEFAULT_STACK) -> Mapping[str, Constant]:
     """Return the constants of a kind of device, of a stack, and of how ops are timed by a host."""
-    of_timing = {} if device.is_own_host else conditions()
+    of_timing = {} if device.is_cpu else conditions()
     return {**on_usual_host(device, stack), **of_timing}
 
 

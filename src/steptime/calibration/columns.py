@@ -39,7 +39,7 @@ class Columns:
         first = first_dtype(cases[0].device)  # peaks of all types are filled in
         self.device: Device = reached(cases[0].device, first, Settings())
         self.seconds: Floats = np.array([case.seconds for case in cases])
-        by_events = not self.device.is_own_host
+        by_events = not self.device.is_cpu
         self._isolated = np.array([by_events and one.condition == "isolated" for one in cases])
         kinds = [case.kernels[0].kind for case in cases]
         self._kinds, self._kind = np.unique(kinds, return_inverse=True)

@@ -14,8 +14,8 @@ from steptime.core.errors import InputError, InterruptError
 from steptime.core.files import check_writable
 from steptime.core.progress import note
 from steptime.core.units import counted, duration, seconds
-from steptime.hardware import catalog
-from steptime.hardware.device import device_from_table
+from steptime.hardware import catalog, item_files
+from steptime.hardware.device_file import device_from_table
 from steptime.measure import ranks, registry
 from steptime.measure.contract import Options
 from steptime.measure.drivers import driver_of
@@ -78,7 +78,7 @@ def measured(
 
         left_s = points_s(limit_s, monotonic() - began)
         found = device_from_table(table, table["name"])
-        types = DTYPES[:1] if found.is_own_host else DTYPES
+        types = DTYPES[:1] if found.is_cpu else DTYPES
         session = Session(found, ask, tell, left_s, most, min(LEAST, most), types)
         session.keep = partial(log.keep, kept)
         session.earlier = earlier
@@ -110,7 +110,7 @@ def _begun(backend: str, chosen: Options, limit_s: float) -> tuple[Path, dict[st
 
     Raises `InputError` where no device file could be written at the end.
     """
-    folder = catalog.user_folder("devices")
+    folder = item_files.user_folder("devices")
     check_writable(folder)
     kept = folder / f".calibrating-{backend}-{chosen.device}-{chosen.threads or 'all'}.jsonl"
     of = {"steptime": __version__, "version": registry.version(backend), "host": node()}

@@ -316,7 +316,7 @@ def _priors(device: str, stack: str, form: str) -> tuple[dict[str, Constant], fl
     A device that the stack was fitted on differs by less: by what its plans share.
     """
     found = catalog.priors(catalog.device(device).kind, stack)
-    seen = device in (catalog.stack(stack).seen or {}).get("devices", ())
+    seen = device in (catalog.stack(stack).fitted_on or {}).get("devices", ())
     devices = hypot(found["interval.product_shared"].value, found["interval.step"].value)
     shared = found[f"interval.{form}_shared"].value / devices
     free = {name: found[name] for name in CONSTANTS if name in found and found[name].value}

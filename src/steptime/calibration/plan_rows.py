@@ -178,7 +178,7 @@ def row_of(question: Question, reply: Reply, quantity: str) -> dict[str, Any]:
 
 def _block(question: Question, reply: Reply) -> str | None:
     """Return what of a row the constants of its stack were not fitted on."""
-    seen = catalog.stack(reply.stack).seen if reply.stack else None
+    seen = catalog.stack(reply.stack).fitted_on if reply.stack else None
     if not seen:
         return None if seen is None else "not said"
     for name in ("model", "device"):

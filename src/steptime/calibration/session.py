@@ -206,7 +206,7 @@ class Session:
 
     def _sustained(self) -> None:
         """Make a device with a power limit work for seconds, since its short ops do not show it."""
-        if self.device.peak_w is None or self.device.is_own_host:
+        if self.device.peak_w is None or self.device.is_cpu:
             return
         products = [
             one.point

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from steptime import __version__
-from steptime.hardware import catalog
+from steptime.hardware import catalog, device_words
 from steptime.measure import procfs
 from steptime.measure.contract import DeviceFacts, Peak
 from steptime.measure.cpus import CPUS, cores, default_threads, last_cache_bytes
@@ -119,7 +119,7 @@ def platform_name(device: str, product: str, threads: int | None) -> str:
     The name of a device in data/ where its `products` hold it, for a CPU if as many threads run as
     it has cores; else `cpu-<model>-<threads>t`, or the product of an accelerator.
     """
-    known = catalog.platform_of(product)
+    known = device_words.platform_of(product)
     if device != "cpu":
         return known or slug(product)
     running = threads or default_threads()

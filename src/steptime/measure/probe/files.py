@@ -19,7 +19,7 @@ from typing import Any
 from steptime.core.errors import InputError
 from steptime.core.exchange import ring_messages
 from steptime.core.units import counted, percent, size
-from steptime.hardware import catalog
+from steptime.hardware import catalog, device_words
 from steptime.hardware.device import GB, GIB, TFLOP
 from steptime.measure import machine
 from steptime.measure.probe import ceilings
@@ -53,7 +53,7 @@ def device_table(answer: Mapping[str, Any]) -> dict[str, Any]:
         lack = f"no {'copy or add' if peaks else 'GEMM'} was measured in {answer['budget_s']:g} s"
         raise InputError(f"calibrate: {lack}; give it more --minutes")
     platform = machine.platform_name(answer["device"], answer["product"], answer["threads"])
-    taken = platform in catalog.device_names(own=False)
+    taken = platform in catalog.device_names(with_user_files=False)
     out = FAR_OUT_OF_CACHE * (answer["cache_bytes"] or math.inf)  # else the largest arrays
     far = [rate for curve in streams.values() for work, rate in _rates(curve) if work >= out]
     ends = [(curve["array_bytes"][-1], _rates(curve)[-1][1]) for curve in streams.values()]
@@ -180,7 +180,7 @@ def link_table(answer: Mapping[str, Any]) -> dict[str, Any]:
     worst = max(zip(sizes, found.errors, strict=True), key=lambda pair: abs(pair[1]))
     off = f"{percent(median(map(abs, found.errors)))}, {percent(worst[1], '+')} at {size(worst[0])}"
     table: dict[str, Any] = {
-        "name": catalog.LOCAL,
+        "name": device_words.LOCAL,
         "source": (
             f"measured by steptime calibrate --only link on {answer['taken_at'][:10]} on "
             f"{', '.join(sorted(set(answer['hosts'])))} with torch {answer['version']} "
