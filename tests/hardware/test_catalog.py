@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from every import every
 from places import ROOT
 from steptime.core.errors import InputError
-from steptime.core.toml_files import DATA
+from steptime.core.toml_files import DATA, read_toml
 from steptime.hardware import catalog, device_words, item_files
 from steptime.hardware.device import device_hash
 from steptime.measure import machine
@@ -279,14 +279,14 @@ def test_vector_peaks_stand_apart(tmp_path):
 
 
 def test_one_device_needs_one_file(monkeypatch):
-    read = catalog.read_toml
     files = []
 
-    def counted(path):
+    def count(path):
         files.append(path.name)
-        return read(path)
+        return read_toml(path)
 
-    monkeypatch.setattr(catalog, "read_toml", counted)
+    for module in (item_files, device_words):
+        monkeypatch.setattr(module, "read_toml", count)
     catalog.device("a100-sxm4-80gb")
     assert files == ["a100-sxm4-80gb.toml"]
     catalog.device("A100")

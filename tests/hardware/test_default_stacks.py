@@ -8,8 +8,8 @@ from steptime.hardware import catalog
 from steptime.hardware.software import (
     defaults_for,
     months_of_stacks,
+    newest_in,
     resolve_stack,
-    stack_at,
     years_as_newest,
 )
 from steptime.prediction.step_model import StepModel
@@ -99,8 +99,8 @@ def test_the_year_decides_where_it_is_said():
     h100 = catalog.device("h100")
     for year, stack in ((2021, "fsdp-2022"), (2023, "fsdp-2023"), (2026, "fsdp-2025")):
         assert defaults_for(h100, Plan(data=8), year=year).stack == stack
-    assert stack_at("megatron", "2023-08") == "megatron-2023"
-    assert stack_at("megatron", "2020-01") == "megatron-2021"
+    assert newest_in("megatron", "2023-08") == "megatron-2023"
+    assert newest_in("megatron", "2020-01") == "megatron-2021"
 
 
 def test_a_stack_counts_for_the_years_that_it_was_the_newest():

@@ -43,7 +43,6 @@ NEUTRAL: Mapping[str, float] = {  # by kind of constant: the value that changes 
     "factor": 1.0,
     "flag": False,
 }
-_HALF = 0.5  # files before 0.15 said yes by 1 and no by 1e-9
 _VALUE = Annotated[int | float | bool, Meta(description="a number, true or false")]
 _KINDS = get_type_hints(Constant, include_extras=True) | {"value": _VALUE}
 _CONSTANT = struct("Constant", _KINDS, "value")
@@ -61,11 +60,6 @@ def uses() -> tuple[str, ...]:
     return tuple(use for use in packaged("constants.toml") if use != "neutral")
 
 
-def is_retired(name: str) -> bool:
-    """Whether nothing reads a constant any more, by its full name, that older files may say."""
-    return name in packaged("retired.toml")["constants"]
-
-
 def split_flags(
     use: str, constants: Mapping[str, float]
 ) -> tuple[dict[str, float], dict[str, bool]]:
@@ -78,7 +72,7 @@ def split_flags(
     for full_name, kind in kinds_of_use(use).items():
         value, name = constants.get(full_name, NEUTRAL[kind]), full_name.removeprefix(f"{use}.")
         if kind == "flag":
-            flags[name] = value > _HALF
+            flags[name] = bool(value)
         else:
             numbers[name] = value
     return numbers, flags
@@ -120,11 +114,10 @@ def _check(constant: Constant, kind: str | None, source: str, key: str) -> Const
         constant = constant._replace(fitted_on="", why=constant.why or constant.fitted_on)
     if not constant.rows and not constant.why:
         raise InputError(f"{source}: {key} needs 'rows', the sets that told it, or 'why'")
-    if kind == "flag":
-        constant = constant._replace(value=constant.value > _HALF)
-    elif isinstance(constant.value, bool):
+    if (kind == "flag") != isinstance(constant.value, bool):
+        rule = "true or false" if kind == "flag" else "a number"
         value = shorten(constant.value)
-        raise InputError(f"{source}: '{key}.value' must be a number, not {value}")
+        raise InputError(f"{source}: '{key}.value' must be {rule}, not {value}")
     may_be_zero = NEUTRAL.get(kind or "") == 0
     is_in_range = 0 <= constant.value < inf and (may_be_zero or constant.value > 0)
     if not is_in_range or constant.spread < 0:

@@ -15,7 +15,7 @@ from steptime.core.typed import (
     struct,
     typed_values,
 )
-from steptime.hardware.constants import Constant, constants_from_table, is_retired, kinds_of_use
+from steptime.hardware.constants import Constant, constants_from_table, kinds_of_use
 from steptime.hardware.constants import uses as uses_of_stacks
 
 
@@ -190,15 +190,10 @@ def stack_from_table(table: Mapping[str, Any], source: str, base: Stack | None =
         if not isinstance(row, Mapping):
             raise InputError(f"{place} must be a table, not {shorten(row)}")
         kinds[kind] = Execution(**typed_values(row, _EXECUTION, place))
-    unlike = [name for name in values.pop("unlike", ()) if not is_retired(name)]
+    unlike = values.pop("unlike", ())
     values |= {"kinds": kinds}
     for use in uses_of_stacks():
-        rows = {
-            name: row
-            for name, row in values.get(use, {}).items()
-            if not is_retired(f"{use}.{name}")
-        }
-        values[use] = constants_from_table({use: rows}, source)
+        values[use] = constants_from_table({use: values.get(use, {})}, source)
         for name in values[use]:
             if name.partition("_")[0] not in _HOST_PASSES:
                 check_choice(use, name, kinds_of_use(use), source)
