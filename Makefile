@@ -6,6 +6,9 @@ PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
 unexport PYTHONDONTWRITEBYTECODE
 
 SLOW := slow or slurm or browser or rare
+# Files of tests that hold one of these words: collecting all files takes a process 10 to 20 seconds.
+# tests/conftest.py refuses a test of such a group in a file without the word.
+files_with = $$(grep -rlwiE --include='test_*.py' '$(1)' tests | sort)
 # XLA's threads and tests that fork do not go together: tests of JAX have a process of their own.
 
 .PHONY: help run test test-slow test-rare test-jax test-parsers test-all check docs
@@ -20,17 +23,17 @@ test: $(VENV)/dev.stamp ## run the quick tests, of one room with ROOM=network; w
 	@$(VENV)/bin/python -m pytest -n 2 -m "not ($(SLOW) or jax or parsers)" $(if $(ROOM),tests/$(ROOM))
 
 test-slow: $(VENV)/dev.stamp ## run what test leaves out: sweeps, pictures, simulations, Slurm, a browser
-	@$(VENV)/bin/python -m pytest -n 2 --dist loadfile -m "(slow or slurm or browser) and not (jax or rare)"
+	@$(VENV)/bin/python -m pytest -n 2 --dist loadfile -m "(slow or slurm or browser) and not (jax or rare)" $(call files_with,slow|slurm|browser)
 
 test-rare: $(VENV)/dev.stamp ## run long searches, draws and attacks that quicker tests hold in part
-	@$(VENV)/bin/python -m pytest -n 2 -m "rare and not jax"
-	@$(VENV)/bin/python -m pytest -m "rare and jax"
+	@$(VENV)/bin/python -m pytest -n 2 -m "rare and not jax" $(call files_with,rare)
+	@$(VENV)/bin/python -m pytest -m "rare and jax" $(call files_with,jax)
 
 test-jax: $(VENV)/dev.stamp ## run the tests of the JAX backend
-	@$(VENV)/bin/python -m pytest -m "jax and not rare"
+	@$(VENV)/bin/python -m pytest -m "jax and not rare" $(call files_with,jax)
 
 test-parsers: $(VENV)/dev.stamp $(VENV)-parsers/stamp ## parse what --emit writes by TRL, Accelerate, DeepSpeed and Axolotl
-	@STEPTIME_PARSERS=$(abspath $(VENV)-parsers/bin/python) $(VENV)/bin/python -m pytest -m parsers
+	@STEPTIME_PARSERS=$(abspath $(VENV)-parsers/bin/python) $(VENV)/bin/python -m pytest -m parsers $(call files_with,parsers)
 
 test-all: test-jax test-slow test-rare test ## run every test; with -j2 two groups at once, the longest first
 

@@ -11,7 +11,7 @@ HEAD = """# How it was attacked
 
 Everything here is written by `python -m attack --write` (`--share 0.1 kills` runs a tenth of one
 attack; `--seed` draws others). It needs a clone after `make test` and nothing else. The slow tests
-run 50 kills, continuous integration a tenth of each other attack. Whatever went wrong when it was
+run 20 kills, `make test-rare` 50 and a tenth of each other attack. Whatever went wrong when it was
 attacked first is mended, and a test holds it.
 
 """

@@ -7,6 +7,7 @@ import gc
 import importlib.util
 import itertools
 import os
+import re
 import shutil
 import signal
 import sys
@@ -32,6 +33,11 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 
 if os.access(sys.prefix, os.W_OK):  # what torch.compile has compiled is kept with the tools
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(sys.prefix) / "inductor"))
+
+# Threads of PyTorch that wait for work sleep, and numpy has one. By default they spin, which took
+# half of the CPU time of small steps of PyTorch, and three quarters of that of products of numpy.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # Tests of JAX hold what its programs compute, not how fast: most of their time was XLA's compiler.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
@@ -87,6 +93,19 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     for marker, (available, need) in GROUPS.items():
         if item.get_closest_marker(marker) and not available():
             pytest.skip(need)
+
+
+@functools.cache
+def _lower_text(path: Path) -> str:
+    return path.read_text(encoding="utf-8").lower()
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Refuse a test that make would not find, which gives a group the files that hold its name."""
+    for marker in ("slow", "slurm", "browser", "rare", "jax", "parsers"):
+        has_marker = item.get_closest_marker(marker) is not None
+        if has_marker and not re.search(rf"\b{marker}\b", _lower_text(item.path)):
+            raise pytest.UsageError(f"{item.path}: {marker!r} is not in its text: see Makefile")
 
 
 def pytest_collection_finish() -> None:

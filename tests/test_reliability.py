@@ -10,7 +10,7 @@ from attack import archives, disks, kill_scenarios, page, texts
 from attack.__main__ import GROUPS, INPUTS, PAGE, RESULTS
 from places import ROOT
 
-SHARES = {"kills": 0.05, "disks": 0.1, "writers": 1.0, "texts": 0.1, "archives": 1.0}
+SHARES = {"kills": 0.02, "disks": 0.1, "writers": 1.0, "texts": 0.1, "archives": 1.0}
 LONG = {"disks", "texts", "archives"}  # other tests hold a few cases of each
 APART = {"inputs", "mutants"}  # tests/cli/test_attack.py and tests/test_mutants.py run a part
 EACH_EVENT = """
@@ -99,6 +99,14 @@ def test_a_part_of_each_attack_finds_nothing(group):
     done = _run("-m", "attack", group, "--share", str(SHARES[group]))
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{group}: 0 faults in " in done.stdout
+
+
+@pytest.mark.rare
+@pytest.mark.framework
+def test_more_kills_find_nothing():
+    done = _run("-m", "attack", "kills", "--share", "0.05", "--seed", "2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "kills: 0 faults in " in done.stdout
 
 
 def test_every_attack_is_run_by_a_test_and_has_its_full_size_on_the_page():

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # for type checkers and editors; a test holds these names to `api.NAMES`
     from steptime.api import schema as schema
-    from steptime.build import count_step as count_step
     from steptime.calibration.one_op import predict_op as predict_op
     from steptime.hardware.catalog import device as device
     from steptime.hardware.catalog import link as link
@@ -37,6 +36,7 @@ if TYPE_CHECKING:  # for type checkers and editors; a test holds these names to 
     from steptime.questions.compare.question import compare as compare
     from steptime.questions.convert import convert as convert
     from steptime.questions.count import count as count
+    from steptime.questions.count import count_step as count_step
     from steptime.questions.data import data as data_
     from steptime.questions.doctor.question import doctor as doctor
     from steptime.questions.energy.question import energy as energy_

@@ -77,7 +77,7 @@ EXTENSION_NAMES = {  # what programs and extensions build on, besides the questi
     "Method": "steptime.prediction.method:Method",
     "OPS": "steptime.network.ops:OPS",
     "StepModel": "steptime.prediction.step_model:StepModel",
-    "count_step": "steptime.build:count_step",
+    "count_step": "steptime.questions.count:count_step",
     "device": "steptime.hardware.catalog:device",
     "from_module": "steptime.questions.module_file:from_module",
     "link": "steptime.hardware.catalog:link",

@@ -11,6 +11,7 @@ from steptime.core.dtypes import find_dtype, precision
 from steptime.core.errors import InputError, check_choice, shorten, unknown
 from steptime.core.files import path_exists
 from steptime.core.graph import Graph
+from steptime.core.tuning import state_weights
 from steptime.core.values import MAX_COUNT, parse_count, parse_pairs
 from steptime.core.workload import (
     BASE_OPTIMIZERS,
@@ -34,9 +35,15 @@ from steptime.formats import (
     remembered,
 )
 from steptime.formats.code import LIBRARIES, STRICT, Code, code_of, file_of
-from steptime.hardware.defaults import OTHER_MODEL, SEQUENCE_MODEL, StepDefaults, default_dtype
+from steptime.formats.library_types import find_library
+from steptime.hardware.defaults import (
+    OTHER_MODEL,
+    SEQUENCE_MODEL,
+    STORED_MODEL,
+    StepDefaults,
+    default_dtype,
+)
 from steptime.hardware.device import Device
-from steptime.network.count import Count, count
 from steptime.network.families import family, named, names
 from steptime.network.families.family import Family, resolve, stored
 from steptime.network.ops.builder import Builder
@@ -169,6 +176,8 @@ def _read_file(path: str, allow_unknown: bool) -> Choice:
     row = format_of(source)
     if row is None:
         return choice_of(source.table, path)
+    if library := find_library(source):
+        return _read_code(Code(library, path, {}), allow_unknown, f"{library}:{path}")
     sha256 = remembered(source, row)
     return Choice(source.name, {}, None, path, path, sha256, allow_unknown)
 
@@ -257,14 +266,16 @@ def make_workload(
         raise InputError(f"batch {sizes[0]} contradicts {sizes[1]} of the model")
     dtypes: tuple[str, ...] = ()
     dtype = dtype or model_family.dtype or None
+    check_choice("phase", phase, PHASES)
+    place, stated = choice.source or choice.model, (model_family.weights, model_family.stored)
+    stored_tuning = state_weights(tuning, *stated, phase, place)
     if dtype is None or optimizer is None:
-        defaults = default_step(choice, batch, phase)
+        defaults = default_step(choice, batch, phase, stored_tuning)
         dtypes = defaults.dtypes if dtype is None else ()
         lower = defaults.optimizer if optimizer is None else optimizer.lower()
     else:
         lower = optimizer.lower()
     name = find_dtype(dtype) if dtype is not None else default_dtype(dtypes, device)
-    check_choice("phase", phase, PHASES)
     if tuning.states:
         lower = BASE_OPTIMIZERS.get(lower, lower)
     if lower not in OPTIMIZERS:
@@ -280,19 +291,25 @@ def make_workload(
         file=choice.file,
         sha256=choice.sha256,
         allow_unknown=choice.allow_unknown,
-        tuning=tuning,
+        tuning=stored_tuning,
         code=choice.code,
         default_dtypes=dtypes,
         has_default_optimizer=optimizer is None,
+        has_stated_weights=stored_tuning.weights != tuning.weights,
     )
 
 
-def default_step(choice: Choice, batch: object | None, phase: str) -> StepDefaults:
+def default_step(
+    choice: Choice, batch: object | None, phase: str, tuning: Tuning = FULL_TRAINING
+) -> StepDefaults:
     """Return the data types and the optimizer of a network where nobody says them.
 
     A sequence model has a `length` and no images, or is of a file whose first input is tokens.
+    Inference on quantised weights computes in 16 bits.
     """
     model_family = family_of(choice)
+    if phase == "infer" and tuning.weights:
+        return STORED_MODEL
     if "length" in model_family.parameters:
         return OTHER_MODEL if choice.settings.get("stem") == IMAGE_STEM else SEQUENCE_MODEL
     if not choice.file or not choice.sha256:
@@ -376,23 +393,3 @@ def differentiated(graph: Graph, optimizer: str, tuning: Tuning) -> Graph:
     if tuning.recompute == "full":
         step = recomputed(step, "repeats" in tuning.methods)
     return updated_early(step) if "early" in tuning.states else step
-
-
-def count_step(
-    model: str,
-    batch: int | None = None,
-    dtype: str | None = None,
-    phase: str = "train",
-    optimizer: str | None = None,
-) -> Count:
-    """Count one step, on no device: FLOP, bytes, parameters, peak memory, op by op.
-
-    Args:
-        model: a model text of the command line.
-        batch: the batch; None is the model's own.
-        dtype: data type of weights and activations.
-        phase: train or infer.
-        optimizer: the optimizer.
-    """
-    workload = make_workload(read_model(model, trusted=True), batch, dtype, phase, optimizer)
-    return count(build_step(workload))

@@ -60,7 +60,7 @@ STACKS = (None, *PLAIN, *SHARDED)
 
 THIRDS = (
     0,
-    pytest.param(1, marks=pytest.mark.slow),
+    pytest.param(1, marks=pytest.mark.rare),
     pytest.param(2, marks=pytest.mark.rare),
 )
 

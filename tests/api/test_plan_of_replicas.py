@@ -66,7 +66,7 @@ def hold(network: str, device: str, dtype: str, stack: str, replicas: int) -> No
     assert exposed == pytest.approx(row.exposed_communication_s, rel=1e-9)
 
 
-@pytest.mark.parametrize("half", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("half", [0, pytest.param(1, marks=pytest.mark.rare)])
 @pytest.mark.parametrize("name", [*WORDS, "cnn", "fc"])
 def test_replicas_take_what_scale_says(name, half):
     """Each network with each stack; the quick half has either place with either number of both."""

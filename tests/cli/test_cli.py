@@ -109,6 +109,16 @@ def test_what_needs_no_framework_loads_none(words, loaded):
     assert done.stdout.splitlines()[-1] == f"{loaded} 0", done.stderr
 
 
+def test_a_prediction_collects_no_garbage_and_its_exit_looks_for_none():
+    code = (
+        "import atexit, gc; from steptime.__main__ import main; "
+        "count = lambda: sum(one['collections'] for one in gc.get_stats()); before = count(); "
+        "atexit.register(lambda: print(count() - before, gc.get_freeze_count() > 10_000)); main()"
+    )
+    done = _python("-c", code, "predict", "llama_7b", "--device", "a100")
+    assert done.stdout.splitlines()[-1] == "0 True", done.stderr
+
+
 def test_the_module_runs_and_a_closed_pipe_is_no_error():
     assert _python("-m", "steptime", "--version").stdout.startswith("steptime ")
     with subprocess.Popen(

@@ -214,7 +214,7 @@ def test_what_is_not_counted_is_said(tmp_path):
     ]
     assert said == [
         "the code that auto_map names is not run",
-        "its weights are quantised (gptq in 4 bits); only serve keeps them so (--weights int4)",
+        "its weights are int4 (gptq in 4 bits) in inference and under adapters",
         "fields that are not read: novel_gate_depth",
     ]
 
@@ -251,14 +251,23 @@ def test_what_is_not_counted_is_said(tmp_path):
             {"model_type": "glm_moe_dsa", "indexer_types": ["full"]},
             "indexer_types: has 1 values, not one for each of 78 layers",
         ),
-        ({"model_type": "minimax_m1"}, "model_type 'minimax_m1' is not known: it has attention to"),
-        ({"model_type": "gemma3n"}, "model_type 'gemma3n' is not known: it has streams that pre"),
+        (
+            {"model_type": "minimax_m1"},
+            "model_type 'minimax_m1' is not read natively: it has attention to",
+        ),
+        (
+            {"model_type": "gemma3n"},
+            "model_type 'gemma3n' is not read natively: it has streams that pre",
+        ),
         ({"model_type": "longcat_flash", "zero_expert_type": "drop"}, "only identity"),
-        ({"model_type": "nanochat"}, "'nanochat' is not known: it has norms without weights"),
+        (
+            {"model_type": "nanochat"},
+            "'nanochat' is not read natively: it has norms without weights",
+        ),
         ({"model_type": "granitemoe", "hidden_act": "relu2"}, "'relu2'; known: gelu,"),
         (
             {"model_type": "seer", "text_config": {"model_type": "gemma3n_text"}},
-            "model_type 'gemma3n_text' is not known: it has streams",
+            "model_type 'gemma3n_text' is not read natively: it has streams",
         ),
         ({"model_type": "cohere", "use_qk_norm": True}, "use_qk_norm: 'True' is not known"),
         ({"model_type": "olmoe", "clip_qkv": 8.0}, "clip_qkv: '8.0' is not known"),

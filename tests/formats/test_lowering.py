@@ -1,4 +1,4 @@
-"""Networks built by the shared lowering alone: counted by hand and by torch, and trained."""
+"""Networks built by the shared lowering alone: counted by hand and torch, run by JAX too."""
 
 from __future__ import annotations
 

@@ -14,7 +14,8 @@ import pytest
 
 from every import every
 from exported import BATCH, changed, document, node, of, tensor, write
-from steptime.build import build, build_step, count_step, make_workload, read_model
+from steptime import count_step
+from steptime.build import build, build_step, make_workload, read_model
 from steptime.core.errors import InputError
 from steptime.formats import MOST_VALUES
 from steptime.formats.pytorch.symbols import SymbolError, parsed, value_of

@@ -6,6 +6,7 @@ import pytest
 
 import steptime
 from every import every
+from steptime.core.errors import InputError
 from steptime.formats.huggingface.quantised import weights_format
 
 LLAMA = {
@@ -30,7 +31,7 @@ GROUP = {"config_groups": {"group_0": {"weights": {"num_bits": 8, "type": "float
         ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "float4"),
         ({"quant_method": "mxfp4"}, "mxfp4"),
         ({"quant_method": "compressed-tensors", **GROUP}, "float8"),
-        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "int4"),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "nf4"),
         ({"quant_method": "unheard"}, ""),
         ({"bits": {}, "config_groups": {"a": []}}, ""),
         (None, ""),
@@ -59,12 +60,100 @@ def test_notes_on_a_file_stand_in_every_answer(path):
     documents = (
         steptime.count(path).to_dict(),
         steptime.serve(path, "h100").to_dict(),
-        steptime.plan(path, "h100").to_dict(),
-        steptime.plan(path, "h100", inside="nvlink-4", data=8).to_dict(),
-        steptime.fit(path, "h100").to_dict(),
+        steptime.plan(path, "h100", lora="16").to_dict(),
+        steptime.plan(path, "h100", inside="nvlink-4", data=8, lora="16").to_dict(),
+        steptime.fit(path, "h100", phase="infer").to_dict(),
     )
     for document in documents:
-        assert any("quantised (awq in 4 bits)" in note for note in document["notes"])
+        assert any("are int4 (awq in 4 bits)" in note for note in document["notes"])
+
+
+def layer_weights() -> int:
+    """Count the weights of LLAMA's matrices in layers: q, k, v, o and the three of the MLP."""
+    return 2 * (4 * 512 * 512 + 3 * 512 * 1024)
+
+
+def test_inference_reads_the_weights_that_the_file_states(path):
+    answer = steptime.fit(path, "h100", phase="infer", batch=1)
+    plain = 2 * (2 * 1000 * 512 + 5 * 512)  # embedding, head, norms: bfloat16
+    assert answer.weights_bytes == layer_weights() / 2 + plain
+    assert answer.state_bytes >= 2 * layer_weights() / 128  # a float16 scale for 128
+    assert answer.assumed["weights"] == "int4"
+    assert answer.dtype == "bfloat16"
+    assert "int4 weights" in str(answer)
+
+
+def test_a_step_of_inference_is_quicker_on_few_bits(tmp_path):
+    table = LLAMA | {"hidden_size": 4096, "intermediate_size": 16384}
+    steps = {}
+    for method in ("", "awq"):
+        table["quantization_config"] = {"quant_method": method, "bits": 4} if method else {}
+        file = tmp_path / f"{method or 'plain'}.json"
+        file.write_text(json.dumps(table), encoding="utf-8")
+        settings = {"phase": "infer", "dtype": "float16", "length": 1}
+        steps[method] = steptime.predict(str(file), "t4", 1, **settings).step_s
+    assert steps["awq"] < 0.6 * steps[""]
+
+
+def test_weights_none_are_those_before(path):
+    stated = steptime.fit(path, "h100", phase="infer", batch=1, dtype="bfloat16")
+    plain = steptime.fit(path, "h100", phase="infer", batch=1, dtype="bfloat16", weights="none")
+    assert plain.weights_bytes - stated.weights_bytes == 1.5 * layer_weights()
+    assert "weights" not in plain.assumed
+
+
+def test_weights_of_whole_numbers_train_adapters_alone(path):
+    with pytest.raises(InputError, match="are int4, which have no gradient; nearest: --phase inf"):
+        steptime.fit(path, "h100")
+    with pytest.raises(InputError, match=r"plan: its weights are int4.*nearest: --lora 16"):
+        steptime.plan(path, "h100")
+    answer = steptime.fit(path, "h100", lora="16")
+    assert answer.assumed["weights"] == "int4"
+    assert steptime.plan(path, "h100", lora="16").assumed["weights"] == "int4"
+
+
+def test_a_training_of_float8_weights_has_them_wide(tmp_path):
+    file = tmp_path / "fp8.json"
+    table = LLAMA | {"quantization_config": {"quant_method": "fp8"}}
+    file.write_text(json.dumps(table), encoding="utf-8")
+    answer = steptime.fit(str(file), "h100", batch=1)
+    assert "weights" not in answer.assumed
+    assert any("a training of all of them has them in its --dtype" in note for note in answer.notes)
+    assert steptime.fit(str(file), "h100", batch=1, phase="infer").assumed["weights"] == "float8"
+
+
+def test_attention_that_a_file_leaves_stays_wide(tmp_path):
+    config = {"quant_method": "modelopt", "quant_algo": "NVFP4"}
+    file = tmp_path / "nvfp4.json"
+    weights = []
+    for ignored in ([], ["lm_head", "model.layers.*.self_attn*"]):
+        table = LLAMA | {"quantization_config": config | {"exclude_modules": ignored}}
+        file.write_text(json.dumps(table), encoding="utf-8")
+        weights.append(steptime.fit(str(file), "h100", phase="infer", batch=1).weights_bytes)
+    assert weights[1] - weights[0] == 1.5 * 2 * 4 * 512 * 512
+
+
+def test_experts_are_kept_in_few_bits(tmp_path):
+    table = {
+        "model_type": "gpt_oss",
+        "architectures": ["GptOssForCausalLM"],
+        "num_hidden_layers": 2,
+        "hidden_size": 512,
+        "intermediate_size": 512,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 8,
+        "head_dim": 64,
+        "vocab_size": 1000,
+        "num_local_experts": 8,
+    }
+    sizes = []
+    for config in ({}, {"quant_method": "mxfp4"}):
+        file = tmp_path / "oss.json"
+        file.write_text(json.dumps(table | {"quantization_config": config}), encoding="utf-8")
+        settings = {"phase": "infer", "dtype": "bfloat16", "batch": 1}
+        sizes.append(steptime.fit(str(file), "h100", **settings).weights_bytes)
+    experts = 2 * 8 * 3 * 512 * 512
+    assert sizes[0] - sizes[1] == 1.5 * experts
 
 
 def test_a_plan_of_one_device_has_the_notes_of_predict():

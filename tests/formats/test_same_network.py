@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from steptime.build import build, build_step, count_step, make_workload, read_model
+from steptime import count_step
+from steptime.build import build, build_step, make_workload, read_model
 from steptime.cli.main import run
 
 torch = pytest.importorskip("torch")

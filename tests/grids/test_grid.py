@@ -19,6 +19,7 @@ from steptime.cli.main import run
 from steptime.core.errors import InputError
 from steptime.core.units import size
 from steptime.core.values import parse_counts, parse_models
+from steptime.grids import batch_steps
 from steptime.grids.batch_steps import BatchSteps
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
@@ -408,3 +409,19 @@ def test_an_extrapolated_cell_has_the_mark_of_a_prediction(capsys):
     assert len(marked) == 5
     assert all("trainium2" in line for line in marked)
     assert sum("~ extrapolated: " in line for line in lines) == 1
+
+
+@pytest.mark.parametrize("form", ["json", "csv", "text"])
+def test_a_printed_grid_is_computed_once(form, monkeypatch, capsys):
+    calls = []
+    find_lines = batch_steps.lines_of
+
+    def count_lines(*arguments):
+        calls.append(arguments)
+        return find_lines(*arguments)
+
+    monkeypatch.setattr(batch_steps, "lines_of", count_lines)
+    words = ["predict", "fc:layers=1,nodes=4", "--device", "k80", "--batch", "1..9", "--grid"]
+    assert run([*words, "--format", form]) == 0
+    assert capsys.readouterr().out
+    assert len(calls) == 1

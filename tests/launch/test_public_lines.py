@@ -17,7 +17,7 @@ RECIPES = ("base_model:", "model_name_or_path:")  # YAML; any other text is a co
 def _read(line, folder):
     text = line["text"].strip()
     is_recipe = text.startswith(RECIPES)
-    device_count = 1 if is_recipe or line["format"] == "trl" else None
+    device_count = 1 if is_recipe or line["format"] == "trl" else line.get("devices")
     if not is_recipe and "\n" not in text:
         return read_launch(text, folder, device_count)
     path = folder / ("recipe.yml" if is_recipe else "launch.sh")
@@ -36,4 +36,6 @@ def test_the_lines_are_of_many_formats_and_sources():
     assert len(LINES) >= 50
     assert len({line["source"] for line in LINES}) == len(LINES)
     assert all(line["source"].startswith("https://github.com/") for line in LINES)
-    assert len(Counter(line["format"] for line in LINES)) >= 10
+    lines_by_format = Counter(line["format"] for line in LINES)
+    assert len(lines_by_format) >= 10
+    assert min(lines_by_format.values()) >= 5

@@ -34,7 +34,6 @@ DTYPES = ("float32", "bfloat16", "float16-mixed")
     ("seed", "count"),
     [
         (1, 200),
-        pytest.param(2, 1_000, marks=pytest.mark.slow),
         pytest.param(2, 10_000, marks=pytest.mark.rare),
     ],
 )

@@ -192,3 +192,13 @@ def test_a_job_of_an_unknown_network_says_what_was_understood(capsys):
 def test_a_job_without_a_network_says_what_was_understood(capsys):
     assert run(["fit", "trl sft --bf16 --max_length 512", "--device", "h100", "--json"]) == 2
     assert json.loads(capsys.readouterr().out)["understood"]["length"] == 512
+
+
+def test_a_megatron_command_of_another_stack_says_which_one_it_runs():
+    note = "--emit megatron: --stack megatron prices the step as that command runs it"
+    plain, same = (
+        steptime.plan("qwen3_8b", "h100", data=8, zero=1, emit="megatron", **options)
+        for options in ({}, {"stack": "megatron"})
+    )
+    assert note in plain.notes
+    assert note not in same.notes

@@ -5,6 +5,7 @@ import json
 import pytest
 
 import steptime
+from command_lines import command_lines
 from every import every
 from steptime.cli.main import run
 from steptime.core.errors import InputError
@@ -36,8 +37,16 @@ def _answer(capsys, name, model, *options):
 def test_a_length_is_that_of_the_model_text(capsys, name):
     asked = _answer(capsys, name, "gpt2", "--length", "256")
     assert asked == _answer(capsys, name, NAMED_LENGTH)
-    assert asked == _answer(capsys, name, "gpt2", "--seq-len", "256")
-    assert asked != _answer(capsys, name, "gpt2")
+
+
+def test_a_length_has_a_second_name_and_changes_the_answer(capsys):
+    asked = _answer(capsys, "predict", "gpt2", "--length", "256")
+    assert asked == _answer(capsys, "predict", "gpt2", "--seq-len", "256")
+    assert asked != _answer(capsys, "predict", "gpt2")
+    named = ("--length", "--seq-len")
+    for name in COMMANDS:
+        (option,) = (one for one in command_lines()[name] if one.name == "length")
+        assert set(named) <= set(option.names), name
 
 
 @every("name", (*COMMANDS, "plan", "run"))

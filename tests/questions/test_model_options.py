@@ -19,6 +19,7 @@ QUESTIONS: dict[str, Callable[[str, Path], Any]] = {
         model, device="a100,v100", all_cells=True, strict=True
     ),
     "fit": lambda model, _: steptime.fit(model, device="a100", strict=True),
+    "plan": lambda model, _: steptime.plan(model, device="a100", strict=True),
     "choose": lambda model, _: steptime.choose(model, device="a100,v100", strict=True),
     "why": lambda model, _: steptime.why(model, device="a100", strict=True),
     "whatif": lambda model, _: steptime.whatif(

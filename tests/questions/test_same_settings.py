@@ -1,7 +1,7 @@
 """Every setting that an answer assumes is an option; its printed value changes no number."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, get_type_hints
 
 import pytest
@@ -118,27 +118,60 @@ def _assumed(document: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
             yield f".rows[{name}]", key, value
 
 
-@pytest.mark.slow
-@every(("name", "values", "options"), QUESTIONS)
-def test_an_assumed_setting_is_an_option_and_its_printed_value_changes_no_number(
-    name, values, options
-):
-    answer = _ask(name, values, options)
-    document, text = _document(answer), " ".join(str(answer).split())
-    settings = list(_assumed(document))
-    assert settings
-    for place, key, value in settings:
-        assert f"{option_name(key)} {value}" in text, text
+def _changed(
+    document: Mapping[str, Any], again: Any, place: str, keys: Iterable[str]
+) -> dict[str, tuple[Any, Any]]:
+    """Return the numbers below a place that another answer says otherwise, by their places."""
+    numbers = dict(_numbers(_document(again)))
+    return {
+        where: (number, numbers.get(where))
+        for where, number in _numbers(document)
+        if where.startswith(place) and numbers.get(where) != number
+        if not any(_is_of_other_stacks(key, where) for key in keys)
+    }
+
+
+def _hold_each_setting(name: str, values: tuple[Any, ...], options: Mapping[str, Any]) -> None:
+    document = _document(_ask(name, values, options))
+    for place, key, value in _assumed(document):
         if "," in str(options.get(key, "")):  # side by side
             continue
-        again = dict(_numbers(_document(_ask(name, values, {**options, key: value}))))
-        changed = {
-            where: (number, again.get(where))
-            for where, number in _numbers(document)
-            if where.startswith(place) and again.get(where) != number
-            if not _is_of_other_stacks(key, where)
-        }
-        assert not changed, (key, value, changed)
+        again = _ask(name, values, {**options, key: value})
+        assert not _changed(document, again, place, [key]), (key, value)
+
+
+@pytest.mark.slow
+@every(("name", "values", "options"), QUESTIONS)
+def test_assumed_settings_are_options_and_their_printed_values_change_no_number(
+    name, values, options
+):
+    """All settings of an answer, or of a row, at once."""
+    answer = _ask(name, values, options)
+    document, text = _document(answer), " ".join(str(answer).split())
+    settings_of: dict[str, dict[str, str]] = {}
+    for place, key, value in _assumed(document):
+        assert f"{option_name(key)} {value}" in text, text
+        is_side_by_side = "," in str(options.get(key, ""))
+        settings = settings_of.setdefault(place, {})
+        if not is_side_by_side:
+            settings[key] = value
+    assert settings_of
+    for place, settings in settings_of.items():
+        again = _ask(name, values, {**options, **settings})
+        assert not _changed(document, again, place, settings), settings
+
+
+@pytest.mark.slow
+@every(("name", "values", "options"), {one[0]: one for one in QUESTIONS[::-1]}.values())
+def test_each_assumed_setting_of_a_command_changes_no_number(name, values, options):
+    """One setting at a time, of the first question of each command."""
+    _hold_each_setting(name, values, options)
+
+
+@pytest.mark.rare
+@every(("name", "values", "options"), QUESTIONS)
+def test_each_assumed_setting_of_any_question_changes_no_number(name, values, options):
+    _hold_each_setting(name, values, options)
 
 
 def test_every_command_that_assumes_settings_is_asked():

@@ -18,7 +18,7 @@ import duckdb
 import pytest
 
 import synthetic
-from record_cases import EACH, edited
+from record_cases import EACH, edited  # EACH: of a slow case and a rare one
 from reference_rows import reference_row
 from steptime.analysis.headline import summarise_results
 from steptime.analysis.query import query

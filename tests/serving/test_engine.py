@@ -91,9 +91,14 @@ def test_a_longest_sequence_without_room_does_not_start():
     assert line.endswith(f"vLLM does not start; nearest: --max-model-len {answer.cache_tokens}")
 
 
-def test_tokens_of_a_step_decide_its_memory_and_the_prompts_that_it_reads(usual):
-    larger = steptime.serve(MODEL, DEVICE, stack="vllm", max_num_batched_tokens=65_536)
-    assert larger.activations_bytes == pytest.approx(8 * usual.activations_bytes)
+def test_tokens_of_a_step_decide_its_memory_and_the_prompts_that_it_reads():
+    small_bytes, large_bytes = (
+        steptime.serve(
+            MODEL, DEVICE, stack="vllm", max_num_batched_tokens=tokens, max_running_sequences=1
+        ).activations_bytes
+        for tokens in (8192, 65_536)
+    )
+    assert large_bytes == pytest.approx(8 * small_bytes)
     load = {"stack": "vllm", "concurrency": 8, "count": 16, "input": 8192, "output": 32}
     small, large = (
         steptime.serve(MODEL, DEVICE, max_num_batched_tokens=tokens, **load)
@@ -142,3 +147,19 @@ def test_settings_are_emitted_and_read_back():
     assert "--mem-fraction-static 0.8" in command
     read = steptime.serve(command.replace("\\\n", " "), DEVICE)
     assert read.cache_tokens == static.cache_tokens
+
+
+def test_fit_says_the_longest_context_by_the_rules_of_an_engine():
+    answer = steptime.fit("qwen3_8b", "rtx-4090", 2, stack="vllm", max_context=True)
+    same = steptime.serve("qwen3_8b", "rtx-4090", 2, stack="vllm", max_context=True)
+    assert answer.headline[0] == same.headline[0]
+    assert answer.longest_context == same.longest_context
+    assert answer.headline[0].startswith(f"longest context: {answer.longest_context:,} tokens")
+    fewer_bits = steptime.fit(
+        "qwen3_8b", "rtx-4090", stack="vllm", weights="int8", max_context=True
+    )
+    assert fewer_bits.longest_context > 2 * answer.longest_context
+    with pytest.raises(InputError, match="--lora is of a training"):
+        steptime.fit("qwen3_8b", "rtx-4090", stack="vllm", lora=8, max_context=True)
+    with pytest.raises(InputError, match="nearest: --stack vllm"):
+        steptime.fit("qwen3_8b", "rtx-4090", max_context=True)

@@ -16,6 +16,7 @@ from steptime.serving.pace import Paced
 from steptime.serving.phases import Group, Spent
 from steptime.serving.queueing import Load, Pool, simulate
 from steptime.serving.service import Service
+from steptime.serving.speculation import Guesses, Speculation
 
 TOKEN, STEP, EACH, HELD = 2e-5, 0.008, 1e-4, 5e-8
 
@@ -160,11 +161,14 @@ def test_steps_between_those_that_are_priced_are_near_them():
     assert max(wrong) < 0.3  # a chunk just above a power of two: attention goes by blocks
 
 
+def guesses(accept: float) -> Guesses:
+    return Guesses(Speculation("gpt2", 3, accept), Straight())  # type: ignore[arg-type]
+
+
 def test_guesses_that_are_right_save_steps():
     """A step of 3 guesses verifies 4 tokens; 1 + w + w^2 + w^3 are made, in one of the server."""
-    draft = Straight()
     right, wrong = (
-        Paced(Straight(), (), draft, 3, w).decode(4, 400)[0]  # type: ignore[arg-type]
+        Paced(Straight(), (), guesses(w)).decode(4, 400)[0]  # type: ignore[arg-type]
         for w in (1.0, 0.0)
     )
     both = (STEP + EACH * 16 + HELD * 400) + 3 * (EACH * 4 + HELD * 400)

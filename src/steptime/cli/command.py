@@ -162,9 +162,11 @@ def _answer_question(
         answer: Printout = result.printout()
         if form == "csv" and (table := result.csv_table()) is not None:
             answer = replace(answer, tables=[table])
-        tables = select_tables(answer.tables, output.get("details", False))
-        answer = replace(answer, tables=tables)
-        if sort is not None or row_count is not None:
+        is_arranged = sort is not None or row_count is not None
+        if is_arranged or form != "json":  # JSON has the document, and needs no table computed
+            tables = select_tables(answer.tables, output.get("details", False))
+            answer = replace(answer, tables=tables)
+        if is_arranged:
             answer = arranged(answer, sort, row_count, form == "json")
         show(answer, form)
     return answer.code

@@ -118,7 +118,18 @@ PARAMETERS = {
         "tpot",
         "ttft",
     ),
-    "Output": ("by_op", "form", "json", "out", "page", "sort", "sources", "top", "trace"),
+    "Output": (
+        "by_op",
+        "form",
+        "json",
+        "out",
+        "page",
+        "sort",
+        "sources",
+        "top",
+        "trace",
+        "timeline",
+    ),
 }
 PANEL_OF_PARAMETER = {name: panel for panel, names in PARAMETERS.items() for name in names}
 """The heading of a parameter by its name, where its kind says none."""

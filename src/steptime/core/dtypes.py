@@ -83,6 +83,7 @@ QUANTISED_WORDS = {
     **dict.fromkeys(("awq", "gptq", "awq_marlin", "gptq_marlin", "marlin"), ("int4",)),
     **dict.fromkeys(("w4a16", "int4_awq", "w4afp8", "moe_wna16"), ("int4",)),
     **dict.fromkeys(("4bit", "4-bit", "bnb", "bitsandbytes", "nf4"), ("nf4", "int4")),
+    **dict.fromkeys(("nf4-dq",), ("nf4-dq", "nf4", "int4")),
     **dict.fromkeys(("8bit", "8-bit", "w8a8", "w8a8_int8", "experts_int8", "q8_0"), ("int8",)),
     **dict.fromkeys(("nvfp4", "modelopt_fp4", "fp4"), ("float4",)),
     **dict.fromkeys(("q4_0", "q4_1", "q4_k_s", "q4_k_m", "iq4_xs", "iq4_nl"), ("int4",)),

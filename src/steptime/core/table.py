@@ -192,6 +192,7 @@ class Printout:
 
 def select_tables(tables: Sequence[Table], has_details: bool) -> list[Table]:
     """Return the tables that people see; a footnote names those that `--details` adds."""
+    tables = list(tables)  # read once: a lazy sequence computes them at each pass
     details = [table.title for table in tables if table.is_detail and table.rows]
     main_tables = [table for table in tables if has_details or not table.is_detail]
     if details and main_tables and not has_details:

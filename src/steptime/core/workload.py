@@ -157,7 +157,17 @@ def plan_to_json(plan: Plan) -> Mapping[str, Any]:
     return departures(plan, _DEFAULT_PLAN, _BASIC_FIELDS)
 
 
-FEW_BITS = {"nf4": "int4", "nf4-dq": "int4", "int8": "int8", "float8": "int8"}
+FEW_BITS = {  # formats of quantised weights, and the type of the same size that stores them
+    "nf4": "int4",
+    "nf4-dq": "int4",
+    "int8": "int8",
+    "float8": "int8",
+    "int4": "int4",
+    "float4": "int4",
+    "mxfp4": "int4",
+}
+DEQUANTISED_FORMATS = ("float8", "float4", "mxfp4")  # formats that libraries dequantise to train
+STORED_ALL, STORED_MLP, STORED_EXPERTS = "all", "mlp", "experts"  # weights that a file quantises
 STATES = {  # optimizers beside the table's own, and how their states are kept
     f"{paged}{name}{few}": " ".join(filter(None, (paged.rstrip("_"), "8-bit" if few else "")))
     for name, row in _OPTIMIZER_ROWS.items()
@@ -174,8 +184,11 @@ class Tuning:
 
     LoRA of `rank` (0: none) stands beside the products `on`, with a share of `dropout` before it;
     then, and where weights are named `train` (a pattern such as `*/norm*`), all others are frozen.
-    Frozen weights of products are kept as `weights`, a name of `FEW_BITS`: 4 bits with a float32
-    scale for 64, `nf4-dq` with scales in 8 bits, 8 bits. `methods` are those of the software
+    Frozen weights of products, and in inference all of them, are kept as `weights`, a name of
+    `FEW_BITS`: `nf4` in 4 bits with a float32 scale for 64, `nf4-dq` with scales in 8 bits, `int4`
+    with a scale for 128. `stored` says which weights a file of quantised weights keeps so: those
+    of all layers (`all`), outside attention (`mlp`) or of experts; "" for weights that are
+    quantised when they are loaded for a fine-tuning. `methods` are those of the software
     (`Stack.tunes`). Layers that `recompute` keep their input alone for the backward pass. Sequences
     are `packed` from documents of so many tokens, which see no other, or `padded`: so many of their
     tokens are text. An optimizer's `states` are kept in 8 bits, are paged (what has no room lies in
@@ -188,6 +201,7 @@ class Tuning:
     on: str = "attention"
     dropout: float = 0.0
     weights: str = ""
+    stored: str = ""
     train: str = ""
     methods: tuple[str, ...] = ()
     recompute: str = "none"
@@ -204,7 +218,7 @@ class Tuning:
             raise InputError("--lora: r is at least 1, dropout at least 0 and below 1")
         if self.weights and self.weights not in FEW_BITS:
             raise unknown("weights", self.weights, FEW_BITS)
-        if self.weights and not self.freezes:
+        if self.weights and not (self.freezes or self.stored):
             raise InputError(f"--weights {self.weights}: of frozen weights, with --lora or --train")
 
     def under(self, methods: tuple[str, ...]) -> "Tuning":
@@ -252,6 +266,9 @@ class Workload:
     file and the name in it that a person asked for: a backend may run these and no others; no file
     of data says them, so they are not among the JSON values.
 
+    `has_stated_weights` says that a file states the format of its quantised weights, and nobody
+    named another. It is not part of the key.
+
     `default_dtypes` are the data types to choose from on a device, the preferred one first, where
     nobody said one; () where one was said. `has_default_optimizer` says that nobody named the
     optimizer. Neither is part of the key nor of the JSON values.
@@ -271,6 +288,7 @@ class Workload:
     code: str = field(default="", compare=False)
     default_dtypes: tuple[str, ...] = field(default=(), compare=False)
     has_default_optimizer: bool = field(default=False, compare=False)
+    has_stated_weights: bool = field(default=False, compare=False)
 
     def with_dtype(self, dtype: str) -> "Workload":
         """Return the workload in a data type that was said, whatever the device."""

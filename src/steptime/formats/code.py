@@ -20,7 +20,8 @@ from steptime.formats import Source, opened, read_content
 from steptime.formats.archive import member
 from steptime.hardware.item_files import user_folder
 
-LIBRARIES = ("torchvision", "timm")
+LIBRARIES = ("torchvision", "timm", "transformers", "diffusers")
+CONFIG_ENDING = ".json"  # of a configuration that a library reads
 ABOUT = "steptime.json"
 CPU_LIMIT_S = 600  # processor seconds of an export, unless the variable says otherwise
 CPU_LIMIT_VARIABLE = "STEPTIME_EXPORT_CPU_S"
@@ -52,12 +53,21 @@ class Code:
     strict: bool = False
 
     @property
+    def content_key(self) -> str:
+        """A hash of the `config.json` that a library reads, "" for a network that has a name."""
+        if self.where not in LIBRARIES or not self.name.endswith(CONFIG_ENDING):
+            return ""
+        return hashlib.sha256(read_content(self.name)).hexdigest()[:16]
+
+    @property
     def kept(self) -> Path:
         """The file in the user's own folder that it is exported to on the way."""
         if self.where in LIBRARIES:
             shapes = [shape for shape, _ in self.inputs.values() if isinstance(shape, tuple)]
             sizes = ["x".join(map(str, shape)) for shape in shapes]
-            name = "-".join([f"{self.where}.{self.name}", *sizes])
+            stem = self.name if self.content_key == "" else Path(self.name).stem
+            words = [f"{self.where}.{stem}", *filter(None, [self.content_key]), *sizes]
+            name = "-".join(words)
             return user_folder("networks") / f"{name}.pt2"
         place = hashlib.sha256(str(Path(self.where).resolve()).encode()).hexdigest()[:16]
         return user_folder("networks") / place / self.beside.name
@@ -78,7 +88,8 @@ class Code:
         from importlib import metadata
 
         try:
-            return f"{self.where} {metadata.version(self.where)}"
+            version = f"{self.where} {metadata.version(self.where)}"
+            return " ".join(filter(None, [version, self.content_key]))
         except metadata.PackageNotFoundError:
             lack = f"{self.where} is not installed"
             raise InputError(f"{self.where}:{self.name}: {lack}") from InputError(lack)

@@ -22,6 +22,7 @@ class StepDefaults(NamedTuple):
 
 
 SEQUENCE_MODEL = StepDefaults(("bfloat16-mixed", "float16-mixed", "float32"), "adam")
+STORED_MODEL = StepDefaults(("bfloat16", "float16", "float32"), "adam")  # quantised weights
 OTHER_MODEL = StepDefaults(("float32",), "sgd")
 CPU_DTYPES = ("float32",)  # few CPUs have matrix units for shorter types
 
@@ -78,8 +79,10 @@ def common_dtype(workloads: Iterable[Workload]) -> str | None:
 
 
 def assumed_step(workload: Workload) -> dict[str, str]:
-    """Return the data type and the optimizer that nobody said, by the options that change them."""
+    """Return the settings of a step that nobody said, by the options that change them."""
     assumed = {"dtype": workload.dtype} if workload.default_dtypes else {}
     if workload.has_default_optimizer and workload.phase == "train":
         assumed["optimizer"] = workload.optimizer
+    if workload.has_stated_weights:
+        assumed["weights"] = workload.tuning.weights
     return assumed

@@ -6,11 +6,13 @@ What is written is read back by `reader.read_launch` to the same facts.
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from steptime.core.errors import InputError, check_choice
+from steptime.launch.emitted_guesses import sglang_speculation, vllm_speculation
 from steptime.launch.job import SERVING, Facts
 from steptime.launch.settings import names
 
@@ -24,6 +26,7 @@ OPTIMIZER_WORDS = {  # of transformers' TrainingArguments
     "sgd": "sgd",
     "rmsprop": "rmsprop",
 }
+LLAMA_TYPE = re.compile(r"q\d_\d|iq\d_nl")  # of a cache, in the words of llama.cpp
 LLAMA_CACHES = {"int8": "q8_0", "float8": "q8_0", "int4": "q4_0", "float4": "q4_0"}
 FSDP_WORDS = {3: "full_shard auto_wrap", 2: "shard_grad_op auto_wrap"}
 DEGREES = names(
@@ -101,6 +104,7 @@ def _emit_vllm(model: str, facts: Facts) -> str:
     words += _options({"expert": _has_experts(facts)}, {"expert": "--enable-expert-parallel"})
     if facts.get("chunked_prefill") is False:
         words.append("--no-enable-chunked-prefill")
+    words += vllm_speculation(facts)
     return _command([*words, *_quantised(facts, "--quantization", "--kv-cache-dtype")])
 
 
@@ -151,6 +155,7 @@ def _emit_sglang(model: str, facts: Facts) -> str:
         words += ["--chunked-prefill-size", "-1"]
     if _has_experts(facts):
         words += ["--ep-size", str(facts["expert"])]
+    words += sglang_speculation(facts)
     return _command([*words, *_quantised(facts, "--quantization", "--kv-cache-dtype", "fp8_e4m3")])
 
 
@@ -159,11 +164,13 @@ def _emit_llama_server(model: str, facts: Facts) -> str:
     if any(value not in {None, 1} for value in degrees.values()):
         raise InputError("--emit llama-server: it splits layers over cards; nearest: --emit vllm")
     length, sequences = facts.get("max_model_len"), facts.get("max_num_seqs")
-    words = ["llama-server", "-m", f"{model.rpartition('/')[2]}.gguf", "--n-gpu-layers", "99"]
+    file, layers = f"{model.rpartition('/')[2]}.gguf", str(facts.get("gpu_layers", 99))
+    words = ["llama-server", "-m", file, "--n-gpu-layers", layers]
     if isinstance(length, int):
         slots = sequences if isinstance(sequences, int) else 1
         words += ["--ctx-size", str(length * slots), "--parallel", str(slots)]
-    cache = LLAMA_CACHES.get(str(facts.get("kv_dtype")))
+    cache_type = str(facts.get("kv_dtype"))
+    cache = cache_type if LLAMA_TYPE.fullmatch(cache_type) else LLAMA_CACHES.get(cache_type)
     if cache is not None:
         words += ["--cache-type-k", cache, "--cache-type-v", cache]
     return _command(words)

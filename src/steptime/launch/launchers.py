@@ -22,6 +22,13 @@ DEEPSPEED_FLAGS = frozenset(
 )
 TUNE_FLAGS = frozenset({"standalone"})
 DOCKER_FLAGS = names("rm it i t d detach privileged init read_only interactive tty no_healthcheck")
+SRUN_FLAGS = names(
+    "exclusive overlap unbuffered u label l pty no_kill k verbose v quiet overcommit "
+    "kill_on_bad_exit contiguous"
+)
+MPIRUN_VALUES = names(
+    "n np c x h host hostfile machinefile npernode ppn bind_to map_by rank_by wdir"
+)
 SIMPLE_PREFIXES = {"exec", "nohup", "sudo", "time", "stdbuf", "uv", "poetry", "eval"}
 PYTHON = re.compile(r"python\d*(\.\d+)?")
 IMAGES = (  # of containers, by a part of the image's name, with the command that they start
@@ -139,10 +146,10 @@ def _behind_options(words: list[str], name: str, launch: LaunchedProgram) -> lis
     while words and words[0].startswith("-"):
         word, words = words[0], words[1:]
         options.append(word)
-        takes_value = "=" not in word and (word in {"-n", "-N", "-np", "-G"} or name == "numactl")
-        if takes_value and words and not words[0].startswith("-"):
-            options.append(words[0])
-            words = words[1:]
+        for _ in range(_value_count(name, word)):
+            if words and not words[0].startswith("-"):
+                options.append(words[0])
+                words = words[1:]
     if name == "timeout":
         return words[1:]
     if name == "srun":
@@ -151,6 +158,18 @@ def _behind_options(words: list[str], name: str, launch: LaunchedProgram) -> lis
             if variable.get(key) and values:
                 launch.environment[variable[key]] = values[0]
     return words
+
+
+def _value_count(name: str, option: str) -> int:
+    """Return the number of words that are values of an option of `srun` and the like."""
+    if "=" in option:
+        return 0
+    key = normalize(option)
+    if name == "srun":
+        return int(key not in SRUN_FLAGS)
+    if name == "mpirun":
+        return 2 if key == "mca" else int(key in MPIRUN_VALUES)
+    return int(name == "numactl" or key in {"n", "s", "k", "c", "o", "t"})
 
 
 def _take_container(launch: LaunchedProgram) -> bool:

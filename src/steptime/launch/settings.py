@@ -273,6 +273,7 @@ def quantised_type(text: str | None) -> str | None:
     return find_quantised_type(text, QUANTISED_TYPES) if text else None
 
 
+OPEN_WORDS = {"auto", "none", "null", ""}  # values that leave a fact open
 FactReader = Callable[[ToolSettings, str], FactValue | None]
 
 
@@ -291,11 +292,16 @@ def take_facts(
     settings: ToolSettings,
     table: Mapping[str, tuple[str, FactReader]],
 ) -> None:
-    """Set the facts of a table from option names to a fact and the way to read it."""
+    """Set the facts of a table from option names to a fact and the way to read it.
+
+    A value that says no fact stays unused, unless it leaves the fact open.
+    """
     for name, (fact, read) in table.items():
         if name in settings:
             value = read(settings, name)
-            settings.used.add(name)
+            text = (settings.text(name) or "").lower()
+            if value is None and text not in OPEN_WORDS:
+                settings.used.discard(name)
             job.set(fact, value)
 
 

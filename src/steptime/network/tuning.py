@@ -16,13 +16,13 @@ from steptime.core.errors import InputError, shorten
 from steptime.core.graph import Attr, Graph, Op, TensorSpec
 from steptime.core.workload import FEW_BITS, Tuning
 from steptime.network.ops import OPS
+from steptime.network.products import find_head, is_attention_name
+from steptime.network.stored_weights import SCALE_LAYOUTS, store_quantised
 
 EXPERT_AXES = 3  # experts, rows, columns
-BLOCK = 64  # weights that share a float32 scale
 SCALES = 256  # of these that share another, where they are quantised, too
 BESIDE = ("/scale", "/scale_of_scales")  # names of what stands beside weights of few bits
 SCALE = 2.0  # alpha over rank; its value costs nothing
-_ATTENTION = re.compile(r"(?i)(^|[/._])\w*(attn|attention)\w*([/._]|$)")
 
 
 def tuned(graph: Graph, tuning: Tuning) -> Graph:
@@ -32,6 +32,8 @@ def tuned(graph: Graph, tuning: Tuning) -> Graph:
     """
     if tuning == Tuning():
         return graph
+    if tuning.weights and tuning.stored and not tuning.freezes:
+        return store_quantised(graph, tuning.weights, tuning.stored)
     trained = {
         name
         for name in graph.weights
@@ -58,17 +60,7 @@ def tuned(graph: Graph, tuning: Tuning) -> Graph:
     )
 
 
-def head_of(graph: Graph) -> str:
-    """Return the name of the product that makes the logits, "" where none does."""
-    makers = {name: op for op in graph.ops for name in op.outputs}
-    op = makers.get(graph.outputs[0])
-    while op and op.kind in _BEHIND:
-        op = makers.get(op.inputs[0])
-    return op.name if op and op.kind == "linear" else ""
-
-
 _MERGED = ("q", "k", "v")  # parts of a product of all three, in their order
-_BEHIND = ("cross_entropy", "cast", "bias", "reshape", "slice", "mean")  # a head
 
 
 def adapts(op: Op, on: str, head: str) -> bool:
@@ -82,7 +74,7 @@ def adapts(op: Op, on: str, head: str) -> bool:
     known = {
         "all": True,
         "linear": op.name != head,
-        "attention": bool(_ATTENTION.search(op.name)),
+        "attention": is_attention_name(op.name),
     }
     names = {*on.split("+"), *(f"{name}_proj" for name in on.split("+"))}
     return known.get(on, bool(names & parts or ("qkv" in parts and names & {*_MERGED})))
@@ -97,7 +89,7 @@ class _Changed:
         self.adapters: list[str] = []
         self.scales: list[str] = []
         self.name_of: dict[str, str] = {}
-        self.head = head_of(graph)
+        self.head = find_head(graph)
         shown = {op.outputs[0]: op.inputs[0] for op in graph.ops if op.kind == "bias"}
         self.cut = {
             shown.get(op.inputs[0], op.inputs[0]): op.attrs["sizes"]
@@ -113,7 +105,7 @@ class _Changed:
         if tuning.weights:
             read = {self._weight(op) for op in graph.ops if op.name != self.head}
             tied = {self._weight(op) for op in graph.ops if op.name == self.head}
-            left = set() if "head" in tuning.methods else tied
+            left = set() if "head" in tuning.methods and not tuning.stored else tied
             experts = {name for op in graph.ops for name in self._expert_weights(op)}
             self.few = (read | tied | experts) & set(frozen) - left
             for weight in sorted(self.few):
@@ -128,15 +120,17 @@ class _Changed:
 
     def _expert_weights(self, op: Op) -> list[str]:
         """Return the matrices of experts that a stack keeps in few bits."""
-        if op.kind != "experts" or "experts" not in self.tuning.methods:
+        takes_experts = self.tuning.stored or "experts" in self.tuning.methods
+        if op.kind != "experts" or not takes_experts:
             return []
         names = [self.source.get(name, name) for name in op.inputs]
         return [name for name in names if len(self.tensors[name].shape) == EXPERT_AXES]
 
     def _quantise(self, weight: str) -> None:
         spec = self.tensors[weight]
-        blocks = ceil(spec.size / BLOCK)
-        scales = {f"{weight}/scale": TensorSpec((blocks,), "float32")}
+        layout = SCALE_LAYOUTS[self.tuning.weights]
+        blocks = ceil(spec.size / layout.block_size)
+        scales = {f"{weight}/scale": TensorSpec((blocks,), layout.dtype)}
         if self.tuning.weights == "nf4-dq":
             scales = {
                 f"{weight}/scale": TensorSpec((blocks,), "int8"),

@@ -245,7 +245,7 @@ class Request:
         usual = self.software(cluster.device, many)
         options = {"stack": usual.stack if self.named is None else self.named, **self.options}
         optimizer = BASE_OPTIMIZERS.get(self.optimizer or "", self.optimizer) or "adam"
-        how = self.gradients, "training", self.tuning, optimizer
+        how = self.gradients, "training", shape.state_weights(self.tuning), optimizer
         planner = planner_of(shape, cluster, self.dtype, method, options, *how)
         stack = planner.method.settings.stack
         if not catalog.stack(stack).trains:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from steptime.core.tuning import state_weights
 from steptime.core.workload import Tuning
 from steptime.network.families.family import Family
 from steptime.prediction.routing import reached
@@ -34,6 +35,15 @@ class Shape:
     def text_length(self, tuning: Tuning) -> int:
         """Return the tokens of a sequence that are text, without those that pad it."""
         return min(self.length, tuning.padded or self.length)
+
+    def state_weights(self, tuning: Tuning) -> Tuning:
+        """Return a fine-tuning on the quantised weights that the network's file states.
+
+        Raises:
+            InputError: for a training of all weights, where whole numbers store them.
+        """
+        stated = self.family.weights, self.family.stored
+        return state_weights(tuning, *stated, "train", "plan", alternatives="--lora 16")
 
     @property
     def per_token(self) -> int:

@@ -1,17 +1,21 @@
 """The cost of one step of a network, on no device: FLOP, bytes, parameters and memory."""
 
-from steptime.build import build_step
+from dataclasses import replace
+
+from steptime.build import build_step, make_workload, read_model
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.assumed import assumed_row
 from steptime.core.kinds import text_of
 from steptime.core.table import Column, Table, make_facts_table
+from steptime.core.tuning import NO_WEIGHTS
 from steptime.core.units import format_value
 from steptime.core.values import parse_count
+from steptime.core.workload import FULL_TRAINING
 from steptime.hardware import catalog
 from steptime.hardware.catalog import DEFAULT_STACK
 from steptime.hardware.defaults import assumed_step
 from steptime.hardware.software import resolve_stack
-from steptime.network.count import OpCost
+from steptime.network.count import Count, OpCost
 from steptime.network.count import count as count_graph
 from steptime.network.ops import OPS
 from steptime.questions import kinds, options
@@ -172,6 +176,7 @@ def count(
         phase,
         optimizer,
         allow_unknown,
+        tuning=FULL_TRAINING if phase == "infer" else replace(FULL_TRAINING, stored=NO_WEIGHTS),
         length=tokens,
     )
     graph = build_step(workload)
@@ -217,3 +222,23 @@ def _counted_op(op: OpCost) -> CountedOp:
         traffic_bytes=op.traffic_bytes,
         output_shape=op.output_shape,
     )
+
+
+def count_step(
+    model: str,
+    batch: int | None = None,
+    dtype: str | None = None,
+    phase: str = "train",
+    optimizer: str | None = None,
+) -> Count:
+    """Count one step, on no device: FLOP, bytes, parameters, peak memory, op by op.
+
+    Args:
+        model: a model text of the command line.
+        batch: the batch; None is the model's own.
+        dtype: data type of weights and activations.
+        phase: train or infer.
+        optimizer: the optimizer.
+    """
+    workload = make_workload(read_model(model, trusted=True), batch, dtype, phase, optimizer)
+    return count_graph(build_step(workload))

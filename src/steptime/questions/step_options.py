@@ -1,7 +1,7 @@
 """The options that several predictions share, and the step that they name."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from os import PathLike
 from typing import Annotated, Any, TypedDict
 
@@ -146,7 +146,9 @@ class StepOptions(ExecutionOptions, keywords=StepKeywords):
         length: Tokens of a sequence. Default: the model's.
         lora: Fine-tune by LoRA of this rank; WHERE is attention (default), linear (every product
             but the head), all, or names of products (q+v). All other weights are frozen.
-        weights: How frozen weights are kept: nf4, nf4-dq (scales in 8 bits), int8, float8.
+        weights: How frozen weights, and in inference all of them, are kept: nf4, nf4-dq (scales in
+            8 bits), int8, float8, int4, float4, mxfp4; none for the step's own type. Default: as
+            the file of the network states.
         train: Train the weights of these names alone, such as '*norm*'.
         recompute: none, or full: layers keep their input alone, and compute the rest again.
         offload: none, or optimizer: its states lie on the host, which updates.
@@ -198,7 +200,20 @@ class StepOptions(ExecutionOptions, keywords=StepKeywords):
             if self.offload != "optimizer" and "paged" not in (self.optimizer or ""):
                 need = "--offload optimizer or an optimizer such as paged_adam"
                 raise InputError(f"--host-link goes with {need}; leave it out")
-        return make_tuning(**values, weights=self.weights, optimizer=self.optimizer)
+        texts = {**values, "weights": self.weights, "optimizer": self.optimizer}
+        return make_tuning(**texts, phase=self.phase)
+
+    def refuse_network_options(self, message: str) -> None:
+        """Raise `InputError` for the first option that says which step of a network it is.
+
+        Args:
+            message: the text of the error, with `{}` for the name of the option.
+        """
+        shared = {field.name for field in fields(ExecutionOptions)} | {"dtype", "method", "options"}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name not in shared and value != field.default:
+                raise InputError(message.format(option_name(field.name)))
 
     @property
     def sequence_length(self) -> int | None:

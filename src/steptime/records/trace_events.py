@@ -26,6 +26,8 @@ CATEGORIES_BEFORE_1_12 = {  # names of PyTorch 1.8 to 1.11
 STEP = "ProfilerStep#"  # annotations of torch.profiler itself
 OPTIMIZER = "Optimizer."
 NODE = "autograd::engine::evaluate_function: "
+SHAPES = "Input Dims"  # written with `record_shapes=True`
+MATRIX_AXES = 2
 
 MAX_TIME_US = 1e18
 MAX_NAME_CHARACTERS = 200
@@ -35,6 +37,22 @@ _LIST = re.compile(r'"traceEvents"\s*:\s*(?=\[)|\A\s*(?=\[)')
 _RAW_BACKSLASH = re.compile(r'\\(["\\/]|u[0-9a-fA-F]{4})?')
 _XPROF = re.compile(r'"name"\s*:\s*"(?:/host:CPU|/device:(?:CPU|GPU|TPU):\d|/job:\w+/)')
 _JAX = re.compile(r'PjitFunction|PjRt|"jit_|"pmap_|\bjit\(|\bjax\b')
+
+
+class TracedInput(NamedTuple):
+    """An input of an op, as `record_shapes` shows it.
+
+    Attributes:
+        shape: the sizes of a tensor; () of a scalar, and of what is no tensor.
+        dtype: the type as the profiler writes it: `float`, `c10::BFloat16`, `Scalar`, "".
+        value: the value of what is no tensor, as text: `[1, 1]`, `True`.
+        is_transposed: whether the rows of a matrix do not run along its last axis.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str = ""
+    value: str = ""
+    is_transposed: bool = False
 
 
 class Slice(NamedTuple):
@@ -47,6 +65,7 @@ class Slice(NamedTuple):
     track: tuple[str, str]
     sequence: int | None
     correlation: int | None
+    inputs: tuple[TracedInput, ...] = ()
 
     @property
     def end(self) -> float:
@@ -123,7 +142,44 @@ def _read_slice(event: Mapping[str, Any]) -> Slice | None:
         ),
         sequence=_read_number(numbers.get("Sequence number")),
         correlation=_read_number(numbers.get("correlation")),
+        inputs=_read_inputs(numbers) if SHAPES in numbers else (),
     )
+
+
+def _read_inputs(arguments: Mapping[str, Any]) -> tuple[TracedInput, ...]:
+    """Return the inputs of an op; a list of tensors becomes an input for each of them."""
+    shapes = arguments[SHAPES]
+    if not isinstance(shapes, list):
+        return ()
+    dtypes, values, strides = (
+        _pad_list(arguments.get(key), len(shapes))
+        for key in ("Input type", "Concrete Inputs", "Input Strides")
+    )
+    inputs = []
+    for shape, dtype, value, stride in zip(shapes, dtypes, values, strides, strict=True):
+        if not isinstance(shape, list):
+            continue
+        if shape and isinstance(shape[0], list):  # a list of tensors
+            dtype_name = str(dtype) if dtype and dtype != "TensorList" else "float"
+            inputs += [TracedInput(_sizes(item), dtype_name) for item in shape]
+            continue
+        sizes = _sizes(shape)
+        is_matrix = isinstance(stride, list) and len(stride) == len(sizes) >= MATRIX_AXES
+        is_transposed = is_matrix and stride[-1] != 1 and stride[-2] == 1
+        inputs.append(TracedInput(sizes, str(dtype or ""), str(value or ""), is_transposed))
+    return tuple(inputs)
+
+
+def _pad_list(value: object, length: int) -> list[Any]:
+    items = value if isinstance(value, list) else []
+    return [*items, *[None] * (length - len(items))][:length]
+
+
+def _sizes(shape: object) -> tuple[int, ...]:
+    """Return sizes of a tensor; () for what holds others than whole numbers."""
+    sizes = shape if isinstance(shape, list) else []
+    is_valid = all(isinstance(size, int) and size >= 0 for size in sizes)
+    return tuple(sizes) if is_valid else ()
 
 
 def _is_time(value: object) -> TypeGuard[float]:

@@ -18,7 +18,6 @@ from steptime.serving.queueing import Load
 MAX_REQUESTS = 200_000
 MAX_TOKENS = 10_000_000  # of a prompt, and of an answer
 MAX_ARRIVAL_S = 1e9
-MAX_SPECULATED = 64
 ROUNDS = 10  # requests of a user without --count
 DEFAULT_REQUESTS = 1000  # of an open arrival without --count
 COLUMNS = {  # of traces: when, tokens in and out; and the seconds of a unit of the first
@@ -44,9 +43,6 @@ class Demand:
         prefill_tensor: tensor ranks of these; 0 for those of the others.
         prefill_data: data ranks of these; 0 for those of the others.
         prefill_expert: expert ranks of these; 0 for those of the others.
-        draft: a network that guesses tokens.
-        speculate: tokens that it guesses for a step.
-        accept: chance of each guess to be right.
         lengths: how lengths of requests vary about their mean, or a file of them; None for not.
     """
 
@@ -62,9 +58,6 @@ class Demand:
     prefill_tensor: int = 0
     prefill_data: int = 0
     prefill_expert: int = 0
-    draft: str = ""
-    speculate: int = 0
-    accept: float = 0.0
     lengths: str | None = None
 
     @property
@@ -97,7 +90,7 @@ class Demand:
         return Load(inputs, outputs, arrivals_s, self.concurrency)
 
 
-def check_demand(demand: Demand, is_speculating: bool) -> None:
+def check_demand(demand: Demand) -> None:
     """Check that the options of a demand go together.
 
     Raises:
@@ -106,9 +99,6 @@ def check_demand(demand: Demand, is_speculating: bool) -> None:
     check_lengths(demand.lengths)
     if sum(map(bool, (demand.concurrency, demand.rate, demand.requests))) != 1:
         raise InputError("serve: requests come by one of --concurrency, --rate and --requests")
-    is_complete = bool(demand.draft) and 0 < demand.speculate <= MAX_SPECULATED
-    if is_speculating and not (is_complete and 0 < demand.accept <= 1):
-        raise InputError("serve: --draft MODEL, --speculate Q (1..64), --accept W (0..1): all")
     has_arrivals = demand.rate or demand.has_targets
     if demand.lengths and demand.requests:
         raise InputError("serve: --requests says its lengths; nearest: leave out --lengths")

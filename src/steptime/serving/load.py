@@ -97,17 +97,15 @@ def make_pool(
     demand: Demand,
     load: Load,
     replicas: int,
-    draft: Phases | None = None,
     prefix: float = 0.0,
 ) -> Pool:
     """Return servers of the same kind that follow the rules of their software.
 
     Args:
         phases: seconds and bytes of a replica.
-        demand: the limits of a replica, and the speculation.
+        demand: the limits of a replica.
         load: the requests.
         replicas: number of servers.
-        draft: the network that guesses tokens.
         prefix: share of each prompt that lies in the cache already.
 
     Raises:
@@ -116,14 +114,11 @@ def make_pool(
     if replicas > MAX_REPLICAS:
         raise InputError(f"serve: {replicas:,} replicas under load, at most {MAX_REPLICAS:,}")
     room_bytes, token_bytes = phases.room_bytes, phases.kv_token_bytes
-    if draft is not None:
-        room_bytes -= draft.weight_bytes
-        token_bytes += draft.kv_token_bytes
     lengths = set(load.inputs)
     lengths |= {tokens - cached_of(tokens, prefix) for tokens in lengths}
     exact = [*lengths] if len(lengths) <= MAX_EXACT_LENGTHS else []
     ranks = phases.plan.data
-    pace = Paced(phases, exact, draft, demand.speculate, demand.accept, ranks)
+    pace = Paced(phases, exact, phases.guesses, ranks)
     max_running = default_max_running(demand, load, replicas, int(phases.limit("max_sequences")))
     room_bytes -= phases.kv_bytes(0) * -(-max_running // ranks)
     blocks = int(min(max(0.0, room_bytes * ranks / token_bytes), MAX_BLOCKS) // BLOCK_TOKENS)

@@ -122,7 +122,7 @@ def memory_of(phases: Phases, running_sequences: int, length: int, prompt: int) 
     fixed, has_limit = phases.fixed, phases.planner.room_bytes < inf
     prompts_bytes = phases.activation_bytes(sequences * prompt)
     memory = ServerMemory(
-        weights_bytes=phases.weight_bytes,
+        weights_bytes=fixed["weights_bytes"],
         cache_bytes=sequences * phases.kv_bytes(paged(length)),
         activations_bytes=fixed["activations_bytes"] or prompts_bytes,
         buffers_bytes=fixed["buffers_bytes"],

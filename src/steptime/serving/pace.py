@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 
 from steptime.serving.phases import Phases
+from steptime.serving.speculation import Guesses, decode_token
 
 CONTEXTS = (1, 512, 2048, 4096, 8192, 16384)  # at which prompts beside decoding are priced
 _KNOTS = {0, 1, *(k << n for n in range(40) for k in (2, 3))}
@@ -38,33 +39,25 @@ class _Surface:
 class Paced:
     """The steps of a server whose phases are known, its prompts mostly of some `lengths`.
 
-    With a `draft` network that guesses `ahead` tokens, each right with the chance `accept`, a step
-    is what a token of each sequence takes in the mean: a verification of the guesses gives
-    1 + w + ... + w^q tokens (Leviathan, Kalman, Matias 2023, equation 1). So many `ranks` share out
-    the sequences.
+    With `guesses` a step is what a token of each sequence takes in the mean. So many `ranks` share
+    out the sequences.
     """
 
     def __init__(
         self,
         phases: Phases,
         lengths: Sequence[int] = (),
-        draft: Phases | None = None,
-        ahead: int = 0,
-        accept: float = 0.0,
+        guesses: Guesses | None = None,
         ranks: int = 1,
     ) -> None:
         def decode_s(sequences: int, context: float) -> float:
-            if draft is None:
-                return phases.decode(sequences, context).seconds
-            # as many tokens as of more sequences, which share the caches that are read
-            took = phases.decode(sequences * (ahead + 1), context / (ahead + 1)).seconds
-            guess = draft.decode(sequences, context)  # the server takes one step for all of them
-            took += ahead * (guess.seconds - guess.host_s)
-            return took / sum(accept**k for k in range(ahead + 1))
+            return decode_token(phases, guesses, sequences, context).seconds
 
         def prefill_s(sequences: int, tokens: int, past: int = 0) -> float:
-            both = [phases] if draft is None else [phases, draft]
-            return sum(one.prefill(sequences, tokens, past).seconds for one in both)
+            prompts_s = phases.prefill(sequences, tokens, past).seconds
+            if guesses is None:
+                return prompts_s
+            return prompts_s + guesses.prefill(sequences, tokens, past).seconds
 
         def shared_s(context: int, sequences: int, tokens: int) -> float:
             alone = phases.decode(sequences, context).seconds + phases.prefill(1, tokens).seconds

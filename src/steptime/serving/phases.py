@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from math import ceil, inf
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
@@ -40,6 +40,10 @@ from steptime.serving.kernels import (
     merged,
     stored_bytes,
 )
+from steptime.serving.profile_run import ProfileRun, profile_run_of
+
+if TYPE_CHECKING:
+    from steptime.serving.speculation import Guesses
 
 SMALL_BYTES = 70 * 1024**3  # of memory: devices with less are small
 NO_BUDGET = 1e8  # tokens of a step, from which on all prompts are read in one
@@ -85,7 +89,7 @@ class Phases:
 
     Weights of layers lie in the format `weights`, the cache in `kv` ("" for that of the planner).
     `plan` has `tensor` and `pipeline`; `data` ranks share out sequences and, of each of their
-    `expert` groups, experts.
+    `expert` groups, experts. `guesses` are those of who guesses tokens for a step.
     """
 
     def __init__(
@@ -95,8 +99,10 @@ class Phases:
         weights: str = "",
         kv: str = "",
         engine: Engine | None = None,
+        guesses: Guesses | None = None,
     ) -> None:
         self.planner = planner
+        self.guesses = guesses
         self.engine = engine or Engine()
         self._engine_constants = self.engine.constants()
         self.plan = plan
@@ -402,15 +408,22 @@ class Phases:
         return {piece: heads_of(graph, piece, one) for piece in pieces}
 
     @cached_property
-    def weight_bytes(self) -> float:
-        """Bytes of the weights on a device: of a pipeline, of its fullest stage."""
-        graph, found = self._graph(1), dict.fromkeys(self._times, 0.0)
+    def piece_bytes(self) -> dict[str, float]:
+        """Bytes of the weights on a device by piece: the ends, and one layer of each kind."""
+        names = (FIRST, *dict.fromkeys(self.planner.shape.kinds), LAST)
+        graph, found = self._graph(1), dict.fromkeys(names, 0.0)
         stored = {n for op in graph.ops if op.kind in LOW_KINDS for n in op.inputs[1:]}
         for name in graph.weights:
             piece, spec = piece_of(name), graph.tensors[name]
             if piece in found:  # else a layer like another
                 low = name in stored and len(spec.shape) > 1 and piece not in (FIRST, LAST)
                 found[piece] += stored_bytes(spec, self.weights) if low else HALF * spec.size
+        return found
+
+    @cached_property
+    def weight_bytes(self) -> float:
+        """Bytes of the weights on a device: of a pipeline, of its fullest stage."""
+        found = dict(self.piece_bytes)
         stages, count = self.plan.pipeline, len(self.planner.shape.kinds)
         ends = [found.pop(name) for name in (FIRST, LAST)]
         in_layers = sum(self._times[name] * size for name, size in found.items())
@@ -423,26 +436,34 @@ class Phases:
 
     def kv_bytes(self, tokens: int) -> float:
         """Return the bytes of the cache of a sequence on a device; windows keep what they see."""
-        found = 0.0
-        for name, heads in self.heads.items():
-            for head in heads:
-                is_cut = head.window and not head.keeps_all
-                kept_tokens = min(tokens, head.window) if is_cut else tokens
-                size = FORMATS[self.kv] * head.token_numbers * kept_tokens + head.state_bytes
-                found += self._times.get(name, 0) * size
+        layers = self.heads.keys() & self._times.keys()
+        size = sum(self._times[name] * self.layer_kv_bytes(name, tokens) for name in layers)
         count = len(self.planner.shape.kinds)
-        return found * ceil(count / self.plan.pipeline) / count
+        size *= ceil(count / self.plan.pipeline) / count
+        return size + (0.0 if self.guesses is None else self.guesses.kv_bytes(tokens))
+
+    def layer_kv_bytes(self, name: str, tokens: int) -> float:
+        """Return the bytes of a layer of a kind in the cache of a sequence on a device."""
+        size = 0.0
+        for head in self.heads.get(name, ()):
+            is_cut = head.window and not head.keeps_all
+            kept_tokens = min(tokens, head.window) if is_cut else tokens
+            size += FORMATS[self.kv] * head.token_numbers * kept_tokens + head.state_bytes
+        return size
 
     @cached_property
     def fixed(self) -> dict[str, float]:
         """Bytes of a device that are no cache, by part; activations of a step of most tokens.
 
-        Where a step may have any number of tokens, activations are 0.
+        They are those of layers or of drawing tokens, whichever are more. Where a step may have
+        any number of tokens, activations are 0.
         """
-        budget = self.constant("step_tokens")
+        tokens = self.limit("step_tokens")
+        tokens = tokens if tokens < NO_BUDGET else 0.0
+        guess_bytes = 0.0 if self.guesses is None else self.guesses.weight_bytes
         return {
-            "weights_bytes": self.weight_bytes,
-            "activations_bytes": self.activation_bytes(budget if budget < NO_BUDGET else 0.0),
+            "weights_bytes": self.weight_bytes + guess_bytes,
+            "activations_bytes": max(self.activation_bytes(tokens), self.sampler_bytes(tokens)),
             "buffers_bytes": self.constant("buffer_bytes"),
             "context_bytes": self.constant("context_bytes"),
         }
@@ -456,7 +477,9 @@ class Phases:
         whole, share = self.planner.room_bytes, self.constant("memory_share")
         is_static = self.planner.method.settings.stack.startswith("sglang")
         if is_static and self.engine.memory_share is not None:
-            return min(whole, share * whole + sum(self.fixed.values()) - self.weight_bytes)
+            return min(
+                whole, share * whole + sum(self.fixed.values()) - self.fixed["weights_bytes"]
+            )
         taken = sum(self.fixed.values()) if self.planner.flag("of_rest") else 0.0
         return whole if taken > whole else taken + share * (whole - taken)
 
@@ -465,17 +488,25 @@ class Phases:
         """Bytes of a device that are left for the cache, below 0 where weights do not fit."""
         return self.usable_bytes - sum(self.fixed.values())
 
-    def activation_bytes(self, tokens: float) -> float:
-        """Return the bytes that live while a step reads so many tokens.
+    @cached_property
+    def profile_run(self) -> ProfileRun:
+        """The sizes that decide the memory of a step."""
+        heads = [head for heads in self.heads.values() for head in heads]
+        widest = max(head.passing_numbers for head in heads)
+        return profile_run_of(self.planner.shape, self.plan, widest)
 
-        That is around a layer: what ranks share of queries, keys, values and feed-forward part,
-        read and written, and what each of them has whole.
-        """
-        one = self.planner.shape.one
-        shared = max(head.passing_numbers for heads in self.heads.values() for head in heads)
-        inner = one["expert_ffn"] * one["experts_per_token"] if one["experts"] else one["ffn"]
-        whole = 6.0 * int(one["width"])
-        return HALF * tokens * (whole + 2.0 * (shared + int(inner) / self.plan.tensor))
+    def activation_bytes(self, tokens: float) -> float:
+        """Return the bytes that live while a step reads so many tokens."""
+        return self.profile_run.forward_bytes(tokens)
+
+    def largest_sampled(self, step_tokens: float) -> float:
+        """Return the sequences at most whose tokens a step of so many tokens draws."""
+        return min(self.engine.max_sequences or self.limit("max_sequences"), step_tokens)
+
+    def sampler_bytes(self, step_tokens: float) -> float:
+        """Return the bytes of the logits of as many sequences as a step may have, as drawn."""
+        sequences = self.largest_sampled(step_tokens)
+        return self.profile_run.sampler_bytes(sequences, self.constant("sampled_bytes"))
 
 
 def describe_excess(shape: Shape, length: int) -> list[str]:

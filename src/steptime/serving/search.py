@@ -133,7 +133,7 @@ class ServerSearch:
             raise InputError("serve: a search for targets needs --rate R or --requests FILE")
         if not demand.has_targets:
             raise InputError("serve: a search holds --ttft S, --tpot S or both")
-        if demand.draft or demand.prefill_replicas:
+        if self.service.speculation is not None or demand.prefill_replicas:
             raise InputError("serve: a search chooses --prefill-replicas, and has no --draft")
         for name, ranks in self.service.split.items():
             if ranks != 1:

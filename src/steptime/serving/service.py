@@ -24,6 +24,13 @@ from steptime.serving.kernels import FORMATS
 from steptime.serving.memory import largest_running_sequences, memory_of
 from steptime.serving.phases import Phases, Spent
 from steptime.serving.queueing import cached_of
+from steptime.serving.speculation import (
+    LAYER_METHODS,
+    PROMPT_LOOKUP,
+    Guesses,
+    Speculation,
+    draft_head,
+)
 
 PLAIN_FILE_TYPES = ("f16", "bf16", "f32")  # of GGUF files whose weights are not quantised
 LOW_CACHES = ("float8", "int8")  # formats of a cache of half the size
@@ -55,6 +62,7 @@ class Service:
         prefix: share of each prompt that lies in the cache already.
         trusted: whether the model may be code.
         engine: settings of the engine.
+        speculation: tokens that are guessed for a step; None for none.
     """
 
     model: str
@@ -78,6 +86,7 @@ class Service:
     prefix: float = 0.0
     trusted: bool = False
     engine: Engine = field(default_factory=Engine)
+    speculation: Speculation | None = None
 
     @property
     def length(self) -> int:
@@ -124,12 +133,29 @@ class Service:
         kv = parse_format(self.kv, "--kv")
         planner = self._planner(shape, plan)
         weights = weights or self.weights_only_type or _file_format(shape)
-        return Phases(planner, plan, weights, kv, self.engine)
+        guesses = self._guesses(planner, plan, weights, kv)
+        return Phases(planner, plan, weights, kv, self.engine, guesses)
+
+    def _guesses(self, planner: Planner, plan: Plan, weights: str, kv: str) -> Guesses | None:
+        """Return who guesses tokens for a step, None without; raises `InputError`."""
+        speculation = self.speculation
+        if speculation is None or speculation.draft == PROMPT_LOOKUP:
+            return None if speculation is None else Guesses(speculation, None)
+        if speculation.draft in LAYER_METHODS:
+            head = draft_head(planner, plan, weights, kv, self.engine)
+            return Guesses(speculation, head)
+        network = replace(
+            self, model=speculation.draft, data=1, expert=1, demand=None, speculation=None
+        )
+        return Guesses(speculation, network.phases())
 
     def read(self, phases: Phases, sequences: int) -> Spent:
         """Return the time to read so many prompts, but for the part that the cache has of them."""
         cached = cached_of(self.input, self.prefix)
-        return phases.prefill(sequences, self.input - cached, cached)
+        prompts = phases.prefill(sequences, self.input - cached, cached)
+        if phases.guesses is None:
+            return prompts
+        return prompts.plus(phases.guesses.prefill(sequences, self.input - cached, cached))
 
     @property
     def uncached_tokens(self) -> int:

@@ -23,6 +23,7 @@ from steptime.serving.load import (
 from steptime.serving.phases import Phases, Spent
 from steptime.serving.queueing import Load, at_once
 from steptime.serving.service import Service, find_fitting_change
+from steptime.serving.speculation import decode_token
 
 RunLoad = Callable[..., LoadRun]
 
@@ -72,7 +73,8 @@ def predict_times(service: Service, phases: Phases, run: LoadRun | None) -> Requ
         phases: its phases.
         run: its run under load, None where all requests come at once.
     """
-    decode = phases.decode(service.running_sequences, service.input + service.output / 2)
+    context = service.input + service.output / 2
+    decode = decode_token(phases, phases.guesses, service.running_sequences, context)
     tpot_s = decode.seconds
     if run is None:
         prefill = service.read(phases, service.running_sequences)
@@ -178,16 +180,13 @@ def run_service(
         change = find_fitting_change(replace(service, running_sequences=1))
         option = "none" if change is None else change.option
         raise InputError(f"serve: weights leave no room for a cache; nearest: {option}")
-    draft = None
-    if demand.draft:
-        draft = replace(service, model=demand.draft, demand=None).phases()
-    pools = [make_pool(phases, demand, load, service.replicas, draft, service.prefix)]
+    pools = [make_pool(phases, demand, load, service.replicas, service.prefix)]
     device_count = service.device_count * service.replicas
     transfer_s: Callable[[int], float] = at_once
     if demand.prefill_replicas:
         reader, replicas = service.readers(), demand.prefill_replicas
         reader_phases = reader.phases()
-        pools.insert(0, make_pool(reader_phases, demand, load, replicas, prefix=service.prefix))
+        pools.insert(0, make_pool(reader_phases, demand, load, replicas, service.prefix))
         device_count += reader.device_count * replicas
         transfer_s = transfer_time(reader_phases, service.site)
     run = run_load(demand, load, pools, transfer_s)

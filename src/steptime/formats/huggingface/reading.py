@@ -18,7 +18,7 @@ from steptime.formats.huggingface.composed import (
     text_part,
 )
 from steptime.formats.huggingface.config import Config, Settings, Table, check_value
-from steptime.formats.huggingface.quantised import weights_format
+from steptime.formats.huggingface.quantised import find_quantised_part, weights_format
 from steptime.formats.huggingface.remarks import describe_file
 from steptime.formats.huggingface.settings import finish_settings, resolve_settings
 from steptime.formats.huggingface.types import UNLIKE, ModelType, all_types, types
@@ -26,6 +26,7 @@ from steptime.network.families.family import Family, Parameter, resolve
 from steptime.network.ops.builder import Builder
 
 TYPE_FIELD = "model_type"
+LIBRARY_HINT = "with transformers installed, its types are read by their class"
 NESTED = ("config", "config_dict")  # ends of nested tables; the second, of older files, wins
 
 
@@ -49,10 +50,11 @@ def describe_network(table: Mapping[str, Any], place: str, remarks: Sequence[str
     name = table[TYPE_FIELD]
     for kind in kinds_of(table):
         if reason := UNLIKE.get(kind):
-            raise InputError(f"{place}: {TYPE_FIELD} {shorten(kind)} is not known: it has {reason}")
+            text = f"{place}: {TYPE_FIELD} {shorten(kind)} is not read natively: it has {reason}"
+            raise InputError(f"{text}; {LIBRARY_HINT}")
     row = types().get(name) if isinstance(name, str) else None
     if row is None and not (isinstance(name, str) and holds_words(table)):
-        raise unknown(TYPE_FIELD, name, types(), place)
+        raise InputError(f"{unknown(TYPE_FIELD, name, types(), place)}; {LIBRARY_HINT}")
     if row is None or row.text:
         return _describe_words(table, row, place)
     if row.towers:
@@ -87,6 +89,7 @@ def _describe_single(
         check=lambda p: base.check({**fixed, **p}),
         settings=fixed,
         weights=weights_format(table),
+        stored=find_quantised_part(table),
     )
 
 

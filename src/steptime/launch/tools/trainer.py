@@ -28,6 +28,16 @@ SHARDING = {  # FSDP's strategies, by name and number
     **dict.fromkeys(("shard_grad_op", "2", "hybrid_shard_zero2", "5"), 2),
     **dict.fromkeys(("no_shard", "3"), 0),
 }
+ACCELERATE_OPTIONS = (  # of `accelerate launch`, by their names in its configuration
+    "zero_stage",
+    "gradient_accumulation_steps",
+    "offload_optimizer_device",
+    "offload_param_device",
+    "fsdp_sharding_strategy",
+    "fsdp_reshard_after_forward",
+    "fsdp_offload_params",
+    "fsdp_activation_checkpointing",
+)
 OBJECTIVES = ("dpo", "grpo", "kto", "orpo", "cpo", "rloo", "ppo", "gkd", "reward", "sft", "simpo")
 FACTS = {
     "per_device_train_batch_size": ("micro_batch", count),
@@ -186,13 +196,13 @@ def take_accelerate(job: JobBuilder, launch: LaunchedProgram, files: Files) -> N
     options = launch.settings
     if options.text("mixed_precision"):
         _set_mixed_precision(job, options.text("mixed_precision"))
-    if options.count("zero_stage") is not None:
-        job.set("zero", options.count("zero_stage"))
+    parallel = {name: options.text(name) for name in ACCELERATE_OPTIONS if name in options}
+    _read_accelerate_deepspeed(job, parallel, files)
     read_deepspeed(job, options.text("deepspeed_config_file"), files)
-    if (strategy := options.text("fsdp_sharding_strategy")) is not None:
-        job.set("zero", SHARDING.get(strategy.lower()))
-    if options.flag("use_fsdp") and "zero" not in job.facts:
-        job.set("zero", 3)
+    has_strategy = {"fsdp_sharding_strategy", "fsdp_reshard_after_forward"} & parallel.keys()
+    if has_strategy or (options.flag("use_fsdp") and "zero" not in job.facts):
+        _read_sharding(job, parallel, "fsdp_")
+    _read_fsdp_savings(job, parallel, "fsdp_")
 
 
 def _read_configuration_name(job: JobBuilder, path: str) -> None:
@@ -239,11 +249,18 @@ def _set_mixed_precision(job: JobBuilder, text: str | None) -> None:
 
 def _read_fsdp_config(job: JobBuilder, config: Mapping[str, Any], prefix: str) -> None:
     """Set what a table of FSDP options says, whose keys may have a prefix."""
+    _read_sharding(job, config, prefix)
+    _read_fsdp_savings(job, config, prefix)
 
-    def value(name: str) -> Any:
-        return config.get(f"{prefix}{name}", config.get(name))
 
-    strategy, reshard = value("sharding_strategy"), value("reshard_after_forward")
+def _fsdp_option(config: Mapping[str, Any], prefix: str, name: str) -> Any:
+    return config.get(f"{prefix}{name}", config.get(name))
+
+
+def _read_sharding(job: JobBuilder, config: Mapping[str, Any], prefix: str) -> None:
+    """Set what FSDP shares out; all where nothing is said."""
+    strategy = _fsdp_option(config, prefix, "sharding_strategy")
+    reshard = _fsdp_option(config, prefix, "reshard_after_forward")
     stage = SHARDING.get(str(strategy).lower()) if strategy is not None else None
     if stage is None and reshard is not None:
         by_name = SHARDING.get(str(reshard).lower())
@@ -251,9 +268,14 @@ def _read_fsdp_config(job: JobBuilder, config: Mapping[str, Any], prefix: str) -
     job.set("zero", 3 if stage is None else stage)
     if str(strategy).lower().startswith("hybrid_shard") and job.count("per_node"):
         job.set("shard", job.count("per_node"))
-    if _is_true(value("offload_params")) or _is_true(value("cpu_offload")):
+
+
+def _read_fsdp_savings(job: JobBuilder, config: Mapping[str, Any], prefix: str) -> None:
+    """Set what FSDP keeps on the host or computes again."""
+    places = ("offload_params", "cpu_offload")
+    if any(_is_true(_fsdp_option(config, prefix, name)) for name in places):
         job.set("offload", True)
-    if _is_true(value("activation_checkpointing")):
+    if _is_true(_fsdp_option(config, prefix, "activation_checkpointing")):
         job.set("recompute", "full")
 
 

@@ -65,6 +65,10 @@ def _set_combinations(job: JobBuilder, settings: ToolSettings) -> None:
     if method and quantised_type(method) is None:
         job.notes.append(f"quantization {method}: its weights are read from the model's files")
     _read_speculation(job, settings)
+    if (settings.text("max_model_len") or "").lower() in {"auto", "-1"}:
+        job.notes.append(
+            "max_model_len auto: the longest sequence that fits, which --max-context says"
+        )
     for name in ("no_enable_prefix_caching", "no_enable_chunked_prefill"):
         if settings.flag(name):
             job.set(name.removeprefix("no_enable_"), False)

@@ -11,7 +11,7 @@ from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.formula import formula
 from steptime.core.toml_files import packaged
 from steptime.core.values import number_of, parse_count, parse_text, parse_truth
-from steptime.core.workload import Value
+from steptime.core.workload import STORED_ALL, Value
 from steptime.network.ops.builder import Builder
 
 Build = Callable[[Builder, Mapping[str, Any], int], str]
@@ -52,7 +52,8 @@ class Family:
     `build(builder, params, batch)` gives the tensor that a step ends with: the loss in training,
     the output in inference. In a `named` network every hyperparameter is a detail, so that
     `resnet50` stays `resnet50`; `settings` are those of the family that it is a setting of.
-    `weights` is the format in which a file keeps the weights (int4, float8), "" if not quantised.
+    `weights` is the format in which a file keeps the weights (int4, float8), "" if not quantised,
+    and `stored` which weights it keeps so (`Tuning.stored`).
     `dtype` is the only data type of a file that has no other, "" for any.
     """
 
@@ -66,6 +67,7 @@ class Family:
     check: Callable[[Mapping[str, Any]], str | None] = field(default=lambda _: None)
     settings: Mapping[str, Value] = field(default_factory=dict)
     weights: str = ""
+    stored: str = STORED_ALL
     dtype: str = ""
 
 

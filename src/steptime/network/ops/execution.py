@@ -239,9 +239,10 @@ def dequantised(graph: Graph) -> Graph:
     for i, op in enumerate(ops if few else ()):
         if OPS[op.kind].storage == "view" and op.inputs[0] in few:
             few.update(op.outputs)
-        elif op.inputs[1:] and op.inputs[1] in few:
+        elif not few.isdisjoint(op.inputs[1:]):
             dtype = graph.tensors[op.inputs[0]].dtype
-            ops[i] = replace(op, inputs=op.inputs[:2])
+            if op.inputs[1] in few:  # what scales the weights stands behind them
+                ops[i] = replace(op, inputs=op.inputs[:2])
     tensors |= {name: tensors[name]._replace(dtype=dtype) for name in few}
     read = {name for op in ops for name in op.inputs} if few else {*graph.buffers}
     buffers = tuple(name for name in graph.buffers if name in read)

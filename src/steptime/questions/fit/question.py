@@ -21,7 +21,11 @@ from steptime.questions.fit.desktop import (
     is_desktop_fit,
 )
 from steptime.questions.fit.memory_savings import list_savings
+from steptime.questions.fit.server import answer_engine_fit, is_engine_fit
 from steptime.questions.launched.question import answer_launched, read_launched
+from steptime.questions.serve.desktop_answer import DesktopAnswer
+from steptime.questions.serve.search_answer import SearchAnswer
+from steptime.questions.serve.server_answer import ServerAnswer
 from steptime.questions.step_options import StepKeywords, StepOptions
 from steptime.questions.training import TrainingTime, predict_training, tokens_per_s
 
@@ -36,7 +40,7 @@ def fit(
     emit: kinds.EmittedTool | None = None,
     max_context: Annotated[bool, Kind(panel="Memory")] = False,
     **step_options: Unpack[StepKeywords],
-) -> FitAnswer | DesktopFitAnswer:
+) -> FitAnswer | DesktopFitAnswer | ServerAnswer | SearchAnswer | DesktopAnswer:
     """Say whether a network fits a device, and with which batch.
 
     With --weights of GGUF (q4_k_m, or all): which fit, the longest context, and the speed.
@@ -51,7 +55,8 @@ def fit(
         prices: With --tokens: prices of devices. Default: the shipped ones, of their dates.
         from_: A training command or recipe of another tool, which names no model.
         emit: Print the step as a command or recipe: axolotl, trl, deepspeed, accelerate, megatron.
-        max_context: Say first the longest context that fits (with --weights of GGUF).
+        max_context: Say first the longest context that fits (with --weights of GGUF, or --stack
+            vllm, sglang).
         **step_options: Which step it is, and how it is executed: `StepOptions`.
 
     Raises:
@@ -65,7 +70,12 @@ def fit(
     if is_desktop_fit(model, step):
         return answer_desktop_fit(model, device, step, has_max_context=max_context)
     if max_context:
-        raise InputError("fit: --max-context goes with weights of a server; nearest: serve")
+        if is_engine_fit(step):
+            return answer_engine_fit(model, device, batch, step)
+        raise InputError(
+            "fit: --max-context goes with weights of GGUF or the stack of a server; "
+            "nearest: --stack vllm"
+        )
     step_model = step.on(model, batch, text_of(device))
     times = step_model.predict().times
     step_interval = (times.step_s, times.low_s, times.high_s)

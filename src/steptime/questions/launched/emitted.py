@@ -9,6 +9,7 @@ from steptime.core.toml_files import packaged
 from steptime.core.workload import Tuning
 from steptime.launch.emit import check_emitter, emit_job
 from steptime.launch.job import SERVING, TRAINING, Facts, FactValue
+from steptime.serving.speculation import ACCEPTED
 
 DTYPES = {
     "bfloat16-mixed": "bfloat16",
@@ -88,6 +89,24 @@ def emit_server(tool: str, model: str, facts: Facts, tokens: int, room: int | No
         "max_num_seqs": max(1, min(MAX_SEQUENCES, MAX_SEQUENCES if room is None else room)),
     }
     limits |= facts
+    draft = limits.get("draft")
+    if draft is not None and draft not in ACCEPTED:
+        limits["draft"] = hub_id(str(draft))
     if tool == "sglang" and "gpu_memory_utilization" in limits:
         limits["mem_fraction_static"] = limits.pop("gpu_memory_utilization")
     return emit_job(tool, SERVING, hub_id(model), limits)
+
+
+def emit_desktop(model: str, facts: Facts) -> str:
+    """Return a server of one's own machine as a command of llama.cpp.
+
+    Args:
+        model: name of the network.
+        facts: facts of the job; the type of the weights stands in the name of their file.
+
+    Raises:
+        InputError: for what llama.cpp cannot say.
+    """
+    plain = {name: value for name, value in facts.items() if name != "weights"}
+    file = f"{hub_id(model)}-{str(facts['weights']).upper()}"
+    return emit_job("llama-server", SERVING, file, plain)

@@ -27,20 +27,28 @@ def find_model(job: LaunchJob, folder: Path) -> str:
         raise InputError(
             f"the {job.tool} job names no model; name it, and give the job by --from FILE"
         )
-    if ":" in job.model and job.model.startswith("transformer:"):
-        return job.model
-    if (folder / job.model / "config.json").is_file():
-        return str(folder / job.model / "config.json")
-    if job.model.endswith(".gguf") and (folder / job.model).is_file():
-        return str(folder / job.model)
-    models = set(names())
-    for text in _shortened(job.model):
-        if (name := named(text)) in models:
-            return name
+    network = find_network(job.model, folder)
+    if network is not None:
+        return network
     raise InputError(
         f"the {job.tool} job loads {job.model}, which is not among the networks (steptime list "
         "models); give its config.json as MODEL, and the job by --from FILE"
     )
+
+
+def find_network(model: str, folder: Path) -> str | None:
+    """Return model text for an id on a hub, a folder or a file of weights; None if not known."""
+    if ":" in model and model.startswith("transformer:"):
+        return model
+    if (folder / model / "config.json").is_file():
+        return str(folder / model / "config.json")
+    if model.endswith(".gguf") and (folder / model).is_file():
+        return str(folder / model)
+    models = set(names())
+    for text in _shortened(model):
+        if (name := named(text)) in models:
+            return name
+    return None
 
 
 def _shortened(model: str) -> list[str]:

@@ -10,7 +10,7 @@ from steptime.core.values import parse_devices
 from steptime.hardware import catalog
 from steptime.planning.request import PER_NODE, usual_site
 from steptime.prediction.states import host_link
-from steptime.questions.launched.settings import QuestionSettings
+from steptime.questions.launched.question_settings import QuestionSettings
 
 NODE_LINK = "ethernet-100"  # between nodes of devices that no maker joins
 DEGREES = {

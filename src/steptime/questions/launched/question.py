@@ -114,11 +114,14 @@ def answer_launched(
         options: options that the user gives, which win; None and False are not given.
     """
     from steptime.questions.launched.links import assume_links
+    from steptime.questions.launched.server_settings import take_replicas
     from steptime.questions.launched.settings import SETTINGS
 
     job = question.job
     user_options = {name: value for name, value in options.items() if value not in (None, False)}
     settings = SETTINGS[question.name](job, user_options)
+    if question.name == "serve":
+        take_replicas(settings, question.model)
     assume_links(question.name, device, settings, user_options)
     answer = ask(question.model, device, **{**settings.options, **user_options})
     notes = [*getattr(answer, "notes", ()), *job.notes, *settings.notes]

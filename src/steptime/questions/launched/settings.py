@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from steptime.core.dtypes import find_quantised_type
 from steptime.core.workload import OPTIMIZERS, STATES
 from steptime.launch.job import Facts, LaunchJob
 from steptime.questions.launched.desktop_settings import DESKTOP_STACKS, desktop_options
+from steptime.questions.launched.question_settings import QuestionSettings
+from steptime.questions.launched.server_settings import (
+    take_checkpoint,
+    take_ranks,
+    take_speculation,
+)
 
 PRECISIONS = {
     "bfloat16": "bfloat16-mixed",
@@ -42,36 +47,6 @@ SHORTEST_ANSWER = 9  # parts of a short sequence, of which the answer is one: as
 SERVING_STACKS = {"vllm": "vllm", "sglang": "sglang", "trtllm": "trt-llm"}
 FRAMEWORK_STACKS = {"megatron": "megatron"}
 CHUNKED_LOSS_STACKS = {"fit": "axolotl-2025", "plan": "fsdp-liger-2025"}  # by question
-
-
-@dataclass
-class QuestionSettings:
-    """Options of a question with remarks on what has none.
-
-    Attributes:
-        options: options by parameter name.
-        notes: facts that change time or memory and are not priced.
-    """
-
-    options: MutableMapping[str, Any] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-
-    def take(self, facts: Facts, table: Mapping[str, str]) -> None:
-        """Set options from facts, by a table from fact to option."""
-        for fact, option in table.items():
-            if fact in facts:
-                self.options[option] = facts[fact]
-
-    def remark(self, facts: Facts, reasons: Mapping[str, str]) -> None:
-        """Add a note for each of these facts that is there and neither 1, false nor `none`."""
-        for fact, reason in reasons.items():
-            if facts.get(fact) not in {None, 1, "none"} and facts.get(fact) is not False:
-                self.notes.append(f"{fact} {_text(facts[fact])}: {reason}")
-
-
-def _text(value: Any) -> str:
-    """Return a fact as text."""
-    return ", ".join(value) if isinstance(value, list) else str(value).lower()
 
 
 def fit_settings(job: LaunchJob, _user_options: Mapping[str, Any]) -> QuestionSettings:
@@ -196,10 +171,12 @@ def serve_settings(job: LaunchJob, user_options: Mapping[str, Any]) -> QuestionS
         settings.remark(facts, reasons)
         return settings
     settings.take(facts, {name: name for name in ("tensor", "pipeline", "data", "per_node")})
-    _take_ranks(settings, facts)
+    take_ranks(settings, facts)
+    take_speculation(settings, facts)
     if facts.get("dtype") in {"bfloat16", "float16"}:
         settings.options["dtype"] = facts["dtype"]
     _take_served_types(settings, facts)
+    take_checkpoint(settings, job, user_options)
     if job.tool in SERVING_STACKS:
         settings.options["stack"] = SERVING_STACKS[job.tool]
     else:
@@ -208,7 +185,6 @@ def serve_settings(job: LaunchJob, user_options: Mapping[str, Any]) -> QuestionS
         facts,
         {
             "kv_tokens": "the cache that fits is counted instead",
-            "speculative": "--draft, --speculate and --accept price guessed tokens",
             "concurrency": "--concurrency prices so many users",
             "context": "sequences that devices share out are not priced",
         },
@@ -230,26 +206,6 @@ def _shorten_requests(settings: QuestionSettings, user_options: Mapping[str, Any
         f"max_model_len {longest}: requests of {longest - output} and {output} tokens are priced; "
         "--input and --output name others"
     )
-
-
-def _take_ranks(settings: QuestionSettings, facts: Facts) -> None:
-    """Set the ranks of data-parallel attention, and those that share out experts."""
-    tensor, ranks, experts = (
-        facts.get("tensor", 1),
-        facts.get("attention_data"),
-        facts.get("expert"),
-    )
-    if ranks and isinstance(tensor, int):
-        count = tensor if ranks is True else int(str(ranks))
-        settings.options.update(tensor=max(1, tensor // count), data=count)
-    data = settings.options.get("data", 1)
-    if not isinstance(experts, int) or experts == 1:
-        return
-    settings.options["expert"] = min(experts, data)
-    if experts > data:
-        settings.notes.append(
-            f"expert {experts}: experts on the tensor-parallel devices are priced as split products"
-        )
 
 
 def _take_served_types(settings: QuestionSettings, facts: Facts) -> None:

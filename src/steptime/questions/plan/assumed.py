@@ -13,7 +13,8 @@ def assumed_settings(request: Request, planner: Planner) -> dict[str, str]:
 
     The same question with an option set to the value that stands here has the same step, memory
     and cost: the software, the data type, the optimizer, and how devices are joined. Where the
-    stack is named, the other stacks that could be meant are no longer part of the answer.
+    stack is named, the other stacks that could be meant are no longer part of the answer. The
+    format of weights is that which the network's file states.
     """
     assumed: dict[str, str] = {}
     if request.named is None and "stack" not in request.options:
@@ -22,12 +23,13 @@ def assumed_settings(request: Request, planner: Planner) -> dict[str, str]:
         assumed["dtype"] = planner.dtype
     if request.optimizer is None:
         assumed["optimizer"] = planner.optimizer
-    step_settings = assumed_of(planner.step.of(planner.graph_of_kinds(), 1))
+    single_device = assumed_of(planner.step.of(planner.graph_of_kinds(), 1))
     assumed |= {
-        name: step_settings[name]
+        name: single_device[name]
         for name in SOFTWARE_SETTINGS
-        if name in step_settings and name not in request.options
+        if name in single_device and name not in request.options
     }
+    assumed |= _stated_weights(request, planner)
     site, device_count = request.site, planner.cluster.device_count
     if min(site.per_node, device_count) > 1 and "inside" not in request.node_options:
         assumed["inside"] = planner.cluster.ladder[0].link.name
@@ -39,3 +41,9 @@ def assumed_settings(request: Request, planner: Planner) -> dict[str, str]:
     if device_count > site.per_node and site.links_per_node is None:
         assumed["links_per_node"] = str(site.per_node)
     return assumed
+
+
+def _stated_weights(request: Request, planner: Planner) -> dict[str, str]:
+    """Return the format of weights that the network's file states, {} where it states none."""
+    weights = planner.tuning.weights
+    return {} if weights == request.tuning.weights else {"weights": weights}

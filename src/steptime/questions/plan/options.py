@@ -85,6 +85,8 @@ class PlanKeywords(NodeKeywords, ExecutionKeywords, total=False):
     prices: kinds.PriceFile | None
     method: Method
     options: kinds.MethodSettings | None
+    strict: Annotated[bool, Kind(panel="Model")]
+    batch_axis: kinds.Axis | None
 
 
 class RequestFields(TypedDict):
@@ -140,7 +142,8 @@ class PlanOptions(NodeOptions, ExecutionOptions, keywords=PlanKeywords):
             like sgd.
         lora: Fine-tune by LoRA of this rank; WHERE is attention (default), linear (every product
             but the head), all, or names of products (q+v). All other weights are frozen.
-        weights: How frozen weights are kept: nf4, nf4-dq (scales in 8 bits), int8, float8.
+        weights: How frozen weights are kept: nf4, nf4-dq (scales in 8 bits), int8, float8, int4,
+            float4, mxfp4; none for the step's own type. Default: as the network's file states.
         train: Train the weights of these names alone, such as '*norm*'.
         packed: Sequences are packed from documents of so many tokens in the mean.
         padded: So many tokens of a sequence are text in the mean, the rest padding.
@@ -157,6 +160,8 @@ class PlanOptions(NodeOptions, ExecutionOptions, keywords=PlanKeywords):
             calibrated (the device's own), or a device calibrated on it.
         method: The cost model (steptime list methods).
         options: An option of the method; repeatable.
+        strict: Refuse a network with an op of unknown work (of .onnx, .pt2 and code).
+        batch_axis: Of code: the axis of its first input that is the batch. Default: found out.
     """
 
     host_link: Any = None
@@ -192,6 +197,8 @@ class PlanOptions(NodeOptions, ExecutionOptions, keywords=PlanKeywords):
     prices: Any = None
     method: Any = DEFAULT
     options: Any = None
+    strict: bool = False
+    batch_axis: int | str | None = None
 
     @property
     def split(self) -> Mapping[str, object]:

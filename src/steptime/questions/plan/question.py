@@ -31,7 +31,7 @@ from steptime.planning.faults import refuse_idle
 from steptime.planning.request import MOST_DEVICES, Request, level_of
 from steptime.questions import kinds
 from steptime.questions.launched.question import answer_launched, read_launched
-from steptime.questions.options import refuse
+from steptime.questions.options import refuse, set_reading
 from steptime.questions.pictures import check_picture
 from steptime.questions.plan.answer import PlanAnswer
 from steptime.questions.plan.options import PlanKeywords, PlanOptions
@@ -133,7 +133,8 @@ def plan(
         refuse(needless, "{} goes with --device-count or --max-device-count")
     lengths = _read_numbers(length, "--length", page)
     global_batches = _read_numbers(global_batch, "--global-batch", page)
-    models = parse_models(model) if page is not None else [str(model)]
+    model_texts = parse_models(model) if page is not None else [str(model)]
+    models = [str(set_reading(text, group.strict, group.batch_axis)) for text in model_texts]
     levels = _level_texts(level)
     site, *further_sites = group.sites(
         parse_devices(device), tuple(map(level_of, levels)), text_of(group.host_link)
@@ -207,6 +208,11 @@ def _emit_plan(
     notes = answer.notes
     if split.offload != "none":
         notes = (*notes, f"--emit {tool}: what lies on the host is not written")
+    if tool == "megatron" and not str(getattr(best, "stack", "")).startswith("megatron"):
+        notes = (
+            *notes,
+            "--emit megatron: --stack megatron prices the step as that command runs it",
+        )
     return msgspec.structs.replace(answer, emitted=emitted, notes=notes)
 
 

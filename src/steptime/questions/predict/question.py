@@ -23,6 +23,8 @@ from steptime.questions import kinds, options
 from steptime.questions.predict.grid_answer import GridAnswer
 from steptime.questions.predict.run_energy import EnergyRequest
 from steptime.questions.predict.step_time import StepTime, predict_step
+from steptime.questions.predict.trace_request import TraceOrigin, TraceRequest, predict_trace
+from steptime.questions.predict.traced_step import TracedStepTime
 from steptime.questions.predict.written_predictions import WrittenPredictions, describe_predictions
 from steptime.questions.step_options import StepKeywords, StepOptions
 
@@ -82,7 +84,11 @@ def predict(
     kwh_price: kinds.Price | None = None,
     kwh_co2: Annotated[float | str, Kind("G")] | None = None,
     by_op: bool = False,
-    trace: kinds.Trace | None = None,
+    timeline: kinds.TimelineFile | None = None,
+    trace: kinds.TorchTrace | None = None,
+    from_device: kinds.Device | None = None,
+    from_batch: kinds.Count | None = None,
+    threads: kinds.Threads | None = None,
     sources: bool = False,
     all_cells: Annotated[bool, Kind(names=("--grid",))] = False,
     replicas: kinds.Counts | None = None,
@@ -90,7 +96,7 @@ def predict(
     out: kinds.OutFile | None = None,
     folder: kinds.RecordsIn | None = None,
     **step_options: Unpack[StepKeywords],
-) -> StepTime | StepsOfStacks | GridAnswer | WrittenPredictions:
+) -> StepTime | StepsOfStacks | GridAnswer | WrittenPredictions | TracedStepTime:
     """Predict how long one step takes on a device.
 
     Args:
@@ -98,14 +104,20 @@ def predict(
             (resnet50), a ParaDnn label, a .toml, .json, .prototxt, .onnx, .keras or .pt2 file, or
             code (model.py:NAME); with --grid several.
         device: A device (steptime list devices), FILE.toml or local; with --grid or --in several.
-        batch: Batch size. Default: 64, transformers 1, a file's own; with --grid several.
-        steps: Steps of a run, for its energy.
+            Default: with --trace, the device of the trace.
+        batch: Batch size. Default: 64, transformers 1, a file's or a trace's own; with --grid
+            several.
+        steps: Steps of a run, for its energy; with --trace, steps in a trace that marks none.
         tokens: Tokens of a training of a language model: shows time and cost.
         prices: With --tokens: prices of devices. Default: the shipped ones, of their dates.
         kwh_price: With --steps: price of a kWh.
         kwh_co2: With --steps: grams of CO2 of a kWh.
         by_op: Show every op.
-        trace: Write the timeline of the step, for ui.perfetto.dev (.json).
+        timeline: Write the timeline of the step, for ui.perfetto.dev (.json).
+        trace: In place of MODEL: a trace of torch.profiler with record_shapes=True (.json, .gz).
+        from_device: With --trace: where it was taken. Default: as it says, else local.
+        from_batch: With --trace: its batch. Default: as its first layers show.
+        threads: With --trace of a CPU: the same CPU with so many threads.
         sources: Show where the device's numbers come from.
         all_cells: Predict every combination of what MODEL, --device, --batch and --replicas list.
         replicas: With --grid: replicas, each keeps the batch.
@@ -117,25 +129,36 @@ def predict(
 
     Returns:
         A `StepTime`; with several stacks a `StepsOfStacks`, with `all_cells` a `GridAnswer`, of a
-        folder a `WrittenPredictions`.
+        folder a `WrittenPredictions`, with `trace` a `TracedStepTime`.
 
     Raises:
         InputError: for unknown names, and options that do not go together.
     """
     step = StepOptions.from_keywords(step_options, predict)
-    step_outputs = {"--by-op": by_op, "--trace": trace, "--steps": steps}
+    step_outputs = {"--by-op": by_op, "--timeline": timeline, "--steps": steps}
     training = {"--tokens": tokens, "--prices": prices}
     stacks = [] if step.stack is None else parse_names(text_of(step.stack), "--stack")
-    settings, *other_settings = [
-        replace(step, stack=name).method_options(step.options) for name in stacks or [None]
-    ]
+    settings, *other_settings = _list_settings(step, stacks)
     if other_settings:
         several = {"--in": folder, "--grid": all_cells, **step_outputs, **training}
         options.refuse(several, "{} takes one --stack")
     method = _method_of(step.method)
+    origin = TraceOrigin(trace or "", from_device, text_of(from_batch), steps)
+    traced = TraceRequest(origin, device, text_of(batch), step.dtype, threads, by_op)
+    if trace is not None:
+        of_network: dict[str, object] = {"MODEL": model, "--grid": all_cells, "--in": folder}
+        of_network |= {"--out": out, "--replicas": replicas, "--link": link}
+        of_network |= {"--timeline": timeline, **training}
+        return _predict_trace(traced, step, of_network, method, settings)
+    _refuse_trace_options(traced)
     if folder is not None:
         single = {"MODEL": model, "--grid": all_cells, "--batch": batch, "--steps": steps}
-        single |= {"--replicas": replicas, "--out": out, "--trace": trace, "--length": step.length}
+        single |= {
+            "--replicas": replicas,
+            "--out": out,
+            "--timeline": timeline,
+            "--length": step.length,
+        }
         single |= training
         options.refuse(single, "{} does not go with --in, which takes all of a folder's records")
         return _predict_folder(Path(folder), device, method, settings, link, by_op)
@@ -161,8 +184,8 @@ def predict(
         StepModel(workload, device_name, None, method, method_options, assumes=True)
         for method_options in (settings, *other_settings)
     ]
-    if trace is not None:
-        _write_timeline(models[0], trace)
+    if timeline is not None:
+        _write_timeline(models[0], timeline)
     if other_settings:
         return _compare_stacks(models, stacks)
     energy = EnergyRequest(run.steps, run.kwh_price, run.kwh_co2_g)
@@ -174,6 +197,33 @@ def _method_of(method: Any) -> Method:
     """Return the cost model of a name, of code (`FILE.py:NAME`) or of a function of Python."""
     price = options.price_of(method)
     return cost_model(method) if price is None else priced_by(str(method), price)
+
+
+def _list_settings(step: StepOptions, stacks: list[str]) -> list[dict[str, str]]:
+    """Return the options of the method under each stack, or without one."""
+    names: list[str | None] = [*stacks] or [None]
+    return [replace(step, stack=name).method_options(step.options) for name in names]
+
+
+def _refuse_trace_options(request: TraceRequest) -> None:
+    """Raise `InputError` for an option that only a trace takes."""
+    origin = request.origin
+    of_trace = {"--from-device": origin.device, "--from-batch": origin.batch}
+    options.refuse({**of_trace, "--threads": request.threads}, "{} needs --trace")
+
+
+def _predict_trace(
+    request: TraceRequest,
+    step: StepOptions,
+    other_options: Mapping[str, object],
+    method: Method,
+    settings: Mapping[str, str],
+) -> TracedStepTime:
+    """Predict the step of a trace; raises `InputError` for options that are of a network."""
+    options.refuse(other_options, "{} does not go with --trace")
+    step.refuse_network_options("{} is of a network, and --trace is a step as it was recorded")
+    device = options.single_device(text_of(request.device))
+    return predict_trace(replace(request, device=device), method, settings)
 
 
 def _read_run(steps: Any, kwh_price: Any, kwh_co2: Any) -> _Run:

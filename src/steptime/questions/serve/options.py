@@ -32,11 +32,11 @@ from steptime.serving.demand import Demand, check_demand
 from steptime.serving.engine import Engine
 from steptime.serving.search import DEFAULT_MAX_DEVICES, MAX_SEARCHED_DEVICES
 from steptime.serving.service import Service
+from steptime.serving.speculation import Speculation, speculation_of
 
 DEFAULT_INPUT_TOKENS, DEFAULT_OUTPUT_TOKENS = 1024, 128
 MAX_BARE_TTFT_S = 60.0  # a bare number above is meant in milliseconds: nobody waits so long
 MAX_BARE_TPOT_S = 2.0
-SPECULATION = ("draft", "speculate", "accept")
 LanguageModel = Annotated[
     str | PathLike[str],
     Kind("MODEL", is_argument=True, completes="steptime.network.families:names"),
@@ -149,9 +149,9 @@ class ServeOptions(OptionGroup, keywords=ServeKeywords):
         prefill_tensor: Devices that share each product in these. Default: --tensor.
         prefill_data: Ranks that share out sequences in these. Default: --data.
         prefill_expert: Ranks that share out experts in these. Default: --expert.
-        draft: A network that guesses tokens, which the model verifies.
-        speculate: Tokens that it guesses for a step.
-        accept: Chance of each to be right, such as 0.7.
+        draft: Who guesses tokens, which the model verifies: a network, mtp, eagle, eagle3, ngram.
+        speculate: Tokens that are guessed for a step. Default: 3, of mtp 1.
+        accept: Chance of each to be right, such as 0.7. Default: published ones, by --draft.
         search: Find the servers with which 90 % of requests hold --ttft and --tpot.
         max_device_count: Devices of a server of a search at most. Default: 64.
         out: Draw tokens/s of a device over those of a user, of a search: .png, .svg, .pdf or
@@ -259,7 +259,17 @@ class ServeOptions(OptionGroup, keywords=ServeKeywords):
             prefix=self._share("prefix"),
             trusted=True,
             engine=self.engine(),
+            speculation=self.speculation(),
         )
+
+    def speculation(self) -> Speculation | None:
+        """Return who guesses tokens for a step, None without; raises `InputError`."""
+        if self.draft is None:
+            guessed = {"--speculate": self.speculate, "--accept": self.accept}
+            options.refuse(guessed, "{} goes with --draft MODEL, or mtp, eagle, eagle3, ngram")
+            return None
+        accept = None if self.accept is None else self._share("accept")
+        return speculation_of(self.draft, self.count_of("speculate"), accept)
 
     def engine(self) -> Engine:
         """Return the settings of the engine; raises `InputError`."""
@@ -295,15 +305,11 @@ class ServeOptions(OptionGroup, keywords=ServeKeywords):
             prefill_tensor=self.count_of("prefill_tensor") or 0,
             prefill_data=self.count_of("prefill_data") or 0,
             prefill_expert=self.count_of("prefill_expert") or 0,
-            draft=self.draft or "",
-            speculate=self.count_of("speculate") or 0,
-            accept=self._share("accept"),
             lengths=self.lengths,
         )
         if all(getattr(self, name) is None for name in _LOAD_OPTIONS):
             return None
-        is_speculating = any(getattr(self, name) is not None for name in SPECULATION)
-        check_demand(demand, is_speculating)
+        check_demand(demand)
         return demand
 
     def target_s(self, name: str, bare_max_s: float) -> float:
@@ -387,7 +393,6 @@ _LOAD_OPTIONS = (
     "prefill_tensor",
     "prefill_data",
     "prefill_expert",
-    *SPECULATION,
 )
 
 

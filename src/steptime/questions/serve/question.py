@@ -9,7 +9,7 @@ from steptime.core.kinds import Kind
 from steptime.core.values import Count
 from steptime.launch.job import Facts
 from steptime.questions import kinds
-from steptime.questions.launched.emitted import emit_server
+from steptime.questions.launched.emitted import emit_desktop, emit_server
 from steptime.questions.launched.question import answer_launched, read_launched
 from steptime.questions.serve.desktop import (
     answer_desktop,
@@ -69,7 +69,8 @@ def serve(
     sites = serve_options.sites(device)
     service = serve_options.service(model, sites[0], running_sequences, input, output)
     if is_desktop_question(service, serve_options):
-        return answer_desktop(service, serve_options)
+        desktop = answer_desktop(service, serve_options)
+        return desktop if emit is None else _emit_desktop(emit, desktop)
     check_server_options(serve_options)
     if serve_options.search:
         search = answer_search(service, sites, serve_options, picture)
@@ -78,8 +79,39 @@ def serve(
     if emit is None:
         return server
     tokens, room = server.input_tokens + server.output_tokens, server.largest_running_sequences
-    emitted = emit_server(emit, server.model, _facts_of(server, service), tokens, room)
+    facts = {**_default_limits(service), **_facts_of(server, service)}
+    emitted = emit_server(emit, server.model, facts, tokens, room)
     return msgspec.structs.replace(server, emitted=emitted)
+
+
+def _default_limits(service: Service) -> Facts:
+    """Return the sequences at once that the stack runs by default and keeps memory for.
+
+    A stack whose limit follows from the memory of the cache has none.
+    """
+    sequences = int(service.phases().limit("max_sequences"))
+    return {"max_num_seqs": sequences} if sequences else {}
+
+
+def _emit_desktop(tool: str, answer: DesktopAnswer) -> DesktopAnswer:
+    """Return a server on one's own machine with its command.
+
+    Raises:
+        InputError: for a tool and a stack that do not go together.
+    """
+    if tool != "llama-server" or answer.stack != "llama.cpp":
+        nearest = "--stack llama.cpp --emit llama-server"
+        raise InputError(f"--emit {tool}: {answer.stack} is no server of it; nearest: {nearest}")
+    facts: Facts = {
+        "tensor": answer.tensor,
+        "max_model_len": answer.context_tokens,
+        "max_num_seqs": answer.running_sequences,
+        "weights": answer.weights,
+        "kv_dtype": answer.kv,
+    }
+    if answer.gpu_layers < answer.layer_count:
+        facts["gpu_layers"] = answer.gpu_layers
+    return msgspec.structs.replace(answer, emitted=emit_desktop(answer.model, facts))
 
 
 def _emit_best(tool: str, search: SearchAnswer, service: Service) -> SearchAnswer:
@@ -117,5 +149,7 @@ def _facts_of(server: ServerAnswer | SearchRow, service: Service) -> Facts:
         "chunked_prefill": engine.chunked_prefill,
     }
     facts |= {name: value for name, value in limits.items() if value is not None}
+    if service.speculation is not None:
+        facts |= {"speculative": service.speculation.tokens, "draft": service.speculation.draft}
     types = {"weights": service.weights, "kv_dtype": service.kv, "dtype": service.dtype}
     return facts | {name: str(value) for name, value in types.items() if value}

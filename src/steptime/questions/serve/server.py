@@ -33,8 +33,10 @@ from steptime.serving.load import (
 )
 from steptime.serving.memory import ServerMemory, largest_running_sequences, memory_of
 from steptime.serving.phases import Phases, Spent, describe_excess
+from steptime.serving.profile_run import describe_sampler
 from steptime.serving.queueing import Load
 from steptime.serving.service import FittingChange, Service, find_fitting_change
+from steptime.serving.speculation import decode_token, describe_speculation
 from steptime.serving.times import (
     RequestTimes,
     StackedTimes,
@@ -114,7 +116,8 @@ def answer_server(service: Service, options: ServeOptions) -> ServerAnswer:
     planner = phases.planner
     prompts = service.read(phases, service.running_sequences)
     first = prompts if server.run is None else service.read(phases, 1)
-    decode = phases.decode(service.running_sequences, service.input + service.output / 2)
+    context = service.input + service.output / 2
+    decode = decode_token(phases, phases.guesses, service.running_sequences, context)
     memory, energy = server.memory, predict_energy(service, phases, prompts, decode)
     change = find_fitting_change(service) if memory.over_bytes else None
     tokens_per_s, device_count = server.output_tokens_per_s, server.device_count
@@ -197,10 +200,15 @@ def _assumed(server: _Server, options: ServeOptions) -> dict[str, str]:
     values = {"dtype": planner.dtype}
     if "stack" in planner.method.options:
         values["stack"] = planner.method.settings.stack
+    if service.weights is None and planner.shape.family.weights and server.phases.weights:
+        values["weights"] = server.phases.weights
     if server.device_count > 1:
         values["per_node"] = str(service.site.per_node)
         if service.site.inside is not None:
             values["inside"] = service.site.inside
+    if service.speculation is not None:
+        speculation = service.speculation
+        values |= {"speculate": str(speculation.tokens), "accept": f"{speculation.accept:g}"}
     demand, load = service.demand, server.load
     if demand is not None and load is not None:
         values["count"] = str(len(load.inputs))
@@ -363,7 +371,9 @@ def _make_notes(service: Service, phases: Phases) -> list[str]:
         device = phases.planner.device.name
         notes = [*notes, f"{device} has no arithmetic of {low}: weights alone are kept so"]
     shape = shape_of(service.model, trusted=service.trusted)
-    return [*notes, *describe_excess(shape, service.length)]
+    if service.speculation is not None:
+        notes = [*notes, *describe_speculation(service.speculation)]
+    return [*notes, *describe_sampler(phases), *describe_excess(shape, service.length)]
 
 
 def _power_fields(power: Interval | None) -> Any:

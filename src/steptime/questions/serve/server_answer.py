@@ -207,10 +207,11 @@ class ServerAnswer(LaunchedAnswer, frozen=True, kw_only=True):
 def _describe_server(answer: ServerAnswer) -> str:
     """Describe the server, after its headline: `llama3_8b on 1 h100-sxm5, one device, ...`."""
     split = _describe_split(answer)
+    weights = f", {answer.weights} weights" if "weights" in answer.assumed else ""
     title = (
         f"{answer.model} on {answer.device_count} {answer.device}, {split}, "
         f"running sequences {answer.running_sequences}, {answer.input_tokens} tokens in, "
-        f"{answer.output_tokens} out, {answer.dtype} ({answer.method}, {answer.stack})"
+        f"{answer.output_tokens} out, {answer.dtype}{weights} ({answer.method}, {answer.stack})"
     )
     lines = [*answer.headline, title]
     for other in answer.other_stacks:

@@ -143,8 +143,7 @@ def _count_turns(events: Sequence[Slice]) -> int:
 def _make_records(source: RecordSource, profile: Profile, divisor: int | None) -> list[Record]:
     """Return the record of the step and those of its ops."""
     workload = _make_workload(source, profile)
-    device = _DEVICE.search(source.content[:MAX_HEADING_BYTES])
-    platform = platform_of(device[1].decode("utf-8", "replace") if device else "cpu")
+    platform = platform_of(find_device_name(source) or "cpu")
     kinds = {part.scope: part.op for part in profile.parts}
     step = OpTimes("", "", {"step_s": Quantity(samples=tuple(profile.step_s))})
     records = []
@@ -168,6 +167,12 @@ def _make_records(source: RecordSource, profile: Profile, divisor: int | None) -
             )
         )
     return records
+
+
+def find_device_name(source: RecordSource) -> str:
+    """Return the product of the first device of a trace; "" without one."""
+    device = _DEVICE.search(source.content[:MAX_HEADING_BYTES])
+    return device[1].decode("utf-8", "replace") if device else ""
 
 
 def _divide(quantity: Quantity, divisor: int | None) -> Quantity:

@@ -35,7 +35,8 @@ from steptime.measure.backends.native.inputs import (
     specs_of,
     tensors_of,
 )
-from steptime.measure.backends.native.module import META, module_of, without_values
+from steptime.measure.backends.native.making import META, without_values
+from steptime.measure.backends.native.module import module_of
 from steptime.measure.backends.native.outputs import tensors_alone
 
 MAX_REASON = 300  # characters of what torch says

@@ -1,7 +1,6 @@
 """A user's module: found in a file or a package, and put on the meta device."""
 
 import contextlib
-import copy
 import importlib
 import importlib.util
 import sys
@@ -16,9 +15,9 @@ import torch
 from torch import nn
 
 from steptime.core.errors import InputError, shorten, unknown
-
-META = "meta"
-MAX_COPIED = 1_000_000  # elements of a buffer whose values are copied
+from steptime.measure.backends.native.diffusers_models import make_diffusers
+from steptime.measure.backends.native.making import META, describe_fault, make_module
+from steptime.measure.backends.native.transformers_models import make_transformers
 
 
 def module_of(
@@ -49,7 +48,7 @@ def module_of(
     if not isinstance(found, nn.Module):
         if not callable(found):
             raise InputError(f"{where}: {name} is a {type(found).__name__}, not a module")
-        found = _made(found, device, f"{where}: {name}")
+        found = make_module(found, device, f"{where}: {name}")
     if not isinstance(found, nn.Module):
         raise InputError(f"{where}: {name}() is a {type(found).__name__}, not a torch.nn.Module")
     return found, inputs
@@ -81,22 +80,8 @@ def _execute_file(path: Path) -> ModuleType:
         with without_operators():
             spec.loader.exec_module(module)
     except Exception as error:
-        raise InputError(f"{path}: {_said(error)}") from error
+        raise InputError(f"{path}: {describe_fault(error)}") from error
     return module
-
-
-def _made(make: Any, device: str, what: str) -> Any:
-    try:
-        with torch.device(device):
-            return make()
-    except Exception as first:
-        if device != META:
-            raise InputError(f"{what}(): {_said(first)}") from first
-    return _made(make, "cpu", what)  # some modules compute with values while they are made
-
-
-def _said(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
 
 
 @contextlib.contextmanager
@@ -126,7 +111,7 @@ def _of_torchvision(
     if name.startswith(("deeplab", "fcn", "lraspp")):
         own["weights_backbone"] = None
     size = 299 if name == "inception_v3" else 224
-    made = _made(lambda: models.get_model(name, **own), device, f"torchvision:{name}")
+    made = make_module(lambda: models.get_model(name, **own), device, f"torchvision:{name}")
     frames = (16,) if "models.video" in type(made).__module__ else ()
     return made, {"": ((2, 3, *frames, size, size), "float32")}
 
@@ -145,26 +130,13 @@ def _of_timm(
         except TypeError:  # of a network that takes any
             return make()
 
-    made = _made(sized if inputs else make, device, f"timm:{name}")
+    made = make_module(sized if inputs else make, device, f"timm:{name}")
     return made, {"": ((2, *made.default_cfg["input_size"]), "float32")}
 
 
-LIBRARIES = {"torchvision": _of_torchvision, "timm": _of_timm}
-
-
-def without_values(module: nn.Module) -> nn.Module:
-    """Return a copy of a module on the CPU whose large tensors have no values.
-
-    Memory that nobody writes is not taken from the system. Small buffers keep their values. A
-    module that cannot be copied is returned itself.
-    """
-    memo: dict[int, Any] = {}
-    for one in (*module.parameters(), *module.buffers()):
-        is_weight = isinstance(one, nn.Parameter)
-        small = not is_weight and one.device.type != META and one.numel() <= MAX_COPIED
-        copied = one.detach().cpu() if small else torch.empty(one.shape, dtype=one.dtype)
-        memo[id(one)] = nn.Parameter(copied, one.requires_grad) if is_weight else copied
-    try:
-        return copy.deepcopy(module, memo)
-    except Exception:  # noqa: BLE001  # old weight norms and locks do not allow it
-        return module
+LIBRARIES = {
+    "torchvision": _of_torchvision,
+    "timm": _of_timm,
+    "transformers": make_transformers,
+    "diffusers": make_diffusers,
+}

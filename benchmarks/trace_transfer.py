@@ -1,0 +1,447 @@
+"""How well `predict --trace` moves a step to other settings of the CPU that it was traced on.
+
+Ten networks are traced at one thread, in float32, at batch 8. Each is predicted and measured with
+two threads, at batch 64, under ONEDNN_MAX_CPU_ISA=AVX2 and in bfloat16. Rivals are the traced step
+times the ratio of FLOP over peak, and `predict` of the module, which knows no trace.
+
+    python benchmarks/trace_transfer.py measure FOLDER    # ceilings, traces, samples: 15 minutes
+    python benchmarks/trace_transfer.py judge FOLDER      # predictions and the table
+
+On a busy machine samples of one thread are CPU time, and the lower quartile counts. Samples of two
+threads are wall time, so that they mean little there. All samples stay in FOLDER/samples.json.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any, NamedTuple
+
+from steptime.hardware.catalog import toml_text
+
+TRACED_BATCH = 8
+LARGE_BATCH = 64
+ROUNDS = 4  # visits of each network under each setting, in turns
+SAMPLE_S = 0.5  # of a visit
+MIN_SAMPLES = 3
+TRACED_STEPS = 20
+CEILING_MINUTES = 0.6
+PROBES = 3
+
+
+class Setting(NamedTuple):
+    """How a step is run.
+
+    Attributes:
+        name: its name in the table.
+        threads: threads of the process.
+        batch: examples of a step.
+        dtype: type of weights and inputs.
+        isa: the instructions that oneDNN may use; "" for all.
+    """
+
+    name: str
+    threads: int = 1
+    batch: int = TRACED_BATCH
+    dtype: str = "float32"
+    isa: str = ""
+
+
+BASE = Setting("traced")
+SETTINGS = (
+    Setting("two threads", threads=2),
+    Setting("batch 64", batch=LARGE_BATCH),
+    Setting("AVX2", isa="AVX2"),
+    Setting("bfloat16", dtype="bfloat16"),
+)
+
+
+def make_networks(  # noqa: C901  # ten networks
+    nn: Any,
+) -> dict[str, tuple[Callable[[], Any], tuple[int, ...]]]:
+    """Return the networks with the shape of an example; one of one size is a sequence of words."""
+
+    def conv(c_in: int, c_out: int, stride: int = 1, groups: int = 1, size: int = 3) -> Any:
+        sides = {"padding": size // 2, "stride": stride, "groups": groups, "bias": False}
+        layers = nn.Conv2d(c_in, c_out, size, **sides), nn.BatchNorm2d(c_out), nn.ReLU()
+        return nn.Sequential(*layers)
+
+    def head(width: int) -> list[Any]:
+        return [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, 10)]
+
+    class Residual(nn.Module):
+        def __init__(self, width: int) -> None:
+            super().__init__()
+            self.first, self.second = conv(width, width), conv(width, width)
+
+        def forward(self, x: Any) -> Any:
+            return x + self.second(self.first(x))
+
+    class Dense(nn.Module):
+        def __init__(self, width: int, growth: int) -> None:
+            super().__init__()
+            self.layer = conv(width, growth)
+
+        def forward(self, x: Any) -> Any:
+            import torch
+
+            return torch.cat([x, self.layer(x)], 1)
+
+    class Attention(nn.Module):
+        def __init__(self, width: int, heads: int) -> None:
+            super().__init__()
+            self.heads = heads
+            self.norm, self.joint = nn.LayerNorm(width), nn.Linear(width, 3 * width)
+            self.out, self.second_norm = nn.Linear(width, width), nn.LayerNorm(width)
+            self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+        def forward(self, x: Any) -> Any:
+            batch, length, width = x.shape
+            parts = self.joint(self.norm(x)).view(batch, length, 3, self.heads, -1)
+            query, key, value = parts.permute(2, 0, 3, 1, 4).unbind(0)
+            seen = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+            x = x + self.out(seen.transpose(1, 2).reshape(batch, length, width))
+            return x + self.down(nn.functional.gelu(self.up(self.second_norm(x))))
+
+    class Words(nn.Module):
+        def __init__(self, vocabulary: int, width: int, layers: Any, out: int = 0) -> None:
+            super().__init__()
+            self.table, self.layers = nn.Embedding(vocabulary, width), layers
+            self.head = nn.Linear(out or width, 10)
+
+        def forward(self, words: Any) -> Any:
+            x = self.layers(self.table(words))
+            x = x[0] if isinstance(x, tuple) else x
+            return self.head(x.mean(1))
+
+    def lenet() -> Any:
+        first = nn.Conv2d(1, 20, 5), nn.MaxPool2d(2), nn.Conv2d(20, 50, 5), nn.MaxPool2d(2)
+        return nn.Sequential(
+            *first, nn.Flatten(), nn.Linear(800, 500), nn.ReLU(), nn.Linear(500, 10)
+        )
+
+    def vgg() -> Any:
+        parts: list[Any] = []
+        for c_in, c_out in ((3, 32), (32, 64), (64, 128)):
+            parts += [conv(c_in, c_out), conv(c_out, c_out), nn.MaxPool2d(2)]
+        return nn.Sequential(*parts, nn.Flatten(), nn.Linear(2048, 256), nn.ReLU(), *head(256)[2:])
+
+    def resnet() -> Any:
+        stages = [Residual(32), Residual(32), conv(32, 64, 2), Residual(64), Residual(64)]
+        stages += [conv(64, 128, 2), Residual(128), Residual(128)]
+        return nn.Sequential(conv(3, 32), *stages, *head(128))
+
+    def mobilenet() -> Any:
+        parts = [conv(3, 32, 2)]
+        for c_in, c_out, stride in ((32, 64, 1), (64, 128, 2), (128, 128, 1), (128, 256, 2)):
+            parts += [conv(c_in, c_in, stride, c_in), conv(c_in, c_out, size=1)]
+        return nn.Sequential(*parts, *head(256))
+
+    def densenet() -> Any:
+        parts = [conv(3, 24)] + [Dense(24 + 12 * i, 12) for i in range(6)]
+        parts += [nn.AvgPool2d(2)] + [Dense(96 + 12 * i, 12) for i in range(6)]
+        return nn.Sequential(*parts, *head(168))
+
+    def autoencoder() -> Any:
+        down = [conv(3, 32, 2), conv(32, 64, 2)]
+        up = [nn.ConvTranspose2d(64, 32, 4, 2, 1), nn.ReLU(), nn.ConvTranspose2d(32, 3, 4, 2, 1)]
+        return nn.Sequential(*down, *up, *head(3))
+
+    def perceptron() -> Any:
+        wide = nn.Linear(784, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU()
+        return nn.Sequential(*wide, nn.Linear(1024, 10))
+
+    def encoder() -> Any:
+        layer = nn.TransformerEncoderLayer(128, 4, 512, dropout=0.1, batch_first=True)
+        return Words(1000, 128, nn.TransformerEncoder(layer, 3))
+
+    def decoder() -> Any:
+        return Words(2000, 192, nn.Sequential(*[Attention(192, 6) for _ in range(3)]))
+
+    def recurrent() -> Any:
+        return Words(1000, 128, nn.LSTM(128, 256, batch_first=True), 256)
+
+    return {
+        "lenet": (lenet, (1, 28, 28)),
+        "vgg": (vgg, (3, 32, 32)),
+        "resnet": (resnet, (3, 32, 32)),
+        "mobilenet": (mobilenet, (3, 64, 64)),
+        "densenet": (densenet, (3, 32, 32)),
+        "autoencoder": (autoencoder, (3, 64, 64)),
+        "perceptron": (perceptron, (784,)),
+        "encoder": (encoder, (64,)),
+        "decoder": (decoder, (96,)),
+        "recurrent": (recurrent, (32,)),
+    }
+
+
+def make_step(name: str, batch: int, dtype: str) -> Callable[[], None]:
+    """Return a function that trains a network for one step."""
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+    build, shape = make_networks(nn)[name]
+    number_type = getattr(torch, dtype)
+    model = build().to(number_type)
+    x = make_input(name, shape, batch, number_type)
+    labels = torch.randint(0, 10, (batch,))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), labels).backward()
+        optimizer.step()
+
+    return step
+
+
+def make_input(name: str, shape: tuple[int, ...], batch: int, number_type: Any) -> Any:
+    """Return a batch of examples: words for networks of words, else numbers."""
+    import torch
+
+    if name in ("encoder", "decoder", "recurrent"):
+        return torch.randint(0, 1000, (batch, *shape))
+    return torch.randn(batch, *shape, dtype=number_type)
+
+
+def take_samples(step: Callable[[], None], threads: int) -> list[float]:
+    """Return seconds of steps: CPU time of one thread, else wall time."""
+    clock = time.process_time if threads == 1 else time.perf_counter
+    step()
+    step()
+    samples = []
+    end = time.perf_counter() + SAMPLE_S
+    while len(samples) < MIN_SAMPLES or time.perf_counter() < end:
+        began = clock()
+        step()
+        samples.append(clock() - began)
+    return samples
+
+
+def take_trace(step: Callable[[], None], path: str) -> None:
+    """Write the trace of some steps."""
+    from torch.profiler import ProfilerActivity, profile, schedule
+
+    plan = schedule(wait=1, warmup=1, active=TRACED_STEPS, repeat=1)
+    cpu = [ProfilerActivity.CPU]
+    with profile(activities=cpu, record_shapes=True, schedule=plan) as profiler:
+        for _ in range(TRACED_STEPS + 2):
+            step()
+            profiler.step()
+    profiler.export_chrome_trace(path)
+
+
+def work() -> None:
+    """Answer requests on standard input: the process of one setting of threads and instructions."""
+    import torch
+
+    threads = int(sys.argv[2])
+    torch.set_num_threads(threads)
+    steps: dict[tuple[str, int, str], Callable[[], None]] = {}
+    for line in sys.stdin:
+        request = json.loads(line)
+        key = request["network"], request["batch"], request["dtype"]
+        steps = {key: steps[key]} if key in steps else {key: make_step(*key)}
+        if request["trace"]:
+            take_trace(steps[key], request["trace"])
+            answer: list[float] = []
+        else:
+            answer = take_samples(steps[key], threads)
+        print(json.dumps(answer), flush=True)
+
+
+class SettingWorker:
+    """A process that runs steps with so many threads and such instructions."""
+
+    def __init__(self, threads: int, isa: str) -> None:
+        """Start it."""
+        variables = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+        variables["OMP_WAIT_POLICY"] = "PASSIVE"  # spinning threads stop each other on a busy CPU
+        if isa:
+            variables["ONEDNN_MAX_CPU_ISA"] = isa
+        self.process = subprocess.Popen(
+            [sys.executable, __file__, "work", str(threads)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env={**os.environ, **variables},
+        )
+
+    def ask(self, network: str, setting: Setting, trace: str = "") -> Any:
+        """Return samples of a step; with `trace` the seconds of a traced step."""
+        request = {"network": network, "batch": setting.batch, "dtype": setting.dtype}
+        self.process.stdin.write(json.dumps({**request, "trace": trace}) + "\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+    def stop(self) -> None:
+        """End it."""
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def measure(folder: Path) -> None:
+    """Measure ceilings, take traces and samples, and keep all of them in a folder."""
+    from torch import nn
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for isa in ("", "AVX2"):
+        measure_ceilings(folder, isa)
+    keys = dict.fromkeys((setting.threads, setting.isa) for setting in (BASE, *SETTINGS))
+    workers = {key: SettingWorker(*key) for key in keys}
+    kept = folder / "samples.json"
+    samples: dict[str, dict[str, list[float]]] = (
+        json.loads(kept.read_text()) if kept.exists() else {}
+    )
+    try:
+        for network in make_networks(nn):
+            if network in samples:
+                continue
+            samples[network] = measure_network(network, folder, workers)
+            kept.write_text(json.dumps(samples))
+            print(network, {name: f"{quartile(own):.4f}" for name, own in samples[network].items()})
+    finally:
+        for worker in workers.values():
+            worker.stop()
+
+
+def measure_ceilings(folder: Path, isa: str) -> None:
+    """Write the device file of this CPU at one thread, under such instructions.
+
+    Other work only lowers what a probe reaches, so that the highest rates of several count.
+    """
+    merged = folder / f"cpu{isa}.toml"
+    if merged.exists():
+        return
+    tables = [probe_ceilings(folder / f"probe{isa}{number}", isa) for number in range(PROBES)]
+    table = tables[0]
+    table["memory_GB_per_s"] = max(probed["memory_GB_per_s"] for probed in tables)
+    for dtype in table["peak_TFLOP_per_s"]:
+        rates = [probed["peak_TFLOP_per_s"].get(dtype, 0.0) for probed in tables]
+        table["peak_TFLOP_per_s"][dtype] = max(rates)
+    del table["measured"]
+    merged.write_text(toml_text(table))
+
+
+def probe_ceilings(home: Path, isa: str) -> dict[str, Any]:
+    """Return the device file that one probe writes, as a table."""
+    command = [sys.executable, "-m", "steptime", "calibrate", "--only", "ceilings"]
+    command += ["--threads", "1", "--minutes", str(CEILING_MINUTES)]
+    variables = {"STEPTIME_HOME": str(home)} | ({"ONEDNN_MAX_CPU_ISA": isa} if isa else {})
+    subprocess.run(command, check=True, env={**os.environ, **variables}, stdout=subprocess.DEVNULL)
+    return tomllib.loads(next(home.glob("devices/*.toml")).read_text())
+
+
+def measure_network(
+    network: str, folder: Path, workers: dict[tuple[int, str], SettingWorker]
+) -> dict[str, list[float]]:
+    """Return the samples of a network by setting, and write its trace."""
+    base = workers[BASE.threads, BASE.isa]
+    base.ask(network, BASE, str(folder / f"{network}.json"))
+    samples: dict[str, list[float]] = {}
+    for _ in range(ROUNDS):
+        for setting in (BASE, *SETTINGS):
+            own = workers[setting.threads, setting.isa].ask(network, setting)
+            samples.setdefault(setting.name, []).extend(own)
+    return samples
+
+
+def quartile(samples: list[float]) -> float:
+    """Return the lower quartile."""
+    return quantiles(samples, n=4)[0]
+
+
+class Outcome(NamedTuple):
+    """What was measured of a network under a setting, and what was predicted [s]."""
+
+    network: str
+    setting: str
+    measured_s: float
+    traced_s: float
+    flop_s: float
+    plain_s: float
+
+
+def judge(folder: Path) -> None:
+    """Print predicted over measured for each network and setting, and the errors."""
+    samples = json.loads((folder / "samples.json").read_text())
+    outcomes = list(predict_all(folder, samples))
+    (folder / "outcomes.json").write_text(json.dumps([row._asdict() for row in outcomes]))
+    print(f"{'network':13}{'setting':13}{'measured':>10}{'trace':>8}{'FLOP':>8}{'predict':>8}")
+    for row in outcomes:
+        ratios = [
+            predicted / row.measured_s - 1 for predicted in (row.traced_s, row.flop_s, row.plain_s)
+        ]
+        texts = "".join(f"{100 * ratio:+7.0f}%" for ratio in ratios)
+        print(f"{row.network:13}{row.setting:13}{1e3 * row.measured_s:8.2f}ms{texts}")
+    for setting in (*dict.fromkeys(row.setting for row in outcomes), "all"):
+        own = [row for row in outcomes if setting in (row.setting, "all")]
+        print(f"{setting:13}", describe_errors(own))
+
+
+def describe_errors(rows: list[Outcome]) -> str:
+    """Describe errors: `median error 9 % (FLOP 40 %, predict 25 %); better on 9, 10 of 10`."""
+    errors = {
+        name: [abs(getattr(row, name) / row.measured_s - 1) for row in rows]
+        for name in ("traced_s", "flop_s", "plain_s")
+    }
+    medians = [f"{100 * median(own):.0f} %" for own in errors.values()]
+    better = [
+        sum(own < rival for own, rival in zip(errors["traced_s"], errors[name], strict=True))
+        for name in ("flop_s", "plain_s")
+    ]
+    return (
+        f"median error {medians[0]} (FLOP {medians[1]}, predict {medians[2]}); "
+        f"better on {better[0]}, {better[1]} of {len(rows)}"
+    )
+
+
+def predict_all(folder: Path, samples: dict[str, Any]) -> Iterator[Outcome]:
+    """Yield the predictions of every network under every setting."""
+    import torch
+    from torch import nn
+
+    import steptime
+    from steptime.questions.predict.trace_request import with_threads
+
+    files = {isa: folder / f"cpu{isa}.toml" for isa in ("", "AVX2")}
+    base_device = steptime.device(files[""])
+    networks = make_networks(nn)
+    for network, own in samples.items():
+        build, shape = networks[network]
+        trace = folder / f"{network}.json"
+        base_s = quartile(own[BASE.name])
+        x = make_input(network, shape, TRACED_BATCH, torch.float32)
+        module_file = steptime.from_module(build(), {"0": (tuple(x.shape), str(x.dtype)[6:])})
+        for setting in SETTINGS:
+            device = steptime.device(files[setting.isa])
+            target = with_threads(device, setting.threads) if setting.threads > 1 else device
+            options: dict[str, Any] = {"batch": setting.batch, "dtype": setting.dtype}
+            moved = steptime.predict(trace=trace, from_device=base_device, device=target, **options)
+            plain = steptime.predict(module_file, target, optimizer="sgd", **options)
+            peaks = [base_device.peak_flop_per_s["float32"] / target.peak_flop_per_s[setting.dtype]]
+            flop_s = base_s * setting.batch / TRACED_BATCH * peaks[0]
+            yield Outcome(
+                network,
+                setting.name,
+                quartile(own[setting.name]),
+                moved.step_s,
+                flop_s,
+                plain.step_s,
+            )
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "work":
+        work()
+    else:
+        {"measure": measure, "judge": judge}[sys.argv[1]](Path(sys.argv[2]))

@@ -1,0 +1,1 @@
+"""Steps of traces on other devices and with other settings."""

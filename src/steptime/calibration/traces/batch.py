@@ -1,0 +1,184 @@
+"""The batch of a traced step: which sizes of an op's inputs it decides, and these at another batch.
+
+A trace names no tensors, so that the role of an input follows from the op: of a convolution the
+first size of the image is the batch, none of the filters' is. What an optimizer reads, and what has
+the shape of a weight, does not change with the batch.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from steptime.records.trace_events import TracedInput
+from steptime.records.traced_ops import ATEN, OpKey, TracedOp
+
+Shape = tuple[int, ...]
+IMAGE_OPS = ("convolution", "convolution_backward", "batch_norm", "native_batch_norm_backward")
+LAYER_PLACES: Mapping[str, tuple[int, ...]] = {  # inputs that hold examples, by op
+    **dict.fromkeys(("convolution", "native_layer_norm", "native_group_norm", "batch_norm"), (0,)),
+    **dict.fromkeys(("linear", "rms_norm"), (0,)),
+    "native_batch_norm_backward": (0, 1),
+    "native_layer_norm_backward": (0, 1, 3, 4),
+    **dict.fromkeys(("cudnn_batch_norm_backward", "native_group_norm_backward"), (0, 1)),
+    "convolution_backward": (0, 1),
+    "embedding": (1,),
+    "embedding_dense_backward": (0, 1),
+}
+FIRST_PLACES: Mapping[str, int] = {  # where the batch of a network shows first
+    "convolution": 0,
+    "embedding": 1,
+    "linear": 0,
+    "addmm": 1,
+    "batch_norm": 0,
+}
+PRODUCTS = {"mm": 0, "addmm": 1}  # place of the first matrix
+REDUCTIONS = ("sum", "mean")
+INTEGERS = ("long", "int")  # types of labels and indices, as the profiler writes them
+SEQUENCE_OPS = ("mkldnn_rnn_layer", "mkldnn_rnn_layer_backward")  # read [length, batch, width]
+
+
+class BatchChange(NamedTuple):
+    """Another batch: examples of a step in the trace, and those that are requested."""
+
+    traced: int
+    requested: int
+
+    @property
+    def ratio(self) -> float:
+        """By how much there are more examples."""
+        return self.requested / self.traced
+
+    def scale(self, size: int) -> int:
+        """Return a size that is a multiple of the batch at the other batch; others stay."""
+        return size // self.traced * self.requested if size % self.traced == 0 else size
+
+
+@dataclass(frozen=True)
+class WeightShapes:
+    """The shapes of the weights of a network, as its optimizer and its gradients show them."""
+
+    shapes: frozenset[Shape]
+
+    @classmethod
+    def of(cls, ops: Iterable[TracedOp]) -> "WeightShapes":
+        """Return the shapes of the weights of a step; none of an inference."""
+        keys = [op.key for op in ops if op.key.pass_ == "update" or op.key.is_of_weights]
+        return cls(frozenset(item.shape for key in keys for item in key.inputs if item.shape))
+
+    def is_weight(self, shape: Shape) -> bool:
+        """Whether a weight, or a matrix of weights transposed, has the shape."""
+        return shape in self.shapes or shape[::-1] in self.shapes
+
+
+NO_WEIGHTS = WeightShapes(frozenset())
+
+
+def find_batch(ops: Sequence[TracedOp]) -> int | None:
+    """Return the batch of a step; None where no op shows one.
+
+    It is the first size of what layers read, as most of them have it.
+    """
+    for name, place in FIRST_PLACES.items():
+        sizes: Counter[int] = Counter()
+        for op in ops:
+            shape = _input_shape(op.key, place) if op.key.name == ATEN + name else ()
+            if shape and op.key.pass_ == "forward":
+                sizes[shape[0]] += round(op.calls)
+        if sizes:
+            return sizes.most_common(1)[0][0]
+    return None
+
+
+def _input_shape(key: OpKey, place: int) -> Shape:
+    return key.inputs[place].shape if place < len(key.inputs) else ()
+
+
+def scale_batch(key: OpKey, change: BatchChange, weights: WeightShapes) -> OpKey:
+    """Return an op at another batch."""
+    if key.pass_ == "update" or key.is_of_weights:
+        return key
+    name = key.name.removeprefix(ATEN)
+    if name in PRODUCTS:
+        inputs = _scale_product(key, PRODUCTS[name], change, weights)
+    elif name in SEQUENCE_OPS:
+        is_weight = weights.is_weight
+        inputs = tuple(
+            item if is_weight(item.shape) else _scale_axis(item, -2, change) for item in key.inputs
+        )
+    elif name in LAYER_PLACES:
+        places = LAYER_PLACES[name]
+        inputs = tuple(
+            _scale_layer_input(item, name, change) if place in places else item
+            for place, item in enumerate(key.inputs)
+        )
+    else:
+        is_reduction = name in REDUCTIONS  # of gradients for biases, never of weights
+        inputs = _scale_elements(key.inputs, change, NO_WEIGHTS if is_reduction else weights)
+    return key._replace(inputs=inputs)
+
+
+def _scale_axis(item: TracedInput, axis: int, change: BatchChange) -> TracedInput:
+    shape = item.shape
+    if not -len(shape) <= axis < len(shape):
+        return item
+    place = axis % len(shape)
+    scaled = (*shape[:place], change.scale(shape[place]), *shape[place + 1 :])
+    return item._replace(shape=scaled)
+
+
+def _scale_layer_input(item: TracedInput, name: str, change: BatchChange) -> TracedInput:
+    """Return the input of a layer; of an image the batch is the first axis."""
+    axis = 0 if name in IMAGE_OPS else _batch_axis(item.shape, change.traced)
+    return item if axis is None else _scale_axis(item, axis, change)
+
+
+def _scale_elements(
+    inputs: tuple[TracedInput, ...], change: BatchChange, weights: WeightShapes
+) -> tuple[TracedInput, ...]:
+    """Return inputs with the axis scaled that is the batch; what is broadcast over it stays."""
+    largest = max((item.shape for item in inputs), key=len, default=())
+    scaled = []
+    for item in inputs:
+        is_labels = item.dtype.startswith(INTEGERS)
+        is_spread = len(item.shape) < len(largest) and _can_broadcast(item.shape, largest)
+        is_fixed = weights.is_weight(item.shape) or (is_spread and not is_labels)
+        axis = _batch_axis(item.shape, change.traced)
+        scaled.append(item if is_fixed or axis is None else _scale_axis(item, axis, change))
+    return tuple(scaled)
+
+
+def _can_broadcast(shape: Shape, wide: Shape) -> bool:
+    """Whether a shape broadcasts to a longer one: from the last axis on, equal or 1."""
+    pairs = zip(reversed(shape), reversed(wide), strict=False)
+    return all(size in (1, wide_size) for size, wide_size in pairs)
+
+
+def _batch_axis(shape: Shape, batch: int) -> int | None:
+    """Return the axis that holds the batch: the first of its size, else the first multiple."""
+    equal = (axis for axis, size in enumerate(shape) if size == batch)
+    multiples = (axis for axis, size in enumerate(shape) if size and size % batch == 0)
+    return next(equal, next(multiples, None))
+
+
+def _scale_product(
+    key: OpKey, place: int, change: BatchChange, weights: WeightShapes
+) -> tuple[TracedInput, ...]:
+    """Return the inputs of `[m, k] x [k, n]` with the axis scaled that holds the examples.
+
+    The gradient of a weight adds up over examples, along k; all others have a row for each of them.
+    """
+    first, second = key.inputs[place], key.inputs[place + 1]
+    makes_weight = weights.is_weight((first.shape[0], second.shape[1]))
+    reads_weight = weights.is_weight(second.shape)
+    if first.shape[1] % change.traced or key.pass_ == "forward":
+        is_summed = False
+    elif makes_weight and reads_weight:
+        is_summed = first.is_transposed
+    else:
+        is_summed = makes_weight
+    inputs = list(key.inputs)
+    inputs[place] = _scale_axis(first, int(is_summed), change)
+    if is_summed:
+        inputs[place + 1] = _scale_axis(second, 0, change)
+    return tuple(inputs)

@@ -1,0 +1,272 @@
+"""Ops of ATen as calls on ops of the op table: kind, shapes, attributes, and which gradients.
+
+A rule is a function of an op's inputs. It returns None for inputs that it does not understand; such
+an op is priced by the bytes that it reads and writes.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from steptime.core.graph import Attr
+from steptime.records.trace_events import TracedInput
+from steptime.records.traced_ops import ATEN
+
+Shape = tuple[int, ...]
+Inputs = Sequence[TracedInput]
+
+
+class TableCall(NamedTuple):
+    """An op of the op table on inputs of these shapes.
+
+    Attributes:
+        kind: the kind.
+        shapes: the shapes of its inputs.
+        attrs: its attributes.
+        gradients: places of the inputs whose gradients it makes; None of a forward op.
+    """
+
+    kind: str
+    shapes: tuple[Shape, ...]
+    attrs: Mapping[str, Attr] = {}
+    gradients: tuple[int, ...] | None = None
+
+
+FORWARD_MODE_PLACE, BACKWARD_MODE_PLACE = 9, 14  # of `mode` in the schemas of oneDNN's layers
+RECURRENT_MODES = {"0": "rnn", "1": "rnn", "2": "lstm", "3": "gru"}  # of cuDNN, too
+NEUTRAL_SIDES = {"stride": 1, "padding": 0, "dilation": 1, "output_size": 1}
+Rule = Callable[[Inputs], TableCall | None]
+
+
+def table_call(name: str, inputs: Inputs) -> TableCall | None:
+    """Return the call of an op of ATen; None where the op or its inputs are not understood."""
+    rule = RULES.get(name.removeprefix(ATEN).rstrip("_"))
+    if rule is None:
+        return None
+    try:
+        return rule(inputs)
+    except (IndexError, ValueError, KeyError):
+        return None
+
+
+def is_recognised(name: str) -> bool:
+    """Whether an op has a rule, by its name without `aten::`."""
+    return name.rstrip("_") in RULES
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    """Return the numbers of a list that the profiler wrote: `[1, 1]`."""
+    values = json.loads(text)
+    return tuple(int(value) for value in (values if isinstance(values, list) else [values]))
+
+
+def _for_axes(text: str, axes: int) -> tuple[int, ...]:
+    numbers = _numbers(text)
+    return numbers * axes if len(numbers) == 1 else numbers
+
+
+def _matrix(place: int, inputs: Inputs) -> TableCall:
+    """Return a product of the two matrices, or batches of them, from a place on."""
+    first, second = inputs[place], inputs[place + 1]
+    return TableCall("matmul", (first.shape, second.shape))
+
+
+def _linear(inputs: Inputs) -> TableCall:
+    return TableCall("linear", (inputs[0].shape, inputs[1].shape))
+
+
+def _addmm(inputs: Inputs) -> TableCall:
+    _, first, second = inputs[:3]
+    return TableCall("linear", (first.shape, second.shape[::-1]))
+
+
+def _convolution_sides(inputs: Inputs, place: int, x: Shape) -> dict[str, Shape]:
+    """Return stride, padding and dilation of a convolution whose settings begin at a place."""
+    axes = len(x) - 2
+    texts = (item.value for item in inputs[place : place + 3])
+    names = ("stride", "padding", "dilation")
+    return {name: _for_axes(text, axes) for name, text in zip(names, texts, strict=True)}
+
+
+def _flat_image(shape: Shape) -> Shape:
+    """Return the shape of a sequence as that of an image one pixel high."""
+    return (*shape[:2], 1, *shape[2:]) if len(shape) == 3 else shape
+
+
+def _convolution(inputs: Inputs, place: int = 0, setting: int = 3) -> TableCall:
+    """Return a convolution: its image stands at `place`, its settings begin at `setting`."""
+    x, w = inputs[place].shape, inputs[place + 1].shape
+    axes = len(x) - 2
+    sides = _convolution_sides(inputs, setting, x)
+    kind = "conv"
+    if inputs[setting + 3].value == "True":
+        kind = "conv_transpose"
+        is_backward = place > 0  # its first input is the gradient of the output
+        sides["output_size"] = (
+            inputs[0].shape[2:]
+            if is_backward
+            else _transposed_size(x, w, sides, inputs[setting + 4])
+        )
+    if axes == 1:  # a sequence is an image one pixel high
+        axes, x, w = 2, _flat_image(x), _flat_image(w)
+        sides = {name: (NEUTRAL_SIDES[name], *values) for name, values in sides.items()}
+    groups = int(inputs[setting + 5].value)
+    return TableCall(f"{kind}{axes}d", (x, w), {**sides, "groups": groups})
+
+
+def _transposed_size(
+    x: Shape, w: Shape, attrs: Mapping[str, Shape], output_padding: TracedInput
+) -> tuple[int, ...]:
+    """Return the sizes of the image that a transposed convolution makes (torch's formula)."""
+    axes = len(x) - 2
+    extra = _for_axes(output_padding.value, axes)
+    sizes = []
+    for axis in range(axes):
+        reach = attrs["dilation"][axis] * (w[2 + axis] - 1)
+        span = (x[2 + axis] - 1) * attrs["stride"][axis] - 2 * attrs["padding"][axis]
+        sizes.append(span + reach + extra[axis] + 1)
+    return tuple(sizes)
+
+
+def _convolution_backward(inputs: Inputs) -> TableCall:
+    """Return the gradients of a convolution; the mask says whether of its image and its filters."""
+    call = _convolution(inputs, place=1, setting=4)
+    mask = inputs[10].value.strip("[]").split(", ")
+    places = tuple(place for place in (0, 1) if mask[place] == "True")
+    return call._replace(gradients=places)
+
+
+def _norm(kind: str, place: int, inputs: Inputs) -> TableCall:
+    """Return a norm of the tensor at a place; backward ops read a gradient before it."""
+    attrs: dict[str, Attr] = {"training": True} if kind == "batch_norm" else {}
+    x = inputs[place].shape
+    if kind == "batch_norm" and len(x) == 2:  # a matrix
+        x = (*x, 1, 1)
+    gradients = (0,) if place else None
+    return TableCall(kind, (x,), attrs, gradients)
+
+
+def _rows(kind: str, inputs: Inputs) -> TableCall:
+    return TableCall(kind, (inputs[0].shape,))
+
+
+def _rows_backward(kind: str, inputs: Inputs) -> TableCall:
+    return TableCall(kind, (inputs[0].shape,), {}, (0,))
+
+
+def _pool(kind: str, inputs: Inputs, place: int = 0) -> TableCall:
+    """Return a pool over the image at a place."""
+    x = inputs[place].shape
+    axes = int(kind[-2])
+    kernel = _for_axes(inputs[place + 1].value, axes)
+    stride_text = inputs[place + 2].value
+    stride = kernel if stride_text in ("", "[]") else _for_axes(stride_text, axes)
+    attrs: dict[str, Attr] = {
+        "kernel": kernel,
+        "stride": stride,
+        "padding": _for_axes(inputs[place + 3].value, axes),
+    }
+    x = x if len(x) == axes + 2 else (1, *x)
+    return TableCall(kind, (x,), attrs, (0,) if place else None)
+
+
+def _adaptive_pool(inputs: Inputs) -> TableCall | None:
+    is_global = set(_numbers(inputs[1].value)) == {1}
+    return TableCall("global_avg_pool", (inputs[0].shape,)) if is_global else None
+
+
+def _attention(place: int, causal_place: int, inputs: Inputs) -> TableCall:
+    """Return fused attention on `[batch, heads, length, width]` at three places.
+
+    Args:
+        place: of the queries, which keys and values follow.
+        causal_place: of the truth value that says whether a causal mask is used.
+        inputs: the inputs of the op.
+    """
+    query, key, value = (item.shape for item in inputs[place : place + 3])
+    flat = tuple((shape[0], shape[2], shape[1] * shape[3]) for shape in (query, key, value))
+    is_causal = inputs[causal_place].value == "True"
+    attrs: dict[str, Attr] = {"heads": query[1], "kv_heads": key[1], "causal": is_causal}
+    return TableCall("attention", flat, attrs, (0, 1, 2) if place else None)
+
+
+def _embedding(inputs: Inputs) -> TableCall:
+    return TableCall("embedding", (inputs[1].shape, inputs[0].shape))
+
+
+def _embedding_backward(inputs: Inputs) -> TableCall:
+    rows = int(inputs[2].value)
+    return TableCall("embedding", (inputs[1].shape, (rows, inputs[0].shape[-1])), {}, (1,))
+
+
+def _recurrent(mode_place: int, inputs: Inputs) -> TableCall:
+    """Return one layer of oneDNN: its input `[length, batch, width]` and its two weights."""
+    x, of_input, of_state = (item.shape for item in inputs[:3])
+    kind = RECURRENT_MODES[inputs[mode_place].value]
+    biases = (of_state[:1], of_state[:1])
+    shapes = ((x[1], x[0], x[2]), of_input, of_state, *biases)
+    is_backward = mode_place == BACKWARD_MODE_PLACE
+    return TableCall(kind, shapes, {}, (0, 1, 2, 3, 4) if is_backward else None)
+
+
+def _pools() -> dict[str, Rule]:
+    rules: dict[str, Rule] = {}
+    for axes in (2, 3):
+        maximum, mean = f"max_pool{axes}d", f"avg_pool{axes}d"
+        rules[f"{maximum}_with_indices"] = partial(_pool, maximum)
+        rules[f"{maximum}_with_indices_backward"] = partial(_pool, maximum, place=1)
+        rules[mean] = partial(_pool, mean)
+        rules[f"{mean}_backward"] = partial(_pool, mean, place=1)
+    return rules
+
+
+_CAUSAL_PLACES = {  # of `is_causal` in the schemas of PyTorch 2.13: forward, backward
+    "flash_attention_for_cpu": (4, 7),
+    "flash_attention": (4, 11),
+    "efficient_attention": (6, 11),
+    "cudnn_attention": (6, 14),
+}
+_UNARY = ("relu", "sigmoid", "tanh", "gelu", "silu")
+RULES: Mapping[str, Rule] = {
+    "linear": _linear,
+    "addmm": _addmm,
+    "mm": partial(_matrix, 0),
+    "bmm": partial(_matrix, 0),
+    "baddbmm": partial(_matrix, 1),
+    "convolution": _convolution,
+    "convolution_backward": _convolution_backward,
+    "batch_norm": partial(_norm, "batch_norm", 0),
+    **dict.fromkeys(
+        ("native_batch_norm_backward", "cudnn_batch_norm_backward", "batch_norm_backward"),
+        partial(_norm, "batch_norm", 1),
+    ),
+    "native_layer_norm": partial(_norm, "layer_norm", 0),
+    "native_layer_norm_backward": partial(_norm, "layer_norm", 1),
+    "rms_norm": partial(_norm, "rms_norm", 0),
+    **dict.fromkeys(("_softmax", "_log_softmax"), partial(_rows, "softmax")),
+    **dict.fromkeys(
+        ("_softmax_backward_data", "_log_softmax_backward_data"), partial(_rows_backward, "softmax")
+    ),
+    **{name: partial(_rows, name) for name in _UNARY},
+    **{f"{name}_backward": partial(_rows_backward, name) for name in _UNARY},
+    "clamp_min": partial(_rows, "relu"),
+    "threshold_backward": partial(_rows_backward, "relu"),
+    "bernoulli": partial(_rows, "dropout"),
+    "native_dropout": partial(_rows, "dropout"),
+    "native_dropout_backward": partial(_rows_backward, "dropout"),
+    **_pools(),
+    **dict.fromkeys(("_adaptive_avg_pool2d", "adaptive_avg_pool2d"), _adaptive_pool),
+    **{
+        f"_scaled_dot_product_{name}": partial(_attention, 0, causal_place)
+        for name, (causal_place, _) in _CAUSAL_PLACES.items()
+    },
+    **{
+        f"_scaled_dot_product_{name}_backward": partial(_attention, 1, causal_place)
+        for name, (_, causal_place) in _CAUSAL_PLACES.items()
+    },
+    "embedding": _embedding,
+    "embedding_dense_backward": _embedding_backward,
+    "mkldnn_rnn_layer": partial(_recurrent, FORWARD_MODE_PLACE),
+    "mkldnn_rnn_layer_backward": partial(_recurrent, BACKWARD_MODE_PLACE),
+}

@@ -1,0 +1,118 @@
+"""Kernels of traced ops: by the op table where it knows them, else by what they read and write."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from steptime.calibration.cases import op_kernels
+from steptime.calibration.traces.calls import table_call
+from steptime.core.dtypes import SIZE_BYTES
+from steptime.core.graph import TensorSpec
+from steptime.network.ops.table import ShapeError
+from steptime.prediction.kernel import Kernel, Settings
+from steptime.records.trace_events import TracedInput
+from steptime.records.traced_ops import ATEN, OpKey
+
+DTYPES = {  # as the profiler writes them
+    "float": "float32",
+    "double": "float64",
+    "c10::BFloat16": "bfloat16",
+    "c10::Half": "float16",
+    "long int": "int64",
+    "long": "int64",
+    "int": "int32",
+    "short": "int16",
+    "bool": "bool",
+    "unsigned char": "uint8",
+    "signed char": "int8",
+}
+FLOAT_DTYPES = ("float64", "float32", "bfloat16", "float16")
+WRITES_ONLY = ("fill", "zero", "zeros", "ones", "full", "zeros_like", "ones_like", "arange")
+REDUCTIONS = ("sum", "mean", "prod", "amax", "amin", "argmax", "argmin", "any", "all", "norm")
+JOINING = ("cat", "concat", "stack")
+LIST_OPS = ("_foreach", "_fused")
+NEW_PAGE_BYTES = 32 * 2**20  # glibc takes larger blocks from the system anew (M_MMAP_THRESHOLD)
+
+
+def find_dtype(inputs: Sequence[TracedInput]) -> str:
+    """Return the floating type of an op: that of its first floating tensor, else float32."""
+    names = (DTYPES.get(item.dtype, "") for item in inputs if item.shape)
+    return next((name for name in names if name in FLOAT_DTYPES), "float32")
+
+
+def kernels_of(key: OpKey, dtype: str | None, settings: Settings) -> tuple[Kernel, ...]:
+    """Return the kernels of an op.
+
+    Args:
+        key: the op.
+        dtype: the type in place of all floating ones; None for those of the trace.
+        settings: the software that runs it.
+    """
+    kind = key.name.removeprefix(ATEN)
+    floating = dtype or find_dtype(key.inputs)
+    pages = _new_bytes(kind, _specs(key.inputs, dtype)) if settings.pages else 0.0
+    kernels = _table_kernels(key, floating, settings) or (_plain_kernel(key, kind, dtype),)
+    first, *later_kernels = [
+        kernel._replace(op=key.name, pass_=key.pass_, fresh=0.0) for kernel in kernels
+    ]
+    return (first._replace(fresh=pages), *later_kernels)
+
+
+def _table_kernels(key: OpKey, dtype: str, settings: Settings) -> tuple[Kernel, ...]:
+    """Return the kernels that the op table gives; () where it does not know the op."""
+    call = table_call(key.name, key.inputs)
+    if call is None:
+        return ()
+    pass_ = "forward" if call.gradients is None else "backward"
+    plain = replace(settings, pages=False)
+    arguments = call.shapes, call.attrs, dtype, pass_, call.gradients, plain
+    try:
+        return op_kernels(call.kind, *arguments)
+    except (ShapeError, ValueError):
+        return ()
+
+
+def _specs(inputs: Sequence[TracedInput], dtype: str | None) -> list[TensorSpec]:
+    """Return the tensors among inputs, floating ones in another type if one is given."""
+    specs = []
+    for item in inputs:
+        traced_dtype = DTYPES.get(item.dtype, "float32")
+        changed = dtype if dtype and traced_dtype in FLOAT_DTYPES else traced_dtype
+        if item.shape:
+            specs.append(TensorSpec(item.shape, changed if changed in SIZE_BYTES else "float32"))
+    return specs
+
+
+def _plain_kernel(key: OpKey, kind: str, dtype: str | None) -> Kernel:
+    """Return the kernel of an op that reads its inputs and writes an output of the largest."""
+    specs = _specs(key.inputs, dtype)
+    floating = dtype or find_dtype(key.inputs)
+    read_bytes = sum(spec.size_bytes for spec in specs)
+    output_bytes = _output_bytes(kind, specs)
+    name = kind.rstrip("_")
+    moved_bytes = output_bytes if name in WRITES_ONLY else read_bytes + output_bytes
+    if kind == "copy_":  # the target comes first, and is not read
+        moved_bytes = read_bytes
+    elements = max((spec.size for spec in specs), default=0)
+    return Kernel(
+        key.name, name, key.pass_, floating, "vector", float(elements), float(moved_bytes)
+    )
+
+
+def _output_bytes(kind: str, specs: Sequence[TensorSpec]) -> float:
+    sizes = [spec.size_bytes for spec in specs]
+    name = kind.rstrip("_")
+    if not sizes or name in REDUCTIONS:
+        return 0.0
+    if name in JOINING:
+        return float(sum(sizes))
+    if kind.startswith(LIST_OPS):  # the first of two lists, or most of four
+        return sum(sizes) / 2
+    return float(sizes[0] if kind.endswith("_") else max(sizes))
+
+
+def _new_bytes(kind: str, specs: Sequence[TensorSpec]) -> float:
+    """Return the bytes of an op's output that lie in pages that the system maps anew."""
+    if kind.endswith("_") or kind.startswith(LIST_OPS):
+        return 0.0
+    output_bytes = _output_bytes(kind, specs)
+    return output_bytes if output_bytes >= NEW_PAGE_BYTES else 0.0

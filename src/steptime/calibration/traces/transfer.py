@@ -1,0 +1,208 @@
+"""A traced step on another device, or with other settings of the same one.
+
+Each op is predicted on the device of the trace and on the other one. What the prediction of the
+first is off by is carried over, op by op as in Habitat (Yu et al. 2021):
+
+    seconds = measured * predicted_on_target / predicted_on_origin
+
+Between a CPU and a GPU nothing is carried over, since the code that runs is another one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from steptime.calibration.traces.batch import BatchChange, WeightShapes, scale_batch
+from steptime.calibration.traces.kernels import find_dtype, kernels_of
+from steptime.core.dtypes import SIZE_BYTES
+from steptime.core.errors import InputError
+from steptime.core.graph import PASSES, Part
+from steptime.core.units import percent
+from steptime.hardware.device import Device
+from steptime.prediction.host import calls_of, finish, host_of
+from steptime.prediction.kernel import Kernel, Settings
+from steptime.prediction.kernels import Kernels
+from steptime.prediction.method import Method
+from steptime.records.traced_ops import OpKey, TracedStep
+
+MAX_UNSHAPED_SHARE = 0.3  # of the step, beyond which a prediction would rest on bandwidth alone
+DEVICE_BOUND_SHARE = 0.9  # of a step that kernels fill, from which on the host only bounds it
+
+
+@dataclass(frozen=True)
+class StepChange:
+    """What differs from the traced step.
+
+    Attributes:
+        batch: another batch; None for that of the trace.
+        dtype: the type in place of all floating ones; None for those of the trace.
+    """
+
+    batch: BatchChange | None = None
+    dtype: str | None = None
+
+
+class MovedOp(NamedTuple):
+    """An op of the trace on the other device.
+
+    Attributes:
+        key: the op as the trace has it.
+        calls: how often it runs in a step.
+        measured_s: its seconds in the trace, of all calls.
+        predicted_s: the same as predicted on the device of the trace.
+        moved_s: its seconds on the other device.
+    """
+
+    key: OpKey
+    calls: float
+    measured_s: float
+    predicted_s: float
+    moved_s: float
+
+
+@dataclass(frozen=True)
+class MovedStep:
+    """A traced step on the other device.
+
+    Attributes:
+        ops: its ops.
+        unshaped_s: seconds of what has no shapes.
+        host_s: seconds of a step in which no op runs.
+        is_carried: whether what predictions are off by is carried over.
+    """
+
+    ops: tuple[MovedOp, ...]
+    unshaped_s: float
+    host_s: float
+    is_carried: bool
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of a step."""
+        return sum(op.moved_s for op in self.ops) + self.unshaped_s + self.host_s
+
+    def pass_s(self, pass_: Part) -> float:
+        """Return the seconds of the ops of a pass."""
+        return sum(op.moved_s for op in self.ops if op.key.pass_ == pass_)
+
+
+def check_shares(step: TracedStep) -> None:
+    """Raise `InputError` where too much of a step has no shapes."""
+    unshaped_s = sum(step.unshaped_s.values())
+    if unshaped_s <= MAX_UNSHAPED_SHARE * step.undisturbed_s:
+        return
+    largest = max(step.unshaped_s, key=step.unshaped_s.__getitem__)
+    raise InputError(
+        f"{percent(unshaped_s / step.undisturbed_s)} of its step has no shapes, more than "
+        f"{percent(MAX_UNSHAPED_SHARE)} ({largest} most of all): take it without torch.compile"
+    )
+
+
+def move_step(
+    step: TracedStep, origin: Device, target: Device, change: StepChange, method: Method
+) -> MovedStep:
+    """Return a traced step on another device.
+
+    Args:
+        step: the step.
+        origin: the device of the trace.
+        target: the other device.
+        change: what else differs.
+        method: the cost model.
+
+    Raises:
+        InputError: where a device has no peak of a data type, and where too much has no shapes.
+    """
+    check_shares(step)
+    weights = WeightShapes.of(step.ops)
+    keys = [op.key for op in step.ops]
+    changed = keys
+    if change.batch is not None:
+        changed = [scale_batch(key, change.batch, weights) for key in keys]
+    origin_times = price_ops(keys, origin, None, method)
+    target_times = price_ops(changed, target, change.dtype, method)
+    is_carried = origin.is_cpu == target.is_cpu
+    ops = tuple(
+        MovedOp(
+            op.key,
+            op.calls,
+            op.seconds,
+            op.calls * origin_s,
+            op.seconds * target_s / origin_s if is_carried else op.calls * target_s,
+        )
+        for op, origin_s, target_s in zip(step.ops, origin_times, target_times, strict=True)
+    )
+    unshaped_s = sum(step.unshaped_s.values()) * _traffic_ratio(step, origin, target, change)
+    moved = MovedStep(ops, unshaped_s, 0.0, is_carried)
+    kernels = _repeated_kernels(step, changed, change.dtype, _settings(method, target))
+    return replace(moved, host_s=_host_s(step, moved, target, method, kernels))
+
+
+def price_ops(
+    keys: Sequence[OpKey], device: Device, dtype: str | None, method: Method
+) -> list[float]:
+    """Return the predicted seconds of each op on a device."""
+    settings = _settings(method, device)
+    kernels = [kernels_of(key, dtype, settings) for key in keys]
+    columns = Kernels([kernel for group in kernels for kernel in group])
+    main_dtype = dtype or _main_dtype(keys)
+    prices = method.prices(columns, method.sees(device, main_dtype, settings))
+    seconds = iter(prices.value[columns.which].tolist())
+    return [sum(next(seconds) for _ in group) for group in kernels]
+
+
+def _settings(method: Method, device: Device) -> Settings:
+    return replace(method.settings, pages=device.is_cpu)
+
+
+def _main_dtype(keys: Sequence[OpKey]) -> str:
+    """Return the floating type of most ops."""
+    dtypes = [find_dtype(key.inputs) for key in keys]
+    return max(dict.fromkeys(dtypes), key=dtypes.count, default="float32")
+
+
+def _traffic_ratio(step: TracedStep, origin: Device, target: Device, change: StepChange) -> float:
+    """Return the ratio of the times of the same reads and writes, on the target and here."""
+    ratio = origin.memory_bytes_per_s / target.memory_bytes_per_s
+    if change.batch is not None:
+        ratio *= change.batch.ratio
+    if change.dtype is not None:
+        ratio *= SIZE_BYTES[change.dtype] / SIZE_BYTES[_main_dtype([op.key for op in step.ops])]
+    return ratio
+
+
+def _repeated_kernels(
+    step: TracedStep, keys: Sequence[OpKey], dtype: str | None, settings: Settings
+) -> list[Kernel]:
+    """Return all kernels of a step, those of an op as often as it runs."""
+    return [
+        kernel
+        for op, key in zip(step.ops, keys, strict=True)
+        for _ in range(round(op.calls))
+        for kernel in kernels_of(key, dtype, settings)
+    ]
+
+
+def _host_s(
+    step: TracedStep, moved: MovedStep, target: Device, method: Method, kernels: list[Kernel]
+) -> float:
+    """Return the seconds in which the device waits for the host.
+
+    Between CPUs these are the gaps of the trace. Between GPUs the host issues the step as fast as
+    in the trace, where it took the whole step unless kernels filled that. From a CPU to a GPU the
+    host is the one that the cost model knows.
+    """
+    if moved.is_carried and target.is_cpu:
+        return step.gap_s
+    if target.is_cpu:
+        return 0.0
+    if moved.is_carried:
+        is_device_bound = step.ops_s >= DEVICE_BOUND_SHARE * step.step_s
+        issue_s = min(step.issue_s, step.step_s) if is_device_bound else step.step_s
+        return max(0.0, issue_s - moved.step_s)
+    settings = _settings(method, target)
+    priced_device = method.sees(target, _main_dtype([op.key for op in moved.ops]), settings)
+    host = host_of(calls_of(kernels), priced_device.constants, settings.waits)
+    parts_s = [moved.pass_s(pass_) for pass_ in PASSES]
+    passes_s, _, _ = finish(parts_s, (None, None), host)
+    return max(0.0, float(sum(passes_s)) - sum(parts_s))

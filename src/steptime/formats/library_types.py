@@ -1,0 +1,46 @@
+"""Types of a `config.json` that transformers or diffusers build, where they are installed.
+
+Types that are read natively need no library. Others are exported as code, by their class, with no
+weights and no download; code that a file names itself (`auto_map`) is never run.
+"""
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import Any
+
+from steptime.formats import Source
+from steptime.formats.diffusers.read import CLASS_FIELD, CLASSES
+from steptime.formats.huggingface.composed import holds_words, kinds_of
+from steptime.formats.huggingface.types import UNLIKE, types
+
+TYPE_FIELD = "model_type"
+
+
+def find_library(source: Source) -> str:
+    """Return the installed library that builds the type of a `config.json`.
+
+    "" for a type that is read natively, for another file, and where the library is not installed.
+    """
+    if not source.path.lower().endswith(".json") or not isinstance(source.table, dict):
+        return ""
+    library = _library_of(source.table)
+    return library if library and find_spec(library) is not None else ""
+
+
+def _library_of(table: Mapping[str, Any]) -> str:
+    """Return the library that a configuration is of, "" for types that are read natively."""
+    if isinstance(table.get(TYPE_FIELD), str) and not isinstance(table.get("layers"), dict):
+        return "" if _is_native(table) else "transformers"
+    if isinstance(table.get(CLASS_FIELD), str):
+        return "" if table[CLASS_FIELD] in CLASSES else "diffusers"
+    return ""
+
+
+def _is_native(table: Mapping[str, Any]) -> bool:
+    """Whether the type, or that of the decoder of words in it, is read natively."""
+    kinds = kinds_of(table)
+    if any(kind in UNLIKE for kind in kinds):
+        return False
+    native_types = types()
+    is_composed = holds_words(table) and any(kind in native_types for kind in kinds[1:])
+    return is_composed or table[TYPE_FIELD] in native_types

@@ -1,0 +1,68 @@
+"""How other people's code makes a module: on the meta device, else on the CPU."""
+
+import copy
+import mmap
+from typing import Any
+
+import torch
+from torch import nn
+
+from steptime.core.errors import InputError
+
+META = "meta"
+MIN_MAPPED_BYTES = 2**30  # of a tensor that is mapped, not allocated
+MAX_COPIED = 1_000_000  # elements of a buffer whose values are copied
+
+
+def make_module(make: Any, device: str, place: str) -> Any:
+    """Return the module that a function makes on a device, on the CPU where `meta` does not do.
+
+    Raises:
+        InputError: in the words of the code that fails.
+    """
+    try:
+        with torch.device(device):
+            return make()
+    except Exception as first:
+        if device != META:
+            raise InputError(f"{place}(): {describe_fault(first)}") from first
+    return make_module(make, "cpu", place)  # some modules compute with values while they are made
+
+
+def describe_fault(error: Exception) -> str:
+    """Describe an error of other people's code in one line: `ValueError: 3 heads`."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
+
+
+def make_empty(shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
+    """Return a tensor on the CPU whose memory is not taken from the system, however large it is.
+
+    A system may refuse an allocation above its memory even if nobody writes there; a mapping
+    without a reserve is not counted.
+    """
+    size_bytes = shape.numel() * dtype.itemsize
+    if size_bytes < MIN_MAPPED_BYTES or not hasattr(mmap, "MAP_NORESERVE"):
+        return torch.empty(shape, dtype=dtype)
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_NORESERVE
+    return torch.frombuffer(mmap.mmap(-1, size_bytes, flags), dtype=dtype).reshape(shape)
+
+
+def without_values(module: nn.Module) -> nn.Module:
+    """Return a copy of a module on the CPU whose large tensors have no values.
+
+    Memory that nobody writes is not taken from the system. Small buffers keep their values. A
+    module that cannot be copied is returned itself.
+    """
+    memo: dict[int, Any] = {}
+    for tensor in (*module.parameters(), *module.buffers()):
+        is_weight = isinstance(tensor, nn.Parameter)
+        is_small = tensor.device.type != META and tensor.numel() <= MAX_COPIED
+        has_values = is_small and not is_weight
+        copied = (
+            tensor.detach().cpu() if has_values else torch.empty(tensor.shape, dtype=tensor.dtype)
+        )
+        memo[id(tensor)] = nn.Parameter(copied, tensor.requires_grad) if is_weight else copied
+    try:
+        return copy.deepcopy(module, memo)
+    except Exception:  # noqa: BLE001  # old weight norms and locks do not allow it
+        return module

@@ -1,0 +1,164 @@
+"""The usual inputs of models of transformers, by the name of their main input."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from steptime.measure.backends.native.inputs import Spec
+
+TOKENS = 128  # of a sequence
+TARGET_TOKENS = 64  # that a decoder beside an encoder reads
+IMAGE_SIZES = (224, 256, 384, 512)  # tried where a configuration says none
+SAMPLES = 16_000  # of a second of sound
+FRAMES = (3000, 1024, 512, 128)  # of features of sound
+CHANNELS = 3
+VIDEO_FRAMES = 16
+MEL_BINS = 80
+DEFAULT_WIDTH = 768
+BOX = 4  # numbers that say a box
+PARTS = (
+    "",
+    "vision_config",
+    "encoder",
+    "text_config",
+    "audio_config",
+    "backbone_config",
+    "decoder",
+)
+
+
+def find_setting(config: Any, *names: str) -> Any:
+    """Return the first setting of these names, of a configuration or of one in it; else None."""
+    for part in PARTS:
+        table = config if not part else getattr(config, part, None)
+        for name in names:
+            value = getattr(table, name, None)
+            if value is not None and not callable(value):
+                return value
+    return None
+
+
+def propose_model_inputs(main: str, config: Any, batch: int) -> Iterator[dict[str, Spec]]:
+    """Yield inputs that a model may take, the likeliest first.
+
+    Args:
+        main: the name of the main input, `main_input_name` of the class.
+        config: the configuration.
+        batch: the size of the first axis.
+    """
+    additions = [{}, *_additions(config, batch)]
+    for spec in _main_specs(main, config, batch):
+        for addition in additions:
+            yield {main: spec, **addition}
+    if main != "input_ids":
+        words = _tokens(config, batch)
+        for spec in _main_specs(main, config, batch):
+            yield {"input_ids": words, main: spec}
+            yield {"input_ids": words, main: spec, **_decoder_tokens(batch)}
+    for pixels in _main_specs("pixel_values", config, batch):
+        yield {main: next(_main_specs(main, config, batch)), "pixel_values": pixels}
+
+
+def _tokens(config: Any, batch: int) -> Spec:
+    limit = find_setting(config, "max_position_embeddings", "n_positions")
+    is_limit = isinstance(limit, int) and limit > 0
+    return (batch, min(TOKENS, limit) if is_limit else TOKENS), "int64"
+
+
+def _decoder_tokens(batch: int) -> dict[str, Spec]:
+    return {"decoder_input_ids": ((batch, TARGET_TOKENS), "int64")}
+
+
+def _additions(config: Any, batch: int) -> Iterator[dict[str, Spec]]:
+    """Yield inputs that models take beside the main one."""
+    tokens = _tokens(config, batch)
+    yield _decoder_tokens(batch)
+    yield {"attention_mask": tokens}
+    yield {"bbox": ((*tokens[0], BOX), "int64")}
+    yield {"decoder_input_values": ((batch, TARGET_TOKENS, MEL_BINS), "float32")}
+    yield {"attention_mask": tokens, **_decoder_tokens(batch)}
+    length = find_setting(config, "context_length", "prediction_length")
+    if isinstance(length, int):
+        lags = find_setting(config, "lags_sequence") or [0]
+        times = length + max(lags) if isinstance(lags, list) else length
+        features = find_setting(config, "num_time_features") or 1
+        future = find_setting(config, "prediction_length") or length
+        yield {
+            "past_time_features": ((batch, times, features), "float32"),
+            "past_observed_mask": ((batch, times), "bool"),
+            "future_values": ((batch, future), "float32"),
+            "future_time_features": ((batch, future, features), "float32"),
+        }
+        yield {"past_observed_mask": ((batch, times), "bool")}
+
+
+def _main_specs(main: str, config: Any, batch: int) -> Iterator[Spec]:
+    """Yield shapes and types of a main input, the likeliest first."""
+    if main in ("pixel_values", "inputs"):
+        yield from _image_specs(config, batch)
+    elif main == "pixel_values_videos":
+        for size in _image_sizes(config):
+            frames = find_setting(config, "num_frames", "frames_per_clip") or VIDEO_FRAMES
+            yield (batch, frames, CHANNELS, *size), "float32"
+    elif main == "input_features":
+        yield from _feature_specs(config, batch)
+    elif main in ("input_values", "audio_values"):
+        yield (batch, SAMPLES), "float32"
+        yield (batch, 1, SAMPLES), "float32"
+        yield from _feature_specs(config, batch)
+        yield (batch, TOKENS), "int64"
+    elif main == "past_values":
+        yield from _series_specs(config, batch)
+    elif main.endswith("embeds") or main in ("latents", "audio_mel", "state"):
+        width = find_setting(config, "hidden_size", "d_model", "latent_dim") or DEFAULT_WIDTH
+        yield (batch, TOKENS, width), "float32"
+        yield (batch, width), "float32"
+    else:
+        yield _tokens(config, batch)
+        yield (batch, TARGET_TOKENS // 2), "int64"
+
+
+def _image_sizes(config: Any) -> list[tuple[int, int]]:
+    size = find_setting(config, "image_size", "img_size", "input_size", "crop_size")
+    if isinstance(size, int):
+        return [(size, size)]
+    if isinstance(size, list | tuple) and len(size) >= 2:
+        return [(int(size[-2]), int(size[-1]))]
+    return [(side, side) for side in IMAGE_SIZES]
+
+
+def _image_specs(config: Any, batch: int) -> Iterator[Spec]:
+    channels = find_setting(config, "num_channels", "in_channels", "in_chans")
+    channels = channels if isinstance(channels, int) else CHANNELS
+    frames = find_setting(config, "num_frames") or VIDEO_FRAMES
+    patch = find_setting(config, "patch_size")
+    for size in _image_sizes(config):
+        yield (batch, channels, *size), "float32"
+        yield (batch, frames, channels, *size), "float32"
+        yield (batch, channels, frames, *size), "float32"
+    if isinstance(patch, int):
+        yield (batch, TOKENS * 2, channels * patch * patch), "float32"
+
+
+def _feature_specs(config: Any, batch: int) -> Iterator[Spec]:
+    names = ("num_mel_bins", "input_feat_per_channel", "feature_size", "input_dim", "n_mels")
+    bins = find_setting(config, *names)
+    bins = bins if isinstance(bins, int) else MEL_BINS
+    positions = find_setting(config, "max_source_positions")
+    max_length = find_setting(config, "max_length")
+    frames = [2 * positions] if isinstance(positions, int) else []
+    frames += [max_length] if isinstance(max_length, int) else []
+    for count in (*frames, *FRAMES):
+        yield (batch, bins, count), "float32"
+        yield (batch, count, bins), "float32"
+        yield (batch, 1, bins, count), "float32"
+        yield (batch, 1, count, bins), "float32"
+
+
+def _series_specs(config: Any, batch: int) -> Iterator[Spec]:
+    length = find_setting(config, "context_length", "history_length") or TOKENS
+    lags = find_setting(config, "lags_sequence") or [0]
+    channels = find_setting(config, "num_input_channels", "input_size") or 1
+    longest = length + (max(lags) if isinstance(lags, list) else 0)
+    for times in dict.fromkeys((longest, length)):
+        yield (batch, times, channels), "float32"
+        yield (batch, times), "float32"

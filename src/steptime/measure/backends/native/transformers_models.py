@@ -1,0 +1,146 @@
+"""Models of transformers: as code, by their class, with no weights and no download."""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from steptime.core.errors import InputError, unknown
+from steptime.measure.backends.native.inputs import Spec, missing_arguments, runs_with
+from steptime.measure.backends.native.making import make_module, without_values
+from steptime.measure.backends.native.model_inputs import propose_model_inputs
+
+BATCH = 2
+TYPE_FIELD = "model_type"
+BASE_MAPPINGS = (  # tables of classes by type, where a file names no class
+    "MODEL_MAPPING_NAMES",
+    "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
+    "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES",
+    "MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES",
+    "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES",
+    "MODEL_FOR_TEXT_TO_WAVEFORM_MAPPING_NAMES",
+    "MODEL_FOR_OBJECT_DETECTION_MAPPING_NAMES",
+    "MODEL_FOR_SEMANTIC_SEGMENTATION_MAPPING_NAMES",
+)
+ATTENTIONS = ("sdpa", "eager")  # of transformers; the first that a class has
+EXPERTS = "batched_mm"  # products of the chosen experts, which an export can follow
+
+
+def make_transformers(
+    library: Any, name: str, device: str, inputs: Mapping[str, Any] | None
+) -> tuple[nn.Module, dict[str, Spec]]:
+    """Return a model of transformers and the inputs that it takes.
+
+    Args:
+        library: the module `transformers`.
+        name: a class, a `model_type` of which the default configuration is taken, or the path of
+            a `config.json`.
+        device: where parameters lie.
+        inputs: inputs that the user gave; None for those that the model is known to take.
+
+    Raises:
+        InputError: for an unknown name, and a model that the library does not make.
+    """
+    place = f"transformers:{name}"
+    config, class_name = _find_config(library, name)
+    make = find_class(library, class_name, place)
+    config = make.config_class() if config is None else config
+    prepare_config(config)
+    model = make_module(lambda: make_model(make, config), device, place)
+    return model, dict(inputs) if inputs else find_inputs(model, config)
+
+
+def _find_config(library: Any, name: str) -> tuple[Any, str]:
+    """Return the configuration that a name stands for, None for a class, and the class's name."""
+    if name.endswith(".json"):
+        table = json.loads(Path(name).read_text(encoding="utf-8"))
+        kind = table.get(TYPE_FIELD)
+        if kind not in library.CONFIG_MAPPING:
+            raise unknown(TYPE_FIELD, kind, list(library.CONFIG_MAPPING.keys()), name)
+        config = library.CONFIG_MAPPING[kind].from_dict(
+            {key: value for key, value in table.items() if key != "quantization_config"}
+        )
+        classes = table.get("architectures") or [find_class_name(library, kind)]
+        return config, str(classes[0])
+    if name in library.CONFIG_MAPPING:
+        return library.CONFIG_MAPPING[name](), find_class_name(library, name)
+    return None, name
+
+
+def find_class_name(library: Any, kind: str) -> str:
+    """Return the class of a `model_type` without a head, else of the first head that it has.
+
+    Raises:
+        InputError: for a type without a class.
+    """
+    tables = library.models.auto.modeling_auto
+    for mapping in BASE_MAPPINGS:
+        classes = getattr(tables, mapping, {}).get(kind)
+        if classes:
+            return str(classes if isinstance(classes, str) else classes[0])
+    raise InputError(f"transformers:{kind}: transformers has no class of this {TYPE_FIELD}")
+
+
+def find_class(library: Any, name: str, place: str) -> Any:
+    """Return a class of models; raises `InputError` for another name."""
+    model_class: Any = getattr(library, name, None)
+    is_module = isinstance(model_class, type) and issubclass(model_class, nn.Module)
+    if is_module and model_class.config_class:
+        return model_class
+    class_names = [key for key in dir(library) if key.endswith(("Model", "LM", "Generation"))]
+    raise unknown("class or model_type of transformers", name, class_names, place)
+
+
+def prepare_config(config: Any) -> None:
+    """Let a configuration and those in it compute without a cache of keys and values."""
+    parts = [config, *(part for part in vars(config).values() if hasattr(part, "to_dict"))]
+    for part in parts:
+        if hasattr(part, "use_cache"):
+            part.use_cache = False
+        if hasattr(part, "use_mambapy"):
+            part.use_mambapy = False
+
+
+def make_model(make: Any, config: Any) -> nn.Module:
+    """Return a model without values, its attention the first of `ATTENTIONS` that it has."""
+    fault: Exception | None = None
+    for attention in ATTENTIONS:
+        try:
+            model: nn.Module = make._from_config(config, attn_implementation=attention)  # noqa: SLF001
+        except (ValueError, ImportError) as error:
+            fault = error
+            continue
+        set_experts = getattr(model, "set_experts_implementation", None)
+        if set_experts is not None:
+            _try_experts(set_experts)
+        return model.eval()
+    raise fault or InputError(f"{make.__name__} has none of {', '.join(ATTENTIONS)}")
+
+
+def _try_experts(set_experts: Any) -> None:
+    """Let experts multiply by one batched product, where the model has such experts."""
+    try:
+        set_experts(EXPERTS)
+    except (ValueError, KeyError, NotImplementedError):
+        return
+
+
+def find_inputs(model: nn.Module, config: Any) -> dict[str, Spec]:
+    """Return the first of the usual inputs with which a model runs, {} for none."""
+    network = without_values(model)  # all of it lies on the CPU
+    for inputs in _inputs_of(network, config):
+        if runs_with(network, inputs):
+            return inputs
+    return {}
+
+
+def _inputs_of(model: nn.Module, config: Any) -> Iterator[dict[str, Spec]]:
+    """Yield inputs that a model may take, the likeliest first."""
+    main = str(getattr(model, "main_input_name", "input_ids"))
+    for proposal in propose_model_inputs(main, config, BATCH):
+        lacking = missing_arguments(model, proposal)
+        if not lacking:
+            yield proposal
+    yield from propose_model_inputs(main, config, BATCH)

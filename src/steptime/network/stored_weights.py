@@ -1,0 +1,122 @@
+"""Inference on the quantised weights of a file: products read them in their few bits.
+
+Kernels of such formats (Marlin for AWQ and GPTQ, block-scaled FP8, MXFP4) scale the weights inside
+the product, so nothing is written wide. The head, embeddings, norms and the routers of experts keep
+the data type of the step, as the files have them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import ceil
+from typing import NamedTuple
+
+from steptime.core.graph import Graph, Op, TensorSpec
+from steptime.core.workload import FEW_BITS, STORED_EXPERTS, STORED_MLP
+from steptime.network.ops import OPS
+from steptime.network.products import find_head, is_attention_name
+
+EXPERT_MATRICES = (2, 3)  # inputs of an `experts` op that are matrices of weights
+ROUTER_LOGITS = 1  # input of an `experts` op that chooses the experts
+
+
+class ScaleLayout(NamedTuple):
+    """The scales beside quantised weights.
+
+    Attributes:
+        block_size: weights that share a scale.
+        dtype: data type of a scale.
+    """
+
+    block_size: int
+    dtype: str
+
+
+SCALE_LAYOUTS = {
+    "nf4": ScaleLayout(64, "float32"),  # Dettmers et al. 2023, section 3
+    "nf4-dq": ScaleLayout(64, "int8"),
+    "int8": ScaleLayout(64, "float32"),
+    "float8": ScaleLayout(128 * 128, "float32"),  # DeepSeek-V3, weight_block_size [128, 128]
+    "int4": ScaleLayout(128, "float16"),  # group_size 128 of AWQ and GPTQ
+    "float4": ScaleLayout(16, "int8"),  # NVFP4: a float8 for 16
+    "mxfp4": ScaleLayout(32, "int8"),  # OCP MX v1.0: an e8m0 for 32
+}
+
+
+def store_quantised(graph: Graph, weights_format: str, stored: str) -> Graph:
+    """Return an inference graph whose products read weights of few bits.
+
+    Args:
+        graph: the forward graph.
+        weights_format: a name of `FEW_BITS`.
+        stored: which weights the file keeps so: all of the layers, those outside attention, or
+            those of experts.
+    """
+    sources = _find_sources(graph)
+    quantised = _find_quantised(graph, sources, stored)
+    if weights_format == "mxfp4" and any(op.kind == "experts" for op in graph.ops):
+        quantised &= _find_quantised(graph, sources, STORED_EXPERTS)
+    tensors = dict(graph.tensors)
+    scales: dict[str, str] = {}
+    for weight in sorted(quantised):
+        spec, layout = tensors[weight], SCALE_LAYOUTS[weights_format]
+        scales[weight] = f"{weight}/scale"
+        tensors[weight] = TensorSpec(spec.shape, FEW_BITS[weights_format])
+        tensors[scales[weight]] = TensorSpec((ceil(spec.size / layout.block_size),), layout.dtype)
+    ops = [
+        _read_quantised(op, sources, scales)
+        for op in graph.ops
+        if sources.get(op.outputs[0]) not in quantised  # neither a cast nor a view of such weights
+    ]
+    buffers = (*graph.buffers, *scales.values())
+    return replace(graph, tensors=tensors, ops=tuple(ops), buffers=buffers)
+
+
+def _find_sources(graph: Graph) -> dict[str, str]:
+    """Return the weight that a cast or a view of a weight stands for, by the result's name."""
+    sources: dict[str, str] = {}
+    weights = set(graph.weights)
+    for op in graph.ops:
+        if op.kind == "cast" or OPS[op.kind].storage == "view":
+            weight = sources.get(op.inputs[0], op.inputs[0])
+            if weight in weights:
+                sources.update(dict.fromkeys(op.outputs, weight))
+    return sources
+
+
+def _find_quantised(graph: Graph, sources: Mapping[str, str], stored: str) -> set[str]:
+    """Return the weights that products alone read, and that a file keeps in few bits."""
+    head = find_head(graph)
+    routers = {op.inputs[ROUTER_LOGITS] for op in graph.ops if op.kind == "experts"}
+    matrices: set[str] = set()
+    plain = {sources.get(name, name) for name in graph.outputs}
+    for op in graph.ops:
+        if op.outputs[0] in sources:
+            continue
+        places = _matrix_places(op, head, routers, stored)
+        for place, name in enumerate(op.inputs):
+            weight = sources.get(name, name)
+            has_shape = graph.tensors[weight].shape == graph.tensors[name].shape
+            group = matrices if place in places and has_shape else plain
+            group.add(weight)
+    return (matrices - plain) & {*graph.weights}
+
+
+def _matrix_places(op: Op, head: str, routers: set[str], stored: str) -> tuple[int, ...]:
+    """Return the inputs of an op that are matrices of weights in few bits."""
+    if op.kind == "experts":
+        return EXPERT_MATRICES
+    is_wide = op.kind != "linear" or op.name == head or op.outputs[0] in routers
+    is_outside = stored == STORED_EXPERTS or (stored == STORED_MLP and is_attention_name(op.name))
+    return () if is_wide or is_outside else (1,)
+
+
+def _read_quantised(op: Op, sources: Mapping[str, str], scales: Mapping[str, str]) -> Op:
+    """Return an op that reads quantised weights in place of their casts, with their scales."""
+    names = [sources.get(name, name) for name in op.inputs]
+    read = {name: scales[name] for name in names if name in scales}
+    if not read:
+        return op
+    pairs = zip(op.inputs, names, strict=True)
+    inputs = [source if source in scales else name for name, source in pairs]
+    is_linear = op.kind == "linear"
+    return replace(op, inputs=(*inputs, *(read.values() if is_linear else ())))

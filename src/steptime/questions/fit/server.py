@@ -1,0 +1,51 @@
+"""`fit --max-context` of an inference engine: the longest sequence by the engine's own rules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from steptime.core.errors import InputError
+from steptime.core.signature import option_name
+from steptime.questions.serve.desktop_answer import DesktopAnswer
+from steptime.questions.serve.search_answer import SearchAnswer
+from steptime.questions.serve.server_answer import ServerAnswer
+from steptime.questions.step_options import StepOptions
+
+ENGINES = ("vllm", "sglang", "trt-llm")
+SERVED_OPTIONS = ("stack", "weights", "dtype", "phase", "method", "options")
+
+
+def is_engine_fit(step: StepOptions) -> bool:
+    """Return whether a step's stack is an inference engine."""
+    return str(step.stack or "").startswith(ENGINES)
+
+
+def answer_engine_fit(
+    model: Any, device: Any, batch: Any, step: StepOptions
+) -> ServerAnswer | SearchAnswer | DesktopAnswer:
+    """Answer the longest context of a server on one device, with so many sequences at once.
+
+    Args:
+        model: the network.
+        device: the device.
+        batch: sequences at once; None for one.
+        step: the options of `fit`.
+
+    Raises:
+        InputError: for options of a training, and what `serve` refuses.
+    """
+    from steptime.questions.serve.question import serve
+
+    usual = StepOptions()
+    for name, value in vars(step).items():
+        if name not in SERVED_OPTIONS and value != getattr(usual, name):
+            raise InputError(
+                f"fit: {option_name(name)} is of a training, and --stack {step.stack} serves; "
+                "nearest: leave it out, or steptime serve --max-context"
+            )
+    options = {
+        name: getattr(step, name)
+        for name in SERVED_OPTIONS
+        if name != "phase" and getattr(step, name) != getattr(usual, name)
+    }
+    return serve(model, device, 1 if batch is None else batch, max_context=True, **options)

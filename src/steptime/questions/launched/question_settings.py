@@ -1,0 +1,39 @@
+"""Options of a question with remarks on what has none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from steptime.launch.job import Facts
+
+
+@dataclass
+class QuestionSettings:
+    """Options of a question with remarks on what has none.
+
+    Attributes:
+        options: options by parameter name.
+        notes: facts that change time or memory and are not priced.
+    """
+
+    options: MutableMapping[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def take(self, facts: Facts, table: Mapping[str, str]) -> None:
+        """Set options from facts, by a table from fact to option."""
+        for fact, option in table.items():
+            if fact in facts:
+                self.options[option] = facts[fact]
+
+    def remark(self, facts: Facts, reasons: Mapping[str, str]) -> None:
+        """Add a note for each of these facts that is there and neither 1, false nor `none`."""
+        for fact, reason in reasons.items():
+            if facts.get(fact) not in {None, 1, "none"} and facts.get(fact) is not False:
+                self.notes.append(f"{fact} {_text(facts[fact])}: {reason}")
+
+
+def _text(value: Any) -> str:
+    """Return a fact as text."""
+    return ", ".join(value) if isinstance(value, list) else str(value).lower()

@@ -1,0 +1,97 @@
+"""Ranks, guessed tokens and checkpoints of a launched server as options of `serve`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from steptime.launch.job import Facts, LaunchJob
+from steptime.questions.launched.checkpoints import checkpoint_type
+from steptime.questions.launched.job_model import find_network
+from steptime.questions.launched.question_settings import QuestionSettings
+
+GUESSERS = {  # words of engines, the longest first, and who guesses
+    "eagle3": "eagle3",
+    "eagle": "eagle",
+    "nextn": "mtp",
+    "mtp": "mtp",
+    "ngram": "ngram",
+}
+UNPRICED_GUESSERS = ("medusa", "mlp_speculator", "suffix", "lookahead", "dflash", "dspark")
+
+
+def take_ranks(settings: QuestionSettings, facts: Facts) -> None:
+    """Set the ranks of data-parallel attention, and those that share out experts.
+
+    Without expert parallelism, engines split the experts of a mixture over the ranks of data
+    parallelism as they do over those of tensor parallelism; a rank then has as many bytes as with
+    whole experts.
+    """
+    tensor, ranks, experts = (
+        facts.get("tensor", 1),
+        facts.get("attention_data"),
+        facts.get("expert"),
+    )
+    if ranks and isinstance(tensor, int):
+        count = tensor if ranks is True else int(str(ranks))
+        settings.options.update(tensor=max(1, tensor // count), data=count)
+    data = settings.options.get("data", 1)
+    if not isinstance(experts, int) or experts == 1:
+        if data > 1:
+            settings.options["expert"] = data
+        return
+    settings.options["expert"] = min(experts, data)
+    if experts > data:
+        settings.notes.append(
+            f"expert {experts}: experts on the tensor-parallel devices are priced as split products"
+        )
+
+
+def take_replicas(settings: QuestionSettings, model: object) -> None:
+    """Turn data-parallel ranks of a network without experts into replicas, which they are."""
+    from steptime.planning.request import shape_of
+
+    data = settings.options.get("data", 1)
+    if data == 1:
+        return
+    if shape_of(str(model), trusted=True).experts:
+        return
+    for name in ("data", "expert"):
+        settings.options.pop(name, None)
+    settings.options["replicas"] = data
+    settings.notes.append(f"data {data}: replicas, since the network has no experts to share out")
+
+
+def take_speculation(settings: QuestionSettings, facts: Facts) -> None:
+    """Set who guesses tokens for a step, and how many."""
+    tokens, draft = facts.get("speculative"), str(facts.get("draft") or "")
+    if tokens is None:
+        return
+    word = draft.lower()
+    if any(name in word for name in UNPRICED_GUESSERS):
+        settings.notes.append(f"speculative {tokens}: guesses by {draft} are not priced")
+        return
+    guesser = next((name for text, name in GUESSERS.items() if text in word), None)
+    if guesser is None:
+        guesser = find_network(draft, Path()) if draft else None
+    if guesser is None:
+        settings.notes.append(
+            f"speculative {tokens}: {draft or 'who guesses'} is not among the networks; "
+            "--draft names one, or mtp, eagle, eagle3, ngram"
+        )
+        return
+    settings.options.update(draft=guesser, speculate=tokens)
+
+
+def take_checkpoint(
+    settings: QuestionSettings, job: LaunchJob, user_options: Mapping[str, Any]
+) -> None:
+    """Set the type of the weights that the id of a checkpoint says, unless an option does."""
+    published = checkpoint_type(job.model) if job.model else None
+    has_type = {"weights", "dtype"} & set(user_options)
+    if published is None or has_type or "weights" in settings.options:
+        return
+    option, value = published
+    settings.options[option] = value
+    settings.notes.append(f"{job.model}: its weights are published as {value} (--{option})")

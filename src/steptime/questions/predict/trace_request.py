@@ -1,0 +1,253 @@
+"""A trace of PyTorch's profiler as a question: its file, its device, and what is to differ."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from steptime.calibration.traces.batch import BatchChange, find_batch
+from steptime.calibration.traces.calls import is_recognised
+from steptime.calibration.traces.transfer import MovedOp, MovedStep, StepChange, move_step
+from steptime.core.errors import InputError, check_choice
+from steptime.core.kinds import File
+from steptime.core.toml_files import format_path
+from steptime.core.units import counted, percent, seconds
+from steptime.core.values import parse_count
+from steptime.hardware import catalog, device_words
+from steptime.hardware.device import Device
+from steptime.prediction.calibrated.cpu import cores_of
+from steptime.prediction.method import Method
+from steptime.questions.predict.traced_step import TracedKind, TracedStepTime
+from steptime.records.readers.sources import RecordSource, list_sources
+from steptime.records.readers.torch_trace import find_device_name, recognises
+from steptime.records.trace_events import read_events
+from steptime.records.traced_ops import ATEN, TracedStep, read_traced_step
+
+TRACE_DTYPES = ("float32", "float64", "bfloat16", "float16")
+UNDISTURBED_SHARE = 0.9  # of a traced step, below which a note says that it was disturbed
+CPU_CALIBRATION = "steptime calibrate --only ceilings --threads N"
+
+
+class TraceOrigin(NamedTuple):
+    """A trace, and what a person says of it.
+
+    Attributes:
+        path: its file.
+        device: the device of the trace; None where the trace or this machine says it.
+        batch: examples of a step; None to find them out.
+        steps: number of steps in a trace without marks; None to count those of the optimizer.
+    """
+
+    path: File
+    device: Any = None
+    batch: Any = None
+    steps: Any = None
+
+
+@dataclass(frozen=True)
+class TraceRequest:
+    """A step of a trace and what is to differ.
+
+    Attributes:
+        origin: the trace.
+        device: the device that is asked for; None for that of the trace.
+        batch: examples of a step; None for those of the trace.
+        dtype: the type in place of all floating ones; None for those of the trace.
+        threads: threads of the CPU of the trace; None for as many as it had.
+        by_op: show all ops.
+    """
+
+    origin: TraceOrigin
+    device: Any = None
+    batch: Any = None
+    dtype: str | None = None
+    threads: Any = None
+    by_op: bool = False
+
+
+def predict_trace(
+    request: TraceRequest, method: Method, settings: Mapping[str, str]
+) -> TracedStepTime:
+    """Predict the step of a trace on a device.
+
+    Raises:
+        InputError: for a file that is no trace with shapes, an unknown device or batch, and a step
+            too much of which has no shapes.
+    """
+    if request.dtype is not None:
+        check_choice("--dtype of a trace", request.dtype, TRACE_DTYPES)
+    source = _read_source(Path(request.origin.path))
+    steps = None if request.origin.steps is None else parse_count(request.origin.steps, "--steps")
+    try:
+        step = read_traced_step(read_events(source.text), is_recognised, steps)
+    except InputError as error:
+        raise InputError(f"{format_path(Path(request.origin.path))}: {error}") from None
+    origin = _find_origin(request, source, step)
+    target = _find_target(request, origin)
+    change = StepChange(_find_batch_change(request, step), request.dtype)
+    method = method.under(settings)
+    try:
+        moved = move_step(step, origin, target, change, method)
+    except InputError as error:
+        raise InputError(f"{format_path(Path(request.origin.path))}: {error}") from None
+    return _make_answer(request, step, moved, (origin, target), change, method)
+
+
+def _read_source(path: Path) -> RecordSource:
+    """Return the content of the file; raises `InputError` for one that is no trace."""
+    if not path.is_file():
+        raise InputError(f"{format_path(path)}: there is no such file")
+    for source in list_sources(path):
+        if isinstance(source, RecordSource) and recognises(source):
+            return source
+    raise InputError(f"{format_path(path)}: is no trace of torch.profiler (export_chrome_trace)")
+
+
+def _find_origin(request: TraceRequest, source: RecordSource, step: TracedStep) -> Device:
+    """Return the device on which the trace was taken."""
+    if request.origin.device is not None:
+        return catalog.device(request.origin.device)
+    if not step.is_on_device:
+        try:
+            return catalog.device(device_words.LOCAL)
+        except InputError:
+            advice = f"name it with --from-device, or measure this machine: {CPU_CALIBRATION}"
+            raise InputError(f"--trace: is of a CPU without a device file; {advice}") from None
+    name = find_device_name(source)
+    device_name = device_words.platform_of(name) if name else None
+    if device_name is None:
+        reason = f"its device '{name}' is unknown" if name else "it does not name its device"
+        raise InputError(f"{format_path(Path(request.origin.path))}: {reason}; add --from-device")
+    return catalog.device(device_name)
+
+
+def _find_target(request: TraceRequest, origin: Device) -> Device:
+    """Return the device that is asked for; without one that of the trace, on other threads."""
+    if request.device is not None and request.threads is not None:
+        raise InputError("--threads is of the device of the trace; leave out --device")
+    if request.device is not None:
+        return catalog.device(request.device)
+    if request.threads is None:
+        return origin
+    if not origin.is_cpu:
+        raise InputError(f"--threads is of a CPU, and {origin.name} is none")
+    return with_threads(origin, parse_count(request.threads, "--threads"))
+
+
+def with_threads(device: Device, threads: int) -> Device:
+    """Return a CPU with another number of cores at work, whose rates grow with it."""
+    cores = device.cores or cores_of(device)
+    ratio = threads / cores
+    return replace(
+        device,
+        name=f"{device.name}, {counted(threads, 'thread')}",
+        cores=threads,
+        peak_flop_per_s={name: ratio * rate for name, rate in device.peak_flop_per_s.items()},
+        vector_flop_per_s={name: ratio * rate for name, rate in device.vector_flop_per_s.items()},
+        memory_bytes_per_s=ratio * device.memory_bytes_per_s,
+    )
+
+
+def _find_batch_change(request: TraceRequest, step: TracedStep) -> BatchChange | None:
+    """Return the batch of the trace and the one that is asked for; None where neither is known."""
+    if request.origin.batch is not None:
+        traced = parse_count(request.origin.batch, "--from-batch")
+    else:
+        inferred_batch = find_batch(step.ops)
+        if inferred_batch is None and request.batch is not None:
+            raise InputError("--batch: the trace shows no batch of its own; add --from-batch")
+        if inferred_batch is None:
+            return None
+        traced = inferred_batch
+    requested = traced if request.batch is None else parse_count(request.batch, "--batch")
+    return BatchChange(traced, requested)
+
+
+def _make_answer(
+    request: TraceRequest,
+    step: TracedStep,
+    moved: MovedStep,
+    devices: tuple[Device, Device],
+    change: StepChange,
+    method: Method,
+) -> TracedStepTime:
+    origin, target = devices
+    batch = change.batch
+    step_s = moved.step_s
+    assumed = {} if request.origin.device is not None else {"from_device": origin.name}
+    if batch is not None and request.origin.batch is None:
+        assumed["from_batch"] = str(batch.traced)
+    if "stack" in method.options:
+        assumed["stack"] = method.settings.stack
+    return TracedStepTime(
+        trace=Path(request.origin.path).name,
+        device=target.name,
+        from_device=origin.name,
+        method=method.name,
+        batch=None if batch is None else batch.requested,
+        from_batch=None if batch is None else batch.traced,
+        dtype=request.dtype,
+        traced_steps=step.step_count,
+        measured_s=step.step_s,
+        step_s=step_s,
+        forward_s=moved.pass_s("forward"),
+        backward_s=moved.pass_s("backward"),
+        update_s=moved.pass_s("update"),
+        unshaped_s=moved.unshaped_s,
+        host_s=moved.host_s,
+        unshaped_share=sum(step.unshaped_s.values()) / step.undisturbed_s,
+        examples_per_s=None if batch is None or not step_s else batch.requested / step_s,
+        is_carried=moved.is_carried,
+        assumed=assumed,
+        notes=tuple(_list_notes(request, step, moved, devices)),
+        rows=tuple(_group_ops(moved.ops)),
+        _by_op=request.by_op,
+    )
+
+
+def _list_notes(
+    request: TraceRequest, step: TracedStep, moved: MovedStep, devices: tuple[Device, Device]
+) -> list[str]:
+    """Return the remarks: what has no shapes, what is not carried over, how steps were found."""
+    origin, target = devices
+    notes = []
+    unshaped_s = sum(step.unshaped_s.values())
+    if unshaped_s:
+        names = sorted(step.unshaped_s, key=step.unshaped_s.__getitem__, reverse=True)
+        share = percent(unshaped_s / step.undisturbed_s)
+        notes.append(f"{share} of the traced step has no shapes ({names[0]}): scaled by bandwidth")
+    if not moved.is_carried:
+        kinds = f"a {origin.kind} to a {target.kind}"
+        notes.append(f"measured times are not carried over from {kinds}: shapes alone decide")
+    if step.undisturbed_s < UNDISTURBED_SHARE * step.step_s:
+        quiet = seconds(step.undisturbed_s)
+        notes.append(f"other work disturbed the trace: its ops and gaps take {quiet} undisturbed")
+    if request.threads is not None:
+        notes.append(f"rates of {target.name} are those of {origin.name} in proportion to threads")
+    if not step.is_marked and request.origin.steps is None:
+        reason = counted(step.step_count, "step")
+        notes.append(f"the trace marks no steps: taken to be {reason}; --steps N divides it")
+    return notes
+
+
+def _group_ops(ops: Sequence[MovedOp]) -> list[TracedKind]:
+    """Return the ops by name and pass, the longest first."""
+    groups: dict[tuple[str, str], list[MovedOp]] = {}
+    for op in ops:
+        groups.setdefault((op.key.name.removeprefix(ATEN), op.key.pass_), []).append(op)
+    rows = []
+    for (kind, pass_), group in groups.items():
+        measured_s = sum(op.measured_s for op in group)
+        predicted_s = sum(op.predicted_s for op in group)
+        rows.append(
+            TracedKind(
+                kind=kind,
+                pass_=pass_,
+                calls=sum(op.calls for op in group),
+                measured_s=measured_s,
+                predicted_s=predicted_s,
+                measured_over_predicted=measured_s / predicted_s if predicted_s else 1.0,
+                step_s=sum(op.moved_s for op in group),
+            )
+        )
+    return sorted(rows, key=lambda row: -row.step_s)

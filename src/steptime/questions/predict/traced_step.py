@@ -1,0 +1,128 @@
+"""A step as a trace shows it, on another device or with other settings: the answer."""
+
+from collections.abc import Sequence
+
+from steptime.core.answer import Answer, AnswerRow
+from steptime.core.assumed import assumed_row
+from steptime.core.graph import PASSES
+from steptime.core.table import Column, Table, make_facts_table
+from steptime.core.units import format_value, percent, seconds
+
+MAX_TEXT_ROWS = 12  # rows of the table that people read
+KIND_COLUMNS = (
+    Column("kind", "op"),
+    Column("pass_", "pass"),
+    Column("calls"),
+    Column("measured_s", "measured"),
+    Column("measured_over_predicted", "ratio"),
+    Column("step_s", "here"),
+)
+
+
+class TracedKind(AnswerRow, frozen=True, kw_only=True):
+    """All ops of one name in a pass of the step.
+
+    Attributes:
+        kind: the op as PyTorch names it, without `aten::`.
+        pass_: forward, backward or update.
+        calls: how often such ops run in a step.
+        measured_s: their seconds in the trace.
+        predicted_s: the same as predicted on the device of the trace.
+        measured_over_predicted: the ratio of both, which is carried over op by op.
+        step_s: their seconds on the device that is asked for.
+    """
+
+    kind: str
+    pass_: str
+    calls: float
+    measured_s: float
+    predicted_s: float
+    measured_over_predicted: float
+    step_s: float
+
+
+class TracedStepTime(Answer, frozen=True, kw_only=True):
+    """How long the step of a trace takes on a device.
+
+    Attributes:
+        trace: the file of the trace.
+        device: the device that is asked for.
+        from_device: the device on which the trace was taken.
+        method: the cost model.
+        batch: examples of a step; null where neither the trace nor an option says it.
+        from_batch: examples of a step of the trace; null where unknown.
+        dtype: data type in place of that of the trace; null for that of the trace.
+        traced_steps: number of steps in the trace.
+        measured_s: seconds of a step in the trace.
+        step_s: seconds of a step.
+        forward_s: seconds of the ops of the forward pass.
+        backward_s: seconds of the ops of the backward pass.
+        update_s: seconds of the ops of the optimizer.
+        unshaped_s: seconds of what has no shapes, scaled by the bandwidth of memory.
+        host_s: seconds of a step in which no op runs.
+        unshaped_share: share of the traced step that has no shapes.
+        examples_per_s: throughput; null where the batch is unknown.
+        is_carried: whether measured over predicted is carried over; not between a CPU and a GPU.
+        assumed: settings that decide the time, by the option that changes them.
+        notes: remarks that change how the answer is read.
+        rows: the ops by name and pass, the longest first.
+    """
+
+    trace: str
+    device: str
+    from_device: str
+    method: str
+    batch: int | None
+    from_batch: int | None
+    dtype: str | None
+    traced_steps: int
+    measured_s: float
+    step_s: float
+    forward_s: float
+    backward_s: float
+    update_s: float
+    unshaped_s: float
+    host_s: float
+    unshaped_share: float
+    examples_per_s: float | None
+    is_carried: bool
+    assumed: dict[str, str]
+    notes: tuple[str, ...]
+    rows: tuple[TracedKind, ...]
+    _by_op: bool = False
+
+    def csv_rows(self) -> Sequence[AnswerRow | Answer]:
+        """Return the ops where they are asked for, else the step."""
+        return self.rows if self._by_op else (self,)
+
+    def tables(self) -> list[Table]:
+        """Return the step, and the ops that take longest or all of them."""
+        return [self._totals(), self._kinds()]
+
+    def _totals(self) -> Table:
+        batch = "" if self.batch is None else f", batch {self.batch}"
+        dtype = "" if self.dtype is None else f", {self.dtype}"
+        title = f"{self.trace}{batch}{dtype} on {self.device} ({self.method})"
+        speed = None
+        if self.examples_per_s is not None:
+            speed = format_value("examples_per_s", self.examples_per_s)
+        rows = [
+            *assumed_row(self.assumed),
+            ("step", seconds(self.step_s)),
+            *((f"  {name}", seconds(getattr(self, f"{name}_s"))) for name in PASSES),
+            ("  no shapes", seconds(self.unshaped_s) if self.unshaped_share else None),
+            ("  between ops", seconds(self.host_s)),
+            ("speed", speed),
+            (f"measured on {self.from_device}", seconds(self.measured_s)),
+        ]
+        text_rows = [(name, text) for name, text in rows if text is not None]
+        return make_facts_table(title, "one step", text_rows)
+
+    def _kinds(self) -> Table:
+        rows = self.rows if self._by_op else self.rows[:MAX_TEXT_ROWS]
+        hidden_s = sum(row.step_s for row in self.rows[len(rows) :])
+        below = []
+        if hidden_s:
+            count = len(self.rows) - len(rows)
+            below = [f"{count} more ops, {percent(hidden_s / self.step_s)} of the step: --by-op"]
+        return Table(KIND_COLUMNS, [row.to_dict() for row in rows], "ops", below)

@@ -1,0 +1,361 @@
+"""The ops of a step with what they read, from a trace that `torch.profiler` took with shapes.
+
+The ops of a host thread form a tree: `aten::linear` calls `aten::addmm`. The step is cut into the
+outermost ops of known work, and into single ops below all others. Their time is that of the host
+thread, or of the kernels that were launched within them where the trace has kernels.
+
+Other work on the machine lengthens some ops of some steps. Equal ops count with their median time,
+or with their shortest one where that is much shorter; the time between two ops does so, too.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import NamedTuple
+
+from steptime.core.errors import InputError
+from steptime.core.graph import Part
+from steptime.core.toml_files import packaged
+from steptime.core.units import counted
+from steptime.records.trace import US, build_profile
+from steptime.records.trace_events import (
+    HOST_CATEGORIES,
+    KERNEL_CATEGORIES,
+    LAUNCH_CATEGORIES,
+    NODE,
+    OPTIMIZER,
+    STEP,
+    Slice,
+    TracedInput,
+)
+
+NO_SHAPES = "has no shapes of ops: take it with torch.profiler.profile(record_shapes=True)"
+ATEN = "aten::"
+GRADIENT_STORE = "AccumulateGrad"  # the node that adds a gradient to that of a weight
+HOST_OPS = frozenset(packaged("torch_names.toml")["traced"]["host"])
+DELEGATED_SHARE = 0.7  # of an op's time in the ops that it calls, from which on these stand for it
+WAITS = ("Synchronize", "cudaMemcpy")  # in names of calls in which the host waits for the device
+FIRST_STEPS = 1  # slowed by the profiler itself, left out where more steps follow
+DISTURBED_RATIO = 1.3  # of the median over the shortest time, from which on other work disturbed
+MIN_STEPS = 3  # from which on the first is left out
+
+
+class OpKey(NamedTuple):
+    """An op without its time: equal ones are one.
+
+    Attributes:
+        name: the op: `aten::addmm`.
+        pass_: the pass of the step.
+        inputs: what it reads.
+        is_of_weights: whether it stores the gradient of a weight.
+    """
+
+    name: str
+    pass_: Part
+    inputs: tuple[TracedInput, ...]
+    is_of_weights: bool = False
+
+
+class TracedOp(NamedTuple):
+    """All equal ops of a step.
+
+    Attributes:
+        key: the op.
+        seconds: seconds of all of them in a step.
+        calls: how often it runs in a step.
+    """
+
+    key: OpKey
+    seconds: float
+    calls: float
+
+
+@dataclass(frozen=True)
+class TracedStep:
+    """A step as a trace shows it.
+
+    Attributes:
+        step_s: seconds of a step as the trace has it, the median of the steps.
+        ops: ops with shapes.
+        unshaped_s: seconds of what has no shapes, by name: compiled regions, ops of extensions.
+        is_on_device: whether times are those of kernels on a device.
+        gap_s: seconds of a step in which no op runs: Python, views, the profiler.
+        issue_s: seconds in which the host thread runs ops and launches kernels.
+        step_count: number of steps.
+        is_marked: whether the trace marks its steps.
+    """
+
+    step_s: float
+    ops: tuple[TracedOp, ...]
+    unshaped_s: Mapping[str, float]
+    is_on_device: bool
+    gap_s: float
+    issue_s: float
+    step_count: int
+    is_marked: bool
+
+    @property
+    def ops_s(self) -> float:
+        """Seconds of all work: ops with shapes, and what has none."""
+        return sum(op.seconds for op in self.ops) + sum(self.unshaped_s.values())
+
+    @property
+    def undisturbed_s(self) -> float:
+        """Seconds of a step without what other work on the machine added."""
+        return self.ops_s + self.gap_s
+
+
+@dataclass
+class _Node:
+    """An event of a host thread with the events inside it."""
+
+    event: Slice
+    pass_: Part
+    is_of_weights: bool = False
+    children: list["_Node"] = field(default_factory=list)
+    busy_us: float = 0.0
+    """Its own time, or that of the kernels launched inside it."""
+    calls_recognised: bool = False
+    """Whether an op of known work is inside it."""
+
+
+@dataclass
+class _Totals:
+    """The times of equal ops, and seconds without shapes by name [us]."""
+
+    ops: dict[OpKey, list[float]] = field(default_factory=lambda: defaultdict(list))
+    pieces: list[Slice] = field(default_factory=list)
+    unshaped: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+
+
+def read_traced_step(
+    events: Sequence[Slice], is_recognised: Callable[[str], bool], steps: int | None = None
+) -> TracedStep:
+    """Return the mean step of a trace.
+
+    Args:
+        events: the events of the trace.
+        is_recognised: whether the work of an op follows from what it reads, by its name.
+        steps: the number of steps in a trace that does not mark them; None takes as many as its
+            optimizer made, 1 without one.
+
+    Raises:
+        InputError: for a trace without ops of PyTorch, one without shapes, and one that marks
+            another number of steps.
+    """
+    profile = build_profile(events)
+    if steps is not None and profile.is_marked and steps != len(profile.step_s):
+        marks = counted(len(profile.step_s), "step")
+        raise InputError(f"marks {marks} itself: --steps is for a trace without marks")
+    active, omitted_steps = _omit_first_step(events)
+    if not any(event.inputs for event in active):
+        raise InputError(NO_SHAPES)
+    steps_s = profile.step_s[omitted_steps:] or profile.step_s
+    step_count = len(steps_s) if profile.is_marked else steps or _count_optimizer_steps(active)
+    kernel_us = _sum_kernels(events) if profile.is_on_device else None
+    roots = _grow_trees(active)
+    totals = _Totals()
+    for root in roots:
+        _add_busy(root, kernel_us)
+        _mark_recognised(root, is_recognised)
+        _collect(root, is_recognised, totals)
+    if profile.is_on_device:
+        _collect_lone_kernels(active, totals)
+    step_s = median(steps_s) if profile.is_marked else steps_s[0] / step_count
+    ops = _list_ops(totals, step_count)
+    unshaped_s = {name: us / step_count * US for name, us in totals.unshaped.items()}
+    idle_s = max(0.0, step_s - sum(op.seconds for op in ops) - sum(unshaped_s.values()))
+    if not profile.is_on_device:
+        idle_s = min(idle_s, _sum_gaps(active, totals.pieces) / step_count * US)
+    return TracedStep(
+        step_s=step_s,
+        ops=ops,
+        unshaped_s=unshaped_s,
+        is_on_device=profile.is_on_device,
+        gap_s=idle_s,
+        issue_s=sum(map(_issue_us, roots)) / step_count * US,
+        step_count=step_count,
+        is_marked=profile.is_marked,
+    )
+
+
+def _omit_first_step(events: Sequence[Slice]) -> tuple[list[Slice], int]:
+    """Return the events of the marked steps, and the number of steps that are left out."""
+    marks = sorted((event.start, event.end) for event in events if event.is_step_mark)
+    if not marks:
+        return [*events], 0
+    omitted_steps = FIRST_STEPS if len(marks) > MIN_STEPS else 0
+    begin_us, end_us = marks[omitted_steps][0], marks[-1][1]
+    return [event for event in events if begin_us <= event.start <= end_us], omitted_steps
+
+
+def _sum_kernels(events: Sequence[Slice]) -> dict[int, float]:
+    """Return the time of the kernels of each launch, by its correlation number [us]."""
+    kernel_us: dict[int, float] = defaultdict(float)
+    for event in events:
+        if event.category in KERNEL_CATEGORIES and event.correlation is not None:
+            kernel_us[event.correlation] += event.length
+    return kernel_us
+
+
+def _list_ops(totals: _Totals, step_count: int) -> tuple[TracedOp, ...]:
+    """Return the ops of a step."""
+    return tuple(
+        TracedOp(key, _usual_us(times) * len(times) / step_count * US, len(times) / step_count)
+        for key, times in totals.ops.items()
+    )
+
+
+def _usual_us(times: Sequence[float]) -> float:
+    """Return the median, or the shortest time where the median is much longer: disturbed."""
+    usual, shortest = median(times), min(times)
+    return shortest if usual > DISTURBED_RATIO * shortest else usual
+
+
+def _sum_gaps(events: Sequence[Slice], pieces: Sequence[Slice]) -> float:
+    """Return the time of all steps between one piece of work and the next on its thread [us].
+
+    The time before the first piece of a step and after the last one is a gap, too.
+    """
+    marks = [event for event in events if event.is_step_mark]
+    gaps: dict[tuple[str, str], list[float]] = defaultdict(list)
+    ends: dict[tuple[str, str], tuple[float, str]] = {}
+    for mark in marks:
+        ends.setdefault(mark.track, (mark.start, STEP))
+    bounds = [(mark.end, mark.end, STEP, mark.track) for mark in marks]
+    works = [(piece.start, piece.end, piece.name, piece.track) for piece in pieces]
+    for start, end, name, track in sorted(works + bounds):
+        if track in ends:
+            last_end, last_name = ends[track]
+            gaps[last_name, name].append(max(0.0, start - last_end))
+        else:
+            last_end = end
+        ends[track] = max(end, last_end), name
+    return sum(_usual_us(times) * len(times) for times in gaps.values())
+
+
+def _count_optimizer_steps(events: Sequence[Slice]) -> int:
+    """Return the number of steps of the optimizer in a trace without marks, 1 without any."""
+    steps = [event for event in events if _is_optimizer_step(event.name)]
+    return len(steps) or 1
+
+
+def _is_optimizer_step(name: str) -> bool:
+    return name.startswith(OPTIMIZER) and ".step" in name
+
+
+def _grow_trees(events: Sequence[Slice]) -> list[_Node]:
+    """Return the outermost events of each host thread with those inside them."""
+    threads: dict[tuple[str, str], list[Slice]] = {}
+    for event in events:
+        if event.category in HOST_CATEGORIES and not event.is_step_mark:
+            threads.setdefault(event.track, []).append(event)
+    roots: list[_Node] = []
+    for thread_events in threads.values():
+        stack: list[_Node] = []
+        for event in sorted(thread_events, key=lambda event: (event.start, -event.length)):
+            while stack and stack[-1].event.end <= event.start:
+                stack.pop()
+            node = _make_node(event, stack[-1] if stack else None)
+            (stack[-1].children if stack else roots).append(node)
+            stack.append(node)
+    return roots
+
+
+def _make_node(event: Slice, outer: _Node | None) -> _Node:
+    pass_: Part = "forward" if outer is None else outer.pass_
+    if event.name.startswith(NODE):
+        pass_ = "backward"
+    elif event.name.startswith(OPTIMIZER):
+        pass_ = "update"
+    is_of_weights = GRADIENT_STORE in event.name or (outer is not None and outer.is_of_weights)
+    return _Node(event, pass_, is_of_weights)
+
+
+def _add_busy(node: _Node, kernel_us: Mapping[int, float] | None) -> None:
+    """Set the busy time of a node and of all nodes inside it."""
+    for child in node.children:
+        _add_busy(child, kernel_us)
+    if kernel_us is None:
+        node.busy_us = node.event.length
+        return
+    event = node.event
+    launched_us = 0.0
+    if event.category in LAUNCH_CATEGORIES and event.correlation is not None:
+        launched_us = kernel_us.get(event.correlation, 0.0)
+    node.busy_us = launched_us + sum(child.busy_us for child in node.children)
+
+
+def _mark_recognised(node: _Node, is_recognised: Callable[[str], bool]) -> bool:
+    """Set whether ops of known work are inside a node; return whether it or one inside is known."""
+    marks = [_mark_recognised(child, is_recognised) for child in node.children]
+    node.calls_recognised = any(marks)
+    return node.calls_recognised or is_recognised(node.event.name.removeprefix(ATEN))
+
+
+def _collect(node: _Node, is_recognised: Callable[[str], bool], totals: _Totals) -> None:
+    """Add the ops of a tree to the totals."""
+    event = node.event
+    name = event.name.removeprefix(ATEN)
+    is_aten = event.name.startswith(ATEN)
+    has_tensors = any(item.shape for item in event.inputs)
+    inner_nodes = [
+        child for child in node.children if child.event.category not in LAUNCH_CATEGORIES
+    ]
+    inner_us = sum(child.busy_us for child in inner_nodes)
+    is_delegated = node.calls_recognised or inner_us >= DELEGATED_SHARE * node.busy_us
+    is_outermost = name not in HOST_OPS and not is_delegated
+    if is_aten and has_tensors and (is_recognised(name) or is_outermost):
+        key = OpKey(event.name, node.pass_, event.inputs, node.is_of_weights)
+        totals.ops[key].append(node.busy_us)
+        totals.pieces.append(event)
+        return
+    for child in node.children:
+        _collect(child, is_recognised, totals)
+    if _is_unshaped(event) and not is_aten:
+        launched_us = sum(_launched_us(child) for child in node.children)
+        self_us = launched_us or node.busy_us - inner_us
+        totals.unshaped[event.name] += max(0.0, self_us)
+
+
+def _launched_us(node: _Node) -> float:
+    """Return the kernel time of a launch; 0 of other events."""
+    return node.busy_us if node.event.category in LAUNCH_CATEGORIES else 0.0
+
+
+def _is_unshaped(event: Slice) -> bool:
+    """Whether an event computes by itself: a compiled region, or an op of an extension."""
+    if event.category != "cpu_op" or event.name.startswith((NODE, "torch::autograd")):
+        return False
+    is_compiled = "CompiledFxGraph" in event.name or "Compiled Region" in event.name
+    return is_compiled or "::" in event.name
+
+
+def _collect_lone_kernels(events: Sequence[Slice], totals: _Totals) -> None:
+    """Add kernels whose launch the trace lacks to what has no shapes."""
+    launches = {
+        event.correlation
+        for event in events
+        if event.category in LAUNCH_CATEGORIES and event.correlation is not None
+    }
+    for event in events:
+        if event.category in KERNEL_CATEGORIES and event.correlation not in launches:
+            totals.unshaped[event.name] += event.length
+
+
+def _issue_us(node: _Node) -> float:
+    """Return the time of an event without the calls in which the host waits for the device."""
+    return node.event.length - sum(_waited_us(child) for child in _walk(node))
+
+
+def _walk(node: _Node) -> Iterator[_Node]:
+    yield node
+    for child in node.children:
+        yield from _walk(child)
+
+
+def _waited_us(node: _Node) -> float:
+    event = node.event
+    is_wait = event.category in LAUNCH_CATEGORIES and any(word in event.name for word in WAITS)
+    return event.length if is_wait else 0.0

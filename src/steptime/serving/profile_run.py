@@ -1,0 +1,95 @@
+"""The profile run of an engine: the memory that it sets aside before it sizes its cache.
+
+vLLM reads `max_num_batched_tokens` dummy tokens, samples once for `max_num_seqs` sequences, and
+takes the larger peak of the two from the memory of the cache (vllm/v1/worker/gpu_worker.py,
+`determine_available_memory`; gpu_model_runner.py, `profile_run` and `_dummy_sampler_run`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from steptime.core.units import size
+from steptime.core.workload import Plan
+from steptime.planning.shape import Shape
+from steptime.serving.kernels import HALF
+
+if TYPE_CHECKING:
+    from steptime.serving.phases import Phases
+
+FEWER_SEQUENCES = 256  # what vLLM runs at once on small devices
+HIDDEN_COPIES = 6.0  # of a token between layers: residual, norm, results of two products
+
+
+@dataclass(frozen=True)
+class ProfileRun:
+    """The sizes that decide the peak of a profile run on a rank.
+
+    Args:
+        width: numbers of a token between layers.
+        attention_numbers: queries, keys and values of a token, of a rank.
+        inner_numbers: numbers of a token in the feed-forward part, of a rank.
+        vocabulary: logits of a token, which each rank gathers.
+    """
+
+    width: int
+    attention_numbers: float
+    inner_numbers: float
+    vocabulary: int
+
+    def forward_bytes(self, tokens: float) -> float:
+        """Return the bytes that live around a layer while a step reads so many tokens.
+
+        A rank reads and writes its share of attention and feed-forward part, and has the hidden
+        state whole.
+        """
+        inner = self.inner_numbers + 2.0 * self.attention_numbers
+        return HALF * tokens * (HIDDEN_COPIES * self.width + inner)
+
+    def sampler_bytes(self, sequences: float, logit_bytes: float) -> float:
+        """Return the bytes of the logits of so many sequences while their tokens are drawn."""
+        return sequences * self.vocabulary * logit_bytes
+
+
+def profile_run_of(shape: Shape, plan: Plan, attention_numbers: float) -> ProfileRun:
+    """Return the sizes of a profile run of a network that is split by a plan."""
+    return ProfileRun(
+        width=int(shape.one["width"]),
+        attention_numbers=attention_numbers,
+        inner_numbers=_inner_numbers(shape, plan),
+        vocabulary=shape.vocabulary,
+    )
+
+
+def _inner_numbers(shape: Shape, plan: Plan) -> float:
+    """Return the numbers of a token in the feed-forward part of a rank.
+
+    A mixture writes each token once for each of its experts: first gate and up projection, then,
+    in the same buffer, the result of the down projection at full width; the product of gate and up
+    lies beside it (vllm/model_executor/layers/fused_moe/fused_moe.py: `intermediate_cache13` and
+    `intermediate_cache2`). Ranks that share out experts read the tokens of all of them.
+    """
+    one = shape.one
+    if not one["experts"]:
+        return 2.0 * int(one["ffn"]) / plan.tensor
+    inner = int(one["expert_ffn"]) / plan.tensor
+    buffer = max(2.0 * inner, float(one["width"]))
+    return int(one["experts_per_token"]) * (buffer + inner)
+
+
+def describe_sampler(phases: Phases) -> list[str]:
+    """Describe the memory that drawing tokens takes from the cache; none where layers take more.
+
+    For example `drawing tokens for 1,024 sequences takes 7.779 GB of a device from the cache`.
+    """
+    tokens = phases.limit("step_tokens")
+    sampler_bytes, forward_bytes = phases.sampler_bytes(tokens), phases.activation_bytes(tokens)
+    if sampler_bytes <= forward_bytes:
+        return []
+    sequences = int(phases.largest_sampled(tokens))
+    text = f"drawing tokens for {sequences:,} sequences takes {size(sampler_bytes)} of a device"
+    text += " from the cache (vLLM to 0.15 sorts all logits; 0.19 and later take a third)"
+    if sequences > FEWER_SEQUENCES:
+        text += f"; nearest that takes less: --max-running-sequences {FEWER_SEQUENCES}"
+    return [text]
