@@ -23,7 +23,7 @@ from steptime.core.formula import filled, formula
 from steptime.core.table_files import Words, table_rows
 from steptime.core.toml_files import read_toml
 from steptime.hardware import catalog
-from steptime.hardware.software import stack_at as newest_at
+from steptime.hardware.software import newest_in
 from validation.answers import KINDS
 
 TABLES = Path(__file__).parent / "tables"
@@ -148,4 +148,4 @@ def stack_at(software: str, date: str) -> str:
     year, month = [*re.findall(r"\d+", date), "1", "1"][:2]
     if not date[:1].isdigit():
         raise InputError(f"{shorten(date)} is no date such as 2024-09 or 24.09")
-    return newest_at(software, f"{2000 + int(year) % 100}-{int(month):02}")
+    return newest_in(software, f"{2000 + int(year) % 100}-{int(month):02}")

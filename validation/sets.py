@@ -44,7 +44,7 @@ def owned() -> Iterator[tuple[str, str, Constant]]:
             yield owner, name, one
     for name, one in conditions().items():
         yield "conditions", name, one
-    for stack in catalog.stack_names(own=False):
+    for stack in catalog.stack_names(with_user_files=False):
         for name, one in constants_of_stack(stack).items():
             like = catalog.stack(stack).like
             if not like or constants_of_stack(like).get(name) != one:

@@ -14,8 +14,8 @@ from steptime.cli.main import run
 from steptime.core.copying import replace
 from steptime.core.table import Table
 from steptime.core.workload import Workload
-from steptime.hardware import catalog
-from steptime.hardware.device import device_from_table
+from steptime.hardware import catalog, device_words
+from steptime.hardware.device_file import device_from_table
 from steptime.records.data import Data
 from steptime.records.record import Quantity, Record, record_to_json
 
@@ -222,6 +222,10 @@ def test_paradnn_s_numbers(shared, tmp_path, capsys):
 
 
 def test_the_catalog_names_no_link_a_level_of_memory():
-    names = [name for name in catalog.device_names(own=False) if catalog.meant(name)]
+    names = [
+        name
+        for name in catalog.device_names(with_user_files=False)
+        if device_words.find_devices(name)
+    ]
     levels = {r.level for n in names for r in list_ceilings(catalog.device(n)) if r.level}
     assert levels == {"DRAM"}

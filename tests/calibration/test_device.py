@@ -14,7 +14,7 @@ from steptime.calibration.fit import constants_of, fit_constants, leave_out_resi
 from steptime.core.errors import InputError
 from steptime.core.toml_files import toml_text
 from steptime.hardware import catalog
-from steptime.hardware.device import device_from_table
+from steptime.hardware.device_file import device_from_table
 from steptime.prediction import cost_model
 from steptime.prediction.calibrated.interval import known_as
 from steptime.prediction.calibrated.method import METHOD

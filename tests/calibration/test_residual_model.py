@@ -245,7 +245,7 @@ KNOWN = ([], [[1e-3, 4e-3, 0.6]], [[3e-3, 2e-2, -0.5], [1e-3, 5e-4, 0.7]])
 def test_a_step_that_is_evaluated_lies_where_predict_says(condition, waits, known, name):
     """What constants leave over moves with the step as it is; a CPU's base is its host's, too."""
     device = catalog.device(name)
-    if not device.is_own_host:  # whose steps tell nothing of others
+    if not device.is_cpu:  # whose steps tell nothing of others
         device = replace(device, calibration={"steps": known} if known else {})
     model = StepModel("fc:layers=2,nodes=64", device, options={"waits": waits})
     times = model.timeline()

@@ -17,7 +17,7 @@ from steptime.core.errors import InputError
 from steptime.core.files import read_lines
 from steptime.core.toml_files import toml_text
 from steptime.hardware import catalog
-from steptime.hardware.device import device_from_table
+from steptime.hardware.device_file import device_from_table
 from steptime.measure.drivers import NvidiaGpu
 from steptime.questions.doctor.question import find_stale, read_calibration
 

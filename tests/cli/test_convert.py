@@ -17,7 +17,7 @@ from export_in_process import export_in_process
 from places import ROOT
 from steptime.build import build, make_workload, read_model
 from steptime.cli.main import run
-from steptime.hardware.catalog import user_folder
+from steptime.hardware.item_files import user_folder
 from steptime.measure.contract import Options, UnsupportedError
 
 pytestmark = [pytest.mark.slow, pytest.mark.framework]

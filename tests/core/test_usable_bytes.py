@@ -4,7 +4,8 @@ import pytest
 
 from every import every
 from steptime.hardware import catalog
-from steptime.hardware.device import Device, device_from_table
+from steptime.hardware.device import Device
+from steptime.hardware.device_file import device_from_table
 
 GIB = 2**30
 
@@ -44,7 +45,7 @@ def test_what_a_driver_gave_goes_before_the_maker():
 
 
 def test_no_shipped_device_has_more_than_its_gigabytes_in_gib():
-    for name in catalog.device_names(own=False):
+    for name in catalog.device_names(with_user_files=False):
         device = catalog.device(name, "paleo")
         if device.memory_bytes is not None:
             least = 0.66 if device.maker == "Apple" else 0.9  # the system has the rest

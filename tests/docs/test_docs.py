@@ -51,7 +51,7 @@ from steptime.core.copying import replace
 from steptime.core.graph import frozen
 from steptime.core.units import QUANTITIES
 from steptime.hardware.catalog import device
-from steptime.hardware.device import device_from_table, link_from_table
+from steptime.hardware.device_file import device_from_table, link_from_table
 from steptime.hardware.prices import offers_of
 from steptime.measure.contract import Options, method
 from steptime.network.count import count

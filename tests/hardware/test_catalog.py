@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from every import every
 from places import ROOT
 from steptime.core.errors import InputError
-from steptime.core.toml_files import DATA
-from steptime.hardware import catalog
+from steptime.core.toml_files import DATA, read_toml
+from steptime.hardware import catalog, device_words, item_files
 from steptime.hardware.device import device_hash
 from steptime.measure import machine
 from steptime.records.readers import sources
@@ -63,7 +63,7 @@ def test_shipped_links_are_sane(link):
 def test_names_are_unique_and_the_files():
     assert [device.name.lower() for device in DEVICES] == catalog.device_names()
     assert [link.name for link in LINKS] == catalog.link_names()
-    short = [name.lower() for name in catalog.aliases()]
+    short = [name.lower() for name in device_words.aliases()]
     assert len(set(short)) == len(short)
     assert not set(short) & set(catalog.device_names())
     products = [product.lower() for device in DEVICES for product in device.products]
@@ -132,7 +132,7 @@ def test_names_in_any_case_and_short_names(short, name):
 
 
 def test_every_short_name_stands_for_a_shipped_device():
-    for short, name in catalog.aliases().items():
+    for short, name in device_words.aliases().items():
         assert catalog.device(short).name == name
 
 
@@ -192,7 +192,7 @@ def test_every_short_name_stands_for_a_shipped_device():
     ],
 )
 def test_one_reading_of_the_words_of_others(word, name):
-    assert catalog.platform_of(word) == name
+    assert device_words.platform_of(word) == name
     assert sources.platform_of(word) == name or name is None
     assert machine.platform_name("cuda", word, None) == (name or machine.slug(word))
 
@@ -205,7 +205,7 @@ def test_figures_of_a_paper_are_found_by_their_own_name_under_its_method_only():
     for name in own:
         assert catalog.device(name, "paleo").name == name
         assert catalog.device(name.lower(), "paleo").name == name
-        assert catalog.platform_of(name) not in own
+        assert device_words.platform_of(name) not in own
     assert catalog.device("K80").name == catalog.device("k80", "calibrated").name == "tesla-k80"
     with pytest.raises(InputError, match=r"^device 'TITAN_X' is of Paleo's table: --method paleo"):
         catalog.device("TITAN_X")
@@ -214,13 +214,17 @@ def test_figures_of_a_paper_are_found_by_their_own_name_under_its_method_only():
 def test_every_word_of_a_shipped_device_means_that_device():
     for device in DEVICES:
         for word in () if device.only_by_name else (device.name, *device.products):
-            assert catalog.meant(word) == catalog.meant(word.upper()) == [device.name], word
+            assert (
+                device_words.find_devices(word)
+                == device_words.find_devices(word.upper())
+                == [device.name]
+            ), word
             assert catalog.device(word.replace("-", " ")) == device, word
 
 
 def test_a_users_own_device_is_a_platform_too():
     catalog.write_user_device(PROBED, "my-cpu")
-    assert catalog.platform_of("My-CPU") == "my-cpu"
+    assert device_words.platform_of("My-CPU") == "my-cpu"
 
 
 def test_details_are_read():
@@ -275,14 +279,14 @@ def test_vector_peaks_stand_apart(tmp_path):
 
 
 def test_one_device_needs_one_file(monkeypatch):
-    read = catalog.read_toml
     files = []
 
-    def counted(path):
+    def count(path):
         files.append(path.name)
-        return read(path)
+        return read_toml(path)
 
-    monkeypatch.setattr(catalog, "read_toml", counted)
+    for module in (item_files, device_words):
+        monkeypatch.setattr(module, "read_toml", count)
     catalog.device("a100-sxm4-80gb")
     assert files == ["a100-sxm4-80gb.toml"]
     catalog.device("A100")
@@ -293,11 +297,11 @@ def test_one_device_needs_one_file(monkeypatch):
 
 def test_a_broken_file_of_the_user_stands_in_the_way_of_no_other_device():
     catalog.write_user_device(PROBED, "my-cpu")
-    broken = catalog.user_folder("devices") / "broken.toml"
+    broken = item_files.user_folder("devices") / "broken.toml"
     broken.write_text("name = ")
     assert catalog.device("my-cpu").name == "my-cpu"
     assert catalog.device("RTX 4090").name == "rtx-4090"
-    assert catalog.platform_of("Tesla T4") == "t4"
+    assert device_words.platform_of("Tesla T4") == "t4"
     assert "broken" in catalog.device_names()
     told = []
     assert {one.name for one in catalog.devices(told.append)} == {
@@ -317,7 +321,7 @@ def test_a_user_device_is_found_by_name_and_as_local():
     with pytest.raises(InputError, match="steptime calibrate"):
         catalog.device("local")
     path = catalog.write_user_device(PROBED, "my-cpu")
-    assert path == catalog.user_folder("devices") / "my-cpu.toml"
+    assert path == item_files.user_folder("devices") / "my-cpu.toml"
     found = catalog.device("MY-CPU")
     assert found == catalog.device("local") == catalog.device(str(path))
     assert found.source == PROBED["source"]
@@ -337,11 +341,11 @@ def test_a_user_device_takes_no_name_of_others(name):
     with pytest.raises(InputError) as error:
         catalog.write_user_device(PROBED | {"name": name}, name)
     assert "\n" not in str(error.value)
-    assert not catalog.user_folder("devices").exists()
+    assert not item_files.user_folder("devices").exists()
 
 
 def test_a_user_file_does_not_shadow_a_shipped_device():
-    folder = catalog.user_folder("devices")
+    folder = item_files.user_folder("devices")
     folder.mkdir(parents=True)
     for name in ("T4", "V100"):  # V100 is a short name
         (folder / f"{name}.toml").write_text("")
@@ -350,13 +354,13 @@ def test_a_user_file_does_not_shadow_a_shipped_device():
 
 
 def test_the_users_folder(monkeypatch, tmp_path):
-    assert catalog.user_folder("devices").parent.name == "steptime-home"
+    assert item_files.user_folder("devices").parent.name == "steptime-home"
     monkeypatch.delenv("STEPTIME_HOME")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    assert catalog.user_folder("devices") == tmp_path / "steptime" / "devices"
+    assert item_files.user_folder("devices") == tmp_path / "steptime" / "devices"
     monkeypatch.delenv("XDG_DATA_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert catalog.user_folder("devices") == tmp_path / ".local/share/steptime/devices"
+    assert item_files.user_folder("devices") == tmp_path / ".local/share/steptime/devices"
 
 
 def test_an_unknown_link_is_told_its_neighbour():
@@ -520,7 +524,7 @@ def test_a_number_that_later_cards_took_over_is_asked_back(number):
     assert said.startswith(f"ambiguous device 'RTX {number}'")
     assert f"'quadro-rtx-{number}'" in said
     assert f"'rtx-{number}-ada'" in said
-    assert catalog.platform_of(f"rtx-{number}") is None
+    assert device_words.platform_of(f"rtx-{number}") is None
 
 
 def test_a_stack_is_that_of_its_file_now(tmp_path, monkeypatch):

@@ -9,7 +9,7 @@ from every import every
 from steptime.core.errors import InputError
 from steptime.core.toml_files import DATA, packaged, read_toml
 from steptime.hardware import catalog
-from steptime.hardware.device import DETAILS, LEVEL_RATES, OF_DETAILS, device_from_table
+from steptime.hardware.device_file import DETAILS, LEVEL_RATES, OF_DETAILS, device_from_table
 from steptime.hardware.topology import KINDS
 from steptime.planning.request import Site
 

@@ -7,10 +7,10 @@ from steptime.core.workload import Plan
 from steptime.hardware import catalog
 from steptime.hardware.software import (
     defaults_for,
-    newest_for,
-    since_of_all,
-    stack_at,
-    stack_named,
+    months_of_stacks,
+    newest_in,
+    resolve_stack,
+    years_as_newest,
 )
 from steptime.prediction.step_model import StepModel
 
@@ -34,7 +34,7 @@ from steptime.prediction.step_model import StepModel
     ],
 )
 def test_what_a_text_names(text, name):
-    assert stack_named(text) == name
+    assert resolve_stack(text) == name
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_what_a_text_names(text, name):
 )
 def test_what_names_none_says_the_nearest(text, near):
     with pytest.raises(InputError, match=f"unknown stack '{text}'; .*{near}"):
-        stack_named(text)
+        resolve_stack(text)
 
 
 @pytest.mark.parametrize(
@@ -99,16 +99,16 @@ def test_the_year_decides_where_it_is_said():
     h100 = catalog.device("h100")
     for year, stack in ((2021, "fsdp-2022"), (2023, "fsdp-2023"), (2026, "fsdp-2025")):
         assert defaults_for(h100, Plan(data=8), year=year).stack == stack
-    assert stack_at("megatron", "2023-08") == "megatron-2023"
-    assert stack_at("megatron", "2020-01") == "megatron-2021"
+    assert newest_in("megatron", "2023-08") == "megatron-2023"
+    assert newest_in("megatron", "2020-01") == "megatron-2021"
 
 
 def test_a_stack_counts_for_the_years_that_it_was_the_newest():
     """Of 2022-10, 2023-06 and 2024-06 until the end of 2026, on chips that came in 2023."""
-    years = newest_for("fsdp", since_of_all(), 2023)
+    years = years_as_newest("fsdp", months_of_stacks(), 2023)
     expected = {"fsdp-2022": 5 / 12, "fsdp-2023": 1.0, "fsdp-2025": 31 / 12}
     assert years == pytest.approx(expected)
-    a100 = newest_for("fsdp", since_of_all(), 2020)
+    a100 = years_as_newest("fsdp", months_of_stacks(), 2020)
     assert a100["fsdp-2022"] == pytest.approx(8 / 12)
 
 

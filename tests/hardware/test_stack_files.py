@@ -7,21 +7,17 @@ from pathlib import Path
 import pytest
 
 from every import every
-from places import ROOT
 from steptime.core.errors import InputError
 from steptime.hardware import catalog
 from steptime.hardware.constants import (
     constants_from_table,
-    is_retired,
-    known,
-    typed,
-    uses,
+    kinds_of_use,
+    split_flags,
     value_of,
 )
 from steptime.hardware.stack import Stack, stack_from_table
 
-OLD = ROOT / "tests/data/stacks-0.14"
-NONE = 1e-9  # what a file said before 0.15 where it meant nothing
+TINY = 1e-9
 
 
 @pytest.fixture
@@ -45,7 +41,7 @@ def test_a_stack_is_like_another_but_for_what_it_says(own):
     write(own, "mine", 'like = "megatron-2025"\n[training]\nlayer_s = {value = 0, fitted_on = "I"}')
     mine, base = catalog.stack("mine"), catalog.stack("megatron-2025")
     assert (mine.name, mine.source, mine.like) == ("mine", "me", "megatron-2025")
-    assert (mine.since, mine.seen, mine.fuses) == (base.since, base.seen, base.fuses)
+    assert (mine.since, mine.fitted_on, mine.fuses) == (base.since, base.fitted_on, base.fuses)
     assert (mine.kinds, mine.joins, mine.host) == (base.kinds, base.joins, base.host)
     assert values(mine) == values(base) | {"training.layer_s": 0}
     assert mine.training["training.layer_s"].spread == 0
@@ -140,12 +136,14 @@ def test_a_constant_that_cannot_be_is_one_line(name, row, said):
 
 
 def test_what_nobody_says_changes_nothing():
-    numbers, flags = typed("serving", {"serving.kernel_s": 2.0, "serving.ahead": 1, "x.y": 3.0})
+    numbers, flags = split_flags(
+        "serving", {"serving.kernel_s": 2.0, "serving.ahead": 1, "x.y": 3.0}
+    )
     assert (numbers["kernel_s"], numbers["routed_s"], numbers["vectors"]) == (2, 0, 1)
     assert flags["ahead"] is True
     assert flags["graphs"] is False
     assert not numbers.keys() & flags.keys()
-    assert {f"serving.{name}" for name in numbers | flags} == set(known("serving"))
+    assert {f"serving.{name}" for name in numbers | flags} == set(kinds_of_use("serving"))
     assert value_of("training.products", {}) == 1
     assert value_of("training.routed_bytes", {}) == 0
     assert value_of("training.products", {"training.products": 1.3}) == 1.3
@@ -165,79 +163,7 @@ def test_a_constant_that_nothing_told_says_why(row):
     one = constants_from_table({"a": {"b": {"value": 2, **row, "why": "judged"}}}, "x")["a.b"]
     assert (one.rows, one.why) == ((), "judged")
     old = constants_from_table({"a": {"b": {"value": 2, **row, "fitted_on": "I"}}}, "x")["a.b"]
-    assert (old.fitted_on, old.why) == ("", "I")  # files of before 0.15
-
-
-MEANT = {  # what files of 0.14 say beside those of today, whose values told nothing left out
-    "megatron-2024": {
-        "training.gradient_bytes": 4, "training.update_bytes": 30, "training.layer_s": 2e-05,
-        "training.routed_bytes": 40,
-    },
-    "torch-eager": {
-        "training.layer_s": 0.0001, "training.products": 1, "training.selective_kept": 0.45,
-        "training.logit_bytes": 6, "training.step_s": 0.01, "training.update_bytes": 28,
-    },
-    "vllm-2025": {
-        "serving.step_s": 0.002, "serving.sequence_s": 4e-05, "serving.low_share": 0.75,
-        "serving.prompt_s": 0.01, "serving.chunk_tokens": 2048, "serving.context_bytes": 1e9,
-        "serving.buffer_bytes": 1e9,
-    },
-}  # fmt: skip
-
-
-RECURRENT = {f"{cell}{end}" for cell in ("rnn", "lstm", "gru") for end in ("", "_grad")}
-VOLUMES = ("conv3d", "conv_transpose3d")  # kinds that there were not
-
-
-@every("path", sorted(OLD.glob("*.toml")), ids=lambda path: path.stem)
-def test_a_file_of_before_means_what_it_did(path):
-    """Copies of files of 0.14, which say 1 and 1e-9 for yes and no, and each constant anew."""
-    old, new = catalog.stack(str(path)), catalog.stack(path.stem)
-    flags = {name for use in uses() for name, what in known(use).items() if what == "flag"}
-    before, after = values(old), values(new)
-    assert all(type(before[name]) is bool for name in flags & before.keys())
-    assert all(before[name] == after[name] for name in flags & before.keys())
-    left = {
-        name: value
-        for name, value in before.items()
-        if after.get(name) != value and not name.startswith("host.")  # measured anew
-    }
-    meant = MEANT.get(path.stem, {})
-    assert {name: value for name, value in left.items() if value != NONE} == meant
-    assert not any(after.get(name) for name in left.keys() - meant.keys())
-    added = {
-        "training.straggling_devices",
-        "training.step_s",
-        "host.backward_conv2d_s",
-        "training.expert_bias_bytes",
-        "training.clamped_bytes",
-        "training.routed_layer_s",
-        "training.expert_s",
-        "interval.plan_shared",
-        "serving.four_hidden",
-        "serving.send_s",
-        "training.send_s",
-        "serving.graph_tokens",
-        "serving.long_prompt_s",
-        "serving.max_sequences",
-        "serving.sampled_bytes",
-        "serving.small_step_tokens",
-        "serving.small_chunk_tokens",
-        "serving.small_max_sequences",
-    }  # that stood in code, and in the base, or was not counted
-    assert {name for name in after.keys() - before.keys() if "memory." not in name} <= added
-    assert not {*filter(is_retired, before)}
-    assert (old.since, old.fuses) == (new.since, new.fuses)
-    assert old.joins == {
-        of: tuple(kind for kind in kinds if kind not in VOLUMES) for of, kinds in new.joins.items()
-    }
-    nothing: dict[str, list[str]] = {"models": [], "devices": []}  # what told it is told by another
-    more = all({*old.seen.get(key, [])} <= {*new.seen.get(key, [])} for key in nothing)
-    assert new.seen == nothing or more
-    anew = {"batch_norm", *RECURRENT}  # counts its batches by one more kernel; what cuDNN is asked
-    assert {k: one[:-1] for k, one in old.kinds.items() if k not in anew} == {
-        k: one[:-1] for k, one in new.kinds.items() if k not in {*anew, "adamw"}
-    }
+    assert (old.fitted_on, old.why) == ("", "I")
 
 
 def test_a_stack_for_inference_alone_needs_no_host_of_a_training():
@@ -250,8 +176,8 @@ def test_a_stack_for_inference_alone_needs_no_host_of_a_training():
 
 
 def test_no_constant_is_next_to_nothing():
-    for name in catalog.stack_names(own=False):
-        assert NONE not in values(catalog.stack(name)).values(), name
+    for name in catalog.stack_names(with_user_files=False):
+        assert TINY not in values(catalog.stack(name)).values(), name
 
 
 def test_the_month_of_a_stack_is_read_without_the_rest_of_its_files():

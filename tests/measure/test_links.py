@@ -16,8 +16,9 @@ from steptime.core.errors import InputError
 from steptime.core.workload import STRATEGIES as MEASURED
 from steptime.core.workload import Workload
 from steptime.grids.replicas import STRATEGIES, predict_replicas
-from steptime.hardware import catalog
-from steptime.hardware.device import Cluster, Device, Link, link_from_table
+from steptime.hardware import catalog, item_files
+from steptime.hardware.device import Cluster, Device, Link
+from steptime.hardware.device_file import link_from_table
 from steptime.measure.contract import Options, method
 from steptime.measure.probe.files import SIZES_BYTES, fit, link_table, ring_s
 from steptime.prediction.collectives import COLLECTIVES, Fabric
@@ -111,7 +112,7 @@ def test_scale_takes_the_link(capsys):
 
 
 def test_a_users_link_may_not_take_a_shipped_name():
-    folder = catalog.user_folder("links")
+    folder = item_files.user_folder("links")
     folder.mkdir(parents=True)
     text = 'name = "aws"\nsource = "me"\nGB_per_s = 1\n'
     (folder / "mine.toml").write_text(text.replace("aws", "mine"))

@@ -12,7 +12,7 @@ import pytest
 
 from steptime.core.errors import InputError
 from steptime.hardware import catalog
-from steptime.hardware.device import device_from_table
+from steptime.hardware.device_file import device_from_table
 from steptime.measure import machine
 from steptime.measure.contract import Options
 from steptime.measure.launch import Worker

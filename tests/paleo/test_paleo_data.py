@@ -5,7 +5,7 @@ import json
 import pytest
 
 from every import every
-from steptime.hardware import catalog
+from steptime.hardware import catalog, device_words
 
 # Paleo (Qi, Sparks, Talwalkar, ICLR 2017), tables of TalwalkarLab/paleo@984bbf5:
 # name, kind, MHz, GFLOP/s, GB/s
@@ -73,8 +73,8 @@ def test_a_datasheet_device_is_not_the_one_of_paleo():
     # both GPUs of a board in Paleo, one of them in what a driver shows
     whole, one = catalog.device("K80", "paleo"), catalog.device("tesla-k80")
     assert whole.memory_bytes_per_s == pytest.approx(2 * one.memory_bytes_per_s, rel=0.01)
-    assert catalog.platform_of("Tesla K80") == "tesla-k80"
-    assert not {name.lower() for name, *_ in DEVICES} & {a.lower() for a in catalog.aliases()}
+    assert device_words.platform_of("Tesla K80") == "tesla-k80"
+    assert not {name.lower() for name, *_ in DEVICES} & {a.lower() for a in device_words.aliases()}
 
 
 # What forks of Paleo have: GFLOP/s and GB/s. A datasheet's own figures are within the tolerance.

@@ -136,7 +136,7 @@ def test_a_measured_link_has_adding_up_in_its_rate():
 
 def test_every_link_of_a_fabric_runs_at_what_it_reaches():
     """The published rate has adding up; without one a link runs at its datasheet's."""
-    quick = replace(SLOW, reached_bytes_per_s=0.5)
+    quick = replace(SLOW, bus_bytes_per_s=0.5)
     inner = Fabric(quick, inside=QUICK, per_node=4)
     found = cost_model("analytic").joins(Fabric(quick, inside=inner, per_node=8), 8.0)
     assert isinstance(found.inside, Fabric)
@@ -147,7 +147,7 @@ def test_every_link_of_a_fabric_runs_at_what_it_reaches():
     assert cost_model("analytic").joins(SLOW, 8.0) == Fabric(SLOW, memory_bytes_per_s=8.0)
     published = cost_model("paleo").joins(quick, 8.0)
     assert published == Fabric(replace(quick, latency_s=None))
-    assert quick.faster(2).reached.bytes_per_s == 1.0
+    assert quick.faster(2).for_collectives.bytes_per_s == 1.0
     assert SLOW.faster(2) == replace(SLOW, bytes_per_s=2 * SLOW.bytes_per_s)
 
 
@@ -553,8 +553,8 @@ def test_every_link_says_what_it_reaches_and_how_sure_that_is():
     paleo = {"aws", "ethernet", "ethernet20", "infiniband", "pcie2", "pcie3"}
     for name in set(catalog.link_names()) - paleo:
         link = catalog.link(name)
-        assert link.reached.bytes_per_s < link.bytes_per_s, name
-        assert link.reached_from, name
+        assert link.for_collectives.bytes_per_s < link.bytes_per_s, name
+        assert link.bus_source, name
         assert 0 < link.spread <= 0.5, name
         slow, quick = (Fabric(link).link_end(end).between.bytes_per_s for end in (-1, 1))
         assert slow * quick == pytest.approx(link.bytes_per_s**2)

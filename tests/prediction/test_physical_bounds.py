@@ -213,7 +213,9 @@ def test_no_kernel_of_a_training_stack_runs_above_the_peak():
         if name.startswith(("linear", "attention"))
         for pass_ in PASSES
     }
-    stacks = [name for name in catalog.stack_names(own=False) if catalog.stack(name).uses]
+    stacks = [
+        name for name in catalog.stack_names(with_user_files=False) if catalog.stack(name).uses
+    ]
     gpus = [device for device in DEVICES if device.kind == "gpu"]
     faults = []
     for stack in stacks:

@@ -48,7 +48,7 @@ def test_a_stack_speaks_of_kinds_that_there_are(name):
         specs = OPS[kind].example.specs
         assert len(execution.reads) <= len(specs)
         inputs = len(specs) + kind.startswith("lstm")  # what projects its output comes last
-        assert all(place < inputs for place in execution.each_step)
+        assert all(place < inputs for place in execution.step_inputs)
     for kind, into in stack.joins.items():
         assert {kind, *into} <= OPS.keys() | {"vector"}  # or any loop
 

@@ -20,7 +20,7 @@ from steptime.calibration.cases import Case, conditions, op_kernels
 from steptime.calibration.columns import Columns
 from steptime.cli.main import run
 from steptime.hardware import catalog
-from steptime.hardware.constants import known, uses
+from steptime.hardware.constants import kinds_of_use, uses
 from steptime.planning import planner
 from steptime.prediction import step_model
 from steptime.prediction.calibrated import method as calibrated
@@ -161,7 +161,7 @@ OWNERS = ("gpu", "cpu", "host", "link")
 
 def held() -> set[str]:
     """The names of all constants that the tables hold."""
-    stacks = map(catalog.stack, catalog.stack_names(own=False))
+    stacks = map(catalog.stack, catalog.stack_names(with_user_files=False))
     of_stacks = {name for one in stacks for name in (*one.host, *one.uses)}
     of_owners = {name for owner in OWNERS for name in catalog.constants_of(owner)}
     return of_stacks | of_owners | conditions().keys()
@@ -173,9 +173,12 @@ def test_a_constant_that_a_table_holds_is_read(names):
 
 
 def test_a_name_that_is_read_is_held_by_a_table(names):
-    declared = {name for use in uses() for name in known(use)}
+    declared = {name for use in uses() for name in kinds_of_use(use)}
     assert [name for name in sorted(names - held() - declared) if not DERIVED.fullmatch(name)] == []
 
 
 def test_a_constant_that_a_stack_may_have_is_read(names):
-    assert sorted({name for use in uses() if use != "memory" for name in known(use)} - names) == []
+    assert (
+        sorted({name for use in uses() if use != "memory" for name in kinds_of_use(use)} - names)
+        == []
+    )

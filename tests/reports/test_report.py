@@ -29,7 +29,7 @@ from steptime.records.data import Data
 from steptime.records.record import Quantity, Record, to_utc
 from steptime.reports import templating, write_report
 from steptime.reports.page import page
-from steptime.reports.sources import format_time, where
+from steptime.reports.sources import describe_sources, format_time
 
 pytestmark = pytest.mark.slow
 
@@ -369,7 +369,7 @@ def test_times_of_several_zones_sort_as_instants():
         replace(record, taken_at=at)
         for record, at in zip(synthetic.sweep()[:2], (early, late), strict=True)
     ]
-    said = where(Data.of(records))
+    said = describe_sources(Data.of(records))
     assert said.endswith("2026-01-01 16:00 UTC to 2026-01-01 23:00 UTC")
 
 
@@ -424,10 +424,10 @@ def test_an_analysis_that_cannot_answer_leaves_the_others(monkeypatch):
 
 
 def test_of_more_networks_than_a_page_shows_those_that_matter_are_taken(monkeypatch):
-    from steptime.reports import found
+    from steptime.reports import findings
 
-    monkeypatch.setattr(found, "MAX_NETWORKS", 5)
-    monkeypatch.setattr(found.gather, "__kwdefaults__", {"pictures": True, "max_networks": 5})
+    monkeypatch.setattr(findings, "MAX_NETWORKS", 5)
+    monkeypatch.setattr(findings.gather, "__kwdefaults__", {"pictures": True, "max_networks": 5})
     text, numbers = page(synthetic.sweep(failures=True), "results")
     seen = Page(text)
     assert numbers["networks"] == 24  # of all, not of those that are shown

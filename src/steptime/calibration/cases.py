@@ -16,7 +16,7 @@ from steptime.core.workload import Workload
 from steptime.hardware import catalog
 from steptime.hardware.constants import Constant, constants_from_table
 from steptime.hardware.device import Device
-from steptime.hardware.fresh import fresh
+from steptime.hardware.file_cache import read_cached
 from steptime.network.ops import kind_row, output_names, outputs_of, renamed
 from steptime.network.ops.table import ShapeError
 from steptime.network.ops.training import training_graph
@@ -138,12 +138,12 @@ def conditions() -> Mapping[str, Constant]:
     The device sees the share `isolated.seen` of a call on the host before the first kernel; it
     rests `isolated.pause_s` before; the call of a kind takes `isolated.KIND` times as long.
     """
-    return fresh(DATA / "conditions.toml", constants_from_table)
+    return read_cached(DATA / "conditions.toml", constants_from_table)
 
 
 def priors_of(device: Device, stack: str = catalog.DEFAULT_STACK) -> Mapping[str, Constant]:
     """Return the priors of a kind of device, of a stack, and of how a host times single ops."""
-    timing_priors = {} if device.is_own_host else conditions()
+    timing_priors = {} if device.is_cpu else conditions()
     return {**on_usual_host(device, stack), **timing_priors}
 
 

@@ -55,7 +55,7 @@ class Columns:
         self.families = [case.family or _network_label(case) for case in cases]
         self.device: Device = reached(cases[0].device, first_dtype(cases[0].device), Settings())
         self.seconds: Floats = np.array([case.seconds for case in cases])
-        has_events = not self.device.is_own_host
+        has_events = not self.device.is_cpu
         self._is_isolated = np.array(
             [has_events and case.condition == "isolated" for case in cases]
         )

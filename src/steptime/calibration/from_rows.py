@@ -192,7 +192,7 @@ def _write_device(device: Device, of: object, calibration: Mapping[str, Any], pa
     else:
         hint = f"{device.name} is no device by name; choose its file: --of {device.name}.toml"
         raise InputError(f"{path}: {hint}")
-    if device.name in catalog.device_names(own=False):
+    if device.name in catalog.device_names(with_user_files=False):
         table["name"] = f"{device.name}-calibrated"
     if table["name"] in catalog.device_names():
         note(f"{table['name']} was calibrated before: that is replaced")

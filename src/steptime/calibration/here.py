@@ -16,8 +16,8 @@ from steptime.core.errors import InputError, InterruptError
 from steptime.core.files import check_writable
 from steptime.core.progress import note
 from steptime.core.units import counted, duration, seconds
-from steptime.hardware import catalog
-from steptime.hardware.device import device_from_table
+from steptime.hardware import catalog, item_files
+from steptime.hardware.device_file import device_from_table
 from steptime.measure import ranks, registry
 from steptime.measure.contract import Options
 from steptime.measure.drivers import driver_of
@@ -122,7 +122,7 @@ def calibrate_machine(
             limit_s=points_s(limit_s, monotonic() - began),
             max_points=max_points,
             min_points=min(MIN_POINTS, max_points),
-            dtypes=DTYPES[:1] if device.is_own_host else DTYPES,
+            dtypes=DTYPES[:1] if device.is_cpu else DTYPES,
             save_answer=partial(log.append_answer, start.log_path),
             earlier_answers=start.earlier_answers,
         )
@@ -160,7 +160,7 @@ def _start_or_resume(backend: str, options: Options, limit_s: float) -> _Start:
     Raises:
         InputError: if the device file could not be written at the end.
     """
-    folder = catalog.user_folder("devices")
+    folder = item_files.user_folder("devices")
     check_writable(folder)
     log_name = f".calibrating-{backend}-{options.device}-{options.threads or 'all'}.jsonl"
     log_path = folder / log_name

@@ -16,7 +16,7 @@ from steptime.core.errors import InputError
 from steptime.core.files import append_line, read_lines
 from steptime.core.toml_files import format_path
 from steptime.core.typed import Above0, Text, typed
-from steptime.hardware.device import device_from_table
+from steptime.hardware.device_file import device_from_table
 from steptime.records.record import current_time
 
 MAX_AGE = timedelta(hours=12)  # after which the machine may have changed

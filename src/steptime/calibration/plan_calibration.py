@@ -204,7 +204,7 @@ def _priors_of(key: _GroupKey) -> tuple[dict[str, Constant], float]:
     spreads: the part that its plans share.
     """
     priors = catalog.priors(catalog.device(key.device).kind, key.stack)
-    fitted_devices = (catalog.stack(key.stack).seen or {}).get("devices", ())
+    fitted_devices = (catalog.stack(key.stack).fitted_on or {}).get("devices", ())
     free = {name: priors[name] for name in CONSTANTS if name in priors and priors[name].value}
     tensor_share = free["product.tensor_share"]
     products = priors.get("training.products", tensor_share._replace(value=1.0))

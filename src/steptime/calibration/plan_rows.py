@@ -211,7 +211,7 @@ def _block_of(question: Question, reply: Reply) -> str | None:
     """Return in what a row differs from those that its stack was fitted on: "unseen model"."""
     if not reply.stack:
         return None
-    fitted_rows = catalog.stack(reply.stack).seen
+    fitted_rows = catalog.stack(reply.stack).fitted_on
     if not fitted_rows:
         return "not said"
     for name in ("model", "device"):

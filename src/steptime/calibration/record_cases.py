@@ -10,7 +10,7 @@ import numpy as np
 
 from steptime.calibration.cases import Case, Refusals, step_kernels
 from steptime.core.errors import InputError
-from steptime.hardware import catalog
+from steptime.hardware import catalog, device_words
 from steptime.prediction.records import options_of
 from steptime.records import store
 from steptime.records.data import Data
@@ -72,7 +72,7 @@ def _make_case(record: Record, step_s: float, place: str) -> Case:
         InputError: for a platform that no device file describes, and for several replicas.
     """
     workload = record.workload
-    device = catalog.device(catalog.platform_of(record.platform) or record.platform)
+    device = catalog.device(device_words.platform_of(record.platform) or record.platform)
     devices = record.method.options.get("device_count", 1)
     if workload.plan.data > 1 or devices != 1:
         raise InputError(SEVERAL_REPLICAS)

@@ -267,7 +267,7 @@ class Session:
 
     def _measure_sustained_work(self) -> None:
         """Let a device with a power limit work for seconds, since short ops do not show it."""
-        if self.device.peak_w is None or self.device.is_own_host:
+        if self.device.peak_w is None or self.device.is_cpu:
             return
         products = [
             measured.point

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 def device_names() -> list[str]:
     """Return the names and aliases of all devices, and the name of this machine."""
-    catalog = "steptime.hardware.catalog"
-    return [*load(f"{catalog}:device_names")(), *load(f"{catalog}:aliases")(), "local"]
+    names = load("steptime.hardware.catalog:device_names")()
+    return [*names, *load("steptime.hardware.device_words:aliases")(), "local"]
 
 
 def topics() -> list[str]:

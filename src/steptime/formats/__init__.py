@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from steptime.core import registry
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.graph_json import KEY
-from steptime.hardware.catalog import user_folder
+from steptime.hardware.item_files import user_folder
 from steptime.network.families.family import Family
 
 WRONG = (  # what values of another form than is read end in

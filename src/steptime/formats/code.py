@@ -18,7 +18,7 @@ from steptime.core.errors import InputError, check_choice, shorten
 from steptime.core.values import parse_count, parse_truth
 from steptime.formats import Source, opened, read_content
 from steptime.formats.archive import member
-from steptime.hardware.catalog import user_folder
+from steptime.hardware.item_files import user_folder
 
 LIBRARIES = ("torchvision", "timm", "transformers", "diffusers")
 CONFIG_ENDING = ".json"  # of a configuration that a library reads

@@ -1,8 +1,8 @@
-"""The named constants of a model of time: a value, how far it varies, and what told it, or why.
+"""The named constants of the models of time: a value, its spread, and its rows or its reason.
 
 A constant has one owner: a kind of device (`data/priors`), a software stack (`data/stacks`), a host
-or a link. What those of a stack are, and what changes nothing where nobody says them, is declared
-in `data/constants.toml`.
+or a link. The constants that a stack may have, and the kind of each, stand in
+`data/constants.toml`.
 """
 
 from collections.abc import Mapping
@@ -20,10 +20,15 @@ from steptime.core.typed import Text, Texts, struct, typed_values
 class Constant(NamedTuple):
     """A prior: most devices have a constant within `value` * or / exp(`spread`).
 
-    A spread of 0 says that the constant is the same everywhere. Units are in the name; what is yes
-    or no has a `value` of True or False. `rows` are the sets of rows that told it (`python -m
-    validation --sets`), which `fitted_on` describes. What no rows told says `why`: a source, a
-    definition, a measurement of one's own, or, where it begins with "judged", a judgement.
+    Units are in the name.
+
+    Attributes:
+        value: the value; True or False of a flag.
+        spread: its spread in ln; 0 where the constant is the same everywhere.
+        fitted_on: the rows that it was fitted on, in words.
+        rows: the sets of these rows (`python -m validation --sets`).
+        why: the reason of a constant without rows: a source, a definition, a measurement, or, where
+            it begins with "judged", a judgement.
     """
 
     value: float
@@ -33,22 +38,21 @@ class Constant(NamedTuple):
     why: Text = ""
 
 
-NEUTRAL: Mapping[str, float] = {  # by what a constant is: the value that changes nothing
+NEUTRAL: Mapping[str, float] = {  # by kind of constant: the value that changes nothing
     **dict.fromkeys(("seconds", "bytes", "share", "number"), 0.0),
     "factor": 1.0,
     "flag": False,
 }
-_HALF = 0.5  # files before 0.15 said yes by 1 and no by 1e-9
 _VALUE = Annotated[int | float | bool, Meta(description="a number, true or false")]
 _KINDS = get_type_hints(Constant, include_extras=True) | {"value": _VALUE}
 _CONSTANT = struct("Constant", _KINDS, "value")
 
 
 @cache
-def known(use: str) -> Mapping[str, str]:
-    """Return the constants that a stack may have for a use, by full name: what each of them is."""
-    rows = packaged("constants.toml")[use].items()
-    return {f"{use}.{name}": what for what, names in rows for name in names}
+def kinds_of_use(use: str) -> Mapping[str, str]:
+    """Return the kind of each constant that a stack may have for a use, by full name."""
+    names_by_kind = packaged("constants.toml")[use]
+    return {f"{use}.{name}": kind for kind, names in names_by_kind.items() for name in names}
 
 
 def uses() -> tuple[str, ...]:
@@ -56,62 +60,67 @@ def uses() -> tuple[str, ...]:
     return tuple(use for use in packaged("constants.toml") if use != "neutral")
 
 
-def is_retired(name: str) -> bool:
-    """Whether nothing reads a constant any more, by its full name, that older files may say."""
-    return name in packaged("retired.toml")["constants"]
+def split_flags(
+    use: str, constants: Mapping[str, float]
+) -> tuple[dict[str, float], dict[str, bool]]:
+    """Return the numbers and the flags of a use, by their names without that of the use.
 
-
-def typed(use: str, said: Mapping[str, float]) -> tuple[dict[str, float], dict[str, bool]]:
-    """Return the numbers of a use and what is yes or no, by the names that they have inside it.
-
-    What is not `said` changes nothing.
+    Constants that are left out have the value that changes nothing.
     """
     numbers: dict[str, float] = {}
     flags: dict[str, bool] = {}
-    for name, what in known(use).items():
-        value, own = said.get(name, NEUTRAL[what]), name.removeprefix(f"{use}.")
-        if what == "flag":
-            flags[own] = value > _HALF
+    for full_name, kind in kinds_of_use(use).items():
+        value, name = constants.get(full_name, NEUTRAL[kind]), full_name.removeprefix(f"{use}.")
+        if kind == "flag":
+            flags[name] = bool(value)
         else:
-            numbers[own] = value
+            numbers[name] = value
     return numbers, flags
 
 
-def value_of(name: str, said: Mapping[str, float]) -> float:
-    """Return a number that a stack may say, by its full name: what changes nothing if it is not."""
-    return said.get(name, NEUTRAL[known(name.partition(".")[0])[name]])
+def value_of(name: str, constants: Mapping[str, float]) -> float:
+    """Return a number by its full name, the value that changes nothing where it is left out."""
+    return constants.get(name, NEUTRAL[kinds_of_use(name.partition(".")[0])[name]])
 
 
-def constants_from_table(table: Mapping[str, Any], where: str) -> dict[str, Constant]:
-    """Return the constants of a TOML table of forms by `form.name`; `where` is named in errors.
+def constants_from_table(table: Mapping[str, Any], source: str) -> dict[str, Constant]:
+    """Return the constants of a TOML table of forms, by `form.name`.
 
-    Those that a stack may have are what `data/constants.toml` says: numbers of 0 or more, factors
-    above 0, yes or no. All others are above 0. Raises `InputError` for what is not so, and for one
-    that says neither `rows` nor `why`. Files of before 0.15 say all reasons in `fitted_on`.
+    Those that a stack may have are of the kind that `data/constants.toml` says: numbers of 0 or
+    more, factors above 0, flags. All others are above 0.
+
+    Args:
+        table: the table.
+        source: the name of its file in errors.
+
+    Raises:
+        InputError: for a value of another kind, and for a constant with neither `rows` nor `why`.
     """
-    found: dict[str, Constant] = {}
+    constants: dict[str, Constant] = {}
     for form, rows in table.items():
-        declared = known(form) if form in uses() else {}
+        kinds = kinds_of_use(form) if form in uses() else {}
         for name, row in (rows if isinstance(rows, Mapping) else {"": rows}).items():
             key = f"{form}.{name}"
             if not isinstance(row, Mapping):
-                raise InputError(f"{where}: {key} must be a table, not {shorten(row)}")
-            said = {"spread": 0.0, **typed_values(row, _CONSTANT, where, f"{key}.")}
-            found[key] = _constant(Constant(**said), declared.get(key), where, key)
-    return found
+                raise InputError(f"{source}: {key} must be a table, not {shorten(row)}")
+            values = {"spread": 0.0, **typed_values(row, _CONSTANT, source, f"{key}.")}
+            constants[key] = _check(Constant(**values), kinds.get(key), source, key)
+    return constants
 
 
-def _constant(one: Constant, what: str | None, where: str, key: str) -> Constant:
-    """Return a constant whose value is what it must be, a flag as True or False."""
-    if not one.rows:
-        one = one._replace(fitted_on="", why=one.why or one.fitted_on)
-    if not one.rows and not one.why:
-        raise InputError(f"{where}: {key} needs 'rows', the sets that told it, or 'why'")
-    if what == "flag":
-        one = one._replace(value=one.value > _HALF)
-    elif isinstance(one.value, bool):
-        raise InputError(f"{where}: '{key}.value' must be a number, not {shorten(one.value)}")
-    least, said = (0, "0 or more") if NEUTRAL.get(what or "") == 0 else (5e-324, "above 0")
-    if not least <= one.value < inf or one.spread < 0:
-        raise InputError(f"{where}: {key}: a value {said} and a spread of 0 or more")
-    return one
+def _check(constant: Constant, kind: str | None, source: str, key: str) -> Constant:
+    """Return a constant whose value is of its kind, a flag as True or False."""
+    if not constant.rows:
+        constant = constant._replace(fitted_on="", why=constant.why or constant.fitted_on)
+    if not constant.rows and not constant.why:
+        raise InputError(f"{source}: {key} needs 'rows', the sets that told it, or 'why'")
+    if (kind == "flag") != isinstance(constant.value, bool):
+        rule = "true or false" if kind == "flag" else "a number"
+        value = shorten(constant.value)
+        raise InputError(f"{source}: '{key}.value' must be {rule}, not {value}")
+    may_be_zero = NEUTRAL.get(kind or "") == 0
+    is_in_range = 0 <= constant.value < inf and (may_be_zero or constant.value > 0)
+    if not is_in_range or constant.spread < 0:
+        rule = "0 or more" if may_be_zero else "above 0"
+        raise InputError(f"{source}: {key}: a value {rule} and a spread of 0 or more")
+    return constant

@@ -1,19 +1,14 @@
-"""Devices, links and clusters, in SI units; one function converts from datasheet units."""
+"""Devices, links and clusters, in SI units."""
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
-from msgspec import Meta
-
-from steptime.core.errors import InputError, shorten
+from steptime.core.errors import InputError
 from steptime.core.toml_files import packaged
-from steptime.core.typed import Above0, Figure, NonNegativeInt, Text, Texts, struct, typed_values
-from steptime.core.workload import PHASES
-from steptime.hardware.device_checks import BASE_CLOCK, check_clocks, check_measured
 
 GB = 1e9
 GIB = 2.0**30
@@ -75,14 +70,16 @@ class Device:
     constants: Mapping[str, float] = field(default_factory=dict)
 
     @property
-    def is_own_host(self) -> bool:
+    def is_cpu(self) -> bool:
         """Whether it issues its ops itself, so that nothing hides the time for that."""
         return self.kind == "cpu"
 
     def in_phase(self, phase: str) -> Self:
         """Return the device with what its calibration says of the steps of a phase alone."""
-        own = self.calibration.get(phase)
-        return replace(self, calibration={**self.calibration, **own}) if own else self
+        of_phase = self.calibration.get(phase)
+        if not of_phase:
+            return self
+        return replace(self, calibration={**self.calibration, **of_phase})
 
     @property
     def node_link(self) -> str:
@@ -101,10 +98,10 @@ class Device:
             return None
         share = self.usable_share
         if share is None:
-            kept = _makers().get(self.maker or "", {"other": GB / GIB})
+            shares = _makers().get(self.maker or "", {"other": GB / GIB})
             kind = "HBM" if (self.memory_type or "").startswith("HBM") else "other"
-            is_small = self.memory_bytes < kept.get("small_GB", 0) * GB
-            share = kept["small"] if is_small else kept.get(kind, kept["other"])
+            is_small = self.memory_bytes < shares.get("small_GB", 0) * GB
+            share = shares["small"] if is_small else shares.get(kind, shares["other"])
             share *= GIB / GB
         return round(self.memory_bytes * share)
 
@@ -127,9 +124,9 @@ class Link:
     """A connection, one direction: time of a message = latency_s + bytes / bytes_per_s.
 
     A latency of `None` is not published, which is not zero; `latency_range_s` is between what
-    sources and software differ. `reached_bytes_per_s` is the largest bus bandwidth that collectives
+    sources and software differ. `bus_bytes_per_s` is the largest bus bandwidth that collectives
     are published to reach as rings, adding up included; where nobody publishes one, it is
-    `reached_share` of the rate, and `reached_from` says why. 80 % of installations reach a rate
+    `bus_share` of the rate, and `bus_source` says why. 80 % of installations reach a rate
     within `spread` of it, in ln. Where a switch adds up, `switch_bytes_per_s` is the rate at which
     each part sends to it (`collectives.in_switch`). Its `topology` is a row of
     `data/topologies.toml`, "" where each part reaches each other one; a byte of an all-to-all
@@ -144,22 +141,22 @@ class Link:
     unverified: tuple[str, ...] = ()
     note: str = ""
     measured: Mapping[str, Any] = field(default_factory=dict)
-    reached_bytes_per_s: float | None = None
+    bus_bytes_per_s: float | None = None
     topology: str = ""
     hops: float = 1.0
-    reached_share: float = 1.0
+    bus_share: float = 1.0
     switch_bytes_per_s: float | None = None
     spread: float = DEFAULT_SPREAD
-    reached_from: str = ""
+    bus_source: str = ""
 
     @property
-    def reached(self) -> Self:
+    def for_collectives(self) -> Self:
         """The link at the bus bandwidth that collectives reach."""
-        if self.reached_bytes_per_s is not None:
+        if self.bus_bytes_per_s is not None:
             measured = {"bus": "published"}
-            return replace(self, bytes_per_s=self.reached_bytes_per_s, measured=measured)
-        rate = self.bytes_per_s * self.reached_share
-        return replace(self, bytes_per_s=rate, reached_share=1.0)
+            return replace(self, bytes_per_s=self.bus_bytes_per_s, measured=measured)
+        rate = self.bytes_per_s * self.bus_share
+        return replace(self, bytes_per_s=rate, bus_share=1.0)
 
     def faster(self, times: float, hops: float = 1.0) -> Self:
         """Return the link at so many times its rate, of the datasheet and reached.
@@ -172,7 +169,7 @@ class Link:
         """Return the link at so many times each of its rates."""
         rates = {
             name: times * rate
-            for name in ("bytes_per_s", "reached_bytes_per_s", "switch_bytes_per_s")
+            for name in ("bytes_per_s", "bus_bytes_per_s", "switch_bytes_per_s")
             if (rate := getattr(self, name)) is not None
         }
         return replace(self, **rates)
@@ -239,98 +236,9 @@ class Cluster:
         return None if place is None else self.ladder[place].link
 
 
-Numbers = Mapping[str, tuple[str, float]]  # key of the file: (field, factor to SI)
-OF_DEVICE: Numbers = {
-    "memory_GB": ("memory_bytes", GB),
-    "memory_GB_per_s": ("memory_bytes_per_s", GB),
-    "launch_us": ("launch_s", 1e-6),
-    "clock_MHz": ("clock_hz", 1e6),
-    "idle_W": ("idle_w", 1.0),
-    "tdp_W": ("peak_w", 1.0),
-}
-OF_DETAILS: Numbers = {
-    "multiprocessors": ("multiprocessors", 1),
-    "compute_units": ("multiprocessors", 1),
-    "arrays": ("arrays", 1),
-    "array_side": ("array_side", 1),
-    "cores": ("cores", 1),
-    "l2_MiB": ("l2_bytes", 2.0**20),
-    "l3_MiB": ("l3_bytes", 2.0**20),
-    "l3_of_core_MiB": ("l3_of_core_bytes", 2.0**20),
-    "last_cache_MiB": ("l2_bytes", 2.0**20),
-    "process_nm": ("process_nm", 1.0),
-}
-_OF_LINK: Numbers = {
-    "latency_us": ("latency_s", 1e-6),
-    "GB_per_s": ("bytes_per_s", GB),
-    "reached_GB_per_s": ("reached_bytes_per_s", GB),
-    "switch_GB_per_s": ("switch_bytes_per_s", GB),
-}
-PEAK_TABLES = {"peak_TFLOP_per_s": "peak_flop_per_s", "vector_TFLOP_per_s": "vector_flop_per_s"}
-# read since there were records: unknown, they change no hash
-LATER = ("arrays", "array_side", "series", "l3_bytes", "l3_of_core_bytes")
 KINDS = ("cpu", "gpu", "tpu", "asic")
-_AS_SAID = ("measured", "details", "calibration")  # with keys that nothing reads
-PEAK_DTYPES = ("float64", "float32", "tf32", "bfloat16", "float16", "float8", "int8", "float4")
-_WORDS = ("maker", "series", "architecture", "memory_type")
-_Count = Annotated[int, Meta(ge=1, le=10**8, description="one positive whole number")]
-_Factor = Annotated[float, Meta(gt=1e-15, lt=1e15, description="a number from 1e-15 to 1e15")]
-_Log = Annotated[float, Meta(gt=-100, lt=100, description="a log of a ratio of seconds")]
-_PEAKS: Any = Annotated[
-    struct("Peaks", dict.fromkeys(PEAK_DTYPES, Figure)), Meta(description="a table of dtypes")
-]
-LEVEL_RATES = tuple([f"{level}_GB_per_s" for level in ("l1", "l2", "l3", "infinity_cache")])
-DETAILS = {  # all that the table may have
-    "link": Text,
-    "used_in": Text,
-    **dict.fromkeys(("link_GB_per_s", "tensor_clock_MHz", BASE_CLOCK, *LEVEL_RATES), Figure),
-    **{key: _Count if factor == 1 else Figure for key, (_, factor) in OF_DETAILS.items()},
-    **dict.fromkeys(("process_nm", "usable_GiB"), Figure),
-    **dict.fromkeys(_WORDS, Text),
-}
-_ENDS = Mapping[str, tuple[_Log, _Log]]
-_OF_STEPS = {"constants": Mapping[str, _Factor], "steps": Sequence[tuple[Above0, Above0, _Log]]}
-_CALIBRATION = {  # what predictions read of it
-    **_OF_STEPS,
-    **dict.fromkeys(PHASES, struct("Calibration", {**_OF_STEPS, "intervals": _ENDS})),
-    "alone": Mapping[str, _Factor],
-    "intervals": _ENDS,
-    "products": Mapping[str, Sequence[tuple[Above0, Above0, Above0, Above0, _Log]]],
-    **dict.fromkeys(("stack", "date", "backend", "version", "driver"), Text),
-    **dict.fromkeys(("threads", "measured_points"), NonNegativeInt),
-}
-_CURVE: Any = struct(
-    "Curve", dict.fromkeys(("work", "min_s"), Sequence[Above0]), "work min_s", closed=False
-)
-_MEASURED = {"platform": Text, "cache_bytes": Above0, "memory": Mapping[str, _CURVE]}  # is read
-_COMMON = {
-    **dict.fromkeys(("name", "source", "note"), Text),
-    "unverified": Texts,
-    "measured": struct("Measured", _MEASURED, closed=False),
-}
-_LINK = {
-    **_COMMON,
-    **dict.fromkeys(_OF_LINK, Figure),
-    "reached_share": Annotated[float, Meta(gt=0, le=1, description="a number from 0 to 1")],
-    "spread": Annotated[float, Meta(gt=0, le=2, description="a number from 0 to 2, in ln")],
-    "reached_from": Text,
-    "latency_range_us": tuple[Figure, Figure],
-    "topology": Text,
-}
-_DEVICE = {
-    **_COMMON,
-    **dict.fromkeys(OF_DEVICE, Figure),
-    **dict.fromkeys(PEAK_TABLES, _PEAKS),
-    "kind": Literal["cpu", "gpu", "tpu", "asic"],
-    "products": Texts,
-    "only_by_name": bool,
-    "details": struct("Details", DETAILS),
-    "calibration": struct("Calibration", _CALIBRATION, closed=False),
-}
-_LINK_FILE = struct("Link", _LINK, "name source GB_per_s")
-_DEVICE_FILE = struct("Device", _DEVICE, "name kind source peak_TFLOP_per_s memory_GB_per_s")
-
-
+# Fields that are younger than the first records: where they are unknown, they change no hash.
+_ADDED_FIELDS = ("arrays", "array_side", "series", "l3_bytes", "l3_of_core_bytes")
 _READ_BY_ALL = (  # figures that every method of prediction may read
     *("name", "kind", "peak_flop_per_s", "memory_bytes_per_s", "memory_bytes"),
     *("launch_s", "clock_hz", "idle_w", "peak_w", "measured"),
@@ -340,65 +248,19 @@ _READ_BY_ALL = (  # figures that every method of prediction may read
 def device_hash(device: Device, reads: Iterable[str] = ()) -> str:
     """Return 12 hexadecimal digits that change with every figure that a method may read.
 
-    `reads` are the fields that a method reads beyond those of all methods (`Method.reads`). So the
-    hash of a record stays valid when a file tells more than the method of the record reads.
+    So the hash of a record stays valid when a file has further figures.
+
+    Args:
+        device: the device.
+        reads: the fields that a method reads beyond those of all methods (`Method.reads`).
     """
     from hashlib import sha256  # which loads OpenSSL
 
-    said = asdict(device)
-    keys = [key for key in (*_READ_BY_ALL, *reads) if said[key] is not None or key not in LATER]
-    text = json.dumps({key: said[key] for key in keys}, sort_keys=True, default=str)
+    figures = asdict(device)
+    names = [
+        name
+        for name in (*_READ_BY_ALL, *reads)
+        if figures[name] is not None or name not in _ADDED_FIELDS
+    ]
+    text = json.dumps({name: figures[name] for name in names}, sort_keys=True, default=str)
     return sha256(text.encode()).hexdigest()[:12]
-
-
-def device_from_table(table: Mapping[str, Any], where: str) -> Device:
-    """Return the `Device` that a TOML table in datasheet units says; `where` is named in errors.
-
-    Raises `InputError` for an unknown key, a missing one, or a number that no device has.
-    """
-    values = typed_values(table, _DEVICE_FILE, where) | {
-        key: table[key] for key in _AS_SAID if key in table
-    }
-    values = _in_si(values, OF_DEVICE)
-    idle, most = values.get("idle_w", 0.0), values.get("peak_w", math.inf)
-    if idle >= most:
-        raise InputError(f"{where}: 'idle_W' must be below 'tdp_W', not {idle:g} of {most:g}")
-    check_clocks(table, where)
-    check_measured(values, where)
-    for key in values.keys() & PEAK_TABLES.keys():
-        if not table[key]:
-            raise InputError(f"{where}: '{key}' must be a table of dtypes, not empty")
-        del values[key]
-        values[PEAK_TABLES[key]] = {dtype: peak * TFLOP for dtype, peak in table[key].items()}
-    details = values.get("details", {})
-    read = {key: details[key] for key in (*_WORDS, *OF_DETAILS) if key in details}
-    if "usable_GiB" in details and "memory_bytes" in values:
-        values["usable_share"] = details["usable_GiB"] * GIB / values["memory_bytes"]
-    return Device(**values, **_in_si(read, OF_DETAILS))
-
-
-def link_from_table(table: Mapping[str, Any], where: str) -> Link:
-    """Return the `Link` that a TOML table in datasheet units says; `where` is named in errors.
-
-    Raises `InputError` for an unknown key, a missing one, or a number that is not positive.
-    """
-    values = _in_si(typed_values(table, _LINK_FILE, where), _OF_LINK)
-    if ends := values.pop("latency_range_us", None):
-        low, high = (1e-6 * end for end in ends)
-        if not low <= values.get("latency_s", low) <= high:
-            what = "must be two numbers around 'latency_us', the lower one first"
-            raise InputError(f"{where}: 'latency_range_us' {what}, not {shorten(list(ends))}")
-        values["latency_range_s"] = low, high
-    measured = table.get("measured", {})
-    if measured:
-        values.setdefault("spread", MEASURED_SPREAD)
-    return Link(**{"latency_s": None, **values, "measured": measured})
-
-
-def _in_si(values: Mapping[str, Any], numbers: Numbers) -> dict[str, Any]:
-    """Return the values, those of keys of numbers by their fields and in SI."""
-    found = {}
-    for key, value in values.items():
-        name, factor = numbers.get(key, (key, None))
-        found[name] = value if factor is None else value * factor
-    return found

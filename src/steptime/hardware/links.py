@@ -1,4 +1,4 @@
-"""Which link a device's file means by the name that its maker gives it."""
+"""The link of a device, by the name that its maker gives it."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -8,15 +8,20 @@ from steptime.hardware.device import GB, Device, Link
 
 
 def plain(text: str) -> str:
-    """Return a name as however it is spelled: `NVLink3 x12` is `nvlink3x12`."""
+    """Return a name without case, spaces and dashes: `NVLink3 x12` is `nvlink3x12`."""
     return re.sub(r"[ _-]", "", text.lower())
 
 
-def meant(device: Device, names: Sequence[str], link: Callable[[str], Link]) -> list[Link]:
-    """Return the links of `names` that a device's file may mean by what it calls its own.
+def links_of(device: Device, names: Sequence[str], link: Callable[[str], Link]) -> list[Link]:
+    """Return the links that the name of a device's link may stand for.
 
     That is the one of this name or for this device, else so many lanes of one of its generation,
     else those of its family with its rate.
+
+    Args:
+        device: the device.
+        names: the names of all links.
+        link: returns the link of a name.
     """
     text, rate = device.node_link, device.details.get("link_GB_per_s")
     family = re.match(r"([a-z]+)(?:(\d+) x\d+$)?", text.lower())
@@ -29,7 +34,7 @@ def meant(device: Device, names: Sequence[str], link: Callable[[str], Link]) -> 
             return [link(name)]
     for name in near:
         if family[2] and name.startswith(f"{family[1]}-{family[2]}"):
-            whole = link(name)
-            share = rate * GB / whole.bytes_per_s
-            return [whole if share == 1 else replace(whole.faster(share), name=text)]
-    return [one for one in map(link, near) if one.bytes_per_s == rate * GB]
+            full = link(name)
+            share = rate * GB / full.bytes_per_s
+            return [full if share == 1 else replace(full.faster(share), name=text)]
+    return [candidate for candidate in map(link, near) if candidate.bytes_per_s == rate * GB]

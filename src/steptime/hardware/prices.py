@@ -12,7 +12,7 @@ from steptime.core.errors import InputError, shorten
 from steptime.core.toml_files import DATA
 from steptime.core.typed import Figure, Text, Texts, typed
 from steptime.hardware import catalog
-from steptime.hardware.fresh import fresh
+from steptime.hardware.file_cache import read_cached
 
 HOUR_S = 3600.0
 BILLINGS = ("second", "hour")  # how clouds bill; "hour" pays a started hour in full
@@ -70,7 +70,7 @@ def offers(path: Path | None = None) -> list[Offer]:
     Raises `InputError` for a file that holds no prices, and for an unknown device.
     """
     paths = sorted(_SHIPPED.glob("*.toml")) if path is None else [path]
-    return [offer for price_path in paths for offer in fresh(price_path, offers_of)]
+    return [offer for price_path in paths for offer in read_cached(price_path, offers_of)]
 
 
 def cheapest(of: Iterable[Offer]) -> Mapping[str, Offer]:

@@ -1,10 +1,11 @@
-"""How a software stack runs op kinds: what it fuses, reads again and holds, as a file says it."""
+"""Software stacks: how each runs the kinds of ops, and its constants, read from TOML files."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, NamedTuple, get_type_hints
 
 from steptime.core.errors import InputError, check_choice, shorten
+from steptime.core.json_types import JsonObject
 from steptime.core.typed import (
     Above0,
     NonNegativeInt,
@@ -14,32 +15,40 @@ from steptime.core.typed import (
     struct,
     typed_values,
 )
-from steptime.hardware.constants import Constant, constants_from_table, is_retired, known
+from steptime.hardware.constants import Constant, constants_from_table, kinds_of_use
 from steptime.hardware.constants import uses as uses_of_stacks
 
 
 class Execution(NamedTuple):
-    """How a stack runs a kind, where that is not one kernel that moves every tensor once.
+    """How a stack runs a kind of op, where that is not one kernel that moves every tensor once.
 
-    `reads` says how often each input is read, in order (1 beyond); those at the places `each_step`
-    are read at every step of the op that waits for another. `passes` are the bytes moved in sizes
-    of the first input, in place of all of that (0: not said). `kernels` are launched; `temporaries`
-    tensors of the first input's size are made and dropped inside (None: what the op table says).
-    Ops that run `together` are launched once for all, and hold their temporaries at once. `flop`
-    is executed FLOP per counted one, multiplied by `causal_flop` under a causal mask; one that
-    `skips_window` executes of attention in a window the scores that lie in it. Attention in
-    several kernels moves the matrix of its `scores` that often between its products (0: it is one
-    kernel), by `kernels` beside these. The host calls `calls` ops of the framework for an op, and
-    makes `views`; these launch further kernels. An op `keeps` so many sizes of its first input for
-    its gradient beside what the op table says. One in `chunks` makes one of them at a time. In the
-    backward pass the results of one `in_place` take the place of what it reads. Weights of
-    a recurrent layer may stay in registers up to a state as wide as `kept` (None: any), in float16
-    as `kept_half` where blocks of 128 fill it. All of this holds for ops whose attribute `when` is
-    true ("": for all).
+    Attributes:
+        reads: how often each input is read, in order; further inputs once.
+        step_inputs: places of inputs that are read at every step of a recurrent layer.
+        passes: bytes moved in sizes of the first input, in place of the reads; 0 where not stated.
+        kernels: kernels that are launched.
+        calls: ops of the framework that the host calls; each launches further kernels.
+        views: views that the host makes.
+        temporaries: tensors of the first input's size that are made and dropped inside; None as the
+            op table has it.
+        together: whether such ops are launched once for all, and hold their temporaries at once.
+        flop: executed FLOP for each counted one.
+        causal_flop: a factor of `flop` under a causal mask.
+        skips_window: whether attention in a window executes only the scores that lie in it.
+        scores: how often attention in several kernels moves the matrix of its scores between its
+            products, by `kernels` beside these; 0 of one kernel.
+        keeps: sizes of the first input that are kept for the gradient beside those of the op table.
+        chunks: parts that are made one at a time.
+        in_place: whether results of the backward pass take the place of its inputs.
+        register_width: up to which width of its state a recurrent layer keeps its weights in
+            registers; None: any.
+        register_width_half: the same in float16, where blocks of 128 fill the state.
+        condition: the attribute of ops to which all of this applies; "": to all.
+        source: where this stands.
     """
 
     reads: NonNegativeInts = ()
-    each_step: NonNegativeInts = ()
+    step_inputs: NonNegativeInts = ()
     passes: Above0 = 0.0
     kernels: NonNegativeInt = 1
     calls: NonNegativeInt = 1
@@ -53,36 +62,44 @@ class Execution(NamedTuple):
     keeps: Above0 = 0.0
     chunks: NonNegativeInt = 1
     in_place: bool = False
-    kept: NonNegativeInt | None = None
-    kept_half: NonNegativeInt = 0
-    when: Text = ""
+    register_width: NonNegativeInt | None = None
+    register_width_half: NonNegativeInt = 0
+    condition: Text = ""
     source: Text = ""
 
 
 @dataclass(frozen=True)
 class Stack:
-    """A software stack: a framework, and how it is told to run.
+    """A software stack: a framework with its settings.
 
-    A kind in `joins` runs inside the kernel that makes an input of it last, if that begins with one
-    of the kinds named, belongs to the same part of the step and has no other reader. A pointwise
-    kind runs inside the kernel that makes its inputs last, if `fuses` names that kernel's unit:
-    `vector`, or `matrix` for one with matrix products. `kinds` holds what runs otherwise than as
-    one kernel that moves every tensor once. `host` are seconds of the host, by names such as
-    `host.forward_op_s` (`prediction/host.py`), on one whose `host.factor` is 1; {} where nobody
-    measured them. `training` are constants of a training over many devices (`planning`),
-    `serving` of inference (`serving`), {} for those of the default stack. `memory` is what
-    it holds on a GPU beside tensors (`prediction/memory.py`), {} where that is not known;
-    `interval` is how far its host and its steps are off (`prediction/calibrated/interval.py`), {}
-    for those of other stacks. Images are laid out with their `channels_last`, or before height and
-    width; convolutions in float32 run as `conv_tf32` where a device has it, other products as
-    `matmul_tf32`. One that `pads` gives products of 16 bit rows of whole 16 bytes. `backend`
-    measures it, told to `compile` or not; "" where nothing here does. A
-    step in mixed precision is autocast, or computes with weights in 16 bit beside `master_weights`
-    of the optimizer. One that never `trains` runs inference alone. It is `like` another one in all
-    that its file does not say. `since` is the month ("2024-09") of which it is the state, "" for
-    one without a date; `seen` says what its constants of training were fitted on (`models`,
-    `devices`, `most_devices`). `on_cpu` says by kind what a prediction for a CPU leaves out, where
-    that is known. `tunes` says how a fine-tuning runs (`TUNES`).
+    Attributes:
+        name: its name.
+        source: where its facts stand.
+        fuses: units (`vector`, `matrix`) whose kernels run a pointwise op that reads their results.
+        joins: for a kind of op the kinds of kernels inside which it runs, where the kernel makes an
+            input of it last, belongs to the same part of the step and has no other reader.
+        kinds: kinds of ops that run otherwise than as one kernel that moves every tensor once.
+        host: seconds of the host, by names such as `host.forward_op_s` (`prediction/host.py`), on a
+            host whose `host.factor` is 1; {} where nobody measured them.
+        training: constants of a training over many devices (`planning`).
+        serving: constants of inference (`serving`).
+        memory: memory of a GPU beside tensors (`prediction/memory.py`); {} where it is not known.
+        interval: how far its host and its steps are off (`prediction/calibrated/interval.py`).
+        channels_last: whether images lie with their channels last.
+        conv_tf32: whether convolutions in float32 run as TF32 where a device has it.
+        matmul_tf32: whether other products in float32 run as TF32.
+        pads: whether products of 16 bit have their rows padded to whole 16 bytes.
+        backend: the backend that measures it; "" where none here does.
+        compile: whether the backend compiles.
+        master_weights: whether mixed precision computes with weights in 16 bit beside the
+            optimizer's own, and not by autocast.
+        trains: whether it trains; else it runs inference alone.
+        since: the month ("2024-09") of which it is the state; "" without a date.
+        like: the stack that has all values that its file leaves out.
+        fitted_on: the rows that its constants of training were fitted on (`models`, `devices`,
+            `most_devices`).
+        on_cpu: by kind of op, what a prediction for a CPU leaves out.
+        tunes: how a fine-tuning runs (`TUNES`).
     """
 
     name: Text
@@ -105,7 +122,7 @@ class Stack:
     trains: bool = True
     since: Text = ""
     like: Text = ""
-    seen: Mapping[str, Any] = field(default_factory=dict)
+    fitted_on: Mapping[str, Any] = field(default_factory=dict)
     on_cpu: Mapping[str, str] = field(default_factory=dict)
     tunes: tuple[str, ...] = ()
 
@@ -115,8 +132,8 @@ class Stack:
         return {**self.training, **self.serving, **self.interval}
 
     @property
-    def tuned_how(self) -> tuple[str, ...]:
-        """How it runs a fine-tuning: what it `tunes`, and whether it `repeats` whole layers."""
+    def tuning_ways(self) -> tuple[str, ...]:
+        """How it runs a fine-tuning: its `tunes`, and `repeats` where whole layers run again."""
         early = self.training.get("training.stops_early")
         return self.tunes if early is None or early.value else (*self.tunes, "repeats")
 
@@ -143,7 +160,7 @@ TUNES = {
 _HOST_PASSES = ("host.forward", "host.backward", "host.update")  # of one kind: `..._conv2d_s`
 _TRAINS = ("host.update", "host.backward")  # what a stack for inference alone need not say
 _ENTRIES = ("joins", "kinds", "on_cpu")  # tables whose entries are inherited one by one
-_OWN = ("name", "source", "like")  # which each stack has for itself
+_NOT_INHERITED = ("name", "source", "like")
 
 _KINDS = get_type_hints(Stack, include_extras=True) | dict.fromkeys(
     ("kinds", *uses_of_stacks()), Mapping[str, Any]
@@ -154,61 +171,70 @@ _STACK = struct("Stack", _KINDS | {"joins": Mapping[str, Texts]}, "name source")
 _EXECUTION = struct("Execution", get_type_hints(Execution, include_extras=True), "source")
 
 
-def stack_from_table(table: Mapping[str, Any], where: str, base: Stack | None = None) -> Stack:
-    """Return the `Stack` that a TOML table says; `where` is named in errors.
+def stack_from_table(table: Mapping[str, Any], source: str, base: Stack | None = None) -> Stack:
+    """Return the stack of a TOML table.
 
-    `base` is the stack that it is `like`: what the table does not say is as there, entry by entry,
-    but for what it is `unlike`. Raises `InputError` for an unknown or missing key and for a value
-    of another type.
+    Args:
+        table: the table.
+        source: the name of its file in errors.
+        base: the stack that it is `like`, which has the values that the table leaves out, entry by
+            entry, but for those named in `unlike`.
+
+    Raises:
+        InputError: for an unknown or missing key, and for a value of another type.
     """
-    said = typed_values(table, _STACK, where)
+    values = typed_values(table, _STACK, source)
     kinds: dict[str, Execution] = {}
-    for kind, row in said.get("kinds", {}).items():
-        place = f"{where}: kinds.{kind}"
+    for kind, row in values.get("kinds", {}).items():
+        place = f"{source}: kinds.{kind}"
         if not isinstance(row, Mapping):
             raise InputError(f"{place} must be a table, not {shorten(row)}")
         kinds[kind] = Execution(**typed_values(row, _EXECUTION, place))
-    unlike = [name for name in said.pop("unlike", ()) if not is_retired(name)]
-    said |= {"kinds": kinds}
+    unlike = values.pop("unlike", ())
+    values |= {"kinds": kinds}
     for use in uses_of_stacks():
-        own = {k: row for k, row in said.get(use, {}).items() if not is_retired(f"{use}.{k}")}
-        said[use] = constants_from_table({use: own}, where)
-        for name in said[use]:
+        values[use] = constants_from_table({use: values.get(use, {})}, source)
+        for name in values[use]:
             if name.partition("_")[0] not in _HOST_PASSES:
-                check_choice(use, name, known(use), where)
-    return _complete(Stack(**_inherited(said, base, unlike, where)), where)
+                check_choice(use, name, kinds_of_use(use), source)
+    stack = Stack(**_inherit(values, base, unlike, source))
+    _check_host(stack, source)
+    return stack
 
 
-def _inherited(
-    said: Mapping[str, Any], base: Stack | None, unlike: Sequence[str], where: str
-) -> dict[str, Any]:
-    """Return the fields of a stack: those `said`, else those of its base."""
+def _inherit(
+    values: JsonObject, base: Stack | None, unlike: Sequence[str], source: str
+) -> JsonObject:
+    """Return the fields of a stack: its own values, and else those of its base."""
     if base is None:
         if unlike:
-            raise InputError(f"{where}: 'unlike' needs 'like', the name of a stack")
-        return dict(said)
-    found = {one.name: getattr(base, one.name) for one in fields(base) if one.name not in _OWN}
+            raise InputError(f"{source}: 'unlike' needs 'like', the name of a stack")
+        return values
+    inherited = {
+        field.name: getattr(base, field.name)
+        for field in fields(base)
+        if field.name not in _NOT_INHERITED
+    }
     for name in unlike:
         table, _, entry = name.partition(".")
-        check_choice("unlike", table, found, where)
+        check_choice("unlike", table, inherited, source)
         if entry:
             key = name if table in uses_of_stacks() else entry
-            check_choice(f"unlike {table}", key, found[table], where)
-            found[table] = {k: one for k, one in found[table].items() if k != key}
+            check_choice(f"unlike {table}", key, inherited[table], source)
+            inherited[table] = {k: row for k, row in inherited[table].items() if k != key}
         else:
-            del found[table]
+            del inherited[table]
     merged = {
-        table: {**found.get(table, {}), **said[table]}
+        table: {**inherited.get(table, {}), **values[table]}
         for table in (*_ENTRIES, *uses_of_stacks())
-        if table in said
+        if table in values
     }
-    return {**found, **said, **merged}
+    return {**inherited, **values, **merged}
 
 
-def _complete(stack: Stack, where: str) -> Stack:
-    """Return a stack whose host, if it is said, lacks nothing."""
-    needed = [one for one in known("host") if stack.trains or not one.startswith(_TRAINS)]
+def _check_host(stack: Stack, source: str) -> None:
+    """Raise `InputError` for a stack whose host has some constants and lacks others."""
+    needed = [name for name in kinds_of_use("host") if stack.trains or not name.startswith(_TRAINS)]
     missing = [name for name in needed if stack.host and name not in stack.host]
     if missing:
-        raise InputError(f"{where}: [host] lacks {', '.join(missing)}")
-    return stack
+        raise InputError(f"{source}: [host] lacks {', '.join(missing)}")

@@ -35,7 +35,7 @@ def _torus(row: Row, _: Link, size: int, group: int) -> tuple[float, float]:
     all-to-all passes a quarter of a closed axis in the mean, and a third of an open one.
     """
     axes, wraps = row["axes"], row["wraps"] if size >= row.get("least", 0) else inf
-    inside = sides(group, axes) if group == size else _along(sides(size, axes), group)
+    inside = sides(group, axes) if group == size else _group_sides(sides(size, axes), group)
     used = [side for side in inside if side > 1]
     rates = [1.0 if side >= wraps else 0.5 for side in used]
     far = sum(side / 4 if side >= wraps else side / 3 for side in used)
@@ -52,10 +52,10 @@ def sides(parts: int, axes: int) -> list[int]:
     return sorted([first, *sides(parts // first, axes - 1)])
 
 
-def _along(whole: list[int], group: int) -> list[int]:
-    """Return how long a group that is no whole torus is along each axis, the longest ones first."""
+def _group_sides(torus_sides: list[int], group: int) -> list[int]:
+    """Return the lengths of a part of a torus along each axis, the longest first."""
     result = []
-    for side in reversed(whole):
+    for side in reversed(torus_sides):
         result.append(min(side, group))
         group = -(-group // side)
     return result

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from steptime.core.errors import InputError, unknown
 from steptime.core.toml_files import DATA
-from steptime.hardware import catalog
+from steptime.hardware import catalog, item_files
 
 SCHEME = "steptime://"
 JSON_TYPE, TOML_TYPE, MARKDOWN_TYPE = "application/json", "application/toml", "text/markdown"
@@ -83,7 +83,7 @@ def read_resource(uri: str) -> tuple[str, str]:
         return json.dumps(names, indent=1), JSON_TYPE
     if name not in names:
         raise unknown(kind.removesuffix("s"), name, names)
-    paths = (DATA / kind / f"{name}.toml", catalog.user_folder(kind) / f"{name}.toml")
+    paths = (DATA / kind / f"{name}.toml", item_files.user_folder(kind) / f"{name}.toml")
     for path in paths:
         if path.is_file():
             return path.read_text(encoding="utf-8"), TOML_TYPE

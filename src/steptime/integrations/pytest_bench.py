@@ -283,9 +283,9 @@ def _place_of(device: str) -> str:
 
 
 def _is_device(device: str, platform: str) -> bool:
-    from steptime.hardware import catalog
+    from steptime.hardware import catalog, device_words
 
-    return catalog.platform_of(platform) == catalog.device(device).name
+    return device_words.platform_of(platform) == catalog.device(device).name
 
 
 def _describe_change(comparison: CompareAnswer) -> str:

@@ -20,7 +20,7 @@ from typing import Any
 
 from steptime import __version__
 from steptime.core.json_types import JsonObject
-from steptime.hardware import catalog
+from steptime.hardware import catalog, device_words
 from steptime.measure import procfs
 from steptime.measure.contract import DeviceFacts, Peak
 from steptime.measure.cpus import CPUS, cores, default_threads, last_cache_bytes
@@ -120,7 +120,7 @@ def platform_name(device: str, product: str, threads: int | None) -> str:
     The name of a device in data/ where its `products` hold it, for a CPU if as many threads run as
     it has cores; else `cpu-<model>-<threads>t`, or the product of an accelerator.
     """
-    shipped_name = catalog.platform_of(product)
+    shipped_name = device_words.platform_of(product)
     if device != "cpu":
         return shipped_name or slug(product)
     running = threads or default_threads()

@@ -89,8 +89,8 @@ def fitted_notes(planner: Planner) -> list[str]:
     fitted = planner.use == "serving" or planner.shape.unit == "tokens"
     if planner.use == "training" and not stack.training:
         notes.append(f"stack {stack.name}: constants of training are those of torch-eager")
-    elif stack.seen and fitted and not device.calibration:
-        names = stack.seen["devices"]
+    elif stack.fitted_on and fitted and not device.calibration:
+        names = stack.fitted_on["devices"]
         on = f", but on {', '.join(names)}" if names else ""
         if device.name not in names and (names or planner.cluster.levels):
             notes.append(f"stack {stack.name}: fitted to no step on {device.name}{on}")

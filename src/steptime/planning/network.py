@@ -12,7 +12,7 @@ from itertools import accumulate
 from steptime.build import Choice, build_step, family_of, make_workload
 from steptime.core.graph import Graph
 from steptime.core.workload import Plan, Workload
-from steptime.hardware.constants import typed
+from steptime.hardware.constants import split_flags
 from steptime.hardware.device import Cluster
 from steptime.network.ops.optimizers import STATES
 from steptime.planning.alone import accumulated, between, update_s
@@ -112,7 +112,7 @@ class NetworkPlanner(Planner):
         super().__init__(shape, cluster, method, dtype, optimizer=optimizer)
         states = STATES[workload.optimizer] * self.weight_bytes
         numbers = {f"{self.use}.{name}": self.constant(name) for name in CONSTANTS}
-        self._constants, self._flags = typed(self.use, numbers)
+        self._constants, self._flags = split_flags(self.use, numbers)
         each = self.step.gradient_bytes / max(1, self.step.parameters)
         self._constants |= {"gradient_bytes": each, "state_bytes": states}
         of = zip(shape.kinds, shape.rows, strict=True)

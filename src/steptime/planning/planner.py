@@ -16,7 +16,7 @@ from steptime.core.errors import InputError, check_choice
 from steptime.core.graph import Graph
 from steptime.core.workload import FULL_TRAINING, NO_OPTIMIZER, Plan, Tuning, Workload
 from steptime.hardware import catalog
-from steptime.hardware.constants import typed
+from steptime.hardware.constants import split_flags
 from steptime.hardware.device import Cluster, Device, Link
 from steptime.hardware.software import Software
 from steptime.network.count import op_work
@@ -108,7 +108,7 @@ class Planner:
             self._constants, self._flags = numbers(self.seen.constants, self.typed, master)
             self._constants["state_bytes"] -= alone.spared(tuning, "float32" if mixed else short)
         else:
-            self._constants, self._flags = typed(use, self.seen.constants)
+            self._constants, self._flags = split_flags(use, self.seen.constants)
         self.weight_bytes = float(SIZE_BYTES[self.in_memory])
         copies = self.in_memory != self.computes
         self.copy_bytes = copies * float(SIZE_BYTES[self.computes])  # of a weight
@@ -140,7 +140,7 @@ class Planner:
     def _rank(self, whole: bool, plan: Plan, batch: int, recompute: str = "none") -> Graph:
         shape, dtype = self.shape, graph_dtype(self.typed, self.stack.master_weights)
         tuning, of = replace(self.tuning, recompute=recompute), shape.whole if whole else shape.one
-        how = batch, tuning.under(self.stack.tuned_how)
+        how = batch, tuning.under(self.stack.tuning_ways)
         optimizer = self.optimizer if self.use == "training" else "adam"
         return rank_of_one(shape.family, of, plan, dtype, *how, whole, optimizer)
 

@@ -28,7 +28,7 @@ def assumed_of(model: StepModel) -> dict[str, str]:
         by_stack = "channels_last" in known and any(kernel.tf32 for kernel in products)
         if model.settings.tf32 == "auto" and not by_stack:
             assumed["tf32"] = "off"
-    if "host" in known and not model.device.is_own_host and model.stack.host:
+    if "host" in known and not model.device.is_cpu and model.stack.host:
         assumed["host"] = model.settings.host_name or assumed_host(model.device)
     return assumed | assumed_step(model.workload)
 

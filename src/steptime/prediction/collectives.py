@@ -434,8 +434,8 @@ class Startup(NamedTuple):
 
 def as_reached(fabric: Fabric) -> Fabric:
     """Return a fabric at the rates that its links reach, adding up included."""
-    inner, between = fabric.inside, fabric.between.reached
-    inside = as_reached(inner) if isinstance(inner, Fabric) else inner and inner.reached
+    inner, between = fabric.inside, fabric.between.for_collectives
+    inside = as_reached(inner) if isinstance(inner, Fabric) else inner and inner.for_collectives
     adds = None if between.measured else fabric.memory_bytes_per_s
     return replace(fabric, between=between, inside=inside, memory_bytes_per_s=adds)
 

@@ -180,8 +180,10 @@ def _kernels(
             )
             if stack.pads and one.dtype in HALVES:
                 one = one._replace(products=tuple([_padded(shape) for shape in products]))
-            if (how := stack.kinds.get(head.kind)) and how.kept is not None:
-                one = one._replace(figures=(float(how.kept), float(how.kept_half)))
+            if (how := stack.kinds.get(head.kind)) and how.register_width is not None:
+                one = one._replace(
+                    figures=(float(how.register_width), float(how.register_width_half))
+                )
         yield _with_exchanges(one, graph, ops, awaited) if awaited else one
 
 

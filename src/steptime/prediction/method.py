@@ -14,7 +14,7 @@ from steptime.core.values import number_of
 from steptime.core.workload import Plan, Workload
 from steptime.hardware import catalog
 from steptime.hardware.device import Device, Link
-from steptime.hardware.software import defaults_for, stack_named
+from steptime.hardware.software import defaults_for, resolve_stack
 from steptime.hardware.topology import effective_link
 from steptime.prediction.collectives import COLLECTIVES, Collective, Fabric, as_reached, fabric_of
 from steptime.prediction.kernel import Interval, Kernel, Settings, interval_of
@@ -177,7 +177,7 @@ def share(meaning: str, setting: str) -> Option:
 
 
 def _stack(method: Method, text: str) -> Method:
-    name = stack_named(text)
+    name = resolve_stack(text)
     catalog.stack(name)  # raises for a file that is none
     return method.tuned(stack=name)
 

@@ -60,7 +60,7 @@ def seen(device: Device, dtype: str, settings: Settings) -> Device:
     also = ("tf32",) if "tf32" in device.peak_flop_per_s else ()  # what convolutions may run as
     peaks = {name: device.peak_flop_per_s.get(name, peak) for name in (*FLOATS, *also)}
     peaks |= {compute: peak}
-    added = settings.host == "added" or (settings.host == "ahead" and device.is_own_host)
+    added = settings.host == "added" or (settings.host == "ahead" and device.is_cpu)
     return replace(
         device,
         peak_flop_per_s={name: peaks[name] * reached for name in (compute, *FLOATS, *also)},
@@ -71,5 +71,5 @@ def seen(device: Device, dtype: str, settings: Settings) -> Device:
 
 def issue_s(device: Device, settings: Settings) -> float | None:
     """Return the host's time to issue one op ahead of the device, None where it plays no part."""
-    ahead = settings.host == "ahead" and not device.is_own_host
+    ahead = settings.host == "ahead" and not device.is_cpu
     return device.launch_s if ahead else None

@@ -93,7 +93,7 @@ class StepModel:
         if self.assumes:
             self.options |= stack_option(usual_stack(network, self.device))
         self.method = chosen.under(self.options)
-        self.settings = replace(self.method.settings, pages=self.device.is_own_host)
+        self.settings = replace(self.method.settings, pages=self.device.is_cpu)
         self.overlap, self.low = overlap, low
         self._link = link
         self.fabric = self._fabric(link)
@@ -141,7 +141,7 @@ class StepModel:
         how = workload, found, self._link, method, options
         assumes = again and self.assumes
         other = StepModel(*how, overlap=self.overlap, low=self.low, assumes=assumes)
-        first = int(found.is_own_host != self.device.is_own_host)  # a CPU's kernels know pages
+        first = int(found.is_cpu != self.device.is_cpu)  # a CPU's kernels know pages
         kept = () if again else ("options", "assumes", "_chosen", *_KEPT[first:3], "_latest")
         vars(other).update({name: vars(self)[name] for name in kept})
         return other
@@ -237,7 +237,7 @@ class StepModel:
         wanted = self.workload.batch_per_replica if batch is None else parse_count(batch, "batch")
         if self._latest is None or self._latest[0] != wanted:
             dtype = graph_dtype(self.workload.dtype, self.stack.master_weights)
-            tuning = self.workload.tuning.under(self.stack.tuned_how)
+            tuning = self.workload.tuning.under(self.stack.tuning_ways)
             if self._build_graph is None:
                 workload = replace(self.workload, dtype=dtype, tuning=tuning)
                 self._build_graph = build_steps(workload)

@@ -8,7 +8,7 @@ from steptime.core.dtypes import HALVES, SIZE_BYTES, precision
 from steptime.core.graph import Graph, Op, Part
 from steptime.hardware import catalog
 from steptime.hardware.architectures import has_trait
-from steptime.hardware.constants import typed, value_of
+from steptime.hardware.constants import split_flags, value_of
 from steptime.hardware.device import Device
 from steptime.network.ops.training import SCALES
 from steptime.prediction.calibrated.power import limit_of
@@ -32,7 +32,7 @@ def numbers(
     Adam keeps two states a parameter, a fused update moves its share of what it moves in float32,
     and logits of 4 bytes have no copy.
     """
-    found, flags = typed(USE, said)
+    found, flags = split_flags(USE, said)
     kind = precision(dtype)
     if not (kind.mixed and master_weights):
         size, whole = SIZE_BYTES[kind.weights], SIZE_BYTES["float32"]

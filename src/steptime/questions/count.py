@@ -14,7 +14,7 @@ from steptime.core.workload import FULL_TRAINING
 from steptime.hardware import catalog
 from steptime.hardware.catalog import DEFAULT_STACK
 from steptime.hardware.defaults import assumed_step
-from steptime.hardware.software import stack_named
+from steptime.hardware.software import resolve_stack
 from steptime.network.count import Count, OpCost
 from steptime.network.count import count as count_graph
 from steptime.network.ops import OPS
@@ -181,7 +181,7 @@ def count(
     )
     graph = build_step(workload)
     stack_name = options.full_stack_name(stack)
-    totals = count_graph(graph, catalog.stack(stack_named(stack)))
+    totals = count_graph(graph, catalog.stack(resolve_stack(stack)))
     unmodelled = tuple(graph.unmodelled)
     headline = (
         f"one step of {workload.label} at batch {workload.batch_per_replica}: "

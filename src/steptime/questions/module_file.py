@@ -4,7 +4,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from steptime.hardware import catalog
+from steptime.hardware import item_files
 
 
 def from_module(module: Any, inputs: Any, path: str | Path | None = None) -> str:
@@ -19,7 +19,7 @@ def from_module(module: Any, inputs: Any, path: str | Path | None = None) -> str
     from steptime.core import registry
 
     room = "steptime.measure.backends.native"
-    name, folder = f"{type(module).__name__}.pt2", catalog.user_folder("networks")
+    name, folder = f"{type(module).__name__}.pt2", item_files.user_folder("networks")
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / name if path is None else Path(path)
     specs = registry.load(f"{room}.inputs:specs_of")(inputs)

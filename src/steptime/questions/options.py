@@ -18,7 +18,7 @@ from steptime.core.values import parse_count
 from steptime.core.workload import FULL_TRAINING, Plan, Tuning, Workload
 from steptime.hardware import catalog
 from steptime.hardware.device import Device as HardwareDevice
-from steptime.hardware.software import stack_named
+from steptime.hardware.software import resolve_stack
 
 if TYPE_CHECKING:
     from steptime.measure.contract import Options
@@ -91,7 +91,7 @@ def single_device(name: Any) -> Any:
 
 def full_stack_name(text: str) -> str:
     """Return the full name of a stack, a path as it is; raises `InputError` for an unknown one."""
-    stack = catalog.stack(stack_named(text))
+    stack = catalog.stack(resolve_stack(text))
     return text if text.lower().endswith(".toml") else stack.name
 
 

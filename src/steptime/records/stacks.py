@@ -11,7 +11,7 @@ from steptime.records.record import Record
 @lru_cache(maxsize=1)
 def stack_labels() -> Mapping[str, str]:
     """Return the names of the files of all shipped stacks by label, also without a backend."""
-    return {catalog.stack(name).label: name for name in catalog.stack_names(own=False)}
+    return {catalog.stack(name).label: name for name in catalog.stack_names(with_user_files=False)}
 
 
 @lru_cache(maxsize=1)

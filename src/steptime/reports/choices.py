@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 from steptime.core.errors import InputError
+from steptime.core.json_types import JsonObject
 from steptime.core.progress import watched
 from steptime.grids.batches import knee
 from steptime.grids.grid import GridCell, Maker, grid
@@ -21,7 +21,7 @@ from steptime.planning.request import near_link
 from steptime.prediction.method import Method
 from steptime.reports.charts import style
 
-MOST_ROWS = 60_000  # of a page: 3 MB
+MAX_ROWS = 60_000  # of a page: 3 MB
 BEST = "best"  # of the batches listed, the least with 90 % of the best speed that fits
 PARTS = ("forward", "backward", "update", "communication")
 AXES = {
@@ -31,7 +31,7 @@ AXES = {
     "link": "Link between replicas",
     "replicas": "Replicas",
 }
-_VALUES = (  # what a row says beside the axes
+_VALUES = (  # of a row, beside the axes
     *("step_s", "low_s", "high_s", "forward_s", "backward_s", "update_s", "communication_s"),
     *("examples_per_s", "speedup", "peak_bytes", "train_h", "cost", "status", "examples"),
 )
@@ -39,10 +39,19 @@ _VALUES = (  # what a row says beside the axes
 
 @dataclass(frozen=True)
 class Choices:
-    """What a page lets its reader choose among, and how a training is paid.
+    """The choices of a page, and how a training is paid.
 
-    `models` make the workload of a network, by its text, at a batch. Each replica has one of the
-    `batches`. `offers` are prices by device, `words` the options of all rows on the command line.
+    Attributes:
+        models: makers of the workload of a network at a batch, by the network's text.
+        devices: the devices.
+        batches: batches of a replica.
+        links: links between replicas.
+        replicas: numbers of replicas, the smallest first.
+        training: the training whose cost is shown.
+        offers: prices by device.
+        method: the cost model.
+        options: its options.
+        words: options of all rows, as a command line has them.
     """
 
     models: Mapping[str, Maker]
@@ -70,62 +79,72 @@ class WrittenPage:
     axes: Mapping[str, Sequence[str]]
 
 
-def write_choices(asked: Choices, path: Path) -> WrittenPage:
+def write_choices(choices: Choices, path: Path) -> WrittenPage:
     """Write the page of choices and return its axes and the number of its rows.
 
-    Raises `InputError` for more than `MOST_ROWS` rows and where no device has a peak for the type,
-    `OutsideError` where the disk is full.
+    Raises:
+        InputError: for more than `MAX_ROWS` rows, and where no device has a peak for the type.
+        OutsideError: where the disk is full.
     """
     from steptime.core.files import write_atomically
     from steptime.reports.templating import rendered
 
-    every = (asked.models, asked.devices, asked.batches, asked.links, asked.replicas)
-    count = math.prod(map(len, every))
-    if count > MOST_ROWS:
-        raise InputError(f"a page of {count:,} rows, at most {MOST_ROWS:,}: name fewer devices")
-    rows = list(choice_rows(asked))
-    named = {name: list(dict.fromkeys(str(row[name]) for row in rows)) for name in AXES}
+    axes = (choices.models, choices.devices, choices.batches, choices.links, choices.replicas)
+    count = math.prod(map(len, axes))
+    if count > MAX_ROWS:
+        raise InputError(f"a page of {count:,} rows, at most {MAX_ROWS:,}: name fewer devices")
+    rows = list(choice_rows(choices))
+    values = {name: list(dict.fromkeys(str(row[name]) for row in rows)) for name in AXES}
     good = next((row for row in rows if row["status"] == "ok"), None)
     if good is None:
         reason = "; ".join(rows[0]["notes"]) or "out of memory"
         raise InputError(f"none of {len(rows)} choices fits: {reason}")
-    own = near_link(next(one for one in asked.devices if one.name == good["device"]))
-    start = {**{name: str(good[name]) for name in AXES}, "replicas": named["replicas"][-1]}
-    start |= {"link": own} if own in named["link"] else {}
+    good_device = next(device for device in choices.devices if device.name == good["device"])
+    usual_link = near_link(good_device)
+    start = {**{name: str(good[name]) for name in AXES}, "replicas": values["replicas"][-1]}
+    start |= {"link": usual_link} if usual_link in values["link"] else {}
     data = {
-        "axes": named,
+        "axes": values,
         "labels": AXES,
         "start": start,
         "rows": {
-            **{name: [named[name].index(str(row[name])) for row in rows] for name in AXES},
+            **{name: [values[name].index(str(row[name])) for row in rows] for name in AXES},
             **{name: [style.short(row[name]) for row in rows] for name in _VALUES},
         },
         "charts": charts(),
-        "words": asked.words,
-        "training": {"examples": asked.training.examples, "epochs": asked.training.epochs},
-        "offers": {name: f"{one.name}, {one.date}" for name, one in asked.offers.items()},
+        "words": choices.words,
+        "training": {"examples": choices.training.examples, "epochs": choices.training.epochs},
+        "offers": {name: f"{offer.name}, {offer.date}" for name, offer in choices.offers.items()},
     }
-    write_atomically(path, rendered("choose.html", data=data, method=str(asked.method)))
-    return WrittenPage(len(rows), named)
+    write_atomically(path, rendered("choose.html", data=data, method=str(choices.method)))
+    return WrittenPage(len(rows), values)
 
 
-def choice_rows(asked: Choices) -> Iterator[dict[str, Any]]:
+def choice_rows(choices: Choices) -> Iterator[JsonObject]:
     """Yield the rows: of each network, device, batch, link and number of replicas.
 
     `speedup` is over one replica of the same batch. Rows of the best batch of a device come twice:
     under its number, and under `BEST`. Hours and cost are of the whole training.
     """
-    places = [(text, link) for text in asked.models for link in asked.links]
+    fewest_replicas = choices.replicas[0]
+    places = [(text, link) for text in choices.models for link in choices.links]
     for text, link in watched(places, "networks and links"):
-        each = asked.devices, asked.batches, asked.replicas
-        cells = grid([asked.models[text]], *each, link, asked.method, asked.options)
-        for _, of_device in groupby(cells, lambda cell: cell.device):
-            rows = [{**_row(cell, link, asked), "model": text} for cell in of_device]
-            alone = {row["batch"]: row for row in rows if row["replicas"] == asked.replicas[0]}
+        cells = grid(
+            [choices.models[text]],
+            choices.devices,
+            choices.batches,
+            choices.replicas,
+            link,
+            choices.method,
+            choices.options,
+        )
+        for _, device_cells in groupby(cells, lambda cell: cell.device):
+            rows = [{**_row(cell, link, choices), "model": text} for cell in device_cells]
+            alone = {row["batch"]: row for row in rows if row["replicas"] == fewest_replicas}
             for row in rows:
-                single = alone[row["batch"]]["examples_per_s"]
-                if single and row["examples_per_s"]:
-                    row["speedup"] = asked.replicas[0] * row["examples_per_s"] / single
+                single_per_s = alone[row["batch"]]["examples_per_s"]
+                if single_per_s and row["examples_per_s"]:
+                    row["speedup"] = fewest_replicas * row["examples_per_s"] / single_per_s
             fitting = [row for row in alone.values() if row["status"] == "ok"]
             if fitting:
                 steps = [row["batch"] / row["examples_per_s"] for row in fitting]
@@ -134,9 +153,9 @@ def choice_rows(asked: Choices) -> Iterator[dict[str, Any]]:
             yield from rows
 
 
-def _row(cell: GridCell, link: Link, asked: Choices) -> dict[str, Any]:
+def _row(cell: GridCell, link: Link, choices: Choices) -> JsonObject:
     """Return a cell as a row, with the hours and the cost of its training."""
-    training, offer = asked.training, asked.offers.get(cell.device)
+    training, offer = choices.training, choices.offers.get(cell.device)
     if offer is not None:
         training = replace(training, price=offer.price, billing=offer.billing)
     paid: TrainingBill | None = None
@@ -155,8 +174,8 @@ def _row(cell: GridCell, link: Link, asked: Choices) -> dict[str, Any]:
 
 def charts() -> dict[str, style.Spec]:
     """Return the Vega-Lite of the page's charts over the rows that it shows, by their places."""
-    whole: style.Spec = {"labelExpr": "format(datum.value, 'd')", "grid": False}
-    x = {**style.number("replicas", "replicas", **whole), "scale": {"type": "log", "base": 2}}
+    integers: style.Spec = {"labelExpr": "format(datum.value, 'd')", "grid": False}
+    x = {**style.number("replicas", "replicas", **integers), "scale": {"type": "log", "base": 2}}
     bars_x = style.name("replicas", sort=None, axis={"title": "replicas", "labelAngle": 0})
     speed = {**style.number("speedup", "speed-up"), "scale": {"type": "log", "base": 2}}
     speed["axis"]["labelExpr"] = "format(datum.value, '~g') + '\u00d7'"
@@ -164,7 +183,7 @@ def charts() -> dict[str, style.Spec]:
     hours["scale"] = {"type": "log"}
     cost = style.number("cost", "cost of training ($)", labelExpr=f"'$' + {style.si_label('')}")
     parts = style.encode_categories(
-        "part", [{"part": one} for one in PARTS], " ", orient="top", columns=2
+        "part", [{"part": part} for part in PARTS], " ", orient="top", columns=2
     )
     dashed = {"style": "quiet", "fill": None, "strokeDash": [4, 4]}
     ideal = style.layer("line", {"x": x, "y": {**speed, "field": "replicas"}}, **dashed)

@@ -7,6 +7,7 @@ from typing import Any
 
 from steptime.core.errors import escape_controls
 from steptime.core.files import check_ending, write_atomically
+from steptime.core.json_types import JsonObject
 from steptime.reports.svg_text import state_text_lengths
 
 PIXELS_PER_POINT = 2.0
@@ -31,18 +32,20 @@ def check_path(path: Path) -> None:
     check_ending(path, FORMATS, "picture format")
 
 
-def save(spec: dict[str, Any], path: Path) -> None:
+def save(spec: JsonObject, path: Path) -> None:
     """Write a chart in the format of the ending of `path`; raises as `write_atomically` does."""
     import vl_convert
 
     check_path(path)
-    write_atomically(path, FORMATS[path.suffix.lower()](vl_convert, json.dumps(_shown(spec))))
+    write_atomically(
+        path, FORMATS[path.suffix.lower()](vl_convert, json.dumps(_without_controls(spec)))
+    )
 
 
-def _shown(value: Any) -> Any:
-    """Return a chart without control characters: the one that writes pictures dies of them."""
+def _without_controls(value: Any) -> Any:
+    """Return a chart without control characters, at which the writer of pictures fails."""
     if isinstance(value, str):
         return "\n".join(map(escape_controls, value.split("\n")))
     if isinstance(value, dict):
-        return {_shown(key): _shown(item) for key, item in value.items()}
-    return [*map(_shown, value)] if isinstance(value, list | tuple) else value
+        return {_without_controls(key): _without_controls(item) for key, item in value.items()}
+    return [*map(_without_controls, value)] if isinstance(value, list | tuple) else value

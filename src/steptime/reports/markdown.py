@@ -8,11 +8,11 @@ from steptime.core.table import Column, Table
 from steptime.core.units import counted
 from steptime.records.data import Data
 from steptime.records.row import Row
-from steptime.reports.found import gather
+from steptime.reports.findings import Section, gather
 from steptime.reports.networks import table_columns
-from steptime.reports.sources import made_now, sources, where
+from steptime.reports.sources import describe_sources, list_sources, present_time
 
-MOST_NETWORKS, MOST_ROWS, MOST_COLUMNS = 20, 10, 9
+MAX_NETWORKS, MAX_ROWS, MAX_COLUMNS = 20, 10, 9
 FAILED = (
     Column("label", "first"),
     Column("number"),
@@ -20,47 +20,75 @@ FAILED = (
     Column("cause"),
     Column("note"),
 )
-LEFT = ("interval_95", "predicted_memory_bytes", "roof_fraction", "measured_memory_bytes", "batch")
+LEFT_OUT_COLUMNS = (
+    "interval_95",
+    "predicted_memory_bytes",
+    "roof_fraction",
+    "measured_memory_bytes",
+    "batch",
+)
 
 
 def markdown_page(data: Data, name: str, command: str) -> tuple[str, Row]:
-    """Return the report on the folder `name` in GitHub's Markdown, and its headline numbers.
+    """Return the report on a folder in GitHub's Markdown, and its headline numbers.
 
-    `command` is the command line that makes it again. Of many networks the first are those that
-    failed, then those whose prediction is farthest off, then the slowest.
+    Of many networks the first are those that failed, then those whose prediction is farthest off,
+    then the slowest.
+
+    Args:
+        data: the records of the folder.
+        name: the name of the folder.
+        command: the command line that makes the report again.
     """
-    found = gather(data, name, pictures=False, max_networks=MOST_NETWORKS)
-    heads = [one for one in table_columns(found.rows) if one.key not in LEFT][:MOST_COLUMNS]
-    lines = [f"# Step times: {_plain(name)}", _plain(where(data))]
-    lines += [_listed(found.sentences)]
-    if found.rows:
-        shown = Table(heads, found.rows)
-        lines += ["## Networks", *_of(len(found.rows), found.total, "network"), markdown(shown)]
-    if found.failures:
-        failed = found.failures[:MOST_ROWS]
-        lines += ["## Did not succeed", *_of(len(failed), len(found.failures), "kind")]
-        lines += [markdown(Table(FAILED, failed))]
-    for one in found.sections:
-        lines += [f"## {_plain(one.title)}", _listed(one.says)]
-        if one.table and len(one.table.columns) <= MOST_COLUMNS:
-            rows = one.table.rows[:MOST_ROWS]
-            lines += [*_of(len(rows), len(one.table.rows), "row")]
-            lines += [markdown(replace(one.table, rows=rows))]
+    findings = gather(data, name, pictures=False, max_networks=MAX_NETWORKS)
+    lines = [
+        f"# Step times: {_escape(name)}",
+        _escape(describe_sources(data)),
+        _bullets(findings.sentences),
+    ]
+    if findings.rows:
+        row_count = len(findings.rows)
+        lines += ["## Networks", *_count_line(row_count, findings.total, "network")]
+        lines += [markdown(Table(_network_columns(findings.rows), findings.rows))]
+    if findings.failures:
+        failures = findings.failures[:MAX_ROWS]
+        lines += ["## Did not succeed"]
+        lines += _count_line(len(failures), len(findings.failures), "kind")
+        lines += [markdown(Table(FAILED, failures))]
+    for section in findings.sections:
+        lines += _section_lines(section)
     lines += ["<details><summary>How these numbers were obtained</summary>"]
-    lines += [_listed([f"{fact}: {value}" for fact, value in sources(data)])]
-    lines += [f"Made {made_now()} with `{command}`", "</details>"]
-    return "\n\n".join(line.strip() for line in lines) + "\n", found.numbers
+    lines += [_bullets([f"{fact}: {value}" for fact, value in list_sources(data)])]
+    lines += [f"Made {present_time()} with `{command}`", "</details>"]
+    return "\n\n".join(line.strip() for line in lines) + "\n", findings.numbers
 
 
-def _of(shown: int, total: int, noun: str) -> list[str]:
-    """Return a line that says how many there are, if not all are shown."""
-    return [f"The first {shown} of {counted(total, noun)}."] if shown < total else []
+def _network_columns(rows: Sequence[Row]) -> list[Column]:
+    """Return the columns of the table of networks that a comment has room for."""
+    columns = [column for column in table_columns(rows) if column.key not in LEFT_OUT_COLUMNS]
+    return columns[:MAX_COLUMNS]
 
 
-def _listed(says: Sequence[str]) -> str:
-    return "\n".join(f"* {_plain(line)}" for line in says)
+def _section_lines(section: Section) -> list[str]:
+    """Return the heading, the sentences and the table of a section; no table that is too wide."""
+    lines = [f"## {_escape(section.title)}", _bullets(section.says)]
+    table = section.table
+    if table and len(table.columns) <= MAX_COLUMNS:
+        rows = table.rows[:MAX_ROWS]
+        lines += _count_line(len(rows), len(table.rows), "row")
+        lines.append(markdown(replace(table, rows=rows)))
+    return lines
 
 
-def _plain(text: str) -> str:
+def _count_line(row_count: int, total: int, noun: str) -> list[str]:
+    """Return a line that says how many there are, where not all are listed."""
+    return [f"The first {row_count} of {counted(total, noun)}."] if row_count < total else []
+
+
+def _bullets(sentences: Sequence[str]) -> str:
+    return "\n".join(f"* {_escape(sentence)}" for sentence in sentences)
+
+
+def _escape(text: str) -> str:
     """Return text that Markdown shows as it stands."""
     return "".join(f"\\{c}" if c in "\\`*_[]<>#|" else c for c in " ".join(text.split()))

@@ -1,57 +1,58 @@
-"""The report as one HTML page: what was found, every network, every picture, and how."""
+"""The report as one HTML page: findings, networks, pictures, and where the numbers come from."""
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from markupsafe import Markup
 
+from steptime.core.json_types import JsonObject
 from steptime.core.printers import html
 from steptime.records.data import Data
 from steptime.records.record import Record
-from steptime.reports.found import Section, gather
+from steptime.reports.findings import Section, gather
 from steptime.reports.networks import kinds_chart, pack_table, samples_chart, table_columns
-from steptime.reports.sources import made_now, sources, where
+from steptime.reports.sources import describe_sources, list_sources, present_time
 from steptime.reports.templating import rendered
 
-Row = dict[str, Any]
-
-MOST_ROWS, FIRST_ROWS = 200, 12  # of a section's table: in the page, and not behind a disclosure
+MAX_ROWS, FIRST_ROWS = 200, 12  # of a section's table: in the page, and not folded away
 
 
-def page(data: Data | Sequence[Record], name: str, command: str = "") -> tuple[str, Row]:
-    """Return the HTML of a report on the records of the folder `name`, and its headline numbers.
+def page(data: Data | Sequence[Record], name: str, command: str = "") -> tuple[str, JsonObject]:
+    """Return the HTML of a report, and its headline numbers.
 
-    `command` is the command line that makes the page again.
+    Args:
+        data: the records.
+        name: the name of their folder.
+        command: the command line that makes the page again.
     """
     data = data if isinstance(data, Data) else Data.of(data)
-    found = gather(data, name)
+    findings = gather(data, name)
     text = rendered(
         "report.html",
-        found=found,
-        where=where(data),
-        sections=[_shown(one) for one in found.sections],
+        findings=findings,
+        where=describe_sources(data),
+        sections=[_template_values(section) for section in findings.sections],
         document={
-            "columns": pack_table(found.rows, table_columns(found.rows)),
-            "networks": found.details,
-            "specs": {one.name: one.spec for one in found.sections if one.spec},
+            "columns": pack_table(findings.rows, table_columns(findings.rows)),
+            "networks": findings.details,
+            "specs": {part.name: part.spec for part in findings.sections if part.spec},
             "samples": samples_chart(),
             "kinds": kinds_chart(),
         },
-        sources=sources(data),
+        sources=list_sources(data),
         command=command,
-        made=made_now(),
+        made=present_time(),
     )
-    return text, found.numbers
+    return text, findings.numbers
 
 
-def _shown(section: Section) -> Row:
+def _template_values(section: Section) -> JsonObject:
     """Return a section as the template has it, the first rows of its table in HTML.
 
     More than a few are folded away.
     """
     rows = section.table.rows if section.table else ()
-    first = replace(section.table, rows=rows[:MOST_ROWS]) if section.table else None
+    first = replace(section.table, rows=rows[:MAX_ROWS]) if section.table else None
     return {
         "name": section.name,
         "title": section.title,
@@ -59,6 +60,6 @@ def _shown(section: Section) -> Row:
         "caption": section.spec["title"]["subtitle"] if section.spec else None,
         "table": Markup(html(first)) if first else "",  # noqa: S704  # the printer escapes
         "rows": len(rows),
-        "left_out": max(0, len(rows) - MOST_ROWS),
+        "left_out": max(0, len(rows) - MAX_ROWS),
         "folded": len(rows) > FIRST_ROWS,
     }

@@ -1,10 +1,11 @@
-"""The page of plans: network, GPU, number, length, batch -> the best plan, and why; offline."""
+"""The page of plans: the best plan for each network, device, number, length and batch; offline."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from steptime.core.errors import InputError
+from steptime.core.json_types import JsonObject
 from steptime.core.progress import tell
 from steptime.planning.request import Request
 from steptime.planning.step import PlanTime
@@ -32,10 +33,16 @@ class SearchResult(NamedTuple):
 
 
 class PlanPage(NamedTuple):
-    """What a page holds: its searches, those that found a plan, and the choices by axis."""
+    """The content of a page in numbers.
+
+    Args:
+        search_count: its searches.
+        plan_count: those that have a plan.
+        axes: the choices by axis.
+    """
 
     search_count: int
-    found_count: int
+    plan_count: int
     axes: Mapping[str, Sequence[str]]
 
 
@@ -75,7 +82,7 @@ def write_plans(
     return PlanPage(len(cells), len(good), axes)
 
 
-def _choices(request: Request) -> dict[str, Any]:
+def _choices(request: Request) -> JsonObject:
     """Return the choices of a search by axis, and the options of its links."""
     site = request.site
     values = (
@@ -108,7 +115,7 @@ def _empty_charts(rows: ChartRows, devices: Sequence[str]) -> dict[str, style.Sp
 
 def _search_cell(
     request: Request, search: Callable[[Request], SearchResult], rows: ChartRows
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return the result of a search for the page and add its charts' rows to `rows`."""
     try:
         result = search(request)
@@ -139,11 +146,13 @@ def _packed(rows: Sequence[style.Row]) -> list[list[Any]]:
 
 def _speed(rows: Sequence[style.Row]) -> style.Spec:
     """Return the chart of how long a step takes on every device and number of them."""
-    whole: style.Spec = {"labelExpr": "format(datum.value, 'd')", "grid": False}
-    x = {**style.number("device_count", "devices", **whole), "scale": {"type": "log", "base": 2}}
+    integers: style.Spec = {"labelExpr": "format(datum.value, 'd')", "grid": False}
+    x = {**style.number("device_count", "devices", **integers), "scale": {"type": "log", "base": 2}}
     y = {**style.number("step_s", "time of a step (s)", "s"), "scale": {"type": "log"}}
-    y["axis"]["values"] = [float(f"{digit}e{at}") for at in range(-4, 6) for digit in (1, 2, 5)]
-    told = {
+    y["axis"]["values"] = [
+        float(f"{digit}e{exponent}") for exponent in range(-4, 6) for digit in (1, 2, 5)
+    ]
+    dot = {
         **style.encode_categories("device", rows),
         "tooltip": style.tooltip(("device", "device_count")),
     }
@@ -151,11 +160,11 @@ def _speed(rows: Sequence[style.Row]) -> style.Spec:
         "x": x,
         "y": {**y, "field": "low_s"},
         "y2": {"field": "high_s"},
-        "color": told["color"],
+        "color": dot["color"],
     }
     layers = [
         style.layer("rule", between, strokeWidth=2),
-        style.layer("line", {"x": x, "y": y, "color": told["color"]}),
-        style.layer("point", {"x": x, "y": y, **told}, filled=True),
+        style.layer("line", {"x": x, "y": y, "color": dot["color"]}),
+        style.layer("point", {"x": x, "y": y, **dot}, filled=True),
     ]
     return style.finish("Every device and number", (), rows, layer=layers)

@@ -1,4 +1,4 @@
-"""Where the numbers of a report are from: platforms, methods with their options, environments."""
+"""The sources of a report's numbers: platforms, methods with their options, environments."""
 
 import json
 from collections import Counter
@@ -13,12 +13,14 @@ from steptime.records.data import Data
 from steptime.records.record import UTC_ENDINGS
 from steptime.reports.networks import ENVIRONMENT, text_of
 
-MOST = 8  # values of one thing
+MAX_VALUES = 8  # of a setting
 
 
-def where(data: Data) -> str:
-    """Return one line: platforms, phases, types, optimizers, and when."""
-    parts = [_listed(_distinct(data, name)) for name in ("platform", "phase", "dtype", "optimizer")]
+def describe_sources(data: Data) -> str:
+    """Return a line: platforms, phases, types, optimizers, and the first and last time."""
+    parts = [
+        _join_first(_distinct(data, name)) for name in ("platform", "phase", "dtype", "optimizer")
+    ]
     taken_at = pl.col("taken_at")
     ends = data.scan().select(
         taken_at.min().alias("first"),
@@ -37,8 +39,8 @@ def format_time(taken_at: str) -> str:
     return f"{time} UTC" if taken_at.endswith(UTC_ENDINGS) else time
 
 
-def sources(data: Data) -> list[tuple[str, str]]:
-    """Return methods with all values of their options, and what the records say of machines."""
+def list_sources(data: Data) -> list[tuple[str, str]]:
+    """Return methods with all values of their options, and the environments of the records."""
     keys = ["origin", "method", "method_version"]
     options = pl.col("method_options").unique()
     methods = data.scan().group_by(keys).agg(options)
@@ -56,17 +58,15 @@ def _describe_options(texts: Sequence[str]) -> str:
         options = json.loads(text)
         for name, value in options.items():
             if value not in (None, "", {}, []):
-                held = values.setdefault(name, [])
-                held.append(text_of(value))
-    parts = []
-    for name, held in values.items():
-        listed = _listed(dict.fromkeys(held), " or ")
-        parts.append(f"{name} = {listed}")
-    return ", ".join(parts)
+                values.setdefault(name, []).append(text_of(value))
+    return ", ".join(
+        f"{name} = {_join_first(dict.fromkeys(options), ' or ')}"
+        for name, options in values.items()
+    )
 
 
 def _environment_lines(data: Data) -> list[tuple[str, str]]:
-    """Return what records say of their environment, the most frequent values first."""
+    """Return the environments of the records by setting, the most frequent values first."""
     names = [name for name in ENVIRONMENT if name != "load"]
     counts = {name: Counter[str]() for name in names}
     environments = data.scan().group_by("env").len()
@@ -82,7 +82,7 @@ def _environment_lines(data: Data) -> list[tuple[str, str]]:
     for name in names:
         if counts[name]:
             heading = name.replace("_", " ")
-            lines.append((heading, _listed(_by_count(counts[name]))))
+            lines.append((heading, _join_first(_by_count(counts[name]))))
     return lines
 
 
@@ -91,8 +91,8 @@ def _by_count(counts: Counter[str]) -> list[str]:
     return sorted(counts, key=lambda value: (-counts[value], value))
 
 
-def made_now() -> str:
-    """Return the time at which a report is made."""
+def present_time() -> str:
+    """Return the present time: "2026-01-01 09:30 UTC"."""
     return datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
@@ -102,5 +102,6 @@ def _distinct(data: Data, column: str) -> list[Any]:
     return values.sort("len", column, descending=[True, False]).collect()[column].to_list()
 
 
-def _listed(values: Iterable[Any], between: str = ", ") -> str:
-    return first_of((str(value) for value in values if value != ""), MOST, between)
+def _join_first(values: Iterable[Any], between: str = ", ") -> str:
+    """Return the first values as a text: `a, b and 3 more`."""
+    return first_of((str(value) for value in values if value != ""), MAX_VALUES, between)

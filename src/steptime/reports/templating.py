@@ -1,4 +1,4 @@
-"""What all pages share: one offline file from templates, everything escaped, nothing fetched."""
+"""Pages from templates: one offline file each, everything escaped, nothing fetched."""
 
 import gzip
 import json
@@ -30,15 +30,15 @@ def rendered(template: str, **values: object) -> str:
 
 @cache
 def _environment() -> Environment:
-    found = Environment(
+    environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
-    found.globals |= {
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
+    environment.globals |= {
         "policy": POLICY,
         "version": __version__,
         "config": {"light": config(), "dark": config(dark=True)},
@@ -47,22 +47,22 @@ def _environment() -> Environment:
         "resource": lambda name: (TEMPLATES / name).read_text(encoding="utf-8"),
         "packed": lambda document: packed(json.dumps(document, separators=(",", ":")).encode()),
     }
-    return found
+    return environment
 
 
 @cache
 def _library() -> str:
-    """Return Vega, Vega-Lite and Vega-Embed (BSD licence) as one script, packed; it is kept."""
+    """Return Vega, Vega-Lite and Vega-Embed (BSD licence) as a packed script, cached in a file."""
     import vl_convert
 
-    kept = cache_folder() / f"vega-{version('vl-convert-python')}.gz.txt"
+    cached_file = cache_folder() / f"vega-{version('vl-convert-python')}.gz.txt"
     with suppress(OSError, ValueError, EOFError, zlib.error):
-        text = kept.read_text(encoding="ascii")
+        text = cached_file.read_text(encoding="ascii")
         gzip.decompress(b64decode(text))  # whole
         return text
     text = packed(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").encode())
     with suppress(InputError, OutsideError):
-        write_atomically(kept, text, makes_folder=True)
+        write_atomically(cached_file, text, makes_folder=True)
     return text
 
 

@@ -121,7 +121,7 @@ def move_step(
         changed = [scale_batch(key, change.batch, weights) for key in keys]
     origin_times = price_ops(keys, origin, None, method)
     target_times = price_ops(changed, target, change.dtype, method)
-    is_carried = origin.is_own_host == target.is_own_host
+    is_carried = origin.is_cpu == target.is_cpu
     ops = tuple(
         MovedOp(
             op.key,
@@ -152,7 +152,7 @@ def price_ops(
 
 
 def _settings(method: Method, device: Device) -> Settings:
-    return replace(method.settings, pages=device.is_own_host)
+    return replace(method.settings, pages=device.is_cpu)
 
 
 def _main_dtype(keys: Sequence[OpKey]) -> str:
@@ -192,9 +192,9 @@ def _host_s(
     in the trace, where it took the whole step unless kernels filled that. From a CPU to a GPU the
     host is the one that the cost model knows.
     """
-    if moved.is_carried and target.is_own_host:
+    if moved.is_carried and target.is_cpu:
         return step.gap_s
-    if target.is_own_host:
+    if target.is_cpu:
         return 0.0
     if moved.is_carried:
         is_device_bound = step.ops_s >= DEVICE_BOUND_SHARE * step.step_s

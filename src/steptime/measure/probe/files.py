@@ -20,7 +20,7 @@ from steptime.core.errors import InputError
 from steptime.core.exchange import ring_messages
 from steptime.core.json_types import JsonObject
 from steptime.core.units import counted, percent, size
-from steptime.hardware import catalog
+from steptime.hardware import catalog, device_words
 from steptime.hardware.device import GB, GIB, TFLOP
 from steptime.measure import machine
 from steptime.measure.probe import ceilings
@@ -53,7 +53,7 @@ def device_table(answer: Mapping[str, Any]) -> JsonObject:
         lack = f"no {'copy or add' if peaks else 'GEMM'} was measured in {answer['budget_s']:g} s"
         raise InputError(f"calibrate: {lack}; give it more --minutes")
     platform = machine.platform_name(answer["device"], answer["product"], answer["threads"])
-    is_shipped = platform in catalog.device_names(own=False)
+    is_shipped = platform in catalog.device_names(with_user_files=False)
     is_cpu = answer["kind"] == "cpu"
     threads = f", {counted(answer['threads'], 'thread')}" if is_cpu else ""
     table: JsonObject = {
@@ -210,7 +210,7 @@ def link_table(answer: Mapping[str, Any]) -> JsonObject:
     worst = max(zip(sizes, link.errors, strict=True), key=lambda pair: abs(pair[1]))
     off = f"{percent(median(map(abs, link.errors)))}, {percent(worst[1], '+')} at {size(worst[0])}"
     table: JsonObject = {
-        "name": catalog.LOCAL,
+        "name": device_words.LOCAL,
         "source": (
             f"measured by steptime calibrate --only link on {answer['taken_at'][:10]} on "
             f"{', '.join(sorted(set(answer['hosts'])))} with torch {answer['version']} "

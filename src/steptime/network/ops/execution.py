@@ -106,7 +106,7 @@ def one_by_one(graph: Graph) -> list[Launch]:
 def execution_of(op: Op, stack: Stack) -> Execution:
     """Return how `stack` runs an op."""
     result = stack.kinds.get(op.kind, PLAIN)
-    return result if not result.when or op.attrs.get(result.when) else PLAIN
+    return result if not result.condition or op.attrs.get(result.condition) else PLAIN
 
 
 def _groups(graph: Graph, stack: Stack, users: Mapping[str, int]) -> list[list[Op]]:
@@ -210,7 +210,7 @@ def _run(
     if how.passes:
         return _whole(done), _whole(how.passes * specs[0].size_bytes), how.kernels, products, steps
     moved += sum((n - 1) * spec.size_bytes for n, spec in zip(how.reads, specs, strict=False))
-    again = (specs[place] for place in how.each_step if place < len(specs))
+    again = (specs[place] for place in how.step_inputs if place < len(specs))
     moved += (steps - 1) * sum(spec.size_bytes for spec in again)
     return _whole(done), moved, how.kernels, products, steps
 

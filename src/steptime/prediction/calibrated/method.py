@@ -117,7 +117,7 @@ def calibrated_device(device: Device, dtype: str, settings: Settings) -> Device:
     if "alone" not in device.calibration or "stack" in device.calibration:
         found |= ends_of(device.calibration)  # else ops by themselves told them
     if settings.host_name:
-        if device.is_own_host:
+        if device.is_cpu:
             raise InputError(f"device '{device.name}' is its own host; leave out --host")
         found = host_constants(settings.host_name, device, settings.stack, found)
     found["interval.beyond"] = wider(device)
@@ -153,7 +153,7 @@ def notes(graph: Graph, _dtype: str, device: Device, settings: Settings) -> tupl
     if untold and not device.calibration.get("intervals"):
         what = f"not measured on {device.name} or its like: {', '.join(sorted(untold))}"
         said.append(f"{what}; the interval is the widest of other kernels")
-    if not (device.is_own_host or catalog.stack(settings.stack).host):
+    if not (device.is_cpu or catalog.stack(settings.stack).host):
         stack = settings.stack
         said.append(f"stack {stack}: the host's time is not known and left out: no [host]")
     return tuple(said)

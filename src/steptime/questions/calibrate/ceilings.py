@@ -10,7 +10,7 @@ from steptime.core.errors import InputError
 from steptime.core.files import check_writable
 from steptime.core.table import Column, Printout, Table, make_facts_table
 from steptime.core.units import format_value, percent, seconds
-from steptime.hardware import catalog
+from steptime.hardware import catalog, device_words, item_files
 from steptime.hardware.device import GB, TFLOP
 from steptime.measure import ranks
 from steptime.measure.contract import Options
@@ -134,10 +134,10 @@ def measure_ceilings(backend: str, options: Options, budget_s: float) -> Ceiling
         InputError: if the backend cannot be probed, or the device file cannot be written.
     """
     check_ceilings(backend)
-    check_writable(catalog.user_folder("devices"))
+    check_writable(item_files.user_folder("devices"))
     calibrated_on = ""
     with suppress(InputError):  # there is no device `local` yet, or its file cannot be read
-        calibrated_on = str(catalog.device(catalog.LOCAL).calibration.get("date", ""))[:10]
+        calibrated_on = str(catalog.device(device_words.LOCAL).calibration.get("date", ""))[:10]
     table = take_probe(backend, options, budget_s)
     path = catalog.write_user_device(table, table["name"])
     notes = [table["note"]] if table.get("note") else []
@@ -179,7 +179,7 @@ def measure_link(
         InputError: if the backend has no collectives, or a process dies.
     """
     check_ceilings(backend)
-    check_writable(catalog.user_folder("links"))
+    check_writable(item_files.user_folder("links"))
     if backend != "torch":
         raise InputError(f"--only link: {backend} runs on one device; torch has several")
     launched = ranks.find_rank().size

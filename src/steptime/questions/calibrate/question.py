@@ -13,7 +13,8 @@ from steptime.core.kinds import text_of
 from steptime.core.table import Column, Table
 from steptime.core.units import percent
 from steptime.core.values import parse_count, parse_duration
-from steptime.hardware.device import Device, device_from_table
+from steptime.hardware.device import Device
+from steptime.hardware.device_file import device_from_table
 from steptime.measure.contract import Options
 from steptime.questions import kinds, options
 from steptime.questions.calibrate.ceilings import (

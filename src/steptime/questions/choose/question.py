@@ -22,7 +22,7 @@ from steptime.core.values import (
     parse_number,
     parse_price,
 )
-from steptime.hardware import catalog
+from steptime.hardware import catalog, device_words
 from steptime.hardware.device import KINDS, Device, Link
 from steptime.hardware.prices import Offer, Training, cheapest, offers
 from steptime.questions import kinds, options
@@ -194,7 +194,7 @@ def find_devices(value: Any, method: Any = "") -> list[Device]:
         if word == "all":
             return [device for device in devices if device.details.get("used_in") != "phones"]
         return [device for device in devices if device.kind == word]
-    if find_similar_names(word, KINDS) and not catalog.meant(word):
+    if find_similar_names(word, KINDS) and not device_words.find_devices(word):
         raise unknown("kind of devices", value, ("all", *KINDS), "--device")
     by_name: dict[str, Device] = {}
     for name in parse_devices(value):

@@ -11,7 +11,7 @@ from typing import Any
 from steptime import __version__
 from steptime.core.errors import InputError
 from steptime.core.units import percent
-from steptime.hardware import catalog
+from steptime.hardware import catalog, device_words, item_files
 from steptime.measure import cpus, machine
 from steptime.measure.drivers import NvidiaGpu, meter_remedies, read_nvidia_gpus
 from steptime.measure.procfs import ROOT
@@ -116,11 +116,11 @@ def _find_command(names: tuple[str, ...]) -> str | None:
 
 
 def _read_user_devices() -> UserDevices:
-    folder = catalog.user_folder("devices")
+    folder = item_files.user_folder("devices")
     existing_folder = next(path for path in (folder, *folder.parents) if path.exists())
     probe, reason = None, ""
     try:
-        device = catalog.device(catalog.LOCAL)
+        device = catalog.device(device_words.LOCAL)
     except InputError as error:
         reason = str(error)
     else:

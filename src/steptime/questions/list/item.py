@@ -9,8 +9,9 @@ from steptime.core.errors import unknown
 from steptime.core.spelling import find_similar_names
 from steptime.core.table import Column, Table, make_facts_table
 from steptime.core.units import format_value
-from steptime.hardware import catalog
-from steptime.hardware.device import DETAILS, Device, Link
+from steptime.hardware import catalog, device_words
+from steptime.hardware.device import Device, Link
+from steptime.hardware.device_file import DETAILS
 from steptime.network.families import family, names
 from steptime.network.families.family import Family
 from steptime.questions.list.topics import Scalar
@@ -192,16 +193,16 @@ def find_item(name: str, topics: Iterable[str]) -> DeviceAnswer | LinkAnswer | N
         InputError: for an unknown name, and for a file that is not a device.
     """
     key = name.lower()
-    devices = [*catalog.device_names(), *catalog.aliases()]
+    devices = [*catalog.device_names(), *device_words.aliases()]
     links = catalog.link_names()
     if key.endswith(".toml") or key in map(str.lower, (*devices, "local")):
-        method = "" if catalog.meant(name) else catalog.PAPER_METHOD
+        method = "" if device_words.find_devices(name) else catalog.PAPER_METHOD
         return _device_answer(catalog.device(name, method))
     if key in map(str.lower, links):
         return _link_answer(catalog.link(name))
     if name in names():
         return _network_answer(family(name))
-    if catalog.meant(name):
+    if device_words.find_devices(name):
         return _device_answer(catalog.device(name))
     candidates = (*topics, *devices, *links, *names())
     raise unknown("name", name, candidates if find_similar_names(name, candidates) else topics)
@@ -223,7 +224,7 @@ def _link_answer(link: Link) -> LinkAnswer:
     low_s, high_s = link.latency_range_s or (None, None)
     special = {"collective_bytes_per_s", "latency_low_s", "latency_high_s", "measured", "notes"}
     return LinkAnswer(
-        collective_bytes_per_s=link.reached_bytes_per_s,
+        collective_bytes_per_s=link.bus_bytes_per_s,
         latency_low_s=low_s,
         latency_high_s=high_s,
         measured=tuple(_flatten(link.measured)),

@@ -12,7 +12,7 @@ from steptime.core.errors import check_choice, unknown
 from steptime.core.kinds import File, Kind
 from steptime.core.progress import note
 from steptime.core.units import QUANTITIES
-from steptime.hardware import catalog
+from steptime.hardware import catalog, device_words
 from steptime.questions.list.item import FOLLOWS, DeviceAnswer, LinkAnswer, NetworkAnswer, find_item
 from steptime.questions.list.prices import PriceRow, PricesAnswer, read_prices
 from steptime.questions.list.stacks import StacksAnswer, read_stacks
@@ -91,7 +91,7 @@ def list_(
 
 def topic_names() -> list[str]:
     """Return the topics and the names of devices, for a shell."""
-    return [*TOPICS, *catalog.device_names(), *catalog.aliases(), catalog.LOCAL]
+    return [*TOPICS, *catalog.device_names(), *device_words.aliases(), device_words.LOCAL]
 
 
 def _name_of(row: AnswerRow) -> str:
@@ -127,7 +127,7 @@ def _read_models() -> tuple[ModelRow, ...]:
 
 def _read_devices() -> tuple[DeviceRow, ...]:
     aliases: dict[str, list[str]] = {}
-    for alias, name in catalog.aliases().items():
+    for alias, name in device_words.aliases().items():
         aliases.setdefault(name, []).append(alias)
     return tuple(
         DeviceRow(

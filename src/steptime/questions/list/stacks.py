@@ -143,7 +143,7 @@ def _read_stack(stack: Stack) -> StackRow:
                 kernels=execution.kernels,
                 flop_factor=execution.flop,
                 is_chunked=execution.chunks > 1,
-                condition=execution.when,
+                condition=execution.condition,
                 source=execution.source,
             )
             for kind, execution in stack.kinds.items()

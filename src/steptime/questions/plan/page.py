@@ -69,11 +69,11 @@ def _page_answer(page: PlanPage, path: Path) -> PlanPageAnswer:
     return PlanPageAnswer(
         path=str(path),
         search_count=page.search_count,
-        successful_count=page.found_count,
+        successful_count=page.plan_count,
         models=tuple(page.axes["model"]),
         devices=tuple(page.axes["device"]),
         device_counts=tuple(page.axes["device_count"]),
         lengths=tuple(page.axes["length"]),
         global_batches=tuple(page.axes["global_batch"]),
-        headline=(f"{page.found_count} of {page.search_count} searches: {path}",),
+        headline=(f"{page.plan_count} of {page.search_count} searches: {path}",),
     )

@@ -13,7 +13,7 @@ from steptime.core.kinds import File
 from steptime.core.toml_files import format_path
 from steptime.core.units import counted, percent, seconds
 from steptime.core.values import parse_count
-from steptime.hardware import catalog
+from steptime.hardware import catalog, device_words
 from steptime.hardware.device import Device
 from steptime.prediction.calibrated.cpu import cores_of
 from steptime.prediction.method import Method
@@ -109,12 +109,12 @@ def _find_origin(request: TraceRequest, source: RecordSource, step: TracedStep) 
         return catalog.device(request.origin.device)
     if not step.is_on_device:
         try:
-            return catalog.device(catalog.LOCAL)
+            return catalog.device(device_words.LOCAL)
         except InputError:
             advice = f"name it with --from-device, or measure this machine: {CPU_CALIBRATION}"
             raise InputError(f"--trace: is of a CPU without a device file; {advice}") from None
     name = find_device_name(source)
-    device_name = catalog.platform_of(name) if name else None
+    device_name = device_words.platform_of(name) if name else None
     if device_name is None:
         reason = f"its device '{name}' is unknown" if name else "it does not name its device"
         raise InputError(f"{format_path(Path(request.origin.path))}: {reason}; add --from-device")
@@ -129,7 +129,7 @@ def _find_target(request: TraceRequest, origin: Device) -> Device:
         return catalog.device(request.device)
     if request.threads is None:
         return origin
-    if not origin.is_own_host:
+    if not origin.is_cpu:
         raise InputError(f"--threads is of a CPU, and {origin.name} is none")
     return with_threads(origin, parse_count(request.threads, "--threads"))
 

@@ -7,15 +7,8 @@ from typing import Any
 
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.values import is_range, parse_bytes, parse_duration, parse_number, parse_range
-from steptime.hardware.device import (
-    GB,
-    OF_DETAILS,
-    OF_DEVICE,
-    PEAK_DTYPES,
-    PEAK_TABLES,
-    TFLOP,
-    Device,
-)
+from steptime.hardware.device import GB, TFLOP, Device
+from steptime.hardware.device_file import OF_DETAILS, OF_DEVICE, PEAK_DTYPES, PEAK_TABLES
 from steptime.prediction.method import Method
 
 _NUMBERS = {**OF_DEVICE, **OF_DETAILS}

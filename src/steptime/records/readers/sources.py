@@ -21,7 +21,7 @@ from steptime.core.errors import InputError, escape_controls
 from steptime.core.json_rows import json_rows
 from steptime.core.table_files import OF_JSON, decode
 from steptime.core.table_layout import TableLayout, find_headings
-from steptime.hardware import catalog
+from steptime.hardware import device_words
 from steptime.records.record import Record
 
 LARGEST_BYTES = 64_000_000  # of one file, unpacked
@@ -211,4 +211,4 @@ def _without_gz(name: str) -> str:
 def platform_of(product: str) -> str:
     """Return the device that the catalog knows by a word, else the word itself in small letters."""
     word = re.sub(r"[^a-z0-9._]+", "-", product.lower()).strip("-")
-    return catalog.platform_of(product) or word or "unknown"
+    return device_words.platform_of(product) or word or "unknown"

@@ -1,16 +1,16 @@
 """Records as charts: one file a chart, all in the table `PLOTS` of `analysis.analyses`."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from steptime.analysis import analyses
 from steptime.analysis.analyses import PLOTS
 from steptime.core import registry
 from steptime.core.errors import InputError, check_choice
+from steptime.core.json_types import JsonObject
 from steptime.records.data import Data
 from steptime.records.record import Record
 
-Spec = dict[str, Any]
+Spec = JsonObject
 
 
 class EmptyPlotError(InputError):
@@ -19,31 +19,36 @@ class EmptyPlotError(InputError):
 
 def kinds() -> list[str]:
     """Return the names of all plots: of charts alone, then of analyses that have one."""
-    drawn = [name for name in analyses.names() if analyses.analysis(name).chart]
-    return [*registry.names(PLOTS, "plots"), *drawn]
+    with_chart = [name for name in analyses.names() if analyses.analysis(name).chart]
+    return [*registry.names(PLOTS, "plots"), *with_chart]
 
 
 def draw(kind: str, data: Data | Sequence[Record]) -> Spec:
     """Return the Vega-Lite of a kind of plot: a row of `PLOTS`, or an analysis with a chart.
 
-    Raises `InputError` for an unknown kind, `EmptyPlotError` where there is nothing to draw.
+    Raises:
+        InputError: for an unknown kind.
+        EmptyPlotError: where there is nothing to draw.
     """
     check_choice("plot", kind, kinds())
-    held = data if isinstance(data, Data) else Data.of(data)
+    records = data if isinstance(data, Data) else Data.of(data)
     try:
         if kind in analyses.names():
-            return _drawn(kind, analyses.analysis(kind), held)
+            return _draw_analysis(kind, analyses.analysis(kind), records)
         chart: Callable[[Data], Spec] = registry.resolve(PLOTS, "plots", "plot", kind)
-        return chart(held)
+        return chart(records)
     except EmptyPlotError as error:
-        raise EmptyPlotError(f"{kind}: {held.failed}" if held.failed else str(error)) from error
+        raise EmptyPlotError(
+            f"{kind}: {records.failed}" if records.failed else str(error)
+        ) from error
 
 
-def _drawn(kind: str, one: analyses.Analysis, data: Data) -> Spec:
+def _draw_analysis(kind: str, analysis: analyses.Analysis, data: Data) -> Spec:
+    """Return the chart of an analysis; raises `EmptyPlotError` where it finds no rows."""
     try:
-        table = one.answer(data)
-    except InputError as error:  # what it asks of its settings, it does not find here
+        table = analysis.answer(data)
+    except InputError as error:  # the records lack what the analysis needs
         raise EmptyPlotError(f"{kind}: {error}") from error
     if not table.rows:
-        raise EmptyPlotError(f"{kind}: {'; '.join(one.says(table))}")
-    return one.draw(table)
+        raise EmptyPlotError(f"{kind}: {'; '.join(analysis.says(table))}")
+    return analysis.draw(table)

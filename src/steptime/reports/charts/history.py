@@ -18,42 +18,45 @@ PANEL = 300  # pixels
 def chart(table: Table) -> style.Spec:
     """Return the time of each network over that in its first folder, a panel a family.
 
-    Raises `EmptyPlotError` for less than two folders.
+    Raises:
+        EmptyPlotError: for less than two folders.
     """
-    found = table.summary
-    number = {name: at for at, name in enumerate(found["folders"], start=1)}
+    folders = table.summary["folders"]
+    folder_numbers = {name: number for number, name in enumerate(folders, start=1)}
     points = [
         style.point(dict(row), "name first_ratio", TOOLTIP)
-        | {"panel": row["family"], "at": number[row["folder"]]}
+        | {"panel": row["family"], "at": folder_numbers[row["folder"]]}
         | {"line": f"{row['name']} {row['platform']}"}
         | {"change": row["changed_fraction"], "became": _word(row["changed_fraction"])}
         for row in table.rows
     ]
-    last = len(found["folders"])
-    if last < 2:
+    folder_count = len(folders)
+    if folder_count < 2:
         raise EmptyPlotError("history: steps over time are those of two folders or more")
-    title = f"folder, by date: {found['folders'][0]} to {found['folders'][-1]}"
+    title = f"folder, by date: {folders[0]} to {folders[-1]}"
     axis = {"title": style.break_lines(title, PANEL).split("|"), "tickMinStep": 1}
-    x = style.number("at") | {"axis": axis, "scale": {"domain": [1, last], "nice": False}}
+    x = style.number("at") | {"axis": axis, "scale": {"domain": [1, folder_count], "nice": False}}
     axis = {"title": "time / that of the first", "tickCount": 6, "format": ".3~f"}
     y = style.number("first_ratio") | {"axis": axis, "scale": {"zero": False}}
     points.sort(key=lambda point: WORDS.index(point["became"]))
     place = {"x": x, "y": y}
     colour = style.encode_categories("became", points)["color"]
-    told: style.Spec = {**place, "color": colour, "tooltip": style.tooltip(TOOLTIP)}
+    dot: style.Spec = {**place, "color": colour, "tooltip": style.tooltip(TOOLTIP)}
     layers = [
         style.layer("line", place | {"detail": style.name("line")}, strokeWidth=1, opacity=0.4),
-        style.layer("point", told, size=12, filled=True, opacity=0.5),
-        style.layer("point", told, "change", size=60, filled=True),
+        style.layer("point", dot, size=12, filled=True, opacity=0.5),
+        style.layer("point", dot, "change", size=60, filled=True),
     ]
-    kept, view = style.facet_panels(points, "panel", {"layer": layers}, 2, width=PANEL, height=190)
-    beyond = f"{percent(found['margin_fraction'])} and noise"
+    rows, view = style.facet_panels(points, "panel", {"layer": layers}, 2, width=PANEL, height=190)
+    counts = f"{table.summary['networks']} networks, {folder_count} folders"
+    noise = f"{percent(table.summary['margin_fraction'])} and noise"
     caption = [
-        f"{found['networks']} networks, {last} folders; large dots: changes beyond {beyond}.",
+        f"{counts}; large dots: changes beyond {noise}.",
         table.source,
     ]
-    return style.finish("Steps over time", caption, kept, **view)
+    return style.finish("Steps over time", caption, rows, **view)
 
 
 def _word(changed: float | None) -> str:
+    """Return the word for a change of a step's time, None being no change."""
     return WORDS[0] if changed is None else WORDS[1] if changed > 0 else WORDS[2]

@@ -8,7 +8,7 @@ from steptime.core.table import Column, Table
 from steptime.reports.charts import style
 
 HEIGHT, PANEL = 300, 130  # pixels
-MOST = 60  # characters of names side by side
+MAX_NAME_LENGTH = 60  # characters of names side by side
 TOOLTIP = (
     Column("host", "node"),
     Column("gpu"),
@@ -20,19 +20,19 @@ TOOLTIP = (
 
 
 def chart(table: Table) -> style.Spec:
-    """Return how much slower each node is than the others: in all cells, and by what binds them."""
+    """Draw how much slower each node is than the others: in all cells, and by what binds them."""
     rows = [row for row in table.rows if row["slower_fraction"] is not None]
     rows.sort(key=lambda row: (row["verdict"] != "slow", -row["slower_fraction"]))
     kinds = [kind for kind in KINDS if any(row[f"{kind}_fraction"] is not None for row in rows)]
     points = [
         style.point(dict(row), "verdict low_fraction high_fraction", TOOLTIP)
-        | {"rank": rank, "panel": "all cells", "off": row["slower_fraction"]}
+        | {"rank": rank, "panel": "all cells", "slower": row["slower_fraction"]}
         | {"named": row["host"] if row["slow_in"] == "all" or row["verdict"] == "fast" else None}
         for rank, row in enumerate(rows, start=1)
     ]
     points += [
         point
-        | {"panel": f"bound by {kind}", "off": row[f"{kind}_fraction"]}
+        | {"panel": f"bound by {kind}", "slower": row[f"{kind}_fraction"]}
         | {"low_fraction": None, "high_fraction": None}
         | {"named": row["host"] if kind in (row["slow_in"] or "") else None}
         for kind in kinds
@@ -43,7 +43,7 @@ def chart(table: Table) -> style.Spec:
     axis = {"title": "nodes, those that are slow first", "tickMinStep": 1, "tickCount": 8}
     wide = {"domain": [0, len(rows) + max(1, math.ceil(len(rows) / 20))], "nice": False}
     x = style.number("rank") | {"axis": axis | {"grid": False}, "scale": wide}
-    y = style.number("off", "slower than the others", labelExpr="format(datum.value, '.1~%')")
+    y = style.number("slower", "slower than the others", labelExpr="format(datum.value, '.1~%')")
     order = ["like the others", "slow", "fast"]
     colour = style.encode_categories(
         "verdict", sorted(points, key=lambda p: order.index(p["verdict"]))
@@ -57,18 +57,21 @@ def chart(table: Table) -> style.Spec:
         style.layer("text", name, "named", align="left", dx=7, dy=-3),
     ]
     panel = {"layer": layers, "width": style.WIDTH, "height": HEIGHT}
-    kept, view = style.facet_panels(points, "panel", panel, 1, width=style.WIDTH, height=PANEL)
-    seen = f"{table.summary['nodes']} nodes, {table.summary['cells']} cells"
-    caption = [f"{seen}; bars: 95 % of what noise alone does.", table.source]
-    return style.finish("Nodes against one another", caption, kept, **view)
+    dots, view = style.facet_panels(points, "panel", panel, 1, width=style.WIDTH, height=PANEL)
+    counts = f"{table.summary['nodes']} nodes, {table.summary['cells']} cells"
+    caption = [f"{counts}; bars: 95 % of what noise alone does.", table.source]
+    return style.finish("Nodes against one another", caption, dots, **view)
 
 
 def _join_names(points: list[style.Row]) -> None:
     """Let the last of several named nodes that lie side by side carry all their names."""
-    offs = [point["off"] for point in points]
-    near = (max(offs) - min(offs)) / 15
-    for one, after in pairwise(points):
-        alike = one["panel"] == after["panel"] and abs(one["off"] - after["off"]) < near
-        if one["named"] and after["named"] and alike:
-            names, one["named"] = f"{one['named']}, {after['named']}", None
-            after["named"] = names if len(names) < MOST else names[:MOST] + "..."
+    fractions = [point["slower"] for point in points]
+    distance = (max(fractions) - min(fractions)) / 15
+    for point, after in pairwise(points):
+        if not (point["named"] and after["named"]) or point["panel"] != after["panel"]:
+            continue
+        if abs(point["slower"] - after["slower"]) < distance:
+            names = f"{point['named']}, {after['named']}"
+            is_long = len(names) >= MAX_NAME_LENGTH
+            after["named"] = names[:MAX_NAME_LENGTH] + "..." if is_long else names
+            point["named"] = None

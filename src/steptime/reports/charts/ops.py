@@ -12,50 +12,53 @@ from steptime.records.short_names import name_networks
 from steptime.reports.charts import EmptyPlotError, style
 from steptime.reports.charts.roofline import axes, box, roof_layers, roofs
 
-MOST_NETWORKS = 60  # so that a page of a large sweep stays small
+MAX_NETWORKS = 60  # so that a page of a large sweep stays small
 TOOLTIP = ("op", "ops_alike", "predicted_time", "of_the_step", "FLOP", "traffic")
 
 
 def chart(data: Data) -> style.Spec:
-    """Return the ops of the networks, one network shown at a time; raises `EmptyPlotError`.
+    """Draw the ops of the networks, one network at a time.
 
     A picture without a browser shows the first network. Ops that cost the same are one point.
+
+    Raises:
+        EmptyPlotError: where no record is of a single op.
     """
     ops, network_count = predicted_ops(data)
     if not ops:
         raise EmptyPlotError("ops: no predicted record here is of a single op with FLOP and bytes")
     names = name_networks(ops)
-    several = len({row["platform"] for row in ops}) > 1
-    made = [
-        _op(row) | {"panel": name + (f" on {row['platform']}" if several else "")}
+    has_platforms = len({row["platform"] for row in ops}) > 1
+    placed_ops = [
+        _place_op(row) | {"panel": f"{name} on {row['platform']}" if has_platforms else name}
         for row, name in zip(ops, names, strict=True)
     ]
-    shown_first = grouped(made, itemgetter("panel"))
-    drawn = [point for name, rows in shown_first.items() for point in _points(name, rows)]
-    tops = [one for name, rows in shown_first.items() for one in _ceilings(name, rows[0])]
-    ends = box(tops, [p["intensity"] for p in drawn], [p["speed"] for p in drawn])
-    size = {"height": style.HEIGHT}
-    lines = [one for name in shown_first for one in roofs(tops, ends, size, name)]
+    networks = grouped(placed_ops, itemgetter("panel"))
+    dots = [point for name, rows in networks.items() for point in _points(name, rows)]
+    tops = [ceiling for name, rows in networks.items() for ceiling in _ceilings(name, rows[0])]
+    ends = box(tops, [dot["intensity"] for dot in dots], [dot["speed"] for dot in dots])
+    height = {"height": style.HEIGHT}
+    lines = [roof for name in networks for roof in roofs(tops, ends, height, name)]
     corners = [line | {"panel": line["platform"]} for line in lines]
-    heads = [{"panel": name, "heading": _heading(name, rows)} for name, rows in shown_first.items()]
+    heads = [{"panel": name, "heading": _heading(name, rows)} for name, rows in networks.items()]
     place = axes(ends)
     area: style.Spec = {"scale": {"type": "sqrt", "domain": [0, 1], "range": [16, 1000]}}
     area["legend"] = {"title": "share of the step", "format": "~%", "values": [0.01, 0.1, 0.3]}
-    size_ = {"field": "share", "type": "quantitative", **area}
-    points = {**place, "size": size_, "tooltip": style.tooltip(TOOLTIP)}
+    size = {"field": "share", "type": "quantitative", **area}
+    points = {**place, "size": size, "tooltip": style.tooltip(TOOLTIP)}
     top = {"x": {"value": 0}, "y": {"value": 0}, "text": {"field": "heading"}}
-    over_all = {"align": "left", "baseline": "bottom", "dy": -8, "limit": {"expr": "width"}}
+    heading_style = {"align": "left", "baseline": "bottom", "dy": -8, "limit": {"expr": "width"}}
     line, *texts = roof_layers(place, {})
-    dots = style.layer("point", points, "share", filled=True, opacity=0.65)
-    layers = [line, dots, *texts, style.layer("text", top, "heading", **over_all)]
+    dot_layer = style.layer("point", points, "share", filled=True, opacity=0.65)
+    layers = [line, dot_layer, *texts, style.layer("text", top, "heading", **heading_style)]
     caption = ["Area: share of the predicted step. Ops that cost the same are one point."]
-    if len(shown_first) < network_count:
-        caption.append(f"The first {len(shown_first)} of {network_count} networks.")
-    select = {"input": "select", "options": list(shown_first), "name": "Network "}
+    if len(networks) < network_count:
+        caption.append(f"The first {len(networks)} of {network_count} networks.")
+    select = {"input": "select", "options": list(networks), "name": "Network "}
     return style.finish(
         "Ops of a network under the roofline",
         [*caption, data.source_of("predicted")],
-        [*corners, *drawn, *heads],
+        [*corners, *dots, *heads],
         params=[{"name": "network", "value": heads[0]["panel"], "bind": select}],
         transform=[{"filter": "datum.panel == network"}],
         layer=layers,
@@ -79,50 +82,53 @@ def predicted_ops(data: Data) -> tuple[list[style.Row], int]:
     placed = ops.filter(is_placed)
     first_ops = placed.group_by(network).agg(first=pl.col("seq").min())
     networks_in_order = first_ops.sort("first").collect()
-    first_networks = networks_in_order.head(MOST_NETWORKS).lazy()
+    first_networks = networks_in_order.head(MAX_NETWORKS).lazy()
     rows = ops.join(first_networks, on=network, how="semi", maintain_order="left")
     return rows.sort("seq").collect().to_dicts(), len(networks_in_order)
 
 
 def _ceilings(name: str, row: style.Row) -> list[style.Row]:
     """Return the ceilings that the predictions of a network are of."""
-    known = {"platform": name, "flop_per_s": None, "bytes_per_s": None, "level": None}
-    top = {"flop_per_s": row["peak_flop_per_s"], "unit": "matrix", "dtype": row["dtype"]}
-    return [known | top, known | {"bytes_per_s": row["memory_bytes_per_s"], "level": "DRAM"}]
+    ceiling = {"platform": name, "flop_per_s": None, "bytes_per_s": None, "level": None}
+    peak = {"flop_per_s": row["peak_flop_per_s"], "unit": "matrix", "dtype": row["dtype"]}
+    bandwidth = {"bytes_per_s": row["memory_bytes_per_s"], "level": "DRAM"}
+    return [ceiling | peak, ceiling | bandwidth]
 
 
-def _op(row: style.Row) -> style.Row:
+def _place_op(row: style.Row) -> style.Row:
+    """Return an op with its place on the roofline: FLOP a byte, and FLOP a second."""
     intensity = over(row["flop"], row["traffic_bytes"])
     speed = over(row["flop"], row["step_s"]) if intensity else None
     return row | {"op": row["scope"], "intensity": intensity, "speed": speed}
 
 
 def _points(panel: str, rows: Sequence[style.Row]) -> Iterator[style.Row]:
-    total = _total(rows)
-    drawn = (row for row in rows if row["speed"])
-    alike = grouped(drawn, itemgetter("flop", "traffic_bytes", "step_s"))
-    for (flop, traffic, step), group in alike.items():
-        share = len(group) * step / total
+    """Yield a point for each cost: the ops of a network that do and move as much, in one."""
+    network_s = _total_s(rows)
+    placed = (row for row in rows if row["speed"])
+    by_cost = grouped(placed, itemgetter("flop", "traffic_bytes", "step_s"))
+    for (flop, traffic, step_s), group in by_cost.items():
+        share = len(group) * step_s / network_s
         yield {
             "panel": panel,
             **{name: group[0][name] for name in ("intensity", "speed")},
             "share": share,
             "op": first_of((row["op"] for row in group), 3),
             "ops_alike": len(group),
-            "predicted_time": seconds(step) + (" each" if len(group) > 1 else ""),
+            "predicted_time": seconds(step_s) + (" each" if len(group) > 1 else ""),
             "of_the_step": percent(share),
             "FLOP": format_value("flop", flop),
             "traffic": format_value("bytes", traffic),
         }
 
 
-def _total(rows: Sequence[style.Row]) -> float:
+def _total_s(rows: Sequence[style.Row]) -> float:
     return float(sum(row["step_s"] or 0.0 for row in rows))
 
 
 def _heading(name: str, rows: Sequence[style.Row]) -> str:
-    """Return a network's line: with what its ops without FLOP take, which are not drawn."""
+    """Return the heading of a network: its name, and the share of ops that have no FLOP."""
     idle = [row for row in rows if not row["flop"]]
-    share = over(_total(idle), _total(rows)) or 0.0
+    share = over(_total_s(idle), _total_s(rows)) or 0.0
     without = f"; {len(idle)} ops without FLOP, not drawn, take {percent(share)} of the step"
     return name + (without if idle else "")

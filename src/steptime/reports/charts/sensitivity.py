@@ -1,5 +1,7 @@
 """Weights of hyperparameters with their intervals, and what each level of one changes."""
 
+from collections.abc import Sequence
+
 from steptime.core.table import Table
 from steptime.core.units import counted
 from steptime.reports.charts import EmptyPlotError, style
@@ -12,31 +14,18 @@ PANEL_WIDTH, CURVE_WIDTH = 250, 190  # pixels
 
 
 def chart(table: Table) -> style.Spec:
-    """Return dots with whiskers, the largest first, above what each level of one changes.
+    """Draw weights as dots with whiskers, the largest first, above the effect of each level.
 
-    Raises `EmptyPlotError` where nothing varies.
+    Raises:
+        EmptyPlotError: where nothing varies.
     """
     head = table.summary
     regressions = [head, *head["others"]][: style.MAX_PANELS]
-    telling = [name for name in PLACE if len({regression[name] for regression in regressions}) > 1]
+    names = _name_regressions(regressions)
     points, curves = [], []
-    for regression in regressions:
-        panel = " on ".join(str(regression[name]) for name in telling)
-        panel = panel or str(regression["family"])
-        size = f"{counted(regression['networks'], 'network')}, R\u00b2\u00a0{regression['r2']:.3f}"
-        rows = [
-            row
-            for row in table.rows
-            if all(row[name] == regression[name] for name in PLACE) and row["weight"]
-        ]
-        for row in rows[:MAX_TERMS]:
-            is_sure = (row["low"] or -1) * (row["high"] or 1) > 0
-            place = {"panel": style.break_lines(f"{panel}, {size}", PANEL_WIDTH)}
-            place |= {"term": row["hyperparameter"], "at": f"{panel}|{row['hyperparameter']}"}
-            place["of"] = panel
-            numbers = {key: row[key] for key in NUMBERS}
-            points.append(numbers | place | {"sure" if is_sure else "unsure": True})
-        curves += [{**row, "of": panel} for row in regression["curves"]]
+    for name, regression in zip(names, regressions, strict=True):
+        points += _weight_points(table, name, regression)
+        curves += [{**row, "of": name} for row in regression["curves"]]
     if not points:
         raise EmptyPlotError("sensitivity: no hyperparameter varies")
     # Weights and curves share colours, so that one legend is right for both.
@@ -52,6 +41,34 @@ def chart(table: Table) -> style.Spec:
     caption += [f"Never varies, so without a weight: {constant}."] if constant else []
     caption += [table.source]
     return style.finish(f"What moves {quantity}", caption, [], vconcat=views, spacing=30)
+
+
+def _name_regressions(regressions: Sequence[style.Row]) -> list[str]:
+    """Return the name of each regression: by what they differ, or else by its family."""
+    differing = [name for name in PLACE if len({row[name] for row in regressions}) > 1]
+    return [
+        " on ".join(str(regression[name]) for name in differing) or str(regression["family"])
+        for regression in regressions
+    ]
+
+
+def _weight_points(table: Table, name: str, regression: style.Row) -> list[style.Row]:
+    """Return the points of the weights of a regression, those that may be 0 as `unsure`."""
+    size = f"{counted(regression['networks'], 'network')}, R\u00b2\u00a0{regression['r2']:.3f}"
+    panel = style.break_lines(f"{name}, {size}", PANEL_WIDTH)
+    rows = [
+        row
+        for row in table.rows
+        if row["weight"] and all(row[key] == regression[key] for key in PLACE)
+    ]
+    points = []
+    for row in rows[:MAX_TERMS]:
+        term = row["hyperparameter"]
+        is_sure = (row["low"] or -1) * (row["high"] or 1) > 0
+        place = {"panel": panel, "term": term, "at": f"{name}|{term}", "of": name}
+        numbers = {key: row[key] for key in NUMBERS}
+        points.append(numbers | place | {"sure" if is_sure else "unsure": True})
+    return points
 
 
 def _weights(points: list[style.Row], regression_encoding: style.Spec) -> style.Spec:

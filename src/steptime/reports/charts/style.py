@@ -8,13 +8,14 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
+from steptime.core.json_types import JsonObject
 from steptime.core.table import Column
 from steptime.core.toml_files import packaged
 from steptime.core.units import counted, format_value
 
 Item = TypeVar("Item")
-Row = dict[str, Any]
-Spec = dict[str, Any]
+Row = JsonObject
+Spec = JsonObject
 
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 LOOK = packaged("look.toml")

@@ -1,4 +1,4 @@
-"""A number that becomes another one in named steps: bars that start where the last one ended."""
+"""A waterfall: bars of changes, each of which starts where the one before it ended."""
 
 from collections.abc import Sequence
 
@@ -17,8 +17,8 @@ def chart(changes: Sequence[Change], end: str, title: str, caption: Sequence[str
     for index, (label, after) in enumerate(changes):
         sign = "" if index == 0 else "+ " if after >= before else "\u2212 "
         kind = "total" if index == 0 else "longer" if after > before else "shorter"
-        said = sign + seconds(abs(after - before))
-        rows.append({"name": label, "from": before, "to": after, "text": said, "kind": kind})
+        text = sign + seconds(abs(after - before))
+        rows.append({"name": label, "from": before, "to": after, "text": text, "kind": kind})
         before = after
     rows.append({"name": end, "from": 0.0, "to": before, "text": seconds(before), "kind": "total"})
     for row in rows:
@@ -26,6 +26,9 @@ def chart(changes: Sequence[Change], end: str, title: str, caption: Sequence[str
     y = style.name("name", sort=None, axis={"title": None, "ticks": False, "domain": False})
     colour = style.name("kind", scale={"domain": KINDS}, legend={"title": None, "orient": "bottom"})
     bar = {"x": X, "x2": {"field": "to"}, "y": y, "color": colour}
-    text = {"x": {**X, "field": "right"}, "y": y, "text": {"field": "text"}}
-    layers = [style.layer("bar", bar, height=16), style.layer("text", text, align="left", dx=5)]
+    label_place = {"x": {**X, "field": "right"}, "y": y, "text": {"field": "text"}}
+    layers = [
+        style.layer("bar", bar, height=16),
+        style.layer("text", label_place, align="left", dx=5),
+    ]
     return style.finish(title, caption, rows, layer=layers, width=600, height={"step": 26})

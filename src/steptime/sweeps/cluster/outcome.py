@@ -6,7 +6,7 @@ What Slurm decided (a node failed, a time limit) counts first, then the output o
 import re
 from collections.abc import Callable, Iterable
 
-from steptime.hardware import catalog
+from steptime.hardware import device_words
 from steptime.measure.contract import method
 from steptime.measure.launch import Failure
 from steptime.records.record import Record
@@ -135,6 +135,6 @@ def make_failure_record(trial: Trial, means: Means, failure: Failure) -> Record:
     record_method = method(cell.backend, UNKNOWN, cell.options, means.runs)
     gpu = cell.options.gpu
     node = cell.request.node if cell.request else ""
-    platform = catalog.platform_of(gpu) or gpu or UNKNOWN
+    platform = device_words.platform_of(gpu) or gpu or UNKNOWN
     facts = {"host": node} if node else {}
     return make_unmeasured(trial, means, record_method, platform, failure, **facts)

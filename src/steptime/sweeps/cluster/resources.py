@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from steptime.core.errors import InputError, shorten
 from steptime.core.toml_files import packaged
-from steptime.hardware import catalog
+from steptime.hardware import catalog, device_words
 from steptime.hardware.device import Device
 from steptime.measure import registry
 from steptime.prediction.memory import find_process_memory
@@ -48,7 +48,7 @@ class CellMemory:
 
 def device_of(gpu: str) -> Device | None:
     """Return the data of a type of GPU; sites have names for GPUs that nobody else has."""
-    name = catalog.platform_of(gpu)
+    name = device_words.platform_of(gpu)
     return catalog.device(name) if name else None
 
 

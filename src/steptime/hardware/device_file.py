@@ -1,0 +1,165 @@
+"""Devices and links as TOML files in datasheet units, and their form in SI units."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+from steptime.core.errors import InputError, shorten
+from steptime.core.json_types import JsonObject
+from steptime.core.typed import Above0, Figure, NonNegativeInt, Text, Texts, struct, typed_values
+from steptime.core.workload import PHASES
+from steptime.hardware.device import GB, GIB, MEASURED_SPREAD, TFLOP, Device, Link
+from steptime.hardware.device_checks import BASE_CLOCK, check_clocks, check_measured
+
+Numbers = Mapping[str, tuple[str, float]]  # key of the file: (field, factor to SI)
+OF_DEVICE: Numbers = {
+    "memory_GB": ("memory_bytes", GB),
+    "memory_GB_per_s": ("memory_bytes_per_s", GB),
+    "launch_us": ("launch_s", 1e-6),
+    "clock_MHz": ("clock_hz", 1e6),
+    "idle_W": ("idle_w", 1.0),
+    "tdp_W": ("peak_w", 1.0),
+}
+OF_DETAILS: Numbers = {
+    "multiprocessors": ("multiprocessors", 1),
+    "compute_units": ("multiprocessors", 1),
+    "arrays": ("arrays", 1),
+    "array_side": ("array_side", 1),
+    "cores": ("cores", 1),
+    "l2_MiB": ("l2_bytes", 2.0**20),
+    "l3_MiB": ("l3_bytes", 2.0**20),
+    "l3_of_core_MiB": ("l3_of_core_bytes", 2.0**20),
+    "last_cache_MiB": ("l2_bytes", 2.0**20),
+    "process_nm": ("process_nm", 1.0),
+}
+_OF_LINK: Numbers = {
+    "latency_us": ("latency_s", 1e-6),
+    "GB_per_s": ("bytes_per_s", GB),
+    "bus_GB_per_s": ("bus_bytes_per_s", GB),
+    "switch_GB_per_s": ("switch_bytes_per_s", GB),
+}
+PEAK_TABLES = {"peak_TFLOP_per_s": "peak_flop_per_s", "vector_TFLOP_per_s": "vector_flop_per_s"}
+_OPEN_TABLES = ("measured", "details", "calibration")  # kept with keys that nothing reads
+PEAK_DTYPES = ("float64", "float32", "tf32", "bfloat16", "float16", "float8", "int8", "float4")
+_WORDS = ("maker", "series", "architecture", "memory_type")
+_Count = Annotated[int, Meta(ge=1, le=10**8, description="one positive whole number")]
+_Factor = Annotated[float, Meta(gt=1e-15, lt=1e15, description="a number from 1e-15 to 1e15")]
+_Log = Annotated[float, Meta(gt=-100, lt=100, description="a log of a ratio of seconds")]
+_PEAKS: Any = Annotated[
+    struct("Peaks", dict.fromkeys(PEAK_DTYPES, Figure)), Meta(description="a table of dtypes")
+]
+LEVEL_RATES = tuple([f"{level}_GB_per_s" for level in ("l1", "l2", "l3", "infinity_cache")])
+DETAILS = {  # all that the table may have
+    "link": Text,
+    "used_in": Text,
+    **dict.fromkeys(("link_GB_per_s", "tensor_clock_MHz", BASE_CLOCK, *LEVEL_RATES), Figure),
+    **{key: _Count if factor == 1 else Figure for key, (_, factor) in OF_DETAILS.items()},
+    **dict.fromkeys(("process_nm", "usable_GiB"), Figure),
+    **dict.fromkeys(_WORDS, Text),
+}
+_ENDS = Mapping[str, tuple[_Log, _Log]]
+_OF_STEPS = {"constants": Mapping[str, _Factor], "steps": Sequence[tuple[Above0, Above0, _Log]]}
+_CALIBRATION = {  # what predictions read of it
+    **_OF_STEPS,
+    **dict.fromkeys(PHASES, struct("Calibration", {**_OF_STEPS, "intervals": _ENDS})),
+    "alone": Mapping[str, _Factor],
+    "intervals": _ENDS,
+    "products": Mapping[str, Sequence[tuple[Above0, Above0, Above0, Above0, _Log]]],
+    **dict.fromkeys(("stack", "date", "backend", "version", "driver"), Text),
+    **dict.fromkeys(("threads", "measured_points"), NonNegativeInt),
+}
+_CURVE: Any = struct(
+    "Curve", dict.fromkeys(("work", "min_s"), Sequence[Above0]), "work min_s", closed=False
+)
+_MEASURED = {"platform": Text, "cache_bytes": Above0, "memory": Mapping[str, _CURVE]}  # is read
+_COMMON = {
+    **dict.fromkeys(("name", "source", "note"), Text),
+    "unverified": Texts,
+    "measured": struct("Measured", _MEASURED, closed=False),
+}
+_LINK = {
+    **_COMMON,
+    **dict.fromkeys(_OF_LINK, Figure),
+    "bus_share": Annotated[float, Meta(gt=0, le=1, description="a number from 0 to 1")],
+    "spread": Annotated[float, Meta(gt=0, le=2, description="a number from 0 to 2, in ln")],
+    "bus_source": Text,
+    "latency_range_us": tuple[Figure, Figure],
+    "topology": Text,
+}
+_DEVICE = {
+    **_COMMON,
+    **dict.fromkeys(OF_DEVICE, Figure),
+    **dict.fromkeys(PEAK_TABLES, _PEAKS),
+    "kind": Literal["cpu", "gpu", "tpu", "asic"],
+    "products": Texts,
+    "only_by_name": bool,
+    "details": struct("Details", DETAILS),
+    "calibration": struct("Calibration", _CALIBRATION, closed=False),
+}
+_LINK_FILE = struct("Link", _LINK, "name source GB_per_s")
+_DEVICE_FILE = struct("Device", _DEVICE, "name kind source peak_TFLOP_per_s memory_GB_per_s")
+
+
+def device_from_table(table: Mapping[str, Any], source: str) -> Device:
+    """Return the device of a TOML table in datasheet units.
+
+    Args:
+        table: the table.
+        source: the name of its file in errors.
+
+    Raises:
+        InputError: for an unknown key, a missing one, or a number that no device has.
+    """
+    values = typed_values(table, _DEVICE_FILE, source) | {
+        key: table[key] for key in _OPEN_TABLES if key in table
+    }
+    values = _in_si(values, OF_DEVICE)
+    idle_w, limit_w = values.get("idle_w", 0.0), values.get("peak_w", math.inf)
+    if idle_w >= limit_w:
+        raise InputError(f"{source}: 'idle_W' must be below 'tdp_W', not {idle_w:g} of {limit_w:g}")
+    check_clocks(table, source)
+    check_measured(values, source)
+    for key in values.keys() & PEAK_TABLES.keys():
+        if not table[key]:
+            raise InputError(f"{source}: '{key}' must be a table of dtypes, not empty")
+        del values[key]
+        values[PEAK_TABLES[key]] = {dtype: peak * TFLOP for dtype, peak in table[key].items()}
+    details = values.get("details", {})
+    read = {key: details[key] for key in (*_WORDS, *OF_DETAILS) if key in details}
+    if "usable_GiB" in details and "memory_bytes" in values:
+        values["usable_share"] = details["usable_GiB"] * GIB / values["memory_bytes"]
+    return Device(**values, **_in_si(read, OF_DETAILS))
+
+
+def link_from_table(table: Mapping[str, Any], source: str) -> Link:
+    """Return the link of a TOML table in datasheet units.
+
+    Args:
+        table: the table.
+        source: the name of its file in errors.
+
+    Raises:
+        InputError: for an unknown key, a missing one, or a number that is not positive.
+    """
+    values = _in_si(typed_values(table, _LINK_FILE, source), _OF_LINK)
+    if ends := values.pop("latency_range_us", None):
+        low, high = (1e-6 * end for end in ends)
+        if not low <= values.get("latency_s", low) <= high:
+            rule = "must be two numbers around 'latency_us', the lower one first"
+            raise InputError(f"{source}: 'latency_range_us' {rule}, not {shorten(list(ends))}")
+        values["latency_range_s"] = low, high
+    measured = table.get("measured", {})
+    if measured:
+        values.setdefault("spread", MEASURED_SPREAD)
+    return Link(**{"latency_s": None, **values, "measured": measured})
+
+
+def _in_si(values: Mapping[str, Any], numbers: Numbers) -> JsonObject:
+    """Return the values, those of keys of numbers by their fields and in SI."""
+    converted = {}
+    for key, value in values.items():
+        name, factor = numbers.get(key, (key, None))
+        converted[name] = value if factor is None else value * factor
+    return converted

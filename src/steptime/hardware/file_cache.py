@@ -1,0 +1,45 @@
+"""Items read from files, cached until one of their files changes."""
+
+from collections.abc import Callable, Collection, Hashable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from steptime.core.toml_files import format_path, read_toml
+
+T = TypeVar("T")
+
+
+def cached_by_files(key: Hashable, make: Callable[[], tuple[Collection[Path], T]]) -> T:
+    """Return an item from a cache, made anew where one of its files has changed.
+
+    Args:
+        key: the key of the item.
+        make: returns the files that the item is made from, and the item.
+    """
+    entry = _cache_entry(key)
+    files, states, item = entry
+    if not files or [*map(_file_state, files)] != states:
+        files, item = make()
+        entry[:] = files, [*map(_file_state, files)], item
+    return cast("T", item)
+
+
+@lru_cache(maxsize=256)
+def _cache_entry(_: Hashable) -> list[Any]:
+    """Return the entry of a key, which is filled in place: files, their states, and the item."""
+    return [None, None, None]
+
+
+def read_cached(path: Path, read: Callable[[Mapping[str, Any], str], T]) -> T:
+    """Return the item of a TOML file by `read`, from a cache until the file changes."""
+    return cached_by_files((path, read), lambda: ([path], read(read_toml(path), format_path(path))))
+
+
+def _file_state(path: Path) -> Hashable:
+    """Return a value that differs where a file was replaced or written since."""
+    try:
+        status = path.stat()
+    except (OSError, ValueError):
+        return None  # reading it says why
+    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
