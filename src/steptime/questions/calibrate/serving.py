@@ -111,8 +111,8 @@ class ServingCalibrationAnswer(Answer, frozen=True, kw_only=True):
         rows: the runs, each with its errors.
         constants: the constants before and after.
         networks: the factors of the networks that ran.
-        median_request_error: median of |predicted / measured - 1| of a request, of runs that were left
-            out of the fit; None of a single run.
+        median_request_error: median of |predicted / measured - 1| of a request, of runs that were
+            left out of the fit; None of a single run.
         median_ttft_error: the same of the time to the first token.
         headline: how far left-out runs are off, and how to use the file.
         notes: remarks on what was left out.
