@@ -1,4 +1,4 @@
-"""`steptime.watch(log_to=...)`: trackers in offline mode where they are installed, else stand-ins."""
+"""`steptime.watch(log_to=...)`: trackers in offline mode where installed, else stand-ins."""
 
 from __future__ import annotations
 
