@@ -211,7 +211,8 @@ def test_the_real_wandb_logs_offline(monkeypatch, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_real_mlflow_keeps_metrics_in_a_folder(tmp_path):
+def test_the_real_mlflow_keeps_metrics_in_a_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     mlflow = pytest.importorskip("mlflow")
     mlflow.set_tracking_uri((tmp_path / "mlruns").as_uri())
     with mlflow.start_run() as active:
