@@ -165,7 +165,7 @@ def test_accelerate_steps_end_where_weights_are_updated(tmp_path, accumulate):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::UserWarning:lightning")  # its advice on the machine
+@pytest.mark.filterwarnings("ignore")  # advice on the machine, and what torch deprecates
 def test_a_real_lightning_trainer(tmp_path):
     lightning = pytest.importorskip("lightning.pytorch")
     from steptime.integrations.lightning import StepTimeCallback
