@@ -81,7 +81,7 @@ def fit(callback, module, accumulate=1, epochs=1, fail_at=None):
 
 
 def test_lightning_steps_are_recorded_without_the_validation(callback_module, tmp_path):
-    callback = callback_module.StepTimeCallback(device="epyc-7763", out=tmp_path / "out")
+    callback = callback_module.LightningStepTimeCallback(device="epyc-7763", out=tmp_path / "out")
     fit(callback, Module(), epochs=2)
     answer = callback.watch.answer
     assert answer.step_count == 2 * BATCHES - 1
@@ -96,14 +96,14 @@ def test_lightning_steps_are_recorded_without_the_validation(callback_module, tm
 
 
 def test_lightning_batches_whose_gradients_are_accumulated_are_one_step(callback_module, tmp_path):
-    callback = callback_module.StepTimeCallback(out=tmp_path)
+    callback = callback_module.LightningStepTimeCallback(out=tmp_path)
     fit(callback, Module(), accumulate=4)
     answer = callback.watch.answer
     assert (answer.step_count, answer.batch) == (BATCHES // 4 - 1, 4 * BATCH)
 
 
 def test_ctrl_c_in_lightning_writes_the_steps_before(callback_module, tmp_path):
-    callback = callback_module.StepTimeCallback(out=tmp_path)
+    callback = callback_module.LightningStepTimeCallback(out=tmp_path)
     fit(callback, Module(), fail_at=12)
     (record,) = store.load(tmp_path, pytest.fail)
     assert record.env["interrupted_by"] == "KeyboardInterrupt"
@@ -168,7 +168,7 @@ def test_accelerate_steps_end_where_weights_are_updated(tmp_path, accumulate):
 @pytest.mark.filterwarnings("ignore")  # advice on the machine, and what torch deprecates
 def test_a_real_lightning_trainer(tmp_path):
     lightning = pytest.importorskip("lightning.pytorch")
-    from steptime.integrations.lightning import StepTimeCallback
+    from steptime.integrations.lightning import LightningStepTimeCallback
 
     class Real(lightning.LightningModule):
         def __init__(self):
@@ -186,7 +186,7 @@ def test_a_real_lightning_trainer(tmp_path):
 
     data = torch.utils.data.TensorDataset(torch.randn(BATCHES * BATCH, 8))
     loaders = [torch.utils.data.DataLoader(data, batch_size=BATCH) for _ in range(2)]
-    callback = StepTimeCallback(device="epyc-7763", out=tmp_path / "out")
+    callback = LightningStepTimeCallback(device="epyc-7763", out=tmp_path / "out")
     trainer = lightning.Trainer(
         max_epochs=2,
         accumulate_grad_batches=2,

@@ -21,8 +21,8 @@ except ImportError as error:
     raise InputError(f"{text}; nearest: pip install lightning") from None
 
 
-class StepTimeCallback(Callback):  # type: ignore[misc]  # Lightning may have no types here
-    """Watch the steps of a Trainer: `Trainer(callbacks=[StepTimeCallback(out="runs")])`.
+class LightningStepTimeCallback(Callback):  # type: ignore[misc]  # Lightning may have no types here
+    """Watch the steps of a Trainer: `Trainer(callbacks=[LightningStepTimeCallback(out="runs")])`.
 
     A step is what updates the weights: with `accumulate_grad_batches` several batches. The Trainer
     takes its batches between them, so that this time is the wait for input. Times of validation,
