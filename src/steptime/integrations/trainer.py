@@ -26,6 +26,7 @@ class StepTimeCallback:
         device: str | None = None,
         out: str | Path | None = None,
         log_every: int = DEFAULT_LOG_STEPS,
+        log_to: str | None = None,
     ) -> None:
         """Remember the settings of `steptime.watch`.
 
@@ -33,11 +34,17 @@ class StepTimeCallback:
             device: the device of the prediction. Default: the one that runs the steps.
             out: the folder of the record. Default: none is written.
             log_every: steps between two log lines.
+            log_to: a tracker for the numbers of the log lines. Default: none.
+
+        Raises:
+            InputError: for an unknown tracker, and one whose library is not installed.
         """
         self.watch: Watch | None = None
         self._device = device
         self._out = out
         self._log_every = log_every
+        self._log_to = log_to
+        Watch(None, None, device, out, log_every, log_to)  # refuses what is wrong before training
         self._ready_s: float | None = None
 
     def on_train_begin(self, args: Any, *_event: Any, **objects: Any) -> None:
@@ -45,7 +52,9 @@ class StepTimeCallback:
         batch = getattr(args, "train_batch_size", None)
         if batch is not None:
             batch *= getattr(args, "gradient_accumulation_steps", 1)
-        self.watch = Watch(objects.get("model"), batch, self._device, self._out, self._log_every)
+        self.watch = Watch(
+            objects.get("model"), batch, self._device, self._out, self._log_every, self._log_to
+        )
         atexit.register(self.watch.finish)  # a training that fails has no end of its own
         self._restart_wait()
 

@@ -20,6 +20,7 @@ from steptime.integrations.watch_clock import SampleList, StepClock, choose_cloc
 if TYPE_CHECKING:
     from steptime.integrations.watch_answer import WatchAnswer
     from steptime.integrations.watch_report import LoopReport
+    from steptime.integrations.watch_sinks import SinkGuard
 
 logger = logging.getLogger("steptime")
 
@@ -37,14 +38,24 @@ class Watch:
         device: str | None,
         out: str | Path | None,
         log_every: int,
+        log_to: str | None = None,
     ) -> None:
-        """Remember what is watched; nothing happens before the first step."""
+        """Remember what is watched; nothing happens before the first step.
+
+        Raises:
+            InputError: for an unknown tracker, and one whose library is not installed.
+        """
         self.answer: WatchAnswer | None = None
         self._model = model
         self._batch = batch
         self._device = device
         self._out = None if out is None else Path(out)
         self._log_every = log_every
+        self._sink: SinkGuard | None = None
+        if log_to is not None:
+            from steptime.integrations.watch_sinks import SinkGuard, find_sink
+
+            self._sink = SinkGuard(log_to, find_sink(log_to, self._out))
         self._is_off = False
         self._is_finished = False
         self._clock: StepClock | None = None
@@ -53,6 +64,9 @@ class Watch:
         self._first_step_s: float | None = None
         self._examples = 0
         self._wait_s = 0.0
+        self._outer_wait_s = 0.0
+        self._inner_wait_s = 0.0
+        self._is_open = False
         self._has_loader = False
         self._cpu_s = 0.0
         self._prepare_s = 0.0
@@ -88,23 +102,39 @@ class Watch:
         self._examples += examples or 0
 
     def begin_step(self) -> None:
-        """Begin a step; `step` does this."""
+        """Begin a step, or go on with one whose gradients are accumulated; `step` does this."""
+        if self._is_open:
+            self._inner_wait_s += self._wait_s
+            self._wait_s = 0.0
+            return
         self._shield(self._begin)
         if self._clock is not None:
             self._shield(self._clock.begin)
 
-    def end_step(self) -> None:
-        """End the step; `step` does this."""
+    def end_step(self, is_complete: bool = True) -> None:
+        """End the step; `step` does this.
+
+        Args:
+            is_complete: false after a microbatch whose gradients are accumulated: the step goes on
+                with the next one.
+        """
         if self._clock is None or self._is_off:
             return
-        wait_s, self._wait_s = self._wait_s, 0.0
+        if not self._is_open:
+            self._outer_wait_s, self._wait_s = self._wait_s, 0.0
+        self._is_open = not is_complete
+        if self._is_open:
+            return
+        wait_s, self._outer_wait_s = self._outer_wait_s, 0.0
+        inner_wait_s, self._inner_wait_s = self._inner_wait_s, 0.0
         clock = self._clock
-        self._shield(lambda: clock.end(wait_s))
+        self._shield(lambda: clock.end(wait_s, inner_wait_s))
         self._shield(self._count_steps)
 
     def drop_step(self) -> None:
         """Leave out a step that an exception ended, which the loop may catch."""
-        self._wait_s = 0.0
+        self._wait_s = self._outer_wait_s = self._inner_wait_s = 0.0
+        self._is_open = False
         if self._first_step_s is None:
             self._examples = 0
 
@@ -176,6 +206,8 @@ class Watch:
         step_s = median(sample.step_s for sample in samples)
         line = self._report.describe(step_s, samples, self._samples.step_count)
         logger.info("%s", line)
+        if self._sink is not None and self._report.is_first_rank:
+            self._sink.log(self._samples.step_count, self._report.values(step_s, samples))
 
     def _judge(self) -> None:
         """Log the verdict where there is one; else look again after twice the steps."""
@@ -202,9 +234,20 @@ class Watch:
             prepare_s=self._prepare_s,
             input_clock=self._clock.name,
         )
-        if self.answer is not None:
-            for line in self.answer.headline:
-                logger.info("%s", line)
+        if self.answer is None:
+            return
+        for line in self.answer.headline:
+            logger.info("%s", line)
+        if self._sink is not None and self._report.is_first_rank:
+            self._log_end(self._sink, self._report)
+
+    def _log_end(self, sink: SinkGuard, report: LoopReport) -> None:
+        """Log the median of all steps and the verdict to a tracker."""
+        answer = self.answer
+        if answer is None or answer.step_s is None:
+            return
+        sink.log(answer.step_count, report.values(answer.step_s, self._samples.samples))
+        sink.finish({"verdict": answer.verdict or "none", "summary": "; ".join(answer.headline)})
 
 
 class _StepContext:
@@ -268,6 +311,7 @@ def watch(
     device: str | None = None,
     out: str | Path | None = None,
     log_every: int = DEFAULT_LOG_STEPS,
+    log_to: str | None = None,
 ) -> Watch:
     """Watch the steps of a training loop: their time, their wait for input, and a verdict.
 
@@ -281,16 +325,19 @@ def watch(
         device: the device of the prediction. Default: the one that runs the steps.
         out: the folder of the record. Default: none is written.
         log_every: steps between two log lines.
+        log_to: wandb, mlflow, tensorboard or prometheus: a tracker for the numbers of the log
+            lines. Default: none.
 
     Returns:
         A context manager with `wrap(loader)` and `step()`; after the loop `answer` has the result.
 
     Raises:
-        InputError: for a batch or a number of steps that is no whole number of at least 1.
+        InputError: for a batch or a number of steps that is no whole number of at least 1, an
+            unknown tracker, and one whose library is not installed.
     """
     from steptime.core.kinds import text_of
     from steptime.core.values import parse_count
 
     step_count = parse_count(text_of(log_every), "log_every")
     example_count = None if batch is None else parse_count(text_of(batch), "batch")
-    return Watch(model, example_count, device, out, step_count)
+    return Watch(model, example_count, device, out, step_count, log_to)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from steptime.core.answer import Answer
-from steptime.core.units import counted, percent, seconds
+from steptime.core.units import counted, percent, seconds, size
 from steptime.integrations.watch_clock import StepSample
 from steptime.integrations.watch_prediction import PredictedStep
 
@@ -13,6 +14,18 @@ MIN_JUDGED = 20  # samples, as many as `measure` takes
 MIN_WAIT = 0.05  # a smaller share of waiting is not worth a word
 SHORTEST_S = 1e-9  # of a step by a clock that saw no time pass
 MAX_CAUSES = 3  # in a line
+
+
+class MemoryUse(NamedTuple):
+    """Peaks of memory.
+
+    Attributes:
+        peak_bytes: of the tensors on the GPU; None elsewhere.
+        process_bytes: of this process; None where the system does not tell.
+    """
+
+    peak_bytes: int | None = None
+    process_bytes: int | None = None
 
 
 class WatchAnswer(Answer, frozen=True, kw_only=True):
@@ -32,6 +45,11 @@ class WatchAnswer(Answer, frozen=True, kw_only=True):
         predicted_low_s: lower end of the interval of the prediction; None where unknown.
         predicted_high_s: upper end of the same.
         ratio: measured over predicted seconds; None without a prediction.
+        utilisation: share of the peak that the steps reach (MFU); None where no peak is known.
+        predicted_utilisation: the same as predicted.
+        peak_bytes: peak of the tensors on the GPU; None elsewhere.
+        process_bytes: peak of the memory of this process; None where the system does not tell.
+        predicted_peak_bytes: predicted peak of the tensors; None without a prediction.
         verdict: slower, faster, as predicted or unsure; None without a prediction.
         causes: what to check, the likeliest first, of a slow step.
         watch_s: seconds of the CPU that watching itself took of a step.
@@ -54,6 +72,11 @@ class WatchAnswer(Answer, frozen=True, kw_only=True):
     predicted_low_s: float | None = None
     predicted_high_s: float | None = None
     ratio: float | None = None
+    utilisation: float | None = None
+    predicted_utilisation: float | None = None
+    peak_bytes: int | None = None
+    process_bytes: int | None = None
+    predicted_peak_bytes: int | None = None
     verdict: str | None = None
     causes: tuple[str, ...] = ()
     watch_s: float = 0.0
@@ -139,6 +162,34 @@ def describe_speed(step_s: float, batch: int | None, step_count: int) -> str:
     """Return `12.3 ms a step, 5,203 examples/s, over 200 steps`."""
     rate = "" if batch is None else f", {batch / step_s:,.4g} examples/s"
     return f"{seconds(step_s)} a step{rate}, over {counted(step_count, 'step')}"
+
+
+def describe_utilisation(step_s: float, predicted: PredictedStep | None) -> str:
+    """Return `MFU 31 %, predicted 45 %`; "" where no peak is known."""
+    if predicted is None:
+        return ""
+    utilisation = predicted.utilisation(step_s)
+    expected = predicted.utilisation(predicted.step_s)
+    if utilisation is None or expected is None:
+        return ""
+    return f"MFU {percent(utilisation)}, predicted {percent(expected)}"
+
+
+def describe_memory(memory: MemoryUse, predicted: PredictedStep | None) -> str:
+    """Return `memory 11.8 GB, predicted 12.3 GB`; "" where nothing is known.
+
+    Without a GPU it is that of the whole process, which holds more than tensors.
+    """
+    if memory.peak_bytes is not None:
+        text = f"memory {size(memory.peak_bytes)}"
+    elif memory.process_bytes is not None:
+        text = f"memory {size(memory.process_bytes)} of the process"
+    else:
+        return ""
+    if predicted is None or predicted.peak_bytes is None:
+        return text
+    expected = size(predicted.peak_bytes)
+    return f"{text}, predicted {expected}{'' if memory.peak_bytes else ' of tensors'}"
 
 
 def _describe_ratio(step_s: float, verdict: str | None, predicted: PredictedStep) -> str:

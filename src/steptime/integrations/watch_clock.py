@@ -34,8 +34,8 @@ class StepClock(Protocol):
     def begin(self) -> None:
         """Begin a step."""
 
-    def end(self, wait_s: float) -> None:
-        """End the step; before it the host waited so many seconds for input."""
+    def end(self, wait_s: float, inner_wait_s: float = 0.0) -> None:
+        """End the step; the host waited so many seconds for input before it, and within it."""
 
     def read(self) -> list[StepSample]:
         """Return the steps that the device has finished since the last call."""
@@ -58,9 +58,10 @@ class HostClock:
         """Begin a step."""
         self._start_s = time.perf_counter()
 
-    def end(self, wait_s: float) -> None:
-        """End the step; before it the host waited so many seconds for input."""
-        self._samples.append(StepSample(time.perf_counter() - self._start_s + wait_s, wait_s))
+    def end(self, wait_s: float, inner_wait_s: float = 0.0) -> None:
+        """End the step; the host waited so many seconds for input before it, and within it."""
+        step_s = time.perf_counter() - self._start_s + wait_s
+        self._samples.append(StepSample(step_s, wait_s + inner_wait_s))
 
     def read(self) -> list[StepSample]:
         """Return the steps since the last call."""
@@ -97,8 +98,11 @@ class CudaClock:
         """Record an event at the start of a step."""
         self._start = self._record_event()
 
-    def end(self, wait_s: float) -> None:
-        """Record an event at the end of the step."""
+    def end(self, wait_s: float, inner_wait_s: float = 0.0) -> None:  # noqa: ARG002  # a clock's
+        """Record an event at the end of the step.
+
+        Of a wait within the step nobody can tell whether the GPU idled: it is part of the step.
+        """
         self._steps.append(_EventStep(self._start, self._record_event(), wait_s))
 
     def read(self) -> list[StepSample]:

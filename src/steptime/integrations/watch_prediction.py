@@ -25,12 +25,21 @@ class PredictedStep(NamedTuple):
         low_s: lower end of the 80 % interval; None where the method has none.
         high_s: upper end of the same.
         device: the device.
+        peak_work_s: seconds that the step's FLOP take at the peak of the device; None where no
+            peak is known.
+        peak_bytes: memory of the tensors at the worst moment; None where unknown.
     """
 
     step_s: float
     low_s: float | None
     high_s: float | None
     device: str
+    peak_work_s: float | None = None
+    peak_bytes: int | None = None
+
+    def utilisation(self, step_s: float) -> float | None:
+        """Return the share of the peak that a step of so many seconds reaches; None if unknown."""
+        return self.peak_work_s / step_s if self.peak_work_s and step_s else None
 
 
 def ask_question(question: str, arguments: Mapping[str, Any], limit_s: float) -> JsonObject:
@@ -107,9 +116,12 @@ def predict_step(arguments: Mapping[str, Any], passes: int, limit_s: float) -> P
     """
     answer = ask_question("predict", arguments, limit_s)
     low_s, high_s = answer["low_s"], answer["high_s"]
+    utilisation = answer.get("utilisation")
     return PredictedStep(
         passes * answer["step_s"],
         None if low_s is None else passes * low_s,
         None if high_s is None else passes * high_s,
         answer["device"],
+        None if utilisation is None else passes * answer["step_s"] * utilisation,
+        answer.get("peak_bytes"),
     )

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from steptime.core.workload import Plan, Workload
-from steptime.integrations.watch_answer import split_warm_up
+from steptime.integrations.watch_answer import MemoryUse, split_warm_up
 from steptime.integrations.watch_clock import SampleList
 from steptime.integrations.watch_model import FirstStep
 from steptime.records.record import Quantity, Record, RecordMethod, current_time, single_run
 
 WARM_UP_RULE = "MSER over all steps after the first"
 FEW_SAMPLES = 20  # a run with fewer samples says so
+KIB = 1024  # what Linux counts the resident set in
 UNREAD_INPUT = "device"  # nothing was seen of the loader
 
 
@@ -145,9 +146,9 @@ def make_record(
     if has_loader:
         quantities["input_s"] = single_run([sample.input_s for sample in steady])
     memory_meter = "none"
-    peak_bytes = _cuda_peak_bytes(runtime)
-    if peak_bytes is not None:
-        quantities["peak_bytes"] = Quantity(float(peak_bytes))
+    memory = read_memory(runtime)
+    if memory.peak_bytes is not None:
+        quantities["peak_bytes"] = Quantity(float(memory.peak_bytes))
         memory_meter = "torch.cuda.max_memory_allocated"
     return Record(
         origin="measured",
@@ -163,6 +164,7 @@ def make_record(
             "warmup_s": [sample.step_s for sample in warm],
             "steps_per_sample": samples.steps_per_sample,
             "memory_meter": memory_meter,
+            "process_bytes": memory.process_bytes,
             **facts,
         },
         taken_at=current_time(),
@@ -180,6 +182,20 @@ def write_record(record: Record, folder: Path) -> None:
 
     with store.open_writer(folder) as writer:
         writer.append(record)
+
+
+def read_memory(runtime: Runtime) -> MemoryUse:
+    """Return the peaks of memory since the program began."""
+    return MemoryUse(_cuda_peak_bytes(runtime), _process_peak_bytes())
+
+
+def _process_peak_bytes() -> int | None:
+    try:
+        import resource
+    except ImportError:  # of Unix alone
+        return None
+    unit_bytes = 1 if sys.platform == "darwin" else KIB
+    return unit_bytes * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def _device_of(model: Any, torch: Any) -> str:

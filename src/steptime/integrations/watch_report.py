@@ -53,6 +53,11 @@ class LoopReport:
             else (batch * self._watcher.first_step.forward_passes)
         )
 
+    @property
+    def is_first_rank(self) -> bool:
+        """Whether this process is the one that writes and logs."""
+        return watch_record.rank_and_size()[0] == 0
+
     def start(self) -> None:
         """Watch the first step of the model."""
         if self._model is None:
@@ -105,8 +110,31 @@ class LoopReport:
         if self._has_loader and share is not None:
             parts.append(f"{percent(share)} waits for the loader")
         if self._predicted is not None:
-            parts.append(f"predicted {seconds(self._predicted.step_s)}")
-        return ", ".join(parts)
+            parts.append(_describe_predicted(self._predicted))
+        parts.append(watch_answer.describe_utilisation(step_s, self._predicted))
+        if self._runtime is not None:
+            memory = watch_record.read_memory(self._runtime)
+            parts.append(watch_answer.describe_memory(memory, self._predicted))
+        return ", ".join(filter(None, parts))
+
+    def values(self, step_s: float, samples: Sequence[StepSample]) -> dict[str, float]:
+        """Return the numbers of the last steps by their names, those that are known."""
+        predicted = self._predicted
+        share = watch_answer.input_share(samples) if self._has_loader else None
+        memory = watch_answer.MemoryUse()
+        if self._runtime is not None:
+            memory = watch_record.read_memory(self._runtime)
+        values = {
+            "step_s": step_s,
+            "examples_per_s": self._batch / step_s if self._batch and step_s else None,
+            "input_share": share,
+            "predicted_s": None if predicted is None else predicted.step_s,
+            "utilisation": None if predicted is None else predicted.utilisation(step_s),
+            "peak_bytes": memory.peak_bytes,
+            "process_bytes": memory.process_bytes,
+            "predicted_peak_bytes": None if predicted is None else predicted.peak_bytes,
+        }
+        return {name: float(value) for name, value in values.items() if value is not None}
 
     def judge(self, samples: Sequence[StepSample]) -> str:
         """Return the verdict on the steps in a line; "" while they leave it open."""
@@ -161,10 +189,24 @@ class LoopReport:
                 watch_prepare_s=prepare_s,
                 interrupted_by=interrupted_by,
                 batch_source="stated" if self._batch else "unknown",
+                **self._predicted_facts(samples),
             )
             watch_record.write_record(record, folder)
         answer = self._answer(samples, workload.label, with_causes=not interrupted_by)
         return answer_with(answer, watch_s, prepare_s, None if folder is None else str(folder))
+
+    def _predicted_facts(self, samples: SampleList) -> dict[str, float | None]:
+        """Return the facts of the prediction for the record."""
+        if self._predicted is None:
+            return {}
+        step_s, _, _ = watch_answer.estimate_step(samples.samples)
+        return {
+            "predicted_s": self._predicted.step_s,
+            "predicted_low_s": self._predicted.low_s,
+            "predicted_high_s": self._predicted.high_s,
+            "predicted_peak_bytes": self._predicted.peak_bytes,
+            "utilisation": self._predicted.utilisation(step_s),
+        }
 
     def _make_workload(self) -> Workload:
         """Return the workload of the loop, by its name alone where the exported file is refused."""
@@ -179,19 +221,10 @@ class LoopReport:
         """Return the answer of the samples."""
         step_s, low_s, high_s = watch_answer.estimate_step(samples.samples)
         share = _steady_share(samples.samples) if self._has_loader else None
-        predicted, verdict = self._predicted, None
-        causes: tuple[str, ...] = ()
-        if predicted is not None:
-            is_enough = samples.step_count >= MIN_JUDGED
-            verdict = watch_answer.judge_step(low_s, high_s, predicted) if is_enough else "unsure"
-            if with_causes and verdict == "slower":
-                causes = self._find_causes(step_s, share)
-        headline = [
-            watch_answer.describe_speed(step_s, self._batch, samples.step_count),
-            watch_answer.describe_verdict(step_s, verdict, predicted, share),
-        ]
-        if causes:
-            headline.append(f"check first: {', '.join(causes[: watch_answer.MAX_CAUSES])}")
+        verdict, causes = self._judge_all(samples, share, with_causes)
+        memory = watch_answer.MemoryUse()
+        if self._runtime is not None:
+            memory = watch_record.read_memory(self._runtime)
         return WatchAnswer(
             model=model,
             batch=self._batch,
@@ -202,15 +235,67 @@ class LoopReport:
             high_s=high_s,
             input_share=share,
             examples_per_s=self._batch / step_s if self._batch and step_s else None,
-            predicted_s=None if predicted is None else predicted.step_s,
-            predicted_low_s=None if predicted is None else predicted.low_s,
-            predicted_high_s=None if predicted is None else predicted.high_s,
-            ratio=None if predicted is None else step_s / predicted.step_s,
             verdict=verdict,
             causes=causes,
-            headline=tuple(filter(None, headline)),
+            peak_bytes=memory.peak_bytes,
+            process_bytes=memory.process_bytes,
+            headline=self._headline(samples, verdict, causes, memory),
             notes=tuple(self._notes),
+            **self._predicted_fields(step_s),
         )
+
+    def _judge_all(
+        self, samples: SampleList, share: float | None, with_causes: bool
+    ) -> tuple[str | None, tuple[str, ...]]:
+        """Return the verdict on all steps, and the causes of one that is slower."""
+        if self._predicted is None:
+            return None, ()
+        step_s, low_s, high_s = watch_answer.estimate_step(samples.samples)
+        verdict = "unsure"
+        if samples.step_count >= MIN_JUDGED:
+            verdict = watch_answer.judge_step(low_s, high_s, self._predicted)
+        if with_causes and verdict == "slower":
+            return verdict, self._find_causes(step_s, share)
+        return verdict, ()
+
+    def _predicted_fields(self, step_s: float) -> Any:
+        """Return the fields of the answer that a prediction fills."""
+        predicted = self._predicted
+        if predicted is None:
+            return {}
+        return {
+            "predicted_s": predicted.step_s,
+            "predicted_low_s": predicted.low_s,
+            "predicted_high_s": predicted.high_s,
+            "ratio": step_s / predicted.step_s,
+            "utilisation": predicted.utilisation(step_s),
+            "predicted_utilisation": predicted.utilisation(predicted.step_s),
+            "predicted_peak_bytes": predicted.peak_bytes,
+        }
+
+    def _headline(
+        self,
+        samples: SampleList,
+        verdict: str | None,
+        causes: tuple[str, ...],
+        memory: watch_answer.MemoryUse,
+    ) -> tuple[str, ...]:
+        """Return the answer in words: speed, verdict, use of the device, causes."""
+        predicted = self._predicted
+        step_s, _, _ = watch_answer.estimate_step(samples.samples)
+        share = _steady_share(samples.samples) if self._has_loader else None
+        use = (
+            watch_answer.describe_utilisation(step_s, predicted),
+            watch_answer.describe_memory(memory, predicted),
+        )
+        headline = [
+            watch_answer.describe_speed(step_s, self._batch, samples.step_count),
+            watch_answer.describe_verdict(step_s, verdict, predicted, share),
+            "; ".join(filter(None, use)),
+        ]
+        if causes:
+            headline.append(f"check first: {', '.join(causes[: watch_answer.MAX_CAUSES])}")
+        return tuple(filter(None, headline))
 
     def _find_causes(self, step_s: float, share: float | None) -> tuple[str, ...]:
         """Return the causes that `why --measured` gives for the step without its wait.
@@ -244,6 +329,14 @@ class LoopReport:
         if hasattr(self._model, "_orig_mod"):
             arguments["stack"] = "torch-compile"
         return arguments
+
+
+def _describe_predicted(predicted: PredictedStep) -> str:
+    """Return `predicted 8.1 ms, 7 ms to 12 ms`."""
+    text = f"predicted {seconds(predicted.step_s)}"
+    if predicted.low_s is None or predicted.high_s is None:
+        return text
+    return f"{text}, {seconds(predicted.low_s)} to {seconds(predicted.high_s)}"
 
 
 def _steady_share(samples: Sequence[StepSample]) -> float | None:

@@ -20,6 +20,18 @@ MAX_TOKENS = 10_000_000  # of a prompt, and of an answer
 MAX_ARRIVAL_S = 1e9
 ROUNDS = 10  # requests of a user without --count
 DEFAULT_REQUESTS = 1000  # of an open arrival without --count
+LOAD_FIELDS = (  # of `Demand`, any of which says that there is a load
+    "concurrency",
+    "rate",
+    "requests",
+    "count",
+    "seed",
+    "lengths",
+    "prefill_replicas",
+    "prefill_tensor",
+    "prefill_data",
+    "prefill_expert",
+)
 COLUMNS = {  # of traces: when, tokens in and out; and the seconds of a unit of the first
     ("arrival_s", "input_tokens", "output_tokens"): 1.0,
     ("timestamp", "input_length", "output_length"): 1e-3,  # Mooncake (Qin et al., FAST 2025)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from math import ceil, inf
@@ -27,6 +28,7 @@ from steptime.prediction.host import calls_of, host_of
 from steptime.prediction.kernel import Interval, Kernel
 from steptime.prediction.kernels import Kernels
 from steptime.prediction.training import FIRST, LAST, LOW_KINDS, piece_of
+from steptime.serving.calibration import ServingCalibration
 from steptime.serving.engine import Engine
 from steptime.serving.kernels import (
     ATTENDING,
@@ -83,6 +85,15 @@ class Spent(NamedTuple):
         """Return the sum with another, that so many times."""
         return Spent(*[a + times * b for a, b in zip(self, other, strict=True)])
 
+    def scale_device(self, factor: float) -> Spent:
+        """Return the same with a device that takes so many times as long; the host does not."""
+        return self._replace(
+            products_s=factor * self.products_s,
+            attention_s=factor * self.attention_s,
+            other_s=factor * self.other_s,
+            exchange_s=factor * self.exchange_s,
+        )
+
 
 class Phases:
     """Seconds and bytes of a language model on ranks that serve it; what is asked for is kept.
@@ -90,6 +101,8 @@ class Phases:
     Weights of layers lie in the format `weights`, the cache in `kv` ("" for that of the planner).
     `plan` has `tensor` and `pipeline`; `data` ranks share out sequences and, of each of their
     `expert` groups, experts. `guesses` are those of who guesses tokens for a step.
+    `expert` groups, experts. A `calibration` replaces constants of the stack, and those of the
+    engine come before both.
     """
 
     def __init__(
@@ -100,11 +113,12 @@ class Phases:
         kv: str = "",
         engine: Engine | None = None,
         guesses: Guesses | None = None,
+        calibration: ServingCalibration | None = None,
     ) -> None:
         self.planner = planner
         self.guesses = guesses
         self.engine = engine or Engine()
-        self._engine_constants = self.engine.constants()
+        self.set_calibration(calibration)
         self.plan = plan
         has_experts = bool(planner.shape.experts)
         self.kind = conformal.MIXTURE_SERVINGS if has_experts else conformal.SERVINGS
@@ -120,9 +134,24 @@ class Phases:
         self._parts: dict[int, dict[str, Spent]] = {}
         self._attended: dict[tuple[str, Group], Spent] = {}
 
+    def with_calibration(self, calibration: ServingCalibration | None) -> Phases:
+        """Return the same phases under another calibration; kernels are priced once for both."""
+        other = copy(self)
+        other.set_calibration(calibration)
+        return other
+
+    def set_calibration(self, calibration: ServingCalibration | None) -> None:
+        """Replace constants of the stack by those of a calibration, then of the engine."""
+        fitted = {} if calibration is None else calibration.constants
+        self._replaced_constants = {**fitted, **self.engine.constants()}
+        self._device_factor = 1.0
+        if calibration is not None:
+            planner = self.planner
+            self._device_factor = calibration.factor_of(planner.shape, planner.device.name)
+
     def constant(self, name: str) -> float:
-        """Return a number of the stack, or what the settings of the engine put in its place."""
-        value = self._engine_constants.get(name)
+        """Return a number of the stack, or what a calibration or the engine puts in its place."""
+        value = self._replaced_constants.get(name)
         return self.planner.constant(name) if value is None else value
 
     @property
@@ -204,7 +233,7 @@ class Phases:
         pair = range(0, min(stages, 2) * apart, apart)
         size = float(HALF * rows * self.planner.shape.one["width"])  # that stages hand on
         sent_s = (stages - 1) * self.planner.exchange("send", size, pair).seconds
-        found = found.plus(Spent(exchange_s=sent_s))
+        found = found.plus(Spent(exchange_s=sent_s)).scale_device(self._device_factor)
         late_s = max(0.0, self._issued_s([]) + found.issue_s - found.seconds)
         late_s *= not self._is_replayed(groups)
         return found._replace(host_s=late_s + self._server_s(ends))
@@ -264,8 +293,8 @@ class Phases:
         vLLM's `EngineArgs` take devices below 70 GiB, and the A100, for small. A setting of the
         engine comes before both.
         """
-        if name in self._engine_constants:
-            return self._engine_constants[name]
+        if name in self._replaced_constants:
+            return self._replaced_constants[name]
         memory_bytes = self.planner.device.memory_bytes or inf
         is_small = memory_bytes < SMALL_BYTES or self.planner.device.name.startswith("a100")
         small = self.constant(f"small_{name}") if is_small else 0.0

@@ -18,6 +18,7 @@ from steptime.planning.shape import Shape
 from steptime.prediction import DEFAULT, cost_model
 from steptime.prediction.method import Method
 from steptime.prediction.training import LOW_BYTES
+from steptime.serving.calibration import ServingCalibration
 from steptime.serving.demand import Demand
 from steptime.serving.engine import Engine
 from steptime.serving.kernels import FORMATS
@@ -63,6 +64,7 @@ class Service:
         trusted: whether the model may be code.
         engine: settings of the engine.
         speculation: tokens that are guessed for a step; None for none.
+        calibration: constants that runs of clients told; None for those of the stack.
     """
 
     model: str
@@ -87,6 +89,7 @@ class Service:
     trusted: bool = False
     engine: Engine = field(default_factory=Engine)
     speculation: Speculation | None = None
+    calibration: ServingCalibration | None = None
 
     @property
     def length(self) -> int:
@@ -134,7 +137,7 @@ class Service:
         planner = self._planner(shape, plan)
         weights = weights or self.weights_only_type or _file_format(shape)
         guesses = self._guesses(planner, plan, weights, kv)
-        return Phases(planner, plan, weights, kv, self.engine, guesses)
+        return Phases(planner, plan, weights, kv, self.engine, guesses, self.calibration)
 
     def _guesses(self, planner: Planner, plan: Plan, weights: str, kv: str) -> Guesses | None:
         """Return who guesses tokens for a step, None without; raises `InputError`."""

@@ -13,6 +13,7 @@ from steptime.core.kinds import text_of
 from steptime.core.table import Column, Table
 from steptime.core.units import percent
 from steptime.core.values import parse_count, parse_duration
+from steptime.hardware import catalog
 from steptime.hardware.device import Device
 from steptime.hardware.device_file import device_from_table
 from steptime.measure.contract import Options
@@ -23,6 +24,7 @@ from steptime.questions.calibrate.ceilings import (
     measure_ceilings,
     measure_link,
 )
+from steptime.questions.calibrate.serving import ServingCalibrationAnswer, calibrate_serving
 
 DEFAULT_MINUTES = 3.0
 DEFAULT_ONLY_S = 20.0  # of ceilings or a link alone
@@ -150,30 +152,45 @@ def calibrate(
     minutes: kinds.Minutes | None = None,
     only: kinds.Probe | None = None,
     processes: kinds.Count | None = None,
-) -> CalibrateAnswer | CeilingsAnswer | MeasuredLinkAnswer:
+    serving: kinds.ServingResults | None = None,
+    server: kinds.ServerSettings | None = None,
+    out: kinds.OutFile | None = None,
+) -> CalibrateAnswer | CeilingsAnswer | MeasuredLinkAnswer | ServingCalibrationAnswer:
     """Measure what predictions need of this machine.
 
     Ceilings come first (--only ceilings), then small graphs and networks that tell most, until
     errors on what is kept back fall no more; it becomes the device 'local'. With --from, records
     of any device are taken in place of that, and its file is written with them; Python also takes
-    rows themselves (mappings, a DataFrame), of which none is written.
+    rows themselves (mappings, a DataFrame), of which none is written. With --serving, what clients
+    of a server measured tells the constants of `serve`, whatever machine it ran on.
 
     Args:
-        of: With --from: the device whose records they are.
+        of: With --from: the device whose records they are; with --serving: that of the server.
         records: Take records, cases, or a table of steps of trainings, in place of measuring.
         points: At most so many. Default: 60; of rows in Python all.
         mapping: With --from: what the columns of a table mean.
-        dry_run: With --from: write no file of the device.
+        dry_run: With --from and --serving: write no file.
         backend: torch, jax, onnxruntime, or one that a package adds.
         device: Where to run: cpu, cuda[:n], mps, tpu[:n].
         threads: CPU threads. Default: all cores.
         minutes: In all: 3 (default; with --only a third of one), 90s.
         only: ceilings: the most that the machine reaches, alone; link: all-reduces among processes.
         processes: With --only link: how many. Default: 2.
+        serving: Results of vllm bench serve, SGLang's bench_serving, AIPerf, GenAI-Perf or
+            GuideLLM, or a table of requests; repeatable.
+        server: With --serving: what the results do not say of the server, as tensor=2;
+            repeatable.
+        out: With --serving: the file to write. Default: serving.toml.
 
     Raises:
         InputError: for options that do not go together, and for rows that cannot be read.
     """
+    if serving is not None:
+        measuring = {"--from": records, "--map": mapping, "--only": only, "--minutes": minutes}
+        measuring |= {"--points": points, "--threads": threads, "--processes": processes}
+        options.refuse(measuring, "{} goes without --serving")
+        return calibrate_serving(serving, server, _server_device(of), out, dry_run)
+    options.refuse({"--server": server, "--out": out}, "{} needs --serving FILE")
     limit_s = _read_minutes(minutes, DEFAULT_ONLY_S if only else 60 * DEFAULT_MINUTES)
     point_count = None if points is None else parse_count(text_of(points), "--points")
     worker = options.options_of(device, options.thread_count(threads))
@@ -196,6 +213,13 @@ def calibrate(
     calibrated = device_from_table(table, table["name"])
     usage = f"written to {path}; use it as --device local"
     return _answer(Calibration(calibrated, table["calibration"], path, usage))
+
+
+def _server_device(of: kinds.Device | None) -> str | None:
+    """Return the name of the device of a server; raises `InputError` for an object."""
+    if of is None or isinstance(of, str | PathLike):
+        return None if of is None else str(of)
+    return catalog.device(of).name
 
 
 def _measure_only(

@@ -35,7 +35,16 @@ DESKTOP_OPTIONS = (
 OTHER_OPTIONS = (  # that only servers of many requests have
     *("data", "expert", "replicas", "concurrency", "rate", "requests", "count", "seed"),
     *("max_running_sequences", "prefill_replicas", "prefill_tensor", "prefill_data"),
-    *("prefill_expert", "draft", "speculate", "accept", "prefix", "search", "max_device_count"),
+    *(
+        "calibration",
+        "prefill_expert",
+        "draft",
+        "speculate",
+        "accept",
+        "prefix",
+        "search",
+        "max_device_count",
+    ),
 )
 SMALLER_CACHES = ("q8_0", "q4_0")
 SMALLER_WEIGHTS = ("q6_k", "q5_k_m", "q4_k_m", "q3_k_m", "iq3_xxs", "q2_k")

@@ -27,8 +27,9 @@ from steptime.prediction import DEFAULT
 from steptime.questions import kinds, options
 from steptime.questions.node_options import link_names
 from steptime.questions.pictures import check_picture
+from steptime.questions.serve.stack_calibration import find_calibration
 from steptime.questions.step_options import Method
-from steptime.serving.demand import Demand, check_demand
+from steptime.serving.demand import LOAD_FIELDS, Demand, check_demand
 from steptime.serving.engine import Engine
 from steptime.serving.search import DEFAULT_MAX_DEVICES, MAX_SEARCHED_DEVICES
 from steptime.serving.service import Service
@@ -63,6 +64,7 @@ class ServeKeywords(TypedDict, total=False):
     prices: kinds.PriceFile | None
     prefix: ShareValue | None
     stack: kinds.StackName | None
+    calibration: Annotated[File, Kind("FILE", panel="Software")] | None
     method: Method
     options: kinds.MethodSettings | None
     per_node: kinds.Count | None
@@ -123,6 +125,7 @@ class ServeOptions(OptionGroup, keywords=ServeKeywords):
         stack: The software: a name or a family (vllm, sglang, trt-llm: its newest), or llama.cpp,
             ollama, mlx, exllama. Default: vllm, and the interval holds the others; llama.cpp for
             GGUF weights and on Apple's chips.
+        calibration: Constants that clients of your servers told (steptime calibrate --serving).
         method: The cost model (steptime list methods).
         options: An option of the method; repeatable.
         per_node: Devices of a node. Default: the maker's, else 8.
@@ -177,6 +180,7 @@ class ServeOptions(OptionGroup, keywords=ServeKeywords):
     prices: File | None = None
     prefix: Share | None = None
     stack: str | None = None
+    calibration: File | None = None
     method: Any = DEFAULT
     options: Settings | None = None
     per_node: Count | None = None
@@ -237,6 +241,7 @@ class ServeOptions(OptionGroup, keywords=ServeKeywords):
         if self.requests is not None:
             lengths = {"--input": input_tokens, "--output": output_tokens}
             options.refuse(lengths, "--requests says it: leave out {}")
+        calibration = find_calibration(self.calibration, self.stack)
         return Service(
             fspath(model),
             site,
@@ -251,7 +256,7 @@ class ServeOptions(OptionGroup, keywords=ServeKeywords):
             dtype=self.dtype,
             weights=self.weights,
             kv=self.kv,
-            stack=self.stack,
+            stack=self.stack if calibration is None else calibration.stack,
             method=self.method,
             options=options.pairs(setting_texts(self.options), "option"),
             prices=None if self.prices is None else Path(self.prices),
@@ -260,6 +265,7 @@ class ServeOptions(OptionGroup, keywords=ServeKeywords):
             trusted=True,
             engine=self.engine(),
             speculation=self.speculation(),
+            calibration=calibration,
         )
 
     def speculation(self) -> Speculation | None:
@@ -307,7 +313,7 @@ class ServeOptions(OptionGroup, keywords=ServeKeywords):
             prefill_expert=self.count_of("prefill_expert") or 0,
             lengths=self.lengths,
         )
-        if all(getattr(self, name) is None for name in _LOAD_OPTIONS):
+        if all(getattr(self, name) is None for name in LOAD_FIELDS):
             return None
         check_demand(demand)
         return demand
@@ -380,20 +386,6 @@ class ServeOptions(OptionGroup, keywords=ServeKeywords):
         if value is None:
             return None
         return parse_count(text_of(value), option_name(name), at_least)
-
-
-_LOAD_OPTIONS = (
-    "concurrency",
-    "rate",
-    "requests",
-    "count",
-    "seed",
-    "lengths",
-    "prefill_replicas",
-    "prefill_tensor",
-    "prefill_data",
-    "prefill_expert",
-)
 
 
 def _count_or(value: Count | None, option: str, default: int) -> int:

@@ -371,6 +371,9 @@ def _make_notes(service: Service, phases: Phases) -> list[str]:
         device = phases.planner.device.name
         notes = [*notes, f"{device} has no arithmetic of {low}: weights alone are kept so"]
     shape = shape_of(service.model, trusted=service.trusted)
+    if service.calibration is not None:
+        device = phases.planner.device.name
+        notes = [*service.calibration.describe(phases.planner.shape, device), *notes]
     if service.speculation is not None:
         notes = [*notes, *describe_speculation(service.speculation)]
     return [*notes, *describe_sampler(phases), *describe_excess(shape, service.length)]

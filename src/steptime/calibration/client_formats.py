@@ -1,0 +1,336 @@
+"""Readers of what clients write: vLLM's and SGLang's benchmarks, AIPerf, GenAI-Perf, GuideLLM.
+
+Each format is known by its keys. A table of requests, CSV or JSON lines, is one more.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from steptime.calibration.client_request_table import read_request_table
+from steptime.calibration.client_runs import (
+    ClientRequest,
+    ClientRun,
+    RunFacts,
+    RunMeans,
+    Traffic,
+    run_of_means,
+    run_of_requests,
+)
+from steptime.calibration.client_settings import (
+    find_value,
+    read_finite,
+    read_number,
+    read_settings,
+    stack_of_backend,
+)
+from steptime.core.errors import InputError
+from steptime.core.json_types import JsonObject
+from steptime.core.table_files import OF_CSV, decode
+from steptime.core.toml_files import format_path
+
+MS = 1e-3
+NS = 1e-9
+UNITS_S = {"ns": NS, "us": 1e-6, "ms": MS, "s": 1.0, "sec": 1.0, "seconds": 1.0}
+FORMATS_TEXT = "vllm bench serve, SGLang's bench_serving, AIPerf, GenAI-Perf, GuideLLM or a table"
+UNLIMITED = "inf"
+
+
+def read_client_runs(path: Path) -> list[ClientRun]:
+    """Return the runs of a file of results.
+
+    Raises:
+        InputError: for a file that cannot be read, of no such format, or without requests.
+    """
+    place = format_path(path)
+    if path.name.lower().removesuffix(".gz").endswith(OF_CSV):
+        return read_request_table(path)
+    documents = _read_documents(path)
+    if not documents:
+        raise InputError(f"{place}: holds no results")
+    if "metadata" in documents[0] and "metrics" in documents[0]:
+        return [_read_aiperf_requests(documents, place)]
+    if _is_request(documents[0]):
+        return read_request_table(path)
+    runs: list[ClientRun] = []
+    for number, document in enumerate(documents, start=1):
+        row_place = place if len(documents) == 1 else f"{place}:{number}"
+        runs += _read_document(document, row_place, place)
+    return runs
+
+
+def _read_document(document: JsonObject, place: str, group: str) -> list[ClientRun]:
+    """Return the runs of one JSON document; raises `InputError` for one of no known format."""
+    if isinstance(document.get("benchmarks"), list):
+        return _read_guidellm(document, place)
+    if "experiments" in document:
+        text = f"{place}: GenAI-Perf's raw requests have no tokens"
+        raise InputError(f"{text}; nearest: the profile_export_genai_perf.json beside it")
+    if isinstance(document.get("request_latency"), Mapping):
+        return [_read_aiperf_means(document, place)]
+    if "mean_ttft_ms" in document or "ttfts" in document:
+        return [_read_bench_serve(document, place, group)]
+    raise InputError(f"{place}: is no result of {FORMATS_TEXT} of requests")
+
+
+def _read_documents(path: Path) -> list[JsonObject]:
+    """Return the JSON documents of a file: one, a list of some, or one per line."""
+    place = format_path(path)
+    try:
+        content = path.read_bytes()
+        content = gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"{place}: {getattr(error, 'strerror', None) or error}") from None
+    text = decode(content)
+    try:
+        documents = json.loads(text)
+    except (ValueError, RecursionError):
+        documents = [_parse_line(line, f"{place}:{i}") for i, line in _lines(text)]
+    documents = documents if isinstance(documents, list) else [documents]
+    if any(not isinstance(document, dict) for document in documents):
+        raise InputError(f"{place}: is no result of {FORMATS_TEXT} of requests")
+    return documents
+
+
+def _lines(text: str) -> list[tuple[int, str]]:
+    return [(i, line) for i, line in enumerate(text.splitlines(), start=1) if line.strip()]
+
+
+def _parse_line(line: str, place: str) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        raise InputError(f"{place}: is no JSON; a CSV of requests ends in .csv") from None
+
+
+def _is_request(document: JsonObject) -> bool:
+    return "input_tokens" in document or "input_length" in document
+
+
+def _read_bench_serve(document: JsonObject, place: str, group: str) -> ClientRun:
+    """Return a run of `vllm bench serve` or of SGLang's `bench_serving`.
+
+    Both have the same keys; requests one by one are in results that were saved in detail.
+    """
+    rate = read_number(document, "request_rate", place) or 0.0
+    burstiness = read_number(document, "burstiness", place)
+    traffic = Traffic(
+        concurrency=int(read_number(document, "max_concurrency", place) or 0),
+        rate=0.0 if rate == inf else rate,
+        burstiness=burstiness or 1.0,
+    )
+    backend = stack_of_backend(document.get("backend"))
+    settings = {**backend, **read_settings(document, document.get("server_info"))}
+    if isinstance(document.get("ttfts"), list):
+        requests, failed_count = _bench_requests(document, place)
+        return run_of_requests(requests, RunFacts(place, group, settings, traffic, failed_count))
+    failed_count = int(read_number(document, "failed", place) or 0)
+    completed = int(read_finite(document, "completed", place))
+    facts = RunFacts(place, group, settings, traffic, failed_count)
+    request_ms = _first_number(document, ("mean_e2el_ms", "mean_e2e_latency_ms"), place)
+    tpot_ms = _first_number(document, ("mean_tpot_ms", "mean_itl_ms"), place)
+    ttft_ms = _first_number(document, ("mean_ttft_ms",), place)
+    means = RunMeans(
+        count=completed,
+        input_tokens=read_finite(document, "total_input_tokens", place) / max(1, completed),
+        output_tokens=read_finite(document, "total_output_tokens", place) / max(1, completed),
+        ttft_s=None if ttft_ms is None else MS * ttft_ms,
+        request_s=None if request_ms is None else MS * request_ms,
+        tpot_s=None if tpot_ms is None else MS * tpot_ms,
+    )
+    return run_of_means(means, facts)
+
+
+def _bench_requests(document: JsonObject, place: str) -> tuple[list[ClientRequest], int]:
+    """Return the requests of a detailed result that succeeded, and how many failed."""
+    ttfts_s = document["ttfts"]
+    columns: dict[str, Sequence[Any]] = {"ttfts": ttfts_s}
+    for name in ("input_lens", "output_lens", "itls"):
+        column = document.get(name)
+        if not isinstance(column, list) or len(column) != len(ttfts_s):
+            raise InputError(f"{place}: {name}: must be a list of {len(ttfts_s)} values, as ttfts")
+        columns[name] = column
+    starts_s, errors = document.get("start_times"), document.get("errors")
+    has_starts = isinstance(starts_s, list) and len(starts_s) == len(ttfts_s)
+    requests = []
+    for i, (ttft_s, input_tokens, output_tokens, itls_s) in enumerate(
+        zip(*columns.values(), strict=True)
+    ):
+        is_failed = isinstance(errors, list) and i < len(errors) and bool(errors[i])
+        if is_failed or not output_tokens or not ttft_s:
+            continue
+        row = {"ttft": ttft_s, "input": input_tokens, "output": output_tokens}
+        row["itls"] = sum(itls_s) if isinstance(itls_s, list) else itls_s
+        row_place = f"{place}: request {i}"
+        first_s = read_finite(row, "ttft", row_place)
+        request = ClientRequest(
+            arrival_s=float(starts_s[i]) if has_starts else None,  # type: ignore[index]  # a list
+            input_tokens=int(read_finite(row, "input", row_place)),
+            output_tokens=int(read_finite(row, "output", row_place)),
+            ttft_s=first_s,
+            request_s=first_s + read_finite(row, "itls", row_place),
+        )
+        requests.append(request)
+    return requests, len(ttfts_s) - len(requests)
+
+
+def _first_number(table: JsonObject, names: Sequence[str], place: str) -> float | None:
+    numbers = (read_number(table, name, place) for name in names)
+    return next((number for number in numbers if number), None)
+
+
+def _metric(metrics: Mapping[str, Any], name: str, key: str, place: str) -> float | None:
+    """Return a metric of AIPerf or GenAI-Perf, in seconds where it has a unit of time."""
+    metric = metrics.get(name)
+    if not isinstance(metric, Mapping):
+        return None
+    number = read_number(metric, key, f"{place}: {name}")
+    return None if number is None else number * UNITS_S.get(str(metric.get("unit")), 1.0)
+
+
+def _read_aiperf_requests(records: Sequence[JsonObject], place: str) -> ClientRun:
+    """Return the run of AIPerf's `profile_export.jsonl`, one record per request."""
+    requests: list[ClientRequest] = []
+    profiled = [
+        record
+        for record in records
+        if record.get("metadata", {}).get("benchmark_phase", "profiling") == "profiling"
+    ]
+    for i, record in enumerate(profiled):
+        metrics, metadata = record.get("metrics"), record["metadata"]
+        if record.get("error") or metadata.get("was_cancelled") or not metrics:
+            continue
+        row_place = f"{place}: record {i}"
+        request_s = _metric(metrics, "request_latency", "value", row_place)
+        input_tokens = _metric(metrics, "input_sequence_length", "value", row_place)
+        output_tokens = _metric(metrics, "output_sequence_length", "value", row_place)
+        if None in (request_s, input_tokens) or not output_tokens:
+            continue
+        start_ns = read_number(metadata, "request_start_ns", row_place)
+        request = ClientRequest(
+            arrival_s=None if start_ns is None else NS * start_ns,
+            input_tokens=max(1, round(input_tokens or 0)),
+            output_tokens=max(1, round(output_tokens)),
+            ttft_s=_metric(metrics, "time_to_first_token", "value", row_place),
+            request_s=request_s or 0.0,
+        )
+        requests.append(request)
+    facts = RunFacts(place, place, failed_count=len(profiled) - len(requests))
+    return run_of_requests(requests, facts)
+
+
+def _read_aiperf_means(document: JsonObject, place: str) -> ClientRun:
+    """Return the run of AIPerf's or GenAI-Perf's summary in JSON."""
+    config = document.get("input_config", {})
+    count = _metric(document, "request_count", "avg", place)
+    if count is None:
+        count = find_value(config, "request_count", "num_prompts")
+    input_tokens = _metric(document, "input_sequence_length", "avg", place)
+    output_tokens = _metric(document, "output_sequence_length", "avg", place)
+    if count is None or input_tokens is None or output_tokens is None:
+        text = "request_count, input_sequence_length and output_sequence_length"
+        raise InputError(f"{place}: a summary has {text}")
+    model = find_value(config, "model_names", "model", "models")
+    settings = {**({} if model is None else {"model": model}), **read_settings(config, document)}
+    facts = RunFacts(place, place, settings, _traffic_of(config, place))
+    means = RunMeans(
+        count=int(float(count)),
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        ttft_s=_metric(document, "time_to_first_token", "avg", place),
+        request_s=_metric(document, "request_latency", "avg", place),
+    )
+    return run_of_means(means, facts)
+
+
+def _traffic_of(config: Any, place: str) -> Traffic:
+    """Return the traffic that the configuration of a tool describes."""
+    table = {
+        "concurrency": find_value(config, "concurrency", "streams", "max_concurrency"),
+        "rate": find_value(config, "request_rate", "rate"),
+    }
+    mode = str(find_value(config, "request_rate_mode", "arrival_pattern", "type_", "kind"))
+    rate = read_number(table, "rate", place) or 0.0
+    return Traffic(
+        concurrency=int(read_number(table, "concurrency", place) or 0),
+        rate=0.0 if rate == inf else rate,
+        burstiness=inf if mode in ("constant", "async") else 1.0,
+    )
+
+
+def _read_guidellm(document: JsonObject, place: str) -> list[ClientRun]:
+    """Return the benchmarks of a GuideLLM report."""
+    runs = []
+    arguments = document.get("args", {})
+    for i, benchmark in enumerate(document["benchmarks"]):
+        row_place = f"{place}: benchmarks[{i}]"
+        if not isinstance(benchmark, Mapping):
+            raise InputError(f"{row_place}: must be a table")
+        config = benchmark.get("config", benchmark.get("args", {}))
+        strategy = config.get("strategy", {}) if isinstance(config, Mapping) else {}
+        traffic = _traffic_of(strategy, row_place)
+        if isinstance(strategy, Mapping) and strategy.get("type_") == "synchronous":
+            traffic = Traffic(concurrency=1)
+        model = find_value(config, "model") or find_value(arguments, "model")
+        settings = {} if model is None else {"model": model}
+        statuses = benchmark.get("requests", {})
+        statuses = statuses if isinstance(statuses, Mapping) else {}
+        failed_count = len(statuses.get("errored") or ())
+        facts = RunFacts(row_place, place, settings, traffic, failed_count)
+        requests = [
+            _guidellm_request(row, f"{row_place}: request {k}")
+            for k, row in enumerate(statuses.get("successful") or ())
+        ]
+        if requests:
+            runs.append(run_of_requests([request for request in requests if request], facts))
+        else:
+            runs.append(run_of_means(_guidellm_means(benchmark, row_place), facts))
+    if not runs:
+        raise InputError(f"{place}: holds no benchmarks")
+    return runs
+
+
+def _guidellm_request(row: JsonObject, place: str) -> ClientRequest | None:
+    """Return a request of GuideLLM, None for one without tokens."""
+    start_s = _first_number(row, ("request_start_time", "start_time"), place)
+    end_s = _first_number(row, ("request_end_time", "end_time"), place)
+    request_s = read_number(row, "request_latency", place)
+    if request_s is None and start_s is not None and end_s is not None:
+        request_s = end_s - start_s
+    output_tokens = read_number(row, "output_tokens", place)
+    input_tokens = read_number(row, "prompt_tokens", place)
+    if not request_s or not output_tokens or not input_tokens:
+        return None
+    ttft_ms = read_number(row, "time_to_first_token_ms", place)
+    return ClientRequest(
+        arrival_s=start_s,
+        input_tokens=round(input_tokens),
+        output_tokens=round(output_tokens),
+        ttft_s=None if ttft_ms is None else MS * ttft_ms,
+        request_s=request_s,
+    )
+
+
+def _guidellm_means(benchmark: Mapping[str, Any], place: str) -> RunMeans:
+    """Return the means of a report without its requests."""
+    metrics = benchmark.get("metrics", {})
+
+    def statistic(name: str, key: str) -> float | None:
+        metric = metrics.get(name, {}).get("successful", {})
+        return read_number(metric, key, f"{place}: {name}")
+
+    names = ("prompt_token_count", "output_token_count", "request_latency")
+    values = [statistic(name, "mean") for name in names]
+    count = statistic("request_latency", "count")
+    if None in values or count is None:
+        raise InputError(f"{place}: has no requests, and no means of {', '.join(names)}")
+    input_tokens, output_tokens, request_s = (value or 0.0 for value in values)
+    ttft_ms = statistic("time_to_first_token_ms", "mean")
+    ttft_s = None if ttft_ms is None else MS * ttft_ms
+    return RunMeans(int(count), input_tokens, output_tokens, ttft_s, request_s)

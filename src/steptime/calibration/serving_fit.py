@@ -1,0 +1,338 @@
+"""The constants of host and scheduler of servers, fitted on runs of clients.
+
+A regularised least squares of logarithms: the constants stay near those of the stack, by the
+spread that its file gives them, and each network has a factor of its device's seconds near 1, so
+that what is wrong with one network does not become a constant of the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import exp, log
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from steptime.calibration.client_runs import ClientRun
+from steptime.core.errors import InputError
+from steptime.core.progress import tell
+from steptime.hardware import catalog
+from steptime.serving.calibration import (
+    CONSTANTS,
+    NetworkFactor,
+    ServingCalibration,
+    network_key,
+)
+from steptime.serving.load import run_requests
+from steptime.serving.phases import Phases
+from steptime.serving.service import Service
+from steptime.serving.times import run_service
+
+ROW_DEVIATION = 0.03  # of ln(measured / predicted) of one quantity of a run
+NETWORK_DEVIATION = 0.05  # of the logarithm of a network's factor: the kernels of others are off so
+DEFAULT_SPREAD = 0.5  # of a constant whose file gives none
+MIN_SHARE = 0.05  # of a constant of the stack, below which none falls
+STEP_SHARE = 0.25  # of a constant, for derivatives by it
+FACTOR_STEP = 0.02  # for derivatives by the logarithm of a factor
+ROUNDS = 3  # of Gauss and Newton: times are nearly linear in the constants
+
+
+@dataclass(frozen=True)
+class ServedRun:
+    """A run of a client, and the service that it used.
+
+    Args:
+        run: the run.
+        service: the service, without a calibration.
+        phases: its phases.
+    """
+
+    run: ClientRun
+    service: Service
+    phases: Phases
+
+    @property
+    def stack(self) -> str:
+        """The stack of the service."""
+        return self.phases.planner.method.settings.stack
+
+    @property
+    def device(self) -> str:
+        """The device of the service."""
+        return self.phases.planner.device.name
+
+    @property
+    def network(self) -> tuple[str, str]:
+        """The network's dimensions and the device: what has a factor of its own."""
+        return network_key(self.phases.planner.shape), self.device
+
+    @property
+    def measured(self) -> list[float]:
+        """Logarithms of the measured seconds: of a request, and to the first token if known."""
+        values_s = [self.run.request_s, self.run.ttft_s]
+        return [log(value_s) for value_s in values_s if value_s is not None]
+
+    def predict(self, calibration: ServingCalibration | None) -> list[float]:
+        """Return the logarithms of the predicted seconds, those of `measured`."""
+        phases = self.phases.with_calibration(calibration)
+        load_run = run_service(self.service, self.run.load, phases, run_requests)
+        values_s = [load_run.request.mean_s, load_run.ttft.mean_s]
+        return [log(value_s) for value_s in values_s[: len(self.measured)]]
+
+
+@dataclass(frozen=True)
+class RunFit:
+    """How far predictions of a run are off, as predicted / measured - 1.
+
+    Args:
+        run: the run.
+        request_s: the predicted seconds of a request with the calibration.
+        ttft_s: the same to the first token; None where it was not measured.
+        request_before: error of a request with the constants of the stack.
+        request_error: the same with the calibration.
+        request_left_out: the same with the calibration of the other runs; None of a single run.
+        ttft_before: error of the time to the first token with the constants of the stack.
+        ttft_error: the same with the calibration.
+        ttft_left_out: the same with the calibration of the other runs.
+    """
+
+    run: ServedRun
+    request_s: float
+    ttft_s: float | None
+    request_before: float
+    request_error: float
+    request_left_out: float | None
+    ttft_before: float | None
+    ttft_error: float | None
+    ttft_left_out: float | None
+
+
+@dataclass(frozen=True)
+class ServingFit:
+    """A calibration, and how far it is off.
+
+    Args:
+        calibration: the calibration.
+        runs: the errors of each run.
+        stack_constants: the constants of the stack before.
+    """
+
+    calibration: ServingCalibration
+    runs: tuple[RunFit, ...]
+    stack_constants: Mapping[str, float]
+
+
+class _Parameters:
+    """The parameters of a fit: constants of the stack, then a factor of each network."""
+
+    def __init__(self, runs: Sequence[ServedRun]) -> None:
+        phases = runs[0].phases
+        has_long_prompts = any(_has_long_prompts(run) for run in runs)
+        names = [name for name in CONSTANTS if has_long_prompts or name != "long_prompt_s"]
+        self.stack = runs[0].stack
+        self.prior = {name: phases.constant(name) for name in names}
+        self.names = [name for name in names if self.prior[name] > 0]
+        self.networks = list(dict.fromkeys(run.network for run in runs))
+        self.models = {run.network: run.service.model for run in runs}
+        spreads = _stack_spreads(self.stack)
+        self.deviations = np.array(
+            [self.prior[name] * spreads.get(name, DEFAULT_SPREAD) for name in self.names]
+            + [NETWORK_DEVIATION] * len(self.networks)
+        )
+        self.steps = np.array(
+            [-STEP_SHARE * self.prior[name] for name in self.names]
+            + [FACTOR_STEP] * len(self.networks)
+        )
+        self.lowest = np.array(
+            [(MIN_SHARE - 1) * self.prior[name] for name in self.names]
+            + [-np.inf] * len(self.networks)
+        )
+
+    def __len__(self) -> int:
+        return len(self.names) + len(self.networks)
+
+    def calibration(self, values: Any) -> ServingCalibration:
+        """Return the calibration of values: changes of constants, logarithms of factors."""
+        split = len(self.names)
+        changes = dict(zip(self.names, values[:split], strict=True))
+        constants = {name: prior + changes.get(name, 0.0) for name, prior in self.prior.items()}
+        factors = [
+            NetworkFactor(self.models[network], *network, exp(value))
+            for network, value in zip(self.networks, values[split:], strict=True)
+        ]
+        constants = {name: float(value) for name, value in constants.items()}
+        return ServingCalibration(self.stack, "", 0, constants, tuple(factors))
+
+    def has_effect(self, parameter: int, run: ServedRun) -> bool:
+        """Return whether a parameter can change the times of a run."""
+        split = len(self.names)
+        return parameter < split or self.networks[parameter - split] == run.network
+
+    def solve(self, slopes: Any, residuals: Any) -> Any:
+        """Return the most likely parameters of a linear model: residuals = slopes x parameters."""
+        weight = ROW_DEVIATION**-2
+        normal = weight * slopes.T @ slopes + np.diag(self.deviations**-2.0)
+        solution = np.linalg.solve(normal, weight * slopes.T @ residuals)
+        return np.maximum(solution, self.lowest)
+
+
+def fit_serving(runs: Sequence[ServedRun], source: str) -> ServingFit:
+    """Fit the constants of host and scheduler on runs of clients.
+
+    The error of a left-out run is that of a fit on the other runs, by the same linear model.
+
+    Args:
+        runs: the runs, all of the same stack.
+        source: the files of the runs.
+
+    Raises:
+        InputError: for runs of several stacks, and for services that cannot be.
+    """
+    _check_stacks(runs)
+    parameters = _Parameters(runs)
+    measured = [np.array(run.measured) for run in runs]
+    before = [np.array(run.predict(None)) for run in runs]
+    values = np.zeros(len(parameters))
+    predicted, slopes = before, _slopes(runs, parameters, values, before)
+    for _ in range(ROUNDS):
+        values = _step(parameters, slopes, values, predicted, measured)
+        predicted = _predict(runs, parameters, values)
+    fitted = parameters.calibration(values)
+    left_out = _predict_left_out(runs, parameters, slopes, values, predicted, measured)
+    rows = tuple(
+        _run_fit(run, *logs)
+        for run, *logs in zip(runs, measured, before, predicted, left_out, strict=True)
+    )
+    calibration = ServingCalibration(
+        stack=fitted.stack,
+        source=source,
+        run_count=len(runs),
+        constants=fitted.constants,
+        factors=fitted.factors,
+        request_error=_median_error([row.request_left_out for row in rows]),
+        ttft_error=_median_error([row.ttft_left_out for row in rows]),
+    )
+    return ServingFit(calibration, rows, parameters.prior)
+
+
+def _slopes(
+    runs: Sequence[ServedRun], parameters: _Parameters, values: Any, predicted: Sequence[Any]
+) -> list[Any]:
+    """Return the derivatives of each run's logarithms by the parameters."""
+    slopes = []
+    for k, (run, logs) in enumerate(zip(runs, predicted, strict=True)):
+        columns = np.zeros((len(logs), len(parameters)))
+        for i, step in enumerate(parameters.steps):
+            if parameters.has_effect(i, run):
+                moved = values + step * (np.arange(len(values)) == i)
+                columns[:, i] = (run.predict(parameters.calibration(moved)) - logs) / step
+        slopes.append(columns)
+        tell("runs", k + 1, len(runs))
+    return slopes
+
+
+def _predict(runs: Sequence[ServedRun], parameters: _Parameters, values: Any) -> list[Any]:
+    calibration = parameters.calibration(values)
+    return [np.array(run.predict(calibration)) for run in runs]
+
+
+def _step(
+    parameters: _Parameters,
+    slopes: Sequence[Any],
+    values: Any,
+    predicted: Sequence[Any],
+    measured: Sequence[Any],
+) -> Any:
+    """Return the parameters of the linear model around `values`."""
+    targets = [
+        logs - predicted_logs + rows @ values
+        for logs, predicted_logs, rows in zip(measured, predicted, slopes, strict=True)
+    ]
+    return parameters.solve(np.concatenate(slopes), np.concatenate(targets))
+
+
+def _predict_left_out(
+    runs: Sequence[ServedRun],
+    parameters: _Parameters,
+    slopes: Sequence[Any],
+    values: Any,
+    predicted: Sequence[Any],
+    measured: Sequence[Any],
+) -> list[Any]:
+    """Return each run's logarithms by a fit on the others, None where there are no others.
+
+    Runs of one file are left out together, unless there is one file alone.
+    """
+    groups = [run.run.group for run in runs]
+    if len(set(groups)) == 1:
+        groups = [run.run.place for run in runs]
+    if len(set(groups)) == 1:
+        return [None] * len(runs)
+    values_by_group = {}
+    for group in dict.fromkeys(groups):
+        training = [i for i, name in enumerate(groups) if name != group]
+        values_by_group[group] = _step(
+            parameters,
+            [slopes[i] for i in training],
+            values,
+            [predicted[i] for i in training],
+            [measured[i] for i in training],
+        )
+    return [
+        logs + rows @ (values_by_group[group] - values)
+        for logs, rows, group in zip(predicted, slopes, groups, strict=True)
+    ]
+
+
+def _run_fit(run: ServedRun, measured: Any, before: Any, predicted: Any, left_out: Any) -> RunFit:
+    """Return the errors of a run from logarithms of its seconds."""
+
+    def error(logs: Any, i: int) -> float | None:
+        if logs is None or i >= len(measured):
+            return None
+        return float(exp(logs[i] - measured[i]) - 1)
+
+    return RunFit(
+        run=run,
+        request_s=exp(predicted[0]),
+        ttft_s=exp(predicted[1]) if len(predicted) > 1 else None,
+        request_before=error(before, 0) or 0.0,
+        request_error=error(predicted, 0) or 0.0,
+        request_left_out=error(left_out, 0),
+        ttft_before=error(before, 1),
+        ttft_error=error(predicted, 1),
+        ttft_left_out=error(left_out, 1),
+    )
+
+
+def _median_error(errors: Sequence[float | None]) -> float | None:
+    """Return the median size of the errors that are known; None without any."""
+    sizes = [abs(error) for error in errors if error is not None]
+    return median(sizes) if sizes else None
+
+
+def _has_long_prompts(run: ServedRun) -> bool:
+    """Return whether prompts have more tokens to read than CUDA graphs replay."""
+    tokens = max(run.run.load.inputs) * (1 - run.service.prefix)
+    return tokens > run.phases.constant("graph_tokens")
+
+
+def _stack_spreads(stack: str) -> dict[str, float]:
+    """Return the relative spreads of a stack's constants of serving."""
+    serving = catalog.stack(stack).serving
+    spreads = {}
+    for name in CONSTANTS:
+        value = serving.get(name)
+        spread = getattr(value, "spread", None)
+        if spread:
+            spreads[name] = float(spread)
+    return spreads
+
+
+def _check_stacks(runs: Sequence[ServedRun]) -> None:
+    stacks = list(dict.fromkeys(run.stack for run in runs))
+    if len(stacks) > 1:
+        text = f"calibrate --serving: runs of several stacks: {', '.join(stacks)}"
+        raise InputError(f"{text}; nearest: a calibration of each, or --server stack={stacks[0]}")

@@ -1,0 +1,143 @@
+"""A callback of Lightning's Trainer that watches its steps."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from steptime.core.errors import InputError
+from steptime.integrations.watch import DEFAULT_LOG_STEPS, Watch
+
+try:
+    if "pytorch_lightning" in sys.modules and "lightning" not in sys.modules:
+        from pytorch_lightning.callbacks import Callback
+    else:
+        from lightning.pytorch.callbacks import Callback
+except ImportError as error:
+    text = f"steptime.integrations.lightning needs Lightning ({error})"
+    raise InputError(f"{text}; nearest: pip install lightning") from None
+
+
+class LightningStepTimeCallback(Callback):  # type: ignore[misc]  # Lightning may have no types here
+    """Watch the steps of a Trainer: `Trainer(callbacks=[LightningStepTimeCallback(out="runs")])`.
+
+    A step is what updates the weights: with `accumulate_grad_batches` several batches. The Trainer
+    takes its batches between them, so that this time is the wait for input. Times of validation,
+    of logging and of checkpoints are left out.
+    """
+
+    def __init__(
+        self,
+        device: str | None = None,
+        out: str | Path | None = None,
+        log_every: int = DEFAULT_LOG_STEPS,
+        log_to: str | None = None,
+    ) -> None:
+        """Remember the settings of `steptime.watch`.
+
+        Args:
+            device: the device of the prediction. Default: the one that runs the steps.
+            out: the folder of the record. Default: none is written.
+            log_every: steps between two log lines.
+            log_to: a tracker for the numbers of the log lines. Default: none.
+
+        Raises:
+            InputError: for an unknown tracker, and one whose library is not installed.
+        """
+        super().__init__()
+        self.watch: Watch | None = None
+        self._make_watch: Callable[[Any], Watch] = lambda model: Watch(
+            model, None, device, out, log_every, log_to
+        )
+        self._make_watch(None)  # refuses what is wrong before training
+        self._ready_s: float | None = None
+        self._updates = 0
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Begin to watch the module."""
+        self.watch = self._make_watch(find_network(pl_module))
+        self._updates = _count_updates(trainer)
+        self._restart_wait()
+
+    def on_train_epoch_start(self, *_event: Any) -> None:
+        """Begin to wait for the first batch of an epoch."""
+        self._restart_wait()
+
+    def on_train_batch_start(self, _trainer: Any, _module: Any, batch: Any, *_event: Any) -> None:
+        """Begin a step, or go on with one whose gradients are accumulated."""
+        if self.watch is None:
+            return
+        wait_s = 0.0 if self._ready_s is None else time.perf_counter() - self._ready_s
+        self._ready_s = None
+        self.watch.add_wait(wait_s, _count_examples(batch))
+        self.watch.begin_step()
+
+    def on_train_batch_end(self, trainer: Any, *_event: Any) -> None:
+        """End the step if the weights were updated."""
+        if self.watch is not None:
+            updates = _count_updates(trainer)
+            self.watch.end_step(is_complete=updates > self._updates)
+            self._updates = updates
+        self._restart_wait()
+
+    def on_validation_end(self, *_event: Any) -> None:
+        """Leave the validation out of the wait."""
+        self._restart_wait()
+
+    def on_save_checkpoint(self, *_event: Any) -> None:
+        """Leave the checkpoint out of the wait."""
+        self._restart_wait()
+
+    def on_exception(self, _trainer: Any, _module: Any, exception: BaseException) -> None:
+        """Write the record of the steps before an exception, Ctrl-C among them."""
+        if self.watch is not None:
+            self.watch.drop_step()
+            self.watch.finish(type(exception).__name__)
+
+    def on_train_end(self, *_event: Any) -> None:
+        """Write the record and log the verdict."""
+        if self.watch is not None:
+            self.watch.finish()
+
+    def _restart_wait(self) -> None:
+        self._ready_s = time.perf_counter()
+
+
+def find_network(module: Any) -> Any:
+    """Return the part of a module that has all its weights: the network that is called.
+
+    A `LightningModule` is itself called by nobody; its `training_step` calls the network inside.
+    """
+    try:
+        while True:
+            count = sum(1 for _ in module.parameters())
+            parts = [
+                part for part in module.children() if sum(1 for _ in part.parameters()) == count
+            ]
+            if not count or len(parts) != 1 or not _is_wrapper(module):
+                return module
+            module = parts[0]
+    except Exception:  # noqa: BLE001  # objects of the user may raise anything
+        return module
+
+
+def _is_wrapper(module: Any) -> bool:
+    """Return whether a module is one of Lightning, which trains what is inside."""
+    return hasattr(module, "training_step")
+
+
+def _count_updates(trainer: Any) -> int:
+    """Return the number of updates of the weights."""
+    return int(getattr(trainer, "global_step", 0))
+
+
+def _count_examples(batch: Any) -> int | None:
+    from steptime.integrations.watch_model import first_size
+
+    try:
+        return first_size(batch)
+    except Exception:  # noqa: BLE001  # objects of the user may raise anything
+        return None

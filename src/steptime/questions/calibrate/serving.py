@@ -1,0 +1,325 @@
+"""`calibrate --serving`: constants of servers from what their clients measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from steptime.calibration.client_formats import read_client_runs
+from steptime.calibration.client_runs import ClientRun
+from steptime.calibration.client_settings import SETTING_NAMES
+from steptime.calibration.serving_fit import RunFit, ServedRun, ServingFit, fit_serving
+from steptime.core.answer import Answer, AnswerRow
+from steptime.core.errors import InputError, unknown
+from steptime.core.files import check_ending, check_writable
+from steptime.core.kinds import File, Settings, paths_of, setting_texts
+from steptime.core.table import Column, Table
+from steptime.core.toml_files import format_path
+from steptime.core.units import counted, percent, seconds
+from steptime.core.values import parse_pairs
+from steptime.questions.serve.options import ServeOptions
+from steptime.serving.calibration import write_calibration
+from steptime.serving.service import Service
+
+DEFAULT_FILE = "serving.toml"
+MAX_RUNS = 200
+ERROR_COLUMNS = (
+    Column("place", "run"),
+    Column("requests"),
+    Column("request_measured_s", "request"),
+    Column("before", "before"),
+    Column("after", "calibrated"),
+    Column("left_out", "left out"),
+)
+CONSTANT_COLUMNS = (Column("constant"), Column("before"), Column("after", "calibrated"))
+
+
+class ServingRunRow(AnswerRow, frozen=True, kw_only=True):
+    """A run of a client, and how far predictions of it are off.
+
+    Attributes:
+        place: the file, and the place in it.
+        model: the network.
+        device: the device of the server.
+        requests: requests that succeeded.
+        failed: requests that failed, which are left out.
+        request_measured_s: mean seconds of a request, as the client measured.
+        request_s: the same as predicted with the calibration.
+        request_before: predicted / measured - 1 of it with the constants of the stack.
+        request_error: the same with the calibration.
+        request_left_out: the same with the calibration of the other runs; None of a single run.
+        ttft_measured_s: mean seconds to the first token, None where nobody measured them.
+        ttft_s: the same as predicted with the calibration.
+        ttft_before: predicted / measured - 1 of it with the constants of the stack.
+        ttft_error: the same with the calibration.
+        ttft_left_out: the same with the calibration of the other runs; None of a single run.
+    """
+
+    place: str
+    model: str
+    device: str
+    requests: int
+    failed: int
+    request_measured_s: float
+    request_s: float
+    request_before: float
+    request_error: float
+    request_left_out: float | None
+    ttft_measured_s: float | None
+    ttft_s: float | None
+    ttft_before: float | None
+    ttft_error: float | None
+    ttft_left_out: float | None
+
+
+class ServingConstant(AnswerRow, frozen=True, kw_only=True):
+    """A constant of host and scheduler.
+
+    Attributes:
+        constant: its name.
+        stack_s: seconds of the stack.
+        constant_s: seconds of the calibration.
+    """
+
+    constant: str
+    stack_s: float
+    constant_s: float
+
+
+class ServingNetworkFactor(AnswerRow, frozen=True, kw_only=True):
+    """What a network's steps take on the device.
+
+    Attributes:
+        model: the network, as the runs name it.
+        device: the device.
+        factor: seconds of the device over those that are predicted.
+    """
+
+    model: str
+    device: str
+    factor: float
+
+
+class ServingCalibrationAnswer(Answer, frozen=True, kw_only=True):
+    """Constants of servers, as runs of clients tell them.
+
+    Attributes:
+        path: the file of the calibration; None if none was written.
+        stack: the software of the servers.
+        source: the files of the runs.
+        rows: the runs, each with its errors.
+        constants: the constants before and after.
+        networks: the factors of the networks that ran.
+        median_request_error: median of |predicted / measured - 1| of a request, of runs that were
+            left out of the fit; None of a single run.
+        median_ttft_error: the same of the time to the first token.
+        headline: how far left-out runs are off, and how to use the file.
+        notes: remarks on what was left out.
+    """
+
+    path: str | None
+    stack: str
+    source: str
+    rows: tuple[ServingRunRow, ...]
+    constants: tuple[ServingConstant, ...]
+    networks: tuple[ServingNetworkFactor, ...]
+    median_request_error: float | None
+    median_ttft_error: float | None
+    headline: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    def tables(self) -> list[Table]:
+        """Return the errors of the runs, and the constants."""
+        errors = [
+            {
+                "place": row.place,
+                "requests": row.requests,
+                "request_measured_s": seconds(row.request_measured_s),
+                "before": percent(row.request_before, "+"),
+                "after": percent(row.request_error, "+"),
+                "left_out": _format_error(row.request_left_out),
+            }
+            for row in self.rows
+        ]
+        constants = [
+            {
+                "constant": row.constant,
+                "before": seconds(row.stack_s),
+                "after": seconds(row.constant_s),
+            }
+            for row in self.constants
+        ]
+        constants += [
+            {
+                "constant": f"{row.model} on {row.device}",
+                "before": "x 1",
+                "after": f"x {row.factor:.3f}",
+            }
+            for row in self.networks
+        ]
+        return [
+            Table(ERROR_COLUMNS, errors, "time of a request: predicted against measured"),
+            Table(CONSTANT_COLUMNS, constants, f"constants of {self.stack}"),
+        ]
+
+
+def calibrate_serving(
+    results: File | Sequence[File],
+    server: Settings | None,
+    device: str | None,
+    out: File | None,
+    dry_run: bool,
+) -> ServingCalibrationAnswer:
+    """Fit the constants of servers on results of clients, and write them.
+
+    Args:
+        results: the files of results.
+        server: what the files do not say of the server, by names of `serve`'s options.
+        device: the device of the server; None where the files say it.
+        out: the file to write; None for `serving.toml` in the working folder.
+        dry_run: whether no file is written.
+
+    Raises:
+        InputError: for files that cannot be read, and servers that nobody describes.
+    """
+    path = Path(DEFAULT_FILE if out is None else out)
+    check_ending(path, (".toml",), "a calibration")
+    if not dry_run:
+        check_writable(path.absolute().parent)
+    settings = _read_server(server, device)
+    files = paths_of(results)
+    runs = [run for file in files for run in read_client_runs(file)]
+    if len(runs) > MAX_RUNS:
+        raise InputError(f"calibrate --serving: {len(runs):,} runs, at most {MAX_RUNS}")
+    source = ", ".join(format_path(file) for file in files)
+    fit = fit_serving([find_served_run(run, settings) for run in runs], source)
+    if not dry_run:
+        write_calibration(fit.calibration, path)
+    return _answer(fit, None if dry_run else format_path(path))
+
+
+def _read_server(server: Settings | None, device: str | None) -> dict[str, object]:
+    """Return the settings of the server that the user gives; raises `InputError`."""
+    settings: dict[str, object] = {**parse_pairs(setting_texts(server), "--server")}
+    for name in settings:
+        if name not in SETTING_NAMES:
+            raise unknown("setting", name, SETTING_NAMES, "--server")
+    if device is not None:
+        if "device" in settings:
+            raise InputError("--server device: --of says it")
+        settings["device"] = device
+    return settings
+
+
+def find_served_run(run: ClientRun, settings: Mapping[str, object]) -> ServedRun:
+    """Return a run with the service that it used; what the user says of it comes first.
+
+    Raises:
+        InputError: for a run whose model or device nobody says, and a service that cannot be.
+    """
+    values = {**run.settings, **settings}
+    for name, remedy in (("model", "--server model=MODEL"), ("device", "--of DEVICE")):
+        if name not in values:
+            raise InputError(
+                f"{run.place}: does not say the {name} of the server; nearest: {remedy}"
+            )
+    model, device = str(values.pop("model")), str(values.pop("device"))
+    try:
+        service = _service_of(run, model, device, values)
+        phases = service.phases()
+    except InputError as error:
+        raise InputError(f"{run.place}: {error}") from None
+    return ServedRun(run, service, phases)
+
+
+def _service_of(run: ClientRun, model: str, device: str, values: Mapping[str, object]) -> Service:
+    """Return the service of a run, with the longest of its requests."""
+    texts: Any = {name: str(value) for name, value in values.items()}
+    if run.load.concurrency:
+        options = ServeOptions(**texts, concurrency=run.load.concurrency)
+    else:
+        rate = len(run.load.inputs) / run.load.arrivals_s[-1]
+        options = ServeOptions(**texts, rate=rate)
+    inputs, outputs = max(zip(run.load.inputs, run.load.outputs, strict=True), key=sum)
+    return options.service(model, options.sites(device)[0], 1, inputs, outputs)
+
+
+def _answer(fit: ServingFit, path: str | None) -> ServingCalibrationAnswer:
+    """Return the answer that describes a fit."""
+    calibration = fit.calibration
+    return ServingCalibrationAnswer(
+        path=path,
+        stack=calibration.stack,
+        source=calibration.source,
+        rows=tuple(_run_row(run) for run in fit.runs),
+        constants=tuple(
+            ServingConstant(constant=name, stack_s=before_s, constant_s=calibration.constants[name])
+            for name, before_s in fit.stack_constants.items()
+        ),
+        networks=tuple(
+            ServingNetworkFactor(model=factor.model, device=factor.device, factor=factor.factor)
+            for factor in calibration.factors
+        ),
+        median_request_error=calibration.request_error,
+        median_ttft_error=calibration.ttft_error,
+        headline=tuple(_describe_fit(fit, path)),
+        notes=tuple(_make_notes(fit)),
+    )
+
+
+def _run_row(fit: RunFit) -> ServingRunRow:
+    run = fit.run
+    return ServingRunRow(
+        place=run.run.place,
+        model=run.service.model,
+        device=run.device,
+        requests=run.run.request_count,
+        failed=run.run.failed_count,
+        request_measured_s=run.run.request_s,
+        request_s=fit.request_s,
+        request_before=fit.request_before,
+        request_error=fit.request_error,
+        request_left_out=fit.request_left_out,
+        ttft_measured_s=run.run.ttft_s,
+        ttft_s=fit.ttft_s,
+        ttft_before=fit.ttft_before,
+        ttft_error=fit.ttft_error,
+        ttft_left_out=fit.ttft_left_out,
+    )
+
+
+def _describe_fit(fit: ServingFit, path: str | None) -> list[str]:
+    """Describe how far runs are off that were left out, and how the file is used."""
+    calibration = fit.calibration
+    lines = []
+    if calibration.request_error is not None:
+        error, ttft_error = calibration.request_error, calibration.ttft_error
+        line = f"a run that is left out is off by {percent(error)} end to end in the median"
+        if ttft_error is not None:
+            line += f", and by {percent(ttft_error)} to the first token"
+        lines.append(line)
+    if path is not None:
+        lines.append(f"written to {path}; use it as: steptime serve ... --calibration {path}")
+    return lines
+
+
+def _make_notes(fit: ServingFit) -> list[str]:
+    """Return remarks on single runs, failed requests, and runs without first tokens."""
+    notes = []
+    if fit.calibration.request_error is None:
+        notes.append("one run: a second one would tell how far others are off")
+    for row in fit.runs:
+        run = row.run.run
+        if run.failed_count:
+            failed = counted(run.failed_count, "request")
+            notes.append(f"{run.place}: {failed} failed and are left out")
+        if run.ttft_s is None:
+            notes.append(
+                f"{run.place}: has no time to the first token: times of requests alone are fitted"
+            )
+    return notes
+
+
+def _format_error(error: float | None) -> str:
+    return "-" if error is None else percent(error, "+")

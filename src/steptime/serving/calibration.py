@@ -1,0 +1,175 @@
+"""A calibration of servers: constants of host and scheduler that runs of clients tell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from steptime.core.errors import InputError, unknown
+from steptime.core.files import write_atomically
+from steptime.core.toml_files import format_path, read_toml, toml_text
+from steptime.core.units import counted, percent
+from steptime.planning.shape import Shape
+
+CONSTANTS = ("step_s", "sequence_s", "prompt_s", "long_prompt_s")
+"""Constants of a stack of servers that a calibration replaces."""
+MAX_FACTOR = 10.0  # of a network's device time, and its inverse: a file with more is damaged
+MAX_CONSTANT_S = 10.0
+_DIMENSIONS = ("width", "heads", "kv_heads", "ffn", "vocabulary", "experts")
+
+
+def network_key(shape: Shape) -> str:
+    """Return the dimensions of a network, the same for all names that it has."""
+    sizes = {"layers": len(shape.kinds), **{name: shape.one[name] for name in _DIMENSIONS}}
+    return ",".join(f"{name}={size}" for name, size in sizes.items())
+
+
+@dataclass(frozen=True)
+class NetworkFactor:
+    """The factor of the device's seconds of one network.
+
+    Args:
+        model: the network, as the runs name it.
+        network: its dimensions (`network_key`).
+        device: the device that it ran on.
+        factor: what the device takes over what is predicted.
+    """
+
+    model: str
+    network: str
+    device: str
+    factor: float
+
+
+@dataclass(frozen=True)
+class ServingCalibration:
+    """Constants of host and scheduler, as runs of clients tell them.
+
+    Args:
+        stack: the software of the servers.
+        source: the files of the runs.
+        run_count: number of runs.
+        constants: seconds of `CONSTANTS`, by name.
+        factors: factors of the networks that ran.
+        request_error: median of |predicted / measured - 1| of a whole request, of runs that were
+            left out of the fit; None of a single run.
+        ttft_error: the same of the time to the first token.
+    """
+
+    stack: str
+    source: str
+    run_count: int
+    constants: Mapping[str, float]
+    factors: tuple[NetworkFactor, ...] = ()
+    request_error: float | None = None
+    ttft_error: float | None = None
+
+    def factor_of(self, shape: Shape, device: str) -> float:
+        """Return the factor of a network on a device, 1 of one that did not run."""
+        key = network_key(shape)
+        matching = (f.factor for f in self.factors if f.network == key and f.device == device)
+        return next(matching, 1.0)
+
+    @property
+    def devices(self) -> list[str]:
+        """The devices of the runs."""
+        return list(dict.fromkeys(factor.device for factor in self.factors))
+
+    def describe(self, shape: Shape, device: str) -> list[str]:
+        """Describe where the constants come from, and how far left-out runs are off.
+
+        For example `calibrated on 2 runs of clients: a run that is left out is off by 4.1 % end to
+        end in the median`.
+        """
+        text = f"calibrated on {counted(self.run_count, 'run')} of clients"
+        if self.request_error is None:
+            lines = [f"{text}: a second run would tell how far others are off"]
+        else:
+            error = percent(self.request_error)
+            lines = [f"{text}: a run that is left out is off by {error} end to end in the median"]
+        if device not in self.devices:
+            lines.append(f"the calibration is of {', '.join(self.devices)}, not of {device}")
+        elif all(factor.network != network_key(shape) for factor in self.factors):
+            lines.append(f"the calibration has no run of {shape.label}")
+        return lines
+
+
+def write_calibration(calibration: ServingCalibration, path: Path) -> None:
+    """Write a calibration as TOML."""
+    table: dict[str, object] = {
+        "stack": calibration.stack,
+        "source": calibration.source,
+        "runs": calibration.run_count,
+        "request_error": calibration.request_error,
+        "ttft_error": calibration.ttft_error,
+        "serving": dict(calibration.constants),
+    }
+    networks = "".join(
+        f"\n[[networks]]\n{toml_text(vars(factor))}" for factor in calibration.factors
+    )
+    write_atomically(path, toml_text(table) + networks)
+
+
+def read_calibration(path: Path) -> ServingCalibration:
+    """Read a calibration of servers.
+
+    Raises:
+        InputError: for a file that is none, and for values that cannot be.
+    """
+    table, place = read_toml(path), format_path(path)
+    missing = [name for name in ("stack", "runs", "serving") if name not in table]
+    if missing:
+        text = f"{place}: is no calibration of servers: {missing[0]} is missing"
+        raise InputError(f"{text}; nearest: steptime calibrate --serving RESULTS --out {place}")
+    constants = table["serving"]
+    if not isinstance(constants, Mapping):
+        raise InputError(f"{place}: serving: must be a table of {', '.join(CONSTANTS)}")
+    for name in constants:
+        if name not in CONSTANTS:
+            raise unknown("constant", name, CONSTANTS, f"{place}: serving")
+    factors = [
+        _read_factor(row, f"{place}: networks[{i}]")
+        for i, row in enumerate(table.get("networks", []))
+    ]
+    return ServingCalibration(
+        stack=_text(table["stack"], f"{place}: stack"),
+        source=str(table.get("source", "")),
+        run_count=int(_number(table["runs"], f"{place}: runs", 1, 1e6)),
+        constants={
+            name: _number(value, f"{place}: serving.{name}", 0, MAX_CONSTANT_S)
+            for name, value in constants.items()
+        },
+        factors=tuple(factors),
+        request_error=_error(table, "request_error", place),
+        ttft_error=_error(table, "ttft_error", place),
+    )
+
+
+def _read_factor(row: Any, place: str) -> NetworkFactor:
+    if not isinstance(row, Mapping):
+        raise InputError(f"{place}: must be a table")
+    return NetworkFactor(
+        model=_text(row.get("model"), f"{place}.model"),
+        network=_text(row.get("network"), f"{place}.network"),
+        device=_text(row.get("device"), f"{place}.device"),
+        factor=_number(row.get("factor"), f"{place}.factor", 1 / MAX_FACTOR, MAX_FACTOR),
+    )
+
+
+def _error(table: Mapping[str, Any], name: str, place: str) -> float | None:
+    return _number(table[name], f"{place}: {name}", 0, 1e9) if name in table else None
+
+
+def _text(value: object, place: str) -> str:
+    if not isinstance(value, str) or not value:
+        raise InputError(f"{place}: must be a text")
+    return value
+
+
+def _number(value: object, place: str, at_least: float, at_most: float) -> float:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not at_least <= float(value) <= at_most:  # type: ignore[arg-type]  # a number
+        raise InputError(f"{place}: must be a number from {at_least:g} to {at_most:g}")
+    return float(value)  # type: ignore[arg-type]  # checked above
