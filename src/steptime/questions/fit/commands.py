@@ -21,7 +21,16 @@ from steptime.questions.step_options import StepOptions
 CARDS_OF_NODE = (2, 4, 8)  # over which weights may be sharded
 CHUNKED_LOSS_STACK = "axolotl-2025"
 LOW_STATES = {"adam": "adam8bit", "adamw": "adamw8bit", "lion": "lion8bit"}
-PLAN_OPTIONS = ("length", "lora", "weights", "train", "packed", "padded")
+PLAN_OPTIONS = (
+    "length",
+    "lora",
+    "adapter",
+    "modules_to_save",
+    "weights",
+    "train",
+    "packed",
+    "padded",
+)
 
 
 def fitting_commands(

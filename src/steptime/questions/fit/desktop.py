@@ -27,7 +27,17 @@ PUBLISHED_TYPES = (  # of GGUF that people publish; others by their name
     *("q3_k_s", "iq3_m", "iq3_xxs", "q2_k", "iq2_m", "iq2_xxs", "iq1_m"),
 )
 UNPUBLISHED_TYPES = ("f32", "f16")  # of stacks whose files are in bf16
-TRAINING_OPTIONS = ("optimizer", "lora", "train", "recompute", "offload", "packed", "padded")
+TRAINING_OPTIONS = (
+    "optimizer",
+    "lora",
+    "adapter",
+    "modules_to_save",
+    "train",
+    "recompute",
+    "offload",
+    "packed",
+    "padded",
+)
 COLUMNS = (
     Column("weights"),
     Column("bits_per_weight", "bits", form=".2f"),
@@ -129,7 +139,7 @@ class DesktopFitAnswer(LaunchedAnswer, frozen=True, kw_only=True):
 
 def is_desktop_fit(model: Any, options: StepOptions) -> bool:
     """Whether a question is about weights for one's own machine, and not about a training."""
-    if options.lora or options.train:
+    if options.lora or options.adapter or options.train:
         return False
     has_type = options.weights == ALL_WEIGHTS or names_desktop_weights(options.weights)
     return (
