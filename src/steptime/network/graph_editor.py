@@ -51,6 +51,16 @@ def is_attention(op: Op) -> bool:
     return bool(_ATTENTION.search(op.name))
 
 
+def product_names(on: str) -> set[str]:
+    """Return the names of products that a text such as `q+o_proj` means: q, q_proj, o, o_proj, out.
+
+    Files of transformers write `q_proj` where a network of ours has `q`.
+    """
+    stems = {name.removesuffix("_proj") for name in on.split("+")}
+    outputs = {"out"} if "o" in stems else set()
+    return stems | outputs | {f"{stem}_proj" for stem in stems}
+
+
 def adapts(op: Op, on: str, head: str) -> bool:
     """Whether an adapter is for an op: `attention`, `linear` (but for the head), `all`, or names.
 
@@ -60,7 +70,7 @@ def adapts(op: Op, on: str, head: str) -> bool:
         return False
     parts = set(re.split(r"[/.]", op.name))
     words = {"all": True, "linear": op.name != head, "attention": is_attention(op)}
-    names = {*on.split("+"), *(f"{name}_proj" for name in on.split("+"))}
+    names = product_names(on)
     is_merged = "qkv" in parts and bool(names & {*MERGED_PRODUCTS})
     return words.get(on, bool(names & parts) or is_merged)
 

@@ -8,7 +8,7 @@ products on a matrix of ones on the diagonal.
 from steptime.core.errors import InputError
 from steptime.core.graph import Attr, Op, TensorSpec
 from steptime.network.adapters.lora import SCALE, add_low_rank, read_dropped
-from steptime.network.graph_editor import CONSTANT, MERGED_PRODUCTS, GraphEditor
+from steptime.network.graph_editor import CONSTANT, MERGED_PRODUCTS, GraphEditor, product_names
 
 
 def adapt(editor: GraphEditor, op: Op) -> None:
@@ -16,7 +16,7 @@ def adapt(editor: GraphEditor, op: Op) -> None:
     editor.ops.append(op)
     if not editor.is_target(op):
         return
-    names = {*editor.tuning.on.split("+")} & {*MERGED_PRODUCTS}
+    names = product_names(editor.tuning.on) & {*MERGED_PRODUCTS}
     if op.outputs[0] in editor.split_sizes and names and len(names) < len(MERGED_PRODUCTS):
         raise InputError(
             f"--adapter dora on={editor.tuning.on}: {op.name} makes queries, keys and values "

@@ -7,7 +7,7 @@ What a product of attention makes is scaled, of another product what it reads: p
 from dataclasses import replace
 
 from steptime.core.graph import Op
-from steptime.network.graph_editor import MERGED_PRODUCTS, GraphEditor, is_attention
+from steptime.network.graph_editor import MERGED_PRODUCTS, GraphEditor, is_attention, product_names
 
 
 def adapt(editor: GraphEditor, op: Op) -> None:
@@ -27,9 +27,9 @@ def adapt(editor: GraphEditor, op: Op) -> None:
 
 def _scale_parts(editor: GraphEditor, op: Op) -> None:
     """Append the scaling of queries, keys and values that one product makes together."""
-    names = editor.tuning.on.split("+")
+    names = product_names(editor.tuning.on)
     for part, result in zip(MERGED_PRODUCTS, op.outputs, strict=False):
-        if part in names or f"{part}_proj" in names:
+        if part in names:
             editor.results[result] = _append_scaling(editor, op, result, part)
 
 

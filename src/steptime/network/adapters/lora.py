@@ -1,7 +1,7 @@
 """LoRA: to a product x W^T the small ones (x A^T) B^T, scaled; the frozen product's stays."""
 
 from steptime.core.graph import Attr, Op, TensorSpec
-from steptime.network.graph_editor import CONSTANT, MERGED_PRODUCTS, GraphEditor
+from steptime.network.graph_editor import CONSTANT, MERGED_PRODUCTS, GraphEditor, product_names
 
 SCALE = 2.0  # alpha over rank; its value costs nothing
 
@@ -59,8 +59,8 @@ def read_dropped(editor: GraphEditor, op: Op) -> str:
 def _adapted_columns(editor: GraphEditor, op: Op) -> tuple[int, int]:
     """Return the columns of a product that are adapted, and of how many parts these are."""
     sizes = editor.split_sizes.get(op.outputs[0])
-    names = editor.tuning.on.split("+")
-    if not isinstance(sizes, tuple) or not {*names} & {*MERGED_PRODUCTS}:
+    names = product_names(editor.tuning.on)
+    if not isinstance(sizes, tuple) or not names & {*MERGED_PRODUCTS}:
         return editor.tensors[op.outputs[0]].shape[-1], 1
     columns = [
         int(size) for name, size in zip(MERGED_PRODUCTS, sizes, strict=True) if name in names
@@ -72,5 +72,7 @@ def _pad_columns(editor: GraphEditor, op: Op, result: str) -> str:
     """Append zeros beside the columns that are adapted, for the others of the product."""
     wide, y = editor.tensors[result], editor.tensors[op.outputs[0]]
     columns = y.shape[-1] - wide.shape[-1]
-    zeros = editor.add_buffer(f"zeros{columns}/{CONSTANT}", TensorSpec((*y.shape[:-1], columns), y.dtype))
+    zeros = editor.add_buffer(
+        f"zeros{columns}/{CONSTANT}", TensorSpec((*y.shape[:-1], columns), y.dtype)
+    )
     return editor.append_op(f"{op.name}/lora_padded", "concat", (result, zeros), y, {"axis": -1})
