@@ -1,5 +1,6 @@
 """From the options of a fine-tuning to its `Tuning`."""
 
+import re
 from typing import TypedDict
 
 from steptime.core.adapters import ADAPTERS, FEW_BITS, AdapterRow
@@ -7,6 +8,9 @@ from steptime.core.dtypes import find_quantised_type
 from steptime.core.errors import InputError, check_choice
 from steptime.core.values import MAX_DROPOUT, parse_count, parse_number, parse_pairs
 from steptime.core.workload import LORA, OFFLOADS, STATES, Tuning
+
+
+GGUF_WORD = re.compile(r"(i?q|tq)\d")  # the beginning of a type of GGUF
 
 
 class _AdapterFields(TypedDict, total=False):
@@ -63,13 +67,20 @@ def make_tuning(
         **_read_adapter(lora, adapter),
         packed=0 if packed is None else parse_count(packed, "--packed"),
         padded=0 if padded is None else parse_count(padded, "--padded"),
-        weights=(find_quantised_type(weights, FEW_BITS) or weights) if weights else "",
+        weights=_frozen_type(weights) if weights else "",
         train=train or "",
         recompute=recompute or "none",
         states=" ".join(filter(None, words)),
         host_link=host_link or "",
         saved="+".join(filter(None, (modules_to_save or "").replace(",", "+").split("+"))),
     )
+
+
+def _frozen_type(word: str) -> str:
+    """Return the type of frozen weights that a word of any tool says; GGUF is of no training."""
+    if GGUF_WORD.match(word.strip().lower()):
+        return word
+    return find_quantised_type(word, FEW_BITS) or word
 
 
 def _read_adapter(lora: str | None, adapter: str | None) -> _AdapterFields:
