@@ -9,7 +9,6 @@ from steptime.core.errors import InputError, check_choice
 from steptime.core.values import MAX_DROPOUT, parse_count, parse_number, parse_pairs
 from steptime.core.workload import LORA, OFFLOADS, STATES, Tuning
 
-
 GGUF_WORD = re.compile(r"(i?q|tq)\d")  # the beginning of a type of GGUF
 
 

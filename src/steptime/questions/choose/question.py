@@ -85,7 +85,7 @@ def choose(
     tokens: kinds.Count | None = None,
     **step_options: Unpack[StepKeywords],
 ) -> ChooseAnswer | ChoicesPage | DesktopChooseAnswer:
-    """Compare devices for a training, by time, cost or energy, or for weights of a GGUF file.
+    """Compare devices for a training, by time, cost or energy, or for weights.
 
     Args:
         model: A family with its hyperparameters (fc:layers=4,nodes=1024), a named network
