@@ -188,7 +188,7 @@ def serve_settings(job: LaunchJob, user_options: Mapping[str, Any]) -> QuestionS
     facts = job.facts
     if job.tool in DESKTOP_STACKS:
         settings.options.update(desktop_options(job.tool, facts, user_options))
-        slots = "requests at once share the context; one of them is priced"
+        slots = "so many requests at once are priced; --running-sequences 1 prices one"
         reasons = {"speculative": "guessed tokens are not priced", "max_num_seqs": slots}
         settings.remark(facts, reasons)
         return settings
