@@ -213,8 +213,8 @@ def _choose_weights(
             messages.append(str(error))
             continue
         has_room = (case for case in types if not case.predict_memory().over_bytes)
-        is_known = device.usable_bytes is not None
-        cases.append(next(has_room, types[-1]) if is_known else types[-1])
+        has_memory_size = device.usable_bytes is not None
+        cases.append(next(has_room, types[-1]) if has_memory_size else types[-1])
     if not cases:
         raise InputError(messages[0])
     return cases, unsupported

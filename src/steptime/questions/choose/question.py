@@ -11,7 +11,6 @@ from steptime.core.errors import InputError, check_choice, unknown
 from steptime.core.files import check_ending
 from steptime.core.kinds import File, Kind, setting_texts, text_of
 from steptime.core.progress import note
-from steptime.core.signature import option_name
 from steptime.core.spelling import find_similar_names
 from steptime.core.units import counted
 from steptime.core.values import (
@@ -85,7 +84,7 @@ def choose(
     tokens: kinds.Count | None = None,
     **step_options: Unpack[StepKeywords],
 ) -> ChooseAnswer | ChoicesPage | DesktopChooseAnswer:
-    """Compare devices for a training, by time, cost or energy, or for weights.
+    """Compare devices for a training or weights: time, cost, energy.
 
     Args:
         model: A family with its hyperparameters (fc:layers=4,nodes=1024), a named network
@@ -117,11 +116,10 @@ def choose(
     """
     step = StepOptions.from_keywords(step_options, choose)
     if is_desktop_fit(model, step):
-        values = {"batch": batch, "examples": examples, "epochs": epochs, "tokens": tokens}
-        values |= {"page": page, "link": link, "replicas": replicas}
+        typed = {"--batch": batch, "--examples": examples, "--epochs": epochs, "--tokens": tokens}
         options.refuse(
-            {option_name(name): value for name, value in values.items()},
-            "{} is of a training, --weights " + f"{step.weights} of a server; leave it out",
+            typed | {"--page": page, "--link": link, "--replicas": replicas},
+            f"{{}} is of a training, --weights {step.weights} of a server; leave it out",
         )
         return _choose_for_weights(model, device, prices, max_price, sort, top, step)
     training = _read_training(examples, epochs, tokens)

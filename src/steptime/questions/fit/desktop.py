@@ -184,7 +184,7 @@ def answer_desktop_fit(
 
 
 def make_request(question: str, model: Any, device: Any, options: StepOptions) -> DesktopRequest:
-    """Return what is asked of one's own machine by the options of `fit` and `choose`.
+    """Return the request to one's own machine by the options of `fit` and `choose`.
 
     Args:
         question: the command, for messages.

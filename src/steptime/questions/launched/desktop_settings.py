@@ -27,9 +27,10 @@ def desktop_options(tool: str, facts: Facts, user_options: Mapping[str, object])
     slots = facts.get("max_num_seqs")
     if isinstance(slots, int) and slots > 1:
         options["running_sequences"] = slots
-    if isinstance(facts.get("context_total"), int):
+    context_total = facts.get("context_total")
+    if isinstance(context_total, int):
         busy_slots = user_options.get("running_sequences") or options.get("running_sequences", 1)
-        options["context"] = max(1, int(facts["context_total"]) // int(str(busy_slots)))
+        options["context"] = max(1, context_total // int(str(busy_slots)))
     if isinstance(facts.get("gpu_layers"), int):
         options["gpu_layers"] = facts["gpu_layers"]
     if facts.get("experts_on_cpu"):

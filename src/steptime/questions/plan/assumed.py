@@ -22,11 +22,11 @@ def assumed_settings(request: Request, planner: Planner) -> dict[str, str]:
         assumed["dtype"] = planner.dtype
     if request.optimizer is None:
         assumed["optimizer"] = planner.optimizer
-    one_device = assumed_of(planner.step.of(planner.graph_of_kinds(), 1))
+    step_assumed = assumed_of(planner.step.of(planner.graph_of_kinds(), 1))
     assumed |= {
-        name: one_device[name]
+        name: step_assumed[name]
         for name in SOFTWARE_SETTINGS
-        if name in one_device and name not in request.options
+        if name in step_assumed and name not in request.options
     }
     site, device_count = request.site, planner.cluster.device_count
     if min(site.per_node, device_count) > 1 and "inside" not in request.node_options:
