@@ -108,6 +108,9 @@ RECIPES = {  # what: the most files it may touch, what must be seen
     "A device": (1, _says("on my-accelerator (calibrated)")),
     "A mapping": (1, _says("1 record of 1 file", "a-friend", "t4", "76.19")),
     "An optimizer": (1, _says("gpt2, train, bfloat16-mixed, signum on a100-sxm4-80gb")),
+    # 32 layers of 7 products with 43,008 rows in all, and 256 for each
+    "An adapter": (2, _says(", VeRA r=256 on linear", "1433600 parameters")),
+    "Frozen weights in few bits": (1, _says("LoRA r=16 on attention, hqq weights")),
     # 8.03e9 weights, of 3.5 bits but those of the head, of 6.5625
     "A type of GGUF": (1, _says("q3_0", "3.715 GB")),
     "A stack for one's own machine": (1, _says("a context of 8,192 (koboldcpp)")),

@@ -23,7 +23,8 @@ def test_weights_of_a_server(word, weights):
 
 
 @pytest.mark.parametrize(
-    ("word", "weights"), [("4bit", "nf4"), ("8bit", "int8"), ("fp8", "float8")]
+    ("word", "weights"),
+    [("4bit", "nf4"), ("8bit", "int8"), ("fp8", "float8"), ("GPTQ", "gptq"), ("w4a16", "int4")],
 )
 def test_frozen_weights_of_a_training(word, weights):
     answers = [

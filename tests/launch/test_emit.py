@@ -19,6 +19,7 @@ STEP = {
     "recompute": "full",
 }
 ADAPTER = {"lora_rank": 16, "lora_targets": ["q_proj", "v_proj"], "weights": "nf4"}
+DORA = {**ADAPTER, "adapter": "dora", "modules_to_save": ["embed_tokens", "lm_head"]}
 JOBS = [
     ("vllm", "serve", {**SERVER, "expert": 8, "kv_dtype": "float8", "weights": "float8"}),
     ("vllm", "serve", {**SERVER, "dtype": "float16", "gpu_memory_utilization": 0.9}),
@@ -27,6 +28,8 @@ JOBS = [
     ("axolotl", "train", {**STEP, "data": 4, "zero": 2, "tensor": 2, "context": 2, "devices": 16}),
     ("axolotl", "train", {**STEP, **ADAPTER, "dtype": "bfloat16-pure", "data": 2}),
     ("trl", "train", {**STEP, **ADAPTER, "zero": 3, "devices": 4}),
+    ("trl", "train", {**STEP, **DORA, "zero": 3, "devices": 4}),
+    ("axolotl", "train", {**STEP, **DORA, "data": 2}),
     ("trl", "train", {**STEP, "dtype": "float16", "recompute": "none", "devices": 2}),
     ("deepspeed", "train", {**STEP, "zero": 1, "devices": 16, "per_node": 8, "data": 16}),
     ("deepspeed", "train", {**STEP, **ADAPTER, "zero": 2, "devices": 4}),

@@ -129,6 +129,11 @@ LINES = {
         "lora_targets": "all-linear",
         "micro_batch": 1,
     },
+    "swift sft --model m/x --use_dora true --modules_to_save embed_tokens lm_head": {
+        "lora_rank": 8,
+        "adapter": "dora",
+        "modules_to_save": ["embed_tokens", "lm_head"],
+    },
     "srun -N 2 bash -c 'torchrun --nnodes 2 --nproc_per_node 8 t.py --model_name_or_path m/x'": {
         "devices": 16,
         "per_node": 8,

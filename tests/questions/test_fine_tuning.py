@@ -39,6 +39,30 @@ def test_a_plan_of_one_device_is_the_step(recompute, lora):
     assert planner.parameters == 1_235_814_400 + trained * bool(lora)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"adapter": "dora,r=8,on=linear", "weights": "gptq"},
+        {"adapter": "ia3"},
+        {"adapter": "prefix,tokens=8"},
+        {"lora": LORA, "modules_to_save": "embed_tokens"},
+    ],
+)
+def test_a_plan_of_one_device_with_any_adapter_is_the_step(words):
+    """Times, memory and parameters of `plan` are those of `predict`; a copy counts once."""
+    step = predicted(**words)
+    request = Request(
+        MODEL, Site("rtx-4090"), 2, 2, dtype="bfloat16", stack="hf-2025",
+        tuning=make_tuning(**words),
+    )  # fmt: skip
+    planner, plan = timed(request)
+    assert plan.step_s == pytest.approx(step.step_s, rel=1e-9)
+    assert plan.memory[0].total == pytest.approx(step.needed_bytes, rel=1e-9)
+    saved = 128_256 * 2048 if "modules_to_save" in words else 0
+    adapters = planner.added(lambda piece: piece.parameters) - saved
+    assert planner.parameters == 1_235_814_400 + adapters
+
+
 @pytest.mark.parametrize("lora", [None, LORA])
 def test_a_layer_of_a_rank_is_one_that_trained_layers_precede(lora):
     """The first one of the network needs no gradient of its input, whose table is frozen."""

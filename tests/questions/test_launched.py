@@ -65,6 +65,36 @@ def test_an_adapter_is_the_same_fit():
     assert "trl's defaults, not in the job: micro_batch, accumulation, optimizer" in launched.notes
 
 
+def test_a_recipe_with_dora_and_saved_modules_is_the_same_fit(tmp_path):
+    recipe = tmp_path / "dora.yaml"
+    recipe.write_text(
+        "base_model: meta-llama/Llama-3.2-1B\nsequence_len: 512\nmicro_batch_size: 2\n"
+        "adapter: lora\nlora_r: 8\nlora_target_linear: true\npeft_use_dora: true\nbf16: full\n"
+        "optimizer: adamw_torch\nlora_modules_to_save: [embed_tokens, score]\n"
+    )
+    launched = steptime.fit(str(recipe), "rtx-4090")
+    fit = steptime.fit(
+        "llama3_2_1b:length=512",
+        "rtx-4090",
+        2,
+        dtype="bfloat16",
+        optimizer="adamw",
+        adapter="dora,r=8,on=linear",
+        modules_to_save="embed_tokens",
+    )
+    assert (launched.needed_bytes, launched.rows) == (fit.needed_bytes, fit.rows)
+    assert "modules_to_save score: these are trained whole, which is not priced" in launched.notes
+
+
+@pytest.mark.parametrize(
+    ("adapter", "says"), [("ia3", "it has no (IA)3"), ("prefix", "it has no prefix tuning")]
+)
+def test_an_adapter_that_a_tool_cannot_say_is_not_emitted(adapter, says):
+    with pytest.raises(InputError) as error:
+        steptime.fit("qwen3_4b", "rtx-4090", 1, length=64, adapter=adapter, emit="trl")
+    assert says in str(error.value)
+
+
 def test_what_the_user_says_wins():
     answer = steptime.fit(ADAPTER, "rtx-4090", 2, length=256)
     assert (answer.batch, answer.understood["micro_batch"]) == (2, 8)
@@ -141,7 +171,7 @@ def test_an_emitted_plan_is_the_same_plan(tool, tmp_path):
 
 
 def test_an_emitted_step_is_the_same_step(tmp_path):
-    options = {"lora": "r=16,on=linear", "weights": "nf4", "optimizer": "adamw"}
+    options = {"adapter": "dora,r=16,on=linear", "weights": "nf4", "optimizer": "adamw"}
     fit = steptime.fit("qwen3_4b", "rtx-4090", 2, length=1024, emit="trl", **options)
     path = tmp_path / "sft.yaml"
     path.write_text(fit.emitted)

@@ -116,8 +116,17 @@ def test_a_command_of_llama_server_is_priced_as_it_runs() -> None:
     command = "llama-server -hf a/gemma-3-12b-GGUF:Q4_K_M -c 8192 -np 4 -ngl 20 -ctk q8_0 -ctv q8_0"
     answer = serve(command, "RTX 4090")
     assert (answer.stack, answer.weights, answer.kv) == ("llama.cpp", "q4_k_m", "q8_0")
-    assert (answer.context_tokens, answer.running_sequences) == (8192, 1)
-    assert any("share the context" in note for note in answer.notes)
+    assert (answer.context_tokens, answer.running_sequences) == (2048, 4)
+    assert any("--running-sequences 1 prices one" in note for note in answer.notes)
+    alone = serve(command, "RTX 4090", running_sequences=1)
+    assert (alone.context_tokens, alone.running_sequences) == (8192, 1)
+    assert alone.cache_bytes < answer.cache_bytes  # each slot has a window of its own
+    assert alone.tpot_s < answer.tpot_s < 4 * alone.tpot_s
+    slots, whole = (
+        serve("llama-server -hf a/Meta-Llama-3-8B-GGUF:Q4_K_M -c 8192 -np 4", "RTX 4090", **words)
+        for words in ({}, {"running_sequences": 1})
+    )
+    assert slots.cache_bytes == whole.cache_bytes  # without windows they share the whole context
     assert (answer.gpu_layers, answer.layer_count) == (20, 49)
     assert answer.host == answer.assumed["host"]
 

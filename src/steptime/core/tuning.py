@@ -1,15 +1,16 @@
 """From the options of a fine-tuning to its `Tuning`."""
 
+import re
 from dataclasses import replace
 from typing import TypedDict
 
+from steptime.core.adapters import ADAPTERS, FEW_BITS, AdapterRow
 from steptime.core.dtypes import find_quantised_type
 from steptime.core.errors import InputError, check_choice
 from steptime.core.values import MAX_DROPOUT, parse_count, parse_number, parse_pairs
 from steptime.core.workload import (
     DEQUANTISED_FORMATS,
-    FEW_BITS,
-    LORA_ON,
+    LORA,
     OFFLOADS,
     STATES,
     STORED_ALL,
@@ -17,16 +18,17 @@ from steptime.core.workload import (
 )
 
 NO_WEIGHTS = "none"  # `--weights none`: weights as they were before a file quantised them
-LORA_KEYS = ("r", "on", "dropout")
-DEFAULT_RANK = "16"
+GGUF_WORD = re.compile(r"(i?q|tq)\d")  # the beginning of a type of GGUF
 
 
-class _LoraFields(TypedDict, total=False):
-    """The fields of a `Tuning` that `--lora` says."""
+class _AdapterFields(TypedDict, total=False):
+    """The fields of a `Tuning` that `--adapter` or `--lora` says."""
 
+    adapter: str
     rank: int
     on: str
     dropout: float
+    tokens: int
 
 
 def make_tuning(
@@ -40,6 +42,8 @@ def make_tuning(
     offload: str | None = None,
     host_link: str | None = None,
     update_early: bool = False,
+    adapter: str | None = None,
+    modules_to_save: str | None = None,
     phase: str = "train",
 ) -> Tuning:
     """Return the fine-tuning of the texts of options.
@@ -47,7 +51,7 @@ def make_tuning(
     Args:
         lora: `r=16,on=linear,dropout=0.05`, or a rank alone.
         weights: the type of frozen weights, and in inference of all; `none` for the step's own.
-        train: a pattern of the names of weights that are trained.
+        train: patterns of the names of weights that are trained, with commas.
         recompute: `none` or `full`.
         packed: tokens of the documents that sequences are packed from.
         padded: tokens of a sequence that are text.
@@ -55,6 +59,8 @@ def make_tuning(
         offload: `none`, or `optimizer`: the host has its states.
         host_link: what joins a device to its host.
         update_early: gradients are applied as they are made.
+        adapter: `dora,r=16,on=linear`: the name of an adapter and its settings.
+        modules_to_save: `embedding,output`: modules that are trained whole beside an adapter.
         phase: train or infer.
 
     Raises:
@@ -69,20 +75,26 @@ def make_tuning(
     words += ["early"] if update_early else []
     stored = STORED_ALL if weights and phase == "infer" else ""
     return Tuning(
-        **_read_lora(lora),
+        **_read_adapter(lora, adapter),
         packed=0 if packed is None else parse_count(packed, "--packed"),
         padded=0 if padded is None else parse_count(padded, "--padded"),
-        weights="" if weights in (None, NO_WEIGHTS) else read_format(str(weights)),
+        weights="" if weights in (None, NO_WEIGHTS) else read_format(str(weights), phase),
         stored=NO_WEIGHTS if weights == NO_WEIGHTS else stored,
         train=train or "",
         recompute=recompute or "none",
         states=" ".join(filter(None, words)),
         host_link=host_link or "",
+        saved="+".join(filter(None, (modules_to_save or "").replace(",", "+").split("+"))),
     )
 
 
-def read_format(word: str) -> str:
-    """Return the format of weights that a word of any tool says, the word itself if unknown."""
+def read_format(word: str, phase: str = "infer") -> str:
+    """Return the format of weights that a word of any tool says, the word itself if unknown.
+
+    Types of GGUF are formats of inference alone.
+    """
+    if phase == "train" and GGUF_WORD.match(word.strip().lower()):
+        return word
     return find_quantised_type(word, FEW_BITS) or word
 
 
@@ -122,17 +134,34 @@ def state_weights(
     raise InputError(f"{place}: its weights are {stated}, which have no gradient; {nearest}")
 
 
-def _read_lora(lora: str | None) -> _LoraFields:
-    """Return the fields of `--lora`, none without it; raises `InputError`."""
-    if lora is None:
+def _read_adapter(lora: str | None, adapter: str | None) -> _AdapterFields:
+    """Return the fields of `--lora` or `--adapter`, none without them; raises `InputError`."""
+    if lora is None and adapter is None:
         return {}
-    text = lora if "=" in lora else f"r={lora}"
-    settings = parse_pairs(text.split(","), "--lora")
+    if lora is not None and adapter is not None:
+        raise InputError("--lora and --adapter: one of them; --adapter lora,r=16 is --lora r=16")
+    if lora is not None:
+        text = lora if "=" in lora else f"r={lora}"
+        return _read_settings("--lora", LORA, text)
+    name, _, text = (adapter or "").partition(",")
+    check_choice("adapter", name, ADAPTERS, "--adapter")
+    return _read_settings("--adapter", name, text)
+
+
+def _read_settings(option: str, name: str, text: str) -> _AdapterFields:
+    """Return the fields of an adapter's settings, `r=16,on=linear`; raises `InputError`."""
+    row: AdapterRow = ADAPTERS[name]
+    settings = parse_pairs(text.split(","), option) if text else {}
     for key in settings:
-        check_choice("key", key, LORA_KEYS, "--lora")
-    dropout = settings.get("dropout", "0")
-    return {
-        "rank": parse_count(settings.get("r", DEFAULT_RANK), "--lora r"),
-        "on": settings.get("on", LORA_ON[0]),
-        "dropout": parse_number(dropout, "--lora dropout", 0.0, MAX_DROPOUT),
-    }
+        check_choice("key", key, [*row.settings], option)
+    texts = {key: str(value) for key, value in row.settings.items()} | settings
+    fields: _AdapterFields = {"adapter": name}
+    if "r" in texts:
+        fields["rank"] = parse_count(texts["r"], f"{option} r")
+    if "on" in texts:
+        fields["on"] = texts["on"]
+    if "dropout" in texts:
+        fields["dropout"] = parse_number(texts["dropout"], f"{option} dropout", 0.0, MAX_DROPOUT)
+    if "tokens" in texts:
+        fields["tokens"] = parse_count(texts["tokens"], f"{option} tokens")
+    return fields

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import PurePath
 from typing import Any, Literal, get_args
 
+from steptime.core.adapters import ADAPTERS, FEW_BITS
 from steptime.core.errors import InputError, check_choice, unknown
 from steptime.core.json_types import JsonObject
 from steptime.core.toml_files import packaged
@@ -157,15 +158,6 @@ def plan_to_json(plan: Plan) -> Mapping[str, Any]:
     return departures(plan, _DEFAULT_PLAN, _BASIC_FIELDS)
 
 
-FEW_BITS = {  # formats of quantised weights, and the type of the same size that stores them
-    "nf4": "int4",
-    "nf4-dq": "int4",
-    "int8": "int8",
-    "float8": "int8",
-    "int4": "int4",
-    "float4": "int4",
-    "mxfp4": "int4",
-}
 DEQUANTISED_FORMATS = ("float8", "float4", "mxfp4")  # formats that libraries dequantise to train
 STORED_ALL, STORED_MLP, STORED_EXPERTS = "all", "mlp", "experts"  # weights that a file quantises
 STATES = {  # optimizers beside the table's own, and how their states are kept
@@ -175,20 +167,22 @@ STATES = {  # optimizers beside the table's own, and how their states are kept
     for paged, few in (("", "8bit"), ("paged_", ""), ("paged_", "8bit"))
 }
 BASE_OPTIMIZERS = {word: word.removeprefix("paged_").removesuffix("8bit") for word in STATES}
-LORA_ON = ("attention", "linear", "all")  # or names of products, `q+v`
+LORA = "lora"  # the adapter of a rank where no other one is said
 
 
 @dataclass(frozen=True)
 class Tuning:
     """What of a network is trained, and how the rest is kept; by default all of it is trained.
 
-    LoRA of `rank` (0: none) stands beside the products `on`, with a share of `dropout` before it;
-    then, and where weights are named `train` (a pattern such as `*/norm*`), all others are frozen.
-    Frozen weights of products, and in inference all of them, are kept as `weights`, a name of
-    `FEW_BITS`: `nf4` in 4 bits with a float32 scale for 64, `nf4-dq` with scales in 8 bits, `int4`
-    with a scale for 128. `stored` says which weights a file of quantised weights keeps so: those
-    of all layers (`all`), outside attention (`mlp`) or of experts; "" for weights that are
-    quantised when they are loaded for a fine-tuning. `methods` are those of the software
+    An `adapter` (a row of `data/adapters.toml`) stands beside the products `on`: LoRA and DoRA of
+    `rank` (0: none) with a share of `dropout` before them; prefix tuning puts `tokens` before each
+    sequence. Then, and where weights are named `train` (patterns such as `*/norm*`, with commas),
+    all others are frozen. Modules of the names `saved` (`embedding+output`) are trained whole, in a
+    copy beside the frozen original, as peft's `modules_to_save`. Frozen weights of products, and in
+    inference all of them, are kept as `weights`, a row of `data/few_bits.toml`. `stored` says which
+    weights a file of quantised weights keeps so: those of all layers (`all`), outside attention
+    (`mlp`) or of experts; "" for weights that are quantised when they are loaded for a fine-tuning.
+    `methods` are those of the software
     (`Stack.tunes`). Layers that `recompute` keep their input alone for the backward pass. Sequences
     are `packed` from documents of so many tokens, which see no other, or `padded`: so many of their
     tokens are text. An optimizer's `states` are kept in 8 bits, are paged (what has no room lies in
@@ -209,34 +203,51 @@ class Tuning:
     padded: int = 0
     states: str = ""
     host_link: str = ""
+    adapter: str = LORA
+    tokens: int = 0
+    saved: str = ""
 
     def __post_init__(self) -> None:
         check_choice("recompute", self.recompute, RECOMPUTES)
         if min(self.packed, self.padded) < 0 or (self.packed and self.padded):
             raise InputError("--packed and --padded: tokens, of one of them")
-        if self.rank < 0 or not 0 <= self.dropout < 1:
+        check_choice("adapter", self.adapter, ADAPTERS)
+        if min(self.rank, self.tokens) < 0 or not 0 <= self.dropout < 1:
             raise InputError("--lora: r is at least 1, dropout at least 0 and below 1")
         if self.weights and self.weights not in FEW_BITS:
             raise unknown("weights", self.weights, FEW_BITS)
         if self.weights and not (self.freezes or self.stored):
             raise InputError(f"--weights {self.weights}: of frozen weights, with --lora or --train")
+        if self.adapter != LORA and not self.rank and "r" in ADAPTERS[self.adapter].settings:
+            raise InputError(f"--adapter {self.adapter}: r is at least 1")
+        if self.saved and not self.has_adapter:
+            raise InputError(
+                f"--modules-to-save {self.saved}: beside an adapter, such as --lora 16"
+            )
+        if self.tokens and self.packed:
+            raise InputError("--packed: a prefix stands before whole sequences; leave --packed out")
 
     def under(self, methods: tuple[str, ...]) -> "Tuning":
         """Return the tuning with the methods of a stack for adapters, few bits and checkpoints."""
-        uses_methods = self.rank or self.weights or self.recompute != "none"
+        uses_methods = self.has_adapter or self.weights or self.recompute != "none"
         return replace(self, methods=methods) if uses_methods else self
+
+    @property
+    def has_adapter(self) -> bool:
+        """Whether an adapter is trained: LoRA is none without a rank."""
+        return self.rank > 0 or self.adapter != LORA
 
     @property
     def freezes(self) -> bool:
         """Whether some weights are frozen."""
-        return bool(self.rank or self.train)
+        return bool(self.has_adapter or self.train)
 
     @property
     def text(self) -> str:
         """The text for people: `LoRA r=16 on attention, nf4 weights`; "" for full training."""
-        dropped = f", dropout {self.dropout:g}" if self.dropout else ""
         holds_of_text = {
-            f"LoRA r={self.rank} on {self.on}{dropped}": self.rank,
+            self._adapter_text: self.has_adapter,
+            f"{self.saved} saved whole": self.saved,
             f"{self.weights} weights": self.weights,
             f"training {self.train}": self.train,
             f"{self.states} states": self.states,
@@ -245,6 +256,16 @@ class Tuning:
             f"padded from {self.padded:,} tokens": self.padded,
         }
         return ", ".join(text for text, holds in holds_of_text.items() if holds)
+
+    @property
+    def _adapter_text(self) -> str:
+        """The adapter with its settings: `DoRA r=16 on linear, dropout 0.1`."""
+        row = ADAPTERS[self.adapter]
+        rank = f" r={self.rank}" if "r" in row.settings else ""
+        tokens = f" of {self.tokens} tokens" if "tokens" in row.settings else ""
+        products = f" on {self.on}" if "on" in row.settings else ""
+        dropped = f", dropout {self.dropout:g}" if self.dropout else ""
+        return f"{row.title}{rank}{tokens}{products}{dropped}"
 
 
 FULL_TRAINING = Tuning()

@@ -202,6 +202,8 @@ def _adapter_arguments(facts: Facts) -> Mapping[str, Any]:
         "use_peft": True,
         "lora_r": facts["lora_rank"],
         "lora_target_modules": facts.get("lora_targets"),
+        "lora_modules_to_save": facts.get("modules_to_save"),
+        "use_dora": True if facts.get("adapter") == "dora" else None,
         "load_in_4bit": True if facts.get("weights") == "nf4" else None,
         "load_in_8bit": True if facts.get("weights") == "int8" else None,
     }
@@ -284,6 +286,8 @@ def _axolotl_adapter(facts: Facts) -> Mapping[str, Any]:
         "lora_r": facts["lora_rank"],
         "lora_target_linear": True if targets == "all-linear" else None,
         "lora_target_modules": targets if isinstance(targets, list) else None,
+        "lora_modules_to_save": facts.get("modules_to_save"),
+        "peft_use_dora": True if facts.get("adapter") == "dora" else None,
         "load_in_4bit": True if weights == "nf4" else None,
         "load_in_8bit": True if weights == "int8" else None,
     }
@@ -373,6 +377,9 @@ def _emit_megatron(model: str, facts: Facts) -> str:
         words += ["--train_type", "lora", "--lora_rank", str(facts["lora_rank"])]
         targets = facts.get("lora_targets", "all-linear")
         words += ["--target_modules", *(targets if isinstance(targets, list) else [str(targets)])]
+        words += ["--use_dora", "true"] if facts.get("adapter") == "dora" else []
+        saved = facts.get("modules_to_save")
+        words += ["--modules_to_save", *saved] if isinstance(saved, list) else []
     node_words = _device_words(facts, "NPROC_PER_NODE", "NNODES")
     variables = [f"{node_words[i]}={node_words[i + 1]}" for i in range(0, len(node_words), 2)]
     return " ".join([*variables, _command(words)])

@@ -7,39 +7,16 @@ the data type of the step, as the files have them.
 
 from collections.abc import Mapping
 from dataclasses import replace
-from math import ceil
-from typing import NamedTuple
+from itertools import chain
 
+from steptime.core.adapters import FEW_BITS
 from steptime.core.graph import Graph, Op, TensorSpec
-from steptime.core.workload import FEW_BITS, STORED_EXPERTS, STORED_MLP
+from steptime.core.workload import STORED_EXPERTS, STORED_MLP
 from steptime.network.ops import OPS
 from steptime.network.products import find_head, is_attention_name
 
 EXPERT_MATRICES = (2, 3)  # inputs of an `experts` op that are matrices of weights
 ROUTER_LOGITS = 1  # input of an `experts` op that chooses the experts
-
-
-class ScaleLayout(NamedTuple):
-    """The scales beside quantised weights.
-
-    Attributes:
-        block_size: weights that share a scale.
-        dtype: data type of a scale.
-    """
-
-    block_size: int
-    dtype: str
-
-
-SCALE_LAYOUTS = {
-    "nf4": ScaleLayout(64, "float32"),  # Dettmers et al. 2023, section 3
-    "nf4-dq": ScaleLayout(64, "int8"),
-    "int8": ScaleLayout(64, "float32"),
-    "float8": ScaleLayout(128 * 128, "float32"),  # DeepSeek-V3, weight_block_size [128, 128]
-    "int4": ScaleLayout(128, "float16"),  # group_size 128 of AWQ and GPTQ
-    "float4": ScaleLayout(16, "int8"),  # NVFP4: a float8 for 16
-    "mxfp4": ScaleLayout(32, "int8"),  # OCP MX v1.0: an e8m0 for 32
-}
 
 
 def store_quantised(graph: Graph, weights_format: str, stored: str) -> Graph:
@@ -56,18 +33,21 @@ def store_quantised(graph: Graph, weights_format: str, stored: str) -> Graph:
     if weights_format == "mxfp4" and any(op.kind == "experts" for op in graph.ops):
         quantised &= _find_quantised(graph, sources, STORED_EXPERTS)
     tensors = dict(graph.tensors)
-    scales: dict[str, str] = {}
+    few_bits = FEW_BITS[weights_format]
+    scales: dict[str, tuple[str, ...]] = {}  # scales, zero points and the like of each weight
     for weight in sorted(quantised):
-        spec, layout = tensors[weight], SCALE_LAYOUTS[weights_format]
-        scales[weight] = f"{weight}/scale"
-        tensors[weight] = TensorSpec(spec.shape, FEW_BITS[weights_format])
-        tensors[scales[weight]] = TensorSpec((ceil(spec.size / layout.block_size),), layout.dtype)
+        shape = tensors[weight].shape
+        extra = few_bits.extra_tensors(shape)
+        scales[weight] = tuple(f"{weight}/{suffix}" for suffix in extra)
+        tensors[weight] = TensorSpec(shape, few_bits.type)
+        for suffix, (size, dtype) in extra.items():
+            tensors[f"{weight}/{suffix}"] = TensorSpec((size,), dtype)
     ops = [
         _read_quantised(op, sources, scales)
         for op in graph.ops
         if sources.get(op.outputs[0]) not in quantised  # neither a cast nor a view of such weights
     ]
-    buffers = (*graph.buffers, *scales.values())
+    buffers = (*graph.buffers, *chain.from_iterable(scales.values()))
     return replace(graph, tensors=tensors, ops=tuple(ops), buffers=buffers)
 
 
@@ -110,13 +90,15 @@ def _matrix_places(op: Op, head: str, routers: set[str], stored: str) -> tuple[i
     return () if is_wide or is_outside else (1,)
 
 
-def _read_quantised(op: Op, sources: Mapping[str, str], scales: Mapping[str, str]) -> Op:
+def _read_quantised(
+    op: Op, sources: Mapping[str, str], scales: Mapping[str, tuple[str, ...]]
+) -> Op:
     """Return an op that reads quantised weights in place of their casts, with their scales."""
     names = [sources.get(name, name) for name in op.inputs]
-    read = {name: scales[name] for name in names if name in scales}
-    if not read:
+    extra = [name for weight in names for name in scales.get(weight, ())]
+    if not any(name in scales for name in names):
         return op
     pairs = zip(op.inputs, names, strict=True)
     inputs = [source if source in scales else name for name, source in pairs]
     is_linear = op.kind == "linear"
-    return replace(op, inputs=(*inputs, *(read.values() if is_linear else ())))
+    return replace(op, inputs=(*inputs, *(extra if is_linear else ())))

@@ -21,7 +21,7 @@ from steptime.network.ops import OPS
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.table import ShapeError
 from steptime.network.recompute import needed
-from steptime.network.tuning import BESIDE, tuned
+from steptime.network.tuning import ADDED_NAMES, tuned
 from steptime.prediction.calibrated.power import joules_of
 from steptime.prediction.host import calls_of, host_of
 from steptime.prediction.kernel import Kernel
@@ -337,11 +337,11 @@ def _parameters(graph: Graph) -> dict[str, tuple[int, int, int, int]]:
     for name in (*graph.weights, *graph.frozen):
         piece, spec = piece_of(name), graph.tensors[name]
         trained = spec.size * (name in graph.weights)
-        is_weight = not name.endswith(BESIDE)
+        is_parameter = name.rpartition("/")[2] not in ADDED_NAMES
         more = (
             trained,
             trained * (name in of_experts),
-            (spec.size - trained) * is_weight,
+            (spec.size - trained) * is_parameter,
             spec.size_bytes * (not trained),
         )
         before = result.get(piece, (0,) * 4)

@@ -1,6 +1,6 @@
 """The options that several predictions share, and the step that they name."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from os import PathLike
 from typing import Annotated, Any, TypedDict
@@ -20,6 +20,8 @@ from steptime.questions import kinds, options
 
 TRAINING_OPTIONS = (
     "lora",
+    "adapter",
+    "modules_to_save",
     "train",
     "recompute",
     "offload",
@@ -116,6 +118,8 @@ class StepKeywords(ExecutionKeywords, total=False):
     batch_axis: kinds.Axis | None
     length: kinds.Length | None
     lora: Annotated[str, Kind("r=N[,on=WHERE][,dropout=P]", panel="Fine-tuning")] | None
+    adapter: Annotated[str, Kind("NAME[,KEY=VALUE...]", panel="Fine-tuning")] | None
+    modules_to_save: Annotated[str | Sequence[str], Kind("NAME,...", panel="Fine-tuning")] | None
     weights: Annotated[str, Kind("NAME", panel="Fine-tuning")] | None
     train: Annotated[str, Kind("PATTERN", panel="Fine-tuning")] | None
     recompute: Annotated[str, Kind("WHAT", panel="Memory")] | None
@@ -146,10 +150,14 @@ class StepOptions(ExecutionOptions, keywords=StepKeywords):
         length: Tokens of a sequence. Default: the model's.
         lora: Fine-tune by LoRA of this rank; WHERE is attention (default), linear (every product
             but the head), all, or names of products (q+v). All other weights are frozen.
+        adapter: An adapter by its name: lora, dora (keys as of --lora), ia3 (on=WHERE, by default
+            k+v+down) or prefix (tokens=N, by default 20): dora,r=16,on=linear.
+        modules_to_save: Modules that are trained whole beside an adapter, in a copy, such as
+            embed_tokens,lm_head.
         weights: How frozen weights, and in inference all of them, are kept: nf4, nf4-dq (scales in
-            8 bits), int8, float8, int4, float4, mxfp4; none for the step's own type. Default: as
-            the file of the network states.
-        train: Train the weights of these names alone, such as '*norm*'.
+            8 bits), int4, awq, gptq, float4, mxfp4 (experts alone), int8, float8; none for the
+            step's own type. Default: as the file of the network states.
+        train: Train the weights of these names alone, with commas, such as '*norm*,block32/*'.
         recompute: none, or full: layers keep their input alone, and compute the rest again.
         offload: none, or optimizer: its states lie on the host, which updates.
         host_link: What joins a device to its host. Default: its PCIe, else pcie-4-x16.
@@ -173,6 +181,8 @@ class StepOptions(ExecutionOptions, keywords=StepKeywords):
     batch_axis: int | str | None = None
     length: int | str | None = None
     lora: str | None = None
+    adapter: str | None = None
+    modules_to_save: str | Sequence[str] | None = None
     weights: str | None = None
     train: str | None = None
     recompute: str | None = None

@@ -4,13 +4,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from steptime.core.adapters import ADAPTERS
 from steptime.core.errors import InputError, shorten
+from steptime.core.workload import LORA
 from steptime.formats import Source, opened
 from steptime.formats.huggingface.config import Config, Table
 from steptime.formats.huggingface.reading import describe_network
 from steptime.network.families.family import Family
 
 ADAPTER_FILE = "adapter_config.json"
+DEFAULT_RANK = 8  # of peft
 BASE_FIELD = "base_model_name_or_path"
 
 
@@ -18,12 +21,12 @@ def read(source: Source, _allow_unknown: bool) -> Family:
     """Return the network of the base of an adapter, with a remark on the options that add it.
 
     Raises:
-        InputError: for an adapter that is no LoRA, or whose base is no folder or file here.
+        InputError: for an adapter that is not priced, or whose base is no folder or file here.
     """
     table: Any = source.table
     place = shorten(source.name)[1:-1]
     config = Config(table, place, "")
-    config.require("peft_type", only="LORA")
+    find_adapter(config)
     base_path = find_base(Path(source.path).parent, table, place)
     base_source = opened(str(base_path))
     base_table = base_source.table
@@ -48,11 +51,47 @@ def find_base(folder: Path, table: Table, place: str) -> Path:
     raise InputError(f"{place}: {BASE_FIELD}: {shorten(name)} is no folder here; {advice}")
 
 
+def find_adapter(config: Config) -> str:
+    """Return the name of the adapter that a configuration of peft describes.
+
+    Raises:
+        InputError: for one that is not priced.
+    """
+    peft_type = config.table.get("peft_type")
+    rows = {name: row for name, row in ADAPTERS.items() if row.peft_type == peft_type}
+    for name, row in rows.items():
+        if row.flag and config.table.get(row.flag):
+            return name
+    plain = [name for name, row in rows.items() if not row.flag]
+    if not plain:
+        types = dict.fromkeys(row.peft_type for row in ADAPTERS.values() if row.peft_type)
+        raise InputError(
+            f"{config.place}: peft_type: {shorten(peft_type)} is not known, only {', '.join(types)}"
+        )
+    return plain[0]
+
+
 def describe_options(config: Config) -> str:
     """Return the options that add an adapter: `--lora r=16,on=q_proj+v_proj`."""
-    rank = config.count("r", 8)
+    name = find_adapter(config)
     targets = config.table.get("target_modules")
-    names = sorted({str(name) for name in targets}) if isinstance(targets, list) else []
-    on = "+".join(names) or ("linear" if targets == "all-linear" else "attention")
+    names = sorted({str(target) for target in targets}) if isinstance(targets, list) else []
     dropout = config.get("lora_dropout", 0.0)
-    return f"--lora r={rank},on={on}" + (f",dropout={dropout:g}" if dropout else "")
+    usual_products = str(ADAPTERS[name].settings.get("on", ""))
+    values = {
+        "r": config.count("r", DEFAULT_RANK),
+        "on": "+".join(names) or ("linear" if targets == "all-linear" else usual_products),
+        "tokens": config.table.get("num_virtual_tokens", ""),
+        "dropout": f"{dropout:g}" if dropout else "",
+    }
+    settings = [
+        f"{key}={values[key]}"
+        for key in ADAPTERS[name].settings
+        if values.get(key) not in ("", None)
+    ]
+    option = "--lora" if name == LORA else f"--adapter {name}"
+    words = f"{option}{' ' if name == LORA else ','}{','.join(settings)}"
+    saved = config.table.get("modules_to_save")
+    if isinstance(saved, list) and saved:
+        words += f" --modules-to-save {','.join(map(str, saved))}"
+    return words

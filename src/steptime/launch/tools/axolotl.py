@@ -28,7 +28,6 @@ FACTS = {
 }
 UNPRICED = {
     "torch_compile": "compiled kernels are priced by a stack, --stack torch-compile",
-    "peft_use_dora": "DoRA is priced as LoRA",
     "unfrozen_parameters": "parameters trained alone are given by --train",
     "relora_steps": "ReLoRA is priced as LoRA",
 }
@@ -108,6 +107,7 @@ def _read_adapter(job: JobBuilder, settings: ToolSettings) -> None:
         else:
             job.set("lora_targets", "all-linear" if targets == ["all-linear"] else targets)
     job.set("modules_to_save", settings.texts("lora_modules_to_save") or None)
+    trainer.set_dora(job, settings, "peft_use_dora")
 
 
 def _read_memory(job: JobBuilder, settings: ToolSettings) -> None:

@@ -34,7 +34,6 @@ LENGTHS = (
 )
 UNPRICED = {
     "compile.enabled": "compiled kernels are priced by a stack, --stack torch-compile",
-    "peft.use_dora": "DoRA is priced as LoRA",
 }
 
 
@@ -63,6 +62,7 @@ def read_nemo(settings: ToolSettings, launch: LaunchedProgram, files: Files) -> 
         has_all_linear = settings.flag("peft.match_all_linear")
         targets = settings.texts("peft.target_modules")
         job.set("lora_targets", "all-linear" if has_all_linear else (targets or None))
+        trainer.set_dora(job, settings, "peft.use_dora")
     stored = float_type(settings.text("model.torch_dtype", "model.dtype"))
     job.set("dtype", "bfloat16-pure" if stored == "bfloat16" else stored)
     if settings.flag("quantization.load_in_4bit"):

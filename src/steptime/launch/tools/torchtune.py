@@ -29,7 +29,6 @@ FACTS = {
 }
 UNPRICED = {
     "enable_fp8_training": "products in float8 are given by --dtype float8",
-    "model.use_dora": "DoRA is priced as LoRA",
     "custom_sharded_layers": "layers that are sharded apart are not priced",
 }
 
@@ -54,12 +53,15 @@ def read_torchtune(settings: ToolSettings, launch: LaunchedProgram, files: Files
         job.set("zero", 3)
     elif "single_device" in recipe:
         job.set("devices", 1)
-    if builder.startswith("qlora") or settings.flag("model.quantize_base"):
+    if builder.startswith(("qlora", "qdora")) or settings.flag("model.quantize_base"):
         job.set("weights", "nf4")
     if (copies := job.facts.pop("copies", None)) and isinstance(copies, int) and copies > 1:
         devices = job.count("devices")
         job.set("shard", devices // copies if devices else None)
     _read_targets(job, settings)
+    trainer.set_dora(job, settings, "model.use_dora")
+    if builder.startswith(("dora", "qdora")):
+        job.set("adapter", trainer.DORA)
     stored = float_type(settings.text("dtype"))
     job.set("dtype", "bfloat16-pure" if stored == "bfloat16" else stored)
     set_optimizer(job, settings.text("optimizer._component_", "optimizer.optimizer"))

@@ -22,6 +22,7 @@ from steptime.launch.settings import (
 
 READ_FROM = "transformers 4.57, TRL 0.24, Accelerate 1.10, DeepSpeed 0.17"
 DEFAULT_BATCH = 8
+DORA = "dora"  # in the fact `adapter`; without it an adapter is LoRA
 SWIFT_RANK = 8
 SHARDING = {  # FSDP's strategies, by name and number
     **dict.fromkeys(("full_shard", "1", "hybrid_shard", "4"), 3),
@@ -56,7 +57,6 @@ UNPRICED = {
     "neftune_noise_alpha": "noise on embeddings is not priced",
     "use_vllm": "making answers by vLLM is not part of the step",
     "use_unsloth": "Unsloth's kernels are not priced",
-    "use_dora": "DoRA is priced as LoRA",
 }
 
 
@@ -178,10 +178,17 @@ def read_adapter(job: JobBuilder, settings: ToolSettings) -> None:
         job.set("lora_targets", targets)
     saved_modules = settings.texts("modules_to_save", "lora_modules_to_save", "additional_target")
     job.set("modules_to_save", saved_modules or None)
+    set_dora(job, settings, "use_dora")
     uses_adapter = settings.flag("use_peft", "use_peft_lora", "use_lora")
     if uses_adapter is False:
-        for name in ("lora_rank", "lora_targets"):
+        for name in ("lora_rank", "lora_targets", "adapter", "modules_to_save"):
             job.facts.pop(name, None)
+
+
+def set_dora(job: JobBuilder, settings: ToolSettings, *flags: str) -> None:
+    """Set that LoRA's matrices have trained magnitudes, by the flags that say it."""
+    if settings.flag(*flags):
+        job.set("adapter", DORA)
 
 
 def take_accelerate(job: JobBuilder, launch: LaunchedProgram, files: Files) -> None:

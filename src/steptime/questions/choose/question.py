@@ -27,7 +27,9 @@ from steptime.hardware.device import KINDS, Device, Link
 from steptime.hardware.prices import Offer, Training, cheapest, offers
 from steptime.questions import kinds, options
 from steptime.questions.choose.answer import ChoicesPage, ChooseAnswer, list_notes
+from steptime.questions.choose.desktop import DesktopChooseAnswer, answer_desktop_choose
 from steptime.questions.choose.device_choices import compare_devices, sort_names, sort_rows
+from steptime.questions.fit.desktop import is_desktop_fit
 from steptime.questions.step_options import StepKeywords, StepOptions
 from steptime.questions.training import training_fields, training_of_tokens
 
@@ -81,8 +83,8 @@ def choose(
     top: kinds.Count = MAX_DEVICES,
     tokens: kinds.Count | None = None,
     **step_options: Unpack[StepKeywords],
-) -> ChooseAnswer | ChoicesPage:
-    """Compare devices for a training, by time, cost or energy.
+) -> ChooseAnswer | ChoicesPage | DesktopChooseAnswer:
+    """Compare devices for a training or weights: time, cost, energy.
 
     Args:
         model: A family with its hyperparameters (fc:layers=4,nodes=1024), a named network
@@ -106,12 +108,20 @@ def choose(
         **step_options: Which step it is, and how it is executed: `StepOptions`.
 
     Returns:
-        A `ChooseAnswer`; with `page` a `ChoicesPage`.
+        A `ChooseAnswer`; with `page` a `ChoicesPage`; with weights for one's own machine, such as
+        `q4_k_m` or `all`, a `DesktopChooseAnswer`.
 
     Raises:
         InputError: for unknown names, and options that do not go together.
     """
     step = StepOptions.from_keywords(step_options, choose)
+    if is_desktop_fit(model, step):
+        typed = {"--batch": batch, "--examples": examples, "--epochs": epochs, "--tokens": tokens}
+        options.refuse(
+            typed | {"--page": page, "--link": link, "--replicas": replicas},
+            f"{{}} is of a training, --weights {step.weights} of a server; leave it out",
+        )
+        return _choose_for_weights(model, device, prices, max_price, sort, top, step)
     training = _read_training(examples, epochs, tokens)
     row_count = parse_count(text_of(top), "--top")
     check_choice("--sort", sort.removeprefix("-"), sort_names())
@@ -162,6 +172,25 @@ def choose(
         rows=best_rows,
         notes=(*list_notes(best_rows), *price_notes),
     )
+
+
+def _choose_for_weights(
+    model: Any,
+    device: Any,
+    prices: Any,
+    max_price: Any,
+    sort: str,
+    top: Any,
+    step: StepOptions,
+) -> DesktopChooseAnswer:
+    """Answer for weights of one's own machine; raises `InputError`."""
+    row_count = parse_count(text_of(top), "--top")
+    all_offers = offers(None if prices is None else Path(prices))
+    _currency_of(all_offers)
+    devices = find_devices(text_of(device), step.method)
+    if max_price is not None:
+        devices = _affordable_devices(devices, cheapest(all_offers), max_price)
+    return answer_desktop_choose(model, devices, step, cheapest(all_offers), sort, row_count)
 
 
 def _read_training(examples: Any, epochs: Any, tokens: Any) -> Training:

@@ -16,12 +16,22 @@ from steptime.planning.request import Request, Site, own_link
 from steptime.prediction.states import host_link
 from steptime.prediction.step_model import StepModel
 from steptime.questions import options
+from steptime.questions.fit.memory_savings import FROZEN_WEIGHTS
 from steptime.questions.step_options import StepOptions
 
 CARDS_OF_NODE = (2, 4, 8)  # over which weights may be sharded
 CHUNKED_LOSS_STACK = "axolotl-2025"
 LOW_STATES = {"adam": "adam8bit", "adamw": "adamw8bit", "lion": "lion8bit"}
-PLAN_OPTIONS = ("length", "lora", "weights", "train", "packed", "padded")
+PLAN_OPTIONS = (
+    "length",
+    "lora",
+    "adapter",
+    "modules_to_save",
+    "weights",
+    "train",
+    "packed",
+    "padded",
+)
 
 
 def fitting_commands(
@@ -30,9 +40,9 @@ def fitting_commands(
     """Return commands of changed steps that fit; each changes as few options as possible.
 
     The changes come in the order of what they cost: a smaller batch, fewer bits, states of 8 bits,
-    a loss without whole logits, recompute, LoRA, LoRA beside weights of 4 bits, all of that
-    together, states on the host, weights sharded over several such cards, and the cheapest card
-    with a price.
+    a loss without whole logits, frozen weights in 4 bits where there is an adapter, recompute,
+    else LoRA and LoRA beside weights of 4 bits, all of that together, states on the host, weights
+    sharded over several such cards, and the cheapest card with a price.
 
     Args:
         base: the step that does not fit.
@@ -46,7 +56,7 @@ def fitting_commands(
     is_training = step.phase == "train"
     can_recompute = is_training and graph.tokens is not None and bool(needed(graph, to_end=False))
     changes = [(step, largest_batch)] if largest_batch > 0 else []
-    if is_training and workload.tuning == FULL_TRAINING:
+    if is_training:
         changes += [(changed, batch) for changed in _changed_trainings(base, step)]
     if can_recompute:
         changes += [(changed, batch) for changed in _lighter_steps(base, step)]
@@ -64,7 +74,7 @@ def fitting_commands(
 
 
 def _changed_trainings(base: StepModel, step: StepOptions) -> list[StepOptions]:
-    """Return trainings of all weights that need less memory and compute the same step."""
+    """Return trainings that need less memory and compute the same step."""
     workload, changes = base.workload, []
     if workload.dtype == "float32":
         changes.append(replace(step, dtype="bfloat16-mixed"))
@@ -80,18 +90,35 @@ def _lighter_steps(base: StepModel, step: StepOptions) -> list[StepOptions]:
     chunked = _with_stack(step, CHUNKED_LOSS_STACK)
     has_kernels = base.device.kind == "gpu" and "stack" in base.method.options
     can_chunk = chunked is not step and has_kernels
-    trains_all = base.workload.tuning == FULL_TRAINING
+    tuning = base.workload.tuning
+    trains_all = tuning == FULL_TRAINING
+    can_quantise = tuning.has_adapter and not tuning.weights
     changes = [chunked] if can_chunk else []
+    changes += [replace(step, weights=FROZEN_WEIGHTS)] if can_quantise else []
     changes += [recomputed] if step.recompute is None else []
     if trains_all:
-        changes += [replace(light, recompute=step.recompute), light, replace(light, weights="nf4")]
-    if trains_all and can_chunk:
-        low_states = LOW_STATES.get(base.workload.optimizer)
-        lightest = replace(light, weights="nf4", optimizer=low_states)
-        changes.append(_with_stack(lightest, CHUNKED_LOSS_STACK))
+        changes += [replace(light, recompute=step.recompute), light]
+    elif tuning.has_adapter:
+        light = replace(recomputed, weights=tuning.weights or FROZEN_WEIGHTS)
+    if trains_all or can_quantise:
+        changes.append(replace(light, weights=light.weights or FROZEN_WEIGHTS))
+    if trains_all or tuning.has_adapter:
+        changes += _lightest_step(base, light, can_chunk=can_chunk)
     if step.offload is None:
         changes.append(replace(recomputed, offload="optimizer"))
     return changes
+
+
+def _lightest_step(base: StepModel, light: StepOptions, *, can_chunk: bool) -> list[StepOptions]:
+    """Return the step with frozen weights in 4 bits and all that helps, [] where it is there."""
+    tuning = base.workload.tuning
+    low_states = None if tuning.states else LOW_STATES.get(base.workload.optimizer)
+    if not (can_chunk or low_states):
+        return []
+    lightest = replace(light, weights=light.weights or FROZEN_WEIGHTS)
+    if low_states:
+        lightest = replace(lightest, optimizer=low_states)
+    return [_with_stack(lightest, CHUNKED_LOSS_STACK) if can_chunk else lightest]
 
 
 def _with_stack(step: StepOptions, stack: str) -> StepOptions:

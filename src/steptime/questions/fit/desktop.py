@@ -27,7 +27,17 @@ PUBLISHED_TYPES = (  # of GGUF that people publish; others by their name
     *("q3_k_s", "iq3_m", "iq3_xxs", "q2_k", "iq2_m", "iq2_xxs", "iq1_m"),
 )
 UNPUBLISHED_TYPES = ("f32", "f16")  # of stacks whose files are in bf16
-TRAINING_OPTIONS = ("optimizer", "lora", "train", "recompute", "offload", "packed", "padded")
+TRAINING_OPTIONS = (
+    "optimizer",
+    "lora",
+    "adapter",
+    "modules_to_save",
+    "train",
+    "recompute",
+    "offload",
+    "packed",
+    "padded",
+)
 COLUMNS = (
     Column("weights"),
     Column("bits_per_weight", "bits", form=".2f"),
@@ -129,7 +139,7 @@ class DesktopFitAnswer(LaunchedAnswer, frozen=True, kw_only=True):
 
 def is_desktop_fit(model: Any, options: StepOptions) -> bool:
     """Whether a question is about weights for one's own machine, and not about a training."""
-    if options.lora or options.train:
+    if options.lora or options.adapter or options.train:
         return False
     has_type = options.weights == ALL_WEIGHTS or names_desktop_weights(options.weights)
     return (
@@ -151,26 +161,9 @@ def answer_desktop_fit(
     Raises:
         InputError: for unknown names, and options of a training.
     """
-    for name in TRAINING_OPTIONS:
-        if getattr(options, name) is not None:
-            option = option_name(name)
-            text = f"fit: {option} is of a training, --weights {options.weights} of a server"
-            raise InputError(f"{text}; nearest: --weights nf4")
-    stack = None if options.stack is None else find_stack(options.stack)
-    context = DEFAULT_CONTEXT if options.length is None else int(options.length)
-    answer_tokens = min(ANSWER_TOKENS, context // 2)
-    request = DesktopRequest(
-        model=str(model),
-        device=device,
-        stack=stack.name if stack else "",
-        weights=None if options.weights == ALL_WEIGHTS else options.weights,
-        dtype=options.dtype,
-        input_tokens=context - answer_tokens,
-        output_tokens=answer_tokens,
-        context=context,
-    )
-    cases = _resolve_types(request, options.weights)
-    rows = tuple(_predict_row(case) for case in cases)
+    request = make_request("fit", model, device, options)
+    cases = resolve_types(request, options.weights)
+    rows = tuple(predict_row(case) for case in cases)
     first = cases[0]
     usable_bytes = first.machine.device.usable_bytes
     best = next((row for row in rows if row.fits), None)
@@ -179,8 +172,8 @@ def answer_desktop_fit(
         device=first.machine.device.name,
         stack=first.machine.stack.name,
         kv=first.demand.cache_type,
-        context_tokens=context,
-        assumed=_assumed(first, options, has_stack=stack is not None),
+        context_tokens=first.demand.context,
+        assumed=find_assumed(first, options),
         usable_bytes=usable_bytes,
         fits=None if usable_bytes is None else best is not None,
         best_weights=None if best is None else best.weights,
@@ -190,12 +183,44 @@ def answer_desktop_fit(
     )
 
 
-def _resolve_types(request: DesktopRequest, weights: str | None) -> list[DesktopCase]:
+def make_request(question: str, model: Any, device: Any, options: StepOptions) -> DesktopRequest:
+    """Return the request to one's own machine by the options of `fit` and `choose`.
+
+    Args:
+        question: the command, for messages.
+        model: the network, a text.
+        device: the device.
+        options: the options of the step; `weights` is a type, or `all`.
+
+    Raises:
+        InputError: for unknown names, and options of a training.
+    """
+    for name in TRAINING_OPTIONS:
+        if getattr(options, name) is not None:
+            option = option_name(name)
+            text = f"{question}: {option} is of a training, --weights {options.weights} of a server"
+            raise InputError(f"{text}; nearest: --weights nf4")
+    context = DEFAULT_CONTEXT if options.length is None else options.sequence_length
+    context = context or DEFAULT_CONTEXT
+    answer_tokens = min(ANSWER_TOKENS, context // 2)
+    return DesktopRequest(
+        model=str(model),
+        device=device,
+        stack="" if options.stack is None else find_stack(options.stack).name,
+        weights=None if options.weights == ALL_WEIGHTS else options.weights,
+        dtype=options.dtype,
+        input_tokens=context - answer_tokens,
+        output_tokens=answer_tokens,
+        context=context,
+    )
+
+
+def resolve_types(request: DesktopRequest, weights: str | None) -> list[DesktopCase]:
     """Return the cases of the types that are asked for, that of most bits first."""
     if weights != ALL_WEIGHTS:
         return [request.resolve()]
     if is_gguf(request.model):
-        raise InputError("fit: --weights all, and the file has one type; nearest: leave it out")
+        raise InputError("--weights all, and the file has one type; nearest: leave it out")
     stack = find_stack(request.stack or DEFAULT)
     names = types_of_stack(stack)
     if stack.weights == "gguf":
@@ -206,7 +231,7 @@ def _resolve_types(request: DesktopRequest, weights: str | None) -> list[Desktop
     return sorted(cases, key=lambda case: -case.weights.file_bytes)
 
 
-def _predict_row(case: DesktopCase) -> DesktopFitRow:
+def predict_row(case: DesktopCase) -> DesktopFitRow:
     """Predict a type of weights."""
     prediction = case.predict()
     memory, tokens = prediction.memory, case.request.input_tokens
@@ -237,10 +262,10 @@ def _notes(case: DesktopCase, rows: tuple[DesktopFitRow, ...]) -> tuple[str, ...
     return ()
 
 
-def _assumed(case: DesktopCase, options: StepOptions, *, has_stack: bool) -> dict[str, str]:
+def find_assumed(case: DesktopCase, options: StepOptions) -> dict[str, str]:
     """Return the values of options that were not given and decide the answer."""
     values = {"kv": case.demand.cache_type}
-    if not has_stack:
+    if options.stack is None:
         values["stack"] = case.machine.stack.name
     if options.length is None:
         values["length"] = str(case.demand.context)

@@ -10,6 +10,7 @@ from steptime.network.recompute import needed
 from steptime.prediction.memory import memory_of
 from steptime.prediction.step_model import StepModel
 
+FROZEN_WEIGHTS = "nf4"  # of QLoRA
 ZERO_STAGES = (1, 2, 3)
 ZERO_DEVICES = 8  # over which ZeRO is counted: a node
 
@@ -56,6 +57,9 @@ def _changed_workloads(model: StepModel) -> Iterator[tuple[str, Workload]]:
     workload = model.workload
     if workload.dtype == "float32":
         yield "bfloat16-mixed", workload.with_dtype("bfloat16-mixed")
+    if workload.tuning.has_adapter and not workload.tuning.weights:
+        quantised = replace(workload.tuning, weights=FROZEN_WEIGHTS)
+        yield f"{FROZEN_WEIGHTS} weights", replace(workload, tuning=quantised)
     can_recompute = bool(needed(model.graph(), to_end=False))
     if workload.tuning.recompute == "none" and can_recompute:
         tuning = replace(workload.tuning, recompute="full")

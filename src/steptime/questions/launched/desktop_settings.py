@@ -17,14 +17,20 @@ def desktop_options(tool: str, facts: Facts, user_options: Mapping[str, object])
     Args:
         tool: the tool of the job.
         facts: the facts of the job.
-        user_options: options that the user gives; a longer request widens the context.
+        user_options: options that the user gives; a longer request widens the context, and slots
+            that are busy share it.
     """
     options: JsonObject = {"stack": DESKTOP_STACKS[tool]}
     for fact, option in OPTIONS.items():
         if fact in facts:
             options[option] = facts[fact]
-    if isinstance(facts.get("context_total"), int):
-        options["context"] = facts["context_total"]
+    slots = facts.get("max_num_seqs")
+    if isinstance(slots, int) and slots > 1:
+        options["running_sequences"] = slots
+    context_total = facts.get("context_total")
+    if isinstance(context_total, int):
+        busy_slots = user_options.get("running_sequences") or options.get("running_sequences", 1)
+        options["context"] = max(1, context_total // int(str(busy_slots)))
     if isinstance(facts.get("gpu_layers"), int):
         options["gpu_layers"] = facts["gpu_layers"]
     if facts.get("experts_on_cpu"):

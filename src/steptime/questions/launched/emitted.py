@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from steptime.core.adapters import ADAPTERS
 from steptime.core.errors import InputError
 from steptime.core.toml_files import packaged
-from steptime.core.workload import Tuning
+from steptime.core.workload import LORA, Tuning
 from steptime.launch.emit import check_emitter, emit_job
 from steptime.launch.job import SERVING, TRAINING, Facts, FactValue
 from steptime.serving.speculation import ACCEPTED
@@ -59,7 +60,14 @@ def emit_training(tool: str, model: str, facts: Facts, tuning: Tuning) -> str:
     dtype = str(facts.get("dtype"))
     all_facts["dtype"] = DTYPES.get(dtype, dtype)
     all_facts["recompute"] = all_facts.get("recompute", tuning.recompute)
+    if tuning.has_adapter and not tuning.rank:
+        title = ADAPTERS[tuning.adapter].title
+        raise InputError(f"--emit {tool}: it has no {title}; nearest: --lora r=16")
     if tuning.rank:
+        if tuning.adapter != LORA:
+            all_facts["adapter"] = tuning.adapter
+        if tuning.saved:
+            all_facts["modules_to_save"] = tuning.saved.split("+")
         all_facts["lora_rank"] = tuning.rank
         products = [f"{name}_proj" for name in tuning.on.split("+")]
         all_facts["lora_targets"] = TARGETS.get(tuning.on, products)

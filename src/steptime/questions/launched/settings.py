@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from steptime.core.adapters import FEW_BITS
 from steptime.core.dtypes import find_quantised_type
-from steptime.core.workload import OPTIMIZERS, STATES
+from steptime.core.workload import LORA, OPTIMIZERS, STATES
 from steptime.launch.job import Facts, LaunchJob
+from steptime.network.tuning import SAVED_NAMES
 from steptime.questions.launched.desktop_settings import DESKTOP_STACKS, desktop_options
 from steptime.questions.launched.question_settings import QuestionSettings
 from steptime.questions.launched.server_settings import (
@@ -123,7 +125,6 @@ def _take_step(settings: QuestionSettings, job: LaunchJob) -> None:
         facts,
         {
             "packed": "the lengths of its documents are not known; --packed N prices them",
-            "modules_to_save": "these layers are trained whole, which is not priced",
         },
     )
 
@@ -138,7 +139,7 @@ def _take_optimizer(settings: QuestionSettings, facts: Facts) -> None:
 
 
 def _take_adapter(settings: QuestionSettings, facts: Facts) -> None:
-    """Set LoRA and the type of the frozen weights."""
+    """Set the adapter, what is trained beside it, and the type of the frozen weights."""
     if "lora_rank" not in facts:
         return
     targets = facts.get("lora_targets")
@@ -148,11 +149,32 @@ def _take_adapter(settings: QuestionSettings, facts: Facts) -> None:
     elif isinstance(targets, list):
         names = [name for name in targets if name not in {"output", "lm_head"}]
         products = f",on={'+'.join(PRODUCTS.get(name, name) for name in names)}"
-    settings.options["lora"] = f"r={facts['lora_rank']}{products}"
-    if facts.get("weights") in {"nf4", "int8", "float8"}:
+    words = f"r={facts['lora_rank']}{products}"
+    adapter = facts.get("adapter", LORA)
+    if adapter == LORA:
+        settings.options["lora"] = words
+    else:
+        settings.options["adapter"] = f"{adapter},{words}"
+    _take_saved_modules(settings, facts)
+    if facts.get("weights") in FEW_BITS:
         settings.options["weights"] = facts["weights"]
     elif "weights" in facts:
         settings.notes.append(f"weights {facts['weights']}: are not priced in training")
+
+
+def _take_saved_modules(settings: QuestionSettings, facts: Facts) -> None:
+    """Set the modules that are trained whole; those of no language model have a note."""
+    saved = facts.get("modules_to_save")
+    if not isinstance(saved, list):
+        return
+    priced = [name for name in saved if name in SAVED_NAMES]
+    if priced:
+        settings.options["modules_to_save"] = ",".join(priced)
+    unpriced = [name for name in saved if name not in priced]
+    if unpriced:
+        settings.notes.append(
+            f"modules_to_save {', '.join(unpriced)}: these are trained whole, which is not priced"
+        )
 
 
 def serve_settings(job: LaunchJob, user_options: Mapping[str, Any]) -> QuestionSettings:
@@ -166,7 +188,7 @@ def serve_settings(job: LaunchJob, user_options: Mapping[str, Any]) -> QuestionS
     facts = job.facts
     if job.tool in DESKTOP_STACKS:
         settings.options.update(desktop_options(job.tool, facts, user_options))
-        slots = "requests at once share the context; one of them is priced"
+        slots = "so many requests at once are priced; --running-sequences 1 prices one"
         reasons = {"speculative": "guessed tokens are not priced", "max_num_seqs": slots}
         settings.remark(facts, reasons)
         return settings

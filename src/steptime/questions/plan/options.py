@@ -46,7 +46,15 @@ SPLIT_OPTIONS = (
     "sequence_parallel",
     "stages",
 )
-TUNING_OPTIONS = ("lora", "train", "packed", "padded", "update_early")
+TUNING_OPTIONS = (
+    "lora",
+    "adapter",
+    "modules_to_save",
+    "train",
+    "packed",
+    "padded",
+    "update_early",
+)
 
 
 class PlanKeywords(NodeKeywords, ExecutionKeywords, total=False):
@@ -75,6 +83,8 @@ class PlanKeywords(NodeKeywords, ExecutionKeywords, total=False):
     dtype: kinds.Dtype | None
     optimizer: kinds.Optimizer | None
     lora: Annotated[str, Kind("r=N[,on=WHERE][,dropout=P]")] | None
+    adapter: Annotated[str, Kind("NAME[,KEY=VALUE...]")] | None
+    modules_to_save: Annotated[str | Sequence[str], Kind("NAME,...")] | None
     weights: kinds.Name | None
     train: Annotated[str, Kind("PATTERN")] | None
     packed: kinds.Count | None
@@ -142,9 +152,14 @@ class PlanOptions(NodeOptions, ExecutionOptions, keywords=PlanKeywords):
             like sgd.
         lora: Fine-tune by LoRA of this rank; WHERE is attention (default), linear (every product
             but the head), all, or names of products (q+v). All other weights are frozen.
-        weights: How frozen weights are kept: nf4, nf4-dq (scales in 8 bits), int8, float8, int4,
-            float4, mxfp4; none for the step's own type. Default: as the network's file states.
-        train: Train the weights of these names alone, such as '*norm*'.
+        adapter: An adapter by its name: lora, dora (keys as of --lora), ia3 (on=WHERE, by default
+            k+v+down) or prefix (tokens=N, by default 20): dora,r=16,on=linear.
+        modules_to_save: Modules that are trained whole beside an adapter, in a copy, such as
+            embed_tokens,lm_head.
+        weights: How frozen weights are kept: nf4, nf4-dq (scales in 8 bits), int4, awq, gptq,
+            float4, mxfp4 (experts alone), int8, float8; none for the step's own type. Default: as
+            the network's file states.
+        train: Train the weights of these names alone, with commas, such as '*norm*,block32/*'.
         packed: Sequences are packed from documents of so many tokens in the mean.
         padded: So many tokens of a sequence are text in the mean, the rest padding.
         update_early: Each gradient is applied, and dropped, as soon as it is made.
@@ -187,6 +202,8 @@ class PlanOptions(NodeOptions, ExecutionOptions, keywords=PlanKeywords):
     dtype: str | None = None
     optimizer: str | None = None
     lora: str | None = None
+    adapter: str | None = None
+    modules_to_save: str | Sequence[str] | None = None
     weights: str | None = None
     train: str | None = None
     packed: int | str | None = None

@@ -28,7 +28,7 @@ from steptime.serving.service import Service
 def serve(
     model: LanguageModel,
     device: kinds.Devices,
-    running_sequences: kinds.Count = 1,
+    running_sequences: kinds.Count | None = None,
     input: Annotated[Count, Kind("I")] | None = None,  # noqa: A002  # the option's name
     output: Annotated[Count, Kind("O")] | None = None,
     from_: kinds.LaunchFile | None = None,
@@ -44,7 +44,7 @@ def serve(
             code (model.py:NAME), or the command that another tool serves it with.
         device: A device (steptime list devices), FILE.toml or local; of a search a list with
             commas.
-        running_sequences: Sequences that come at once.
+        running_sequences: Sequences that come at once. Default: 1.
         input: Tokens of a prompt. Default: 1024.
         output: Tokens that are made of each prompt. Default: 128.
         from_: The command that another tool serves it with, which names no model.
@@ -67,7 +67,8 @@ def serve(
     serve_options = ServeOptions.from_keywords(options, serve)
     picture = serve_options.check_search()
     sites = serve_options.sites(device)
-    service = serve_options.service(model, sites[0], running_sequences, input, output)
+    sequences = 1 if running_sequences is None else running_sequences
+    service = serve_options.service(model, sites[0], sequences, input, output)
     if is_desktop_question(service, serve_options):
         desktop = answer_desktop(service, serve_options)
         return desktop if emit is None else _emit_desktop(emit, desktop)

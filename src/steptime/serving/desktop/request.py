@@ -21,7 +21,7 @@ from steptime.serving.desktop.memory import (
     longest_context,
     predict_memory,
 )
-from steptime.serving.desktop.speed import StepTimes, predict_decode, predict_prefill
+from steptime.serving.desktop.speed import PLAIN_TYPES, StepTimes, predict_decode, predict_prefill
 from steptime.serving.desktop.stack import DEFAULT, DesktopStack, find_stack
 from steptime.serving.desktop.tensors import Weights, is_gguf, weights_of
 
@@ -97,6 +97,8 @@ class DesktopRequest:
         host = device if device.kind == "cpu" else catalog.device(self.host or DEFAULT_HOST)
         machine = Machine(device, self.device_count, host, stack, self.is_split_by_rows)
         _ = machine.backend
+        if not any(name in device.peak_flop_per_s for name in PLAIN_TYPES):
+            raise InputError(f"{device.name}: no peak is known of {', '.join(PLAIN_TYPES)}")
         placing = Placing(
             weights,
             self.device_count,
@@ -180,6 +182,10 @@ class DesktopCase:
     def trained_length(self) -> int:
         """Tokens of the longest sequence that the network is made for."""
         return int(self.shape.whole["max_length"])
+
+    def predict_memory(self) -> DesktopMemory:
+        """Return the memory of the fullest device."""
+        return predict_memory(self.shape, self.machine, self.placing, self.demand)
 
     def predict(self) -> DesktopPrediction:
         """Return the memory and the times."""

@@ -13,6 +13,7 @@ FOLDER = "desktop"
 DEFAULT = "llama.cpp"
 CPU = "cpu"
 OTHER = "rocm"  # the backend of a GPU whose maker no backend names
+DEVICE_KINDS = ("gpu", CPU)  # that stacks of one's own machine run on
 BACKEND_KEYS = (
     "bandwidth_share",
     "cache_share",
@@ -108,6 +109,11 @@ class DesktopStack:
             InputError: for a device that the stack has no backend of.
         """
         name = CPU if device.kind == "cpu" else self.makers.get(device.maker or "", OTHER)
+        if device.kind not in DEVICE_KINDS:
+            nearest = "nearest: --stack vllm"
+            raise InputError(
+                f"stack {self.name} runs on GPUs and CPUs, not {device.name}; {nearest}"
+            )
         if name not in self.backends:
             nearest = f"nearest: --stack {DEFAULT}"
             raise InputError(f"stack {self.name} does not run on {device.name}; {nearest}")

@@ -1,0 +1,81 @@
+"""DoRA: LoRA whose rows have a trained magnitude, over the norm of the adapted matrix.
+
+Each forward pass makes the matrix W + 2 B A whole for the norm of its rows, through which no
+gradient goes back (Liu et al. 2024, section 4.3). As in peft B A is the result of both small
+products on a matrix of ones on the diagonal.
+"""
+
+from steptime.core.errors import InputError
+from steptime.core.graph import Attr, Op, TensorSpec
+from steptime.network.adapters.lora import SCALE, add_low_rank, read_dropped
+from steptime.network.graph_editor import CONSTANT, MERGED_PRODUCTS, GraphEditor, product_names
+
+
+def adapt(editor: GraphEditor, op: Op) -> None:
+    """Append an op, and beside a product that is adapted its small ones and its magnitude."""
+    editor.ops.append(op)
+    if not editor.is_target(op):
+        return
+    names = product_names(editor.tuning.on) & {*MERGED_PRODUCTS}
+    if op.outputs[0] in editor.split_sizes and names and len(names) < len(MERGED_PRODUCTS):
+        raise InputError(
+            f"--adapter dora on={editor.tuning.on}: {op.name} makes queries, keys and values "
+            "together; nearest: on=attention"
+        )
+    y = editor.tensors[op.outputs[0]]
+    base = op.outputs[0]
+    if editor.tuning.dropout:  # of what LoRA reads, too
+        base = _append_base_product(editor, op)
+    low_rank = add_low_rank(editor, op, is_merged=True)
+    rows = TensorSpec((y.shape[-1],), y.dtype)
+    magnitude = editor.add_weight(f"{op.name}/dora_magnitude", rows.shape, op, y.dtype)
+    norm = _append_norm(editor, op)
+    ratio: dict[str, Attr] = {"function": "div"}
+    share = editor.append_op(f"{op.name}/dora_share", "pointwise", (magnitude, norm), rows, ratio)
+    subtraction: dict[str, Attr] = {"function": "sub", "scalar": 1.0}
+    change = editor.append_op(f"{op.name}/dora_change", "pointwise", (share,), rows, subtraction)
+    of_base = editor.append_op(f"{op.name}/dora_base", "mul", (base, change), y)
+    of_rank = editor.append_op(f"{op.name}/dora_low_rank", "mul", (low_rank, share), y)
+    both = editor.append_op(f"{op.name}/dora_both", "add", (of_base, of_rank), y)
+    editor.results[op.outputs[0]] = editor.append_op(
+        f"{op.name}/dora_sum", "add", (op.outputs[0], both), y
+    )
+
+
+def _append_base_product(editor: GraphEditor, op: Op) -> str:
+    """Append the frozen product once more, of the input behind dropout."""
+    inputs = (read_dropped(editor, op), editor.append_wide_weight(op, "dora_again"))
+    y = editor.tensors[op.outputs[0]]
+    return editor.append_op(f"{op.name}/dora_product", "linear", inputs, y)
+
+
+def _append_norm(editor: GraphEditor, op: Op) -> str:
+    """Append the norm of the rows of W + 2 B A, which asks for no gradient."""
+    x, y = editor.tensors[op.inputs[0]], editor.tensors[op.outputs[0]]
+    columns, rows, rank = x.shape[-1], y.shape[-1], editor.tuning.rank
+    path, wide = f"{op.name}/dora", editor.append_wide_weight(op, "dora_wide")
+
+    def append(
+        suffix: str, kind: str, inputs: tuple[str, ...], shape: tuple[int, ...], **attrs: Attr
+    ) -> str:
+        spec = TensorSpec(shape, x.dtype)
+        return editor.append_op(f"{path}_{suffix}", kind, inputs, spec, attrs)
+
+    small, large = (
+        append(f"detached_{part}", "detach", (name,), editor.tensors[name].shape)
+        for part in "ab"
+        for name in (editor.read_names[f"{op.name}/lora_{part}"],)
+    )
+    row = editor.add_buffer(f"identity{columns}/{CONSTANT}", TensorSpec((1, columns), x.dtype))
+    identity = append("ones", "tile", (row,), (columns, columns), times=(columns, 1))
+    product = append("down", "linear", (identity, small), (columns, rank))
+    product = append("up", "linear", (product, large), (columns, rows))
+    product = append("turned", "transpose", (product,), (rows, columns), order=(1, 0))
+    scaled = append(
+        "scaled", "pointwise", (product,), (rows, columns), function="mul", scalar=SCALE
+    )
+    matrix = append("matrix", "add", (wide, scaled), (rows, columns))
+    squares = append("squares", "mul", (matrix, matrix), (rows, columns))
+    sums = append("sums", "reduce", (squares,), (rows,), function="sum", axes=(1,))
+    norm = append("norm", "pointwise", (sums,), (rows,), function="sqrt")
+    return append("norm_detached", "detach", (norm,), (rows,))

@@ -1,0 +1,255 @@
+"""A forward graph while a fine-tuning is put into it: frozen weights in few bits, and adapters."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from steptime.core.adapters import ADAPTERS, FEW_BITS
+from steptime.core.errors import InputError
+from steptime.core.graph import Attr, Graph, Op, TensorSpec
+from steptime.core.registry import load
+from steptime.core.workload import Tuning
+from steptime.network.ops import OPS
+from steptime.network.products import find_head, is_attention_name
+
+CONSTANT = "constant"  # what the names of tensors end with that an adapter reads and never changes
+EXPERT_AXES = 3  # experts, rows, columns
+MERGED_PRODUCTS = ("q", "k", "v")  # parts of a product of all three, in their order
+
+
+def find_head_weight(graph: Graph) -> str:
+    """Return the weight of the product that makes the logits, "" where none does."""
+    sources = _sources_of(graph)
+    head = find_head(graph)
+    weight = next((op.inputs[1] for op in graph.ops if op.name == head), "")
+    while weight in sources:
+        weight = sources[weight]
+    return weight
+
+
+def _sources_of(graph: Graph) -> dict[str, str]:
+    """Return the source of each cast or view, by the name of its result."""
+    return {
+        op.outputs[0]: op.inputs[0]
+        for op in graph.ops
+        if op.kind == "cast" or OPS[op.kind].storage == "view"
+    }
+
+
+def product_names(on: str) -> set[str]:
+    """Return the names of products that a text such as `q+o_proj` means: q, q_proj, o, o_proj, out.
+
+    Files of transformers write `q_proj` where a network of ours has `q`.
+    """
+    stems = {name.removesuffix("_proj") for name in on.split("+")}
+    outputs = {"out"} if "o" in stems else set()
+    return stems | outputs | {f"{stem}_proj" for stem in stems}
+
+
+def adapts(op: Op, on: str, head: str) -> bool:
+    """Whether an adapter is for an op: `attention`, `linear` (but for the head), `all`, or names.
+
+    Names, `q+v`, are parts of the op's path, as they are or with `_proj` behind.
+    """
+    if op.kind != "linear":
+        return False
+    parts = set(re.split(r"[/.]", op.name))
+    words = {"all": True, "linear": op.name != head, "attention": is_attention_name(op.name)}
+    names = product_names(on)
+    is_merged = "qkv" in parts and bool(names & {*MERGED_PRODUCTS})
+    return words.get(on, bool(names & parts) or is_merged)
+
+
+class GraphEditor:
+    """A forward graph to which the ops of a fine-tuning are appended.
+
+    Attributes:
+        tuning: the fine-tuning.
+        tensors: the shape and type of every tensor.
+        ops: the ops so far.
+        weights: trained weights that were added.
+        buffers: tensors that were added and are not trained.
+        results: tensors of the network that later ops read changed, by their names.
+        read_names: weights that were added as ops read them, by their names.
+        split_sizes: the sizes of the parts that a product's result is split into, by its name.
+        split_sources: tensors that are split into such parts.
+    """
+
+    def __init__(self, graph: Graph, tuning: Tuning, frozen: Iterable[str]) -> None:
+        """Quantise the frozen weights of products that a fine-tuning keeps in few bits."""
+        self.tuning = tuning
+        self.tensors = dict(graph.tensors)
+        self.ops: list[Op] = []
+        self.weights: list[str] = []
+        self.buffers: list[str] = []
+        self.results: dict[str, str] = {}
+        self.read_names: dict[str, str] = {}
+        self._head = find_head(graph)
+        self._wide_sources: dict[str, str] = {}  # weights in few bits by what they are made
+        biased = {op.outputs[0]: op.inputs[0] for op in graph.ops if op.kind == "bias"}
+        splits = [op for op in graph.ops if op.kind == "split"]
+        self.split_sizes = {
+            biased.get(op.inputs[0], op.inputs[0]): op.attrs["sizes"] for op in splits
+        }
+        merged = {op.outputs[0] for op in graph.ops if adapts(op, "q", "") and "qkv" in op.name}
+        self.split_sources = {
+            op.inputs[0] for op in splits if biased.get(op.inputs[0], op.inputs[0]) in merged
+        }
+        self._sources = _sources_of(graph)
+        floats = (graph.tensors[name].dtype for name in graph.weights)
+        self._weight_type = next((dtype for dtype in floats if "float" in dtype), "")
+        self._quantised = self._find_quantised(graph, set(frozen))
+        for weight in sorted(self._quantised):
+            self._quantise(weight)
+        self._adapt = load(ADAPTERS[tuning.adapter].code) if tuning.has_adapter else None
+
+    def append(self, op: Op) -> None:
+        """Append an op of the network, and what stands before and beside it."""
+        if op.kind == "cast" and op.inputs[0] in self._quantised:
+            return  # made wide before each product
+        weight = self.weight_of(op)
+        inputs = [self.results.get(name, name) for name in op.inputs]
+        if weight in self._quantised:
+            inputs[1] = self._append_wide(op, weight, self.tensors[inputs[0]].dtype, "wide")
+        for name in self._expert_weights(op):
+            if name in self._quantised:
+                place = [self._sources.get(text, text) for text in op.inputs].index(name)
+                wide = TensorSpec(self.tensors[name].shape, self.tensors[inputs[0]].dtype)
+                inputs[place] = self.append_op(f"{op.name}/wide{place}", "cast", (name,), wide)
+        op = replace(op, inputs=tuple(inputs))
+        if self.tuning.packed and op.kind == "attention":
+            self._pack(op)
+        elif self._adapt is not None:
+            self._adapt(self, op)
+        else:
+            self.ops.append(op)
+
+    def is_target(self, op: Op) -> bool:
+        """Whether the adapter stands beside an op."""
+        return adapts(op, self.tuning.on, self._head)
+
+    def append_op(
+        self,
+        name: str,
+        kind: str,
+        inputs: tuple[str, ...],
+        spec: TensorSpec,
+        attrs: Mapping[str, Attr] | None = None,
+    ) -> str:
+        """Append an op with one result of its own name, and return this name."""
+        self.tensors[name] = spec
+        settings: Mapping[str, Attr] = {"dtype": spec.dtype} if kind == "cast" else attrs or {}
+        self.ops.append(Op(name, kind, inputs, (name,), settings))
+        return name
+
+    def append_wide_weight(self, op: Op, suffix: str) -> str:
+        """Return the weight of a product as it reads it, made wide once more where it is narrow."""
+        weight = self.weight_of(op)
+        if weight not in self._quantised:
+            return op.inputs[1]
+        return self._append_wide(op, weight, self.tensors[op.inputs[0]].dtype, suffix)
+
+    def add_weight(self, name: str, shape: tuple[int, ...], op: Op, dtype: str) -> str:
+        """Add a trained weight beside an op, and return it as ops read it.
+
+        It is kept in the type of the op's own weight, or without one of the network's.
+
+        Args:
+            name: its name.
+            shape: its shape.
+            op: the op that it stands beside.
+            dtype: the type in which ops compute.
+        """
+        weight = self.weight_of(op)
+        weight_type = self.tensors[weight].dtype if weight else self._weight_type
+        self.tensors[name] = TensorSpec(shape, weight_type if "float" in weight_type else dtype)
+        self.weights.append(name)
+        self.read_names[name] = name
+        if self.tensors[name].dtype != dtype:
+            wide = TensorSpec(shape, dtype)
+            self.read_names[name] = self.append_op(f"{name}/cast", "cast", (name,), wide)
+        return self.read_names[name]
+
+    def add_buffer(self, name: str, spec: TensorSpec) -> str:
+        """Add a tensor that is not trained, once for all ops, and return its name."""
+        if name not in self.tensors:
+            self.tensors[name] = spec
+            self.buffers.append(name)
+        return name
+
+    def weight_of(self, op: Op) -> str:
+        """Return the weight of a product, "" of another op."""
+        weight = op.inputs[1] if op.kind == "linear" else ""
+        while weight in self._sources:
+            weight = self._sources[weight]
+        return self._wide_sources.get(weight, weight)
+
+    def _find_quantised(self, graph: Graph, frozen: set[str]) -> set[str]:
+        """Return the frozen weights that are kept in few bits; the head's where software does."""
+        if not self.tuning.weights:
+            return set()
+        places = FEW_BITS[self.tuning.weights].places
+        read = {self.weight_of(op) for op in graph.ops if op.name != self._head}
+        of_head = {self.weight_of(op) for op in graph.ops if op.name == self._head}
+        keeps_head_wide = self.tuning.stored or "head" not in self.tuning.methods
+        head_weights = of_head if keeps_head_wide else set()
+        experts = {name for op in graph.ops for name in self._expert_weights(op)}
+        if places == "experts" and not experts:
+            raise InputError(
+                f"--weights {self.tuning.weights}: of experts, and {graph.name} has none; "
+                "nearest: --weights int4"
+            )
+        products = set() if places == "experts" else read | of_head
+        return (products | experts) & frozen - head_weights
+
+    def _expert_weights(self, op: Op) -> list[str]:
+        """Return the matrices of experts that are kept in few bits."""
+        weights = FEW_BITS.get(self.tuning.weights)
+        if op.kind != "experts" or weights is None:
+            return []
+        takes_experts = self.tuning.stored or "experts" in self.tuning.methods
+        if weights.places == "products" or not (weights.places or takes_experts):
+            return []
+        names = [self._sources.get(name, name) for name in op.inputs]
+        return [name for name in names if len(self.tensors[name].shape) == EXPERT_AXES]
+
+    def _quantise(self, weight: str) -> None:
+        """Make a weight one of few bits, and add its scales."""
+        few_bits, shape = FEW_BITS[self.tuning.weights], self.tensors[weight].shape
+        self.tensors[weight] = TensorSpec(shape, few_bits.type)
+        for suffix, (size, dtype) in few_bits.extra_tensors(shape).items():
+            self.add_buffer(f"{weight}/{suffix}", TensorSpec((size,), dtype))
+
+    def _append_wide(self, op: Op, weight: str, dtype: str, suffix: str) -> str:
+        """Append the casts that make a weight of few bits wide, and return the result."""
+        shape, read = self.tensors[weight].shape, weight
+        if "halves" in self.tuning.methods and dtype != "float16":
+            half = TensorSpec(shape, "float16")
+            name = f"{op.name}/half" if suffix == "wide" else f"{op.name}/{suffix}_half"
+            read = self.append_op(name, "cast", (weight,), half)
+        wide = TensorSpec(shape, dtype)
+        result = self.append_op(f"{op.name}/{suffix}", "cast", (read,), wide)
+        self._wide_sources[result] = weight
+        return result
+
+    def _pack(self, op: Op) -> None:
+        """Append attention within each document of a sequence: these are as examples there."""
+        y = self.tensors[op.outputs[0]]
+        n, length, _ = y.shape
+        about = length / min(length, self.tuning.packed)
+        divisors = (count for count in range(1, length + 1) if not length % count)
+        parts = min(divisors, key=lambda count: abs(count - about))
+        inputs = list(op.inputs)
+        for i, name in enumerate(op.inputs[:3]):
+            x = self.tensors[name]
+            shape = (n * parts, x.shape[1] // parts, x.shape[2])
+            spec = TensorSpec(shape, x.dtype)
+            reshaped: dict[str, Attr] = {"shape": shape}
+            inputs[i] = self.append_op(f"{op.name}/packed{i}", "reshape", (name,), spec, reshaped)
+        packed = f"{op.name}/packed"
+        self.tensors[packed] = TensorSpec((n * parts, length // parts, y.shape[2]), y.dtype)
+        self.ops.append(replace(op, inputs=tuple(inputs), outputs=(packed,)))
+        reshaped_back: dict[str, Attr] = {"shape": y.shape}
+        self.results[op.outputs[0]] = self.append_op(
+            f"{op.name}/whole", "reshape", (packed,), y, reshaped_back
+        )

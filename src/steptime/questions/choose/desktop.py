@@ -1,0 +1,303 @@
+"""`choose` of devices for a language model of one's own: which card runs these weights."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from math import inf
+from typing import Any
+
+from steptime.core.answer import Answer, AnswerRow
+from steptime.core.errors import InputError, check_choice
+from steptime.core.signature import option_name
+from steptime.core.table import Column, Printout, Table
+from steptime.core.units import counted, first_of
+from steptime.hardware.device import Device
+from steptime.hardware.prices import HOUR_S, Offer
+from steptime.questions.fit.desktop import (
+    ALL_WEIGHTS,
+    find_assumed,
+    make_request,
+    predict_row,
+    resolve_types,
+)
+from steptime.questions.step_options import StepOptions
+from steptime.serving.desktop.request import DesktopCase
+
+MAX_TABLE_ROWS = 40  # devices that people see
+MAX_NAMES = 5  # devices that a note names
+MILLION = 1e6
+DEFAULT_SORT = "time"
+COLUMNS = (
+    Column("device"),
+    Column("weights"),
+    Column("file_bytes", "file", is_spare=True),
+    Column("needed_bytes", "memory"),
+    Column("usable_bytes", "of", is_spare=True),
+    Column("verdict", "fits"),
+    Column("longest_context", "longest context"),
+    Column(
+        "tokens_per_s_per_user",
+        "tokens/s",
+        ends=("tokens_per_s_low", "tokens_per_s_high"),
+        form=".3g",
+        is_answer=True,
+    ),
+    Column("prefill_tokens_per_s", "prefill/s"),
+    Column("cost_per_hour", "cost/h", form=",.2f"),
+    Column("cost_per_million_tokens", "cost/Mtoken", form=",.2f"),
+)
+UNSORTED_KEYS = ("fits", "offer", "price_date", "is_price_verified")
+
+
+class DesktopChooseRow(AnswerRow, frozen=True, kw_only=True):
+    """A device that runs a language model on one's own machine.
+
+    Attributes:
+        device: the device.
+        weights: the type of the weights; of all types that of most bits that fits, and that of
+            fewest bits where none does or the memory is unknown.
+        bits_per_weight: bits of a weight in the mean.
+        file_bytes: size of the file of the weights.
+        needed_bytes: memory that the device needs.
+        usable_bytes: memory that a process may use of the device; null where unknown.
+        fits: whether it fits; null where the memory of the device is unknown.
+        verdict: the same in a word: yes, no, or unknown.
+        longest_context: tokens of the longest context that fits, 0 if none does; null where the
+            memory is unknown.
+        tokens_per_s_per_user: tokens that are made a second.
+        tokens_per_s_low: lower end of the 80 % interval of the same.
+        tokens_per_s_high: upper end of the same.
+        prefill_tokens_per_s: tokens of a prompt that are read a second.
+        prefill_low_tokens_per_s: lower end of the 80 % interval of the same.
+        prefill_high_tokens_per_s: upper end of the same.
+        cost_per_hour: price of the device for an hour; null without an offer.
+        cost_per_million_tokens: price of a million tokens of one user; null without an offer.
+        offer: the cheapest offer of the device.
+        price_date: the date of the offer.
+        is_price_verified: whether the price was read in a price list.
+    """
+
+    device: str
+    weights: str
+    bits_per_weight: float
+    file_bytes: int
+    needed_bytes: float
+    usable_bytes: float | None
+    fits: bool | None
+    verdict: str
+    longest_context: int | None
+    tokens_per_s_per_user: float
+    tokens_per_s_low: float | None
+    tokens_per_s_high: float | None
+    prefill_tokens_per_s: float
+    prefill_low_tokens_per_s: float | None
+    prefill_high_tokens_per_s: float | None
+    cost_per_hour: float | None
+    cost_per_million_tokens: float | None
+    offer: str | None
+    price_date: str | None
+    is_price_verified: bool | None
+
+
+class DesktopChooseAnswer(Answer, frozen=True, kw_only=True):
+    """Devices for a language model of one's own, the best first.
+
+    Attributes:
+        model: the network.
+        stack: the software.
+        kv: type of keys and values.
+        weights: the type of the weights, or `all`.
+        context_tokens: tokens that the cache has room for.
+        currency: currency of costs; null without prices.
+        sort: the order of the rows: time, cost, energy or another column; `-` for largest first.
+        assumed: settings that decide the answer, by the option that changes them.
+        rows: the devices; those that it does not fit are last.
+        headline: facts that a reader needs first.
+        notes: remarks that change how the answer is read.
+    """
+
+    model: str
+    stack: str
+    kv: str
+    weights: str
+    context_tokens: int
+    currency: str | None
+    sort: str
+    assumed: dict[str, str]
+    rows: tuple[DesktopChooseRow, ...]
+    headline: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    def tables(self) -> list[Table]:
+        """Return the devices that it fits as a table; without any, all of them."""
+        fitting = [row for row in self.rows if row.fits is not False] or list(self.rows)
+        cells = [row.to_dict() for row in fitting]
+        heads = [column for column in COLUMNS if any(row[column.key] is not None for row in cells)]
+        title = f"{self.model}, {self.weights} weights, a context of {self.context_tokens:,}"
+        lines = [*self.headline, f"{title} ({self.stack}), by {self.sort}"]
+        assumed = ", ".join(f"{option_name(name)} {text}" for name, text in self.assumed.items())
+        below = [f"assumed: {assumed}"] if assumed else []
+        if any(row.cost_per_hour is not None for row in fitting):
+            below.append(f"cost in {self.currency}; a million tokens of one user")
+        return [
+            Table(
+                tuple(heads),
+                cells,
+                "\n".join(lines),
+                below,
+                max_rows=MAX_TABLE_ROWS,
+                csv_columns=COLUMNS,
+            )
+        ]
+
+    def printout(self) -> Printout:
+        """Return the answer as the command line prints it: the headline stands in the title."""
+        return replace(super().printout(), text="")
+
+
+def answer_desktop_choose(
+    model: Any,
+    devices: Iterable[Device],
+    options: StepOptions,
+    offers: Mapping[str, Offer],
+    sort: str,
+    row_count: int,
+) -> DesktopChooseAnswer:
+    """Answer `choose` for weights of one's own machine.
+
+    Args:
+        model: the network, a text.
+        devices: the devices.
+        options: the options of the step; `weights` is a type, or `all`.
+        offers: prices by device.
+        sort: the order of the rows.
+        row_count: devices that are shown.
+
+    Raises:
+        InputError: for unknown names, options of a training, and if the software runs on none of
+            the devices.
+    """
+    weights = options.weights or ""
+    check_choice("--sort", sort.removeprefix("-"), _sort_names())
+    cases, unsupported = _choose_weights(model, devices, options)
+    rows = [_make_row(case, offers) for case in cases]
+    notes = _list_notes(rows, unsupported, cases[0])
+    rows = _sort_rows(rows, sort, has_all_weights=weights == ALL_WEIGHTS)[:row_count]
+    currencies = {offers[row.device].currency for row in rows if row.device in offers}
+    first = cases[0]
+    return DesktopChooseAnswer(
+        model=str(model),
+        stack=first.machine.stack.name,
+        kv=first.demand.cache_type,
+        weights=weights or first.weights.label,
+        context_tokens=first.demand.context,
+        currency=currencies.pop() if len(currencies) == 1 else None,
+        sort=sort,
+        assumed=find_assumed(first, options),
+        rows=tuple(rows),
+        headline=(_headline(rows),),
+        notes=tuple(notes),
+    )
+
+
+def _choose_weights(
+    model: Any, devices: Iterable[Device], options: StepOptions
+) -> tuple[list[DesktopCase], list[str]]:
+    """Return the case of each device, and the devices that the software does not run on."""
+    cases, unsupported, messages = [], [], []
+    for device in devices:
+        request = make_request("choose", model, device, options)
+        try:
+            types = resolve_types(request, options.weights)
+        except InputError as error:
+            unsupported.append(device.name)
+            messages.append(str(error))
+            continue
+        has_room = (case for case in types if not case.predict_memory().over_bytes)
+        has_memory_size = device.usable_bytes is not None
+        cases.append(next(has_room, types[-1]) if has_memory_size else types[-1])
+    if not cases:
+        raise InputError(messages[0])
+    return cases, unsupported
+
+
+def _make_row(case: DesktopCase, offers: Mapping[str, Offer]) -> DesktopChooseRow:
+    """Predict a device, as `fit` does, and add its price."""
+    device = case.machine.device
+    row, offer = predict_row(case), offers.get(device.name)
+    cost = None
+    if offer is not None:
+        cost = offer.price / HOUR_S * MILLION / row.tokens_per_s_per_user
+    return DesktopChooseRow(
+        device=device.name,
+        usable_bytes=device.usable_bytes,
+        cost_per_hour=None if offer is None else offer.price,
+        cost_per_million_tokens=cost,
+        offer=None if offer is None else offer.name,
+        price_date=None if offer is None else offer.date,
+        is_price_verified=None if offer is None else offer.verified,
+        **row.to_dict(),
+    )
+
+
+def _sort_names() -> dict[str, str]:
+    """Return the key of each name that rows are sorted by."""
+    keys = {name: name for name in DesktopChooseRow.__struct_fields__ if name not in UNSORTED_KEYS}
+    headings = {column.label.lower(): column.key for column in COLUMNS if column.label}
+    words = {DEFAULT_SORT: "tokens_per_s_per_user", "cost": "cost_per_million_tokens"}
+    return {name: key for name, key in (headings | keys | words).items() if key in keys}
+
+
+def _sort_rows(
+    rows: Sequence[DesktopChooseRow], sort: str, *, has_all_weights: bool
+) -> list[DesktopChooseRow]:
+    """Return the devices that it fits, in order, then those of unknown memory and the others.
+
+    By time the fastest come first; of all types of weights those of most bits before them.
+    """
+
+    def by_time(row: DesktopChooseRow) -> tuple[float, float]:
+        bits = row.bits_per_weight if has_all_weights else 0.0
+        return -bits, -row.tokens_per_s_per_user
+
+    key = _sort_names()[sort.removeprefix("-")]
+
+    def by_column(row: DesktopChooseRow) -> Any:
+        value = getattr(row, key)
+        is_text = isinstance(value, str)
+        return ("" if is_text else inf) if value is None else value
+
+    order: Callable[[DesktopChooseRow], Any] = by_time if sort == DEFAULT_SORT else by_column
+    ordered = sorted(rows, key=order, reverse=sort.startswith("-"))
+    ranks = {"yes": 0, "unknown": 1, "no": 2}
+    return sorted(ordered, key=lambda row: ranks[row.verdict])
+
+
+def _headline(rows: Sequence[DesktopChooseRow]) -> str:
+    """Describe the first device that it fits."""
+    best = rows[0] if rows else None
+    if best is None or best.verdict == "no":
+        return "it fits none of the devices"
+    if best.fits is None:
+        return "the memory of the devices is unknown"
+    speed = f"{best.tokens_per_s_per_user:,.0f} tokens/s"
+    return f"{best.device}: {best.weights} fits, {speed}"
+
+
+def _list_notes(
+    rows: Sequence[DesktopChooseRow], unsupported: Sequence[str], case: DesktopCase
+) -> list[str]:
+    """Return the devices that are left out or too small, and the dates of prices."""
+    notes = []
+    unfit = [row.device for row in rows if row.fits is False]
+    if unfit:
+        notes.append(f"{counted(len(unfit), 'device')} too small: {first_of(unfit, MAX_NAMES)}")
+    if unsupported:
+        names = first_of(unsupported, MAX_NAMES)
+        stack = case.machine.stack.name
+        notes.append(f"{counted(len(unsupported), 'device')} that {stack} is not for: {names}")
+    dates = sorted({row.price_date for row in rows if row.price_date})
+    if dates:
+        notes.append(f"prices are of a date and change: {'; '.join(dates)}")
+    if any(row.longest_context == case.trained_length for row in rows):
+        notes.append(f"a context of {case.trained_length:,} tokens is the longest of the model")
+    return notes

@@ -1,0 +1,78 @@
+"""`choose` of devices for weights of one's own machine says what `fit` says of each."""
+
+from __future__ import annotations
+
+import pytest
+
+import steptime
+from steptime.core.errors import InputError
+from steptime.questions.choose.desktop import DesktopChooseAnswer
+
+CARDS = ["rtx-3070", "rtx-4090", "m4-max-gpu", "ryzen-9-7950x"]
+SHARED = (
+    *("weights", "file_bytes", "needed_bytes", "fits", "longest_context", "verdict"),
+    *("tokens_per_s_per_user", "tokens_per_s_low", "tokens_per_s_high", "prefill_tokens_per_s"),
+)
+
+
+def choose(weights: str, **options: object) -> DesktopChooseAnswer:
+    answer = steptime.choose("llama3_8b", CARDS, weights=weights, **options)  # type: ignore[arg-type]
+    assert isinstance(answer, DesktopChooseAnswer)
+    return answer
+
+
+@pytest.mark.parametrize("options", [{}, {"stack": "ollama", "length": 2048}])
+def test_each_device_is_answered_as_fit_answers(options):
+    for row in choose("q4_k_m", **options).rows:
+        fit = steptime.fit("llama3_8b", row.device, weights="q4_k_m", **options).rows[0]
+        assert [getattr(row, name) for name in SHARED] == [getattr(fit, name) for name in SHARED]
+
+
+def test_of_all_types_the_one_of_most_bits_that_fits_is_taken():
+    answer = choose("all")
+    for row in answer.rows:
+        fit = steptime.fit("llama3_8b", row.device, weights="all")
+        expected = fit.best_weights if row.fits else fit.rows[-1].weights
+        assert (row.weights, row.fits) == (expected, fit.fits)
+    bits = [row.bits_per_weight for row in answer.rows]
+    assert bits == sorted(bits, reverse=True)
+
+
+def test_the_fastest_come_first_and_those_too_small_last():
+    answer = steptime.choose("llama3_70b", ["rtx-3070", "a40", "h200-sxm"], weights="q4_k_m")
+    assert [row.device for row in answer.rows] == ["h200-sxm", "a40", "rtx-3070"]
+    assert [row.verdict for row in answer.rows] == ["yes", "yes", "no"]
+    assert answer.rows[-1].longest_context == 0
+    assert answer.headline[0].startswith("h200-sxm: q4_k_m fits")
+    assert "1 device too small: rtx-3070" in answer.notes
+
+
+def test_a_million_tokens_cost_the_hours_that_they_take():
+    rows = {row.device: row for row in choose("q4_k_m", sort="cost").rows}
+    row = rows["rtx-4090"]
+    hours = 1e6 / row.tokens_per_s_per_user / 3600
+    assert row.cost_per_million_tokens == pytest.approx(row.cost_per_hour * hours)
+    assert rows["m4-max-gpu"].cost_per_million_tokens is None
+    assert next(iter(rows)) == "rtx-4090"
+
+
+def test_devices_that_no_software_of_a_desk_runs_on_are_named():
+    answer = steptime.choose("llama3_8b", ["rtx-4090", "tpu-v5e"], weights="q4_k_m")
+    assert [row.device for row in answer.rows] == ["rtx-4090"]
+    assert "1 device that llama.cpp is not for: tpu-v5e" in answer.notes
+
+
+def test_an_affordable_device_is_one_below_the_price():
+    answer = choose("q4_k_m", max_price=2)
+    assert {row.device for row in answer.rows} == {"rtx-4090"}
+
+
+def test_every_device_of_the_list_is_answered_or_named():
+    answer = steptime.choose("llama3_8b", "gpu", weights="q4_k_m")
+    assert len(answer.rows) > 50
+    assert all(row.tokens_per_s_per_user > 0 for row in answer.rows)
+
+
+def test_an_adapter_is_of_a_training():
+    with pytest.raises(InputError, match="unknown weights 'q4_k_m'"):
+        steptime.choose("llama3_8b", CARDS, weights="q4_k_m", adapter="ia3")
