@@ -16,29 +16,33 @@ from statistics import median
 from time import process_time
 
 MODEL, LENGTH, DEVICES, BATCH = "llama3_70b", 8192, 512, 2048
+PER_NODE = 8
 HEAVY = ("scipy", "pandas", "torch", "duckdb")
 
 
-def once() -> dict[str, float]:
-    """Return what a search takes in this process, which has made none."""
-    from steptime.planning.request import Request, Site
-    from steptime.planning.search import search
-    from steptime.planning.space import Space
+def measure_search() -> dict[str, float]:
+    """Return the speed of searches in this process, which has made none before."""
+    from steptime.planning.plan_space import PlanSpace
+    from steptime.planning.request import Request
+    from steptime.planning.search import find_best_plans
+    from steptime.planning.site import Site
 
     site = Site("h100-sxm5", link="infiniband-ndr")
     start = process_time()
     request = Request(MODEL, site, BATCH, length=LENGTH, device_counts=(DEVICES,))
-    planner = request.planner(request.shape, DEVICES)
-    found = search(planner, Space(planner, DEVICES, BATCH, 8, {}).ways(), BATCH)
-    cold = process_time() - start
+    problem = request.make_problem(request.shape, DEVICES)
+    space = PlanSpace(problem, DEVICES, BATCH, PER_NODE, {})
+    first_search = find_best_plans(problem, space.families(), BATCH)
+    cold_s = process_time() - start
     rates = {}
     for name, batch in (("other_batch", 2 * BATCH), ("same_batch", BATCH)):
         start = process_time()
-        again = search(planner, Space(planner, DEVICES, batch, 8, {}).ways(), batch)
-        rates[f"{name}_plans_per_s"] = again.considered / (process_time() - start)
+        space = PlanSpace(problem, DEVICES, batch, PER_NODE, {})
+        search = find_best_plans(problem, space.families(), batch)
+        rates[f"{name}_plans_per_s"] = search.considered_count / (process_time() - start)
     return {
-        "plans": found.considered,
-        "cold_10000_s": cold * 10_000 / found.considered,
+        "plans": first_search.considered_count,
+        "cold_10000_s": cold_s * 10_000 / first_search.considered_count,
         **rates,
         "heavy_modules": sum(name in sys.modules for name in HEAVY),
     }
@@ -49,16 +53,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--once", action="store_true", help="in this process, which prints")
-    told = parser.parse_args()
-    if told.once:
-        print(json.dumps(once()))
+    arguments = parser.parse_args()
+    if arguments.once:
+        print(json.dumps(measure_search()))
         return
     command = [sys.executable, __file__, "--once"]
-    found = [
+    runs = [
         json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-        for _ in range(told.repeats)
+        for _ in range(arguments.repeats)
     ]
-    print(json.dumps({name: median(one[name] for one in found) for name in found[0]}, indent=2))
+    print(json.dumps({name: median(run[name] for run in runs) for name in runs[0]}, indent=2))
 
 
 if __name__ == "__main__":

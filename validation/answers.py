@@ -12,8 +12,8 @@ from steptime.calibration.plan_rows import (
     Question,
     Reply,
     integer_of,
-    planner_of,
     prepare_plan,
+    problem_of,
     reply_of,
     site_of,
 )
@@ -21,9 +21,9 @@ from steptime.core.errors import InputError, check_choice
 from steptime.core.tuning import make_tuning
 from steptime.core.workload import Plan
 from steptime.network.families.language import rows
-from steptime.planning.answer import fits, spares
-from steptime.planning.request import Site
-from steptime.planning.step import plan_time
+from steptime.planning.answer import fits, fits_with_margin
+from steptime.planning.site import Site
+from steptime.planning.step import time_plan
 from steptime.prediction import memory
 from steptime.prediction.collectives import EXCHANGES
 from steptime.prediction.kernel import Interval
@@ -56,19 +56,21 @@ def step(question: Question, method: str | Method) -> Reply:
     That is where the plan as it stands leaves less of the memory than predictions miss. Whether it
     `fits` is said of the plan as it stands.
     """
-    planner, sound = prepare_plan(question, method)
-    stands = found = plan_time(planner, sound)
-    if question.texts.get("otherwise") and not spares(planner, stands):
+    problem, sound = prepare_plan(question, method)
+    stands = found = time_plan(problem, sound)
+    if question.texts.get("otherwise") and not fits_with_margin(problem, stands):
         more = [_changed(sound.plan, words) for words in question.texts["otherwise"].split("|")]
-        tried = [plan_time(planner, replace(sound, plan=one)) for one in more]
+        tried = [time_plan(problem, replace(sound, plan=one)) for one in more]
         found = min(
-            (one for one in tried if spares(planner, one)), key=attrgetter("step_s"), default=stands
+            (one for one in tried if fits_with_margin(problem, one)),
+            key=attrgetter("step_s"),
+            default=stands,
         )
-    reply = reply_of(question, planner, found)
-    fullest = found.memory[found.fullest]
+    reply = reply_of(question, problem, found)
+    fullest = found.peak_memory
     beside = sum(getattr(fullest, name) for name in METERS["allocated"])
     allocated = {"allocated_bytes": Interval(fullest.total - beside)}
-    return replace(reply, values={**reply.values, **allocated}, fits=fits(planner, stands))
+    return replace(reply, values={**reply.values, **allocated}, fits=fits(problem, stands))
 
 
 def _changed(plan: Plan, words: str) -> Plan:
@@ -99,15 +101,15 @@ def fine_tuning(question: Question, method: str | Method) -> Reply:
         optimizer=texts["optimizer"],
         update_early=bool(question.numbers["update_early"]),
     )
-    planner, sound = prepare_plan(question, method, tuning)
-    found, plan = plan_time(planner, sound), sound.plan
-    if planner.is_whole(plan):
-        step = planner.alone(sound.microbatch, plan.recompute).lowered(sound.microbatch)
-        if step.executed_flop > planner.peak * question.measured["step_s"]:
+    problem, sound = prepare_plan(question, method, tuning)
+    found, plan = time_plan(problem, sound), sound.plan
+    if problem.rank.runs_full_network(plan):
+        step = problem.rank.full_step(sound.microbatch, plan.recompute).lowered(sound.microbatch)
+        if step.executed_flop > problem.rank.peak_flop_per_s * question.measured["step_s"]:
             raise InputError(
                 f"more FLOP/s than the peak of {texts['device']}, as it is taken to run"
             )
-    reply, fullest = reply_of(question, planner, found), found.memory[found.fullest]
+    reply, fullest = reply_of(question, problem, found), found.peak_memory
     meter = check_choice("meter", texts.get("meter", "reserved"), METERS)
     beside = sum(getattr(fullest, name) for name in METERS[meter])
     bytes_ = Interval(fullest.total - beside)
@@ -167,19 +169,19 @@ def exchange(question: Question, method: str | Method) -> Reply:
     device_count = integer_of(question, "device_count")
     site = site_of(question)
     stack = question.texts["stack"]
-    planner = planner_of("transformer:layers=1", site, "float16", stack, device_count, method)
+    problem = problem_of("transformer:layers=1", site, "float16", stack, device_count, method)
     kind = question.texts["collective"]
     check_choice("collective", kind, COLLECTIVES)
     ranks = range(0, device_count, device_count - 1) if kind == "send" else range(device_count)
-    found = planner.exchange(kind, integer_of(question, "bytes"), ranks)
+    found = problem.collective_time(kind, integer_of(question, "bytes"), ranks)
     return Reply({"exchange_s": Interval(found.seconds)}, device_count, stack)
 
 
 def parameters(question: Question, method: str | Method) -> Reply:
     """Return a model's parameters, and those that a token reaches: `parameters`, `active`."""
     site = Site("a100-sxm4-80gb")
-    planner = planner_of(question.texts["model"], site, "bfloat16", "torch-eager", 1, method)
-    found = {"parameters": planner.parameters, "active": planner.active}
+    problem = problem_of(question.texts["model"], site, "bfloat16", "torch-eager", 1, method)
+    found = {"parameters": problem.rank.parameters, "active": problem.rank.active_parameters}
     return Reply({name: Interval(float(value)) for name, value in found.items()}, 1)
 
 
@@ -228,7 +230,7 @@ def serve(question: Question, method: str | Method) -> Reply:
         values["prefill_s"] = values["ttft_s"]
     is_held = not memory_of(phases, one.running_sequences, one.length, one.input).over_bytes
     return Reply(
-        values, device_count, phases.planner.method.settings.stack, is_held, form=phases.form
+        values, device_count, phases.problem.method.settings.stack, is_held, form=phases.form
     )
 
 

@@ -17,7 +17,7 @@ from steptime.network.ops import OPS, exchanged_of, outputs_of
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.table import ShapeError
 from steptime.network.ops.training import training_graph
-from steptime.planning.stages import groups
+from steptime.planning.stages import rank_groups
 from steptime.prediction.collectives import COLLECTIVES, EXCHANGES, Fabric, fabric_of_group
 
 TOY = Device("toy", "gpu", {"float32": 1e9}, 1e9, "made up for this test")
@@ -79,11 +79,11 @@ def test_an_old_plan_keeps_its_key():
 
 def test_groups_of_a_plan():
     assert Plan(data=3, tensor=4, pipeline=2, context=2).device_count == 48
-    found = groups((4, 2, 3, 2), 1, 1)  # tensor, context, data, pipeline
-    assert found["tensor"] == range(4)
-    assert found["context"] == range(0, 8, 4)
-    assert list(found["replicas"]) == [0, 4, 8, 12, 16, 20]
-    assert found["pipeline"] == range(0, 48, 24)
+    found = rank_groups((4, 2, 3, 2), 1, 1)  # tensor, context, data, pipeline
+    assert found.tensor == range(4)
+    assert found.context == range(0, 8, 4)
+    assert list(found.replicas) == [0, 4, 8, 12, 16, 20]
+    assert found.pipeline == range(0, 48, 24)
 
 
 @every(
@@ -167,6 +167,6 @@ def test_links_of_the_catalog_make_a_cluster():
     levels = ((8, catalog.link("nvlink-3")), (16, catalog.link("infiniband-hdr")))
     cluster = Cluster(catalog.device("a100 80gb"), levels)
     assert cluster.device_count == 128
-    link = cluster.link_of(groups((8, 1, 16, 1), 1, 1)["replicas"])
+    link = cluster.link_of(rank_groups((8, 1, 16, 1), 1, 1).replicas)
     assert link is not None
     assert link.name == "infiniband-hdr"

@@ -10,7 +10,7 @@ from steptime.core.errors import InputError
 from steptime.formats import opened
 from steptime.formats.gguf.header import read_header
 from steptime.formats.gguf.types import file_types, tensor_types
-from steptime.planning.request import shape_of
+from steptime.planning.language_model import read_language_model
 from steptime.serving.desktop.tensors import weights_of
 from tests.formats.gguf_files import decoder_metadata, decoder_tensors, write_gguf
 
@@ -23,7 +23,7 @@ UNITS = {"GiB": 2**30, "GB": 10**9}
 @pytest.mark.parametrize("row", MODELS, ids=lambda row: str(row["model"]))
 def test_files_have_the_published_sizes(row: dict[str, Any]) -> None:
     """The size of a file is right to 1 %, from the types that llama-quantize gives to tensors."""
-    shape = shape_of(row["model"])
+    shape = read_language_model(row["model"])
     for name, size in row["files"].items():
         file_bytes = weights_of(shape, name.lower()).file_bytes
         assert file_bytes / UNITS[row["unit"]] == pytest.approx(size, rel=0.01), name
@@ -46,7 +46,7 @@ def test_bits_of_types_are_those_of_their_blocks() -> None:
 
 def test_rows_that_no_block_divides_have_the_fallback() -> None:
     """Rows of 2880 numbers are no multiple of 256: Q4_K becomes Q5_0, Q6_K becomes Q8_0."""
-    weights = weights_of(shape_of("gpt_oss_20b"), "q4_k_m")
+    weights = weights_of(read_language_model("gpt_oss_20b"), "q4_k_m")
     types = {tensor.role: tensor.type.name for tensor in weights.tensors if tensor.is_matrix}
     assert types["attn_q"] == "Q5_0"
     assert types["ffn_up_exps"] == "Q5_0"
@@ -56,9 +56,9 @@ def test_rows_that_no_block_divides_have_the_fallback() -> None:
 def test_a_header_is_read_without_weights(tmp_path: Path) -> None:
     """A dense decoder: sizes, and the types of each tensor as the file says."""
     path = write_gguf(tmp_path / "a.gguf", decoder_metadata("llama"), decoder_tensors(range(2)))
-    shape = shape_of(str(path))
+    shape = read_language_model(str(path))
     weights = weights_of(shape, "")
-    assert (shape.one["width"], len(shape.kinds), shape.vocabulary) == (256, 2, 1000)
+    assert (shape.kind_settings["width"], len(shape.kinds), shape.vocabulary) == (256, 2, 1000)
     assert not shape.tied
     assert weights.label == "q4_k_m"
     q4_numbers = 1000 * 256 + 2 * (2 * 256 * 256 + 64 * 256 + 2 * 512 * 256)
@@ -72,7 +72,7 @@ def test_a_table_without_a_head_is_shared(tmp_path: Path) -> None:
     """A file without output.weight reads its table of embeddings twice."""
     tensors = decoder_tensors(range(2), has_output=False)
     path = write_gguf(tmp_path / "b.gguf", decoder_metadata("qwen3"), tensors)
-    shape = shape_of(str(path))
+    shape = read_language_model(str(path))
     assert shape.tied
     assert weights_of(shape, "").is_tied
 
@@ -85,7 +85,7 @@ def test_a_mixture_of_experts_is_read(tmp_path: Path) -> None:
     tensors = decoder_tensors(range(0))
     for layer in range(2):
         tensors.append((f"blk.{layer}.ffn_down_exps.weight", (16, 256, 128), "Q4_0"))
-    shape = shape_of(str(write_gguf(tmp_path / "c.gguf", metadata, tensors)))
+    shape = read_language_model(str(write_gguf(tmp_path / "c.gguf", metadata, tensors)))
     assert (shape.experts, shape.per_token) == (16, 4)
     assert any(tensor.is_routed for tensor in weights_of(shape, "").tensors)
 
@@ -109,7 +109,7 @@ def test_an_unknown_architecture_is_a_usual_decoder(tmp_path: Path) -> None:
     path = write_gguf(
         tmp_path / "e.gguf", decoder_metadata("future9"), decoder_tensors(range(2)), version=2
     )
-    assert shape_of(str(path)).one["width"] == 256
+    assert read_language_model(str(path)).kind_settings["width"] == 256
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_a_broken_file_gets_one_line(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "broken.gguf").write_bytes(content)
     with pytest.raises(InputError) as error:
-        shape_of("broken.gguf")
+        read_language_model("broken.gguf")
     assert "broken.gguf" in str(error.value)
     assert "\n" not in str(error.value)
     assert message in str(error.value)

@@ -11,7 +11,7 @@ from steptime.core.toml_files import DATA, packaged, read_toml
 from steptime.hardware import catalog
 from steptime.hardware.device_file import DETAILS, LEVEL_RATES, OF_DETAILS, device_from_table
 from steptime.hardware.topology import KINDS
-from steptime.planning.request import Site
+from steptime.planning.site import Site
 
 SOURCE = Path(catalog.__file__).parents[1]
 CODE = {path: path.read_text(encoding="utf-8") for path in SOURCE.rglob("*.py")}

@@ -7,13 +7,19 @@ import pytest
 import steptime
 from every import every
 from steptime.core.workload import Plan
-from steptime.planning.ends import ends_of, least
-from steptime.planning.faults import Asked, checked
-from steptime.planning.passes import Step
+from steptime.planning.estimate import estimate_plan
+from steptime.planning.faults import check_step
+from steptime.planning.language_model import read_language_model
 from steptime.planning.pipeline import Stage
-from steptime.planning.planner import Planner
-from steptime.planning.request import Site, cluster_of, planner_of, shape_of
-from steptime.planning.step import PlanTime, plan_time, quick
+from steptime.planning.pipeline_bound import lower_bound
+from steptime.planning.pipeline_end import PipelineTimes, end_times
+from steptime.planning.plan_cost import cost_plan
+from steptime.planning.plan_step import PlanStep
+from steptime.planning.problem import PlanProblem
+from steptime.planning.request import make_problem
+from steptime.planning.site import Site, build_cluster
+from steptime.planning.stages import Part
+from steptime.planning.step import PlanTime, time_plan
 
 MIXTURE = (
     "transformer:layers=8,width=2048,heads=16,length=4096,vocabulary=50304,experts=64,"
@@ -23,19 +29,23 @@ ROOM = Site("h100-sxm5", 8, "nvlink-4", "infiniband-ndr")
 HOURS = 2_664_000  # of H800, DeepSeek-V3 Technical Report, table 1: pre-training
 
 
-def planner(devices: int, stack: str = "megatron-2025", dtype: str = "bfloat16-mixed") -> Planner:
+def planner(
+    devices: int, stack: str = "megatron-2025", dtype: str = "bfloat16-mixed"
+) -> PlanProblem:
     under = {"stack": stack}
-    return planner_of(shape_of(MIXTURE), cluster_of(ROOM, devices), dtype, "calibrated", under)
+    return make_problem(
+        read_language_model(MIXTURE), build_cluster(ROOM, devices), dtype, "calibrated", under
+    )
 
 
-def step(on: Planner, plan: Plan, batch: int = 64) -> PlanTime:
-    found = plan_time(on, asked := checked(on.shape, Asked(plan, 1, batch)))
-    assert quick(on, asked).step_s == pytest.approx(found.step_s)
+def step(on: PlanProblem, plan: Plan, batch: int = 64) -> PlanTime:
+    found = time_plan(on, asked := check_step(on.shape, PlanStep(plan, 1, batch)))
+    assert estimate_plan(on, asked).step_s == pytest.approx(found.step_s)
     return found
 
 
 def tokens_s(found: PlanTime) -> float:
-    return sum(one.total_s for one in found.exposures if one.group == "expert")
+    return sum(one.total_s for one in found.collectives if one.group == "expert")
 
 
 def test_tokens_are_sent_once_to_a_node():
@@ -47,10 +57,9 @@ def test_tokens_are_sent_once_to_a_node():
 
 def test_what_goes_out_is_in_8_bit_where_products_are():
     on, plan = planner(16, "hai-llm-2024", "float8"), Plan(data=16, expert=16)
-    one = Step(on, checked(on.shape, Asked(plan, 1, 64)))
-    sizes = [
-        [wait.bytes for wait in one.exchanges("block1", way)] for way in ("forward", "backward")
-    ]
+    cost = cost_plan(on, check_step(on.shape, PlanStep(plan, 1, 64)))
+    passes = cost.passes(Part("block1"))
+    sizes = [[time.size_bytes for time in pass_.collectives] for pass_ in passes]
     assert sizes == [[size := 4096 * 8 * 2048, 2 * size], [size, 2 * size]]
 
 
@@ -58,17 +67,17 @@ def test_layers_that_route_are_called_one_by_one_until_2026():
     """A pass of such a layer: 2.7 ms as layers were in 2021, and 55 us for each of 4 experts."""
     for stack, more_s in (("megatron-2025", 0.0027 + 4 * 5.5e-5), ("megatron-2026", 0.0)):
         on = planner(16, stack)
-        one = Step(on, checked(on.shape, Asked(Plan(data=16, expert=16), 1, 64)))
-        parts = {part.name: part for load in one.shape.devices for part, _ in load}
+        one = cost_plan(on, check_step(on.shape, PlanStep(Plan(data=16, expert=16), 1, 64)))
+        parts = {part.name: part for load in one.layout.devices for part, _ in load}
         for name in ("first", "block1"):
             for told, of_ops in zip(one.passes(parts[name]), one.pieces[name].host_s, strict=True):
-                assert told.host - of_ops == pytest.approx(more_s * (name == "block1"), abs=1e-12)
+                assert told.host_s - of_ops == pytest.approx(more_s * (name == "block1"), abs=1e-12)
 
 
 def test_imbalance_is_in_tokens_products_and_memory():
     on = planner(8)
     even, busy = (step(on, Plan(data=8, expert=8, imbalance=x)) for x in (1.0, 1.5))
-    moved = [one.exposures[0].bytes for one in (even, busy)]
+    moved = [one.collectives[0].size_bytes for one in (even, busy)]
     assert moved[1] == pytest.approx(1.5 * moved[0])
     assert 1.4 < tokens_s(busy) / tokens_s(even) < 1.5  # and what starts an exchange
     assert 1.0 < busy.compute_s / even.compute_s < 1.5
@@ -81,25 +90,27 @@ def test_whole_experts_beside_tensor_ranks():
     cut = step(on, Plan(**split, expert=8))
     whole = step(on, Plan(**split, expert=32, expert_tensor=1))
     assert whole.memory[0].weights == cut.memory[0].weights
-    one = Step(on, checked(on.shape, Asked(Plan(**split, expert=32, expert_tensor=1), 1, 64)))
-    assert list(one.groups["expert"]) == list(range(32))
-    assert [w.bytes for w in one.exchanges("block1", "forward") if w.group == "expert"] == [
-        4096 / 4 * 8 * 2048 * 2
-    ] * 2
+    one = cost_plan(
+        on, check_step(on.shape, PlanStep(Plan(**split, expert=32, expert_tensor=1), 1, 64))
+    )
+    assert list(one.groups.expert) == list(range(32))
+    collectives = one.passes(Part("block1")).forward.collectives
+    sizes = [time.size_bytes for time in collectives if time.group == "expert"]
+    assert sizes == [4096 / 4 * 8 * 2048 * 2] * 2
 
 
 def test_tokens_hide_behind_another_microbatch():
     on = planner(16)
     plans = [Plan(data=8, pipeline=2, expert=8, expert_overlap=beside) for beside in (False, True)]
-    one, other = (Step(on, checked(on.shape, Asked(plan, 1, 64))) for plan in plans)
-    part = next(part for part, _ in one.shape.devices[0] if not part.is_end)
+    one, other = (cost_plan(on, check_step(on.shape, PlanStep(plan, 1, 64))) for plan in plans)
+    part = next(part for part, _ in one.layout.devices[0] if not part.is_end)
     fore, back = one.passes(part)
-    waits = [*fore.waits, *back.waits]
+    waits = [*fore.collectives, *back.collectives]
     wait = sum(each.exposed_s for each in waits if each.group == "expert")
     rest = fore.seconds + back.seconds - wait
     assert 0 < wait < rest  # all of it hides
     both = sum(pass_.seconds for pass_ in other.passes(part))
-    assert both == pytest.approx(rest + on.constant("slowed") * wait)
+    assert both == pytest.approx(rest + on.rank.constant("slowed") * wait)
     assert step(on, other.plan).step_s < step(on, one.plan).step_s
 
 
@@ -107,8 +118,9 @@ def test_tokens_hide_behind_another_microbatch():
 def test_the_bubble_of_dualpipe_is_that_of_its_paper(p):
     stages, m = (Stage(1.0, 2.0, 0.9),) * p, 4 * p
     end = m * 3.0 + (p / 2 - 1) * (1 + 2 * 2.0 - 3 * 0.9)
-    assert ends_of("dualpipe", stages, p, m, 0.0) == pytest.approx((end,) * p)
-    assert least("dualpipe", stages, p, 0.0, [0.5] * p).after_s(m) == pytest.approx(end + 0.5)
+    assert end_times(PipelineTimes("dualpipe", stages, p, 0.0), m) == pytest.approx((end,) * p)
+    bound = lower_bound(PipelineTimes("dualpipe", stages, p, 0.0), [0.5] * p)
+    assert bound.of(m) == pytest.approx(end + 0.5)
 
 
 def test_dualpipe_holds_weights_twice_and_one_microbatch_more():
@@ -122,7 +134,7 @@ def test_dualpipe_holds_weights_twice_and_one_microbatch_more():
     assert other.weights == pytest.approx(2 * middle.weights)
     assert ends.weights == pytest.approx(one.memory[0].weights + one.memory[3].weights)
     assert other.states == pytest.approx(middle.states)
-    assert both.flow is None
+    assert both.run is None
 
 
 @pytest.fixture(scope="module")

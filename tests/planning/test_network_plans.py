@@ -13,13 +13,16 @@ from steptime.build import make_workload, read_model
 from steptime.cli.main import run
 from steptime.grids.replicas import Sync, data_parallel
 from steptime.hardware import catalog
-from steptime.planning.answer import timed
-from steptime.planning.faults import Asked
-from steptime.planning.network import balanced, cut
-from steptime.planning.request import Request, Site, cluster_of, planner_of, shape_of
-from steptime.planning.search import search
-from steptime.planning.space import Space
-from steptime.planning.step import plan_time, quick
+from steptime.planning.answer import time_request
+from steptime.planning.estimate import estimate_plan
+from steptime.planning.language_model import read_language_model
+from steptime.planning.network import balance_stages, cut_rows
+from steptime.planning.plan_space import PlanSpace
+from steptime.planning.plan_step import PlanStep
+from steptime.planning.request import Request, make_problem
+from steptime.planning.search import find_best_plans
+from steptime.planning.site import Site, build_cluster
+from steptime.planning.step import time_plan
 from steptime.prediction.collectives import EXCHANGES, Fabric, ring
 from steptime.prediction.lower import Row
 from steptime.prediction.step_model import StepModel
@@ -81,7 +84,7 @@ def test_a_graph_is_cut_where_one_tensor_alone_crosses():
         Row("sum", "", parents=("a", "c")), Row("d", "", parents=("sum",)),
         Row("loss", "", parents=("d", "")),
     ]  # fmt: skip
-    pieces = [[row.name for row in piece] for piece in cut(rows)]
+    pieces = [[row.name for row in piece] for piece in cut_rows(rows)]
     assert pieces == [["a"], ["b", "c", "sum"], ["d"], ["loss"]]  # a residual block stays whole
 
 
@@ -90,7 +93,7 @@ def test_stages_are_shared_out_by_seconds():
     for _ in range(200):
         seconds = [random.choice((0.0, 1.0, random.random())) for _ in range(random.randint(1, 9))]
         stages = random.randint(1, len(seconds))
-        counts = balanced(seconds, stages)
+        counts = balance_stages(seconds, stages)
         assert sum(counts) == len(seconds)
         assert len(counts) == stages
         assert min(counts) > 0
@@ -112,18 +115,18 @@ def best(seconds: list[float], stages: int) -> float:
 
 
 def test_a_pipeline_has_all_of_the_network():
-    planner, whole = timed(Request("resnet50", SITE, 32, 8, split={"recompute": "full"}))
-    _, found = timed(Request("resnet50", SITE, 32, 8, split={"pipeline": 4}))
-    assert sum(found.layers) == len(planner.shape.kinds) == sum(whole.layers)
+    problem, whole = time_request(Request("resnet50", SITE, 32, 8, split={"recompute": "full"}))
+    _, found = time_request(Request("resnet50", SITE, 32, 8, split={"pipeline": 4}))
+    assert sum(found.layers) == len(problem.shape.kinds) == sum(whole.layers)
     held = sum(memory.weights for memory in found.memory)
     assert held == pytest.approx(4 * 25_557_032)
-    one = StepModel(planner.shape.workload, "v100").timeline(8)  # type: ignore[attr-defined]
-    assert found.flow is not None
-    busy = [sum(e.end_s - e.start_s for e in found.flow.events if e.device == d) for d in range(4)]
+    one = StepModel(problem.shape.workload, "v100").timeline(8)  # type: ignore[attr-defined]
+    assert found.run is not None
+    busy = [sum(e.end_s - e.start_s for e in found.run.events if e.device == d) for d in range(4)]
     assert sum(busy) == pytest.approx(4 * (one.forward_s + one.backward_s))
     assert max(busy) < 1.35 * sum(busy) / 4
-    (sent,) = [move for move in found.exposures if move.collective == "send"]
-    crossing = sent.bytes / (2 * 4) / 8 / 4  # there and back, 4 microbatches of 8, 4 bytes
+    (sent,) = [move for move in found.collectives if move.collective == "send"]
+    crossing = sent.size_bytes / (2 * 4) / 8 / 4  # there and back, 4 microbatches of 8, 4 bytes
     assert crossing in {56 * 56 * 256, 28 * 28 * 512, 14 * 14 * 1024}  # behind a residual block
     assert whole.recompute_s == pytest.approx(4 * one.forward_s)
 
@@ -131,20 +134,20 @@ def test_a_pipeline_has_all_of_the_network():
 @pytest.mark.parametrize("model", ["resnet50", "rnn:length=20"])
 def test_the_search_is_that_of_brute_force(model):
     request = Request(model, SITE, 24, device_counts=(4,), optimizer="adam")
-    planner = request.planner(request.shape, 4)
-    ways = [*Space(planner, 4, 24, 8, {}).ways()]
-    space = [Asked(plan, b, 24) for plan, sizes in ways for b in sizes]
+    problem = request.make_problem(request.shape, 4)
+    ways = [*PlanSpace(problem, 4, 24, 8, {}).families()]
+    space = [PlanStep(plan, b, 24) for plan, sizes in ways for b in sizes]
     assert {asked.plan.zero for asked in space} == {0, 1, 3}
     assert {asked.plan.pipeline for asked in space} == {1, 2, 4}
     assert {asked.microbatch for asked in space} >= {1, 2, 3, 6}
     fastest = []
     for asked in space:
-        whole = plan_time(planner, asked)
-        told = quick(planner, asked)
+        whole = time_plan(problem, asked)
+        told = estimate_plan(problem, asked)
         assert told[1:3] == pytest.approx((max(m.total for m in whole.memory), whole.energy_j))
         assert told.step_s == pytest.approx(whole.step_s)
         fastest.append(whole.step_s)
-    assert search(planner, ways, 24).front[0].step_s == pytest.approx(min(fastest))
+    assert find_best_plans(problem, ways, 24).front[0].step_s == pytest.approx(min(fastest))
     best_of = search_plans(request).to_dict()["best"]
     assert best_of["unit"] == "examples"
     assert {row["name"]: row["share"] for row in best_of["mfu"]}["6N"] is None
@@ -164,13 +167,13 @@ def test_a_file_is_as_its_network(tmp_path):
 @every("kind", ["all_reduce", "all_gather", "send"])
 def test_one_rate_of_a_link(inside, kind):
     """Exchanges of a step and of a plan take the same seconds for the same bytes."""
-    cluster, size = cluster_of(Site("h100", 8, inside, "infiniband-ndr"), 16), 1e8
+    cluster, size = build_cluster(Site("h100", 8, inside, "infiniband-ndr"), 16), 1e8
     fabric = StepModel("fc", "h100", cluster).fabric
     assert fabric is not None
     step_s = (ring if kind == "all_reduce" else EXCHANGES[kind])(size, 16, fabric)
-    planner = planner_of(shape_of("llama3_8b"), cluster, None, "calibrated", {})
-    slow = planner.constant("exchange_slow")
-    later_s = planner.constant("send_s" if kind == "send" else "exchange_s")
-    told_s = planner.exchange(kind, size, range(16)).seconds
-    large_s = planner.constant("exchange_large_s") or inf
+    problem = make_problem(read_language_model("llama3_8b"), cluster, None, "calibrated", {})
+    slow = problem.rank.constant("exchange_slow")
+    later_s = problem.rank.constant("send_s" if kind == "send" else "exchange_s")
+    told_s = problem.collective_time(kind, size, range(16)).seconds
+    large_s = problem.rank.constant("exchange_large_s") or inf
     assert told_s == pytest.approx(min(step_s * max(1, slow) + later_s, step_s + large_s))

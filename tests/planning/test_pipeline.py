@@ -7,17 +7,18 @@ import pytest
 
 from every import every
 from steptime.core.errors import InputError
-from steptime.planning.ends import ends_of, least, most_held
-from steptime.planning.pipeline import BACKWARD, FORWARD, WEIGHT, Flow, Stage, simulate
+from steptime.planning.pipeline import BACKWARD, FORWARD, WEIGHT, PipelineRun, Stage, simulate
+from steptime.planning.pipeline_bound import lower_bound, microbatches_in_flight
+from steptime.planning.pipeline_end import PipelineTimes, end_times
 
 SAME = Stage(1.0, 2.0, 1.0)
 
 
-def _end_s(flow: Flow) -> float:
+def _end_s(flow: PipelineRun) -> float:
     return max(flow.ends_s)
 
 
-def held_in(flow: Flow, stages: int) -> tuple[int, ...]:
+def held_in(flow: PipelineRun, stages: int) -> tuple[int, ...]:
     """Return how many microbatches each stage holds when its device first holds most."""
     devices = len(flow.ends_s)
     most, held, fullest = [0] * devices, [0] * stages, [0] * stages
@@ -31,7 +32,7 @@ def held_in(flow: Flow, stages: int) -> tuple[int, ...]:
 
 
 def _least_s(schedule: str, stages: list[Stage], p: int, m: int, send_s: float = 0.0) -> float:
-    return least(schedule, stages, p, send_s, [0.0] * p).after_s(m)
+    return lower_bound(PipelineTimes(schedule, tuple(stages), p, send_s), [0.0] * p).of(m)
 
 
 def _unlike(random: Random, how: int, number: int) -> list[Stage]:
@@ -55,12 +56,15 @@ def test_ends_are_those_of_the_simulation(seed):
         m = random.choice((random.randint(1, 60), p * random.randint(1, 20)))
         stages = _unlike(random, random.randrange(3), p * virtual)
         flow = simulate(schedule, stages, p, m, send_s)
-        ends = ends_of(schedule, tuple(stages), p, m, send_s)
+        pipeline = PipelineTimes(schedule, tuple(stages), p, send_s)
+        ends = end_times(pipeline, m)
         assert ends == pytest.approx(flow.ends_s, rel=1e-10)
-        assert most_held(schedule, p, virtual, m) == held_in(flow, len(stages))
+        assert microbatches_in_flight(schedule, p, virtual, m) == held_in(flow, len(stages))
         tails = [random.random() for _ in range(p)]
         whole = max(end + tail for end, tail in zip(ends, tails, strict=True))
-        assert least(schedule, stages, p, send_s, tails).after_s(m) <= whole * (1 + 1e-12)
+        assert lower_bound(PipelineTimes(schedule, tuple(stages), p, send_s), tails).of(
+            m
+        ) <= whole * (1 + 1e-12)
 
 
 def test_what_repeats_is_skipped():
@@ -72,8 +76,8 @@ def test_what_repeats_is_skipped():
         Stage(1.0, 2.0, 1.0),
     )
     for schedule, virtual in (("1f1b", 1), ("zero-bubble", 1), ("interleaved", 3)):
-        some, many = (max(ends_of(schedule, stages * virtual, 4, m, 0.25)) for m in (400, 100_000))
-        few = max(ends_of(schedule, stages * virtual, 4, 200, 0.25))
+        pipeline = PipelineTimes(schedule, stages * virtual, 4, 0.25)
+        few, some, many = (max(end_times(pipeline, m)) for m in (200, 400, 100_000))
         assert many == pytest.approx(some + (100_000 - 400) * (some - few) / 200)
 
 
@@ -123,7 +127,8 @@ def test_sends_between_stages(microbatches):
         flow = simulate(schedule, stages, 4, microbatches, 0.1)
         dry = _end_s(simulate(schedule, stages, 4, microbatches))
         assert _end_s(flow) == pytest.approx(dry + 2 * sends * 0.1)  # from the first to the last
-        assert ends_of(schedule, tuple(stages), 4, microbatches, 0.1) == flow.ends_s
+        pipeline = PipelineTimes(schedule, tuple(stages), 4, 0.1)
+        assert end_times(pipeline, microbatches) == flow.ends_s
     waits = _end_s(simulate("1f1b", [SAME] * 4, 4, microbatches, 0.1)) - 3 * (microbatches + 3)
     rounds = microbatches / 4  # of equal stages, each waits for a way there and back
     assert 2 * 3 * 0.1 <= waits + 1e-9 <= 2 * 3 * 0.1 * (1 + rounds)

@@ -10,54 +10,58 @@ import steptime
 from every import every
 from steptime.cli.main import run
 from steptime.core.workload import Plan
-from steptime.planning.faults import Asked, checked
+from steptime.planning.faults import check_step
+from steptime.planning.language_model import read_language_model
 from steptime.planning.pieces import Piece
-from steptime.planning.planner import Planner
-from steptime.planning.request import Site, cluster_of, planner_of, shape_of
-from steptime.planning.stages import layers_of
-from steptime.planning.step import PlanTime, plan_time
+from steptime.planning.plan_step import PlanStep
+from steptime.planning.problem import PlanProblem
+from steptime.planning.request import make_problem
+from steptime.planning.site import Site, build_cluster
+from steptime.planning.stages import split_layers
+from steptime.planning.step import PlanTime, time_plan
 
 GPT = "transformer:layers=96,width=12288,heads=96,length=2048,vocabulary=51200,dropout=0.1"
 SBH = 2048 * 12288  # of a microbatch of one sequence
 NORMS = 2 * 2 * 4 * 2048  # mean and deviation of two norms, in float32, which the paper neglects
 
 
-def planner(model: str = GPT, devices: int = 64, **options: str) -> Planner:
-    cluster = cluster_of(Site("a100-sxm4-80gb", 8, "nvlink-3", "infiniband-hdr"), devices)
+def planner(model: str = GPT, devices: int = 64, **options: str) -> PlanProblem:
+    cluster = build_cluster(Site("a100-sxm4-80gb", 8, "nvlink-3", "infiniband-hdr"), devices)
     options = {"stack": "megatron-2025", **options}
-    return planner_of(shape_of(model), cluster, "float16-mixed", "calibrated", options)
+    return make_problem(read_language_model(model), cluster, "float16-mixed", "calibrated", options)
 
 
 def layer(plan: Plan, microbatch: int = 1) -> Piece:
-    return planner().pieces(plan, microbatch)["block1"]
+    return planner().rank.pieces(plan, microbatch)["block1"]
 
 
 def step(plan: Plan, microbatch: int, batch: int, model: str = GPT) -> PlanTime:
     found = planner(model, plan.device_count)
-    asked = checked(found.shape, Asked(plan, microbatch, batch))
-    return plan_time(found, asked)
+    asked = check_step(found.shape, PlanStep(plan, microbatch, batch))
+    return time_plan(found, asked)
 
 
 @pytest.mark.parametrize("tensor", [1, 2, 8])
 def test_activations_are_those_of_korthikanti(tensor):
-    held = layer(Plan(tensor=tensor)).held  # arXiv:2205.05198, equation 2, scores not kept
+    held = layer(Plan(tensor=tensor)).activations  # arXiv:2205.05198, equation 2, scores not kept
     sums = 4 * 2048 * 96 // tensor  # flash attention keeps a float32 of each query and head
-    assert held.kept - sums - NORMS == SBH * (10 + 24 / tensor)
-    assert (held.core, held.input) == (sums, 2 * SBH)
+    assert held.saved_bytes - sums - NORMS == SBH * (10 + 24 / tensor)
+    assert (held.attention_bytes, held.input_bytes) == (sums, 2 * SBH)
 
 
 def test_what_products_in_8_bit_alone_read_is_kept_in_8_bit():
-    cluster = cluster_of(Site("h100-sxm5"), 1)
+    cluster = build_cluster(Site("h100-sxm5"), 1)
     under = {"stack": "megatron-2025"}
-    one = planner_of(shape_of(GPT), cluster, "float8", "calibrated", under)
-    held = one.pieces(Plan(), 1)["block1"].held  # both norms' results and GELU's: 12 of 34
-    assert held.kept - held.core - NORMS == SBH * (34 - 12 / 2)
+    one = make_problem(read_language_model(GPT), cluster, "float8", "calibrated", under)
+    held = one.rank.pieces(Plan(), 1)["block1"].activations
+    # both norms' results and GELU's: 12 of 34
+    assert held.saved_bytes - held.attention_bytes - NORMS == SBH * (34 - 12 / 2)
 
 
 def test_sequence_parallel_shares_all_of_them():
-    held = layer(Plan(tensor=8, sequence=True), 2).held  # equation 4
-    assert held.kept - held.core - 2 * NORMS / 8 == 2 * SBH * 34 / 8
-    assert held.input == 2 * 2 * SBH / 8
+    held = layer(Plan(tensor=8, sequence=True), 2).activations  # equation 4
+    assert held.saved_bytes - held.attention_bytes - 2 * NORMS / 8 == 2 * SBH * 34 / 8
+    assert held.input_bytes == 2 * 2 * SBH / 8
 
 
 def test_states_of_a_parameter_are_18_bytes_less_what_zero_shares_out():
@@ -70,33 +74,35 @@ def test_states_of_a_parameter_are_18_bytes_less_what_zero_shares_out():
 
 
 def test_the_first_stage_of_1f1b_holds_a_microbatch_a_stage():
-    kept = layer(Plan(tensor=8)).held
+    kept = layer(Plan(tensor=8)).activations
     found = step(Plan(tensor=8, pipeline=8, recompute="full"), 1, 64).memory
     flights = [8, 7, 6, 5, 4, 3, 2, 1]
-    working = kept.working + kept.kept
+    working = kept.working_bytes + kept.saved_bytes
     for d in range(1, 8):
-        expected = 1.04 * (12 * flights[d] * kept.input + working)
+        expected = 1.04 * (12 * flights[d] * kept.input_bytes + working)
         assert found[d].activations == pytest.approx(expected)
     assert found[0].activations > found[1].activations
     assert [one.logits > 0 for one in found] == [False] * 7 + [True]
 
 
 def test_126_layers_are_128_with_embedding_and_head():
-    assert layers_of(126, 16) == (7, *[8] * 14, 7)
-    assert layers_of(96, 8) == (12,) * 8
-    assert layers_of(10, 4) == (2, 3, 3, 2)
+    assert split_layers(126, 16) == (7, *[8] * 14, 7)
+    assert split_layers(96, 8) == (12,) * 8
+    assert split_layers(10, 4) == (2, 3, 3, 2)
 
 
 def test_a_step_is_its_parts():
     found = step(Plan(tensor=8, pipeline=4, data=2, zero=1, recompute="full"), 1, 64)
     parts = found.compute_s + found.recompute_s + found.host_s + found.update_s
-    assert parts + found.exposed_s + found.bubble_s + found.rest_s == pytest.approx(found.step_s)
+    parts += found.exposed_s + found.bubble_s + found.outside_layers_s
+    assert parts == pytest.approx(found.step_s)
     late = 0.025 * log(1 + 63 / 1024)  # of the slowest of 64 devices
-    assert found.rest_s == pytest.approx(0.01 + late * (found.step_s - found.rest_s))
-    assert found.bubble == pytest.approx(3 / (32 + 3), rel=0.2)  # p - 1 of m + p - 1
+    end_s = found.step_s - found.outside_layers_s
+    assert found.outside_layers_s == pytest.approx(0.01 + late * end_s)
+    assert found.bubble_share == pytest.approx(3 / (32 + 3), rel=0.2)  # p - 1 of m + p - 1
     assert found.low_s < found.step_s < found.high_s
     assert found.recompute_s == pytest.approx(found.compute_s / 3, rel=0.15)
-    groups = {(one.group, one.collective) for one in found.exposures}
+    groups = {(one.group, one.collective) for one in found.collectives}
     assert groups == {
         ("tensor", "all_reduce"),
         ("data", "reduce_scatter"),
@@ -104,7 +110,7 @@ def test_a_step_is_its_parts():
         ("embedding", "all_reduce"),
         ("pipeline", "send"),
     }
-    links = {one.group: one.link for one in found.exposures}
+    links = {one.group: one.link for one in found.collectives}
     assert links["tensor"] == "nvlink-3"
     assert links["pipeline"] == "infiniband-hdr"
 

@@ -6,8 +6,9 @@ import pytest
 
 from steptime.core.errors import InputError
 from steptime.core.workload import RECOMPUTES, SCHEDULES
-from steptime.planning.answer import timed
-from steptime.planning.request import Request, Site
+from steptime.planning.answer import time_request
+from steptime.planning.request import Request
+from steptime.planning.site import Site
 
 SITES = [
     Site("h100-sxm5", 8, "nvlink-4", "infiniband-ndr"),
@@ -29,7 +30,7 @@ def plan_drawn(seed: int) -> bool:
     batch = sizes["data"] * draw.choice([1, 2, 8])
     asked = Request(draw.choice(MODELS), draw.choice(SITES), batch, split=how)
     try:
-        _, found = timed(asked)
+        _, found = time_request(asked)
     except InputError:  # a network without such a part, a device without a type
         return False
     assert 0 < found.low_s <= found.step_s <= found.high_s

@@ -11,30 +11,33 @@ from hypothesis import strategies as st
 from every import every
 from steptime.core.errors import InputError
 from steptime.core.workload import CONTEXT_METHODS, OFFLOADS, RECOMPUTES, SCHEDULES, Plan
-from steptime.planning.faults import Asked, checked
-from steptime.planning.planner import Planner
-from steptime.planning.request import Further, Site, cluster_of, planner_of, shape_of
+from steptime.planning.faults import check_step
+from steptime.planning.language_model import read_language_model
+from steptime.planning.plan_step import PlanStep
+from steptime.planning.problem import PlanProblem
+from steptime.planning.request import make_problem
 from steptime.planning.shape import Shape
+from steptime.planning.site import LinkLevel, Site, build_cluster
 from steptime.planning.stages import ORDERS
-from steptime.planning.step import plan_time
+from steptime.planning.step import time_plan
 
-SITE = Site("h100-sxm5", 8, "nvlink-4", "infiniband-ndr", None, (Further(4, "infiniband-ndr"),))
+SITE = Site("h100-sxm5", 8, "nvlink-4", "infiniband-ndr", None, (LinkLevel(4, "infiniband-ndr"),))
 EXPERTS = "experts=6,experts_per_token=2,expert_ffn=48,shared_ffn=32,dense_layers=1"
 MODELS = (
     "transformer:layers=6,width=96,heads=12,kv_heads=4,length=120,vocabulary=640",
     f"transformer:layers=5,width=64,heads=8,length=96,vocabulary=640,{EXPERTS}",
     "transformer:layers=4,width=64,heads=8,kv_heads=2,length=60,vocabulary=640,window=16,sinks=yes",
 )
-SHAPES = [shape_of(model) for model in MODELS]
+SHAPES = [read_language_model(model) for model in MODELS]
 
 
-def planner(shape: Shape, devices: int) -> Planner:
+def planner(shape: Shape, devices: int) -> PlanProblem:
     from steptime.hardware import catalog
 
     under = {"stack": "megatron-2025"}
-    found = planner_of(shape, cluster_of(SITE, devices), "bfloat16-mixed", "calibrated", under)
-    found.host = catalog.link("pcie-5-x16")
-    return found
+    cluster = build_cluster(SITE, devices)
+    link = catalog.link("pcie-5-x16")
+    return make_problem(shape, cluster, "bfloat16-mixed", "calibrated", under, host_link=link)
 
 
 PLANNERS = [planner(shape, 2**17) for shape in SHAPES]
@@ -59,7 +62,7 @@ PLANS = st.builds(
 )
 
 
-def changed(asked: Asked, words: str) -> Asked:
+def changed(asked: PlanStep, words: str) -> PlanStep:
     """Return a plan under the options that a line names, read as a user does."""
     change: dict[str, Any] = {}
     told = words.replace(",--", " --").replace(", ", " ").split()
@@ -79,13 +82,13 @@ def changed(asked: Asked, words: str) -> Asked:
         else:
             value = told.pop(0)
             change[name] = int(value) if value.isdigit() else value
-    return asked.but(change)
+    return asked.change(change)
 
 
-def refused(shape: Shape, asked: Asked) -> str:
+def refused(shape: Shape, asked: PlanStep) -> str:
     """Return why a plan is refused, nothing where it is not."""
     try:
-        checked(shape, asked)
+        check_step(shape, asked)
     except InputError as error:
         return str(error)
     return ""
@@ -101,24 +104,24 @@ def refused(shape: Shape, asked: Asked) -> str:
     order=st.sampled_from(sorted(ORDERS)),
 )
 def test_a_plan_is_answered_or_told_the_nearest(which, plan, microbatch, batch, order):
-    shape, asked = SHAPES[which], Asked(plan, microbatch, batch, order)
+    shape, asked = SHAPES[which], PlanStep(plan, microbatch, batch, order)
     says, _, nearest = refused(shape, asked).partition("; nearest: ")
     assert "\n" not in says
     assert bool(says) == bool(nearest)
-    sound = checked(shape, changed(asked, nearest))
-    found = plan_time(PLANNERS[which], sound)
+    sound = check_step(shape, changed(asked, nearest))
+    found = time_plan(PLANNERS[which], sound)
     assert found.step_s > 0
-    assert 0 <= found.bubble < 1
+    assert 0 <= found.bubble_share < 1
     assert all(part >= 0 for memory in found.memory for part in memory)
     parts = found.compute_s + found.recompute_s + found.host_s + found.update_s
-    parts += found.exposed_s + found.bubble_s + found.rest_s
+    parts += found.exposed_s + found.bubble_s + found.outside_layers_s
     assert parts == pytest.approx(found.step_s)
 
 
 def test_a_number_far_from_one_that_works_is_found():
-    asked = Asked(Plan(data=7919), 1, 9007199254740881)
+    asked = PlanStep(Plan(data=7919), 1, 9007199254740881)
     with pytest.raises(InputError, match="does not divide 9007199254740881 sequences; nearest: "):
-        checked(SHAPES[0], asked)
+        check_step(SHAPES[0], asked)
 
 
 @every(
@@ -126,5 +129,5 @@ def test_a_number_far_from_one_that_works_is_found():
     [(5, 7, 7), (5, 12, 4), (400_000, 2 * 250_007, 2 * 250_007), (8, 10**15, 8)],
 )
 def test_the_nearest_may_be_above_and_far(data, batch, near):
-    said = refused(SHAPES[0], Asked(Plan(data=data), 1, batch))
+    said = refused(SHAPES[0], PlanStep(Plan(data=data), 1, batch))
     assert said.partition("; nearest: ")[2] == (f"--data {near}" if near != data else "")

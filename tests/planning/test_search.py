@@ -15,12 +15,16 @@ import steptime
 from steptime.core.errors import InputError
 from steptime.core.units import seconds
 from steptime.core.workload import RECOMPUTES, Plan
-from steptime.planning.faults import Asked, fault
-from steptime.planning.planner import Planner
-from steptime.planning.request import Request, Site, cluster_of, planner_of, shape_of, sites
-from steptime.planning.search import MEMORY, Cap, Search, search
-from steptime.planning.space import Space, Way
-from steptime.planning.step import BUSY, CHAIN, plan_time, quick
+from steptime.planning.estimate import Accuracy, estimate_plan
+from steptime.planning.faults import find_fault
+from steptime.planning.language_model import read_language_model
+from steptime.planning.plan_space import PlanFamily, PlanSpace
+from steptime.planning.plan_step import PlanStep
+from steptime.planning.problem import PlanProblem
+from steptime.planning.request import Request, make_problem
+from steptime.planning.search import MEMORY, Limit, Search, find_best_plans
+from steptime.planning.site import Site, build_cluster, make_sites
+from steptime.planning.step import time_plan
 from steptime.questions.plan.device_groups import error_ratio
 from steptime.questions.plan.question import answer_request
 from steptime.questions.plan.search import search_plans
@@ -35,10 +39,14 @@ SITE = Site("a100-sxm4-40gb", 8, "nvlink-3", "infiniband-hdr")
 
 
 @cache
-def planner(model: str = SMALL, devices: int = 16) -> Planner:
+def planner(model: str = SMALL, devices: int = 16) -> PlanProblem:
     under = {"stack": "megatron-2025"}
-    return planner_of(
-        shape_of(model), cluster_of(SITE, devices), "bfloat16-mixed", "calibrated", under
+    return make_problem(
+        read_language_model(model),
+        build_cluster(SITE, devices),
+        "bfloat16-mixed",
+        "calibrated",
+        under,
     )
 
 
@@ -48,13 +56,13 @@ def counts(told: dict[str, Any]) -> dict[str, int]:
 
 
 def ways(
-    one: Planner, devices: int = 16, batch: int = 64, per_node: int = 8, **fixed: Any
-) -> list[Way]:
-    return list(Space(one, devices, batch, per_node, fixed).ways())
+    one: PlanProblem, devices: int = 16, batch: int = 64, per_node: int = 8, **fixed: Any
+) -> list[PlanFamily]:
+    return list(PlanSpace(one, devices, batch, per_node, fixed).families())
 
 
-def every(some: Iterable[Way], batch: int = 64) -> list[Asked]:
-    return [Asked(plan, b, batch) for plan, sizes in some for b in sizes]
+def every(some: Iterable[PlanFamily], batch: int = 64) -> list[PlanStep]:
+    return [PlanStep(plan, b, batch) for plan, sizes in some for b in sizes]
 
 
 @pytest.mark.parametrize(
@@ -65,20 +73,24 @@ def test_the_quick_answer_is_that_of_the_whole_one(model, devices):
     """A hundred drawn plans of each network, of those that a search may try."""
     one = planner(model, devices)
     for asked in Random(devices).sample(every(ways(one, devices, 96), 96), 100):  # noqa: S311
-        told = quick(one, asked)
-        whole = plan_time(one, asked)
-        assert told.bytes == pytest.approx(max(memory.total for memory in whole.memory), rel=1e-9)
+        told = estimate_plan(one, asked)
+        whole = time_plan(one, asked)
+        needed_bytes = max(memory.total for memory in whole.memory)
+        assert told.needed_bytes == pytest.approx(needed_bytes, rel=1e-9)
         if told.step_s < inf:
             assert told.step_s == pytest.approx(whole.step_s, rel=1e-9)
             assert told.energy_j == pytest.approx(whole.energy_j, rel=1e-9)
-            least = [quick(one, asked, near) for near in (BUSY, CHAIN)]
+            least = [
+                estimate_plan(one, asked, near)
+                for near in (Accuracy.BUSIEST_DEVICE, Accuracy.LONGEST_CHAIN)
+            ]
             assert all(some.step_s <= told.step_s * (1 + 1e-12) for some in least)
             assert all((some.energy_j or 0) <= (told.energy_j or 0) * (1 + 1e-12) for some in least)
         else:
-            assert told.bytes > one.room_bytes
+            assert told.needed_bytes > one.rank.room_bytes
 
 
-def typed(one: Planner, devices: int, batch: int) -> Iterator[Asked]:
+def typed(one: PlanProblem, devices: int, batch: int) -> Iterator[PlanStep]:
     """Yield the plans that a person may type, within what a search says that it tries.
 
     That is tensor ranks inside a node of 8, each with at least 2,048 tokens of a sequence, ZeRO 0,
@@ -101,8 +113,8 @@ def typed(one: Planner, devices: int, batch: int) -> Iterator[Asked]:
                 data, t, p, e, t > 1, c, schedule=schedule, zero=z, recompute=r, virtual=v,
                 shard=shard,
             )  # fmt: skip
-            asked = Asked(plan, b, batch)
-            if fault(one.shape, asked) is None and (p > 1 or schedule == "1f1b"):
+            asked = PlanStep(plan, b, batch)
+            if find_fault(one.shape, asked) is None and (p > 1 or schedule == "1f1b"):
                 yield asked
 
 
@@ -137,8 +149,8 @@ def test_no_single_plan_is_faster_than_the_searched_one(layers, more, devices):
     model, batch = ODD.format(layers, more), 32
     request = Request(model, SITE, batch, device_counts=(devices,), stack="megatron-2025")
     told = search_plans(request).to_dict()
-    one = request.planner(request.shape, devices)
-    found = [quick(one, asked) for asked in typed(one, devices, batch)]
+    one = request.make_problem(request.shape, devices)
+    found = [estimate_plan(one, asked) for asked in typed(one, devices, batch)]
     fit = sorted((alone for alone in found if alone.step_s < inf), key=lambda alone: alone.step_s)
     assert told["considered_count"] >= len(found) > 500  # beside them those with fewer layers again
     assert counts(told).get(MEMORY, 0) == len(found) - len(fit)
@@ -146,23 +158,23 @@ def test_no_single_plan_is_faster_than_the_searched_one(layers, more, devices):
     assert best <= fit[0].step_s * (1 + 1e-9)
     if not told["best"]["plan"].get("recompute_layers"):
         assert best == pytest.approx(fit[0].step_s, rel=1e-9)
-    full = [alone.asked for alone in fit if alone.asked.plan.recompute == "full"]
+    full = [alone.step for alone in fit if alone.step.plan.recompute == "full"]
     for asked in Random(layers).sample(full, min(len(full), 100)):  # noqa: S311
         stage = -(-layers // (asked.plan.pipeline * asked.plan.virtual))
-        fewer = [quick(one, asked.but({"recompute_layers": n})) for n in range(1, stage)]
+        fewer = [estimate_plan(one, asked.change({"recompute_layers": n})) for n in range(1, stage)]
         assert all(best <= alone.step_s * (1 + 1e-9) for alone in fewer)
     for alone in fit[:3]:
-        plan = {name: value for name, value in vars(alone.asked.plan).items() if value}
+        plan = {name: value for name, value in vars(alone.step.plan).items() if value}
         del plan["microbatches"]
         if plan.pop("sequence", False):
             plan["sequence_parallel"] = True
         single = steptime.plan(
             model, SITE.device, batch, inside=SITE.inside, link=SITE.link,
-            microbatch=alone.asked.microbatch, stack="megatron-2025", **plan,
+            microbatch=alone.step.microbatch, stack="megatron-2025", **plan,
         ).to_dict()  # fmt: skip
         assert single["fits"]
         assert single["step_s"] == pytest.approx(alone.step_s, rel=1e-9)
-        assert single["memory"]["needed_bytes"] == pytest.approx(alone.bytes, rel=1e-9)
+        assert single["memory"]["needed_bytes"] == pytest.approx(alone.needed_bytes, rel=1e-9)
         assert best <= single["step_s"] * (1 + 1e-9)
 
 
@@ -208,39 +220,42 @@ def test_a_search_is_that_of_brute_force(seed):
         some = random.sample(some, min(len(some), 40))
         tried = []
         for asked in every(some, batch):
-            whole = plan_time(one, asked)
+            whole = time_plan(one, asked)
             held = max(memory.total for memory in whole.memory)
             tried.append((whole.step_s, held, whole.energy_j or 0.0))
-        fit = [known for known in tried if known[1] <= one.room_bytes]
+        fit = [known for known in tried if known[1] <= one.rank.room_bytes]
         most_s, most_w = inf, inf
         if fit:
             most_s = random.choice(fit)[0] * random.choice((0.999, 1.001, 9))
             step_s, _, energy_j = random.choice(fit)
             most_w = energy_j / step_s * random.choice((0.999, 1.001, 9))
         caps = [
-            Cap("s", lambda found: found.step_s, most_s),
-            Cap("w", lambda found: (found.energy_j or 0.0) / found.step_s, most_w),
+            Limit("s", lambda found: found.step_s, most_s),
+            Limit("w", lambda found: (found.energy_j or 0.0) / found.step_s, most_w),
         ]
         left = [known for known in fit if known[0] <= most_s and known[2] / known[0] <= most_w]
-        found = search(one, some, batch, caps, inf)
-        assert found.considered == len(tried)
-        assert found.refused[MEMORY] == len(tried) - len(fit)
-        assert found.refused["s"] == sum(known[0] > most_s for known in fit)
-        assert found.refused["w"] == sum(known[2] / known[0] > most_w for known in fit)
+        found = find_best_plans(one, some, batch, caps, inf)
+        assert found.considered_count == len(tried)
+        assert found.refused_counts[MEMORY] == len(tried) - len(fit)
+        assert found.refused_counts["s"] == sum(known[0] > most_s for known in fit)
+        assert found.refused_counts["w"] == sum(known[2] / known[0] > most_w for known in fit)
         assert sorted(found.steps_s) == pytest.approx(sorted(known[0] for known in left))
         if tried and not fit:
             assert found.nearest is not None
             assert found.nearest.value == pytest.approx(min(known[1] for known in tried))
         assert (found.nearest is None) == (bool(left) or not tried)
         _is_front(found, left)
-        free = search(one, some, batch)
-        assert (free.considered, free.refused[MEMORY]) == (len(tried), len(tried) - len(fit))
+        free = find_best_plans(one, some, batch)
+        assert (free.considered_count, free.refused_counts[MEMORY]) == (
+            len(tried),
+            len(tried) - len(fit),
+        )
         _is_front(free, fit)
 
 
 def _is_front(found: Search, known: list[tuple[float, float, float]]) -> None:
     """Nobody beats the front in all by more than rounding, and who is in it is what it says."""
-    front = [(mine.step_s, mine.bytes, mine.energy_j or 0.0) for mine in found.front]
+    front = [(mine.step_s, mine.needed_bytes, mine.energy_j or 0.0) for mine in found.front]
     for one in known:
         assert any(
             all(a <= b * (1 + 1e-9) for a, b in zip(mine, one, strict=True)) for mine in front
@@ -281,7 +296,7 @@ def test_a_search_by_what_is_chosen_and_limited():
 
 @pytest.mark.slow
 def test_several_devices_stand_side_by_side():
-    many = sites(["a100-sxm4-80gb", "h100-sxm5"], link="infiniband-ndr")
+    many = make_sites(["a100-sxm4-80gb", "h100-sxm5"], link="infiniband-ndr")
     how = {"tokens": 1e9, "stack": "megatron-2025", "split": {"zero": 1}}
     asked = Request(SMALL, many[0], 64, device_counts=(8, 16), others=(many[1],), **how)
     told = search_plans(asked).to_dict()
@@ -311,12 +326,12 @@ def test_several_devices_stand_side_by_side():
 
 
 def test_the_link_of_a_node_is_that_of_the_device():
-    near = cluster_of(Site("h100-sxm5"), 8).ladder[0].link
+    near = build_cluster(Site("h100-sxm5"), 8).ladder[0].link
     assert (near.name, near.bytes_per_s) == ("nvlink-4", 450e9)
     for device, link in {"t4": "pcie-3-x16", "rtx-4080": "pcie-4-x16-host"}.items():
-        assert cluster_of(Site(device, link="ethernet-1"), 2).ladder[0].link.name == link
+        assert build_cluster(Site(device, link="ethernet-1"), 2).ladder[0].link.name == link
     with pytest.raises(InputError, match="--link: 2 links for 3 devices"):
-        sites(["t4", "a10", "l4"], link=["ethernet-10", "ethernet-25"])
+        make_sites(["t4", "a10", "l4"], link=["ethernet-10", "ethernet-25"])
 
 
 def test_what_is_error_ratio():
@@ -370,13 +385,15 @@ def test_python_asks_for_one_plan_or_for_the_best():
 def test_experts_lie_inside_the_replicas():
     model = f"{SMALL},experts=8,experts_per_token=2,expert_ffn=1024"
     one = planner(model, 8)
-    spread = plan_time(one, Asked(Plan(data=8, expert=8, zero=1), 1, 8))
-    alone = plan_time(one, Asked(Plan(data=8, zero=1), 1, 8))
-    groups = {(move.group, move.collective) for move in spread.exposures}
+    spread = time_plan(one, PlanStep(Plan(data=8, expert=8, zero=1), 1, 8))
+    alone = time_plan(one, PlanStep(Plan(data=8, zero=1), 1, 8))
+    groups = {(move.group, move.collective) for move in spread.collectives}
     assert ("expert", "all_to_all") in groups
     assert spread.memory[0].weights < alone.memory[0].weights
-    rows = [m for m in spread.exposures if m.group == "expert"]
-    assert rows[0].bytes == 4 * 8 * 2048 * 2 * 2048 * 2  # out and back, both passes; k rows of 2 B
+    rows = [m for m in spread.collectives if m.group == "expert"]
+    assert (
+        rows[0].size_bytes == 4 * 8 * 2048 * 2 * 2048 * 2
+    )  # out and back, both passes; k rows of 2 B
 
 
 def test_what_fills_the_memory_is_said_with_the_fastest_plan_that_leaves_a_share():

@@ -3,20 +3,22 @@
 from steptime.core.dtypes import precision
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.training import training_graph
-from steptime.planning.request import Site, cluster_of, planner_of, shape_of
+from steptime.planning.language_model import read_language_model
+from steptime.planning.request import make_problem
+from steptime.planning.site import Site, build_cluster
 from steptime.prediction import cost_model
 
 
 def moved(activation: str, stack: str) -> float:
     """Return the bytes of experts in a step of one layer, 64 tokens that take 2 of 4 experts."""
     text = f"transformer:layers=1,width=256,ffn=512,experts=4,length=64,activation={activation}"
-    shape = shape_of(text)
-    cluster = cluster_of(Site("h100-sxm5"), 1)
+    shape = read_language_model(text)
+    cluster = build_cluster(Site("h100-sxm5"), 1)
     method = cost_model("calibrated")
-    planner = planner_of(shape, cluster, "bfloat16-mixed", method, {"stack": stack})
-    b = Builder("one", precision(planner.in_memory), training=True)
-    graph = training_graph(b.graph(shape.family.build(b, shape.one, 1)), "adam")
-    kernels = planner.step.of(graph, 1).lowered().kernels
+    problem = make_problem(shape, cluster, "bfloat16-mixed", method, {"stack": stack})
+    b = Builder("one", precision(problem.rank.weight_dtype), training=True)
+    graph = training_graph(b.graph(shape.family.build(b, shape.kind_settings, 1)), "adam")
+    kernels = problem.rank.step_model.of(graph, 1).lowered().kernels
     return sum(one.bytes for one in kernels if one.op.endswith("experts/experts"))
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import io
 import re
-import runpy
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -21,7 +20,7 @@ from steptime.calibration.columns import Columns
 from steptime.cli.main import run
 from steptime.hardware import catalog
 from steptime.hardware.constants import kinds_of_use, uses
-from steptime.planning import planner
+from steptime.planning.rank_setup import RankSetup
 from steptime.prediction import step_model
 from steptime.prediction.calibrated import method as calibrated
 from steptime.prediction.training import in_training
@@ -114,13 +113,13 @@ def answer(words: str) -> None:
 def watch(patch: pytest.MonkeyPatch, names: set[str]) -> None:
     """Note what is read of constants, by whoever reads them."""
     base, of_owner = calibrated.METHOD, catalog.constants_of
-    constant, flag = planner.Planner.constant, planner.Planner.flag
+    constant, flag = RankSetup.constant, RankSetup.flag
 
     def noted(device: Any) -> Any:
         return replace(device, constants=Reads(device.constants, names))
 
-    def of_planner(read: Any) -> Any:
-        def noting(self: planner.Planner, name: str) -> Any:
+    def of_rank(read: Any) -> Any:
+        def noting(self: RankSetup, name: str) -> Any:
             names.add(f"{self.use}.{name}")
             return read(self, name)
 
@@ -128,8 +127,8 @@ def watch(patch: pytest.MonkeyPatch, names: set[str]) -> None:
 
     patch.setattr(calibrated, "METHOD", replace(base, sees=lambda *of: noted(base.sees(*of))))
     patch.setattr(step_model, "in_training", lambda device: noted(in_training(device)))
-    patch.setattr(planner.Planner, "constant", of_planner(constant))
-    patch.setattr(planner.Planner, "flag", of_planner(flag))
+    patch.setattr(RankSetup, "constant", of_rank(constant))
+    patch.setattr(RankSetup, "flag", of_rank(flag))
     patch.setattr(catalog, "constants_of", lambda owner: Reads(of_owner(owner), names))
 
 
@@ -142,7 +141,6 @@ def names():
         for line in QUESTIONS.split("\n"):
             if line:
                 answer(line)
-        runpy.run_path(str(planner.__file__), run_name="again")  # it reads a host's when imported
         v100, own = catalog.device("v100"), {"intervals": {"stream": [-0.1, 0.1]}}
         for device in (v100, replace(v100, calibration=own)):
             cases = [

@@ -8,9 +8,9 @@ import pytest
 
 import steptime
 from steptime.core.tuning import make_tuning
-from steptime.core.workload import Plan
-from steptime.planning.answer import mfu, timed
-from steptime.planning.request import Request, Site
+from steptime.planning.answer import compute_mfu, time_request
+from steptime.planning.request import Request
+from steptime.planning.site import Site
 from steptime.questions.step_options import StepOptions
 
 MODEL = "llama3_2_1b:length=512"
@@ -32,11 +32,11 @@ def test_a_plan_of_one_device_is_the_step(recompute, lora):
         MODEL, Site("rtx-4090"), 2, 2, split=split, dtype="bfloat16", stack="hf-2025",
         tuning=make_tuning(lora),
     )  # fmt: skip
-    planner, plan = timed(request)
+    problem, plan = time_request(request)
     assert plan.step_s == pytest.approx(step.step_s, rel=5e-3 if recompute == "full" else 1e-9)
     assert plan.memory[0].total == pytest.approx(step.needed_bytes, rel=1e-9)
-    trained = planner.added(lambda piece: piece.parameters)
-    assert planner.parameters == 1_235_814_400 + trained * bool(lora)
+    trained = problem.rank.sum_over_pieces(lambda piece: piece.parameters)
+    assert problem.rank.parameters == 1_235_814_400 + trained * bool(lora)
 
 
 @pytest.mark.parametrize(
@@ -67,10 +67,10 @@ def test_a_plan_of_one_device_with_any_adapter_is_the_step(words):
 def test_a_layer_of_a_rank_is_one_that_trained_layers_precede(lora):
     """The first one of the network needs no gradient of its input, whose table is frozen."""
     request = Request(MODEL, Site("rtx-4090"), 2, 2, dtype="bfloat16", tuning=make_tuning(lora))
-    planner, _ = timed(request)
-    one = planner.of_rank(Plan(), 2)["block1"]
+    problem, _ = time_request(request)
+    one = problem.rank.price_unsplit_pieces(2)["block1"]
     times: dict[str, float] = {}
-    for row in planner.alone(2).timeline(2).rows:
+    for row in problem.rank.full_step(2).timeline(2).rows:
         head = row.row.name.partition("/")[0]
         times[head] = times.get(head, 0.0) + row.backward.value
     assert one.backward_s == pytest.approx(times["block2"], rel=1e-9)
@@ -83,9 +83,9 @@ def test_arithmetic_of_frozen_weights_gradients_is_not_counted():
     shares = []
     for lora in (None, LORA):
         request = Request(MODEL, Site("rtx-4090"), 2, 2, dtype="bfloat16", tuning=make_tuning(lora))
-        planner, plan = timed(request)
-        shares.append(mfu(planner, plan)["full"] * plan.step_s)
-        assert (mfu(planner, plan)["6N"] is None) == bool(lora)
+        problem, plan = time_request(request)
+        shares.append(compute_mfu(problem, plan)["full"] * plan.step_s)
+        assert (compute_mfu(problem, plan)["6N"] is None) == bool(lora)
     assert shares[1] / shares[0] == pytest.approx(2 / 3, rel=0.03)
 
 
@@ -147,6 +147,6 @@ def test_what_people_fine_tune_has_room(model, device, split, said):
         model, Site(device), 8 if split else 1, 1, 2048, {**split, "recompute": "full"},
         dtype="bfloat16", tuning=make_tuning(**said),
     )  # fmt: skip
-    planner, plan = timed(request)
-    assert plan.memory[plan.fullest].total < planner.room_bytes
+    problem, plan = time_request(request)
+    assert plan.memory[plan.fullest_device].total < problem.rank.room_bytes
     assert plan.step_s > 0

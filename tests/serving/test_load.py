@@ -9,7 +9,7 @@ import pytest
 
 from steptime import serve
 from steptime.core.errors import InputError
-from steptime.planning.request import Site
+from steptime.planning.site import Site
 from steptime.serving.demand import Demand, poisson_arrivals, read_trace
 from steptime.serving.load import TimeSpread, _spread_of, run_with_highest_rate, vary_outputs
 from steptime.serving.pace import Paced

@@ -8,7 +8,7 @@ from printed import answer
 from steptime.core.errors import InputError
 from steptime.network.families import language
 from steptime.network.ops.sequence import experts_read
-from steptime.planning.request import Site
+from steptime.planning.site import Site
 from steptime.prediction.kernel import Kernel
 from steptime.questions.serve.options import ServeOptions
 from steptime.questions.serve.server import answer_server
@@ -164,11 +164,11 @@ def test_a_first_token_of_one_user_is_that_of_one_prompt():
 
 
 def test_a_planner_serves_as_before_after_others_asked_it():
-    """Two services of one planner in 8 bit: each product reaches 0.7 of the peak, once."""
+    """Two services of one problem in 8 bit: each product reaches 0.7 of the peak, once."""
     one = phases(dtype="float8")
-    peaks = dict(one.planner.seen.peak_flop_per_s)
-    again = Phases(one.planner, one.plan)
-    assert dict(one.planner.seen.peak_flop_per_s) == peaks
+    peaks = dict(one.problem.rank.calibrated_device.peak_flop_per_s)
+    again = Phases(one.problem, one.plan)
+    assert dict(one.problem.rank.calibrated_device.peak_flop_per_s) == peaks
     assert again.device.peak_flop_per_s["float8"] == 0.7 * peaks["float8"]
     assert again.prefill(1, 4096) == one.prefill(1, 4096)
 
@@ -185,7 +185,7 @@ def test_a_share_of_what_weights_leave():
     for stack, of, software in (("trt-llm-2025", 1.0, 2e9), ("vllm-2025", 0.0, 0.6e9)):
         one = phases(stack=stack)
         fixed = one.weight_bytes + software + one.fixed["activations_bytes"]
-        whole = one.planner.room_bytes
+        whole = one.problem.rank.room_bytes
         assert one.room_bytes == pytest.approx(0.9 * whole - fixed * (1 - of * 0.1))
     assert phases("llama3_70b", stack="trt-llm-2025").room_bytes < -60e9
 
@@ -201,7 +201,7 @@ def test_the_cache_of_8_bit_checkpoints():
 
 
 def core(one: Phases, name: str, group: Group) -> Kernel:
-    return attention(one.planner, one.heads[name][0], group, one.kv)[0]
+    return attention(one.problem, one.heads[name][0], group, one.kv)[0]
 
 
 def test_a_window_is_all_that_a_prompt_and_a_token_see():

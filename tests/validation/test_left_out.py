@@ -6,8 +6,9 @@ import pytest
 from steptime.calibration.plan_rows import Question, Reply
 from steptime.core.toml_files import packaged
 from steptime.core.workload import Plan
-from steptime.planning.planner import Planner
-from steptime.planning.request import Request, Site
+from steptime.planning.problem import PlanProblem
+from steptime.planning.request import Request
+from steptime.planning.site import Site
 from validation.left_out import CUT, FARTHEST, parts_of, share
 from validation.sets import constants_of_stack
 from validation.ways import Row, Way, neutral
@@ -15,9 +16,9 @@ from validation.ways import Row, Way, neutral
 SMALL = "transformer:layers=2,width=4096,heads=32,vocabulary=32000"
 
 
-def planner(device: str, stack: str) -> Planner:
+def planner(device: str, stack: str) -> PlanProblem:
     request = Request(SMALL, Site(device), length=8192, stack=stack)
-    return request.planner(request.shape, 1)
+    return request.make_problem(request.shape, 1)
 
 
 def test_a_constant_goes_as_far_as_the_rows_that_are_left_say():
@@ -71,10 +72,10 @@ def test_a_serving_is_left_out_by_model_and_device_and_a_step_by_its_set():
 
 def test_attention_is_slower_where_a_limit_of_power_holds_products_back():
     pieces = [
-        planner(device, "torch-eager").pieces(Plan(), 1)["block1"]
+        planner(device, "torch-eager").rank.pieces(Plan(), 1)["block1"]
         for device in ("h100-sxm5", "h100-sxm5-96gb")
     ]
-    free, held = (piece.core_s[0] for piece in pieces)
+    free, held = (piece.attention_s.forward_s for piece in pieces)
     assert held / free == pytest.approx(
         (700 / 500) ** (1 / 1.8), rel=0.05
     )  # W; clocks fall with joules
@@ -84,7 +85,8 @@ def test_heads_of_64_take_as_long_as_of_128_before_flash_attention_2():
     def core_s(heads: int, stack: str) -> float:
         model = SMALL.replace("heads=32", f"heads={heads}")
         request = Request(model, Site("a100-sxm4-80gb"), length=8192, stack=stack)
-        return request.planner(request.shape, 1).pieces(Plan(), 1)["block1"].core_s[0]
+        rank = request.make_problem(request.shape, 1).rank
+        return rank.pieces(Plan(), 1)["block1"].attention_s.forward_s
 
     assert core_s(64, "fsdp-2023") == pytest.approx(core_s(32, "fsdp-2023"), rel=0.01)
     later = core_s(64, "torch-eager") / core_s(32, "torch-eager")
@@ -93,7 +95,7 @@ def test_heads_of_64_take_as_long_as_of_128_before_flash_attention_2():
 
 def test_the_interval_is_wider_on_a_device_that_nobody_measured():
     measured, unmeasured = (
-        planner(device, "megatron-2025").bounds for device in ("h100-sxm5", "mi300x")
+        planner(device, "megatron-2025").rank.step_bounds for device in ("h100-sxm5", "mi300x")
     )
     scale = packaged("intervals.toml")["scales"]["unmeasured"]
     assert np.log(unmeasured.high) == pytest.approx(scale * np.log(measured.high))

@@ -7,9 +7,11 @@ import pytest
 from every import every
 from steptime.core.errors import InputError
 from steptime.core.workload import Plan
-from steptime.planning.faults import Asked
-from steptime.planning.passes import Step
-from steptime.planning.request import Request, Site, shape_of
+from steptime.planning.language_model import read_language_model
+from steptime.planning.plan_cost import cost_plan
+from steptime.planning.plan_step import PlanStep
+from steptime.planning.request import Request
+from steptime.planning.site import Site
 from steptime.planning.stages import Part
 from validation.layouts import layout_of, layouts, stack_at
 
@@ -53,8 +55,8 @@ def test_a_layer_takes_what_was_measured_of_it(sequence, recompute, forward_ms, 
         model, Site("a100-sxm4-80gb", 8, "nvlink-3"), dtype="float16", stack="megatron-2022"
     )
     plan = Plan(tensor=8, sequence=sequence, recompute=recompute)
-    planner = request.planner(shape_of(model, 2048), 8)
-    layer = Step(planner, Asked(plan, 4, 4)).passes(Part("block1", recompute != "none"))
+    problem = request.make_problem(read_language_model(model, 2048), 8)
+    layer = cost_plan(problem, PlanStep(plan, 4, 4)).passes(Part("block1", recompute != "none"))
     forward, backward = (1e3 * one.seconds for one in layer)
     assert forward == pytest.approx(forward_ms, rel=0.06)
     assert backward == pytest.approx(backward_ms, rel=0.06)

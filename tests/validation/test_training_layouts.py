@@ -42,11 +42,11 @@ def test_a_pipeline_of_torchtitan_has_as_many_microbatches_as_devices(tmp_path):
     rows = [row.format(way) for way in ("1F1B", "Interleaved 1F1B")]
     plain, interleaved = asked(tmp_path / "a.csv", TITAN, *rows)
     for question, virtual in ((plain, 1), (interleaved, 2)):
-        planner, one = planned(question, "calibrated")
+        problem, one = planned(question, "calibrated")
         plan = one.plan
         assert (plan.data, plan.tensor, plan.pipeline, plan.virtual) == (8, 8, 8, virtual)
-        assert (plan.zero, one.microbatch, one.rounds, one.global_batch) == (1, 4, 8, 256)
-        assert planner.stack.name == "fsdp-async-tp-2025"
+        assert (plan.zero, one.microbatch, one.microbatches, one.global_batch) == (1, 4, 8, 256)
+        assert problem.rank.stack.name == "fsdp-async-tp-2025"
     assert plain.measured["step_s"] == pytest.approx(256 * 8192 / 100 / 512)
 
 

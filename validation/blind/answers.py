@@ -75,7 +75,7 @@ def predict_rate(question: Question, method: str | Method) -> Reply:
 
 
 def _loaded(phases: Phases, run: LoadRun, values: dict[str, Interval]) -> Reply:
-    stack = phases.planner.method.settings.stack
+    stack = phases.problem.method.settings.stack
     return Reply(values, run.device_count, stack, form=phases.form)
 
 

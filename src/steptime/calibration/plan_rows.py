@@ -18,12 +18,15 @@ from steptime.core.values import MAX_COUNT, parse_truth
 from steptime.core.workload import FULL_TRAINING, Plan, Tuning
 from steptime.hardware import catalog
 from steptime.network import families as models
-from steptime.planning.answer import fits, mfu
-from steptime.planning.faults import Asked, checked
-from steptime.planning.meant import meant
-from steptime.planning.planner import Planner
-from steptime.planning.request import Request, Site, shape_of, split_of, usual_site
-from steptime.planning.step import PlanTime, plan_time
+from steptime.planning.answer import compute_mfu, fits
+from steptime.planning.assumed_stack import widen_over_stacks
+from steptime.planning.faults import check_step
+from steptime.planning.language_model import read_language_model
+from steptime.planning.plan_step import PlanStep
+from steptime.planning.problem import PlanProblem
+from steptime.planning.request import Request, make_plan
+from steptime.planning.site import DEFAULT_PER_NODE, Site, default_site
+from steptime.planning.step import PlanTime, time_plan
 from steptime.prediction.kernel import Interval
 from steptime.prediction.method import Method
 
@@ -223,14 +226,14 @@ def _block_of(question: Question, reply: Reply) -> str | None:
 
 def predict_step(question: Question, method: str | Method) -> Reply:
     """Predict the step of a training plan: `step_s`, `memory_bytes`, `mfu`, `device_w`."""
-    planner, plan = prepare_plan(question, method)
-    return reply_of(question, planner, plan_time(planner, plan))
+    problem, plan = prepare_plan(question, method)
+    return reply_of(question, problem, time_plan(problem, plan))
 
 
 def prepare_plan(
     question: Question, method: str | Method, tuning: Tuning | None = None
-) -> tuple[Planner, Asked]:
-    """Return the planner of a row and its checked plan.
+) -> tuple[PlanProblem, PlanStep]:
+    """Return the problem of a row and its checked plan.
 
     `data` follows from `device_count`. Empty cells have the defaults of `steptime plan`. A type of
     16 bit means mixed precision, except for fine-tuning.
@@ -250,7 +253,7 @@ def prepare_plan(
     dtype = texts["dtype"] if tuning else MIXED_DTYPES.get(texts["dtype"], texts["dtype"])
     stack = texts["stack"]
     split_items = tuple(item for item in vars(plan).items() if item[0] != "microbatches")
-    planner = planner_of(
+    problem = problem_of(
         texts["model"],
         site_of(question),
         dtype,
@@ -264,7 +267,7 @@ def prepare_plan(
     )
     microbatch = sizes.get("microbatch", 1)
     global_batch = sizes.get("global_batch", microbatch * plan.data)
-    return planner, checked(planner.shape, Asked(plan, microbatch, global_batch))
+    return problem, check_step(problem.shape, PlanStep(plan, microbatch, global_batch))
 
 
 def _plan_of(question: Question, device_count: int) -> Plan:
@@ -277,7 +280,7 @@ def _plan_of(question: Question, device_count: int) -> Plan:
         split["data"] = device_count // replica
     has_sequence = bool(question.numbers.get("sequence")) and split.get("tensor", 1) > 1
     recompute = question.texts.get("recompute") or "none"
-    return split_of({**split, "sequence": has_sequence, "recompute": recompute})
+    return make_plan({**split, "sequence": has_sequence, "recompute": recompute})
 
 
 def _integers_of(question: Question, names: Iterable[str]) -> dict[str, int]:
@@ -289,33 +292,33 @@ def _integers_of(question: Question, names: Iterable[str]) -> dict[str, int]:
     }
 
 
-def reply_of(question: Question, planner: Planner, priced: PlanTime) -> Reply:
+def reply_of(question: Question, problem: PlanProblem, priced: PlanTime) -> Reply:
     """Return the prediction of a row from its priced plan.
 
     If the row names no stack, the interval of the step covers every stack of its time. Power is
     left out where no energy is known.
     """
     device_count = integer_of(question, "device_count")
-    step = meant(planner, priced)[0]
+    step = widen_over_stacks(problem, priced)[0]
     values = {
         "step_s": Interval(step.step_s, step.low_s, step.high_s),
-        "memory_bytes": Interval(step.memory[step.fullest].total),
-        "mfu": Interval(mfu(planner, step)["full"] or 0.0),
+        "memory_bytes": Interval(step.peak_memory.total),
+        "mfu": Interval(compute_mfu(problem, step)["full"] or 0.0),
     }
     if step.energy_j is not None:
         values["device_w"] = Interval(step.energy_j / step.step_s / device_count)
     return Reply(
         values,
         device_count,
-        planner.method.settings.stack,
-        fits(planner, step),
+        problem.method.settings.stack,
+        fits(problem, step),
         parts={name: getattr(step, name) for name in PARTS},
-        form="experts" if planner.shape.experts else "plan",
+        form="experts" if problem.shape.experts else "plan",
     )
 
 
 @lru_cache(maxsize=512)
-def planner_of(
+def problem_of(
     model: str,
     site: Site,
     dtype: str,
@@ -326,8 +329,8 @@ def planner_of(
     gradients: int | None = None,
     split: tuple[tuple[str, Any], ...] = (),
     tuning: Tuning = FULL_TRAINING,
-) -> Planner:
-    """Return the planner of a model on devices.
+) -> PlanProblem:
+    """Return the problem of a model on devices.
 
     Args:
         model: the network.
@@ -352,18 +355,24 @@ def planner_of(
         split=dict(split),
         tuning=tuning,
     )
-    return request.planner(shape_of(model, length), device_count)
+    return request.make_problem(read_language_model(model, length), device_count)
 
 
 def site_of(question: Question) -> Site:
     """Return the site of a row: as the row says, else as devices of its kind are usually joined."""
     texts = question.texts
-    options = usual_site(texts["device"])
-    options |= {name: texts[name] for name in OPTIONAL_TEXTS if texts.get(name)}
-    for name in ("per_node", "links_per_node"):
-        if question.numbers.get(name):
-            options[name] = integer_of(question, name)
-    return Site(texts["device"], **options)
+    device = texts["device"]
+    defaults = default_site(device)
+    per_node = defaults.get("per_node", DEFAULT_PER_NODE)
+    links_per_node = defaults.get("links_per_node")
+    if question.numbers.get("per_node"):
+        per_node = integer_of(question, "per_node")
+    if question.numbers.get("links_per_node"):
+        links_per_node = integer_of(question, "links_per_node")
+    inside = texts.get("inside") or defaults.get("inside")
+    link = texts.get("link") or defaults.get("link")
+    host_link = defaults.get("host_link")
+    return Site(device, per_node, inside, link, links_per_node, host_link=host_link)
 
 
 def integer_of(question: Question, name: str) -> int:

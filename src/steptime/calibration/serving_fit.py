@@ -56,17 +56,17 @@ class ServedRun:
     @property
     def stack(self) -> str:
         """The stack of the service."""
-        return self.phases.planner.method.settings.stack
+        return self.phases.problem.method.settings.stack
 
     @property
     def device(self) -> str:
         """The device of the service."""
-        return self.phases.planner.device.name
+        return self.phases.problem.device.name
 
     @property
     def network(self) -> tuple[str, str]:
         """The network's dimensions and the device: what has a factor of its own."""
-        return network_key(self.phases.planner.shape), self.device
+        return network_key(self.phases.problem.shape), self.device
 
     @property
     def measured(self) -> list[float]:

@@ -1,6 +1,8 @@
 """Parallel plans: step time, memory and search for training split over many devices.
 
-One rank's graph (`network.ops.builder`) is priced part by part by a method of prediction
-(`pieces`); a step is arithmetic over the parts (`step`), its pipeline a graph of stages,
-microbatches and directions (`pipeline`).
+A `PlanProblem` is a network on devices with their links, a `PlanStep` a plan with its batch. One
+rank's graph is priced piece by piece (`pieces`, `rank_model`); passes, stages and the end of a step
+are arithmetic over the pieces (`passes`, `plan_cost`, `step_tail`); the schedule of the pipeline
+gives the time of the step (`pipeline`, `pipeline_end`, `step`). A search estimates many plans
+(`plan_space`, `estimate`, `search`).
 """

@@ -1,142 +1,148 @@
-"""Quantities of a plan's step beside its time: room, MFU, price and remarks."""
+"""Quantities of a plan's step beside its time: room, MFU, price and notes."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from steptime.core.units import percent, size
-from steptime.core.workload import Plan
+from steptime.core.units import percent
 from steptime.hardware import catalog
 from steptime.hardware.prices import Offer, cheapest, offers
+from steptime.hardware.stack import Stack
 from steptime.network.count import op_work
 from steptime.network.ops import OPS
-from steptime.planning.planner import Planner
+from steptime.planning.plan_step import PlanStep
+from steptime.planning.problem import PlanProblem
+from steptime.planning.rank_model import RankModel
 from steptime.planning.request import Request
-from steptime.planning.step import PlanTime, plan_time
+from steptime.planning.step import PlanTime, time_plan
 from steptime.prediction.calibrated.method import calibrated_under, notes_of
 from steptime.prediction.states import host_memory
 
 KWH_J = 3.6e6
+FLOP_PER_PARAMETER = 6.0  # of a token in training, by the convention 6N
+FORWARD_PASSES = 3.0  # the FLOP of a training step over those of its forward pass
 
 
-def fits(planner: Planner, result: PlanTime) -> bool:
-    """Whether the fullest device has room."""
-    return result.memory[result.fullest].total <= planner.room_bytes
+def fits(problem: PlanProblem, plan_time: PlanTime) -> bool:
+    """Return whether the fullest device has room."""
+    return plan_time.peak_memory.total <= problem.rank.room_bytes
 
 
-def spares(planner: Planner, result: PlanTime) -> bool:
-    """Whether the fullest device leaves as much of its memory as predictions miss."""
-    return result.memory[result.fullest].total <= (1 - planner.spare) * planner.room_bytes
+def fits_with_margin(problem: PlanProblem, plan_time: PlanTime) -> bool:
+    """Return whether the fullest device leaves the error of predictions free."""
+    room_bytes = (1 - problem.rank.memory_error_share) * problem.rank.room_bytes
+    return plan_time.peak_memory.total <= room_bytes
 
 
-def offer_of(planner: Planner, path: Path | None = None) -> Offer | None:
-    """Return the cheapest price of the device, None where no file has one."""
-    return cheapest(offers(path)).get(planner.device.name)
+def find_offer(problem: PlanProblem, prices: Path | None = None) -> Offer | None:
+    """Return the cheapest price of the device; None if no file of prices has one."""
+    return cheapest(offers(prices)).get(problem.device.name)
 
 
-def mfu(planner: Planner, result: PlanTime) -> dict[str, float | None]:
-    """Return the share of the peak that counted arithmetic reaches, by convention.
+def compute_mfu(problem: PlanProblem, plan_time: PlanTime) -> dict[str, float | None]:
+    """Return the model FLOP utilisation of a step by convention; None where it has no meaning.
 
-    `full` and `half` are products and attention, of which a causal mask leaves half; `6N` is six
-    FLOP a parameter and token. Of experts, those that a token reaches count. Networks that are no
-    language models have `full` alone, of all that is counted; beside frozen weights, whose
-    gradients are not made, 6N has no meaning.
+    `full` counts products and attention, `half` half of the attention, as a causal mask leaves it;
+    `6N` counts six FLOP a parameter and token. Of experts, those that a token reaches count.
+    Networks that are no language models have `full` alone. With frozen weights, whose gradients are
+    not computed, `6N` has no meaning.
     """
-    (products, attention), times = planner.flops, _forwards(planner)
-    whole = planner.peak * result.step_s * result.asked.plan.device_count
-    of_a_sequence = {
-        "full": times * (products + attention),
-        "half": times * (products + attention / 2),
-        "6N": 6.0 * planner.active * planner.shape.length,
+    rank = problem.rank
+    step = plan_time.step
+    forward_flop = rank.forward_flop
+    passes = _forward_passes(rank)
+    peak_flop = rank.peak_flop_per_s * plan_time.step_s * step.plan.device_count
+    sequence_flop = {
+        "full": passes * (forward_flop.products + forward_flop.attention),
+        "half": passes * (forward_flop.products + forward_flop.attention / 2),
+        "6N": FLOP_PER_PARAMETER * rank.active_parameters * rank.shape.length,
     }
-    shares = {
-        name: result.asked.global_batch * flop / whole for name, flop in of_a_sequence.items()
+    if rank.shape.unit != "tokens":
+        conventions = {"full"}
+    elif rank.tuning.freezes:
+        conventions = {"full", "half"}
+    else:
+        conventions = set(sequence_flop)
+    return {
+        name: step.global_batch * flop / peak_flop if name in conventions else None
+        for name, flop in sequence_flop.items()
     }
-    known = (*shares,) if planner.shape.unit == "tokens" else ("full",)
-    known = known[:2] if planner.tuning.freezes else known
-    return {name: share if name in known else None for name, share in shares.items()}
 
 
-def _forwards(planner: Planner) -> float:
-    """Return how many forward passes both are in arithmetic: 3, less beside frozen weights."""
-    if not planner.tuning.freezes:
-        return 3.0
-    graph, work = planner.alone(1).graph(1), Counter[str]()
+def _forward_passes(rank: RankModel) -> float:
+    """Return the FLOP of a step over those of its forward pass; fewer with frozen weights."""
+    if not rank.tuning.freezes:
+        return FORWARD_PASSES
+    graph = rank.full_step(1).graph(1)
+    flop = Counter[str]()
     for op in graph.ops:
         if OPS[op.kind].work:
-            work[op.part] += op_work(graph, op)[0]
-    return 1 + work["backward"] / work["forward"]
+            flop[op.part] += op_work(graph, op)[0]
+    return 1 + flop["backward"] / flop["forward"]
 
 
-def timed(request: Request) -> tuple[Planner, PlanTime]:
-    """Return the step of the plan that a user asks for, and what priced it; raises `InputError`."""
+def time_request(request: Request) -> tuple[PlanProblem, PlanTime]:
+    """Return the problem of a request, and the step of its plan.
+
+    Raises:
+        InputError: if the plan cannot be.
+    """
     shape = request.shape
-    asked = request.asked(shape)
-    planner = request.planner(shape, asked.plan.device_count)
-    return planner, plan_time(planner, asked)
+    step = request.make_step(shape)
+    problem = request.make_problem(shape, step.plan.device_count)
+    return problem, time_plan(problem, step)
 
 
-def fitted_notes(planner: Planner) -> list[str]:
-    """Return what of device and stack lies beyond what was measured."""
-    device, stack = planner.device, catalog.stack(planner.method.settings.stack)
-    graph = planner.graph_of_kinds()
-    if planner.use == "training" and not planner.cluster.levels:
-        notes = [*planner.step.of(graph, 1).remarks(1)]  # those of `predict`
+def fit_notes(problem: PlanProblem) -> list[str]:
+    """Return notes on a device and a stack for which constants were not fitted."""
+    rank = problem.rank
+    stack = catalog.stack(rank.method.settings.stack)
+    graph = rank.graph_of_kinds()
+    if rank.is_training and not problem.cluster.levels:
+        notes = [*rank.step_model.of(graph, 1).remarks(1)]  # those of `predict`
     else:
-        notes = notes_of(device) if planner.method.name == "calibrated" else []
-        notes += [*calibrated_under(device, stack.name), *graph.remarks]
-    fitted = planner.use == "serving" or planner.shape.unit == "tokens"
-    if planner.use == "training" and not stack.training:
+        notes = notes_of(rank.device) if rank.method.name == "calibrated" else []
+        notes += [*calibrated_under(rank.device, stack.name), *graph.remarks]
+    is_fitted_kind = not rank.is_training or rank.shape.unit == "tokens"
+    if rank.is_training and not stack.training:
         notes.append(f"stack {stack.name}: constants of training are those of torch-eager")
-    elif stack.fitted_on and fitted and not device.calibration:
-        names = stack.fitted_on["devices"]
-        on = f", but on {', '.join(names)}" if names else ""
-        if device.name not in names and (names or planner.cluster.levels):
-            notes.append(f"stack {stack.name}: fitted to no step on {device.name}{on}")
+    elif stack.fitted_on and is_fitted_kind and not rank.device.calibration:
+        notes += _unseen_device_notes(problem, stack, stack.fitted_on["devices"])
     return notes
 
 
-def plan_notes(planner: Planner, result: PlanTime) -> list[str]:
-    """Return the remarks on a plan's step: constants, the host, and memory that is nearly full."""
-    single = result.asked.plan, result.asked.microbatch, result.asked.rounds
-    notes = list(dict.fromkeys([*fitted_notes(planner), *_remarks(planner, *single)]))
-    if result.asked.plan.offload in ("optimizer", "both"):
-        rate, devices = host_memory()
-        memory = f"{rate / 1e9:,.0f} GB/s of memory for {devices} devices"
+def _unseen_device_notes(
+    problem: PlanProblem, stack: Stack, fitted_devices: Sequence[str]
+) -> list[str]:
+    """Return a note if no step on the device was among those that a stack was fitted on."""
+    device_name = problem.device.name
+    is_relevant = fitted_devices or problem.cluster.levels
+    if device_name in fitted_devices or not is_relevant:
+        return []
+    on = f", but on {', '.join(fitted_devices)}" if fitted_devices else ""
+    return [f"stack {stack.name}: fitted to no step on {device_name}{on}"]
+
+
+def plan_notes(problem: PlanProblem, plan_time: PlanTime) -> list[str]:
+    """Return the notes on a step: constants, the host, and memory that is nearly full."""
+    rank = problem.rank
+    notes = list(dict.fromkeys([*fit_notes(problem), *_step_remarks(rank, plan_time.step)]))
+    if plan_time.step.plan.offload in ("optimizer", "both"):
+        bytes_per_s, device_count = host_memory()
+        memory = f"{bytes_per_s / 1e9:,.0f} GB/s of memory for {device_count} devices"
         notes.append(f"a host is taken to have {memory}")
-    held = result.memory[result.fullest].total / planner.room_bytes
-    if 1 - planner.spare < held <= 1:
-        missed = f"which predictions miss by up to {percent(planner.spare)}"
-        notes.append(f"fills {percent(held)} of the memory, {missed}")
-    if planner.device.kind != "gpu":
-        notes.append(f"{planner.device.name}: collectives are rings, as those of GPUs")
+    filled_share = plan_time.peak_memory.total / rank.room_bytes
+    if 1 - rank.memory_error_share < filled_share <= 1:
+        error = f"which predictions miss by up to {percent(rank.memory_error_share)}"
+        notes.append(f"fills {percent(filled_share)} of the memory, {error}")
+    if rank.device.kind != "gpu":
+        notes.append(f"{rank.device.name}: collectives are rings, as those of GPUs")
     return notes
 
 
-def _remarks(planner: Planner, plan: Plan, batch: int, rounds: int) -> Sequence[str]:
-    """Return the remarks of a prediction of the step, where one device runs all of it at once."""
-    if planner.held_alone(plan, batch, rounds) is None:
+def _step_remarks(rank: RankModel, step: PlanStep) -> Sequence[str]:
+    """Return the remarks of `predict` if one device runs the whole step at once."""
+    plan = step.plan
+    if rank.single_device_memory(plan, step.microbatch, step.microbatches) is None:
         return ()
-    return planner.alone(batch, plan.recompute).predict(batch).remarks
-
-
-def cost_of(
-    offer: Offer | None, device_count: int, what: str, took_s: float
-) -> dict[str, Any] | None:
-    """Return what devices cost for something that takes so long, and an hour; None: unknown."""
-    if offer is None:
-        return None
-    hour = offer.price * device_count
-    about = {"currency": offer.currency, "offer": offer.name, "date": offer.date}
-    return {what: hour * took_s / 3600, "hour": hour, **about}
-
-
-def held(memory: Mapping[str, Any], parts: int = 4) -> str:
-    """Return what a device holds, of how much, its largest parts, and how much is too much."""
-    largest = sorted(memory["by_part"].items(), key=lambda item: -item[1])[:parts]
-    most = ", ".join(f"{name.removesuffix('_bytes')} {size(value)}" for name, value in largest)
-    over, room = memory["over_bytes"], memory["usable_bytes"]
-    doubt = f", out of memory by {size(over)}" if over else ""
-    of = f" of {size(room)}" if room else ""
-    return f"{size(memory['needed_bytes'])}{of} ({most}){doubt}"
+    return rank.full_step(step.microbatch, plan.recompute).predict(step.microbatch).remarks

@@ -1,46 +1,64 @@
-"""The joules of a plan's step."""
+"""The energy of a plan's step."""
 
-from collections.abc import Iterable
+from __future__ import annotations
 
-from steptime.core.workload import Plan
-from steptime.planning.alone import spent_j_of
-from steptime.planning.faults import Asked
-from steptime.planning.planner import Planner
+from steptime.planning.caches import cached_by_owner
+from steptime.planning.plan_cost import PlanCost
+from steptime.planning.plan_step import PlanStep
+from steptime.planning.rank_model import RankModel
+from steptime.planning.single_device import KernelEnergy, kernel_energy
 from steptime.prediction.calibrated.power import drawn_of
 from steptime.prediction.power import step_energy
 
 
-def energy_of(
-    planner: Planner, asked: Asked, step_s: float, loads: Iterable[tuple[int, float]]
-) -> float | None:
-    """Return the joules of a step of all devices, None where their power is not known.
+def step_energy_j(cost: PlanCost, step: PlanStep, step_s: float) -> float | None:
+    """Return the joules of a step of all devices; None where their power is unknown.
 
-    A device draws no more than its limit. One that runs the whole network draws what `predict` says
-    of its kernels.
+    A device draws at most its limit. One that trains the whole network draws what `predict` says of
+    its kernels.
+
+    Args:
+        cost: the costs of the plan.
+        step: the step.
+        step_s: its predicted seconds.
     """
-    plan = asked.plan
-    if planner.is_whole(plan) and (plan.recompute, plan.offload) == ("none", "none"):
-        device_j = _single_device_j(planner, plan, asked.microbatch, asked.rounds, step_s)
+    plan = step.plan
+    rank = cost.rank
+    saves_on_device = plan.recompute == plan.offload == "none"
+    if saves_on_device and rank.runs_full_network(plan):
+        device_j = _single_device_j(rank, step, step_s)
         return None if device_j is None else device_j * plan.device_count
-    if (draws := planner.draws) is None:
+    if rank.power_limits_w is None:
         return None
-    waiting_w, most_w = draws
-    m, waiting_j, most_j = asked.rounds, waiting_w * step_s, most_w * step_s
-    spent = [count * min(waiting_j + each_j * m, most_j) for count, each_j in loads]
-    return sum(spent) * (asked.plan.device_count // asked.plan.pipeline)
+    waiting_w, limit_w = rank.power_limits_w
+    waiting_j = waiting_w * step_s
+    limit_j = limit_w * step_s
+    microbatches = step.microbatches
+    pipeline_j = sum(
+        [
+            device_count * min(waiting_j + microbatch_j * microbatches, limit_j)
+            for device_count, microbatch_j in cost.energies
+        ]
+    )
+    return pipeline_j * (plan.device_count // plan.pipeline)
 
 
-def _single_device_j(
-    planner: Planner, plan: Plan, batch: int, rounds: int, step_s: float
-) -> float | None:
-    """Return the joules of a step on a device that runs the whole network.
+def _single_device_j(rank: RankModel, step: PlanStep, step_s: float) -> float | None:
+    """Return the joules of a step on a device that trains the whole network.
 
-    Kernels of its forward and backward pass run once a microbatch, those of its update once.
+    The kernels of both passes run once for each microbatch, those of the update once.
     """
-    model = planner.alone(batch)
-    if plan.device_count == rounds == 1:
-        energy = step_energy(model.timeline(batch), model.seen, model.lowered(batch).columns)
-        return energy.energy_j
-    passes_j, update_j = planner.once(("alone_j", batch), lambda: spent_j_of(model, batch))
-    energy_j = drawn_of(passes_j * rounds + update_j, (step_s, step_s, step_s), model.seen)
+    microbatch = step.microbatch
+    model = rank.full_step(microbatch)
+    if step.plan.device_count == step.microbatches == 1:
+        columns = model.lowered(microbatch).columns
+        return step_energy(model.timeline(microbatch), model.seen, columns).energy_j
+    kernels = _full_kernel_energy(rank, microbatch)
+    kernels_j = kernels.passes_j * step.microbatches + kernels.update_j
+    energy_j = drawn_of(kernels_j, (step_s, step_s, step_s), model.seen)
     return None if energy_j is None else energy_j[0]
+
+
+@cached_by_owner
+def _full_kernel_energy(rank: RankModel, microbatch: int) -> KernelEnergy:
+    return kernel_energy(rank.full_step(microbatch), microbatch)

@@ -1,285 +1,365 @@
-"""What a plan cannot be: each rule says it in a line, with a change by which it can."""
+"""The rules that a plan must keep; each names a fault and the nearest change that mends it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from math import gcd, isqrt
 from typing import Any, NamedTuple
 
 from steptime.core.errors import InputError, check_choice
 from steptime.core.workload import Plan
+from steptime.planning.plan_step import PlanStep
 from steptime.planning.shape import Shape
-from steptime.planning.stages import ORDERS, USUAL, layers_of
+from steptime.planning.stages import ORDERS, split_layers
 
-MOST_ROOT = 100_000  # up to which divisors are counted: all of what is below its square
-MOST_CHANGES = 20  # that one plan needs until it can be
-
-
-@dataclass(frozen=True)
-class Asked:
-    """A step that a user asks for: how it is split, and on which sequences.
-
-    A training step sends equal shares of a sequence's tokens to the experts' ranks. A server pads
-    the last share, so its tokens need not divide (`pads_tokens`).
-    """
-
-    plan: Plan
-    microbatch: int
-    global_batch: int
-    order: str = USUAL
-    pads_tokens: bool = False
-
-    @property
-    def rounds(self) -> int:
-        """The microbatches of a replica in a step."""
-        return self.global_batch // (self.microbatch * self.plan.data)
-
-    def but(self, change: Mapping[str, Any]) -> Asked:
-        """Return it with other fields: of its own, or of its plan."""
-        own = {name: value for name, value in change.items() if name in vars(self)}
-        others = {name: value for name, value in change.items() if name not in own}
-        return replace(self, plan=replace(self.plan, **others), **own)
+MAX_SQUARE_ROOT = 100_000  # all divisors of numbers below its square are counted
+MAX_CHANGES = 20  # changes of one plan until it keeps all rules
+OPTION_NAMES = {"sequence": "--sequence-parallel"}
+"""The options whose names differ from the field of the plan."""
 
 
 class Fault(NamedTuple):
-    """Why a plan cannot be, and fields with which this reason goes."""
+    """A broken rule: the reason, and the fields of the plan that mend it."""
 
-    says: str
+    reason: str
     change: Mapping[str, Any]
 
 
-def checked(shape: Shape, asked: Asked, command: str = "plan") -> Asked:
-    """Return the plan that a command asks for, its microbatches counted.
+def check_step(shape: Shape, step: PlanStep, command: str = "plan") -> PlanStep:
+    """Return a step with its microbatches counted.
 
-    Raises `InputError` for one that cannot be, with the nearest that can.
+    Raises:
+        InputError: if the plan breaks a rule, with the nearest plan that keeps all of them.
     """
-    check_choice("order", asked.order, ORDERS, "plan")
-    first = fault(shape, asked)
-    if first is None:
-        return asked.but({"microbatches": asked.rounds})
-    change: dict[str, Any] = {}
-    other: Fault | None = first
-    for _ in range(MOST_CHANGES):
-        change |= other.change if other else {}
-        other = other and fault(shape, asked.but(change))
-    raise InputError(f"{command}: {first.says}; nearest: {words_of_change(asked, change)}")
+    check_choice("order", step.order, ORDERS, "plan")
+    first_fault = find_fault(shape, step)
+    if first_fault is None:
+        return step.change({"microbatches": step.microbatches})
+    change = dict(first_fault.change)
+    for _ in range(MAX_CHANGES - 1):
+        next_fault = find_fault(shape, step.change(change))
+        if next_fault is None:
+            break
+        change |= next_fault.change
+    nearest = describe_change(step, change)
+    raise InputError(f"{command}: {first_fault.reason}; nearest: {nearest}")
 
 
-def words_of_change(asked: Asked, change: Mapping[str, Any]) -> str:
-    """Return the options by which a change departs from what is asked, as a user writes them."""
-    words, given = [], {**vars(asked.plan), **vars(asked)}
-    for name, value in change.items():
-        option = option_of(name)
-        if name != "zero" and value in (0, ()):  # False is 0, too
-            option = f"leave out {option}"
-        elif value is not True:
-            option += f" {','.join(map(str, value)) if isinstance(value, tuple) else value}"
-        words += [option] if value != given[name] else []
-    return (", " if any(" out " in word for word in words) else " ").join(words)
+def describe_change(step: PlanStep, change: Mapping[str, Any]) -> str:
+    """Describe a change of a step by the options that make it: `--tensor 4 --zero 3`."""
+    values = {**vars(step.plan), **vars(step)}
+    phrases = [
+        _describe_option(name, value) for name, value in change.items() if value != values[name]
+    ]
+    leaves_out = any(" out " in phrase for phrase in phrases)
+    return (", " if leaves_out else " ").join(phrases)
 
 
-OPTIONS = {"sequence": "--sequence-parallel"}  # whose names are other words
+def _describe_option(name: str, value: Any) -> str:
+    option = option_of(name)
+    if name != "zero" and value in (0, ()):  # False equals 0
+        return f"leave out {option}"
+    if value is True:
+        return option
+    text = ",".join(map(str, value)) if isinstance(value, tuple) else value
+    return f"{option} {text}"
 
 
 def option_of(name: str) -> str:
-    """Return the option by which a user chooses a field of a plan."""
-    return OPTIONS.get(name, f"--{name.replace('_', '-')}")
+    """Return the option by which a user sets a field of a plan: `--expert-tensor`."""
+    return OPTION_NAMES.get(name, f"--{name.replace('_', '-')}")
 
 
-Found = Iterator[Fault]
-
-
-def fault(shape: Shape, asked: Asked) -> Fault | None:
-    """Return why a plan cannot be, None for one that can."""
-    return next((result for rule in RULES for result in rule(shape, asked)), None)
+def find_fault(shape: Shape, step: PlanStep) -> Fault | None:
+    """Return the first rule that a plan breaks, or None."""
+    for find_faults in RULES:
+        for fault in find_faults(shape, step):
+            return fault
+    return None
 
 
 @lru_cache(maxsize=1 << 12)
-def divisors(whole: int) -> tuple[int, ...]:
-    """Return what divides a whole, the least first: of 12 that is 1, 2, 3, 4, 6, 12."""
-    low = [one for one in range(1, min(isqrt(whole), MOST_ROOT) + 1) if not whole % one]
-    return tuple(sorted({*low, *(whole // one for one in low)}))
+def divisors(number: int) -> tuple[int, ...]:
+    """Return the divisors of a number, ascending: of 12 these are 1, 2, 3, 4, 6, 12."""
+    root = min(isqrt(number), MAX_SQUARE_ROOT)
+    small = [divisor for divisor in range(1, root + 1) if not number % divisor]
+    large = [number // divisor for divisor in small]
+    return tuple(sorted({*small, *large}))
 
 
-def _near(given: int, whole: int, works: Callable[[int], bool] = bool) -> int:
-    """Return the divisor of a whole that works, as 1 does, and is nearest to what is given."""
-    return min(filter(works, divisors(whole)), key=lambda one: abs(one - given))
+def _nearest_divisor(value: int, number: int, is_valid: Callable[[int], bool] = bool) -> int:
+    """Return the valid divisor of a number that is nearest to a value; 1 must be valid."""
+    return min(filter(is_valid, divisors(number)), key=lambda divisor: abs(divisor - value))
 
 
-def _divides(
-    option: str, given: int, wholes: Mapping[str, int], near: Callable[[], int] | None = None
-) -> Found:
-    """Yield what a number does not divide; the nearest is usually what divides all of that."""
-    for what, whole in wholes.items():
-        if whole % given:
-            works = near() if near else _near(given, gcd(*wholes.values()))
-            says = f"{option_of(option)} {given} does not divide {whole} {what}"
-            yield Fault(says, {option: works})
+def _check_divides(
+    field: str,
+    value: int,
+    numbers: Mapping[str, int],
+    find_nearest: Callable[[], int] | None = None,
+) -> Iterator[Fault]:
+    """Yield a fault for each number that a field of the plan does not divide.
+
+    Args:
+        field: the field of the plan.
+        value: its value.
+        numbers: the numbers by their names.
+        find_nearest: returns a value that keeps the rules; by default the nearest common divisor.
+    """
+    for name, number in numbers.items():
+        if number % value == 0:
+            continue
+        if find_nearest is None:
+            nearest = _nearest_divisor(value, gcd(*numbers.values()))
+        else:
+            nearest = find_nearest()
+        reason = f"{option_of(field)} {value} does not divide {number} {name}"
+        yield Fault(reason, {field: nearest})
 
 
-_NEEDS = (  # a choice, its words that do nothing alone (any), and of what it needs 2 or more
-    ("sequence", (), "tensor"),
-    ("context_method", (), "context"),
-    ("stages", (), "pipeline"),
-    ("schedule", ("interleaved",), "virtual"),
-    ("schedule", ("zero-bubble", "dualpipe"), "pipeline"),
-    ("expert_tensor", (), "tensor"),
-    ("imbalance", (), "expert"),
-    ("expert_overlap", (), "expert"),
+class Requirement(NamedTuple):
+    """A field of a plan that needs 2 or more of another one.
+
+    Attributes:
+        field: the field.
+        values: its values that need the other one; () for all but the default.
+        required_field: the other field.
+    """
+
+    field: str
+    values: tuple[str, ...]
+    required_field: str
+
+
+_REQUIREMENTS = (
+    Requirement("sequence", (), "tensor"),
+    Requirement("context_method", (), "context"),
+    Requirement("stages", (), "pipeline"),
+    Requirement("schedule", ("interleaved",), "virtual"),
+    Requirement("schedule", ("zero-bubble", "dualpipe"), "pipeline"),
+    Requirement("expert_tensor", (), "tensor"),
+    Requirement("imbalance", (), "expert"),
+    Requirement("expert_overlap", (), "expert"),
 )
 
 
-def refuse_idle(split: Mapping[str, Any], is_open: bool) -> None:
-    """Raise `InputError` for a choice that changes nothing, because what it needs is not chosen.
+def refuse_idle(split: Mapping[str, Any], is_search: bool) -> None:
+    """Refuse a field of a plan that changes nothing because a field that it needs is 1.
 
-    In a search, what is not given `is_open`.
+    Args:
+        split: the fields of the plan that the user chose.
+        is_search: whether the other fields are searched; otherwise they have their defaults.
+
+    Raises:
+        InputError: names the idle option and how to leave it out.
     """
-    plan, usual = Plan(**split), Plan()
-    for name, words, needs in _NEEDS:
-        word, alone = getattr(plan, name), getattr(usual, name)
-        idle = word in words if words else word != alone
-        if idle and split.get(needs, 2 if is_open else 1) == 1:
-            option = words_of_change(Asked(usual, 1, 1), {name: word})
-            near = words_of_change(Asked(plan, 1, 1), {name: alone})
-            text = f"plan: {option} does nothing with {option_of(needs)} 1"
-            raise InputError(f"{text}; nearest: {near}")
+    plan = Plan(**split)
+    default_plan = Plan()
+    for field, values, required_field in _REQUIREMENTS:
+        value = getattr(plan, field)
+        default = getattr(default_plan, field)
+        is_set = value in values if values else value != default
+        required_value = split.get(required_field, 2 if is_search else 1)
+        if is_set and required_value == 1:
+            option = describe_change(PlanStep(default_plan, 1, 1), {field: value})
+            nearest = describe_change(PlanStep(plan, 1, 1), {field: default})
+            reason = f"{option} does nothing with {option_of(required_field)} 1"
+            raise InputError(f"plan: {reason}; nearest: {nearest}")
 
 
-ALONE = {  # what other networks than language models are not split by, and what they have
+NETWORK_FIELDS = {
     **dict.fromkeys(("tensor", "context", "expert", "virtual"), 1),
     "offload": "none",
 }
+"""The fields by which only language models are split, and their values for other networks."""
+_NETWORK_CHOICES = (
+    ("recompute", "selective", "full"),
+    ("schedule", "zero-bubble", "1f1b"),
+    ("schedule", "dualpipe", "1f1b"),
+)
+"""Field, value that only language models have, and the nearest value for other networks."""
 
 
-def _of_network(shape: Shape, asked: Asked) -> Found:
-    if shape.batch is None:
+def _network_faults(shape: Shape, step: PlanStep) -> Iterator[Fault]:
+    """Yield the faults of networks that are no language models."""
+    if shape.is_language_model:
         return
-    for name, one in ALONE.items():
-        if getattr(asked.plan, name) != one:
-            yield Fault(f"{shape.label} is split into data, pipeline and ZeRO alone", {name: one})
-    for name, word, near in (
-        ("recompute", "selective", "full"),
-        ("schedule", "zero-bubble", "1f1b"),
-        ("schedule", "dualpipe", "1f1b"),
-    ):
-        if getattr(asked.plan, name) == word:
-            yield Fault(f"{shape.label} has no --{name} {word}", {name: near})
+    for name, value in NETWORK_FIELDS.items():
+        if getattr(step.plan, name) != value:
+            reason = f"{shape.label} is split into data, pipeline and ZeRO alone"
+            yield Fault(reason, {name: value})
+    for name, word, nearest in _NETWORK_CHOICES:
+        if getattr(step.plan, name) == word:
+            yield Fault(f"{shape.label} has no --{name} {word}", {name: nearest})
 
 
-def _of_tensor(shape: Shape, asked: Asked) -> Found:
-    one, tensor = shape.one, asked.plan.tensor
-    parts = {"heads": int(one["heads"]), "columns of the feed-forward part": int(one["ffn"])}
-    if shape.experts:
-        if not asked.plan.routes_per_rank:
-            parts["columns of an expert"] = int(one["expert_ffn"])
-        if one["shared_ffn"]:
-            parts["columns of a shared expert"] = int(one["shared_ffn"])
-    both, keys = gcd(*parts.values()), int(one["kv_heads"])
+def _tensor_faults(shape: Shape, step: PlanStep) -> Iterator[Fault]:
+    """Yield the heads, columns and tokens that tensor parallelism does not divide."""
+    tensor = step.plan.tensor
+    numbers = _tensor_parts(shape, step.plan)
+    kv_heads = int(shape.kind_settings["kv_heads"])
 
-    def has_heads(ranks: int) -> bool:
-        return keys % ranks == 0 or ranks % keys == 0
+    def splits_kv_heads(ranks: int) -> bool:
+        return kv_heads % ranks == 0 or ranks % kv_heads == 0
 
-    near = partial(_near, tensor, both, has_heads)
-    yield from _divides("tensor", tensor, parts, near)
-    if not has_heads(tensor):
-        yield from _divides("tensor", tensor, {"heads of keys and values": keys}, near)
-    if asked.plan.sequence:
-        for result in _divides("tensor", tensor, {"tokens": shape.length}, near):
-            yield result._replace(change={"sequence": False})
+    find_nearest = partial(_nearest_divisor, tensor, gcd(*numbers.values()), splits_kv_heads)
+    yield from _check_divides("tensor", tensor, numbers, find_nearest)
+    if not splits_kv_heads(tensor):
+        kv_parts = {"heads of keys and values": kv_heads}
+        yield from _check_divides("tensor", tensor, kv_parts, find_nearest)
+    if step.plan.sequence:
+        for fault in _check_divides("tensor", tensor, {"tokens": shape.length}, find_nearest):
+            yield fault._replace(change={"sequence": False})
 
 
-def _of_context(shape: Shape, asked: Asked) -> Found:
-    plan, ranks = asked.plan, asked.plan.context
+def _tensor_parts(shape: Shape, plan: Plan) -> dict[str, int]:
+    """Return the numbers that tensor parallelism must divide, by their names."""
+    settings = shape.kind_settings
+    numbers = {
+        "heads": int(settings["heads"]),
+        "columns of the feed-forward part": int(settings["ffn"]),
+    }
+    if shape.experts and not plan.routes_per_rank:
+        numbers["columns of an expert"] = int(settings["expert_ffn"])
+    if shape.experts and settings["shared_ffn"]:
+        numbers["columns of a shared expert"] = int(settings["shared_ffn"])
+    return numbers
+
+
+def _context_faults(shape: Shape, step: PlanStep) -> Iterator[Fault]:
+    """Yield the tokens and heads that context parallelism does not divide."""
+    plan = step.plan
+    context = plan.context
     tokens = shape.length // (plan.tensor if plan.sequence else 1)
     if plan.context_method != "all-to-all":
-        yield from _divides("context", ranks, {"tokens": tokens})
+        yield from _check_divides("context", context, {"tokens": tokens})
         return
-    heads, keys = (max(1, int(shape.one[k]) // plan.tensor) for k in ("heads", "kv_heads"))
-    near = _near(ranks, gcd(heads, tokens), lambda c: not (keys % c and c % keys))
-    if ranks != near:
-        says = f"--context {ranks} does not divide {heads} heads and {tokens} tokens of a rank"
-        yield Fault(says, {"context": near})
+    heads = max(1, int(shape.kind_settings["heads"]) // plan.tensor)
+    kv_heads = max(1, int(shape.kind_settings["kv_heads"]) // plan.tensor)
+
+    def splits_kv_heads(ranks: int) -> bool:
+        return kv_heads % ranks == 0 or ranks % kv_heads == 0
+
+    nearest = _nearest_divisor(context, gcd(heads, tokens), splits_kv_heads)
+    if context != nearest:
+        reason = f"--context {context} does not divide {heads} heads and {tokens} tokens of a rank"
+        yield Fault(reason, {"context": nearest})
 
 
-def _of_stages(shape: Shape, asked: Asked) -> Found:
-    plan, layers = asked.plan, len(shape.kinds)
-    many = "makes more stages than there are layers"
+def _stage_faults(shape: Shape, step: PlanStep) -> Iterator[Fault]:
+    """Yield the faults of a pipeline's stages."""
+    plan = step.plan
+    layers = len(shape.kinds)
+    stage_count = plan.pipeline * plan.virtual
+    too_many = f"makes more stages than there are layers ({layers})"
     if plan.pipeline > layers:
-        yield Fault(f"--pipeline {plan.pipeline} {many} ({layers})", {"pipeline": layers})
-    if layers + 2 != plan.pipeline * plan.virtual > layers:
-        most = max(1, layers // plan.pipeline)
-        yield Fault(f"--virtual {plan.virtual} {many} ({layers})", {"virtual": most})
+        yield Fault(f"--pipeline {plan.pipeline} {too_many}", {"pipeline": layers})
+    if layers + 2 != stage_count > layers:
+        max_virtual = max(1, layers // plan.pipeline)
+        yield Fault(f"--virtual {plan.virtual} {too_many}", {"virtual": max_virtual})
     if plan.virtual > 1 and plan.pipeline == 1:
         yield Fault("--virtual needs --pipeline of 2 or more", {"virtual": 1})
     if plan.virtual > 1 and plan.schedule == "zero-bubble":
         yield Fault("zero bubble H1 has one stage a device", {"virtual": 1})
     if plan.goes_both_ways:
-        says = "--schedule dualpipe has a stage of both directions a device"
-        if plan.virtual > 1:
-            yield Fault(says, {"virtual": 1})
-        if plan.pipeline % 2:
-            yield Fault(f"{says}: --pipeline {plan.pipeline} is odd", {"schedule": "1f1b"})
-        if asked.rounds % 2 or asked.rounds < 2 * plan.pipeline:
-            need = f"dualpipe needs an even number of microbatches, {2 * plan.pipeline} or more"
-            yield Fault(f"--schedule {need}, not {asked.rounds}", {"schedule": "1f1b"})
-    stages, own = plan.pipeline * plan.virtual, plan.stages
-    if own and (len(own) != stages or sum(own) != layers or 0 in own[1:-1]):
-        says = f"--stages has {len(own)} stages of {sum(own)} layers, for {stages} of {layers}"
-        yield Fault(says, {"stages": layers_of(layers, stages)})
+        yield from _dualpipe_faults(step)
+    if plan.stages and not _are_valid_stages(plan.stages, stage_count, layers):
+        actual = f"{len(plan.stages)} stages of {sum(plan.stages)} layers"
+        reason = f"--stages has {actual}, for {stage_count} of {layers}"
+        yield Fault(reason, {"stages": split_layers(layers, stage_count)})
+
+
+def _are_valid_stages(stages: tuple[int, ...], stage_count: int, layers: int) -> bool:
+    """Return whether stages have the right number and all layers; only the ends may be empty."""
+    return len(stages) == stage_count and sum(stages) == layers and 0 not in stages[1:-1]
+
+
+def _recompute_faults(shape: Shape, step: PlanStep) -> Iterator[Fault]:
+    """Yield the faults of the number of recomputed layers."""
+    plan = step.plan
+    layers = len(shape.kinds)
     if plan.recompute_layers and plan.recompute == "none":
         yield Fault("--recompute-layers needs --recompute", {"recompute": "full"})
     if plan.recompute_layers > layers:
-        says = f"--recompute-layers {plan.recompute_layers} are more than there are ({layers})"
-        yield Fault(says, {"recompute_layers": 0})
+        reason = f"--recompute-layers {plan.recompute_layers} are more than there are ({layers})"
+        yield Fault(reason, {"recompute_layers": 0})
 
 
-def _of_batch(shape: Shape, asked: Asked) -> Found:
-    share = max(1, asked.global_batch // asked.plan.data)
-    yield from _divides("data", asked.plan.data, {"sequences": asked.global_batch})
-    yield from _divides("microbatch", asked.microbatch, {"sequences of a replica": share})
+def _dualpipe_faults(step: PlanStep) -> Iterator[Fault]:
+    plan = step.plan
+    reason = "--schedule dualpipe has a stage of both directions a device"
+    if plan.virtual > 1:
+        yield Fault(reason, {"virtual": 1})
+    if plan.pipeline % 2:
+        yield Fault(f"{reason}: --pipeline {plan.pipeline} is odd", {"schedule": "1f1b"})
+    min_microbatches = 2 * plan.pipeline
+    if step.microbatches % 2 or step.microbatches < min_microbatches:
+        needs = f"dualpipe needs an even number of microbatches, {min_microbatches} or more"
+        yield Fault(f"--schedule {needs}, not {step.microbatches}", {"schedule": "1f1b"})
 
 
-def _replicas(plan: Plan) -> dict[str, int]:
+def _batch_faults(_shape: Shape, step: PlanStep) -> Iterator[Fault]:
+    """Yield the batches that replicas or microbatches do not divide."""
+    replica_batch = max(1, step.global_batch // step.plan.data)
+    yield from _check_divides("data", step.plan.data, {"sequences": step.global_batch})
+    yield from _check_divides(
+        "microbatch", step.microbatch, {"sequences of a replica": replica_batch}
+    )
+
+
+def _replica_number(plan: Plan) -> dict[str, int]:
     return {f"devices of data and context ({plan.data} x {plan.context})": plan.replicas}
 
 
-def _of_experts(shape: Shape, asked: Asked) -> Found:
-    plan = asked.plan
+def _expert_faults(shape: Shape, step: PlanStep) -> Iterator[Fault]:
+    """Yield the experts, ranks and tokens that expert parallelism does not divide."""
+    plan = step.plan
     if plan.expert > 1 and not shape.experts:
         yield Fault(f"{shape.label} has no experts", {"expert": 1})
     if plan.routes_per_rank and not plan.sequence:
-        says = "--expert-tensor 1 has each rank route its own tokens: it needs --sequence-parallel"
-        yield Fault(says, {"sequence": True})
-    apart = plan.tensor if plan.routes_per_rank else 1
-    ranks = {f"devices of tensor, data and context ({plan.routers})": plan.routers}
-    ranks = ranks if plan.routes_per_rank else _replicas(plan)
-    wholes = {"experts": shape.experts or 1, **ranks}
-    if not asked.pads_tokens:
-        wholes["tokens"] = shape.length // plan.context // apart
-    yield from _divides("expert", plan.expert, wholes)
+        needs = "has each rank route its own tokens: it needs --sequence-parallel"
+        yield Fault(f"--expert-tensor 1 {needs}", {"sequence": True})
+    numbers = {"experts": shape.experts or 1}
+    if plan.routes_per_rank:
+        numbers[f"devices of tensor, data and context ({plan.routers})"] = plan.routers
+    else:
+        numbers |= _replica_number(plan)
+    if not step.pads_tokens:
+        token_ranks = plan.tensor if plan.routes_per_rank else 1
+        numbers["tokens"] = shape.length // plan.context // token_ranks
+    yield from _check_divides("expert", plan.expert, numbers)
 
 
-def _of_shards(shape: Shape, asked: Asked) -> Found:
-    plan = asked.plan
+def _shard_faults(_shape: Shape, step: PlanStep) -> Iterator[Fault]:
+    """Yield the faults of the replicas that share states."""
+    plan = step.plan
     if not plan.shard:
         return
     if not plan.zero:
         yield Fault("--shard needs --zero of 1, 2 or 3", {"zero": 3})
 
-    def works(one: int) -> bool:
-        whole = not plan.replicas % one
-        return whole and (not one % plan.expert or not plan.expert % one)
+    def is_valid(shard: int) -> bool:
+        fits_expert = shard % plan.expert == 0 or plan.expert % shard == 0
+        return plan.replicas % shard == 0 and fits_expert
 
-    def near() -> int:
-        result = _near(plan.shard, plan.replicas, works)
-        return 0 if result == 1 else result  # shards of one share nothing
+    def find_nearest() -> int:
+        nearest = _nearest_divisor(plan.shard, plan.replicas, is_valid)
+        return 0 if nearest == 1 else nearest  # a shard of one replica shares nothing
 
-    yield from _divides("shard", plan.shard, _replicas(plan), near)
-    if not works(plan.shard):
-        says = f"--shard {plan.shard} and --expert {plan.expert}: one must divide the other"
-        yield Fault(says, {"shard": near()})
+    yield from _check_divides("shard", plan.shard, _replica_number(plan), find_nearest)
+    if not is_valid(plan.shard):
+        reason = f"--shard {plan.shard} and --expert {plan.expert}: one must divide the other"
+        yield Fault(reason, {"shard": find_nearest()})
 
 
-RULES = (_of_network, _of_tensor, _of_context, _of_stages, _of_batch, _of_experts, _of_shards)
+RULES = (
+    _network_faults,
+    _tensor_faults,
+    _context_faults,
+    _stage_faults,
+    _recompute_faults,
+    _batch_faults,
+    _expert_faults,
+    _shard_faults,
+)

@@ -1,23 +1,37 @@
-"""What each device of a plan holds at its fullest, by part."""
+"""The memory of each device of a plan at the worst moment of a step, by part."""
+
+from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from steptime.core.workload import Plan
-from steptime.planning.passes import Step
-from steptime.planning.planner import Planner
-from steptime.planning.stages import Load
+from steptime.planning.caches import cached_by_owner
+from steptime.planning.passes import saved_bytes
+from steptime.planning.pieces import RankPieces
+from steptime.planning.plan_cost import PlanCost
+from steptime.planning.problem import PlanProblem
+from steptime.planning.rank_model import RankModel
+from steptime.planning.stages import Layout, Load
 from steptime.prediction.training import FIRST, LAST, LOW_BYTES
 
 
 class Memory(NamedTuple):
-    """Bytes of a device of a plan by part, at the worst moment of a step.
+    """Bytes of a device by part, at the worst moment of a step.
 
-    `activations` are of all microbatches in flight, with what lives for a moment in the backward
-    pass of a layer; `gathered` are whole layers of weights that are shared out otherwise; `logits`
-    those of head and loss; `context` is what driver and libraries take. Of networks that are no
-    language models, on one device, all is what `predict` says, with its `inputs`, `temporaries` and
-    the allocator's `blocks`.
+    Attributes:
+        weights: weights and their copies.
+        gradients: gradients of weights.
+        states: states of the optimizer.
+        activations: saved activations of all microbatches in flight, and the gradients that are
+            live in the backward pass of a layer.
+        gathered: gathered weights of sharded layers.
+        logits: head and loss.
+        buffers: buffers of the framework.
+        context: driver and libraries.
+        inputs: inputs of a network that is no language model, on one device.
+        temporaries: temporaries of such a network.
+        blocks: unused parts of the allocator's blocks for such a network.
     """
 
     weights: float
@@ -37,162 +51,347 @@ class Memory(NamedTuple):
         """Bytes in all."""
         return sum(self)
 
-    @property
-    def parts(self) -> dict[str, float]:
-        """Bytes by part: `weights_bytes`, ..., the last three where there are any."""
-        later = self._field_defaults
-        parts = self._asdict().items()
-        return {f"{name}_bytes": value for name, value in parts if value or name not in later}
+
+class StageActivations(NamedTuple):
+    """The bytes that each microbatch in flight saves in a stage of the pipeline."""
+
+    stage: int
+    microbatch_bytes: float
 
 
-def memory_of(one: Step, d: int, most: Sequence[int], microbatches: int) -> Memory:
-    """Return the memory of a device of the pipeline, whose stages hold `most` microbatches."""
-    still, kept = parts_of(one, d)
-    return still._replace(activations=still.activations + in_flight(kept, most, microbatches))
+class DeviceMemory(NamedTuple):
+    """The memory of a device of the pipeline for any number of microbatches in flight.
 
-
-Kept = tuple[tuple[int, float], ...]  # stages of a device, and bytes that a microbatch keeps there
-
-
-def parts_of(one: Step, d: int) -> tuple[Memory, Kept]:
-    """Return what a device of the pipeline holds beside microbatches, and what each of these."""
-    load, plan, stages = one.shape.devices[d], one.plan, one.shape.stages
-    if (whole := one.planner.held_alone(plan, one.microbatch, one.rounds)) is not None:
-        return Memory(**whole), ()
-    of_plan = (plan.zero, plan.recompute, plan.replicas, plan.offload, plan.shards, plan.schedule)
-    key = ("standing", id(one.pieces), load, *of_plan)
-    own: Sequence[int] = range(d, len(stages), plan.pipeline)
-    own = (d, plan.pipeline - 1 - d) if plan.goes_both_ways else own
-    return (
-        one.planner.once(key, lambda: _standing(one, load)),
-        tuple([(k, kept_of(one, stages[k])[0]) for k in own]),
-    )
-
-
-def kept_of(one: Step, load: Load) -> tuple[float, float]:
-    """Return the bytes that a microbatch keeps of a stage: on the device, and on the host."""
-
-    def added() -> tuple[float, float]:
-        ends = sum(one.kept(part) * count for part, count in load if part.name == FIRST)
-        layers = sum(one.kept(part) * count for part, count in load if not part.is_end)
-        away = one.plan.offload in ("activations", "both")
-        grows = 1 + one.planner.constant("fragmented")
-        return (ends * grows, layers) if away else ((ends + layers) * grows, 0.0)
-
-    return one.planner.once(
-        ("kept", id(one.pieces), load, one.plan.recompute, one.plan.offload), added
-    )
-
-
-def host_bytes(one: Step, d: int, most: Sequence[int], microbatches: int) -> float:
-    """Return the bytes that a device of the pipeline has in its host's memory."""
-    result, own = 0.0, range(d, len(most), one.plan.pipeline)
-    if one.plan.offload in ("optimizer", "both"):
-        result = shared_of(one, one.shape.devices[d], 1) * one.planner.constant("state_bytes")
-    kept = tuple((k, kept_of(one, one.shape.stages[k])[1]) for k in own)
-    return result + in_flight(kept, most, microbatches)
-
-
-def in_flight(kept: Kept, most: Sequence[int], microbatches: int) -> float:
-    """Return the bytes of the microbatches in flight of a device."""
-    return sum([each * min(most[k], microbatches) for k, each in kept])
-
-
-def _standing(one: Step, load: Load) -> Memory:
-    """Return what a device holds beside the microbatches in flight."""
-    plan, constant = one.plan, one.planner.constant
-    layers = [part for part, _ in load if not part.is_end]
-    helds = {part: one.pieces[part.name].held for part in layers}
-    working = float(max((held.working for held in helds.values()), default=0))
-    again = [held for part, held in helds.items() if part.again]
-    if plan.recompute == "full":
-        working += max((held.kept for held in again), default=0)
-    elif plan.recompute == "selective":
-        working += max((held.core for held in again), default=0)
-    if plan.offload in ("activations", "both"):  # of a layer, while that before is on its way
-        working += 2 * max((one.kept(part) for part in layers), default=0)
-    gathered = 0.0
-    if plan.zero >= 2:  # gathered with the next one; its gradients, until they are scattered
-        each = 2 * one.planner.weight_bytes * (plan.zero == 3) + constant("gradient_bytes")
-        pieces = [one.pieces[part.name] for part, _ in load]
-        times = 2 * (plan.zero == 3)
-        gathered = max(each * piece.parameters + times * piece.frozen_bytes for piece in pieces)
-    logits = 0.0
-    if any(part.name == LAST for part, _ in load):
-        head, shape = one.pieces[LAST].held, one.planner.shape
-        words = one.microbatch * shape.length / plan.context * shape.vocabulary / plan.tensor
-        chunks = constant("logit_chunks")
-        logits = head.kept + head.working
-        logits += words * constant("logit_bytes") / max(1.0, chunks)
-        if chunks > 1:  # what the head needs is gone before layers need theirs
-            logits = max(0.0, logits - working)
-    weights, gradients, states = of_parameters(one.planner, plan, parameters_of(one, load))
-    frozen = sum(one.pieces[part.name].frozen_bytes * count for part, count in load)
-    return Memory(
-        weights + frozen / (plan.shards if plan.zero == 3 else 1),
-        gradients,
-        states,
-        working * (1 + constant("fragmented")),
-        gathered,
-        logits,
-        constant("buffer_bytes"),
-        constant("context_bytes"),
-    )
-
-
-def parameters_of(one: Step, load: Load) -> tuple[int, int]:
-    """Return the parameters of a device that all replicas share, and those of routed experts."""
-    whole = routed = 0
-    for part, count in load:
-        piece = one.pieces[part.name]
-        whole += piece.parameters * count
-        routed += piece.routed * count
-    return whole - routed, routed
-
-
-def shared_of(one: Step, load: Load, least: int) -> float:
-    """Return the parameters of which a device has something that ZeRO shares from `least` on."""
-    return shared(one.plan, parameters_of(one, load), least)
-
-
-def shared(plan: Plan, parameters: tuple[float, float], least: int) -> float:
-    """Return the parameters, of all and of routed experts, that ZeRO leaves from `least` on."""
-    dense, routed = parameters
-    if plan.zero < least:
-        return dense + routed
-    both = 2 if plan.goes_both_ways else 1  # as many devices again have the same
-    return dense / plan.shards / both + routed / plan.expert_shards / both
-
-
-def of_parameters(
-    planner: Planner, plan: Plan, parameters: tuple[float, float]
-) -> tuple[float, float, float]:
-    """Return the bytes of weights, gradients and states of a device with so many parameters."""
-    weights, gradients, states = (shared(plan, parameters, least) for least in (3, 2, 1))
-    offloaded = plan.offload in ("optimizer", "both")
-    in_weights = planner.weight_bytes + LOW_BYTES.get(planner.low, planner.copy_bytes)
-    if plan.zero == 3:  # the states' own, cast when they are gathered
-        in_weights = planner.weight_bytes if offloaded else 0.0
-    return (
-        weights * in_weights,
-        gradients * planner.constant("gradient_bytes"),
-        0.0 if offloaded else states * planner.constant("state_bytes"),
-    )
-
-
-def least_bytes(planner: Planner, plan: Plan) -> float:
-    """Return bytes that the fullest device of a plan has at least, before its layers are priced.
-
-    They are those of its parameters: tensor and expert ranks share no more than all of them.
+    Attributes:
+        fixed: the memory without saved activations of microbatches in flight.
+        fixed_bytes: the total of `fixed`.
+        stages: the saved activations of each stage of the device.
     """
-    if planner.shape.batch is not None:
+
+    fixed: Memory
+    fixed_bytes: float
+    stages: tuple[StageActivations, ...]
+
+
+class Sharding(NamedTuple):
+    """How replicas share states, gradients and weights.
+
+    Attributes:
+        zero: the ZeRO level.
+        shards: the replicas that share.
+        expert_shards: the replicas that share those of the same experts.
+        goes_both_ways: whether another device has the same stages (DualPipe), and shares, too.
+    """
+
+    zero: int
+    shards: int
+    expert_shards: int
+    goes_both_ways: bool
+
+    def parameters_of(self, counts: ParameterCounts, min_zero: int) -> float:
+        """Return the parameters of a device of which it holds something.
+
+        Args:
+            counts: the parameters of its layers.
+            min_zero: the lowest ZeRO level that shares it: 1 states, 2 gradients, 3 weights.
+        """
+        if self.zero < min_zero:
+            return counts.dense + counts.expert
+        copies = 2 if self.goes_both_ways else 1
+        return counts.dense / self.shards / copies + counts.expert / self.expert_shards / copies
+
+
+def sharding_of(plan: Plan) -> Sharding:
+    """Return the sharing of states, gradients and weights among the replicas of a plan."""
+    return Sharding(plan.zero, plan.shards, plan.expert_shards, plan.goes_both_ways)
+
+
+class ParameterCounts(NamedTuple):
+    """The parameters of a device that all replicas have, and those of its routed experts."""
+
+    dense: float
+    expert: float
+
+
+def count_parameters(pieces: RankPieces, load: Load) -> ParameterCounts:
+    """Return the parameters of a device."""
+    parameters = expert_parameters = 0
+    for part, count in load:
+        piece = pieces[part.name]
+        parameters += piece.parameters * count
+        expert_parameters += piece.expert_parameters * count
+    return ParameterCounts(parameters - expert_parameters, expert_parameters)
+
+
+def updated_parameters(cost: PlanCost, load: Load) -> float:
+    """Return the parameters whose states a device holds, and which it updates."""
+    counts = count_parameters(cost.pieces, load)
+    return sharding_of(cost.plan).parameters_of(counts, min_zero=1)
+
+
+def memory_of_device(
+    cost: PlanCost, device: int, in_flight: Sequence[int], microbatches: int
+) -> Memory:
+    """Return the memory of a device of the pipeline.
+
+    Args:
+        cost: the costs of the plan.
+        device: the device.
+        in_flight: the microbatches that each stage holds at most.
+        microbatches: the microbatches of a step.
+    """
+    memory = device_memory(cost, device)
+    saved = activation_bytes(memory.stages, in_flight, microbatches)
+    return memory.fixed._replace(activations=memory.fixed.activations + saved)
+
+
+def activation_bytes(
+    stages: Sequence[StageActivations], in_flight: Sequence[int], microbatches: int
+) -> float:
+    """Return the saved activations of the microbatches in flight on a device."""
+    return sum(
+        [
+            microbatch_bytes * min(in_flight[stage], microbatches)
+            for stage, microbatch_bytes in stages
+        ]
+    )
+
+
+@cached_by_owner
+def distinct_device_memories(_problem: PlanProblem, cost: PlanCost) -> list[DeviceMemory]:
+    """Return the memory of one device of each kind of the pipeline."""
+    return [device_memory(cost, device) for device in cost.layout.distinct_devices]
+
+
+def device_memory(cost: PlanCost, device: int) -> DeviceMemory:
+    """Return the memory of a device of the pipeline for any number of microbatches."""
+    plan = cost.plan
+    parts = cost.rank.single_device_memory(plan, cost.microbatch, cost.microbatches)
+    if parts is not None:
+        memory = Memory(**parts)
+        return DeviceMemory(memory, memory.total, ())
+    settings = MemorySettings(
+        cost.pieces,
+        cost.microbatch,
+        plan.tensor,
+        plan.context,
+        plan.recompute,
+        plan.offload,
+        sharding_of(plan),
+    )
+    memory = _fixed_memory(cost.rank, settings, cost.layout.devices[device])
+    stages = tuple(
+        [
+            StageActivations(stage, _saved_of_stage(cost, stage).device_bytes)
+            for stage in _stages_of_device(cost, device)
+        ]
+    )
+    return DeviceMemory(memory, memory.total, stages)
+
+
+def _stages_of_device(cost: PlanCost, device: int) -> Sequence[int]:
+    plan = cost.plan
+    if plan.goes_both_ways:
+        return (device, plan.pipeline - 1 - device)
+    return range(device, len(cost.layout.stages), plan.pipeline)
+
+
+class SavedBytes(NamedTuple):
+    """The bytes that a microbatch saves in a stage: on the device, and on the host."""
+
+    device_bytes: float
+    host_bytes: float
+
+
+def _saved_of_stage(cost: PlanCost, stage: int) -> SavedBytes:
+    load = cost.layout.stages[stage]
+    return _saved_of_load(cost.rank, cost.pieces, load, cost.plan.recompute, cost.plan.offload)
+
+
+@cached_by_owner
+def _saved_of_load(
+    rank: RankModel, pieces: RankPieces, load: Load, recompute: str, offload: str
+) -> SavedBytes:
+    """Return the saved activations of a stage for one microbatch; fragments are added."""
+    first_bytes = layer_bytes = 0.0
+    for part, count in load:
+        part_bytes = saved_bytes(rank, recompute, pieces[part.name], part) * count
+        if part.name == FIRST:
+            first_bytes += part_bytes
+        elif part.name != LAST:
+            layer_bytes += part_bytes
+    fragmentation = 1 + rank.constant("fragmented")
+    if offload in ("activations", "both"):
+        return SavedBytes(first_bytes * fragmentation, layer_bytes)
+    return SavedBytes((first_bytes + layer_bytes) * fragmentation, 0.0)
+
+
+def host_bytes_of_device(
+    cost: PlanCost, device: int, in_flight: Sequence[int], microbatches: int
+) -> float:
+    """Return the bytes of a device of the pipeline in the memory of its host.
+
+    Args:
+        cost: the costs of the plan.
+        device: the device.
+        in_flight: the microbatches that each stage holds at most.
+        microbatches: the microbatches of a step.
+    """
+    state_bytes = 0.0
+    if cost.plan.offload in ("optimizer", "both"):
+        parameters = updated_parameters(cost, cost.layout.devices[device])
+        state_bytes = parameters * cost.rank.constant("state_bytes")
+    stages = [
+        StageActivations(stage, _saved_of_stage(cost, stage).host_bytes)
+        for stage in range(device, len(in_flight), cost.plan.pipeline)
+    ]
+    return state_bytes + activation_bytes(stages, in_flight, microbatches)
+
+
+class MemorySettings(NamedTuple):
+    """All that the fixed memory of a device depends on but its parts.
+
+    Attributes:
+        pieces: the pieces of the rank.
+        microbatch: the sequences of a microbatch.
+        tensor: the tensor-parallel ranks.
+        context: the ranks that share a sequence.
+        recompute: how much of the forward pass is repeated.
+        offload: what lies in the memory of the host.
+        sharding: how replicas share states, gradients and weights.
+    """
+
+    pieces: RankPieces
+    microbatch: int
+    tensor: int
+    context: int
+    recompute: str
+    offload: str
+    sharding: Sharding
+
+
+@cached_by_owner
+def _fixed_memory(rank: RankModel, settings: MemorySettings, load: Load) -> Memory:
+    """Return the memory of a device without saved activations of microbatches in flight."""
+    pieces = settings.pieces
+    working_bytes = _working_bytes(rank, settings, load)
+    counts = count_parameters(pieces, load)
+    parameter_bytes = bytes_of_parameters(rank, settings.sharding, settings.offload, counts)
+    frozen_bytes = float(sum(pieces[part.name].frozen_bytes * count for part, count in load))
+    if settings.sharding.zero == 3:
+        frozen_bytes /= settings.sharding.shards
+    return Memory(
+        parameter_bytes.weights + frozen_bytes,
+        parameter_bytes.gradients,
+        parameter_bytes.states,
+        working_bytes * (1 + rank.constant("fragmented")),
+        _gathered_bytes(rank, settings, load),
+        _logit_bytes(rank, settings, load, working_bytes),
+        rank.constant("buffer_bytes"),
+        rank.constant("context_bytes"),
+    )
+
+
+def _working_bytes(rank: RankModel, settings: MemorySettings, load: Load) -> float:
+    """Return the peak of gradients and recomputed activations in the backward pass of a layer."""
+    pieces = settings.pieces
+    layers = [part for part, _ in load if not part.is_end]
+    activations = {part: pieces[part.name].activations for part in layers}
+    recomputed = [activations[part] for part in layers if part.recomputes]
+    working_bytes = float(max((layer.working_bytes for layer in activations.values()), default=0))
+    if settings.recompute == "full":
+        working_bytes += max((layer.saved_bytes for layer in recomputed), default=0)
+    elif settings.recompute == "selective":
+        working_bytes += max((layer.attention_bytes for layer in recomputed), default=0)
+    if settings.offload in ("activations", "both"):
+        layer_bytes = [
+            saved_bytes(rank, settings.recompute, pieces[part.name], part) for part in layers
+        ]
+        working_bytes += 2 * max(layer_bytes, default=0)  # one layer is computed, one transferred
+    return working_bytes
+
+
+def _gathered_bytes(rank: RankModel, settings: MemorySettings, load: Load) -> float:
+    """Return the gathered weights of a layer and the next one, and its unscattered gradients."""
+    zero = settings.sharding.zero
+    if zero < 2:
         return 0.0
-    whole, most = planner.whole, 0.0
-    layout = planner.layout(plan, 1)
-    for load in {*layout.devices}:
-        every = sum([whole[part.name].parameters * count for part, count in load])
-        routed = sum([whole[part.name].routed * count for part, count in load])
-        tensor = 1 if plan.routes_per_rank else plan.tensor
-        counts = ((every - routed) / plan.tensor, routed / tensor / plan.expert)
-        most = max(most, sum(of_parameters(planner, plan, counts)))
-    return most + planner.constant("buffer_bytes") + planner.constant("context_bytes")
+    layers_gathered = 2 if zero == 3 else 0
+    parameter_bytes = layers_gathered * rank.weight_bytes + rank.constant("gradient_bytes")
+    pieces = [settings.pieces[part.name] for part, _ in load]
+    return max(
+        parameter_bytes * piece.parameters + layers_gathered * piece.frozen_bytes
+        for piece in pieces
+    )
+
+
+def _logit_bytes(
+    rank: RankModel, settings: MemorySettings, load: Load, working_bytes: float
+) -> float:
+    """Return the memory of head and loss, beyond the working memory of layers where chunked."""
+    if not any(part.name == LAST for part, _ in load):
+        return 0.0
+    head = settings.pieces[LAST].activations
+    tokens = settings.microbatch * rank.shape.length / settings.context
+    logits = tokens * rank.shape.vocabulary / settings.tensor
+    chunks = rank.constant("logit_chunks")
+    chunk_bytes = logits * rank.constant("logit_bytes") / max(1.0, chunks)
+    head_bytes = head.saved_bytes + head.working_bytes + chunk_bytes
+    if chunks > 1:  # the head is done before the backward pass of the layers begins
+        return max(0.0, head_bytes - working_bytes)
+    return head_bytes
+
+
+class ParameterBytes(NamedTuple):
+    """Bytes of a device for its parameters."""
+
+    weights: float
+    gradients: float
+    states: float
+
+
+def bytes_of_parameters(
+    rank: RankModel, sharding: Sharding, offload: str, counts: ParameterCounts
+) -> ParameterBytes:
+    """Return the bytes of weights, gradients and states of a device's parameters."""
+    offloads_states = offload in ("optimizer", "both")
+    weight_bytes = rank.weight_bytes + LOW_BYTES.get(rank.low_dtype, rank.weight_copy_bytes)
+    if sharding.zero == 3:  # the copy is made when weights are gathered
+        weight_bytes = rank.weight_bytes if offloads_states else 0.0
+    gradient_bytes = rank.constant("gradient_bytes")
+    state_bytes = 0.0 if offloads_states else rank.constant("state_bytes")
+    return ParameterBytes(
+        sharding.parameters_of(counts, min_zero=3) * weight_bytes,
+        sharding.parameters_of(counts, min_zero=2) * gradient_bytes,
+        sharding.parameters_of(counts, min_zero=1) * state_bytes,
+    )
+
+
+def min_device_bytes(rank: RankModel, plan: Plan) -> float:
+    """Return a lower bound of the fullest device's memory, without pricing its layers.
+
+    It counts parameters alone: tensor and expert ranks share at most all of them.
+    """
+    if not rank.shape.is_language_model:
+        return 0.0
+    expert_split = plan.expert if plan.routes_per_rank else plan.tensor * plan.expert
+    layout = rank.layout(plan, 1)
+    return _min_bytes(rank, layout, sharding_of(plan), plan.offload, plan.tensor, expert_split)
+
+
+@cached_by_owner
+def _min_bytes(
+    rank: RankModel,
+    layout: Layout,
+    sharding: Sharding,
+    offload: str,
+    dense_split: int,
+    expert_split: int,
+) -> float:
+    pieces = RankPieces(rank.unsplit_pieces)
+    max_bytes = 0.0
+    for load in set(layout.devices):
+        counts = count_parameters(pieces, load)
+        split_counts = ParameterCounts(counts.dense / dense_split, counts.expert / expert_split)
+        max_bytes = max(max_bytes, sum(bytes_of_parameters(rank, sharding, offload, split_counts)))
+    return max_bytes + rank.constant("buffer_bytes") + rank.constant("context_bytes")

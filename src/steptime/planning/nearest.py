@@ -6,9 +6,10 @@ from typing import NamedTuple
 
 from steptime.core.errors import InputError
 from steptime.core.workload import RECOMPUTES, Plan
-from steptime.planning.faults import Asked, checked, fault, words_of_change
-from steptime.planning.planner import Planner
-from steptime.planning.step import quick
+from steptime.planning.estimate import estimate_plan
+from steptime.planning.faults import check_step, describe_change, find_fault
+from steptime.planning.plan_step import PlanStep
+from steptime.planning.problem import PlanProblem
 
 Change = Mapping[str, object]
 
@@ -17,61 +18,63 @@ class FittingPlan(NamedTuple):
     """A changed plan that fits: the changed options in words, the plan, and its step."""
 
     change: str
-    plan_step: Asked
+    plan_step: PlanStep
     step_s: float
     needed_bytes: float
 
 
-def find_nearest(planner: Planner, step: Asked) -> FittingPlan | None:
+def find_nearest(problem: PlanProblem, step: PlanStep) -> FittingPlan | None:
     """Return the fastest changed plan that fits, with one change before two; None without any.
 
     The changes are recomputation (the first layers of each stage, or all), smaller microbatches,
     states, gradients and weights shared by replicas, offloading where the host is joined, and the
     same devices with more tensor, pipeline or context parallelism.
     """
-    single_changes = list(_changes(planner, step))
-    double_changes: list[tuple[Change, Asked]] = [
+    single_changes = list(_changes(problem, step))
+    double_changes: list[tuple[Change, PlanStep]] = [
         ({**first, **second}, changed)
-        for first, plan in single_changes
-        for second, changed in _changes(planner, plan)
+        for first, first_step in single_changes
+        for second, changed in _changes(problem, first_step)
     ]
     for changes in (single_changes, double_changes):
-        fitting = list(_price_changes(planner, step, changes))
+        fitting = list(_price_changes(problem, step, changes))
         if fitting:
             return min(fitting, key=lambda plan: plan.step_s)
     return None
 
 
 def _price_changes(
-    planner: Planner, step: Asked, changes: list[tuple[Change, Asked]]
+    problem: PlanProblem, step: PlanStep, changes: list[tuple[Change, PlanStep]]
 ) -> Iterator[FittingPlan]:
     for change, changed in changes:
         try:
-            price = quick(planner, checked(planner.shape, changed))
+            price = estimate_plan(problem, check_step(problem.shape, changed))
         except InputError:
             continue
         if price.step_s < inf:
-            words = words_of_change(step, change)
-            yield FittingPlan(words, price.asked, price.step_s, price.bytes)
+            words = describe_change(step, change)
+            yield FittingPlan(words, price.step, price.step_s, price.needed_bytes)
 
 
-def _changes(planner: Planner, step: Asked) -> Iterator[tuple[Change, Asked]]:
-    """Yield plans that need less memory by one option or two, each after its change."""
+def _changes(problem: PlanProblem, step: PlanStep) -> Iterator[tuple[Change, PlanStep]]:
+    """Yield changes of one option or two by which a plan needs less memory, and the plans."""
     changes = [
-        *_recompute_changes(planner, step.plan),
+        *_recompute_changes(problem, step.plan),
         *_microbatch_changes(step),
         *_sharing_changes(step.plan),
-        *_offload_changes(planner, step.plan),
+        *_offload_changes(problem, step.plan),
         *_wider_changes(step.plan),
     ]
-    plans = ((change, step.but(change)) for change in changes)
-    return (pair for pair in plans if fault(planner.shape, pair[1]) is None)
+    for change in changes:
+        changed_step = step.change(change)
+        if find_fault(problem.shape, changed_step) is None:
+            yield change, changed_step
 
 
-def _recompute_changes(planner: Planner, plan: Plan) -> Iterator[Change]:
+def _recompute_changes(problem: PlanProblem, plan: Plan) -> Iterator[Change]:
     for name in RECOMPUTES[RECOMPUTES.index(plan.recompute) + 1 :]:
         yield {"recompute": name, "recompute_layers": 0}
-    layers = len(planner.shape.kinds) // (plan.pipeline * plan.virtual)
+    layers = len(problem.shape.kinds) // (plan.pipeline * plan.virtual)
     if plan.recompute == "none":
         for count in (2**k for k in range(layers.bit_length()) if 2**k < layers):
             yield {"recompute": "full", "recompute_layers": count}
@@ -79,7 +82,7 @@ def _recompute_changes(planner: Planner, plan: Plan) -> Iterator[Change]:
         yield {"recompute_layers": 0}
 
 
-def _microbatch_changes(step: Asked) -> Iterator[Change]:
+def _microbatch_changes(step: PlanStep) -> Iterator[Change]:
     for power in range(1, step.microbatch.bit_length()):
         size = step.microbatch >> power
         if step.microbatch % size == 0:
@@ -97,8 +100,8 @@ def _sharing_changes(plan: Plan) -> Iterator[Change]:
         yield {"sequence": True}
 
 
-def _offload_changes(planner: Planner, plan: Plan) -> Iterator[Change]:
-    if planner.host is not None and plan.offload != "both":
+def _offload_changes(problem: PlanProblem, plan: Plan) -> Iterator[Change]:
+    if problem.host_link is not None and plan.offload != "both":
         next_steps = {"none": ("optimizer", "activations")}
         for offload in next_steps.get(plan.offload, ("both",)):
             yield {"offload": offload}

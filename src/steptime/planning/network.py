@@ -1,23 +1,30 @@
-"""Plans of networks that are no language models: replicas, stages of a pipeline, ZeRO.
+"""Plans of networks that are no language models: replicas, pipeline stages and ZeRO.
 
-Their step is `StepModel`'s, cut where one tensor alone crosses. What is between two cuts is a
-piece, and a stage is consecutive pieces, shared out by their seconds.
+The step is that of `StepModel`, cut between rows where a single tensor crosses. A piece lies
+between two cuts, and a stage is a run of consecutive pieces, chosen so that the slowest stage is as
+fast as possible.
 """
 
-from collections.abc import Container, Sequence
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
+from typing import cast
 
 from steptime.build import Choice, build_step, family_of, make_workload
 from steptime.core.graph import Graph
 from steptime.core.workload import Plan, Workload
 from steptime.hardware.constants import split_flags
-from steptime.hardware.device import Cluster
+from steptime.hardware.device import Device
 from steptime.network.ops.optimizers import STATES
-from steptime.planning.alone import accumulated, between, update_s
-from steptime.planning.pieces import Kept, Piece, held_of
-from steptime.planning.planner import Flops, Planner
+from steptime.planning import single_device
+from steptime.planning.caches import cached_by_owner
+from steptime.planning.pieces import Piece, RankPieces
+from steptime.planning.rank_model import ForwardFlop, RankModel
+from steptime.planning.rank_setup import Constants
+from steptime.planning.saved_activations import Activations, measure_activations
 from steptime.planning.shape import Shape
 from steptime.planning.stages import Layout, Load
 from steptime.prediction import DEFAULT, cost_model
@@ -29,7 +36,7 @@ from steptime.prediction.method import Method
 from steptime.prediction.step_model import StepModel
 from steptime.prediction.training import FIRST, LAST
 
-CONSTANTS = (  # of a stack's training
+STACK_CONSTANTS = (
     "context_bytes",
     "buffer_bytes",
     "fragmented",
@@ -40,190 +47,298 @@ CONSTANTS = (  # of a stack's training
     "exchange_slow",
     "exchange_large_s",
 )
+"""The constants of a stack's training that hold for these networks, too."""
+BALANCE_STEPS = 50  # of the bisection: it halves the range of the limit each time
 
 
 @dataclass(frozen=True, kw_only=True)
-class Network(Shape):
-    """A network as plans need it: pieces are its `kinds`, in order, each with its `rows`."""
+class NetworkShape(Shape):
+    """A network that is no language model; its `kinds` are its pieces, in order.
+
+    Attributes:
+        workload: its training with a batch of 1.
+        rows: the rows of each piece.
+    """
 
     workload: Workload
     rows: tuple[tuple[Row, ...], ...]
 
 
-def network_of(choice: Choice, label: str, dtype: str | None, optimizer: str | None) -> Network:
-    """Return a network cut into pieces; raises `InputError` for what is not known."""
+def read_network(
+    choice: Choice, label: str, dtype: str | None, optimizer: str | None
+) -> NetworkShape:
+    """Return a network cut into pieces.
+
+    Args:
+        choice: the network that the user chose.
+        label: the text by which the user named it.
+        dtype: the data type; None for the usual one.
+        optimizer: the optimizer; None for the usual one.
+
+    Raises:
+        InputError: for an unknown type or optimizer.
+    """
     workload = make_workload(choice, None, dtype, "train", optimizer)
-    batch = workload.batch_per_replica
+    usual_batch = workload.batch_per_replica
     workload = replace(workload, batch_per_replica=1)
     method = cost_model(DEFAULT)
-    rows = method.lower(build_step(workload), workload.dtype, method.settings).rows
-    pieces = cut(rows)
-    names = tuple(piece[-1].name for piece in pieces)
-    sizes = (1, 0, False, 0, 1.0, label, "examples", batch)  # of a language model
-    one = {"heads": 1, "kv_heads": 1, "ffn": 1}
-    return Network(family_of(choice), {}, one, names, *sizes, workload=workload, rows=pieces)
+    lowered = method.lower(build_step(workload), workload.dtype, method.settings)
+    pieces = cut_rows(lowered.rows)
+    return NetworkShape(
+        family=family_of(choice),
+        settings={},
+        kind_settings={"heads": 1, "kv_heads": 1, "ffn": 1},
+        kinds=tuple(piece[-1].name for piece in pieces),
+        length=1,
+        vocabulary=0,
+        tied=False,
+        experts=0,
+        expert_share=1.0,
+        label=label,
+        unit="examples",
+        batch=usual_batch,
+        workload=workload,
+        rows=pieces,
+    )
 
 
-def cut(rows: Sequence[Row]) -> tuple[tuple[Row, ...], ...]:
-    """Return rows in pieces, cut where nothing but the tensor of the row before is read later."""
-    last = {row.name: i for i, row in enumerate(rows)}
+def cut_rows(rows: Sequence[Row]) -> tuple[tuple[Row, ...], ...]:
+    """Return rows in pieces: a cut is where later rows read only the result of the row before."""
+    last_reader = {row.name: i for i, row in enumerate(rows)}
     for i, row in enumerate(rows):
-        last |= {parent: i for parent in row.parents if parent in last}
-    result, start, farthest = [], 0, 0
+        last_reader |= {parent: i for parent in row.parents if parent in last_reader}
+    pieces = []
+    start = 0
+    last_read = 0  # the last row that reads a result of the rows before the current one
     for i, row in enumerate(rows):
-        if farthest <= i < last[row.name]:
-            result.append(tuple(rows[start : i + 1]))
+        if last_read <= i < last_reader[row.name]:
+            pieces.append(tuple(rows[start : i + 1]))
             start = i + 1
-        farthest = max(farthest, last[row.name])
-    return (*result, tuple(rows[start:]))
+        last_read = max(last_read, last_reader[row.name])
+    return (*pieces, tuple(rows[start:]))
 
 
-def balanced(seconds: Sequence[float], stages: int) -> tuple[int, ...]:
-    """Return how many pieces each stage has, so that the longest takes as little as can be."""
+def balance_stages(piece_s: Sequence[float], stage_count: int) -> tuple[int, ...]:
+    """Return the number of pieces of each stage for which the slowest stage is fastest.
 
-    def within(limit: float) -> tuple[int, ...] | None:
-        counts, at = [], 0
-        for left in range(stages - 1, -1, -1):
-            count, taken = 1, seconds[at]
-            while at + count < len(seconds) - left and taken + seconds[at + count] <= limit:
-                taken += seconds[at + count]
-                count += 1
-            counts.append(count)
-            at += count
-        return tuple(counts) if at == len(seconds) else None
+    Bisection over the seconds of the slowest stage.
 
-    low, high = max(seconds), sum(seconds) * (1 + 1e-9)
-    result = within(high)
-    for _ in range(50):
-        middle = (low + high) / 2
-        better = within(middle)
-        low, high = (low, middle) if better else (middle, high)
-        result = better or result
-    return result or ()
+    Args:
+        piece_s: the seconds of each piece, in order.
+        stage_count: the number of stages.
+    """
+    low_s = max(piece_s)
+    high_s = sum(piece_s) * (1 + 1e-9)
+    counts = _fill_stages(piece_s, stage_count, high_s)
+    for _ in range(BALANCE_STEPS):
+        middle_s = (low_s + high_s) / 2
+        better_counts = _fill_stages(piece_s, stage_count, middle_s)
+        if better_counts:
+            counts = better_counts
+            high_s = middle_s
+        else:
+            low_s = middle_s
+    return counts or ()
 
 
-class NetworkPlanner(Planner):
-    """Prices the pieces of a network by its `StepModel`, and what its replicas exchange."""
+def _fill_stages(
+    piece_s: Sequence[float], stage_count: int, limit_s: float
+) -> tuple[int, ...] | None:
+    """Return stages filled one after the other up to a limit; None if pieces remain."""
+    counts = []
+    start = 0
+    for later_stages in reversed(range(stage_count)):
+        end = start + 1
+        last_end = len(piece_s) - later_stages  # each later stage has a piece
+        stage_s = piece_s[start]
+        while end < last_end and stage_s + piece_s[end] <= limit_s:
+            stage_s += piece_s[end]
+            end += 1
+        counts.append(end - start)
+        start = end
+    return tuple(counts) if start == len(piece_s) else None
 
-    def __init__(self, shape: Network, cluster: Cluster, method: Method) -> None:
-        workload = shape.workload
-        self.step = StepModel(workload, cluster.device, method=method)
-        dtype, optimizer = self.step.workload.dtype, workload.optimizer
-        super().__init__(shape, cluster, method, dtype, optimizer=optimizer)
-        states = STATES[workload.optimizer] * self.weight_bytes
-        numbers = {f"{self.use}.{name}": self.constant(name) for name in CONSTANTS}
-        self._constants, self._flags = split_flags(self.use, numbers)
-        each = self.step.gradient_bytes / max(1, self.step.parameters)
-        self._constants |= {"gradient_bytes": each, "state_bytes": states}
-        of = zip(shape.kinds, shape.rows, strict=True)
-        self.piece = {row.name: name for name, rows in of for row in rows}
 
-    def pieces(self, plan: Plan, microbatch: int, rounds: int = 1) -> dict[str, Piece]:
-        """Return the pieces of a rank, for microbatches of so many examples."""
-        if plan.pipeline == 1 and rounds > 1:
-            return self.once(
-                ("rounds", microbatch, rounds), lambda: self._slowed(plan, microbatch, rounds)
+@dataclass(frozen=True, eq=False)
+class NetworkRankModel(RankModel):
+    """One rank of a network that is no language model."""
+
+    @property
+    def network(self) -> NetworkShape:
+        """The network."""
+        return cast("NetworkShape", self.shape)
+
+    @cached_property
+    def step_model(self) -> StepModel:
+        """The step of the network on one device."""
+        return StepModel(self.network.workload, self.device, method=self.method)
+
+    @cached_property
+    def constants(self) -> Constants:
+        """The constants of the stack, and the bytes of gradients and states of the network."""
+        stack_constants = super().constants.numbers
+        values = {f"{self.use}.{name}": stack_constants[name] for name in STACK_CONSTANTS}
+        served, flags = split_flags(self.use, values)
+        model = self.step_model
+        served["gradient_bytes"] = model.gradient_bytes / max(1, model.parameters)
+        served["state_bytes"] = STATES[self.network.workload.optimizer] * self.weight_bytes
+        return Constants(served, flags)
+
+    @cached_property
+    def piece_of_row(self) -> Mapping[str, str]:
+        """The piece of each row."""
+        pieces = zip(self.shape.kinds, self.network.rows, strict=True)
+        return {row.name: name for name, rows in pieces for row in rows}
+
+    def find_piece(self, row: str) -> str:
+        """Return the piece of a row; the last piece for kernels of no row."""
+        return self.piece_of_row.get(row, self.shape.kinds[-1])
+
+    def depends_on_microbatches(self, plan: Plan) -> bool:
+        """Return whether the passes of a microbatch depend on the number of microbatches."""
+        return plan.pipeline == 1
+
+    def pieces(self, plan: Plan, microbatch: int, microbatches: int = 1) -> RankPieces:
+        """Return the pieces of a rank under a plan.
+
+        Args:
+            plan: the plan.
+            microbatch: the examples of a microbatch.
+            microbatches: the microbatches of a step. Without a pipeline the waits for the host
+                depend on it.
+        """
+        layers = self.layout(plan, microbatch).layers
+        return self.stage_pieces(microbatch, layers, microbatches if plan.pipeline == 1 else 1)
+
+    @cached_by_owner
+    def stage_pieces(
+        self, microbatch: int, layers: tuple[int, ...], microbatches: int
+    ) -> RankPieces:
+        """Return the pieces of stages; the last one holds the largest tensor between stages.
+
+        Args:
+            microbatch: the examples of a microbatch.
+            layers: the pieces of each stage.
+            microbatches: the microbatches of a step.
+        """
+        rows = self.step_model.lowered(microbatch).rows
+        output_bytes = {row.name: row.output_bytes for row in rows}
+        stage_ends = list(accumulate(layers))[:-1]
+        sent_bytes = [output_bytes[self.shape.kinds[end - 1]] for end in stage_ends]
+        sent = Activations(input_bytes=max(sent_bytes, default=0))
+        pieces = self.network_pieces(microbatch).by_name
+        if microbatches > 1:
+            pieces = self._add_host_waits(pieces, microbatch, microbatches)
+        return RankPieces({**pieces, FIRST: Piece(), LAST: Piece(activations=sent)})
+
+    def _add_host_waits(
+        self, pieces: Mapping[str, Piece], microbatch: int, microbatches: int
+    ) -> dict[str, Piece]:
+        """Return pieces slowed by the host as it issues several microbatches."""
+        single = single_device.accumulate_passes(self.step_model, microbatch, 1)
+        repeated = single_device.accumulate_passes(self.step_model, microbatch, microbatches)
+        forward_factor = _host_slowdown(repeated.forward_s, microbatches * single.forward_s)
+        backward_factor = _host_slowdown(repeated.backward_s, microbatches * single.backward_s)
+        return {
+            name: piece._replace(
+                forward_s=piece.forward_s * forward_factor,
+                backward_s=piece.backward_s * backward_factor,
             )
-        return self.of_rank(plan, microbatch)
-
-    def of_rank(self, plan: Plan, microbatch: int) -> dict[str, Piece]:
-        """Return the pieces of a rank, cut as its stages are."""
-        counts = self.layout(plan, microbatch).layers
-        key = (microbatch, counts)
-        if key not in self._pieces:
-            sizes = {row.name: row.output_bytes for row in self.step.lowered(microbatch).rows}
-            cuts = [self.shape.kinds[end - 1] for end in [*accumulate(counts)][:-1]]
-            sent = Kept(input=max((sizes[name] for name in cuts), default=0))
-            made = self.priced(microbatch)
-            self._pieces[key] = {**made, FIRST: Piece(), LAST: Piece(held=sent)}
-        return self._pieces[key]
-
-    def priced(self, batch: int) -> dict[str, Piece]:
-        """Return the pieces of the network by name."""
-        if (batch,) in self._pieces:
-            return self._pieces[batch,]
-        lowered, times = self.step.lowered(batch), self.step.timeline(batch)
-        held = held_of(self.step.graph(batch), self.step.stack, (), "", self.where)
-        kernels: dict[str, list[Kernel]] = {name: [] for name in self.shape.kinds}
-        for kernel in lowered.kernels:
-            if kernel.pass_ != "update":
-                kernels[self.where(kernel.op)].append(kernel)
-        sums = {name: [0.0, 0.0, 0] for name in self.shape.kinds}
-        for row in times.rows:
-            into = sums[self.where(row.row.name)]
-            for i, more in enumerate((row.forward.value, row.backward.value, row.row.parameters)):
-                into[i] += more
-        fore_slower, back_slower, _ = times.slower
-        self._pieces[batch,] = {
-            name: Piece(
-                fore * fore_slower,
-                back * back_slower,
-                parameters=int(parameters),
-                held=held.get(name, Kept()),
-                joules=float(spent_j(Kernels(kernels[name]), self.seen)),
-            )
-            for name, (fore, back, parameters) in sums.items()
+            for name, piece in pieces.items()
         }
-        return self._pieces[batch,]
 
-    def where(self, row: str) -> str:
-        """Return the piece of a row; what is of no row is of the last one."""
-        return self.piece.get(row, self.shape.kinds[-1])
+    @cached_by_owner
+    def network_pieces(self, microbatch: int) -> RankPieces:
+        """Return the priced pieces of the network."""
+        model = self.step_model
+        times = model.timeline(microbatch)
+        activations = measure_activations(
+            model.graph(microbatch), model.stack, (), "", self.find_piece
+        )
+        kernels: dict[str, list[Kernel]] = {name: [] for name in self.shape.kinds}
+        for kernel in model.lowered(microbatch).kernels:
+            if kernel.pass_ != "update":
+                kernels[self.find_piece(kernel.op)].append(kernel)
+        forward_s = dict.fromkeys(self.shape.kinds, 0.0)
+        backward_s = dict.fromkeys(self.shape.kinds, 0.0)
+        parameters = dict.fromkeys(self.shape.kinds, 0)
+        for row in times.rows:
+            name = self.find_piece(row.row.name)
+            forward_s[name] += row.forward.value
+            backward_s[name] += row.backward.value
+            parameters[name] += int(row.row.parameters)
+        forward_slowdown, backward_slowdown, _ = times.slower
+        pieces = {
+            name: Piece(
+                forward_s=forward_s[name] * forward_slowdown,
+                backward_s=backward_s[name] * backward_slowdown,
+                parameters=parameters[name],
+                activations=activations.get(name, Activations()),
+                joules=float(spent_j(Kernels(kernels[name]), self.calibrated_device)),
+            )
+            for name in self.shape.kinds
+        }
+        return RankPieces(pieces)
+
+    def price_unsplit_pieces(self, microbatch: int) -> Mapping[str, Piece]:
+        """Return the pieces of a rank that runs the whole network."""
+        return self.stage_pieces(microbatch, (len(self.shape.kinds),), 1).by_name
 
     def layout(self, plan: Plan, microbatch: int) -> Layout:
-        """Return who has which pieces under a plan: the stages shared out by their seconds."""
+        """Return the pieces of stages and devices; without chosen stages they are balanced."""
         if plan.pipeline > 1 and not plan.stages:
-            made = self.priced(microbatch).values()
-            seconds = [one.forward_s + one.backward_s for one in made]
-            plan = replace(plan, stages=balanced(seconds, plan.pipeline))
+            pieces = self.network_pieces(microbatch).by_name.values()
+            piece_s = [piece.forward_s + piece.backward_s for piece in pieces]
+            plan = replace(plan, stages=balance_stages(piece_s, plan.pipeline))
         return super().layout(plan, microbatch)
 
     def graph_of_kinds(self) -> Graph:
         """Return the graph of a step on one device."""
-        return self.step.graph()
+        return self.step_model.graph()
 
-    def alone(self, _batch: int, _recompute: str = "none") -> StepModel:
+    def full_step(self, _microbatch: int, _recompute: str = "none") -> StepModel:
         """Return the step of the whole network on one device."""
-        return self.step
+        return self.step_model
 
     def update_s(
-        self, plan: Plan, _moved: float, parameters: float, batch: int, rounds: int
+        self, plan: Plan, _size_bytes: float, parameters: float, microbatch: int, microbatches: int
     ) -> float:
-        """Return the seconds in which a device applies so many gradients."""
-        round_count = rounds if plan.pipeline == 1 else 1
-        return update_s(self.step, batch, round_count) * parameters / max(1, self.parameters)
+        """Return the seconds in which a device updates its share of the parameters."""
+        issued_microbatches = microbatches if plan.pipeline == 1 else 1
+        all_update_s = single_device.update_s(self.step_model, microbatch, issued_microbatches)
+        return all_update_s * parameters / max(1, self.parameters)
 
-    def _slowed(self, plan: Plan, batch: int, rounds: int) -> dict[str, Piece]:
-        """Return the pieces of a rank whose host issues so many microbatches in a step."""
-        first, step = accumulated(self.step, batch, 1), accumulated(self.step, batch, rounds)
-        factors = [
-            step_s / (rounds * first_s) if first_s else 1.0
-            for step_s, first_s in zip(step[:2], first[:2], strict=True)
-        ]
-        return {
-            name: piece._replace(
-                forward_s=piece.forward_s * factors[0], backward_s=piece.backward_s * factors[1]
-            )
-            for name, piece in self.of_rank(plan, batch).items()
-        }
-
-    def in_buckets(self, _: Plan) -> bool:
-        """Whether gradients are exchanged in buckets while the last backward pass still runs."""
+    def exchanges_in_buckets(self, _plan: Plan) -> bool:
+        """Return whether gradients are exchanged in buckets during the last backward pass."""
         return True
 
     def rows_of(self, load: Load) -> Container[str]:
-        """Return the rows of the pieces that a device has."""
-        stage = {part.name for part, _ in load}
-        return [row for row, name in self.piece.items() if name in stage]
+        """Return the rows of the pieces of a device."""
+        pieces = {part.name for part, _ in load}
+        return [row for row, piece in self.piece_of_row.items() if piece in pieces]
 
-    def within(
-        self, plan: Plan, batch: int, step_s: float, exposed_s: float, rounds: int
+    def step_interval(
+        self, plan: Plan, microbatch: int, step_s: float, exposed_s: float, microbatches: int
     ) -> tuple[float, float]:
-        """Return between which seconds a step lies whose links reach what is predicted."""
-        round_count = rounds if plan.pipeline == 1 else 1
-        return between(self.step, batch, step_s, exposed_s, round_count)
+        """Return the 80 % interval of a step whose links reach their predicted rates."""
+        issued_microbatches = microbatches if plan.pipeline == 1 else 1
+        return single_device.step_interval(
+            self.step_model, microbatch, step_s, exposed_s, issued_microbatches
+        )
 
     @cached_property
-    def flops(self) -> Flops:
-        """FLOP of a third of an example's step, as they are counted."""
-        return Flops(sum(sum(parts.values()) for parts in self.step.counted().values()) / 3, 0.0)
+    def forward_flop(self) -> ForwardFlop:
+        """A third of the counted FLOP of an example's step."""
+        step_flop = sum(sum(parts.values()) for parts in self.step_model.counted().values())
+        return ForwardFlop(step_flop / 3, 0.0)
+
+
+def _host_slowdown(step_s: float, single_s: float) -> float:
+    return step_s / single_s if single_s else 1.0
+
+
+def model_network(shape: NetworkShape, device: Device, method: Method) -> NetworkRankModel:
+    """Return the rank of a network; its data type is that of the workload on the device."""
+    step_model = StepModel(shape.workload, device, method=method)
+    dtype = step_model.workload.dtype
+    return NetworkRankModel(shape, device, method, dtype, optimizer=shape.workload.optimizer)

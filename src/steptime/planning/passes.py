@@ -1,314 +1,317 @@
-"""One rank under a plan: its stages, and the passes of their parts, with what they wait for."""
+"""The forward and the backward pass of a part of a stage, with their exposed communication."""
 
-from collections.abc import Mapping, Sequence
-from functools import cached_property
+from __future__ import annotations
+
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from steptime.core.dtypes import SIZE_BYTES
-from steptime.planning.faults import Asked
-from steptime.planning.pieces import Piece, Trade
-from steptime.planning.pipeline import Stage
-from steptime.planning.planner import Exchanged, Planner
-from steptime.planning.stages import Group, Layout, Load, Part, groups
-from steptime.prediction.host import Host, behind_host
-from steptime.prediction.training import LAST
+from steptime.planning.caches import cached_by_owner
+from steptime.planning.pass_settings import CollectiveTime, PartPasses, Pass, PassSettings
+from steptime.planning.pieces import Piece, PieceCollective
+from steptime.planning.problem import LinkTime, PlanProblem
+from steptime.planning.rank_model import RankModel
+from steptime.planning.stages import Group, Part
 
 
-class Wait(NamedTuple):
-    """An exchange: the group of ranks, its kind and link, bytes of a device, and seconds.
+@cached_by_owner
+def price_passes(problem: PlanProblem, settings: PassSettings, part: Part) -> PartPasses:
+    """Return the forward and the backward pass of a part for one microbatch."""
+    piece = settings.pieces[part.name]
+    forward_collectives = _piece_collectives(problem, settings, piece, "forward")
+    backward_collectives = _piece_collectives(problem, settings, piece, "backward")
+    call_s = _layer_call_s(problem.rank, settings, part)
+    forward_host_s = piece.host_s.forward_s + call_s
+    backward_host_s = piece.host_s.backward_s + call_s
+    repeated_s = recompute_s(problem.rank, settings.recompute, piece) if part.recomputes else 0.0
+    if repeated_s and settings.recompute == "full":
+        backward_collectives = [*backward_collectives, *forward_collectives]
+        backward_host_s += forward_host_s
+    gathers = _weight_gathers(problem, settings, piece)
+    scatters = _gradient_scatters(problem, settings, piece)
+    offloaded_bytes = 0.0
+    if settings.offloads_activations and not part.is_end:
+        offloaded_bytes = saved_bytes(problem.rank, settings.recompute, piece, part)
+    forward = Pass(
+        piece.forward_s, piece.forward_s, 0.0, forward_host_s, tuple(forward_collectives)
+    )
+    backward = Pass(
+        piece.backward_s + repeated_s,
+        piece.backward_s,
+        repeated_s,
+        backward_host_s,
+        tuple(backward_collectives),
+    )
+    passes = PartPasses(
+        _add_communication(problem, forward, gathers, offloaded_bytes),
+        _add_communication(problem, backward, [*gathers, *scatters], offloaded_bytes),
+    )
+    return _overlap_experts(problem.rank, passes) if settings.overlaps else passes
 
-    It takes `total_s`, for which the device waits `exposed_s`.
+
+def recompute_s(rank: RankModel, recompute: str, piece: Piece) -> float:
+    """Return the seconds of the forward kernels that the backward pass of a piece repeats."""
+    if recompute == "none":
+        return 0.0
+    if recompute == "full":
+        if piece.recompute_s is not None:
+            return piece.recompute_s
+        skips_last_product = rank.flag("stops_early")
+        return piece.forward_s - (piece.last_product_s if skips_last_product else 0.0)
+    attention_s = piece.attention_s.forward_s
+    other_s = piece.forward_s - attention_s
+    repeated_share = rank.constant("selective_repeated")
+    if repeated_share:
+        return repeated_share * other_s
+    return attention_s + (1 - rank.constant("selective_kept")) * other_s
+
+
+def saved_bytes(rank: RankModel, recompute: str, piece: Piece, part: Part) -> float:
+    """Return the bytes that a part saves for the backward pass of one microbatch."""
+    activations = piece.activations
+    if not part.recomputes:
+        return activations.saved_bytes
+    if recompute == "full":
+        return activations.input_bytes
+    other_bytes = activations.saved_bytes - activations.attention_bytes
+    return other_bytes * rank.constant("selective_kept")
+
+
+def _layer_call_s(rank: RankModel, settings: PassSettings, part: Part) -> float:
+    """Return the host's seconds in a pass for the code of parallel training around a layer."""
+    if part.is_end or not settings.has_layer_calls:
+        return 0.0
+    call_s = rank.constant("layer_s")
+    if settings.pieces[part.name].expert_parameters:
+        experts_of_rank = rank.shape.experts / len(settings.expert)
+        call_s += rank.constant("routed_layer_s") + rank.constant("expert_s") * experts_of_rank
+    return call_s
+
+
+def _piece_collectives(
+    problem: PlanProblem, settings: PassSettings, piece: Piece, pass_: str
+) -> list[CollectiveTime]:
+    """Return the collectives of a piece in a pass; those of a ring are joined into one."""
+    times = []
+    ring_bytes = 0.0
+    for collective in piece.collectives:
+        if collective.pass_ != pass_:
+            continue
+        if collective.group == "context" and settings.context_method == "ring":
+            ring_bytes += collective.size_bytes
+        else:
+            times.append(_collective_time(problem, settings, collective))
+    if ring_bytes:
+        times.append(_ring_time(problem, settings, piece, pass_, ring_bytes))
+    return times
+
+
+def _collective_time(
+    problem: PlanProblem, settings: PassSettings, collective: PieceCollective
+) -> CollectiveTime:
+    size_bytes = collective.size_bytes
+    if collective.group == "expert":
+        size_bytes = _routed_bytes(problem.rank, settings, collective)
+    if collective.group == "expert" and problem.rank.flag("sent_once"):
+        time = _token_exchange(problem, settings, size_bytes)
+    else:
+        ranks = settings.group(collective.group)
+        time = problem.collective_time(collective.kind, size_bytes, ranks)
+    exposed_s = time.seconds * (1 - _hidden_share(problem.rank, collective))
+    return CollectiveTime(
+        collective.group, collective.kind, time.link, size_bytes, time.seconds, exposed_s
+    )
+
+
+def _routed_bytes(rank: RankModel, settings: PassSettings, collective: PieceCollective) -> float:
+    """Return the bytes of the busiest rank's tokens on their way to experts or back."""
+    size_bytes = collective.size_bytes * settings.imbalance
+    if settings.sequence and not settings.routes_per_rank:  # each rank sends its own tokens
+        size_bytes /= len(settings.tensor)
+    dispatch_bytes = rank.constant("dispatch_bytes")
+    if collective.is_dispatch and rank.low_dtype and dispatch_bytes:
+        size_bytes *= dispatch_bytes / SIZE_BYTES[rank.compute_dtype]
+    return size_bytes
+
+
+def _token_exchange(problem: PlanProblem, settings: PassSettings, size_bytes: float) -> LinkTime:
+    """Return the time of an exchange that sends a token once to each node that it reaches."""
+    token_bytes = size_bytes / problem.shape.experts_per_token
+    return problem.collective_time("once", token_bytes, settings.expert)
+
+
+def _ring_time(
+    problem: PlanProblem, settings: PassSettings, piece: Piece, pass_: str, all_bytes: float
+) -> CollectiveTime:
+    """Return the sends of ring attention.
+
+    Keys and values of all ranks go round once in the forward pass; in the backward pass they go
+    round again, with their gradients. Each round overlaps with the attention to one rank's part.
+
+    Args:
+        problem: the network and its links.
+        settings: the settings of the pass.
+        piece: the piece.
+        pass_: "forward" or "backward".
+        all_bytes: the keys and values of all ranks.
     """
+    rank_count = len(settings.context)
+    is_backward = pass_ == "backward"
+    sends_of_round = 2 if is_backward else 1
+    round_bytes = all_bytes / rank_count * sends_of_round
+    neighbours = problem.farthest_neighbours(settings.context)
+    time = problem.collective_time("send", round_bytes, neighbours)
+    attention_s = piece.attention_s.backward_s if is_backward else piece.attention_s.forward_s
+    exposed_s = max(0.0, time.seconds - attention_s / rank_count)
+    rounds = rank_count - 1
+    return CollectiveTime(
+        "context",
+        "send",
+        time.link,
+        rounds * round_bytes,
+        rounds * time.seconds,
+        rounds * exposed_s,
+    )
 
-    group: str
-    collective: str
-    link: str
-    bytes: float
-    total_s: float
-    exposed_s: float
 
+def _hidden_share(rank: RankModel, collective: PieceCollective) -> float:
+    """Return the share of a collective that overlaps with computation.
 
-class Pass(NamedTuple):
-    """A part's forward or backward pass: seconds, what they are made of, and its host's.
-
-    By `saved_s` it is shorter than without another microbatch beside it.
+    The sum over gradients of inputs may overlap with the products that make gradients of weights.
     """
+    if collective.group != "tensor":
+        return 0.0
+    hidden_share = rank.constant("tensor_hidden")
+    is_sum = collective.kind in ("all_reduce", "reduce_scatter")
+    if is_sum and collective.pass_ == "backward":
+        return max(hidden_share, rank.constant("backward_hidden"))
+    return hidden_share
 
-    seconds: float
-    compute: float
-    recompute: float
-    host: float
-    waits: tuple[Wait, ...]
-    saved_s: float = 0.0
+
+class _WeightGroup(NamedTuple):
+    """Parameters of a piece that a group of replicas shares."""
+
+    parameters: int
+    frozen_bytes: int
+    ranks: Group
 
 
-class Step:
-    """The arithmetic of one plan."""
+def _weight_groups(settings: PassSettings, piece: Piece) -> list[_WeightGroup]:
+    """Return the sharded parameters of a piece: those of all replicas, and of routed experts."""
+    if not settings.zero:
+        return []
+    expert_parameters = piece.expert_parameters if len(settings.expert) > 1 else 0
+    dense_parameters = piece.parameters - expert_parameters
+    groups = [
+        _WeightGroup(dense_parameters, piece.frozen_bytes, settings.shard),
+        _WeightGroup(expert_parameters, 0, settings.expert_shard),
+    ]
+    return [
+        group for group in groups if len(group.ranks) > 1 and group.parameters + group.frozen_bytes
+    ]
 
-    def __init__(self, planner: Planner, asked: Asked) -> None:
-        self.planner, self.plan, self.order = planner, asked.plan, asked.order
-        self.microbatch, self.rounds = asked.microbatch, asked.rounds
-        self.pieces = planner.pieces(self.plan, self.microbatch, self.rounds)
 
-    @cached_property
-    def shape(self) -> Layout:
-        """Who has which layers."""
-        return self.planner.layout(self.plan, self.microbatch)
+def _weight_gathers(
+    problem: PlanProblem, settings: PassSettings, piece: Piece
+) -> list[CollectiveTime]:
+    """Return the collectives that gather the sharded weights of a piece (ZeRO 3)."""
+    if settings.zero < 3:
+        return []
+    gathers = []
+    for group in _weight_groups(settings, piece):
+        size_bytes = problem.rank.weight_bytes * group.parameters + group.frozen_bytes
+        time = problem.collective_time("all_gather", size_bytes, group.ranks)
+        gathers.append(
+            CollectiveTime("data", "all_gather", time.link, size_bytes, time.seconds, 0.0)
+        )
+    return gathers
 
-    @property
-    def own_share(self) -> float:
-        """The share of microbatches that pass each of a device's layers."""
-        return 0.5 if self.plan.goes_both_ways else 1.0
 
-    @property
-    def of_layers(self) -> tuple[object, ...]:
-        """What tells apart who has which layers, and what they do again, of the same pieces."""
-        plan = self.plan
-        again = (plan.recompute, plan.recompute_layers, plan.goes_both_ways, plan.overlaps)
-        return id(self.pieces), plan.pipeline, plan.virtual, plan.stages, *again
+def _gradient_scatters(
+    problem: PlanProblem, settings: PassSettings, piece: Piece
+) -> list[CollectiveTime]:
+    """Return the collectives that sum and scatter the sharded gradients of a piece (ZeRO 2, 3)."""
+    scatters = []
+    for group in _weight_groups(settings, piece):
+        size_bytes = problem.rank.constant("gradient_bytes") * group.parameters
+        time = problem.collective_time("reduce_scatter", size_bytes, group.ranks)
+        scatters.append(
+            CollectiveTime("data", "reduce_scatter", time.link, size_bytes, time.seconds, 0.0)
+        )
+    return scatters
 
-    @property
-    def as_stages(self) -> tuple[object, ...]:
-        """What tells apart the seconds of the stages."""
-        plan = self.plan
-        shards = (plan.zero, plan.shards, plan.replicas) if plan.zero >= 2 else ()
-        return *self.of_layers, plan.offload, self.order, *shards
 
-    @cached_property
-    def send(self) -> Wait:
-        """What a stage hands to the next for a microbatch, and how long it computes nothing."""
-        if self.plan.pipeline == 1:
-            return Wait("pipeline", "send", "", 0.0, 0.0, 0.0)
-        size = float(self.pieces[LAST].held.input)
-        if self.plan.tensor > 1 and not self.plan.sequence:
-            size /= self.plan.tensor  # scattered, and gathered again inside
-        one = self.planner.exchange("send", size, self.planner.neighbours(self.groups["pipeline"]))
-        open_ = one.seconds * (1 - self.planner.constant("send_hidden"))
-        return Wait("pipeline", "send", one.link, size, one.seconds, open_)
+def _add_communication(
+    problem: PlanProblem,
+    kernels: Pass,
+    weight_collectives: Sequence[CollectiveTime],
+    offloaded_bytes: float,
+) -> Pass:
+    """Return a pass with its communication.
 
-    @cached_property
-    def stages(self) -> list[Stage]:
-        """The seconds of each stage of the pipeline for a microbatch."""
-        of_load = {load: self.stage(load) for load in {*self.shape.stages}}
-        return [of_load[load] for load in self.shape.stages]
+    Collectives of weights and transfers to the host overlap with the kernels; what outlasts them
+    is exposed. Hidden collectives slow the kernels.
 
-    def stage(self, load: Load) -> Stage:
-        """Return the seconds of a stage, of whose parts the host issues one after the other."""
-        sums = [0.0] * 5
-        for part, count in load:
-            fore, back = self.passes(part)
-            weight = self.pieces[part.name].weight_s
-            each = (fore.seconds, back.seconds, fore.host, back.host, weight)
-            sums = [whole + own * count for whole, own in zip(sums, each, strict=True)]
-        fore_s, back_s, fore_host, back_host, weight = sums
-        late, host_s, send_s = 0.0, fore_host + back_host, self.send.exposed_s
-        if host_s > fore_s + back_s:
-            late = host_s - fore_s - back_s
-            ahead = Host((fore_host, host_s, host_s), waits=False)
-            fore_s, back_s = map(float, behind_host((fore_s, back_s, 0.0), ahead)[:2])
-        return Stage(fore_s + send_s, back_s + send_s, weight, late)
+    Args:
+        problem: the network and its links.
+        kernels: the kernels of the pass and the collectives between them.
+        weight_collectives: gathers of weights and scatters of gradients.
+        offloaded_bytes: saved activations that go to the host or come back.
+    """
+    busy_s = kernels.seconds
+    weights_s = sum(time.total_s for time in weight_collectives)
+    slowdown_s = problem.rank.constant("slowed") * min(weights_s, busy_s)
+    exposed_weights_s = max(0.0, weights_s - busy_s)
+    exposed_share = exposed_weights_s / weights_s if weights_s else 0.0
+    collectives = list(kernels.collectives)
+    collectives += [
+        time._replace(exposed_s=time.total_s * exposed_share) for time in weight_collectives
+    ]
+    if offloaded_bytes:
+        transfer = problem.host_transfer(offloaded_bytes)
+        hidden_s = busy_s + slowdown_s + exposed_weights_s
+        exposed_s = max(0.0, transfer.seconds - hidden_s)
+        collectives.append(
+            CollectiveTime(
+                "host", "activations", transfer.link, offloaded_bytes, transfer.seconds, exposed_s
+            )
+        )
+    device_s = busy_s + slowdown_s + sum([time.exposed_s for time in collectives])
+    compute_s = kernels.compute_s + slowdown_s
+    return Pass(device_s, compute_s, kernels.recompute_s, kernels.host_s, tuple(collectives))
 
-    @cached_property
-    def groups(self) -> Mapping[str, Group]:
-        """The ranks that a rank exchanges with, by what for."""
-        plan = self.plan
-        sizes = (plan.tensor, plan.context, plan.data, plan.pipeline)
-        return groups(sizes, plan.expert, plan.shards, self.order, plan.routers)
 
-    def exchanges(self, name: str, pass_: str) -> list[Wait]:
-        """Return what a piece exchanges in a pass of a microbatch, and what of it is not hidden.
+def _overlap_experts(rank: RankModel, passes: PartPasses) -> PartPasses:
+    """Return passes whose exchanges of tokens overlap with the kernels of another microbatch.
 
-        What goes round a ring is sent once for keys and values.
-        """
-        piece, result, in_rings = self.pieces[name], [], 0.0
-        for trade in (one for one in piece.trades if one.pass_ == pass_):
-            if trade.group == "context" and self.plan.context_method == "ring":
-                in_rings += trade.bytes
-                continue
-            size, one = trade.bytes, None
-            if trade.group == "expert":
-                size, one = self.routed(trade)
-            one = one or self.planner.exchange(trade.kind, size, self.groups[trade.group])
-            open_ = one.seconds * (1 - self.hidden(trade))
-            result.append(Wait(trade.group, trade.kind, one.link, size, one.seconds, open_))
-        if in_rings:
-            result.append(self.in_a_ring(piece, pass_, in_rings))
-        return result
+    What outlasts these kernels stays exposed. Hidden exchanges slow the kernels.
+    """
+    forward_exchange_s = _expert_exposed_s(passes.forward)
+    backward_exchange_s = _expert_exposed_s(passes.backward)
+    exchange_s = forward_exchange_s + backward_exchange_s
+    other_s = passes.forward.seconds + passes.backward.seconds - exchange_s
+    exposed_share = max(0.0, 1 - other_s / exchange_s) if exchange_s else 0.0
+    return PartPasses(
+        _hide_experts(rank, passes.forward, forward_exchange_s, exposed_share),
+        _hide_experts(rank, passes.backward, backward_exchange_s, exposed_share),
+    )
 
-    def routed(self, trade: Trade) -> tuple[float, Exchanged | None]:
-        """Return the bytes of tokens on their way to experts or back, and their exchange.
 
-        It is None where each expert's copy is sent by itself. The busiest rank has `imbalance`
-        times the tokens of the mean.
-        """
-        planner, plan = self.planner, self.plan
-        size = trade.bytes * plan.imbalance
-        if plan.sequence and not plan.routes_per_rank:  # each sends its own tokens
-            size /= plan.tensor
-        if trade.goes_out and planner.low and planner.constant("dispatch_bytes"):
-            size *= planner.constant("dispatch_bytes") / SIZE_BYTES[planner.computes]
-        if not planner.flag("sent_once"):
-            return size, None
-        one = planner.exchange("once", size / planner.shape.per_token, self.groups["expert"])
-        return size, one
+def _expert_exposed_s(pass_: Pass) -> float:
+    return sum(time.exposed_s for time in pass_.collectives if time.group == "expert")
 
-    def in_a_ring(self, piece: Piece, pass_: str, whole: float) -> Wait:
-        """Return what a ring sends of all ranks' keys and values, `whole` bytes.
 
-        In a pass forward these go round once; backward once more, and their gradients, too. Each
-        of the ranks' rounds is beside the attention to one rank's part.
-        """
-        ranks, backward = len(self.groups["context"]), pass_ == "backward"
-        rounds, each = ranks - 1, whole / ranks * (2 if backward else 1)
-        one = self.planner.exchange("send", each, self.planner.neighbours(self.groups["context"]))
-        open_ = max(0.0, one.seconds - piece.core_s[backward] / ranks)
-        moved, seconds = rounds * each, rounds * one.seconds
-        return Wait("context", "send", one.link, moved, seconds, rounds * open_)
-
-    def hidden(self, trade: Trade) -> float:
-        """Return the share of an exchange that is computed beside.
-
-        What adds up gradients of inputs may run beside the products that make those of weights.
-        """
-        if trade.group != "tensor":
-            return 0.0
-        share = self.planner.constant("tensor_hidden")
-        adds = trade.pass_ == "backward" and trade.kind in ("all_reduce", "reduce_scatter")
-        return max(share, self.planner.constant("backward_hidden")) if adds else share
-
-    def gathered(self, piece: Piece) -> tuple[list[Wait], list[Wait]]:
-        """Return what gathers a piece's weights, and what scatters its gradients."""
-        planner, zero = self.planner, self.plan.zero
-        gathers, scatters = list[Wait](), list[Wait]()
-        if zero < 2:
-            return gathers, scatters
-        routed = piece.routed if self.plan.expert > 1 else 0
-        dense = (piece.parameters - routed, piece.frozen_bytes, self.groups["shard"])
-        for size, frozen, group in (dense, (routed, 0, self.groups["expert_shard"])):
-            if len(group) == 1 or not size + frozen:
-                continue
-            if zero == 3:
-                moved = planner.weight_bytes * size + frozen
-                one = planner.exchange("all_gather", moved, group)
-                gathers.append(Wait("data", "all_gather", one.link, moved, one.seconds, 0.0))
-            moved = planner.constant("gradient_bytes") * size
-            one = planner.exchange("reduce_scatter", moved, group)
-            scatters.append(Wait("data", "reduce_scatter", one.link, moved, one.seconds, 0.0))
-        return gathers, scatters
-
-    def passes(self, part: Part) -> tuple[Pass, Pass]:
-        """Return the forward and the backward pass of a part."""
-        plan = self.plan
-        shards = (plan.zero, plan.shards, plan.replicas) if plan.zero >= 2 else ()
-        how = (plan.recompute, plan.offload, plan.overlaps, self.order)
-        key = ("pass", id(self.pieces), part, *how, *shards)
-        return self.planner.once(key, lambda: self.computed(part))
-
-    def computed(self, part: Part) -> tuple[Pass, Pass]:
-        """Return the forward and the backward pass of a part, worked out."""
-        piece = self.pieces[part.name]
-        again = self.again_s(piece) if part.again else 0.0
-        gathers, scatters = self.gathered(piece)
-        waits = [self.exchanges(part.name, pass_) for pass_ in ("forward", "backward")]
-        host = [one + self.called_s(part) for one in piece.host_s]
-        if again and self.plan.recompute == "full":
-            waits[1] += waits[0]
-            host[1] += host[0]
-        away = self.plan.offload in ("activations", "both") and not part.is_end
-        moved = self.kept(part) if away else 0.0  # to the host, and back in the backward pass
-        fore = self.one(piece.forward_s, 0.0, waits[0], host[0], gathers, moved)
-        back = self.one(piece.backward_s, again, waits[1], host[1], [*gathers, *scatters], moved)
-        return self.beside(fore, back) if self.plan.overlaps else (fore, back)
-
-    def called_s(self, part: Part) -> float:
-        """Return the seconds of what many devices call beside a layer's ops, in a pass."""
-        plan, planner = self.plan, self.planner
-        if part.is_end or plan.device_count == 1 or planner.is_whole(plan):
-            return 0.0
-        seconds = planner.constant("layer_s")
-        if self.pieces[part.name].routed:
-            experts = planner.shape.experts / plan.expert
-            seconds += planner.constant("routed_layer_s") + planner.constant("expert_s") * experts
-        return seconds
-
-    def beside(self, fore: Pass, back: Pass) -> tuple[Pass, Pass]:
-        """Return both passes where tokens of one are exchanged beside the other's kernels.
-
-        These are of another microbatch. Of exchanges longer than all else the rest is waited for;
-        what is hidden slows kernels down.
-        """
-        both = [[one for one in pass_.waits if one.group == "expert"] for pass_ in (fore, back)]
-        waits = [sum(one.exposed_s for one in some) for some in both]
-        rest = fore.seconds + back.seconds - sum(waits)
-        open_ = max(0.0, 1 - rest / sum(waits)) if sum(waits) else 0.0
-        result = []
-        for pass_, waited in zip((fore, back), waits, strict=True):
-            hidden = waited * (1 - open_)
-            slowed = self.planner.constant("slowed") * hidden
-            every = [
-                one._replace(exposed_s=one.exposed_s * open_) if one.group == "expert" else one
-                for one in pass_.waits
-            ]
-            seconds, compute = pass_.seconds - hidden + slowed, pass_.compute + slowed
-            result.append(Pass(seconds, compute, *pass_[2:4], tuple(every), hidden - slowed))
-        return result[0], result[1]
-
-    def alone_s(self, load: Load) -> float:
-        """Return what is waited for tokens of microbatches that have no other one beside them.
-
-        While a pipeline fills and drains its devices have a pass forward and one back of a
-        microbatch alone, with dualpipe one of half of the devices' less one back.
-        """
-        plan, saved = self.plan, 0.0
-        for part, count in load if plan.overlaps else ():
-            fore, back = self.passes(part)
-            saved += count * (back.saved_s if plan.goes_both_ways else fore.saved_s + back.saved_s)
-        if plan.goes_both_ways:
-            return saved / 2 * (plan.pipeline / 2 - 1)
-        return saved * plan.pipeline / plan.virtual
-
-    def kept(self, part: Part) -> float:
-        """Return the bytes that a part keeps of a microbatch for its backward pass."""
-        held = self.pieces[part.name].held
-        if not part.again:
-            return held.kept
-        if self.plan.recompute == "full":
-            return held.input
-        return (held.kept - held.core) * self.planner.constant("selective_kept")
-
-    def one(
-        self,
-        compute: float,
-        again: float,
-        waits: Sequence[Wait],
-        host: float,
-        shards: Sequence[Wait],
-        moved: float,
-    ) -> Pass:
-        """Return a pass beside which exchanges of weights run.
-
-        So does what goes to the host's memory: of both the longer is waited for.
-        """
-        exchanged = sum(one.total_s for one in shards)
-        busy = compute + again
-        slowed = self.planner.constant("slowed") * min(exchanged, busy)
-        open_ = max(0.0, exchanged - busy)
-        share = open_ / exchanged if exchanged else 0.0
-        every = [*waits, *(one._replace(exposed_s=one.total_s * share) for one in shards)]
-        if moved:
-            time = self.planner.moved(moved)
-            more = max(0.0, time.seconds - busy - slowed - open_)
-            every.append(Wait("host", "activations", time.link, moved, time.seconds, more))
-        device = busy + slowed + sum([one.exposed_s for one in every])
-        return Pass(device, compute + slowed, again, host, tuple(every))
-
-    def again_s(self, piece: Piece) -> float:
-        """Return the seconds of the kernels that the backward pass repeats."""
-        if self.plan.recompute == "full" and piece.again_s is not None:
-            return piece.again_s
-        whole = piece.forward_s - piece.last_s * self.planner.flag("stops_early")
-        rest = piece.forward_s - piece.core_s[0]
-        repeated = self.planner.constant("selective_repeated")
-        share = 1 - self.planner.constant("selective_kept")
-        some = repeated * rest if repeated else piece.core_s[0] + share * rest
-        return {"none": 0.0, "selective": some, "full": whole}[self.plan.recompute]
+def _hide_experts(rank: RankModel, pass_: Pass, exchange_s: float, exposed_share: float) -> Pass:
+    """Return a pass of which only a share of the exchange of tokens is exposed."""
+    hidden_s = exchange_s * (1 - exposed_share)
+    slowdown_s = rank.constant("slowed") * hidden_s
+    collectives = tuple(
+        time._replace(exposed_s=time.exposed_s * exposed_share) if time.group == "expert" else time
+        for time in pass_.collectives
+    )
+    return pass_._replace(
+        seconds=pass_.seconds - hidden_s + slowdown_s,
+        compute_s=pass_.compute_s + slowdown_s,
+        collectives=collectives,
+        overlap_s=hidden_s - slowdown_s,
+    )

@@ -1,11 +1,11 @@
-"""One rank's graph in pieces: an end of the network, or a layer, for one microbatch.
+"""The pieces of a rank's graph: a layer of each kind, and the two ends of the network.
 
-A network's layers are few kinds, so one of each is built, differentiated, lowered and priced, and a
-stage is arithmetic over them.
+The layers of a network are of few kinds, so one of each is built, differentiated, lowered and
+priced. A stage of a pipeline is then arithmetic over its pieces.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,338 +13,345 @@ import numpy as np
 from steptime.build import differentiated
 from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
-from steptime.core.graph import PLACE, Graph, Op
+from steptime.core.graph import PLACE, Graph
 from steptime.core.workload import FULL_TRAINING, Plan, Tuning
-from steptime.hardware.stack import Stack
 from steptime.network.families.family import Family
-from steptime.network.ops import OPS
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.table import ShapeError
 from steptime.network.recompute import needed
 from steptime.network.tuning import ADDED_NAMES, tuned
+from steptime.planning.saved_activations import Activations, group_of, measure_activations
 from steptime.prediction.calibrated.power import joules_of
 from steptime.prediction.host import calls_of, host_of
 from steptime.prediction.kernel import Kernel
 from steptime.prediction.kernels import Kernels, added
-from steptime.prediction.memory import kept_sizes
 from steptime.prediction.step_model import StepModel
 from steptime.prediction.training import FIRST, LAST, piece_of
 
-GROUPS = {  # of ranks, by what exchanges: the last part of a row's name, else tensor ranks
-    **dict.fromkeys(("dispatch", "combine"), "expert"),
-    **dict.fromkeys(("gather_k", "gather_v"), "context"),
-    **dict.fromkeys(("spread_q", "spread_k", "spread_v", "join_y"), "context"),
-}
 
+class PieceCollective(NamedTuple):
+    """A collective of a piece in one pass of a microbatch.
 
-class Trade(NamedTuple):
-    """An exchange of a microbatch: pass, op kind, group of ranks (`stages.groups`), and bytes.
-
-    What `goes_out` are tokens on their way to experts, or gradients to those that made the sum.
+    Attributes:
+        pass_: "forward" or "backward".
+        kind: the kind of the collective.
+        group: the group of ranks, a field of `stages.RankGroups`.
+        size_bytes: the bytes of one rank.
+        is_dispatch: whether it carries tokens to their experts, or in the backward pass the
+            gradients of the experts' results; their way back is none.
     """
 
     pass_: str
     kind: str
     group: str
-    bytes: float
-    goes_out: bool = False
+    size_bytes: float
+    is_dispatch: bool = False
 
 
-class Kept(NamedTuple):
-    """Bytes of activations: kept, of attention's core, of the input, and live for a moment."""
+class PassPair(NamedTuple):
+    """Seconds of the forward and of the backward pass."""
 
-    kept: int = 0
-    core: int = 0
-    input: int = 0
-    working: int = 0
+    forward_s: float = 0.0
+    backward_s: float = 0.0
 
 
 class Piece(NamedTuple):
-    """What a layer, or an end of the network, takes of one rank for one microbatch.
+    """A layer, or an end of the network, of one rank for one microbatch.
 
-    `forward_s` and `backward_s` are those of kernels, without exchanges; `weight_s` of the
-    backward ones make gradients of weights, `core_s` (forward, backward) are attention itself and
-    `last_s` the last product, which those need not repeat who stop at what is needed. The host
-    takes `host_s` (forward, backward). `parameters` are the rank's, `routed` those of them that
-    experts share out; `frozen` are those beside them that are not trained, of `frozen_bytes`.
-    `held` are bytes of activations, `joules` those of both passes. An update takes `update_s`,
-    where each weight has its own. With full recomputation the backward pass takes `again_s` more,
-    None where that follows from the forward pass.
+    Attributes:
+        forward_s: kernels of the forward pass, without collectives.
+        backward_s: kernels of the backward pass, without collectives.
+        weight_s: the part of `backward_s` that computes gradients of weights.
+        attention_s: the attention kernels of both passes.
+        last_product_s: the last product of the forward pass, which recomputation may leave out
+            because no gradient reads its result.
+        host_s: the time in which the host issues the kernels of each pass.
+        collectives: the collectives of both passes.
+        parameters: trained parameters of the rank.
+        expert_parameters: those of them that belong to routed experts.
+        frozen_parameters: parameters that are not trained.
+        frozen_bytes: the bytes of the frozen parameters and their scales.
+        activations: bytes of activations.
+        joules: energy of the kernels of both passes, beyond that of a waiting device.
+        update_s: the update of the weights, if each weight has a kernel of its own.
+        recompute_s: the time that full recomputation adds to the backward pass; None where it
+            follows from the forward pass.
     """
 
     forward_s: float = 0.0
     backward_s: float = 0.0
     weight_s: float = 0.0
-    core_s: tuple[float, float] = (0.0, 0.0)
-    last_s: float = 0.0
-    host_s: tuple[float, float] = (0.0, 0.0)
-    trades: tuple[Trade, ...] = ()
+    attention_s: PassPair = PassPair()
+    last_product_s: float = 0.0
+    host_s: PassPair = PassPair()
+    collectives: tuple[PieceCollective, ...] = ()
     parameters: int = 0
-    routed: int = 0
-    frozen: int = 0
+    expert_parameters: int = 0
+    frozen_parameters: int = 0
     frozen_bytes: int = 0
-    held: Kept = Kept()
+    activations: Activations = Activations()
     joules: float = 0.0
     update_s: float = 0.0
-    again_s: float | None = None
+    recompute_s: float | None = None
 
 
-def rank_of_one(
+class RankSettings(NamedTuple):
+    """The settings of a plan that decide the graph of one rank.
+
+    Attributes:
+        microbatch: the sequences of a microbatch.
+        tensor: the tensor-parallel ranks.
+        context: the ranks that share a sequence.
+        expert: the ranks that share the routed experts.
+        expert_tensor: the ranks that share each expert (0: the tensor-parallel ranks).
+        sequence: whether activations between tensor-parallel products are split, too.
+        context_method: how context ranks see each other's keys and values.
+        imbalance: the tokens of the busiest expert rank over the mean.
+    """
+
+    microbatch: int
+    tensor: int
+    context: int
+    expert: int
+    expert_tensor: int
+    sequence: bool
+    context_method: str
+    imbalance: float
+
+
+@dataclass(frozen=True, eq=False)
+class RankPieces:
+    """The pieces of a rank by name; hashed by identity, so that it is a cheap cache key.
+
+    Attributes:
+        by_name: the pieces.
+    """
+
+    by_name: Mapping[str, Piece]
+
+    def __getitem__(self, name: str) -> Piece:
+        """Return the piece of a name."""
+        return self.by_name[name]
+
+
+def build_rank_graph(
     family: Family,
     params: Mapping[str, Any],
     plan: Plan,
     dtype: str,
-    b: int,
+    microbatch: int,
     tuning: Tuning = FULL_TRAINING,
-    whole: bool = False,
+    is_full: bool = False,
     optimizer: str = "adam",
 ) -> Graph:
-    """Return a rank's graph of a training step, differentiated and updated by an optimizer.
+    """Return the graph of a rank's training step, differentiated and with its updates.
 
-    Where it is not the `whole` one its layers stand for others, before which weights are trained.
-    Raises `InputError` where the plan does not divide what it shares.
+    Args:
+        family: the family of the network.
+        params: its hyperparameters.
+        plan: how layers are split over ranks.
+        dtype: the data type.
+        microbatch: the sequences of a microbatch.
+        tuning: which parameters are trained.
+        is_full: whether the graph has all layers; otherwise a layer stands for others of its kind,
+            and weights before it are trained.
+        optimizer: the optimizer.
+
+    Raises:
+        InputError: if the plan does not divide the layers.
     """
     builder = Builder(family.name, precision(dtype), training=True, plan=plan)
     try:
-        graph = tuned(builder.graph(family.build(builder, params, b)), tuning)
+        graph = tuned(builder.graph(family.build(builder, params, microbatch)), tuning)
     except ShapeError as error:
         raise InputError(f"plan: {error}") from None
-    trains_layers = {*map(piece_of, graph.weights)} - {FIRST, LAST}
-    how = (*tuning.methods, "inside") if trains_layers and not whole else tuning.methods
-    return differentiated(graph, optimizer, replace(tuning, methods=how))
+    trains_layers = bool({*map(piece_of, graph.weights)} - {FIRST, LAST})
+    methods = tuning.methods
+    if trains_layers and not is_full:
+        methods = (*methods, "inside")
+    return differentiated(graph, optimizer, replace(tuning, methods=methods))
 
 
-def pieces(
-    model: StepModel, regathers: tuple[str, ...], imbalance: float = 1.0
+def price_pieces(
+    model: StepModel, regathered_groups: tuple[str, ...], imbalance: float = 1.0
 ) -> dict[str, Piece]:
-    """Return the pieces of a rank's graph by name: first, last, and `block1`, ... of its layers.
+    """Return the priced pieces of a rank's graph: first, last, and `block1`, ... of its layers.
 
-    Of what it gathered from groups that it `regathers` from, a rank keeps its own part. Experts
-    have `imbalance` times the tokens of the mean; joules are those of the mean.
+    Args:
+        model: prices the graph of the rank.
+        regathered_groups: the groups from which the backward pass gathers activations again, so
+            that a rank saves only its own share of them.
+        imbalance: the tokens of the busiest expert rank over the mean. Joules are those of the
+            mean.
     """
     graph = model.graph()
     kinds = {op.name: op.kind for op in graph.ops}
-    again = {op.name for ops in needed(graph).values() for op in ops} if graph.frozen else set()
-    by: dict[str, list[Kernel]] = {}
-    trades: dict[str, list[Trade]] = {}
+    recomputed_rows: set[str] = set()
+    if graph.frozen:
+        recomputed_rows = {op.name for ops in needed(graph).values() for op in ops}
+    kernels: dict[str, list[Kernel]] = {}
+    collectives: dict[str, list[PieceCollective]] = {}
     for kernel in model.lowered().kernels:
         name = piece_of(kernel.op)
         if kernel.exchange is None:
-            by.setdefault(name, []).append(kernel)
-            continue
-        out = kernel.op.endswith("/dispatch") == (kernel.pass_ == "forward")
-        trade = Trade(kernel.pass_, kernel.kind, group_of(kernel.op), kernel.bytes, out)
-        trades.setdefault(name, []).append(trade)
-    columns = Kernels([kernel for some in by.values() for kernel in some])
-    times = model.priced(columns).at(columns.which)
-    cells = np.array(
-        [3 * i + PLACE[one.pass_] for i, some in enumerate(by.values()) for one in some]
+            kernels.setdefault(name, []).append(kernel)
+        else:
+            collectives.setdefault(name, []).append(_piece_collective(kernel))
+    costs = _price_kernels(model, kernels, kinds, imbalance)
+    activations = measure_activations(
+        graph, model.stack, regathered_groups, model.low, imbalance=imbalance
     )
-    of_experts = [kinds.get(one.op) == "experts" for some in by.values() for one in some]
-    values = times.value * np.where(of_experts, imbalance, 1.0)
-    sums = added(values, cells, 3 * len(by)).reshape(-1, 3).tolist()
-    joules = added(joules_of(columns, model.seen)[columns.which], cells, 3 * len(by))
-    seconds = iter(values.tolist())
-    held = held_of(graph, model.stack, regathers, model.low, imbalance=imbalance)
-    params = _parameters(graph)
+    parameters = _count_parameters(graph)
+    pieces = {}
+    for name, piece_kernels in kernels.items():
+        cost = costs[name]
+        seconds = list(zip(piece_kernels, cost.kernel_s, strict=True))
+        pieces[name] = Piece(
+            forward_s=cost.forward_s,
+            backward_s=cost.backward_s,
+            weight_s=_weight_gradient_s(seconds, kinds),
+            attention_s=_attention_s(seconds, kinds),
+            last_product_s=_last_product_s(seconds, kinds, recomputed_rows),
+            host_s=_host_s(piece_kernels, model.seen.constants),
+            collectives=tuple(collectives.get(name, ())),
+            activations=activations[name],
+            joules=cost.joules,
+            update_s=cost.update_s,
+            **parameters[name]._asdict(),
+        )
+    return pieces
+
+
+def _piece_collective(kernel: Kernel) -> PieceCollective:
+    is_dispatch = kernel.op.endswith("/dispatch") == (kernel.pass_ == "forward")
+    group = group_of(kernel.op)
+    return PieceCollective(kernel.pass_, kernel.kind, group, kernel.bytes, is_dispatch)
+
+
+class _PieceCost(NamedTuple):
+    """Seconds of a piece's kernels, in all and by pass, and joules of both passes."""
+
+    kernel_s: Sequence[float]
+    forward_s: float
+    backward_s: float
+    update_s: float
+    joules: float
+
+
+def _price_kernels(
+    model: StepModel,
+    kernels: Mapping[str, Sequence[Kernel]],
+    kinds: Mapping[str, str],
+    imbalance: float,
+) -> dict[str, _PieceCost]:
+    """Price the kernels of all pieces at once; the cell of a kernel is `3 * piece + pass`."""
+    rows = [kernel for piece_kernels in kernels.values() for kernel in piece_kernels]
+    columns = Kernels(rows)
+    cells = np.array(
+        [
+            3 * i + PLACE[kernel.pass_]
+            for i, piece_kernels in enumerate(kernels.values())
+            for kernel in piece_kernels
+        ]
+    )
+    of_experts = [kinds.get(kernel.op) == "experts" for kernel in rows]
+    times = model.priced(columns).at(columns.which)
+    values_s = times.value * np.where(of_experts, imbalance, 1.0)
+    cell_s = added(values_s, cells, 3 * len(kernels)).reshape(-1, 3).tolist()
+    kernel_j = joules_of(columns, model.seen)[columns.which]
+    cell_j = added(kernel_j, cells, 3 * len(kernels)).reshape(-1, 3)
+    pass_j = cell_j[:, :2].sum(axis=1).tolist()
+    seconds = values_s.tolist()
+    costs = {}
+    start = 0
+    for i, (name, piece_kernels) in enumerate(kernels.items()):
+        end = start + len(piece_kernels)
+        forward_s, backward_s, update_s = cell_s[i]
+        costs[name] = _PieceCost(seconds[start:end], forward_s, backward_s, update_s, pass_j[i])
+        start = end
+    return costs
+
+
+KernelTimes = Sequence[tuple[Kernel, float]]
+"""Kernels, each with its seconds."""
+
+
+def _attention_s(kernel_times: KernelTimes, kinds: Mapping[str, str]) -> PassPair:
+    """Return the seconds of the attention kernels of each pass."""
+    sums = {"forward": 0.0, "backward": 0.0, "update": 0.0}
+    for kernel, kernel_s in kernel_times:
+        if kinds.get(kernel.op) == "attention":
+            sums[kernel.pass_] += kernel_s
+    return PassPair(sums["forward"], sums["backward"])
+
+
+def _product_times(
+    kernel_times: KernelTimes, kinds: Mapping[str, str], pass_: str
+) -> dict[str, float]:
+    """Return, by row, the seconds of its last product in a pass; attention is left out."""
     return {
-        name: Piece(
-            fore_s,
-            back_s,
-            *_parts(list(zip(some, seconds, strict=False)), kinds, again),
-            _host_s(some, model.seen.constants),
-            tuple(trades.get(name, ())),
-            *params[name],
-            held[name],
-            joules_j,
-            update_s,
-        )
-        for (name, some), (fore_s, back_s, update_s), joules_j in zip(
-            by.items(), sums, joules.reshape(-1, 3)[:, :2].sum(axis=1).tolist(), strict=True
-        )
+        kernel.op: kernel_s
+        for kernel, kernel_s in kernel_times
+        if kernel.pass_ == pass_ and kernel.unit == "matrix" and kinds[kernel.op] != "attention"
     }
 
 
-def _parts(
-    timed: Sequence[tuple[Kernel, float]], kinds: Mapping[str, str], again: Collection[str]
-) -> tuple[float, tuple[float, float], float]:
-    """Return the seconds of gradients of weights, of attention, and of the last product forward.
+def _weight_gradient_s(kernel_times: KernelTimes, kinds: Mapping[str, str]) -> float:
+    """Return the seconds of gradients of weights: the last backward product of each row."""
+    return sum(_product_times(kernel_times, kinds, "backward").values())
 
-    Beside frozen weights that is every product whose result no gradient reads: not in `again`.
+
+def _last_product_s(
+    kernel_times: KernelTimes, kinds: Mapping[str, str], recomputed_rows: Collection[str]
+) -> float:
+    """Return the seconds of forward products whose results no gradient reads.
+
+    With frozen weights these are all products but those in `recomputed_rows`; otherwise it is the
+    last product.
     """
-    fore, back = ([one for one in timed if one[0].pass_ == p] for p in ("forward", "backward"))
-
-    def core_s(some: Sequence[tuple[Kernel, float]]) -> float:
-        return sum(took for one, took in some if kinds[one.op] == "attention")
-
-    def products(some: Sequence[tuple[Kernel, float]]) -> dict[str, float]:
-        """Return the seconds of the last product of each row but attention."""
-        matrix = ((one.op, took) for one, took in some if one.unit == "matrix")
-        return {row: took for row, took in matrix if kinds[row] != "attention"}
-
-    made = products(fore)
-    last_s = [0.0, *made.values()][-1]
-    if again:
-        last_s = sum(took for row, took in made.items() if row not in again)
-    return sum(products(back).values()), (core_s(fore), core_s(back)), last_s
+    product_s = _product_times(kernel_times, kinds, "forward")
+    if recomputed_rows:
+        return sum(seconds for row, seconds in product_s.items() if row not in recomputed_rows)
+    return [0.0, *product_s.values()][-1]
 
 
-def _host_s(kernels: Sequence[Kernel], constants: Mapping[str, float]) -> tuple[float, float]:
-    """Return the seconds in which a host issues the kernels of each pass."""
+def _host_s(kernels: Sequence[Kernel], constants: Mapping[str, float]) -> PassPair:
+    """Return the seconds in which the host issues the kernels of each pass."""
     host = host_of(calls_of(kernels), constants)
     if host is None:
-        return 0.0, 0.0
+        return PassPair()
     forward_s, backward_s, _ = host.issued_s
-    return forward_s - host.base_s, backward_s - forward_s
+    return PassPair(forward_s - host.base_s, backward_s - forward_s)
 
 
-Where = Callable[[str], str]
+class _ParameterCounts(NamedTuple):
+    """The parameters of a piece, by the fields of `Piece`."""
+
+    parameters: int = 0
+    expert_parameters: int = 0
+    frozen_parameters: int = 0
+    frozen_bytes: int = 0
 
 
-def group_of(row: str) -> str:
-    """Return the group of ranks that a row exchanges with."""
-    return GROUPS.get(row.rpartition("/")[2], "tensor")
-
-
-def held_of(
-    graph: Graph,
-    stack: Stack,
-    regathers: tuple[str, ...],
-    low: str,
-    where: Where = piece_of,
-    imbalance: float = 1.0,
-) -> dict[str, Kept]:
-    """Return what each piece keeps from its forward for its backward pass, and needs besides.
-
-    Views and results in place are what they are made of. What products alone read that run in a
-    lower type is kept in 8 bit. `where` says which piece a row belongs to.
-    """
-    source: dict[str, str] = {}
-    maker: dict[str, Op] = {}
-    for op in graph.ops:
-        shared = {"new": 0, "view": 1, "in_place": len(op.inputs)}[OPS[op.kind].storage]
-        if op.kind == "all_gather" and op.part == "forward":
-            shared = int(group_of(op.name) in regathers)
-        for i, name in enumerate(op.outputs):
-            source[name] = source.get(op.inputs[i], op.inputs[i]) if i < shared else name
-            if i >= shared:
-                maker[name] = op
-    read = {
-        source.get(name, name) for op in graph.ops if op.part == "backward" for name in op.inputs
-    }
-    narrow = _narrow(graph, source) if low else set()
-    sizes = {name: spec.size_bytes for name, spec in graph.tensors.items()}
-    sizes |= kept_sizes(graph, stack)
-    for op in graph.ops if imbalance != 1 else ():
-        if op.kind == "experts" or op.name.endswith("/dispatch"):
-            sizes |= {name: round(sizes[name] * imbalance) for name in op.outputs}
-    kept: dict[str, list[int]] = {}
-    for name in read & maker.keys() - _inside(graph, stack):
-        op = maker[name]
-        copies = op.kind == "cast" and op.inputs[0] in (*graph.weights, *graph.frozen)
-        if op.part == "forward" and not copies:
-            into = kept.setdefault(where(op.name), [0, 0])
-            ends = where(op.name) in (FIRST, LAST)
-            size = sizes[name] // (1 if ends or name not in narrow else 2)
-            into[0] += size
-            into[1] += size if op.kind == "attention" and name != op.outputs[0] else 0
-    _add_scores(graph, stack, kept, where)
-    result = {}
-    for piece, (size, working) in _moments(graph, where, sizes).items():
-        all_kept, core = kept.get(piece, (0, 0))
-        result[piece] = Kept(all_kept, core, size, working)
-    return result
-
-
-def _inside(graph: Graph, stack: Stack) -> set[str]:
-    """Return what only fused pointwise ops read in the forward pass: they work it out again."""
-    if "vector" not in stack.fuses:
-        return set()
-    forward = [op for op in graph.ops if op.part == "forward"]
-    products = {name for op in forward if OPS[op.kind].pointwise for name in op.outputs}
-    by_pointwise = {n for op in forward if OPS[op.kind].pointwise for n in op.inputs}
-    by_others = {n for op in forward if not OPS[op.kind].pointwise for n in op.inputs}
-    return products & by_pointwise - by_others
-
-
-def _narrow(graph: Graph, source: Mapping[str, str]) -> set[str]:
-    """Return the tensors that only products of layers read in the backward pass.
-
-    Of what experts read that is their input, and the gradient of their output.
-    """
-    kinds = {op.name: op.kind for op in graph.ops}
-    by_products: set[str] = set()
-    by_others: set[str] = set()
-    for op in graph.ops:
-        if op.part == "backward":
-            linear = op.kind == "matmul" and kinds.get(op.of) == "linear"
-            names = [source.get(name, name) for name in op.inputs]
-            many = len(names) if linear else int(op.kind == "experts_grad")
-            by_products.update(names[:many])
-            by_others.update(names[many:])
-    return by_products - by_others
-
-
-def _add_scores(graph: Graph, stack: Stack, kept: Mapping[str, list[int]], where: Where) -> None:
-    """Add the scores of attention that a stack runs unfused, which keeps no sums of softmax.
-
-    They are the result of softmax in 16 bit, and with dropout its mask of 8 and its result.
-    """
-    how = stack.kinds.get("attention")
-    if how is None or not how.scores:
-        return
-    drops = any(op.kind == "dropout" for op in graph.ops)
-    for op in graph.ops:
-        if op.kind == "attention":
-            q, k = (graph.tensors[name] for name in op.inputs[:2])
-            scores = q.shape[0] * int(str(op.attrs["heads"])) * q.shape[1] * k.shape[1]
-            into = kept[where(op.name)]
-            more = scores * (5 if drops else 2) - into[1]
-            into[0] += more
-            into[1] += more
-
-
-def _moments(graph: Graph, where: Where, sizes: Mapping[str, int]) -> dict[str, tuple[int, int]]:
-    """Return of each piece the bytes of its input, and of gradients that live at its worst moment.
-
-    Gradients of weights are not among them: they live on.
-    """
-    of_weights = {op.inputs[-1] for op in graph.ops if op.part == "update"}
-    last = {name: i for i, op in enumerate(graph.ops) for name in op.inputs}
-    live: dict[str, int] = {}
-    worst: dict[str, int] = {}
-    inputs: dict[str, int] = {}
-    for i, op in enumerate(graph.ops):
-        piece = where(op.of or op.name)
-        if op.part == "forward":
-            inputs.setdefault(piece, sizes[op.inputs[0]])
-        if op.part != "backward":
-            continue
-        if OPS[op.kind].storage == "new":
-            names = (name for name in op.outputs if name not in of_weights)
-            live.update({name: sizes[name] for name in names})
-        worst[piece] = max(worst.get(piece, 0), sum(live.values()))
-        for name in op.inputs:
-            if last[name] == i:
-                live.pop(name, None)
-    return {piece: (size, worst.get(piece, 0)) for piece, size in inputs.items()}
-
-
-def _parameters(graph: Graph) -> dict[str, tuple[int, int, int, int]]:
-    """Return of each piece its parameters, those of routed experts, frozen ones and their bytes."""
-    result: dict[str, tuple[int, int, int, int]] = {FIRST: (0,) * 4, LAST: (0,) * 4}
-    of_experts = {name for op in graph.ops if op.kind == "experts" for name in op.inputs}
+def _count_parameters(graph: Graph) -> dict[str, _ParameterCounts]:
+    """Return the parameters of each piece; scales of quantised weights count as bytes alone."""
+    counts = {FIRST: _ParameterCounts(), LAST: _ParameterCounts()}
+    expert_weights = {name for op in graph.ops if op.kind == "experts" for name in op.inputs}
     for name in (*graph.weights, *graph.frozen):
-        piece, spec = piece_of(name), graph.tensors[name]
-        trained = spec.size * (name in graph.weights)
-        is_parameter = name.rpartition("/")[2] not in ADDED_NAMES
-        more = (
-            trained,
-            trained * (name in of_experts),
-            (spec.size - trained) * is_parameter,
-            spec.size_bytes * (not trained),
-        )
-        before = result.get(piece, (0,) * 4)
-        a, b, c, d = (one + other for one, other in zip(before, more, strict=True))
-        result[piece] = a, b, c, d
-    return result
+        spec = graph.tensors[name]
+        piece = piece_of(name)
+        count = counts.get(piece, _ParameterCounts())
+        if name in graph.weights:
+            expert_size = spec.size if name in expert_weights else 0
+            count = count._replace(
+                parameters=count.parameters + spec.size,
+                expert_parameters=count.expert_parameters + expert_size,
+            )
+        else:
+            is_parameter = name.rpartition("/")[2] not in ADDED_NAMES
+            count = count._replace(
+                frozen_parameters=count.frozen_parameters + (spec.size if is_parameter else 0),
+                frozen_bytes=count.frozen_bytes + spec.size_bytes,
+            )
+        counts[piece] = count
+    return counts

@@ -1,7 +1,9 @@
-"""A pipeline's schedule as a graph of stage, microbatch and direction, and when each part runs.
+"""The schedules of a pipeline, and a simulation of when each device runs which task.
 
-A device runs its own parts in the order of the schedule, each as soon as what it needs is there. Of
-`devices` devices, device d has the stages d, d + devices, ... (one, or `virtual` ones interleaved).
+A task is one direction (forward, backward, weight gradients) of one microbatch in one stage. A
+device runs its own tasks in the order of the schedule, each as soon as the task that it depends on
+has ended. Of `device_count` devices, device d has the stages d, d + device_count, ...: one stage,
+or `virtual` interleaved ones.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -11,13 +13,17 @@ from typing import NamedTuple
 from steptime.core.errors import check_choice
 
 FORWARD, BACKWARD, WEIGHT = "forward", "backward", "weight"
-MOST_EVENTS = 400_000  # simulated; larger pipelines repeat what they do
+MAX_EVENTS = 400_000  # a run of more tasks is not recorded task by task
 
 
 class Stage(NamedTuple):
-    """Seconds of a stage for a microbatch: `weight_s` of `backward_s` make weights' gradients.
+    """The seconds of a pipeline stage for one microbatch.
 
-    For `host_s` of both passes it waits for its host.
+    Attributes:
+        forward_s: the forward pass.
+        backward_s: the backward pass.
+        weight_s: the part of `backward_s` that computes gradients of weights.
+        host_s: the time in both passes in which the device waits for its host.
     """
 
     forward_s: float
@@ -26,8 +32,8 @@ class Stage(NamedTuple):
     host_s: float = 0.0
 
 
-class Event(NamedTuple):
-    """What a device does: a stage's direction of a microbatch, from `start_s` to `end_s`."""
+class PipelineEvent(NamedTuple):
+    """One task of a device: a direction of a microbatch in a stage, from `start_s` to `end_s`."""
 
     device: int
     stage: int
@@ -38,132 +44,176 @@ class Event(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Flow:
-    """A pipeline's run, and when each of its devices has done its last part."""
+class PipelineRun:
+    """The simulated run of a pipeline.
 
-    events: tuple[Event, ...]
+    Attributes:
+        events: all tasks.
+        ends_s: for each device, the end of its last task.
+    """
+
+    events: tuple[PipelineEvent, ...]
     ends_s: tuple[float, ...]
 
 
-Step = tuple[str, int, int]  # direction, stage, microbatch
+Task = tuple[str, int, int]
+"""Direction, stage, microbatch."""
 
 
-def gpipe(device: int, devices: int, virtual: int, microbatches: int) -> Iterator[Step]:
-    """Yield all forward parts, then all backward ones (Huang and others 2019)."""
-    stages = range(device, devices * virtual, devices)
-    yield from ((FORWARD, stage, i) for stage in stages for i in range(microbatches))
-    yield from (
-        (BACKWARD, stage, i) for stage in reversed(stages) for i in reversed(range(microbatches))
-    )
+def gpipe(device: int, device_count: int, virtual: int, microbatches: int) -> Iterator[Task]:
+    """Yield all forward tasks, then all backward tasks in reverse (Huang and others 2019)."""
+    stages = range(device, device_count * virtual, device_count)
+    for stage in stages:
+        for i in range(microbatches):
+            yield FORWARD, stage, i
+    for stage in reversed(stages):
+        for i in reversed(range(microbatches)):
+            yield BACKWARD, stage, i
 
 
-def one_forward_one_backward(
-    device: int, devices: int, virtual: int, microbatches: int
-) -> Iterator[Step]:
-    """Yield forward parts until the pipeline is full, then one of each (Narayanan 2021).
+def pipedream_flush(
+    device: int, device_count: int, virtual: int, microbatches: int
+) -> Iterator[Task]:
+    """Yield the tasks of 1F1B: forward until the pipeline is full, then both in turn.
 
-    With several stages a device takes `devices` microbatches through each before the next stage,
-    the last time those that are left over with them.
+    With interleaved stages a device takes `device_count` microbatches through a stage before it
+    turns to its next stage. The last such group includes the remainder of the division.
+
+    Source: Narayanan and others 2021.
     """
-    forward, backward = [], []
-    rounds = max(1, microbatches // devices)
-    for number in range(rounds):
-        end = (number + 1) * devices if number + 1 < rounds else microbatches
-        group = range(number * devices, end)
-        for place in range(virtual):
-            forward += [(FORWARD, place * devices + device, i) for i in group]
-            back = (virtual - 1 - place) * devices + device
-            backward += [(BACKWARD, back, i) for i in group]
-    ahead = devices - 1 - device
+    forward: list[Task] = []
+    backward: list[Task] = []
+    group_count = max(1, microbatches // device_count)
+    for number in range(group_count):
+        start = number * device_count
+        is_last = number + 1 == group_count
+        group = range(start, microbatches if is_last else start + device_count)
+        for chunk in range(virtual):
+            forward_stage = chunk * device_count + device
+            backward_stage = (virtual - 1 - chunk) * device_count + device
+            forward += [(FORWARD, forward_stage, i) for i in group]
+            backward += [(BACKWARD, backward_stage, i) for i in group]
+    warmup = device_count - 1 - device
     if virtual > 1:
-        ahead = 2 * ahead + (virtual - 1) * len(group)
-    ahead = min(ahead, len(forward))
-    yield from forward[:ahead]
-    for one, other in zip(forward[ahead:], backward, strict=False):
-        yield from (one, other)
-    yield from backward[len(forward) - ahead :]
+        warmup = 2 * warmup + (virtual - 1) * len(group)
+    warmup = min(warmup, len(forward))
+    yield from forward[:warmup]
+    for forward_task, backward_task in zip(forward[warmup:], backward, strict=False):
+        yield forward_task
+        yield backward_task
+    yield from backward[len(forward) - warmup :]
 
 
-def zero_bubble(device: int, devices: int, _virtual: int, microbatches: int) -> Iterator[Step]:
-    """Yield 1F1B, with gradients of weights as far behind as devices are from the first.
+def zero_bubble(device: int, device_count: int, _virtual: int, microbatches: int) -> Iterator[Task]:
+    """Yield 1F1B with delayed gradients of weights: zero bubble H1 (Qi and others 2024).
 
-    This is zero bubble H1 (Qi and others 2024): a device holds as many microbatches as the first
-    one does in 1F1B.
+    The gradients of weights lag by as many microbatches as the device is away from the first one.
+    So a device holds as many microbatches as the first device does in 1F1B.
     """
-    ahead, late = min(devices - device, microbatches), 0
-    yield from ((FORWARD, device, i) for i in range(ahead))
+    warmup = min(device_count - device, microbatches)
+    next_weight = 0
+    for i in range(warmup):
+        yield FORWARD, device, i
     for i in range(microbatches):
         yield BACKWARD, device, i
         if i >= device:
-            yield WEIGHT, device, late
-            late += 1
-        if i + ahead < microbatches:
-            yield FORWARD, device, i + ahead
-    yield from ((WEIGHT, device, k) for k in range(late, microbatches))
+            yield WEIGHT, device, next_weight
+            next_weight += 1
+        if i + warmup < microbatches:
+            yield FORWARD, device, i + warmup
+    for i in range(next_weight, microbatches):
+        yield WEIGHT, device, i
 
 
-Order = Callable[[int, int, int, int], Iterator[Step]]
+Order = Callable[[int, int, int, int], Iterator[Task]]
 ORDERS: dict[str, Order] = {
     "gpipe": gpipe,
-    "1f1b": one_forward_one_backward,
-    "interleaved": one_forward_one_backward,
+    "1f1b": pipedream_flush,
+    "interleaved": pipedream_flush,
     "zero-bubble": zero_bubble,
 }
+"""By schedule, the function that yields a device's tasks in order."""
 
 
 def simulate(
-    schedule: str, stages: Sequence[Stage], devices: int, microbatches: int, send_s: float = 0.0
-) -> Flow:
-    """Return when each device does what; `send_s` is between neighbouring stages.
+    schedule: str, stages: Sequence[Stage], device_count: int, microbatches: int, send_s: float = 0
+) -> PipelineRun:
+    """Return the run of a pipeline, simulated task by task.
 
-    Raises `InputError` for an unknown schedule.
+    Args:
+        schedule: a key of `ORDERS`.
+        stages: the seconds of each stage.
+        device_count: the devices of the pipeline.
+        microbatches: the microbatches of a step.
+        send_s: the seconds from one stage to the next.
+
+    Raises:
+        InputError: for an unknown schedule.
     """
     check_choice("schedule", schedule, ORDERS)
-    virtual = len(stages) // devices
-    splits = schedule == "zero-bubble"
-    takes = [
-        {FORWARD: fore, BACKWARD: back - weight * splits, WEIGHT: weight}
-        for fore, back, weight, _ in stages
+    virtual = len(stages) // device_count
+    task_order = ORDERS[schedule]
+    durations = [_task_durations(stage, schedule == "zero-bubble") for stage in stages]
+    tasks = [
+        list(task_order(device, device_count, virtual, microbatches))
+        for device in range(device_count)
     ]
-    orders = [list(ORDERS[schedule](d, devices, virtual, microbatches)) for d in range(devices)]
-    done: dict[Step, float] = {}
-    free, next_, events = [0.0] * devices, [0] * devices, []
-    waiting: dict[Step, int] = {}
-    ready = list(range(devices))
-    last = len(stages) - 1
-    while ready:
-        device = ready.pop()
-        order, at, now = orders[device], next_[device], free[device]
-        while at < len(order):
-            direction, stage, i = step = order[at]
-            needed = _needed(direction, stage, i, last)
-            if needed is not None and needed not in done:
-                waiting[needed] = device
-                break
-            start = now
-            if needed is not None:
-                start = max(now, done[needed] + (send_s if needed[1] != stage else 0.0))
-            now = start + takes[stage][direction]
-            done[step] = now
-            events.append(Event(device, stage, i, direction, start, now))
-            at += 1
-            if step in waiting:
-                ready.append(waiting.pop(step))
-        next_[device], free[device] = at, now
-    if waiting:
-        raise RuntimeError(f"{schedule}: devices wait for each other at {min(waiting)}")
-    return Flow(tuple(events), tuple(free))
+    end_of_task: dict[Task, float] = {}
+    waiting_device: dict[Task, int] = {}  # by the task that the device waits for
+    free_s = [0.0] * device_count
+    positions = [0] * device_count
+    events = []
+    ready_devices = list(range(device_count))
+    last_stage = len(stages) - 1
+    while ready_devices:
+        device = ready_devices.pop()
+        clock_s = free_s[device]
+        position = positions[device]
+        while position < len(tasks[device]):
+            task = tasks[device][position]
+            direction, stage, microbatch = task
+            dependency = _dependency(direction, stage, microbatch, last_stage)
+            start_s = clock_s
+            if dependency is not None:
+                if dependency not in end_of_task:
+                    waiting_device[dependency] = device
+                    break
+                crosses_stages = dependency[1] != stage
+                arrival_s = end_of_task[dependency] + (send_s if crosses_stages else 0.0)
+                start_s = max(clock_s, arrival_s)
+            clock_s = start_s + durations[stage][direction]
+            end_of_task[task] = clock_s
+            events.append(PipelineEvent(device, stage, microbatch, direction, start_s, clock_s))
+            position += 1
+            if task in waiting_device:
+                ready_devices.append(waiting_device.pop(task))
+        positions[device] = position
+        free_s[device] = clock_s
+    if waiting_device:
+        raise RuntimeError(f"{schedule}: devices wait for each other at {min(waiting_device)}")
+    return PipelineRun(tuple(events), tuple(free_s))
 
 
-def _needed(direction: str, stage: int, i: int, last: int) -> Step | None:
+def _task_durations(stage: Stage, splits_backward: bool) -> dict[str, float]:
+    """Return the seconds of each direction; the backward pass may leave out weight gradients."""
+    backward_s = stage.backward_s
+    if splits_backward:
+        backward_s -= stage.weight_s
+    return {FORWARD: stage.forward_s, BACKWARD: backward_s, WEIGHT: stage.weight_s}
+
+
+def _dependency(direction: str, stage: int, microbatch: int, last_stage: int) -> Task | None:
+    """Return the task that must end before a task can start; None for the first stage."""
     if direction == FORWARD:
-        return (FORWARD, stage - 1, i) if stage else None
+        return (FORWARD, stage - 1, microbatch) if stage else None
     if direction == WEIGHT:
-        return (BACKWARD, stage, i)
-    return (BACKWARD, stage + 1, i) if stage < last else (FORWARD, last, i)
+        return (BACKWARD, stage, microbatch)
+    if stage < last_stage:
+        return (BACKWARD, stage + 1, microbatch)
+    return (FORWARD, last_stage, microbatch)
 
 
-def busy_s(stages: Sequence[Stage], devices: int) -> list[float]:
-    """Return the seconds in which each device computes a microbatch."""
-    both = [stage.forward_s + stage.backward_s for stage in stages]
-    return [sum(both[d::devices]) for d in range(devices)]
+def busy_s(stages: Sequence[Stage], device_count: int) -> list[float]:
+    """Return, for each device, the seconds that one microbatch keeps it busy."""
+    stage_s = [stage.forward_s + stage.backward_s for stage in stages]
+    return [sum(stage_s[device::device_count]) for device in range(device_count)]

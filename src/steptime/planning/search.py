@@ -1,258 +1,376 @@
-"""The best plan: all ways of splitting a network over devices, those that none beats in all."""
+"""The best plans: all splits of a network over devices, and those that no other plan dominates."""
 
 import gc
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from math import inf
 from operator import le
 from typing import NamedTuple, TypeVar
 
 from steptime.core.errors import InputError
-from steptime.core.workload import Plan
-from steptime.planning.ends import most_held
-from steptime.planning.faults import Asked
-from steptime.planning.memory import in_flight, least_bytes
-from steptime.planning.passes import Step
-from steptime.planning.planner import Planner
-from steptime.planning.space import Way
-from steptime.planning.step import BUSY, WHOLE, Quick, busiest_s, holds_of, quick
+from steptime.planning.estimate import Accuracy, PlanEstimate, estimate_plan
+from steptime.planning.memory import (
+    DeviceMemory,
+    activation_bytes,
+    distinct_device_memories,
+    min_device_bytes,
+)
+from steptime.planning.pipeline_bound import microbatches_in_flight
+from steptime.planning.plan_cost import cost_plan
+from steptime.planning.plan_space import PlanFamily
+from steptime.planning.plan_step import PlanStep
+from steptime.planning.problem import PlanProblem
 
-Kind = TypeVar("Kind")
-MOST_PLANS = 1_000_000
+Choice = TypeVar("Choice")
+Amounts = tuple[float, ...]
+MAX_PLANS = 1_000_000
 MEMORY = "memory"
-GROWS = 1 - 1e-9  # of what microbatches keep, beside their size: whole bytes are rounded
+"""The name of the limit that the memory of the device sets."""
+ROUNDING = 1 - 1e-9  # saved activations grow with the microbatch, but for bytes that are rounded
 
 
-class Cap(NamedTuple):
-    """A limit of a plan: its name, the most, and the value of a plan's step (unknown: infinity)."""
+class Limit(NamedTuple):
+    """A limit that a user sets.
+
+    Attributes:
+        name: its name.
+        value_of: returns the value of a plan, infinite where it is unknown.
+        maximum: the largest value within the limit.
+    """
 
     name: str
-    value: Callable[[Quick], float]
-    most: float
+    value_of: Callable[[PlanEstimate], float]
+    maximum: float
 
-    def holds(self, result: Quick) -> bool:
-        """Whether a plan is known to stay within it."""
-        return self.value(result) <= self.most
+    def holds(self, estimate: PlanEstimate) -> bool:
+        """Return whether a plan is known to be within the limit."""
+        return self.value_of(estimate) <= self.maximum
 
 
-class Near(NamedTuple):
-    """How far a plan is beyond a limit: how many times the most; its name, its value, the most."""
+class LimitExcess(NamedTuple):
+    """A plan beyond a limit: value over maximum, the name of the limit, the value, the maximum."""
 
     ratio: float
-    name: str
+    limit_name: str
     value: float
-    most: float
+    maximum: float
+
+
+NO_EXCESS = LimitExcess(inf, "", inf, inf)
 
 
 class Search(NamedTuple):
-    """What a search found: plans that none beats in time, memory and energy, the fastest first.
+    """The result of a search.
 
-    `steps_s` are the seconds of those plans that fit, stay within the limits and are not told apart
-    from the fastest; `refused` counts the others by limit, `nearest` of them is least beyond one,
-    where all are. `full` compute all layers again.
+    Attributes:
+        front: the plans that no other plan dominates in time, memory and energy, fastest first.
+        steps_s: the seconds of the plans within all limits that predictions cannot tell apart from
+            the fastest one.
+        considered_count: the number of plans.
+        refused_counts: by limit, the number of plans beyond it.
+        nearest: the plan least beyond a limit; None if a plan is within all of them.
+        full_recompute: the plans within all limits that recompute all layers.
     """
 
-    front: list[Quick]
+    front: list[PlanEstimate]
     steps_s: list[float]
-    considered: int
-    refused: Counter[str]
-    nearest: Near | None
-    full: Sequence[Asked] = ()
+    considered_count: int
+    refused_counts: Counter[str]
+    nearest: LimitExcess | None
+    full_recompute: Sequence[PlanStep] = ()
 
 
-def search(
-    planner: Planner,
-    ways: Iterable[Way],
+def find_best_plans(
+    problem: PlanProblem,
+    families: Iterable[PlanFamily],
     global_batch: int,
-    caps: Sequence[Cap] = (),
-    alike: float = 1.0,
+    limits: Sequence[Limit] = (),
+    tie_ratio: float = 1.0,
 ) -> Search:
-    """Return the plans within the caps that no other one beats in time, memory and energy.
+    """Return the plans within the limits that no other plan dominates in time, memory and energy.
 
-    Beside them are the seconds of those that take at most `alike` times as long as the fastest.
-    Raises `InputError` for more plans than can be tried.
+    Args:
+        problem: the network and its links.
+        families: the plans.
+        global_batch: the sequences of a step.
+        limits: the limits.
+        tie_ratio: two steps whose ratio is at most this cannot be told apart.
+
+    Raises:
+        InputError: for more plans than `MAX_PLANS`.
     """
-    collects = gc.isenabled()
-    gc.disable()  # nothing that is made here is garbage: looking for it takes half of the time
+    is_collecting = gc.isenabled()
+    gc.disable()  # all objects made here stay alive: to look for garbage takes half of the time
     try:
-        return _search(planner, ways, global_batch, caps, alike)
+        plans = _FittingPlans(problem, global_batch, limits)
+        for family in families:
+            plans.add(family)
+        accuracy = Accuracy.SCHEDULE if limits else Accuracy.BUSIEST_DEVICE
+        front, steps_s = _find_front(problem, plans.estimates, accuracy, tie_ratio)
+        return Search(
+            front,
+            steps_s,
+            plans.considered_count,
+            plans.refused_counts,
+            plans.find_nearest(),
+            [
+                estimate.step
+                for estimate in plans.estimates
+                if estimate.step.plan.recompute == "full"
+            ],
+        )
     finally:
-        if collects:
+        if is_collecting:
             gc.enable()
 
 
-def _search(
-    planner: Planner, ways: Iterable[Way], global_batch: int, caps: Sequence[Cap], alike: float
-) -> Search:
-    kept: list[Quick] = []
-    refused: Counter[str] = Counter()
-    large: list[tuple[float, Asked]] = []  # by their parameters alone
-    least, near = inf, Near(inf, "", inf, inf)
-    considered = 0
-    for way in ways:
-        considered += len(way.sizes)
-        if considered > MOST_PLANS:
-            raise InputError(f"more than {MOST_PLANS:,} plans: fix --tensor or --microbatch")
-        if (floor := _floor(planner, way.plan)) > planner.room_bytes:
-            refused[MEMORY] += len(way.sizes)
-            large.append((floor, Asked(way.plan, way.sizes[0], global_batch)))
-            continue
+class _FittingPlans:
+    """Collects the plans within all limits, and counts the others by limit."""
+
+    def __init__(self, problem: PlanProblem, global_batch: int, limits: Sequence[Limit]) -> None:
+        self.problem = problem
+        self.global_batch = global_batch
+        self.limits = limits
+        self.estimates: list[PlanEstimate] = []
+        self.considered_count = 0
+        self.refused_counts: Counter[str] = Counter()
+        self.excess = NO_EXCESS
+        self.min_bytes = inf  # of a plan that does not fit
+        self.unpriced: list[tuple[float, PlanStep]] = []  # too large by parameters alone
+
+    def add(self, family: PlanFamily) -> None:
+        """Add the plans of a family; raises `InputError` for more plans than `MAX_PLANS`."""
+        size_count = len(family.microbatch_sizes)
+        self.considered_count += size_count
+        if self.considered_count > MAX_PLANS:
+            raise InputError(f"more than {MAX_PLANS:,} plans: fix --tensor or --microbatch")
+        parameter_bytes = min_device_bytes(self.problem.rank, family.plan)
+        if parameter_bytes > self.problem.rank.room_bytes:
+            self.refused_counts[MEMORY] += size_count
+            step = PlanStep(family.plan, family.microbatch_sizes[0], self.global_batch)
+            self.unpriced.append((parameter_bytes, step))
+            return
         try:
-            sizes = [*_sizes(planner, way, global_batch)]
-        except InputError:
-            considered -= len(way.sizes)
-            continue  # a rank's graph that the plan does not divide
-        refused[MEMORY] += len(way.sizes) - len(sizes)
-        for asked in sizes:
-            result = quick(planner, asked, WHOLE if caps else BUSY)
-            if result.step_s == inf:
-                refused[MEMORY] += 1
-                least = min(least, result.bytes)
+            steps = list(_steps_of_family(self.problem, family, self.global_batch))
+        except InputError:  # the plan does not divide the graph of a rank
+            self.considered_count -= size_count
+            return
+        self.refused_counts[MEMORY] += size_count - len(steps)
+        for step in steps:
+            self._add_step(step)
+
+    def _add_step(self, step: PlanStep) -> None:
+        accuracy = Accuracy.SCHEDULE if self.limits else Accuracy.BUSIEST_DEVICE
+        estimate = estimate_plan(self.problem, step, accuracy)
+        if estimate.step_s == inf:
+            self.refused_counts[MEMORY] += 1
+            self.min_bytes = min(self.min_bytes, estimate.needed_bytes)
+            return
+        excesses = []
+        for limit in self.limits:
+            value = limit.value_of(estimate)
+            if value > limit.maximum:
+                ratio = value / limit.maximum
+                excesses.append(LimitExcess(ratio, limit.name, value, limit.maximum))
+        if not excesses:
+            self.estimates.append(estimate)
+            return
+        self.refused_counts.update(excess.limit_name for excess in excesses)
+        self.excess = min(self.excess, max(excesses))
+
+    def find_nearest(self) -> LimitExcess | None:
+        """Return the plan least beyond a limit; None if a plan is within all of them."""
+        excess = self.excess
+        if self.considered_count and self.refused_counts[MEMORY] == self.considered_count:
+            min_bytes = self._find_min_bytes()
+            room_bytes = self.problem.rank.room_bytes
+            excess = LimitExcess(min_bytes / room_bytes, MEMORY, min_bytes, room_bytes)
+        return None if self.estimates or excess.ratio == inf else excess
+
+    def _find_min_bytes(self) -> float:
+        """Return the smallest memory of a plan, where none fits."""
+        min_bytes = self.min_bytes
+        for parameter_bytes, step in sorted(self.unpriced, key=lambda pair: pair[0]):
+            if parameter_bytes >= min_bytes:
+                break
+            try:
+                min_bytes = min(min_bytes, estimate_plan(self.problem, step).needed_bytes)
+            except InputError:  # the plan does not divide the graph of a rank
                 continue
-            values = [(one.value(result), one) for one in caps]
-            beyond = [
-                Near(value / m, name, value, m) for value, (name, _, m) in values if value > m
-            ]
-            if beyond:
-                refused.update(one.name for one in beyond)
-                near = min(near, max(beyond))
-            else:
-                kept.append(result)
-    if considered and refused[MEMORY] == considered:
-        least = _least_held(planner, large, least)
-        near = Near(least / planner.room_bytes, MEMORY, least, planner.room_bytes)
-    nearest = None if kept or near.ratio == inf else near
-    front, steps_s = _front(planner, kept, WHOLE if caps else BUSY, alike)
-    full = [one.asked for one in kept if one.asked.plan.recompute == "full"]
-    return Search(front, steps_s, considered, refused, nearest, full)
+        return min_bytes
 
 
-def _floor(planner: Planner, plan: Plan) -> float:
-    split = (plan.tensor, plan.expert, plan.pipeline, plan.virtual, plan.stages)
-    key = ("floor", *split, plan.zero, plan.shards, plan.offload)
-    return planner.once(key, lambda: least_bytes(planner, plan))
+class _PricedSize(NamedTuple):
+    """The memory of a plan's devices at a microbatch."""
+
+    memories: Sequence[DeviceMemory]
+    microbatch: int
 
 
-def _sizes(planner: Planner, way: Way, global_batch: int) -> Iterable[Asked]:
-    """Yield the plans of a way but for those whose layers need not be priced to know their memory.
+def _steps_of_family(
+    problem: PlanProblem, family: PlanFamily, global_batch: int
+) -> Iterator[PlanStep]:
+    """Yield the steps of a family but those that cannot fit.
 
-    What the microbatches in flight keep grows with them, but where more than a round of them, of
-    interleaved stages, are no whole rounds: the last one is longer.
+    The saved activations of a microbatch grow with its size, so a larger microbatch than one that
+    does not fit does not fit either, and its layers are not priced. Only interleaved stages with
+    microbatches that do not divide into groups may hold fewer of them.
     """
-    plan, known = way.plan, None
-    grows = planner.shape.batch is None  # others have other stages
-    for b in way.sizes:
-        asked = Asked(plan, b, global_batch)
-        if known is not None:
-            m = asked.rounds
-            most = most_held(plan.schedule, plan.pipeline, plan.virtual, m)
-            holds, times = known[0], b / known[1] * GROWS
-            held = max([still + times * in_flight(kept, most, m) for still, kept in holds])
-            if held > planner.room_bytes:
-                if plan.virtual == 1 or m <= plan.pipeline or not m % plan.pipeline:
-                    return
-                continue
-        if grows:
-            known = holds_of(planner, asked), b
-        yield asked
-
-
-def _least_held(planner: Planner, large: Sequence[tuple[float, Asked]], least: float) -> float:
-    """Return the least bytes of a fullest device, where none has room."""
-    for floor, asked in sorted(large, key=lambda one: one[0]):
-        if floor >= least:
-            break
-        try:
-            least = min(least, quick(planner, asked).bytes)
-        except InputError:
-            continue  # a rank's graph that the plan does not divide
-    return least
-
-
-def _front(
-    planner: Planner, kept: Sequence[Quick], known: int, alike: float
-) -> tuple[list[Quick], list[float]]:
-    """Return the plans that none beats, of some whose seconds and joules are `known` so nearly.
-
-    Beside them are the seconds of those that are at most `alike` times as long as the fastest. They
-    come in the order of what they take at least; who is not beaten by those before is priced
-    more nearly, and comes again.
-    """
-    heap = [(_spent(one), at, known, one) for at, one in enumerate(kept)]
-    heapify(heap)
-    front: list[tuple[tuple[float, ...], Quick]] = []
-    steps_s: list[float] = []
-    while heap:
-        spent, at, near, one = heappop(heap)
-        is_alike = not front or spent[0] <= alike * front[0][0][0]
-        if any(all(map(le, other, spent)) for other, _ in front):
-            if not is_alike:
-                continue
-            if near != BUSY:
-                steps_s.append(one.step_s)
-                continue
-        elif near == WHOLE:
-            front.append((spent, one))
-            if is_alike:
-                steps_s.append(one.step_s)
+    plan = family.plan
+    has_fixed_layout = problem.shape.is_language_model
+    priced: _PricedSize | None = None
+    for microbatch in family.microbatch_sizes:
+        step = PlanStep(plan, microbatch, global_batch)
+        if priced is not None and _min_needed_bytes(priced, step) > problem.rank.room_bytes:
+            microbatches = step.microbatches
+            has_groups = microbatches <= plan.pipeline or microbatches % plan.pipeline == 0
+            if plan.virtual == 1 or has_groups:
+                return
             continue
-        nearer = quick(planner, one.asked, near + 1)
-        heappush(heap, (_spent(nearer), at, near + 1, nearer))
-    return [one for _, one in front], steps_s
+        if has_fixed_layout:
+            memories = distinct_device_memories(problem, cost_plan(problem, step))
+            priced = _PricedSize(memories, microbatch)
+        yield step
 
 
-def _spent(one: Quick) -> tuple[float, ...]:
-    return one.step_s, one.bytes, one.energy_j or 0.0
-
-
-def with_fewer_again(planner: Planner, result: Search, caps: Sequence[Cap]) -> Search:
-    """Return a search with the fewest layers computed again that fit, of plans that do so with all.
-
-    They leave as much of the memory as predictions miss, since fewer always fill it up. The fewer
-    there are, the less time a plan takes and the more memory: they are found by halving, for plans
-    that none beats, and for those that would be the fastest with none.
-    """
-    more: list[Quick] = []
-    best_s = result.front[0].step_s if result.front else inf
-    unbeaten_ = {one.asked for one in result.front}
-    for least_s, asked in sorted(
-        [(_without_s(planner, one), one) for one in result.full], key=lambda one: one[0]
-    ):
-        if least_s >= best_s and asked not in unbeaten_:
-            continue
-        fewest = _with_fewest(planner, asked)
-        if fewest is not None and all(cap.holds(fewest) for cap in caps):
-            more.append(fewest)
-            best_s = min(best_s, fewest.step_s)
-    return result._replace(
-        front=unbeaten([*result.front, *more], _spent),
-        steps_s=[*result.steps_s, *(one.step_s for one in more)],
-        considered=result.considered + len(more),
+def _min_needed_bytes(priced: _PricedSize, step: PlanStep) -> float:
+    """Return a lower bound of the memory of a step from that with a smaller microbatch."""
+    plan = step.plan
+    microbatches = step.microbatches
+    in_flight = microbatches_in_flight(plan.schedule, plan.pipeline, plan.virtual, microbatches)
+    growth = step.microbatch / priced.microbatch * ROUNDING
+    return max(
+        [
+            fixed_bytes + growth * activation_bytes(stages, in_flight, microbatches)
+            for _, fixed_bytes, stages in priced.memories
+        ]
     )
 
 
-def _without_s(planner: Planner, asked: Asked) -> float:
-    """Return the seconds below which a plan is not that computes nothing again."""
-    none = asked.but({"recompute": "none"})
-    return planner.whole_s(none.rounds * busiest_s(Step(planner, none)), none.plan.device_count)
+def _find_front(
+    problem: PlanProblem,
+    estimates: Sequence[PlanEstimate],
+    accuracy: Accuracy,
+    tie_ratio: float,
+) -> tuple[list[PlanEstimate], list[float]]:
+    """Return the plans that no other one dominates, and the seconds of ties of the fastest.
+
+    Best-first Pareto search: pop the smallest lower bound; if it is not dominated, price it one
+    accuracy level higher and push it back.
+
+    Args:
+        problem: the network and its links.
+        estimates: the plans, with lower bounds of their time and energy.
+        accuracy: the accuracy of these estimates.
+        tie_ratio: two steps whose ratio is at most this cannot be told apart.
+    """
+    heap = [
+        (_amounts(estimate), number, accuracy, estimate)
+        for number, estimate in enumerate(estimates)
+    ]
+    heapify(heap)
+    front: list[PlanEstimate] = []
+    front_amounts: list[Amounts] = []
+    steps_s: list[float] = []
+    while heap:
+        amounts, number, level, estimate = heappop(heap)
+        is_tie = not front or estimate.step_s <= tie_ratio * front[0].step_s
+        if _is_dominated(amounts, front_amounts):
+            if not is_tie:
+                continue
+            if level != Accuracy.BUSIEST_DEVICE:
+                steps_s.append(estimate.step_s)
+                continue
+        elif level == Accuracy.SCHEDULE:
+            front.append(estimate)
+            front_amounts.append(amounts)
+            if is_tie:
+                steps_s.append(estimate.step_s)
+            continue
+        next_level = Accuracy(level + 1)
+        refined = estimate_plan(problem, estimate.step, next_level)
+        heappush(heap, (_amounts(refined), number, next_level, refined))
+    return front, steps_s
 
 
-def _with_fewest(planner: Planner, asked: Asked) -> Quick | None:
-    plan, least, most = asked.plan, None, (1 - planner.spare) * planner.room_bytes
-    low, high = 1, max(planner.layout(plan, asked.microbatch).layers) - 1
+def _amounts(estimate: PlanEstimate) -> Amounts:
+    """Return time, memory and energy of a plan; an unknown energy counts as 0."""
+    return estimate.step_s, estimate.needed_bytes, estimate.energy_j or 0.0
+
+
+def _is_dominated(amounts: Amounts, front: Sequence[Amounts]) -> bool:
+    """Return whether amounts of the front are all at most as large."""
+    return any(all(map(le, front_amounts, amounts)) for front_amounts in front)
+
+
+def with_partial_recompute(problem: PlanProblem, search: Search, limits: Sequence[Limit]) -> Search:
+    """Return a search with the plans that recompute only as many layers as they must.
+
+    The fewer layers are recomputed, the faster a plan is and the more memory it needs. The fewest
+    that leave the error of predictions free are found by bisection: for the plans of the front,
+    and for those that would be the fastest without recomputation.
+
+    Args:
+        problem: the network and its links.
+        search: the result of a search.
+        limits: the limits of the search.
+    """
+    partial_plans: list[PlanEstimate] = []
+    best_s = search.front[0].step_s if search.front else inf
+    front_steps = {estimate.step for estimate in search.front}
+    bounds = [(_step_without_recompute_s(problem, step), step) for step in search.full_recompute]
+    for bound_s, step in sorted(bounds, key=lambda pair: pair[0]):
+        if bound_s >= best_s and step not in front_steps:
+            continue
+        estimate = _recompute_fewest_layers(problem, step)
+        if estimate is not None and all(limit.holds(estimate) for limit in limits):
+            partial_plans.append(estimate)
+            best_s = min(best_s, estimate.step_s)
+    return search._replace(
+        front=pareto_front([*search.front, *partial_plans], _amounts),
+        steps_s=[*search.steps_s, *(estimate.step_s for estimate in partial_plans)],
+        considered_count=search.considered_count + len(partial_plans),
+    )
+
+
+def _step_without_recompute_s(problem: PlanProblem, step: PlanStep) -> float:
+    """Return a lower bound of a step that recomputes no layer."""
+    saving_step = step.change({"recompute": "none"})
+    end_s = step.microbatches * cost_plan(problem, saving_step).busiest_s
+    return problem.rank.add_stragglers(end_s, step.plan.device_count)
+
+
+def _recompute_fewest_layers(problem: PlanProblem, step: PlanStep) -> PlanEstimate | None:
+    """Return the plan that recomputes the fewest layers of each stage and fits, or None."""
+    room_bytes = (1 - problem.rank.memory_error_share) * problem.rank.room_bytes
+    low = 1
+    high = max(problem.rank.layout(step.plan, step.microbatch).layers) - 1
+    fewest: PlanStep | None = None
     while low <= high:
-        n = (low + high) // 2
-        at = quick(planner, asked.but({"recompute_layers": n}), BUSY)
-        low, high = (low, n - 1) if at.bytes <= most else (n + 1, high)
-        least = at if at.bytes <= most else least
-    return None if least is None else quick(planner, least.asked)
+        layers = (low + high) // 2
+        candidate = step.change({"recompute_layers": layers})
+        estimate = estimate_plan(problem, candidate, Accuracy.BUSIEST_DEVICE)
+        if estimate.needed_bytes <= room_bytes:
+            fewest = candidate
+            high = layers - 1
+        else:
+            low = layers + 1
+    return None if fewest is None else estimate_plan(problem, fewest)
 
 
-def unbeaten(result: Iterable[Kind], amounts: Callable[[Kind], tuple[float, ...]]) -> list[Kind]:
-    """Return those that no other is as good as in all amounts, and better in one, least first."""
-    front: list[tuple[tuple[float, ...], Kind]] = []
-    for spent, one in sorted(((amounts(one), one) for one in result), key=lambda pair: pair[0]):
-        if not any(all(map(le, other, spent)) for other, _ in front):
-            front.append((spent, one))
-    return [one for _, one in front]
+def pareto_front(
+    choices: Iterable[Choice], amounts_of: Callable[[Choice], Amounts]
+) -> list[Choice]:
+    """Return the choices that no other one dominates, those with the smallest amounts first.
+
+    A choice dominates another one if all its amounts are at most as large.
+    """
+    pairs = [(amounts_of(choice), choice) for choice in choices]
+    front: list[Choice] = []
+    front_amounts: list[Amounts] = []
+    for amounts, choice in sorted(pairs, key=lambda pair: pair[0]):
+        if not _is_dominated(amounts, front_amounts):
+            front.append(choice)
+            front_amounts.append(amounts)
+    return front

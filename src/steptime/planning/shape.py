@@ -1,4 +1,4 @@
-"""A language model as plans need it."""
+"""The properties of a network that plans depend on."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,28 +12,43 @@ from steptime.prediction.routing import reached
 
 @dataclass(frozen=True)
 class Shape:
-    """A language model as plans need it: its layers' kinds, in order, and its parameters.
+    """A language model as a plan sees it.
 
-    `whole` are its hyperparameters, `one` those of the same network with one layer of each kind;
-    `length` are the tokens of a sequence, `tied` whether first and last stage share a table; a
-    token reaches the share `reached` of the routed `experts`.
+    Attributes:
+        family: the family of the network.
+        settings: the hyperparameters of the network.
+        kind_settings: the hyperparameters of the same network with one layer of each kind.
+        kinds: the kind of each layer, in order.
+        length: the tokens of a sequence.
+        vocabulary: the words of the vocabulary.
+        tied: whether the first and the last stage share the embedding.
+        experts: the routed experts of a layer.
+        expert_share: the share of the routed experts that a token reaches.
+        label: the text by which the user named the network.
+        unit: what a batch consists of, "tokens" or "examples".
+        batch: the usual batch of a network that is no language model; None for language models.
     """
 
     family: Family
-    whole: Mapping[str, Any]
-    one: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    kind_settings: Mapping[str, Any]
     kinds: tuple[str, ...]
     length: int
     vocabulary: int
     tied: bool
     experts: int
-    reached: float
+    expert_share: float
     label: str
     unit: str = "tokens"
-    batch: int | None = None  # usual, of networks that are no language models
+    batch: int | None = None
+
+    @property
+    def is_language_model(self) -> bool:
+        """Whether it is a language model, whose layers are priced one of each kind."""
+        return self.batch is None
 
     def text_length(self, tuning: Tuning) -> int:
-        """Return the tokens of a sequence that are text, without those that pad it."""
+        """Return the tokens of a sequence without its padding."""
         return min(self.length, tuning.padded or self.length)
 
     def state_weights(self, tuning: Tuning) -> Tuning:
@@ -46,11 +61,14 @@ class Shape:
         return state_weights(tuning, *stated, "train", "plan", alternatives="--lora 16")
 
     @property
-    def per_token(self) -> int:
+    def experts_per_token(self) -> int:
         """The experts that a token chooses."""
-        return int(self.whole["experts_per_token"])
+        return int(self.settings["experts_per_token"])
 
-    def reaches(self, parts: int) -> float:
-        """Return how many of equal parts, among which experts lie, a token is expected to reach."""
-        groups = (self.whole[name] for name in ("expert_groups", "groups_per_token"))
-        return reached(parts, self.experts, self.per_token, *groups)
+    def expected_expert_groups(self, group_count: int) -> float:
+        """Return the expected number of equal groups of experts that a token reaches."""
+        expert_groups = self.settings["expert_groups"]
+        groups_per_token = self.settings["groups_per_token"]
+        return reached(
+            group_count, self.experts, self.experts_per_token, expert_groups, groups_per_token
+        )

@@ -1,7 +1,8 @@
-"""Which layers a stage of a pipeline has, and where groups of ranks lie on the network."""
+"""Which layers each stage of a pipeline has, and where groups of ranks lie on the network."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import permutations
 from typing import NamedTuple
@@ -10,136 +11,221 @@ from steptime.core.errors import InputError
 from steptime.core.workload import Plan
 from steptime.prediction.training import FIRST, LAST
 
-SIZES = ("tensor", "context", "data", "pipeline")
-ORDERS = {"-".join(order): order for order in permutations(SIZES)}  # from the inside out
-USUAL = "-".join(SIZES)
+DIMENSIONS = ("tensor", "context", "data", "pipeline")
+ORDERS = {"-".join(order): order for order in permutations(DIMENSIONS)}
+"""By name, the orders in which the dimensions of a plan number the ranks, innermost first."""
+DEFAULT_ORDER = "-".join(DIMENSIONS)
 
 
-def layers_of(layers: int, stages: int) -> tuple[int, ...]:
-    """Return how many layers each stage has, in the order of the network.
+def split_layers(layer_count: int, stage_count: int) -> tuple[int, ...]:
+    """Return the number of layers of each stage, in the order of the network.
 
-    Where they do not divide, and with embedding and head would (126 layers, 16 stages: 128), these
-    stand for a layer each, alone in their stages where there are 128; else the stages in the middle
-    have one more. Raises `InputError` where a stage would be empty.
+    If the stages do not divide the layers, but would with embedding and head counted as layers (126
+    layers, 16 stages: 128), these count as one layer each, and have a stage each where there are
+    128 stages. Otherwise the stages in the middle have one layer more.
+
+    Raises:
+        InputError: if a stage would be empty.
     """
-    if stages == layers + 2:
-        return (0, *[1] * layers, 0)
-    if stages > layers:
-        made = f"{stages} stages (pipeline x virtual)"
-        raise InputError(f"plan: {made} of {layers} layers: at most {layers}")
-    each, left = divmod(layers + 2, stages)
-    if layers % stages and not left and min(each, stages) > 1:
-        return (each - 1, *[each] * (stages - 2), each - 1)
-    each, more = divmod(layers, stages)
-    start = (stages - more) // 2
-    return tuple(each + (start <= k < start + more) for k in range(stages))
+    if stage_count == layer_count + 2:
+        return (0, *[1] * layer_count, 0)
+    if stage_count > layer_count:
+        words = f"{stage_count} stages (pipeline x virtual)"
+        raise InputError(f"plan: {words} of {layer_count} layers: at most {layer_count}")
+    per_stage, remainder = divmod(layer_count + 2, stage_count)
+    divides_with_ends = layer_count % stage_count and not remainder
+    if divides_with_ends and min(per_stage, stage_count) > 1:
+        return (per_stage - 1, *[per_stage] * (stage_count - 2), per_stage - 1)
+    per_stage, extra_layers = divmod(layer_count, stage_count)
+    start = (stage_count - extra_layers) // 2
+    middle = range(start, start + extra_layers)
+    return tuple(per_stage + (stage in middle) for stage in range(stage_count))
 
 
-Group = Sequence[int]  # ranks
+Group = Sequence[int]
+"""Ranks, ascending."""
+
+
+@dataclass(frozen=True)
+class RankGroups:
+    """The groups of ranks with which rank 0 communicates.
+
+    Attributes:
+        tensor: the tensor-parallel ranks of a layer.
+        context: the ranks that share a sequence.
+        pipeline: one rank of each stage.
+        ends: the ranks of the first and the last stage.
+        expert: the ranks that share the routed experts.
+        replicas: the ranks with the same layers.
+        shard: the replicas that share states.
+        copies: the replicas with the same share of the states, one of each shard group.
+        expert_replicas: the ranks with the same routed experts.
+        expert_shard: those of them that share states.
+        expert_copies: those of them with the same share of the states.
+    """
+
+    tensor: Group
+    context: Group
+    pipeline: Group
+    ends: Group
+    expert: Group
+    replicas: Group
+    shard: Group
+    copies: Group
+    expert_replicas: Group
+    expert_shard: Group
+    expert_copies: Group
 
 
 @lru_cache(maxsize=1 << 14)
-def groups(
-    sizes: tuple[int, int, int, int],
+def rank_groups(
+    widths: tuple[int, int, int, int],
     expert: int,
     shards: int,
-    order: str = USUAL,
+    order: str = DEFAULT_ORDER,
     routers: int = 0,
-) -> Mapping[str, Group]:
-    """Return the ranks that rank 0 exchanges with, by what for.
+) -> RankGroups:
+    """Return the groups of ranks with which rank 0 communicates.
 
-    `sizes` are those of tensor, context, data and pipeline. `replicas` hold the same layers;
-    `shard` are those of them that share states, and `copies` those of other such groups that have
-    the same share. Of routed experts, which `expert` ranks share out, these are `expert_replicas`,
-    `expert_shard` and `expert_copies`; where there are as many `routers` as replicas of tensor
-    ranks, these are among them. `pipeline` are the stages, `ends` the first and the last.
+    Args:
+        widths: the ranks of the tensor, context, data and pipeline dimension.
+        expert: the ranks that share the routed experts.
+        shards: the replicas that share states.
+        order: the order in which dimensions number the ranks, a key of `ORDERS`.
+        routers: the ranks of a stage among which experts are shared; more than there are replicas
+            if tensor ranks have experts of their own, 0 for the replicas.
     """
-    stride, apart = 1, {}
-    widths = dict(zip(SIZES, sizes, strict=True))
+    width_of = dict(zip(DIMENSIONS, widths, strict=True))
+    ranks_of: dict[str, range] = {}
+    stride = 1
     for name in ORDERS[order]:
-        apart[name] = range(0, stride * widths[name], stride)
-        stride *= widths[name]
-    replicas: Group = sorted(d + c for d in apart["data"] for c in apart["context"])
-    step = replicas[1] if len(replicas) > 1 else 1
-    even = range(0, len(replicas) * step, step)
-    replicas = even if replicas == list(even) else tuple(replicas)
-    among, few = replicas, max(1, shards * (routers or len(replicas)) // len(replicas) // expert)
+        ranks_of[name] = range(0, stride * width_of[name], stride)
+        stride *= width_of[name]
+    sums = [data + context for data in ranks_of["data"] for context in ranks_of["context"]]
+    replicas = _as_range(sorted(sums))
+    expert_ranks = replicas
     if routers > len(replicas):
-        among = tuple(sorted(t + one for t in apart["tensor"] for one in replicas))
-    routed = among[::expert]
-    return {
-        **{name: apart[name] for name in ("tensor", "context", "pipeline")},
-        "expert": among[:expert],
-        "replicas": replicas,
-        "shard": replicas[:shards],
-        "copies": replicas[::shards],
-        "expert_replicas": routed,
-        "expert_shard": routed[:few],
-        "expert_copies": routed[::few],
-        "ends": (0, apart["pipeline"][-1]),
-    }
+        expert_ranks = tuple(
+            sorted(tensor + replica for tensor in ranks_of["tensor"] for replica in replicas)
+        )
+    expert_replicas = expert_ranks[::expert]
+    router_count = routers or len(replicas)
+    expert_shards = max(1, shards * router_count // len(replicas) // expert)
+    return RankGroups(
+        tensor=ranks_of["tensor"],
+        context=ranks_of["context"],
+        pipeline=ranks_of["pipeline"],
+        ends=(0, ranks_of["pipeline"][-1]),
+        expert=expert_ranks[:expert],
+        replicas=replicas,
+        shard=replicas[:shards],
+        copies=replicas[::shards],
+        expert_replicas=expert_replicas,
+        expert_shard=expert_replicas[:expert_shards],
+        expert_copies=expert_replicas[::expert_shards],
+    )
+
+
+def _as_range(ranks: Sequence[int]) -> Group:
+    """Return ranks from 0 on as a range if they are evenly spaced, else as a tuple."""
+    stride = ranks[1] if len(ranks) > 1 else 1
+    even = range(0, len(ranks) * stride, stride)
+    return even if list(ranks) == list(even) else tuple(ranks)
 
 
 class Part(NamedTuple):
-    """A piece of the network where it runs: whether its forward pass is computed `again`."""
+    """A piece of the network in a stage.
+
+    Attributes:
+        name: the name of the piece.
+        recomputes: whether the backward pass repeats its forward pass.
+    """
 
     name: str
-    again: bool = False
+    recomputes: bool = False
 
     @property
     def is_end(self) -> bool:
-        """Whether it is no layer, but what stands before or after them."""
+        """Whether it is the embedding or the head, and no layer."""
         return self.name in (FIRST, LAST)
 
 
-Load = tuple[tuple[Part, int], ...]  # parts, and how many of each
+Load = tuple[tuple[Part, int], ...]
+"""The parts of a stage or a device, and the number of each."""
 
 
-class Layout(NamedTuple):
-    """Which layers a pipeline's stages have: their number, and the parts of stages and devices.
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """The layers of a pipeline's stages and devices.
 
-    `unlike` are the first devices of each load, and of each of its stages: they hold most of those
-    that have these.
+    Layouts are cached, and compared and hashed by identity, so that they are cheap cache keys.
+
+    Attributes:
+        layers: the number of layers of each stage.
+        stages: the parts of each stage.
+        devices: the parts of each device.
+        distinct_devices: the first device of each kind (equal parts in equal stages), which holds
+            the most microbatches of its kind.
     """
 
     layers: tuple[int, ...]
     stages: tuple[Load, ...]
     devices: tuple[Load, ...]
-    unlike: tuple[int, ...]
+    distinct_devices: tuple[int, ...]
 
 
 @lru_cache(maxsize=1 << 12)
-def layout(
+def lay_out(
     kinds: tuple[str, ...],
     pipeline: int,
     virtual: int,
-    again: int = 0,
-    counts: tuple[int, ...] = (),
-    both_ways: bool = False,
+    recomputed_layers: int = 0,
+    layer_counts: tuple[int, ...] = (),
+    goes_both_ways: bool = False,
 ) -> Layout:
-    """Return who has which layers of these kinds; raises `InputError` for an empty stage.
+    """Return the layout of layers over the stages and devices of a pipeline.
 
-    The first `again` layers of each stage are computed again; `counts` are the stages' layers where
-    they are chosen. Where microbatches go `both_ways`, devices have the stages of both.
+    Args:
+        kinds: the kind of each layer, in the order of the network.
+        pipeline: the devices of the pipeline.
+        virtual: the stages of a device.
+        recomputed_layers: the first layers of each stage, which recompute their activations.
+        layer_counts: the layers of each stage; () for an even split.
+        goes_both_ways: whether each device has a stage of both directions (DualPipe).
+
+    Raises:
+        InputError: if a stage would be empty.
     """
-    counts = counts or layers_of(len(kinds), pipeline * virtual)
-    result, start = [], 0
-    for count in counts:
-        own = kinds[start : start + count]
-        result.append(Counter(Part(name, i < again) for i, name in enumerate(own)))
-        start += count
-    result[0][Part(FIRST)] += 1
-    result[-1][Part(LAST)] += 1
-    sums = [sum(result[d::pipeline], Counter()) for d in range(pipeline)]
-    sums = [one + other for one, other in zip(sums, sums[::-1], strict=True)] if both_ways else sums
-    stages, devices = (tuple(tuple(one.items()) for one in some) for some in (result, sums))
-    each = [(load, stages[d::pipeline]) for d, load in enumerate(devices)]
-    unlike = {own: d for d, own in reversed(list(enumerate(each)))}
-    return Layout(counts, stages, devices, tuple(unlike.values()))
+    layer_counts = layer_counts or split_layers(len(kinds), pipeline * virtual)
+    stage_parts: list[Counter[Part]] = []
+    start = 0
+    for layer_count in layer_counts:
+        stage_kinds = kinds[start : start + layer_count]
+        start += layer_count
+        parts = [Part(kind, i < recomputed_layers) for i, kind in enumerate(stage_kinds)]
+        stage_parts.append(Counter(parts))
+    stage_parts[0][Part(FIRST)] += 1
+    stage_parts[-1][Part(LAST)] += 1
+    device_parts = [sum(stage_parts[d::pipeline], Counter[Part]()) for d in range(pipeline)]
+    if goes_both_ways:
+        opposite_parts = reversed(device_parts)
+        device_parts = [
+            near + far for near, far in zip(device_parts, list(opposite_parts), strict=True)
+        ]
+    stages = tuple(tuple(parts.items()) for parts in stage_parts)
+    devices = tuple(tuple(parts.items()) for parts in device_parts)
+    first_of_kind: dict[tuple[Load, tuple[Load, ...]], int] = {}
+    for d, load in enumerate(devices):
+        first_of_kind.setdefault((load, stages[d::pipeline]), d)
+    distinct = sorted(first_of_kind.values(), reverse=True)
+    return Layout(layer_counts, stages, devices, tuple(distinct))
 
 
-def layout_of(kinds: tuple[str, ...], plan: Plan) -> Layout:
-    """Return who has which layers under a plan."""
-    repeats = 0 if plan.recompute == "none" else plan.recompute_layers or len(kinds)
-    sizes = plan.pipeline, plan.virtual, repeats, plan.stages
-    return layout(kinds, *sizes, plan.goes_both_ways)
+def layout_of_plan(kinds: tuple[str, ...], plan: Plan) -> Layout:
+    """Return the layout of layers under a plan."""
+    recomputed_layers = 0
+    if plan.recompute != "none":
+        recomputed_layers = plan.recompute_layers or len(kinds)
+    return lay_out(
+        kinds, plan.pipeline, plan.virtual, recomputed_layers, plan.stages, plan.goes_both_ways
+    )

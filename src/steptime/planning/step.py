@@ -1,60 +1,70 @@
-"""One plan: the time of a step, what of it waits for exchanges, and the memory of each device."""
+"""The step of a plan: its time with its parts, the memory of each device, and its energy."""
 
-from collections import Counter
+from __future__ import annotations
+
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import inf
-from operator import add
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-from steptime.planning.ends import Least, ends_of, least, most_held, paired
-from steptime.planning.energy import energy_of
-from steptime.planning.faults import Asked
-from steptime.planning.memory import (
-    Kept,
-    Memory,
-    host_bytes,
-    in_flight,
-    memory_of,
-    parameters_of,
-    parts_of,
-    shared_of,
-)
-from steptime.planning.passes import Step, Wait
-from steptime.planning.pipeline import MOST_EVENTS, Flow, Stage, busy_s, simulate
-from steptime.planning.planner import Planner
-from steptime.planning.stages import Group, Load
+from steptime.planning.energy import step_energy_j
+from steptime.planning.estimate import plan_run
+from steptime.planning.memory import Memory, host_bytes_of_device, memory_of_device
+from steptime.planning.pass_settings import CollectiveTime
+from steptime.planning.pipeline import MAX_EVENTS, PipelineRun, busy_s, simulate
+from steptime.planning.pipeline_bound import microbatches_in_flight
+from steptime.planning.pipeline_end import PipelineTimes, end_times, paired_busy_s
+from steptime.planning.plan_cost import PlanCost, cost_plan
+from steptime.planning.plan_step import PlanStep
+from steptime.planning.problem import PlanProblem
+from steptime.planning.stages import Load
+from steptime.planning.step_tail import StepTail, step_tail
 from steptime.prediction.collectives import StepEnds, with_links
-from steptime.prediction.states import host_memory, on_host
-from steptime.prediction.training import FIRST
 
 
-class Pipeline(NamedTuple):
-    """A pipeline: its schedule, stages and devices, and the seconds from a stage to the next."""
+class TailTimes(NamedTuple):
+    """The seconds of a device after its pipeline: exposed communication, then the update."""
 
-    schedule: str
-    stages: tuple[Stage, ...]
-    devices: int
-    send_s: float
+    exchange_s: float
+    update_s: float
 
-    def of(self, microbatches: int) -> tuple[str, tuple[Stage, ...], int, int, float]:
-        """Return what `simulate` and `ends_of` ask for."""
-        return *self[:3], microbatches, self.send_s
+    @property
+    def seconds(self) -> float:
+        """Seconds in all."""
+        return self.exchange_s + self.update_s
 
 
 @dataclass(frozen=True)
 class PlanTime:
-    """A plan's step: seconds between `low_s` and `high_s` (80 %), memory by device of the pipeline.
+    """The step of a plan.
 
-    `compute_s` are the seconds of kernels of the busiest device, `update_s` those of its optimizer,
-    `host_s` what it waits for the host, `recompute_s` what it computes again, `bubble_s` what it
-    waits for the others: with `rest_s`, outside of the layers, they add up to the step. `bubble` is
-    the share of their time in which the devices of the pipeline wait, in the mean. `tails_s` are,
-    by device of it, what it waits for the exchange of gradients and takes for its update. A device
-    has at most `host_bytes` in its host's memory.
+    The parts of the step are those of the device of the pipeline that waits least. `compute_s`,
+    `recompute_s`, `update_s`, `host_s`, `bubble_s`, exposed communication and `outside_layers_s`
+    add up to `step_s`.
+
+    Attributes:
+        step: the plan and its batch.
+        step_s: seconds of the step.
+        low_s: the low end of its 80 % interval.
+        high_s: the high end.
+        compute_s: kernels.
+        recompute_s: kernels that the backward pass repeats.
+        update_s: the update of the weights.
+        host_s: waits for the host.
+        bubble_share: the share of their time in which the devices of the pipeline wait for each
+            other, in the mean.
+        bubble_s: waits for other devices.
+        outside_layers_s: time outside the layers, and for the slowest of all devices.
+        collectives: the collectives of the device.
+        memory: the memory of each device of the pipeline.
+        host_bytes: the largest memory of a device on its host.
+        layers: the layers of each stage.
+        energy_j: joules of all devices; None where their power is unknown.
+        pipeline: the stages and their schedule.
+        tails: the end of the step on each device of the pipeline.
     """
 
-    asked: Asked
+    step: PlanStep
     step_s: float
     low_s: float
     high_s: float
@@ -62,330 +72,201 @@ class PlanTime:
     recompute_s: float
     update_s: float
     host_s: float
-    bubble: float
+    bubble_share: float
     bubble_s: float
-    rest_s: float
-    exposures: tuple[Wait, ...]
+    outside_layers_s: float
+    collectives: tuple[CollectiveTime, ...]
     memory: tuple[Memory, ...]
     host_bytes: float
     layers: tuple[int, ...]
     energy_j: float | None
-    pipeline: Pipeline
-    tails_s: tuple[tuple[float, float], ...]
+    pipeline: PipelineTimes
+    tails: tuple[TailTimes, ...]
 
     @cached_property
-    def flow(self) -> Flow | None:
-        """The pipeline's run part by part; None for one of very many parts, and for dualpipe."""
-        many = 2 * len(self.pipeline.stages) * self.asked.rounds > MOST_EVENTS
-        return (
-            None
-            if many or self.asked.plan.goes_both_ways
-            else simulate(*self.pipeline.of(self.asked.rounds))
-        )
+    def run(self) -> PipelineRun | None:
+        """The simulated run of the pipeline; None with too many tasks, and for DualPipe."""
+        microbatches = self.step.microbatches
+        task_count = 2 * len(self.pipeline.stages) * microbatches
+        if task_count > MAX_EVENTS or self.step.plan.goes_both_ways:
+            return None
+        schedule, stages, device_count, send_s = self.pipeline
+        return simulate(schedule, stages, device_count, microbatches, send_s)
 
     @property
-    def fullest(self) -> int:
-        """The place of the device that holds most."""
-        return max(range(len(self.memory)), key=lambda d: self.memory[d].total)
+    def fullest_device(self) -> int:
+        """The device of the pipeline with the largest memory."""
+        return max(range(len(self.memory)), key=lambda device: self.memory[device].total)
+
+    @property
+    def peak_memory(self) -> Memory:
+        """The memory of the fullest device."""
+        return self.memory[self.fullest_device]
 
     @property
     def exposed_s(self) -> float:
-        """Seconds in which the busiest device waits for exchanges."""
-        return sum(one.exposed_s for one in self.exposures)
+        """Seconds of exposed communication."""
+        return sum(collective.exposed_s for collective in self.collectives)
 
 
-def plan_time(planner: Planner, asked: Asked) -> PlanTime:
-    """Return time and memory of a step."""
-    one, plan, m = Step(planner, asked), asked.plan, asked.rounds
-    times, send, devices = one.stages, one.send, plan.pipeline
-    runs = pipeline_of(one)
-    ends, idle = ends_of(*runs.of(m)), [0.0]
-    if devices > 1:
-        busy = paired(times) if plan.goes_both_ways else busy_s(times, devices)
-        idle = [max(0.0, end - m * own) for end, own in zip(ends, busy, strict=True)]
-    most = most_held(plan.schedule, devices, plan.virtual, m)
-    tails = [tail_of(one, load) for load in one.shape.devices]
-    end_s = max(end + tail.seconds for end, tail in zip(ends, tails, strict=True))
-    step_s = planner.whole_s(end_s, plan.device_count)
-    waited = [idle[d] + (end_s - (ends[d] + tails[d].seconds)) for d in range(devices)]
-    last = min(range(devices), key=waited.__getitem__)
-    load = one.shape.devices[last]
-    own = one.own_share * m
-    passes = [(one.passes(part), count * own) for part, count in load]
-    exposures, waits = _exposures(one, load, own, tails[last]), 0.0
-    if devices > 1:
-        sent = 2 * m * plan.virtual
-        waits = min(waited[last], 2 * (len(times) - 1) * send.total_s)
-        moved, all_s, open_ = (value * sent for value in send[3:])
-        exposures.append(Wait(*send[:3], moved, all_s, waits + open_))
-    exposed_s = sum(wait.exposed_s for wait in exposures)
+class _DeviceWaits(NamedTuple):
+    """The end of a pipeline's slowest device, and the seconds that each device waits until then."""
+
+    end_s: float
+    waits_s: Sequence[float]
+
+
+def time_plan(problem: PlanProblem, step: PlanStep) -> PlanTime:
+    """Return time, memory and energy of a step under a plan."""
+    plan = step.plan
+    cost = cost_plan(problem, step)
+    microbatches = step.microbatches
+    layout = cost.layout
+    tails = [step_tail(cost, load) for load in layout.devices]
+    end_s, waits_s = _device_waits(cost, microbatches, tails)
+    device = min(range(plan.pipeline), key=waits_s.__getitem__)
+    tail = tails[device]
+    load = layout.devices[device]
+    step_s = problem.rank.add_stragglers(end_s, plan.device_count)
+    collectives = _device_collectives(cost, load, microbatches, tail)
+    bubble_s = waits_s[device]
+    if plan.pipeline > 1:
+        sends = _pipeline_sends(cost, microbatches, bubble_s)
+        bubble_s -= sends.pipeline_wait_s
+        collectives.append(sends.collective)
+    exposed_s = sum(collective.exposed_s for collective in collectives)
+    low_s, high_s = step_interval(problem, step, step_s, exposed_s)
+    in_flight = microbatches_in_flight(plan.schedule, plan.pipeline, plan.virtual, microbatches)
+    compute_s, recompute_s = _device_kernels(cost, load, microbatches)
+    devices = range(plan.pipeline)
     return PlanTime(
-        asked,
-        step_s,
-        *step_ends(planner, asked, step_s, exposed_s),
-        sum((f.compute + b.compute) * count for (f, b), count in passes),
-        sum((f.recompute + b.recompute) * count for (f, b), count in passes),
-        tails[last].update_s,
-        m * sum(stage.host_s for stage in times[last::devices]),
-        sum(waited) / devices / end_s,
-        waited[last] - waits,
-        step_s - end_s,
-        tuple(exposures),
-        tuple(memory_of(one, d, most, m) for d in range(devices)),
-        max(host_bytes(one, d, most, m) for d in range(devices)),
-        one.shape.layers,
-        energy_of(planner, asked, step_s, loads_of(one)),
-        runs,
-        tuple((tail.seconds - tail.update_s, tail.update_s) for tail in tails),
+        step=step,
+        step_s=step_s,
+        low_s=low_s,
+        high_s=high_s,
+        compute_s=compute_s,
+        recompute_s=recompute_s,
+        update_s=tail.update_s,
+        host_s=microbatches * sum(stage.host_s for stage in cost.stages[device :: plan.pipeline]),
+        bubble_share=sum(waits_s) / plan.pipeline / end_s,
+        bubble_s=bubble_s,
+        outside_layers_s=step_s - end_s,
+        collectives=tuple(collectives),
+        memory=tuple(memory_of_device(cost, d, in_flight, microbatches) for d in devices),
+        host_bytes=max(host_bytes_of_device(cost, d, in_flight, microbatches) for d in devices),
+        layers=layout.layers,
+        energy_j=step_energy_j(cost, step, step_s),
+        pipeline=cost.pipeline,
+        tails=tuple(TailTimes(tail.seconds - tail.update_s, tail.update_s) for tail in tails),
     )
 
 
-_LINK_ENDS: tuple[Literal["quick", "slow"], ...] = ("quick", "slow")
-
-
-def step_ends(
-    planner: Planner, asked: Asked, step_s: float, exposed_s: float
-) -> tuple[float, float]:
-    """Return the ends of a plan's step (80 %): its kernels, and its links, are off independently.
-
-    The step with links at an end of the rates that they reach is planned anew, so that exchanges
-    that are hidden may come to light.
-    """
-    plan, microbatch, rounds = asked.plan, asked.microbatch, asked.rounds
-    low_s, high_s = planner.within(plan, microbatch, step_s, exposed_s, rounds)
-    if plan.device_count == 1:
-        return low_s, high_s
-    quick_s, slow_s = (_step_s(planner.planner_of_links(end), asked) for end in _LINK_ENDS)
-    ends = StepEnds(low_s, high_s)
-    wide = with_links(step_s, ends, min(quick_s, step_s), max(slow_s, step_s))
-    return (
-        low_s if wide.low_s is None else wide.low_s,
-        high_s if wide.high_s is None else wide.high_s,
-    )
-
-
-def _step_s(planner: Planner, asked: Asked) -> float:
-    """Return the seconds of a plan's step, whether the device has room for it or not."""
-    runs = _takes(Step(planner, asked))
-    end_s = max(map(add, ends_of(*runs.pipeline.of(asked.rounds)), runs.tails_s))
-    return planner.whole_s(end_s, asked.plan.device_count)
-
-
-class Quick(NamedTuple):
-    """A plan's step at a glance: seconds, bytes of the fullest device, joules (None: unknown)."""
-
-    step_s: float
-    bytes: float
-    energy_j: float | None
-    asked: Asked
-
-
-class Run(NamedTuple):
-    """What a plan takes whatever the number of its microbatches.
-
-    `tails_s` follow the pipeline on each of its devices. `loads` are how many of these have the
-    same to do, and the joules of a microbatch on one.
-    """
-
-    pipeline: Pipeline
-    tails_s: tuple[float, ...]
-    least: Least
-    loads: list[tuple[int, float]]
-
-
-BUSY, CHAIN, WHOLE = range(3)  # how near to a step its seconds at a glance are
-
-
-def quick(planner: Planner, asked: Asked, near: int = WHOLE) -> Quick:
-    """Return what `plan_time` says, at a glance.
-
-    Where the device has not room for a plan, its seconds are infinite. Less `near` than `WHOLE`
-    they, and the joules, are those that a step takes at least: what the busiest device does
-    (`BUSY`), or the longest chain of parts that wait for each other (`CHAIN`).
-    """
-    plan, m = asked.plan, asked.rounds
-    key = _key(planner, asked)
-    most = most_held(plan.schedule, plan.pipeline, plan.virtual, m)
-    held = max([still + in_flight(kept, most, m) for still, kept in holds_of(planner, asked)])
-    if held > planner.room_bytes:
-        return Quick(inf, held, None, asked)
-    if near == BUSY:
-        one = Step(planner, asked)
-        end_s, loads = m * busiest_s(one), loads_of(one)
-    else:
-        runs = planner.once(("takes", *key), lambda: _takes(Step(planner, asked)))
-        loads = runs.loads
-        if near == WHOLE:
-            end_s = max(map(add, ends_of(*runs.pipeline.of(m)), runs.tails_s))
+def _device_waits(cost: PlanCost, microbatches: int, tails: Sequence[StepTail]) -> _DeviceWaits:
+    """Return the waits of each device of the pipeline: in its schedule, and for slower devices."""
+    plan = cost.plan
+    ends_s = end_times(cost.pipeline, microbatches)
+    idle_s = [0.0]
+    if plan.pipeline > 1:
+        if plan.goes_both_ways:
+            microbatch_s = paired_busy_s(cost.stages)
         else:
-            end_s = runs.least.after_s(m)
-    step_s = planner.whole_s(end_s, plan.device_count)
-    return Quick(step_s, held, energy_of(planner, asked, step_s, loads), asked)
+            microbatch_s = busy_s(cost.stages, plan.pipeline)
+        idle_s = [
+            max(0.0, device_end_s - microbatches * device_s)
+            for device_end_s, device_s in zip(ends_s, microbatch_s, strict=True)
+        ]
+    tail_ends_s = [
+        device_end_s + tail.seconds for device_end_s, tail in zip(ends_s, tails, strict=True)
+    ]
+    end_s = max(tail_ends_s)
+    waits_s = [
+        device_idle_s + (end_s - tail_end_s)
+        for device_idle_s, tail_end_s in zip(idle_s, tail_ends_s, strict=True)
+    ]
+    return _DeviceWaits(end_s, waits_s)
 
 
-def busiest_s(one: Step) -> float:
-    """Return what a microbatch takes of the device that has most to do, wherever its host is."""
-
-    def most() -> float:
-        unlike = {*one.shape.devices}
-        loads = ([(one.passes(part), count) for part, count in load] for load in unlike)
-        sums = [sum([(f.seconds + b.seconds) * n for (f, b), n in load]) for load in loads]
-        return max(sums) * one.own_share
-
-    return one.planner.once(("busiest", *one.as_stages), most)
-
-
-def holds_of(planner: Planner, asked: Asked) -> list[tuple[float, Kept]]:
-    """Return what unlike devices of a pipeline hold: beside microbatches, and of each."""
-    return planner.once(("holds", *_key(planner, asked)), lambda: _holds(Step(planner, asked)))
+def _device_kernels(cost: PlanCost, load: Load, microbatches: int) -> tuple[float, float]:
+    """Return the seconds of a device's kernels in a step, and of the kernels that it repeats."""
+    compute_s = repeated_s = 0.0
+    for part, count in load:
+        forward, backward = cost.passes(part)
+        repeats = count * cost.microbatch_share * microbatches
+        compute_s += (forward.compute_s + backward.compute_s) * repeats
+        repeated_s += (forward.recompute_s + backward.recompute_s) * repeats
+    return compute_s, repeated_s
 
 
-def _key(planner: Planner, asked: Asked) -> tuple[object, ...]:
-    """Return the cache key of a plan: the number of its microbatches where its pieces depend on it.
+def _device_collectives(
+    cost: PlanCost, load: Load, microbatches: int, tail: StepTail
+) -> list[CollectiveTime]:
+    """Return the collectives of a device in a step, those of equal group, kind and link summed."""
+    sums: dict[tuple[str, str, str], CollectiveTime] = {}
+    for part, count in load:
+        repeats = count * microbatches * cost.microbatch_share
+        forward, backward = cost.passes(part)
+        for time in (*forward.collectives, *backward.collectives):
+            key = (time.group, time.collective, time.link)
+            total = sums.get(key, CollectiveTime(*key, 0.0, 0.0, 0.0))
+            sums[key] = total._replace(
+                size_bytes=total.size_bytes + time.size_bytes * repeats,
+                total_s=total.total_s + time.total_s * repeats,
+                exposed_s=total.exposed_s + time.exposed_s * repeats,
+            )
+    return [*sums.values(), *tail.collectives]
 
-    A device that runs the whole network waits for its host by the number of microbatches.
+
+class _PipelineSends(NamedTuple):
+    """The sends of a device between stages, and its waits for the first and the last of them."""
+
+    collective: CollectiveTime
+    pipeline_wait_s: float
+
+
+def _pipeline_sends(cost: PlanCost, microbatches: int, waits_s: float) -> _PipelineSends:
+    """Return the sends between stages; part of a device's waits is the way through the pipeline."""
+    send_count = 2 * microbatches * cost.plan.virtual
+    send = cost.send
+    round_trip_s = 2 * (len(cost.stages) - 1) * send.total_s
+    pipeline_wait_s = min(waits_s, round_trip_s)
+    collective = send._replace(
+        size_bytes=send.size_bytes * send_count,
+        total_s=send.total_s * send_count,
+        exposed_s=send.exposed_s * send_count + pipeline_wait_s,
+    )
+    return _PipelineSends(collective, pipeline_wait_s)
+
+
+def step_interval(
+    problem: PlanProblem, step: PlanStep, step_s: float, exposed_s: float
+) -> tuple[float, float]:
+    """Return the 80 % interval of a step; errors of kernels and of links are independent.
+
+    With links at either end of their rates the step is timed anew, since a hidden collective may
+    become exposed.
+
+    Args:
+        problem: the network and its links.
+        step: the plan and its batch.
+        step_s: the predicted seconds.
+        exposed_s: the part of `step_s` that is exposed communication.
     """
-    rounds = asked.rounds if planner.is_whole(asked.plan) else asked.rounds > 1
-    return asked.order, asked.microbatch, rounds, *vars(asked.plan).values()
-
-
-def _holds(one: Step) -> list[tuple[float, Kept]]:
-    parts = [parts_of(one, d) for d in one.shape.unlike]
-    return [(sum(still), kept) for still, kept in parts]
-
-
-def _takes(one: Step) -> Run:
-    runs = pipeline_of(one)
-    tails = {load: tail_of(one, load).seconds for load in {*one.shape.devices}}
-    tails_s = tuple([tails[load] for load in one.shape.devices])
-    return Run(runs, tails_s, least(*runs, tails_s), loads_of(one))
-
-
-def pipeline_of(one: Step) -> Pipeline:
-    """Return the pipeline of a plan."""
-    way = one.plan.schedule
-    return one.planner.once(
-        ("pipeline", way, *one.as_stages),
-        lambda: Pipeline(way, tuple(one.stages), one.plan.pipeline, one.send.total_s),
+    low_s, high_s = problem.rank.step_interval(
+        step.plan, step.microbatch, step_s, exposed_s, step.microbatches
+    )
+    if step.plan.device_count == 1:
+        return low_s, high_s
+    quick_s = _step_s(problem.with_link_rates("high"), step)
+    slow_s = _step_s(problem.with_link_rates("low"), step)
+    kernel_ends = StepEnds(low_s, high_s)
+    ends = with_links(step_s, kernel_ends, min(quick_s, step_s), max(slow_s, step_s))
+    return (
+        low_s if ends.low_s is None else ends.low_s,
+        high_s if ends.high_s is None else ends.high_s,
     )
 
 
-def loads_of(one: Step) -> list[tuple[int, float]]:
-    """Return how many devices have the same to do, and the joules of a microbatch on one."""
-
-    def counted() -> list[tuple[int, float]]:
-        loads = Counter(one.shape.devices).items()
-        return [(count, dynamic_of(one, load)) for load, count in loads]
-
-    return one.planner.once(("loads", one.of_layers), counted)
-
-
-class _Tail(NamedTuple):
-    """What comes once a step: exchange of gradients and weights, and the update."""
-
-    seconds: float
-    update_s: float
-    exposures: tuple[Wait, ...]
-
-
-def tail_of(one: Step, load: Load) -> _Tail:
-    """Return what a device's step ends, and begins, with."""
-    plan = one.plan
-    sizes = (plan.zero, plan.data, plan.pipeline, plan.virtual, plan.shard, plan.offload)
-    how = (one.order, plan.goes_both_ways, plan.overlaps)
-    key = ("tail", id(one.pieces), load, *how, *sizes)
-    return one.planner.once(key, lambda: _tail(one, load))
-
-
-def _exposed_s(planner: Planner, exchange_s: float, hidden_s: float, piece_count: int) -> float:
-    """Return the seconds of an exchange that outlast `hidden_s` of computation beside it.
-
-    The last of its pieces is never hidden. What is hidden slows the computation by `slowed`.
-    """
-    exposed_s = max(exchange_s - hidden_s, exchange_s / max(2, piece_count))
-    exposed_s = min(exchange_s, exposed_s)
-    if hidden_s:
-        exposed_s += planner.constant("slowed") * (exchange_s - exposed_s)
-    return exposed_s
-
-
-def _tail(one: Step, load: Load) -> _Tail:
-    plan, planner, groups = one.plan, one.planner, one.groups
-    last_s = sum(one.pieces[part.name].backward_s * count for part, count in load)
-    first_s = sum(one.pieces[part.name].forward_s * count for part, count in load)
-    parts = sum(count for _, count in load)
-    pieces, times = parts, 1
-    if plan.virtual > 1:  # a stage of the device is done with a round of microbatches at a time
-        pieces, times = plan.virtual, plan.pipeline
-    moves: list[Wait] = []
-
-    def exchange(to: str, kind: str, size: float, ranks: Group, beside: float) -> float:
-        result = planner.exchange(kind, size, ranks)
-        exposed = planner.open_s(plan, kind, size, ranks, load, one.microbatch)
-        if exposed is None:
-            hidden_s = planner.constant("data_hidden") * beside * times * (1 - 1 / pieces)
-            exposed = _exposed_s(planner, result.seconds, hidden_s, pieces)
-        if result.seconds:
-            moves.append(Wait(to, kind, result.link, size, result.seconds, exposed))
-        return result.seconds
-
-    counts = parameters_of(one, load)
-    counts = (sum(counts), 0) if planner.is_whole(plan) else counts  # of the same replicas
-    for count, of in zip(counts, ("", "expert_"), strict=True):
-        size = planner.constant("gradient_bytes") * count
-        if not plan.zero:
-            exchange("data", "all_reduce", size, groups[f"{of}replicas"], last_s)
-            continue
-        shard, left = groups[f"{of}shard"], last_s
-        if plan.zero == 1:
-            left -= exchange("data", "reduce_scatter", size, shard, last_s)
-        copies, share = groups[f"{of}copies"], size / len(shard)
-        exchange("copies", "all_reduce", share, copies, max(0.0, left))
-        if plan.zero < 3:
-            exchange("data", "all_gather", planner.weight_bytes * count, shard, first_s)
-    if planner.shape.tied and plan.pipeline > 1 and any(part.is_end for part, _ in load):
-        size = planner.constant("gradient_bytes") * one.pieces[FIRST].parameters
-        result = planner.exchange("all_reduce", size, groups["ends"])
-        moves.append(
-            Wait("embedding", "all_reduce", result.link, size, result.seconds, result.seconds)
-        )
-    sharded = shared_of(one, load, 1)
-    bytes_ = planner.constant("update_bytes") * sharded
-    update_s = planner.update_s(plan, bytes_, sharded, one.microbatch, one.rounds)
-    if alone_s := one.alone_s(load):
-        moves.append(Wait("expert", "all_to_all", "", 0.0, 0.0, alone_s))
-    if plan.offload in ("optimizer", "both"):
-        update_s, moved = _on_host(one, sharded, last_s * (1 - 1 / parts))
-        moves.append(moved)
-    return _Tail(update_s + sum(move.exposed_s for move in moves), update_s, tuple(moves))
-
-
-def _on_host(one: Step, sharded: float, beside: float) -> tuple[float, Wait]:
-    """Return the seconds of an update on the host, and what moves there and back."""
-    planner = one.planner
-    sizes = (planner.constant("gradient_bytes") * sharded, planner.weight_bytes * sharded)
-    near = planner.cluster.ladder[0].size if planner.cluster.levels else 1  # on the same host
-    rate, devices = host_memory()
-    update_s = planner.constant("update_bytes") * sharded / (rate / min(near, devices))
-    made = on_host(sizes, update_s, beside, lambda size: planner.moved(size).seconds)
-    link = planner.moved(0.0).link
-    return made.update_s, Wait("host", "states", link, sum(sizes), made.moved_s, made.exposed_s)
-
-
-def _exposures(one: Step, load: Load, microbatches: float, tail: _Tail) -> list[Wait]:
-    result: dict[tuple[str, str, str], Wait] = {}
-    for part, count in load:
-        for wait in (wait for pass_ in one.passes(part) for wait in pass_.waits):
-            key, more = wait[:3], (count * microbatches * value for value in wait[3:])
-            before = result.get(key, (*key, 0.0, 0.0, 0.0))[3:]
-            result[key] = Wait(*key, *map(add, before, more))
-    return [*result.values(), *tail.exposures]
-
-
-def dynamic_of(one: Step, load: Load) -> float:
-    """Return the joules of a microbatch on a device beyond those of waiting."""
-    full, result = one.plan.recompute == "full", 0.0
-    for part, count in load:
-        again = 4 / 3 if part.again and full else 1
-        result += one.pieces[part.name].joules * again * count
-    return result * one.own_share
+def _step_s(problem: PlanProblem, step: PlanStep) -> float:
+    """Return the seconds of a step, whether or not it fits."""
+    run = plan_run(problem, cost_plan(problem, step))
+    return problem.rank.add_stragglers(run.end_s(step.microbatches), step.plan.device_count)

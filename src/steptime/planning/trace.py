@@ -1,4 +1,4 @@
-"""A pipeline's run as Trace Event JSON, which ui.perfetto.dev opens: a track for each device."""
+"""The run of a pipeline as Trace Event JSON for ui.perfetto.dev, with a track for each device."""
 
 import json
 from collections.abc import Iterator
@@ -6,53 +6,81 @@ from pathlib import Path
 
 from steptime.core.errors import InputError
 from steptime.core.files import write_atomically
-from steptime.planning.pipeline import Event as Part
+from steptime.planning.pipeline import PipelineEvent
 from steptime.planning.step import PlanTime
 from steptime.prediction.timeline import Event, document, event, names
 
 BUBBLE, EXCHANGE, UPDATE = "bubble", "all-reduce of gradients", "update"
+NONE = -1  # the stage and the microbatch of an event that belongs to none
+MIN_BUBBLE_S = 1e-9  # shorter gaps are rounding errors
 
 
-def write_trace(result: PlanTime, label: str, path: Path) -> None:
-    """Write the run of a plan's pipeline; raises `InputError` where it was not simulated."""
-    if result.flow is None:
-        raise InputError("--trace: this pipeline has too many parts to be simulated one by one")
-    write_atomically(path, json.dumps(document(events(result, label))))
+def write_trace(plan_time: PlanTime, label: str, path: Path) -> None:
+    """Write the run of a plan's pipeline.
 
-
-def lines(result: PlanTime) -> list[list[Part]]:
-    """Return what each device of the pipeline does until the last has done, waits as `bubble`.
-
-    Nothing where the pipeline was not simulated. What is of no microbatch has -1 for it.
+    Raises:
+        InputError: if the run was not simulated task by task.
     """
-    if (flow := result.flow) is None:
+    if plan_time.run is None:
+        raise InputError("--trace: this pipeline has too many parts to be simulated one by one")
+    write_atomically(path, json.dumps(document(trace_events(plan_time, label))))
+
+
+def device_tracks(plan_time: PlanTime) -> list[list[PipelineEvent]]:
+    """Return the events of each device of the pipeline, with its waits as `bubble`.
+
+    All tracks end when the last device ends. An event that belongs to no microbatch has `NONE` for
+    it. The list is empty if the run was not simulated.
+    """
+    run = plan_time.run
+    if run is None:
         return []
-    end_s = max(end + sum(tail) for end, tail in zip(flow.ends_s, result.tails_s, strict=True))
-    parts = sorted(flow.events, key=lambda one: one.start_s)
-    for d, (exchange_s, update_s) in enumerate(result.tails_s):
-        at, after = flow.ends_s[d] + exchange_s, flow.ends_s[d] + exchange_s + update_s
-        parts.append(Part(d, -1, -1, EXCHANGE, flow.ends_s[d], at))
-        parts += [Part(d, -1, -1, UPDATE, at, after), Part(d, -1, -1, BUBBLE, end_s, end_s)]
-    held: list[list[Part]] = [[] for _ in flow.ends_s]
-    until = [0.0] * len(flow.ends_s)
-    for one in parts:
-        d = one.device
-        if one.start_s > until[d] + 1e-9:
-            held[d].append(Part(d, -1, -1, BUBBLE, until[d], one.start_s))
-        if one.end_s > one.start_s:
-            held[d].append(one)
-        until[d] = one.end_s
-    return held
+    tails = plan_time.tails
+    end_s = max(
+        pipeline_end_s + tail.seconds
+        for pipeline_end_s, tail in zip(run.ends_s, tails, strict=True)
+    )
+    tracks = []
+    for device, (pipeline_end_s, tail) in enumerate(zip(run.ends_s, tails, strict=True)):
+        exchange_end_s = pipeline_end_s + tail.exchange_s
+        update_end_s = exchange_end_s + tail.update_s
+        tasks = [task for task in run.events if task.device == device]
+        tasks.sort(key=lambda task: task.start_s)
+        tasks.append(_device_event(device, EXCHANGE, pipeline_end_s, exchange_end_s))
+        tasks.append(_device_event(device, UPDATE, exchange_end_s, update_end_s))
+        tracks.append(_fill_gaps(device, tasks, end_s))
+    return tracks
 
 
-def events(result: PlanTime, label: str) -> Iterator[Event]:
-    """Yield what each device does, up to its update, and its waits as `bubble`."""
-    held = lines(result)
-    yield from names(1, label, {d + 1: f"device {d} of the pipeline" for d in range(len(held))})
-    for one in (part for line in held for part in line):
-        name, about = one.direction, {}
-        if one.microbatch >= 0:
-            name = f"{name} {one.microbatch}"
-            about = {"stage": one.stage, "microbatch": one.microbatch}
-        took_s = one.end_s - one.start_s
-        yield event(1, one.device + 1, name, one.direction, one.start_s, took_s, about)
+def _device_event(device: int, name: str, start_s: float, end_s: float) -> PipelineEvent:
+    return PipelineEvent(device, NONE, NONE, name, start_s, end_s)
+
+
+def _fill_gaps(device: int, tasks: list[PipelineEvent], end_s: float) -> list[PipelineEvent]:
+    """Return the tasks of a device with a bubble in each gap, and one until the end."""
+    track = []
+    free_s = 0.0
+    for task in tasks:
+        if task.start_s > free_s + MIN_BUBBLE_S:
+            track.append(_device_event(device, BUBBLE, free_s, task.start_s))
+        if task.end_s > task.start_s:
+            track.append(task)
+        free_s = task.end_s
+    if end_s > free_s + MIN_BUBBLE_S:
+        track.append(_device_event(device, BUBBLE, free_s, end_s))
+    return track
+
+
+def trace_events(plan_time: PlanTime, label: str) -> Iterator[Event]:
+    """Yield the trace events of all devices."""
+    tracks = device_tracks(plan_time)
+    track_names = {device + 1: f"device {device} of the pipeline" for device in range(len(tracks))}
+    yield from names(1, label, track_names)
+    for task in (task for track in tracks for task in track):
+        name = task.direction
+        arguments = {}
+        if task.microbatch != NONE:
+            name = f"{task.direction} {task.microbatch}"
+            arguments = {"stage": task.stage, "microbatch": task.microbatch}
+        duration_s = task.end_s - task.start_s
+        yield event(1, task.device + 1, name, task.direction, task.start_s, duration_s, arguments)

@@ -7,7 +7,7 @@ from typing import Any, TypedDict
 from steptime.core.kinds import text_of
 from steptime.core.signature import OptionGroup
 from steptime.core.values import parse_count
-from steptime.planning.request import Site, sites
+from steptime.planning.site import Site, make_sites
 from steptime.questions import kinds
 
 
@@ -49,7 +49,7 @@ class NodeOptions(OptionGroup, keywords=NodeKeywords):
         per_node = _count_or_none(self.per_node, "--per-node")
         links_per_node = _count_or_none(self.links_per_node, "--links-per-node")
         inside, link = (link_names(value) for value in (self.inside, self.link))
-        return sites(devices, per_node, inside, link, links_per_node, *levels_and_host)
+        return make_sites(devices, per_node, inside, link, links_per_node, *levels_and_host)
 
 
 def _count_or_none(value: Any, option: str) -> int | None:

@@ -17,7 +17,7 @@ from steptime.grids.batches import knee
 from steptime.grids.grid import GridCell, Maker, grid
 from steptime.hardware.device import Device, Link
 from steptime.hardware.prices import HOUR_S, Offer, Training, TrainingBill, bill_training
-from steptime.planning.request import near_link
+from steptime.planning.site import node_link_name
 from steptime.prediction.method import Method
 from steptime.reports.charts import style
 
@@ -100,7 +100,7 @@ def write_choices(choices: Choices, path: Path) -> WrittenPage:
         reason = "; ".join(rows[0]["notes"]) or "out of memory"
         raise InputError(f"none of {len(rows)} choices fits: {reason}")
     good_device = next(device for device in choices.devices if device.name == good["device"])
-    usual_link = near_link(good_device)
+    usual_link = node_link_name(good_device)
     start = {**{name: str(good[name]) for name in AXES}, "replicas": values["replicas"][-1]}
     start |= {"link": usual_link} if usual_link in values["link"] else {}
     data = {

@@ -22,7 +22,8 @@ _DIMENSIONS = ("width", "heads", "kv_heads", "ffn", "vocabulary", "experts")
 
 def network_key(shape: Shape) -> str:
     """Return the dimensions of a network, the same for all names that it has."""
-    sizes = {"layers": len(shape.kinds), **{name: shape.one[name] for name in _DIMENSIONS}}
+    sizes = {"layers": len(shape.kinds)}
+    sizes |= {name: shape.kind_settings[name] for name in _DIMENSIONS}
     return ",".join(f"{name}={size}" for name, size in sizes.items())
 
 

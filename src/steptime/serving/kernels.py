@@ -13,7 +13,7 @@ from steptime.network.layers.designs import block_design
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.execution import PLAIN
 from steptime.network.ops.state import STATE_BYTES
-from steptime.planning.planner import Planner
+from steptime.planning.problem import PlanProblem
 from steptime.prediction.kernel import Kernel
 from steptime.prediction.training import FIRST, LAST, piece_of
 
@@ -156,7 +156,7 @@ def head_of(graph: Graph, op: Op) -> Head:
     return Head(n, g, q // g, v // n, window, op.kind, rule=rule, decays=decays)
 
 
-def attention(planner: Planner, head: Head, group: Group, kv: str) -> list[Kernel]:
+def attention(problem: PlanProblem, head: Head, group: Group, kv: str) -> list[Kernel]:
     """Return the kernels of a layer's attention for a group, whose cache has the format `kv`.
 
     Where each sequence has one new token, a latent cache is read as it is (DeepSeek-AI 2024,
@@ -164,13 +164,13 @@ def attention(planner: Planner, head: Head, group: Group, kv: str) -> list[Kerne
     """
     sequences, tokens, past = group.sequences, group.tokens, round(group.past)
     if head.kind in STATEFUL:
-        return _of_state(planner, head, group)
+        return _of_state(problem, head, group)
     shared = bool(head.latent) and tokens == 1
     if shared:
-        values = int(planner.shape.one["latent_kv"])
+        values = int(problem.shape.kind_settings["latent_kv"])
         head = head._replace(kv_heads=1, width=head.latent, values=values)
     past = min(past, head.window) if head.window else past
-    b = Builder("attention", precision(planner.in_memory), training=False)
+    b = Builder("attention", precision(problem.rank.weight_dtype), training=False)
     keys = -(-(past + tokens) // head.ratio)
     keys = min(keys, head.selected) if head.selected else keys
     is_causal = tokens > 1 and head.ratio == 1
@@ -183,23 +183,23 @@ def attention(planner: Planner, head: Head, group: Group, kv: str) -> list[Kerne
     is_single = shared or head.values_are_keys
     cached = b.tensors[k].size + (0 if is_single else b.tensors[v].size)
     saved = HALF * (b.tensors[k].size + b.tensors[v].size) - FORMATS[kv] * cached
-    first, *rest = planner.step.of(b.graph(y), sequences).lowered().kernels
-    runs, flop = planner.stack.kinds.get("attention", PLAIN), first.flop
+    first, *rest = problem.rank.step_model.of(b.graph(y), sequences).lowered().kernels
+    runs, flop = problem.rank.stack.kinds.get("attention", PLAIN), first.flop
     if is_causal and not (head.window and runs.skips_window):
         skips = 1 - runs.causal_flop  # by a mask, of keys among the new ones alone
         flop *= (1 - skips * tokens / keys) / (1 - skips)
     return [first._replace(bytes=first.bytes - saved, flop=flop), *rest]
 
 
-def _of_state(planner: Planner, head: Head, group: Group) -> list[Kernel]:
+def _of_state(problem: PlanProblem, head: Head, group: Group) -> list[Kernel]:
     """Return the kernels of a layer that reads and changes a state of each sequence."""
-    b = Builder("attention", precision(planner.in_memory), training=False)
+    b = Builder("attention", precision(problem.rank.weight_dtype), training=False)
     keys, values = head.kv_heads * head.width, head.heads * head.values
     sizes = {"q": keys, "k": keys, "v": values, "decay": head.decays, "share": head.heads}
     parts = [b.input(name, (group.sequences, group.tokens, n)) for name, n in sizes.items()]
     how: dict[str, Any] = {"heads": head.heads, "key_heads": head.kv_heads, "rule": head.rule}
     y = b.op(head.kind, *parts, name=head.kind, **how)
-    return [*planner.step.of(b.graph(y), group.sequences).lowered().kernels]
+    return [*problem.rank.step_model.of(b.graph(y), group.sequences).lowered().kernels]
 
 
 def concatenate_cache(first: Kernel, cached_bytes: float) -> Kernel:

@@ -13,7 +13,7 @@ from numpy import percentile
 from steptime.core.errors import InputError
 from steptime.hardware import catalog
 from steptime.hardware.device import Device, Link
-from steptime.planning.request import Site, own_link
+from steptime.planning.site import Site, find_node_link
 from steptime.serving.demand import Demand, poisson_arrivals
 from steptime.serving.pace import Paced
 from steptime.serving.phases import Phases
@@ -123,7 +123,7 @@ def make_pool(
     room_bytes -= phases.kv_bytes(0) * -(-max_running // ranks)
     blocks = int(min(max(0.0, room_bytes * ranks / token_bytes), MAX_BLOCKS) // BLOCK_TOKENS)
     budget = int(phases.limit("chunk_tokens")) or Pool._field_defaults["budget"]
-    ahead, reserves = map(phases.planner.flag, ("ahead", "reserves"))
+    ahead, reserves = map(phases.problem.rank.flag, ("ahead", "reserves"))
     tokens = round(fmean(load.inputs))
     prompt_s = phases.prompt_s(tokens - cached_of(tokens, prefix))
     rules = ranks * budget, phases.mixes, ahead, reserves, prefix, ranks, prompt_s
@@ -273,14 +273,14 @@ def transfer_time(phases: Phases, site: Site) -> Callable[[int], float]:
     Raises:
         InputError: where nothing joins servers.
     """
-    link = server_link(site, phases.planner.device)
+    link = server_link(site, phases.problem.device)
     if link is None:
         raise InputError("serve: --prefill-replicas send the cache on: --link LINK")
-    method = phases.planner.method.joins(link)
+    method = phases.problem.method.joins(link)
     return lambda tokens: method.message_s(phases.kv_bytes(tokens))
 
 
 def server_link(site: Site, device: Device) -> Link | None:
     """Return the link between servers: without an option the one that the device's file names."""
     name = site.link or site.inside
-    return own_link(device) if name is None else catalog.link(name)
+    return find_node_link(device) if name is None else catalog.link(name)

@@ -119,7 +119,7 @@ def memory_of(phases: Phases, running_sequences: int, length: int, prompt: int) 
         prompt: tokens of its prompt.
     """
     sequences = -(-running_sequences // phases.plan.data)
-    fixed, has_limit = phases.fixed, phases.planner.room_bytes < inf
+    fixed, has_limit = phases.fixed, phases.problem.rank.room_bytes < inf
     prompts_bytes = phases.activation_bytes(sequences * prompt)
     memory = ServerMemory(
         weights_bytes=fixed["weights_bytes"],

@@ -18,7 +18,7 @@ from steptime.network.families import language
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.sequence import experts_read
 from steptime.network.ops.table import ShapeError
-from steptime.planning.planner import Planner
+from steptime.planning.problem import PlanProblem
 from steptime.planning.shape import Shape
 from steptime.prediction import conformal
 from steptime.prediction.calibrated.interval import bounds
@@ -98,7 +98,7 @@ class Spent(NamedTuple):
 class Phases:
     """Seconds and bytes of a language model on ranks that serve it; what is asked for is kept.
 
-    Weights of layers lie in the format `weights`, the cache in `kv` ("" for that of the planner).
+    Weights of layers lie in the format `weights`, the cache in `kv` ("" for that of the problem).
     `plan` has `tensor` and `pipeline`; `data` ranks share out sequences and, of each of their
     `expert` groups, experts. `guesses` are those of who guesses tokens for a step.
     `expert` groups, experts. A `calibration` replaces constants of the stack, and those of the
@@ -107,7 +107,7 @@ class Phases:
 
     def __init__(
         self,
-        planner: Planner,
+        problem: PlanProblem,
         plan: Plan,
         weights: str = "",
         kv: str = "",
@@ -115,22 +115,22 @@ class Phases:
         guesses: Guesses | None = None,
         calibration: ServingCalibration | None = None,
     ) -> None:
-        self.planner = planner
+        self.problem = problem
         self.guesses = guesses
         self.engine = engine or Engine()
         self.set_calibration(calibration)
         self.plan = plan
-        has_experts = bool(planner.shape.experts)
+        has_experts = bool(problem.shape.experts)
         self.kind = conformal.MIXTURE_SERVINGS if has_experts else conformal.SERVINGS
-        self.weights = weights or planner.low or planner.in_memory
-        four = "float4" in planner.device.peak_flop_per_s and planner.flag("cache_four")
-        lower = planner.low and (four or planner.flag("cache_low"))
-        self.kv = kv or ("float8" if lower else planner.in_memory)
-        self.device = planner.seen
-        if planner.low:
-            peaks = {**planner.seen.peak_flop_per_s}
-            peaks[planner.low] *= planner.constant("low_share")
-            self.device = replace(planner.seen, peak_flop_per_s=peaks)
+        self.weights = weights or problem.rank.low_dtype or problem.rank.weight_dtype
+        four = "float4" in problem.device.peak_flop_per_s and problem.rank.flag("cache_four")
+        lower = problem.rank.low_dtype and (four or problem.rank.flag("cache_low"))
+        self.kv = kv or ("float8" if lower else problem.rank.weight_dtype)
+        self.device = problem.rank.calibrated_device
+        if problem.rank.low_dtype:
+            peaks = {**problem.rank.calibrated_device.peak_flop_per_s}
+            peaks[problem.rank.low_dtype] *= problem.rank.constant("low_share")
+            self.device = replace(problem.rank.calibrated_device, peak_flop_per_s=peaks)
         self._parts: dict[int, dict[str, Spent]] = {}
         self._attended: dict[tuple[str, Group], Spent] = {}
 
@@ -146,25 +146,25 @@ class Phases:
         self._replaced_constants = {**fitted, **self.engine.constants()}
         self._device_factor = 1.0
         if calibration is not None:
-            planner = self.planner
-            self._device_factor = calibration.factor_of(planner.shape, planner.device.name)
+            problem = self.problem
+            self._device_factor = calibration.factor_of(problem.shape, problem.device.name)
 
     def constant(self, name: str) -> float:
         """Return a number of the stack, or what a calibration or the engine puts in its place."""
         value = self._replaced_constants.get(name)
-        return self.planner.constant(name) if value is None else value
+        return self.problem.rank.constant(name) if value is None else value
 
     @property
     def mixes(self) -> bool:
         """Whether a step reads prompts beside the tokens of others."""
         if self.engine.chunked_prefill is None:
-            return self.planner.flag("mixes")
+            return self.problem.rank.flag("mixes")
         return self.engine.chunked_prefill
 
     @property
     def form(self) -> str:
         """The name of the interval of its times: mixtures of experts have one of their own."""
-        return "serve_experts" if self.planner.shape.experts else "serve"
+        return "serve_experts" if self.problem.shape.experts else "serve"
 
     def within(self, value: float, kind: str = "", exchange_share: float = 0.0) -> Interval:
         """Return seconds, or what follows from them, with their 80 % interval.
@@ -177,14 +177,14 @@ class Phases:
             exchange_share: the part of the seconds that is waited for exchanges, whose links
                 reach more or less than predicted.
         """
-        if self.planner.method.name != "calibrated":
+        if self.problem.method.name != "calibrated":
             return Interval(value)
         if f"interval.{self.form}_low" in self.device.constants:
             low, high, _ = bounds(self.form, self.device.constants)
             interval = Interval(value, value * low, value * high)
         else:
             interval = conformal.find_ends(kind or self.kind, self.device).of(value)
-        slowdown, exchange_s = self.planner.link_slowdown, value * exchange_share
+        slowdown, exchange_s = self.problem.link_slowdown, value * exchange_share
         quick_s = value - exchange_s * (1 - 1 / slowdown)
         slow_s = value + exchange_s * (slowdown - 1)
         ends = with_links(value, StepEnds(interval.low, interval.high), quick_s, slow_s)
@@ -231,8 +231,8 @@ class Phases:
                 found = found.plus(self.attended(name, group), times)
         stages, apart = self.plan.pipeline, self.plan.tensor * self.plan.data
         pair = range(0, min(stages, 2) * apart, apart)
-        size = float(HALF * rows * self.planner.shape.one["width"])  # that stages hand on
-        sent_s = (stages - 1) * self.planner.exchange("send", size, pair).seconds
+        size = float(HALF * rows * self.problem.shape.kind_settings["width"])  # that stages hand on
+        sent_s = (stages - 1) * self.problem.collective_time("send", size, pair).seconds
         found = found.plus(Spent(exchange_s=sent_s)).scale_device(self._device_factor)
         late_s = max(0.0, self._issued_s([]) + found.issue_s - found.seconds)
         late_s *= not self._is_replayed(groups)
@@ -243,7 +243,7 @@ class Phases:
         tokens = sum(group.sequences * group.tokens for group in groups)
         is_decoding = all(group.tokens == 1 for group in groups)
         is_small = tokens <= self.constant("graph_tokens")
-        return self.planner.flag("graphs") and (is_decoding or is_small)
+        return self.problem.rank.flag("graphs") and (is_decoding or is_small)
 
     def beside_predict(self, tokens: int) -> dict[str, float]:
         """Return by what a prompt's prefill on one device is more than `predict`'s step [s].
@@ -262,7 +262,7 @@ class Phases:
             return sum(self._times.get(piece_of(one.op), 0) * took for one, took in both)
 
         plain_s, stored_s, merged_s, core_s = (
-            summed(some, self.planner.seconds(some, self.device))
+            summed(some, self.problem.rank.kernel_seconds(some, self.device))
             for some in (plain, stored, joined, [one for one in joined if one.op in cores])
         )
         begin_s, whole = self._issued_s([]), self.prefill(1, tokens)
@@ -295,8 +295,8 @@ class Phases:
         """
         if name in self._replaced_constants:
             return self._replaced_constants[name]
-        memory_bytes = self.planner.device.memory_bytes or inf
-        is_small = memory_bytes < SMALL_BYTES or self.planner.device.name.startswith("a100")
+        memory_bytes = self.problem.device.memory_bytes or inf
+        is_small = memory_bytes < SMALL_BYTES or self.problem.device.name.startswith("a100")
         small = self.constant(f"small_{name}") if is_small else 0.0
         return small or self.constant(name)
 
@@ -316,8 +316,8 @@ class Phases:
         key = name, group._replace(past=round(group.past))
         if key not in self._attended:
             kernels = self._attention_kernels(name, key[1])
-            took = sum(self.planner.seconds(kernels, self.device))
-            newer = has_trait(self.planner.device, "copied_tensors")
+            took = sum(self.problem.rank.kernel_seconds(kernels, self.device))
+            newer = has_trait(self.problem.device, "copied_tensors")
             took *= self.constant("attention") if newer and group.tokens > 1 else 1.0
             joules = spent_j(Kernels(kernels[: len(self.heads[name])]), self.device)
             self._attended[key] = Spent(attention_s=took, joules=joules)
@@ -327,9 +327,9 @@ class Phases:
         """Return the kernels of a layer's attention for a group; the cache's copy comes last."""
         heads = self.heads[name]
         kernels = [
-            kernel for head in heads for kernel in attention(self.planner, head, group, self.kv)
+            kernel for head in heads for kernel in attention(self.problem, head, group, self.kv)
         ]
-        if self.planner.flag("concatenates"):
+        if self.problem.rank.flag("concatenates"):
             tokens = group.sequences * (group.past + group.tokens)
             numbers = sum(head.token_numbers for head in heads) * tokens
             kernels.append(concatenate_cache(kernels[0], FORMATS[self.kv] * numbers))
@@ -343,30 +343,31 @@ class Phases:
             for kernel in self._merged(graph, [self._stored(graph, one) for one in kernels]):
                 by.setdefault(piece_of(kernel.op), []).append(kernel)
             found = {name: self._priced(graph, some) for name, some in by.items()}
-            logits = float(HALF * rows * self.planner.shape.vocabulary)  # that ranks share out
-            took = self.planner.exchange("all_gather", logits, range(self.plan.tensor)).seconds
+            logits = float(HALF * rows * self.problem.shape.vocabulary)  # that ranks share out
+            ranks = range(self.plan.tensor)
+            took = self.problem.collective_time("all_gather", logits, ranks).seconds
             self._parts[rows] = found | {LAST: found[LAST].plus(Spent(exchange_s=took))}
         return self._parts[rows]
 
     def _merged(self, graph: Graph, kernels: Sequence[Kernel]) -> list[Kernel]:
         """Return kernels, those of products of one input as one where a stack keeps them so."""
-        return [*kernels] if self.planner.flag("separate") else [*merged(graph, kernels)]
+        return [*kernels] if self.problem.rank.flag("separate") else [*merged(graph, kernels)]
 
     def _lowered(self, rows: int) -> tuple[Graph, Sequence[Kernel]]:
         """Return a rank's graph of a step of so many tokens, and its kernels."""
         graph = self._graph(rows)
-        return graph, self.planner.step.of(graph, rows).lowered().kernels
+        return graph, self.problem.rank.step_model.of(graph, rows).lowered().kernels
 
     def _graph(self, rows: int) -> Graph:
         """Return a rank's graph for so many tokens, as if of one sequence."""
-        plan, shape = self.plan, self.planner.shape
+        plan, shape = self.plan, self.problem.shape
         ranks = min(plan.expert, plan.data)
         own = Plan(tensor=plan.tensor, expert=ranks, data=ranks)
-        builder = Builder(shape.family.name, precision(self.planner.in_memory), False, own)
+        builder = Builder(shape.family.name, precision(self.problem.rank.weight_dtype), False, own)
         try:
             length = -(-rows // ranks) * ranks
-            most = max(length, int(shape.one["max_length"]))
-            params = {**shape.one, "length": length, "max_length": most}
+            most = max(length, int(shape.kind_settings["max_length"]))
+            params = {**shape.kind_settings, "length": length, "max_length": most}
             return builder.graph(shape.family.build(builder, params, 1))
         except ShapeError as error:
             raise InputError(f"serve: {error}") from None
@@ -381,19 +382,20 @@ class Phases:
             if kernel.exchange is not None:
                 _, ranks, stride = kernel.exchange
                 group = range(0, ranks * stride, stride)
-                exchange += self.planner.exchange(kernel.kind, kernel.bytes, group).seconds
+                exchange += self.problem.collective_time(kernel.kind, kernel.bytes, group).seconds
                 continue
             mine.append(kernel)
             if op.kind == "experts":  # each row of a token and expert is written, and summed
                 copies = float(str(op.attrs["per_token"])) * size
                 other += self.constant("routed_s")
-                other += self.planner.traffic_s("gather", 2 * HALF * copies)
-            if self.planner.low and kernel.dtype == self.planner.low:  # its operand is quantised
+                other += self.problem.rank.traffic_s("gather", 2 * HALF * copies)
+            low_dtype = self.problem.rank.low_dtype
+            if low_dtype and kernel.dtype == low_dtype:  # its operand is quantised
                 casts.append(Kernel(op.name, "cast", "forward", "bfloat16", "vector", 0, 3 * size))
         gap_s = self.constant("kernel_s")
-        hidden = self.constant("four_hidden") if self.planner.low == "float4" else 0.0
+        hidden = self.constant("four_hidden") if self.problem.rank.low_dtype == "float4" else 0.0
         slower = self.constant("vectors") * (1 - hidden)
-        times = self.planner.seconds([*mine, *casts], self.device)
+        times = self.problem.rank.kernel_seconds([*mine, *casts], self.device)
         products, other = 0.0, other + sum(times[len(mine) :]) * (1 - hidden)
         for kernel, took in zip(mine, times, strict=False):
             if kernel.unit == "matrix":
@@ -401,7 +403,7 @@ class Phases:
             else:
                 other += took * slower + gap_s * kernel.launches
         issued = [*kernels]
-        if self.planner.flag("concatenates"):
+        if self.problem.rank.flag("concatenates"):
             cores = [kernel for kernel in kernels if ops[kernel.op].kind in ATTENDING]
             issued += [concatenate_cache(kernel, 0.0) for kernel in cores]
         issue_s = self._issued_s(issued) - self._issued_s([])
@@ -421,25 +423,25 @@ class Phases:
             weights = rest[1:3]
         more = sum(stored_bytes(spec, self.weights) - HALF * spec.size for spec in weights)
         moved = kernel.bytes + read * more
-        return kernel._replace(bytes=moved, dtype=self.planner.low or kernel.dtype)
+        return kernel._replace(bytes=moved, dtype=self.problem.rank.low_dtype or kernel.dtype)
 
     @cached_property
     def _times(self) -> Mapping[str, int]:
         """How often each part of the network stands in it."""
-        kinds = self.planner.shape.kinds
+        kinds = self.problem.shape.kinds
         return {FIRST: 1, **{name: kinds.count(name) for name in dict.fromkeys(kinds)}, LAST: 1}
 
     @cached_property
     def heads(self) -> Mapping[str, tuple[Head, ...]]:
         """The attention of a rank's layers, by the name of their kind."""
-        graph, one = self._graph(1), self.planner.shape.one
+        graph, one = self._graph(1), self.problem.shape.kind_settings
         pieces = dict.fromkeys(piece_of(op.name) for op in graph.ops if op.kind in ATTENDING)
         return {piece: heads_of(graph, piece, one) for piece in pieces}
 
     @cached_property
     def piece_bytes(self) -> dict[str, float]:
         """Bytes of the weights on a device by piece: the ends, and one layer of each kind."""
-        names = (FIRST, *dict.fromkeys(self.planner.shape.kinds), LAST)
+        names = (FIRST, *dict.fromkeys(self.problem.shape.kinds), LAST)
         graph, found = self._graph(1), dict.fromkeys(names, 0.0)
         stored = {n for op in graph.ops if op.kind in LOW_KINDS for n in op.inputs[1:]}
         for name in graph.weights:
@@ -453,7 +455,7 @@ class Phases:
     def weight_bytes(self) -> float:
         """Bytes of the weights on a device: of a pipeline, of its fullest stage."""
         found = dict(self.piece_bytes)
-        stages, count = self.plan.pipeline, len(self.planner.shape.kinds)
+        stages, count = self.plan.pipeline, len(self.problem.shape.kinds)
         ends = [found.pop(name) for name in (FIRST, LAST)]
         in_layers = sum(self._times[name] * size for name, size in found.items())
         return in_layers * ceil(count / stages) / count + (sum(ends) if stages == 1 else max(ends))
@@ -467,7 +469,7 @@ class Phases:
         """Return the bytes of the cache of a sequence on a device; windows keep what they see."""
         layers = self.heads.keys() & self._times.keys()
         size = sum(self._times[name] * self.layer_kv_bytes(name, tokens) for name in layers)
-        count = len(self.planner.shape.kinds)
+        count = len(self.problem.shape.kinds)
         size *= ceil(count / self.plan.pipeline) / count
         return size + (0.0 if self.guesses is None else self.guesses.kv_bytes(tokens))
 
@@ -503,13 +505,13 @@ class Phases:
 
         A share that somebody set for SGLang is of weights and cache alone.
         """
-        whole, share = self.planner.room_bytes, self.constant("memory_share")
-        is_static = self.planner.method.settings.stack.startswith("sglang")
+        whole, share = self.problem.rank.room_bytes, self.constant("memory_share")
+        is_static = self.problem.method.settings.stack.startswith("sglang")
         if is_static and self.engine.memory_share is not None:
             return min(
                 whole, share * whole + sum(self.fixed.values()) - self.fixed["weights_bytes"]
             )
-        taken = sum(self.fixed.values()) if self.planner.flag("of_rest") else 0.0
+        taken = sum(self.fixed.values()) if self.problem.rank.flag("of_rest") else 0.0
         return whole if taken > whole else taken + share * (whole - taken)
 
     @cached_property
@@ -522,7 +524,7 @@ class Phases:
         """The sizes that decide the memory of a step."""
         heads = [head for heads in self.heads.values() for head in heads]
         widest = max(head.passing_numbers for head in heads)
-        return profile_run_of(self.planner.shape, self.plan, widest)
+        return profile_run_of(self.problem.shape, self.plan, widest)
 
     def activation_bytes(self, tokens: float) -> float:
         """Return the bytes that live while a step reads so many tokens."""
@@ -545,7 +547,7 @@ def describe_excess(shape: Shape, length: int) -> list[str]:
     of what the model can do.
     """
     trained = language.rows().get(shape.family.name, {}).get("max_length")
-    max_length = int(shape.one["max_length"] if trained is None else trained)
+    max_length = int(shape.kind_settings["max_length"] if trained is None else trained)
     has_limit = trained is not None or max_length > shape.length
     if not has_limit or length <= max_length:
         return []

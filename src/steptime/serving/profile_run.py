@@ -55,7 +55,7 @@ class ProfileRun:
 def profile_run_of(shape: Shape, plan: Plan, attention_numbers: float) -> ProfileRun:
     """Return the sizes of a profile run of a network that is split by a plan."""
     return ProfileRun(
-        width=int(shape.one["width"]),
+        width=int(shape.kind_settings["width"]),
         attention_numbers=attention_numbers,
         inner_numbers=_inner_numbers(shape, plan),
         vocabulary=shape.vocabulary,
@@ -70,7 +70,7 @@ def _inner_numbers(shape: Shape, plan: Plan) -> float:
     lies beside it (vllm/model_executor/layers/fused_moe/fused_moe.py: `intermediate_cache13` and
     `intermediate_cache2`). Ranks that share out experts read the tokens of all of them.
     """
-    one = shape.one
+    one = shape.kind_settings
     if not one["experts"]:
         return 2.0 * int(one["ffn"]) / plan.tensor
     inner = int(one["expert_ffn"]) / plan.tensor

@@ -16,7 +16,8 @@ from typing import NamedTuple
 from steptime.core.errors import InputError
 from steptime.hardware import catalog
 from steptime.hardware.prices import Offer, cheapest, offers
-from steptime.planning.request import Site, shape_of
+from steptime.planning.language_model import read_language_model
+from steptime.planning.site import Site
 from steptime.serving.demand import DEFAULT_REQUESTS, Demand
 from steptime.serving.load import (
     TRIAL_REQUESTS,
@@ -165,7 +166,7 @@ class ServerSearch:
         """Return the servers of a site in which a request fits, one of every possible split."""
         inputs, outputs = max(zip(self.load.inputs, self.load.outputs, strict=True), key=sum)
         base = replace(self.service, site=site, input=inputs, output=outputs)
-        has_experts = shape_of(base.model, trusted=base.trusted).experts
+        has_experts = read_language_model(base.model, trusted=base.trusted).experts
         tensors = [2**k for k in range(site.per_node.bit_length())]
         shares = [2**k for k in range(self.max_device_count.bit_length() if has_experts else 1)]
         kinds: list[ServiceKind] = []
@@ -294,7 +295,7 @@ class ServerSearch:
 
         Where nothing is known to join servers there are none.
         """
-        if not kinds or server_link(kinds[0].service.site, kinds[0].phases.planner.device) is None:
+        if not kinds or server_link(kinds[0].service.site, kinds[0].phases.problem.device) is None:
             return
         readers_by_stages = self._find_readers(kinds)
         fewest_devices = self.max_device_count

@@ -11,10 +11,13 @@ from steptime.core.errors import InputError, unknown
 from steptime.core.workload import Plan
 from steptime.hardware import catalog
 from steptime.hardware.software import defaults_for
-from steptime.planning.faults import Asked, checked
-from steptime.planning.planner import Planner
-from steptime.planning.request import ALIASES, Site, cluster_of, planner_of, shape_of
+from steptime.planning.faults import check_step
+from steptime.planning.language_model import read_language_model
+from steptime.planning.plan_step import PlanStep
+from steptime.planning.problem import PlanProblem
+from steptime.planning.request import DTYPE_ALIASES, make_problem
 from steptime.planning.shape import Shape
+from steptime.planning.site import Site, build_cluster
 from steptime.prediction import DEFAULT, cost_model
 from steptime.prediction.method import Method
 from steptime.prediction.training import LOW_BYTES
@@ -118,7 +121,7 @@ class Service:
 
         Weights are kept in it, and products have 16 bits.
         """
-        word = ALIASES.get(str(self.dtype).lower(), str(self.dtype).lower())
+        word = DTYPE_ALIASES.get(str(self.dtype).lower(), str(self.dtype).lower())
         peaks = catalog.device(self.site.device).peak_flop_per_s
         return word if word in LOW_BYTES and word not in peaks else ""
 
@@ -131,21 +134,21 @@ class Service:
         """
         shape = self._shape()
         plan = Plan(self.data, self.tensor, self.pipeline, self.expert)
-        plan = checked(shape, Asked(plan, 1, self.data, pads_tokens=True), "serve").plan
+        plan = check_step(shape, PlanStep(plan, 1, self.data, pads_tokens=True), "serve").plan
         weights = parse_format(self.weights, "--weights")
         kv = parse_format(self.kv, "--kv")
-        planner = self._planner(shape, plan)
+        problem = self._make_problem(shape, plan)
         weights = weights or self.weights_only_type or _file_format(shape)
-        guesses = self._guesses(planner, plan, weights, kv)
-        return Phases(planner, plan, weights, kv, self.engine, guesses, self.calibration)
+        guesses = self._guesses(problem, plan, weights, kv)
+        return Phases(problem, plan, weights, kv, self.engine, guesses, self.calibration)
 
-    def _guesses(self, planner: Planner, plan: Plan, weights: str, kv: str) -> Guesses | None:
+    def _guesses(self, problem: PlanProblem, plan: Plan, weights: str, kv: str) -> Guesses | None:
         """Return who guesses tokens for a step, None without; raises `InputError`."""
         speculation = self.speculation
         if speculation is None or speculation.draft == PROMPT_LOOKUP:
             return None if speculation is None else Guesses(speculation, None)
         if speculation.draft in LAYER_METHODS:
-            head = draft_head(planner, plan, weights, kv, self.engine)
+            head = draft_head(problem, plan, weights, kv, self.engine)
             return Guesses(speculation, head)
         network = replace(
             self, model=speculation.draft, data=1, expert=1, demand=None, speculation=None
@@ -178,14 +181,14 @@ class Service:
     def _shape(self) -> Shape:
         """Return the network at the length of a request; raises `InputError`."""
         self.engine.check_length(self.input, self.output)
-        shape = shape_of(self.model, trusted=self.trusted)
-        if shape.one["kind"] != "decoder":
+        shape = read_language_model(self.model, trusted=self.trusted)
+        if shape.kind_settings["kind"] != "decoder":
             raise InputError(f"serve: {shape.label} is no decoder: it has no next token")
-        positions = int(shape.one["max_length"])
-        if shape.one["positions"] == "learned" and positions < self.length:
+        positions = int(shape.kind_settings["max_length"])
+        if shape.kind_settings["positions"] == "learned" and positions < self.length:
             self._refuse_length(positions)
         length = None if positions >= self.length else self.length
-        shape = shape_of(self.model, length, self.trusted)
+        shape = read_language_model(self.model, length, self.trusted)
         if self.data > 1 and not shape.experts:
             text = f"serve: --data shares out experts, and {self.model} has none"
             raise InputError(f"{text}; nearest: --replicas {self.data * self.replicas}")
@@ -206,22 +209,22 @@ class Service:
         text = f"serve: {self.length} tokens, and {self.model} has {positions} positions"
         raise InputError(f"{text}; nearest: {option} {max(1, tokens)}")
 
-    def _planner(self, shape: Shape, plan: Plan) -> Planner:
-        """Return the planner of the devices of a replica; raises `InputError`."""
+    def _make_problem(self, shape: Shape, plan: Plan) -> PlanProblem:
+        """Return the problem of the devices of a replica; raises `InputError`."""
         method, options = cost_model(self.method), dict(self.options)
         usual = defaults_for(catalog.device(self.site.device), plan, use="serving")
         if "stack" in method.options:
             options = {"stack": usual.stack if self.stack is None else self.stack, **options}
-        cluster = cluster_of(self.site, self.device_count)
+        cluster = build_cluster(self.site, self.device_count)
         dtype = None if self.weights_only_type else self.dtype
-        planner = planner_of(shape, cluster, dtype, method, options, use="serving")
-        stack = planner.method.settings.stack
+        problem = make_problem(shape, cluster, dtype, method, options, use="serving")
+        stack = problem.method.settings.stack
         if not catalog.stack(stack).serving:
             nearest = f"nearest: --stack {usual.stack}"
             raise InputError(f"serve: stack {stack} has no constants of serving; {nearest}")
         if stack == usual.stack and self.stack is None:
-            planner.software = usual
-        return planner
+            return replace(problem, software=usual)
+        return problem
 
 
 def _file_format(shape: Shape) -> str:
@@ -247,7 +250,7 @@ def parse_format(word: str | None, option: str) -> str:
     if word is None:
         return ""
     formats = list(FORMATS)
-    plain_word = ALIASES.get(word.lower(), word)
+    plain_word = DTYPE_ALIASES.get(word.lower(), word)
     name = find_quantised_type(plain_word, formats)
     if name is None:
         raise unknown(option, word, formats)

@@ -9,7 +9,7 @@ from functools import cached_property
 from steptime.core.errors import InputError
 from steptime.core.units import counted
 from steptime.core.workload import Plan
-from steptime.planning.planner import Planner
+from steptime.planning.problem import PlanProblem
 from steptime.prediction.training import FIRST, LAST
 from steptime.serving.engine import Engine
 from steptime.serving.kernels import HALF
@@ -85,7 +85,7 @@ class DraftHead(Phases):
     @property
     def layer(self) -> str:
         """The kind of the layer."""
-        return self.planner.shape.kinds[-1]
+        return self.problem.shape.kinds[-1]
 
     @cached_property
     def _times(self) -> Mapping[str, int]:
@@ -94,7 +94,7 @@ class DraftHead(Phases):
     @cached_property
     def weight_bytes(self) -> float:
         """Bytes of the layer and of its first product on a device."""
-        width = int(self.planner.shape.one["width"])
+        width = int(self.problem.shape.kind_settings["width"])
         return self.piece_bytes[self.layer] + HALF * 2 * width * width / self.plan.tensor
 
     def kv_bytes(self, tokens: int) -> float:
@@ -131,9 +131,11 @@ class Guesses:
         return self.drafter.decode(sequences, context)._replace(host_s=0.0)
 
 
-def draft_head(planner: Planner, plan: Plan, weights: str, kv: str, engine: Engine) -> DraftHead:
+def draft_head(
+    problem: PlanProblem, plan: Plan, weights: str, kv: str, engine: Engine
+) -> DraftHead:
     """Return the layer that guesses for a network; all ranks of a pipeline's last stage have it."""
-    return DraftHead(planner, replace(plan, pipeline=1), weights, kv, engine)
+    return DraftHead(problem, replace(plan, pipeline=1), weights, kv, engine)
 
 
 def decode_token(phases: Phases, guesses: Guesses | None, sequences: int, context: float) -> Spent:

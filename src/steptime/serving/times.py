@@ -130,7 +130,7 @@ def widen_over_stacks(
     Each family of servers weighs the same. Times without intervals, and those of a named stack,
     stay as they are.
     """
-    software = phases.planner.software
+    software = phases.problem.software
     if software is None or not times.has_intervals:
         return StackedTimes(times, times, {}, None)
     by_stack: dict[str, RequestTimes] = {}

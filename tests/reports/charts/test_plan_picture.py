@@ -9,8 +9,9 @@ import pytest
 from every import every
 from steptime.cli.main import run
 from steptime.core.units import percent
-from steptime.planning.answer import timed
-from steptime.planning.request import Request, Site
+from steptime.planning.answer import time_request
+from steptime.planning.request import Request
+from steptime.planning.site import Site
 from steptime.questions.plan.price import answer_plan
 from steptime.reports.charts import plan as drawn
 
@@ -27,19 +28,19 @@ def asked(batch: int = 16, **split: Any) -> Request:
     [("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("zero-bubble", 1)],
 )
 def test_the_bars_are_the_run(schedule, virtual):
-    _, found = timed(asked(pipeline=4, virtual=virtual, schedule=schedule, data=2))
+    _, found = time_request(asked(pipeline=4, virtual=virtual, schedule=schedule, data=2))
     rows = drawn.bars(found)
-    assert found.flow is not None
+    assert found.run is not None
     end = max(row["to"] for row in rows)
     for d in range(4):
         mine = [row for row in rows if row["device"] == d]
         assert sum(row["to"] - row["from"] for row in mine) == pytest.approx(end)
         busy = sum(row["to"] - row["from"] for row in mine if row["kind"] != "bubble")
-        run_s = sum(one.end_s - one.start_s for one in found.flow.events if one.device == d)
-        assert busy == pytest.approx(run_s + sum(found.tails_s[d]))
+        run_s = sum(one.end_s - one.start_s for one in found.run.events if one.device == d)
+        assert busy == pytest.approx(run_s + found.tails[d].seconds)
         assert all(a["to"] == pytest.approx(b["from"]) for a, b in itertools.pairwise(mine))
     waits = sum(row["to"] - row["from"] for row in rows if row["kind"] == "bubble")
-    assert waits / (4 * end) == pytest.approx(found.bubble)
+    assert waits / (4 * end) == pytest.approx(found.bubble_share)
     parts = 3 if schedule == "zero-bubble" else 2
     numbered = [row for row in rows if row["word"].isdigit()]
     assert len(numbered) == 4 * virtual * 8 * parts
@@ -48,22 +49,22 @@ def test_the_bars_are_the_run(schedule, virtual):
 
 @pytest.mark.parametrize(("devices", "batch"), [(4, 2048), (16, 1024)])
 def test_thin_parts_are_shares_of_a_bars_height(devices, batch):
-    _, found = timed(asked(batch, pipeline=devices))
-    assert found.flow is not None
+    _, found = time_request(asked(batch, pipeline=devices))
+    assert found.run is not None
     rows = drawn.bars(found)
-    assert len(found.flow.events) == 2 * devices * batch
+    assert len(found.run.events) == 2 * devices * batch
     assert len(rows) <= 1.5 * drawn.MAX_BARS
     area = {False: 0.0, True: 0.0}
     for row in rows:
         high = (row["lower"] - row["upper"]) / (2 * drawn.HALF_BAR)
         assert high <= 1 + 1e-9
         area[row["kind"] == "bubble"] += (row["to"] - row["from"]) * high
-    assert area[True] / sum(area.values()) == pytest.approx(found.bubble, rel=1e-6)
+    assert area[True] / sum(area.values()) == pytest.approx(found.bubble_share, rel=1e-6)
 
 
 def test_a_run_that_is_not_simulated_has_no_bars(monkeypatch):
-    monkeypatch.setattr("steptime.planning.step.MOST_EVENTS", 0)
-    _, found = timed(asked(pipeline=4))
+    monkeypatch.setattr("steptime.planning.step.MAX_EVENTS", 0)
+    _, found = time_request(asked(pipeline=4))
     assert drawn.bars(found) == []
 
 
@@ -79,7 +80,7 @@ def test_the_memory_of_each_device_is_its_parts():
 def test_the_picture_says_the_headline_and_the_bubble():
     request = asked(pipeline=4)
     answer = answer_plan(request)
-    _, step = timed(request)
+    _, step = time_request(request)
     text = json.dumps(drawn.picture(answer.to_dict(), step, "four stages"))
     assert answer.headline[0] in text
     assert f"{percent(answer.bubble_share)} of the devices' time" in text

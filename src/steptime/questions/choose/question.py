@@ -315,10 +315,10 @@ def _page_batches(text: str | None, makers: Any) -> list[int]:
 
 def _page_links(value: Any, devices: Sequence[Device]) -> list[Link]:
     """Return the links of --link, by default those of the devices, if few, and of clusters."""
-    from steptime.planning.request import near_link
+    from steptime.planning.site import node_link_name
 
     if value is None:
-        device_links = list(dict.fromkeys(map(near_link, devices)))
+        device_links = list(dict.fromkeys(map(node_link_name, devices)))
         if len(device_links) <= MAX_NODE_LINKS:
             value = ",".join([*device_links, CLUSTER_LINKS])
         else:

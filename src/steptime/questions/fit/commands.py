@@ -11,8 +11,9 @@ from steptime.hardware import catalog
 from steptime.hardware.device import Device
 from steptime.hardware.prices import cheapest, offers
 from steptime.network.recompute import needed
-from steptime.planning.answer import fits, timed
-from steptime.planning.request import Request, Site, own_link
+from steptime.planning.answer import fits, time_request
+from steptime.planning.request import Request
+from steptime.planning.site import Site, find_node_link
 from steptime.prediction.states import host_link
 from steptime.prediction.step_model import StepModel
 from steptime.questions import options
@@ -152,7 +153,7 @@ def _runs_on(base: StepModel, card: Device) -> bool:
 def _sharded_command(name: str, base: StepModel, step: StepOptions) -> list[str]:
     """Return the command of the fewest such cards that hold the step with sharded weights."""
     device, batch = base.device, base.workload.batch_per_replica
-    inside = None if own_link(device) else host_link(device)
+    inside = None if find_node_link(device) else host_link(device)
     settings = step.method_options(step.options)
     for count in CARDS_OF_NODE:
         split = {"data": count, "zero": 3, "recompute": "full"}
@@ -169,10 +170,10 @@ def _sharded_command(name: str, base: StepModel, step: StepOptions) -> list[str]
             tuning=replace(step.tuning, recompute="none"),
         )
         try:
-            planner, plan_time = timed(request)
+            problem, plan_time = time_request(request)
         except InputError:
             return []
-        if fits(planner, plan_time):
+        if fits(problem, plan_time):
             words: dict[str, object] = {"device": device.name, "inside": inside}
             words |= {"global_batch": count * batch, "dtype": step.dtype, **split}
             words |= {key: getattr(step, key) for key in PLAN_OPTIONS}

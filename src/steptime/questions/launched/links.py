@@ -8,7 +8,7 @@ from typing import Any
 
 from steptime.core.values import parse_devices
 from steptime.hardware import catalog
-from steptime.planning.request import PER_NODE, usual_site
+from steptime.planning.site import DEFAULT_PER_NODE, default_site
 from steptime.prediction.states import host_link
 from steptime.questions.launched.question_settings import QuestionSettings
 
@@ -37,10 +37,10 @@ def assume_links(
         return
     options = {**settings.options, **user_options}
     first, *_ = parse_devices(device)
-    site = usual_site(first)
+    site = default_site(first)
     to_host = site.get("host_link") or host_link(catalog.device(first))
     device_count = prod(int(options.get(name) or 1) for name in DEGREES[question])
-    per_node = int(options.get("per_node") or site.get("per_node", PER_NODE))
+    per_node = int(options.get("per_node") or site.get("per_node", DEFAULT_PER_NODE))
     through_host = f"{to_host}-host"
     links = {}
     if device_count > 1:

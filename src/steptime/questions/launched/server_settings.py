@@ -50,12 +50,12 @@ def take_ranks(settings: QuestionSettings, facts: Facts) -> None:
 
 def take_replicas(settings: QuestionSettings, model: object) -> None:
     """Turn data-parallel ranks of a network without experts into replicas, which they are."""
-    from steptime.planning.request import shape_of
+    from steptime.planning.language_model import read_language_model
 
     data = settings.options.get("data", 1)
     if data == 1:
         return
-    if shape_of(str(model), trusted=True).experts:
+    if read_language_model(str(model), trusted=True).experts:
         return
     for name in ("data", "expert"):
         settings.options.pop(name, None)

@@ -1,6 +1,6 @@
 """The settings of a plan that were not given and decide its answer, by their options."""
 
-from steptime.planning.planner import Planner
+from steptime.planning.problem import PlanProblem
 from steptime.planning.request import Request
 from steptime.prediction.assumed import assumed_of
 
@@ -8,7 +8,7 @@ SOFTWARE_SETTINGS = ("channels_last", "tf32", "host")
 """The settings of the software that decide a step on one device, beside the stack."""
 
 
-def assumed_settings(request: Request, planner: Planner) -> dict[str, str]:
+def assumed_settings(request: Request, problem: PlanProblem) -> dict[str, str]:
     """Return the assumed settings of a plan, each as its option takes it.
 
     The same question with an option set to the value that stands here has the same step, memory
@@ -16,23 +16,24 @@ def assumed_settings(request: Request, planner: Planner) -> dict[str, str]:
     stack is named, the other stacks that could be meant are no longer part of the answer. The
     format of weights is that which the network's file states.
     """
+    rank = problem.rank
     assumed: dict[str, str] = {}
-    if request.named is None and "stack" not in request.options:
-        assumed["stack"] = planner.method.settings.stack
+    if request.explicit_stack is None and "stack" not in request.options:
+        assumed["stack"] = rank.method.settings.stack
     if request.dtype is None:
-        assumed["dtype"] = planner.dtype
+        assumed["dtype"] = rank.dtype
     if request.optimizer is None:
-        assumed["optimizer"] = planner.optimizer
-    single_device = assumed_of(planner.step.of(planner.graph_of_kinds(), 1))
+        assumed["optimizer"] = rank.optimizer
+    single_device = assumed_of(rank.step_model.of(rank.graph_of_kinds(), 1))
     assumed |= {
         name: single_device[name]
         for name in SOFTWARE_SETTINGS
         if name in single_device and name not in request.options
     }
-    assumed |= _stated_weights(request, planner)
-    site, device_count = request.site, planner.cluster.device_count
+    assumed |= _stated_weights(request, problem)
+    site, device_count = request.site, problem.cluster.device_count
     if min(site.per_node, device_count) > 1 and "inside" not in request.node_options:
-        assumed["inside"] = planner.cluster.ladder[0].link.name
+        assumed["inside"] = problem.cluster.ladder[0].link.name
     if device_count > 1 and "per_node" not in request.node_options:
         assumed["per_node"] = str(site.per_node)
     is_link_assumed = not site.levels and "link" not in request.node_options
@@ -43,7 +44,7 @@ def assumed_settings(request: Request, planner: Planner) -> dict[str, str]:
     return assumed
 
 
-def _stated_weights(request: Request, planner: Planner) -> dict[str, str]:
+def _stated_weights(request: Request, problem: PlanProblem) -> dict[str, str]:
     """Return the format of weights that the network's file states, {} where it states none."""
-    weights = planner.tuning.weights
+    weights = problem.rank.tuning.weights
     return {} if weights == request.tuning.weights else {"weights": weights}

@@ -8,14 +8,15 @@ from typing import NamedTuple
 
 from steptime.core.errors import InputError
 from steptime.hardware.prices import Offer
-from steptime.planning.answer import offer_of
-from steptime.planning.faults import Asked, checked, option_of
-from steptime.planning.planner import Planner
-from steptime.planning.request import Request, split_of
-from steptime.planning.search import MEMORY, Cap, Search, search, with_fewer_again
+from steptime.planning.answer import find_offer
+from steptime.planning.estimate import PlanEstimate
+from steptime.planning.faults import check_step, option_of
+from steptime.planning.plan_space import PlanSpace
+from steptime.planning.plan_step import PlanStep
+from steptime.planning.problem import PlanProblem
+from steptime.planning.request import Request, make_plan
+from steptime.planning.search import MEMORY, Limit, Search, find_best_plans, with_partial_recompute
 from steptime.planning.shape import Shape
-from steptime.planning.space import Space
-from steptime.planning.step import Quick
 
 LIMIT_WORDS = {
     MEMORY: ("do not fit", "GB"),
@@ -35,7 +36,7 @@ class DeviceGroup(NamedTuple):
     Args:
         request: the request, at the site of these devices.
         device_count: the number of devices.
-        planner: prices plans on them.
+        problem: prices plans on them.
         offer: the price of the device; None where unknown.
         caps: the limits.
         result: the plans that none beats by closed forms, and counts of the others.
@@ -44,16 +45,16 @@ class DeviceGroup(NamedTuple):
 
     request: Request
     device_count: int
-    planner: Planner
+    problem: PlanProblem
     offer: Offer | None
-    caps: Sequence[Cap]
+    caps: Sequence[Limit]
     result: Search
     space: str
 
     @property
     def key(self) -> tuple[str, int]:
         """The device's name and the number of devices."""
-        return self.planner.device.name, self.device_count
+        return self.problem.device.name, self.device_count
 
 
 def search_groups(request: Request, shape: Shape) -> Iterator[DeviceGroup]:
@@ -62,34 +63,36 @@ def search_groups(request: Request, shape: Shape) -> Iterator[DeviceGroup]:
     fixed = dict(request.split)
     if request.microbatch is not None:
         fixed["microbatch"] = request.microbatch
-    sites = (request.site, *request.others)
+    sites = (request.site, *request.other_sites)
     for site in sites:
-        site_request = replace(request, site=site, others=sites if request.others else ())
-        planner: Planner | None = None
+        site_request = replace(request, site=site, other_sites=sites if request.other_sites else ())
+        problem: PlanProblem | None = None
         for device_count in sorted(set(request.device_counts)):
-            planner = site_request.planner(shape, device_count, planner)
-            offer = offer_of(planner, request.prices)
+            problem = site_request.make_problem(shape, device_count, problem)
+            offer = find_offer(problem, request.prices)
             tokens_of_step = global_batch * shape.text_length(request.tuning)
             caps = _limits(request, device_count, tokens_of_step, offer)
-            space = Space(planner, device_count, global_batch, site.per_node, fixed)
-            ratio = error_ratio(planner)
-            if request.others:
-                ratio = max(ratio, planner.bounds.high / planner.bounds.low) ** 2
-            result = search(planner, space.ways(), global_batch, caps, ratio)
+            space = PlanSpace(problem, device_count, global_batch, site.per_node, fixed)
+            ratio = error_ratio(problem)
+            if request.other_sites:
+                ratio = (
+                    max(ratio, problem.rank.step_bounds.high / problem.rank.step_bounds.low) ** 2
+                )
+            result = find_best_plans(problem, space.families(), global_batch, caps, ratio)
             if not fixed.keys() & {"recompute", "recompute_layers"}:
-                result = with_fewer_again(planner, result, caps)
+                result = with_partial_recompute(problem, result, caps)
             yield DeviceGroup(
-                site_request, device_count, planner, offer, caps, result, space.in_words()
+                site_request, device_count, problem, offer, caps, result, space.describe()
             )
 
 
 def _limits(
     request: Request, device_count: int, tokens_of_step: int, offer: Offer | None
-) -> list[Cap]:
+) -> list[Limit]:
     """Return the limits of a request; a budget does not hold devices without a price."""
     steps = (request.tokens or 0.0) / tokens_of_step
     cost_per_hour = 0.0 if offer is None else offer.price * device_count
-    values: dict[str, Callable[[Quick], float]] = {
+    values: dict[str, Callable[[PlanEstimate], float]] = {
         "budget_per_hour": lambda _: cost_per_hour,
         "days": lambda plan: plan.step_s * steps / DAY_S,
         "watts": lambda plan: inf if plan.energy_j is None else plan.energy_j / plan.step_s,
@@ -97,12 +100,12 @@ def _limits(
     limits = dict(request.limits)
     if offer is None:
         limits.pop("budget_per_hour", None)
-    return [Cap(name, values[name], limit) for name, limit in limits.items() if limit is not None]
+    return [Limit(name, values[name], limit) for name, limit in limits.items() if limit is not None]
 
 
 def count_refused(groups: Sequence[DeviceGroup]) -> Counter[str]:
     """Return the number of plans that each limit refuses."""
-    return sum((group.result.refused for group in groups), Counter[str]())
+    return sum((group.result.refused_counts for group in groups), Counter[str]())
 
 
 def check_any_plan(request: Request, groups: Sequence[DeviceGroup]) -> None:
@@ -110,11 +113,11 @@ def check_any_plan(request: Request, groups: Sequence[DeviceGroup]) -> None:
     if any(group.result.front for group in groups):
         return
     shape = request.shape
-    considered_count = sum(group.result.considered for group in groups)
+    considered_count = sum(group.result.considered_count for group in groups)
     if not considered_count:
         microbatch = request.microbatch or 1
         global_batch = request.global_batch or 1
-        checked(shape, Asked(split_of(request.split), microbatch, global_batch))
+        check_step(shape, PlanStep(make_plan(request.split), microbatch, global_batch))
         options = [
             option_of(name) if value is True else f"{option_of(name)} {value}"
             for name, value in request.split.items()
@@ -134,15 +137,16 @@ def _describe_refusal(
     nearest = [(group, group.result.nearest) for group in groups if group.result.nearest]
     if not nearest:
         return "plan: the power of these devices is not known"
-    group, limit = min(nearest, key=lambda pair: (pair[1].name == MEMORY, pair[1].ratio))
-    devices = f"{group.device_count} {group.planner.device.name}"
-    if limit.name == MEMORY:
-        lack = f"the nearest needs {(limit.value - limit.most) / GB:,.1f} GB more ({devices})"
+    group, limit = min(nearest, key=lambda pair: (pair[1].limit_name == MEMORY, pair[1].ratio))
+    devices = f"{group.device_count} {group.problem.device.name}"
+    if limit.limit_name == MEMORY:
+        lack = f"the nearest needs {(limit.value - limit.maximum) / GB:,.1f} GB more ({devices})"
         return f"plan: none of {considered_count:,} splits fits; {lack}"
     counts = ", ".join(
         f"{count:,} {LIMIT_WORDS[name][0]}" for name, count in refused.items() if count
     )
-    value = f"{limit.value:,.4g} {LIMIT_WORDS[limit.name][1]}, not {limit.most:,.4g} ({devices})"
+    unit = LIMIT_WORDS[limit.limit_name][1]
+    value = f"{limit.value:,.4g} {unit}, not {limit.maximum:,.4g} ({devices})"
     words = f"plan: none of {considered_count:,} splits is within the limits"
     return f"{words}: {counts}; the nearest has {value}"
 
@@ -160,9 +164,12 @@ def _describe_larger_cluster(request: Request, shape: Shape) -> str:
     return ""
 
 
-def error_ratio(planner: Planner) -> float:
+def error_ratio(problem: PlanProblem) -> float:
     """Return the ratio beyond which two plans of a device differ by more than predictions do.
 
     What they share cancels; sqrt(2) of what is each one's own is left: with 0.08 a ratio of 1.12.
     """
-    return exp(sqrt(2) * (log(planner.plan_bounds.high) * sqrt(1 - planner.plan_bounds.shared**2)))
+    return exp(
+        sqrt(2)
+        * (log(problem.rank.plan_bounds.high) * sqrt(1 - problem.rank.plan_bounds.shared**2))
+    )

@@ -6,8 +6,9 @@ from pathlib import Path
 from steptime.build import family_of, read_model
 from steptime.core.errors import InputError
 from steptime.core.files import check_ending
-from steptime.planning.answer import timed
-from steptime.planning.request import Request, cluster_of
+from steptime.planning.answer import time_request
+from steptime.planning.request import Request
+from steptime.planning.site import build_cluster
 from steptime.questions.options import words_of
 from steptime.questions.plan.options import PlanOptions
 from steptime.questions.plan.price import request_of
@@ -39,7 +40,7 @@ def write_page(requests: Sequence[Request], words: Sequence[str], path: Path) ->
     for model in dict.fromkeys(request.model for request in requests):
         family_of(read_model(model, trusted=True))
     for request in requests:  # a misspelt name is no search that finds nothing
-        cluster_of(request.site, request.device_counts[0])
+        build_cluster(request.site, request.device_counts[0])
     plan_page = write_plans(requests, _search_for_page, words, path)
     return _page_answer(plan_page, path)
 
@@ -59,7 +60,7 @@ def page_words(
 def _search_for_page(request: Request) -> SearchResult:
     """Return the answer of a search as the page has it; raises `InputError`."""
     answer = search_plans(request)
-    _, step = timed(request_of(request, answer.best))
+    _, step = time_request(request_of(request, answer.best))
     parts = answer.best.parts.to_dict()
     words = [(PART_WORDS[name], seconds) for name, seconds in parts.items()]
     return SearchResult(answer.to_dict(), step, words)

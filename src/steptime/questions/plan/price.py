@@ -1,4 +1,4 @@
-"""One plan priced: from a planner and its step to the answer."""
+"""One plan priced: from a problem and a step to the answer."""
 
 from dataclasses import replace
 from math import inf
@@ -10,12 +10,12 @@ from steptime.core.workload import Plan
 from steptime.hardware import catalog
 from steptime.hardware.device import Level
 from steptime.hardware.prices import Offer
-from steptime.planning.answer import KWH_J, fits, mfu, offer_of, plan_notes, timed
-from steptime.planning.faults import Asked
-from steptime.planning.meant import Assumed, meant
+from steptime.planning.answer import KWH_J, compute_mfu, find_offer, fits, plan_notes, time_request
+from steptime.planning.assumed_stack import StackSteps, widen_over_stacks
 from steptime.planning.memory import Memory
 from steptime.planning.nearest import find_nearest
-from steptime.planning.planner import Planner
+from steptime.planning.plan_step import PlanStep
+from steptime.planning.problem import PlanProblem
 from steptime.planning.request import Request
 from steptime.planning.step import PlanTime
 from steptime.planning.trace import write_trace
@@ -60,17 +60,18 @@ def answer_plan(request: Request) -> PlanAnswer:
     Raises:
         InputError: for a plan that cannot be, with the nearest that can.
     """
-    planner, step = timed(request)
+    problem, plan_time = time_request(request)
     if request.trace is not None:
-        label = f"{planner.shape.label} on {planner.device.name}"
-        write_trace(step, label, request.trace)
-    return price_plan(request, planner, step, offer_of(planner, request.prices), any_stack=True)
+        label = f"{problem.shape.label} on {problem.device.name}"
+        write_trace(plan_time, label, request.trace)
+    offer = find_offer(problem, request.prices)
+    return price_plan(request, problem, plan_time, offer, any_stack=True)
 
 
 def price_plan(
     request: Request,
-    planner: Planner,
-    step: PlanTime,
+    problem: PlanProblem,
+    plan_time: PlanTime,
     offer: Offer | None,
     any_stack: bool = False,
 ) -> PlanAnswer:
@@ -78,61 +79,62 @@ def price_plan(
 
     Args:
         request: the request that the plan answers.
-        planner: what priced the step.
-        step: the step.
+        problem: the network and its links.
+        plan_time: the step.
         offer: the price of the device; None where unknown.
         any_stack: widen the interval to all stacks that could be meant, where none was named.
     """
-    wide, stacks = meant(planner, step) if any_stack else (step, None)
-    shape, split = planner.shape, step.asked
+    wide, stacks = widen_over_stacks(problem, plan_time) if any_stack else (plan_time, None)
+    shape = problem.shape
+    split = plan_time.step
     device_count = split.plan.device_count
-    tokens_of_step = split.global_batch * shape.text_length(planner.tuning)
-    examples_per_s = split.global_batch / step.step_s
-    tokens_per_s = tokens_of_step / step.step_s if shape.unit == "tokens" else None
-    energy_j = step.energy_j
-    does_fit = fits(planner, step)
+    tokens_of_step = split.global_batch * shape.text_length(problem.rank.tuning)
+    examples_per_s = split.global_batch / plan_time.step_s
+    tokens_per_s = tokens_of_step / plan_time.step_s if shape.unit == "tokens" else None
+    energy_j = plan_time.energy_j
+    does_fit = fits(problem, plan_time)
     answer = PlanAnswer(
         headline=(),
         model=shape.label,
-        device=planner.device.name,
+        device=problem.device.name,
         device_count=device_count,
-        levels=tuple(_level_row(level) for level in planner.cluster.ladder),
-        parameters=planner.parameters,
+        levels=tuple(_level_row(level) for level in problem.cluster.ladder),
+        parameters=problem.rank.parameters,
         plan=split_fields(split.plan, split.order),
         microbatch=split.microbatch,
         global_batch=split.global_batch,
         length=shape.length if shape.unit == "tokens" else None,
         unit=shape.unit,
-        dtype=planner.dtype,
-        tuning=planner.tuning.text or None,
-        method=planner.method.name,
-        stack=planner.method.settings.stack,
-        assumed=assumed_settings(request, planner),
+        dtype=problem.rank.dtype,
+        tuning=problem.rank.tuning.text or None,
+        method=problem.method.name,
+        stack=problem.method.settings.stack,
+        assumed=assumed_settings(request, problem),
         other_stacks=_other_stacks(stacks),
-        nearest_stack=None if stacks is None else stacks["nearest"],
-        step_s=step.step_s,
-        low_s=step.low_s,
-        high_s=step.high_s,
+        nearest_stack=None if stacks is None else stacks.nearest,
+        step_s=plan_time.step_s,
+        low_s=plan_time.low_s,
+        high_s=plan_time.high_s,
         any_stack_low_s=wide.low_s,
         any_stack_high_s=wide.high_s,
-        bubble_share=step.bubble,
+        bubble_share=plan_time.bubble_share,
         examples_per_s=examples_per_s,
         examples_per_s_per_device=examples_per_s / device_count,
         tokens_per_s=tokens_per_s,
         tokens_per_s_per_device=None if tokens_per_s is None else tokens_per_s / device_count,
-        parts=_step_parts(step),
+        parts=_step_parts(plan_time),
         fits=does_fit,
-        usable_bytes=planner.device.usable_bytes,
-        memory=_plan_memory(planner, step),
-        exposed_communication=_exposed_communication(planner, step),
-        mfu=tuple(PeakShare(name=key, share=share) for key, share in mfu(planner, step).items()),
-        **_costs(offer, step, tokens_of_step, request.tokens),
+        usable_bytes=problem.device.usable_bytes,
+        memory=_plan_memory(problem, plan_time),
+        exposed_communication=_exposed_communication(problem, plan_time),
+        mfu=_peak_shares(problem, plan_time),
+        **_costs(offer, plan_time, tokens_of_step, request.tokens),
         energy_j=energy_j,
-        **_power_fields(planner, energy_j and energy_j / step.step_s / device_count),
+        **_power_fields(problem, energy_j and energy_j / plan_time.step_s / device_count),
         energy_scope=None if energy_j is None else ENERGY_SCOPE,
-        training=_training_run(step, wide, tokens_of_step, request.tokens),
-        notes=tuple(plan_notes(planner, step)),
-        nearest_fitting=None if does_fit else _nearest_plan(planner, split),
+        training=_training_run(plan_time, wide, tokens_of_step, request.tokens),
+        notes=tuple(plan_notes(problem, plan_time)),
+        nearest_fitting=None if does_fit else _nearest_plan(problem, split),
     )
     return msgspec.structs.replace(answer, headline=describe_headline(answer))
 
@@ -141,12 +143,12 @@ def request_of(request: Request, answer: PlanAnswer) -> Request:
     """Return the request of the very plan of an answer, such as the best plan of a search."""
     names = vars(Plan()).keys() - {"microbatches"}
     split = {name: getattr(answer.plan, name) for name in names}
-    sites = (request.site, *request.others)
+    sites = (request.site, *request.other_sites)
     site = next(site for site in sites if catalog.device(site.device).name == answer.device)
     return replace(
         request,
         site=site,
-        others=(),
+        other_sites=(),
         split=split,
         device_counts=(),
         global_batch=answer.global_batch,
@@ -161,19 +163,26 @@ def _level_row(level: Level) -> JoinedLevel:
     return JoinedLevel(size=level.size, link=level.link.name, links=level.links)
 
 
-def _other_stacks(stacks: Assumed | None) -> tuple[StackTime, ...]:
-    return () if stacks is None else tuple(StackTime(**row) for row in stacks["others"])
+def _other_stacks(stacks: StackSteps | None) -> tuple[StackTime, ...]:
+    if stacks is None:
+        return ()
+    return tuple(StackTime(**step._asdict()) for step in stacks.alternatives)
 
 
-def _step_parts(step: PlanTime) -> PlanParts:
+def _peak_shares(problem: PlanProblem, plan_time: PlanTime) -> tuple[PeakShare, ...]:
+    shares = compute_mfu(problem, plan_time)
+    return tuple(PeakShare(name=convention, share=share) for convention, share in shares.items())
+
+
+def _step_parts(plan_time: PlanTime) -> PlanParts:
     return PlanParts(
-        compute_s=step.compute_s,
-        recompute_s=step.recompute_s,
-        host_s=step.host_s,
-        bubble_s=step.bubble_s,
-        update_s=step.update_s,
-        exposed_communication_s=step.exposed_s,
-        outside_layers_s=step.rest_s,
+        compute_s=plan_time.compute_s,
+        recompute_s=plan_time.recompute_s,
+        host_s=plan_time.host_s,
+        bubble_s=plan_time.bubble_s,
+        update_s=plan_time.update_s,
+        exposed_communication_s=plan_time.exposed_s,
+        outside_layers_s=plan_time.outside_layers_s,
     )
 
 
@@ -189,8 +198,8 @@ class _PowerFields(TypedDict):
     device_power_high_w: float | None
 
 
-def _power_fields(planner: Planner, device_w: float | None) -> _PowerFields:
-    power = None if device_w is None else planner.interval_of(conformal.POWER, device_w)
+def _power_fields(problem: PlanProblem, device_w: float | None) -> _PowerFields:
+    power = None if device_w is None else problem.rank.widen(conformal.POWER, device_w)
     return {
         "device_power_w": device_w,
         "device_power_low_w": None if power is None else power.low,
@@ -198,19 +207,19 @@ def _power_fields(planner: Planner, device_w: float | None) -> _PowerFields:
     }
 
 
-def _plan_memory(planner: Planner, step: PlanTime) -> PlanMemory:
-    fullest = step.memory[step.fullest]
-    usable_bytes = planner.room_bytes if planner.room_bytes < inf else None
-    needed = conformal.find_ends(conformal.MEMORY, planner.device).of(fullest.total)
-    stage_count = step.asked.plan.pipeline
+def _plan_memory(problem: PlanProblem, plan_time: PlanTime) -> PlanMemory:
+    fullest = plan_time.peak_memory
+    usable_bytes = problem.rank.room_bytes if problem.rank.room_bytes < inf else None
+    needed = conformal.find_ends(conformal.MEMORY, problem.device).of(fullest.total)
+    stage_count = plan_time.step.plan.pipeline
     stages = tuple(
         StageMemory(
             stage=stage,
-            layers=sum(step.layers[stage::stage_count]),
+            layers=sum(plan_time.layers[stage::stage_count]),
             needed_bytes=memory.total,
             **_memory_sizes(memory),
         )
-        for stage, memory in enumerate(step.memory)
+        for stage, memory in enumerate(plan_time.memory)
     )
     return PlanMemory(
         needed_bytes=fullest.total,
@@ -218,32 +227,37 @@ def _plan_memory(planner: Planner, step: PlanTime) -> PlanMemory:
         needed_high_bytes=needed.high or 0.0,
         usable_bytes=usable_bytes,
         over_bytes=max(0.0, fullest.total - usable_bytes) if usable_bytes else None,
-        host_bytes=step.host_bytes,
-        fullest_stage=step.fullest,
+        host_bytes=plan_time.host_bytes,
+        fullest_stage=plan_time.fullest_device,
         by_part=MemoryParts(**_memory_sizes(fullest)),
         by_stage=stages,
     )
 
 
-def _exposed_communication(planner: Planner, step: PlanTime) -> tuple[ExposedCollective, ...]:
-    times = [planner.interval_of(conformal.COLLECTIVES, wait.total_s) for wait in step.exposures]
+def _exposed_communication(
+    problem: PlanProblem, plan_time: PlanTime
+) -> tuple[ExposedCollective, ...]:
+    collectives = plan_time.collectives
+    times = [
+        problem.rank.widen(conformal.COLLECTIVES, collective.total_s) for collective in collectives
+    ]
     return tuple(
         ExposedCollective(
-            collective=wait.collective,
-            group=wait.group,
-            link=wait.link,
-            size_bytes=wait.bytes,
-            communication_s=wait.total_s,
+            collective=collective.collective,
+            group=collective.group,
+            link=collective.link,
+            size_bytes=collective.size_bytes,
+            communication_s=collective.total_s,
             communication_low_s=time.low,
             communication_high_s=time.high,
-            exposed_communication_s=wait.exposed_s,
+            exposed_communication_s=collective.exposed_s,
         )
-        for wait, time in zip(step.exposures, times, strict=True)
+        for collective, time in zip(collectives, times, strict=True)
     )
 
 
 def _costs(
-    offer: Offer | None, step: PlanTime, tokens_of_step: int, tokens: float | None
+    offer: Offer | None, plan_time: PlanTime, tokens_of_step: int, tokens: float | None
 ) -> PlanCosts:
     """Return the costs of a plan, None where no price is known."""
     if offer is None:
@@ -256,9 +270,9 @@ def _costs(
             "price_offer": None,
             "price_date": None,
         }
-    cost_per_hour = offer.price * step.asked.plan.device_count
-    cost_per_step = cost_per_hour * step.step_s / HOUR_S
-    hours = None if tokens is None else tokens / tokens_of_step * step.step_s / HOUR_S
+    cost_per_hour = offer.price * plan_time.step.plan.device_count
+    cost_per_step = cost_per_hour * plan_time.step_s / HOUR_S
+    hours = None if tokens is None else tokens / tokens_of_step * plan_time.step_s / HOUR_S
     return {
         "cost_per_step": cost_per_step,
         "cost_per_hour": cost_per_hour,
@@ -271,27 +285,27 @@ def _costs(
 
 
 def _training_run(
-    step: PlanTime, wide: PlanTime, tokens_of_step: int, tokens: float | None
+    plan_time: PlanTime, wide: PlanTime, tokens_of_step: int, tokens: float | None
 ) -> TrainingRun | None:
     if tokens is None:
         return None
     steps = tokens / tokens_of_step
-    train_h = steps * step.step_s / HOUR_S
+    train_h = steps * plan_time.step_s / HOUR_S
     return TrainingRun(
         tokens=tokens,
         steps=steps,
         train_h=train_h,
-        low_h=steps * step.low_s / HOUR_S,
-        high_h=steps * step.high_s / HOUR_S,
+        low_h=steps * plan_time.low_s / HOUR_S,
+        high_h=steps * plan_time.high_s / HOUR_S,
         any_stack_low_h=steps * wide.low_s / HOUR_S,
         any_stack_high_h=steps * wide.high_s / HOUR_S,
-        device_hours=train_h * step.asked.plan.device_count,
-        energy_kwh=None if step.energy_j is None else step.energy_j * steps / KWH_J,
+        device_hours=train_h * plan_time.step.plan.device_count,
+        energy_kwh=None if plan_time.energy_j is None else plan_time.energy_j * steps / KWH_J,
     )
 
 
-def _nearest_plan(planner: Planner, request: Asked) -> NearestPlan | None:
-    nearest = find_nearest(planner, request)
+def _nearest_plan(problem: PlanProblem, request: PlanStep) -> NearestPlan | None:
+    nearest = find_nearest(problem, request)
     if nearest is None:
         return None
     return NearestPlan(

@@ -26,9 +26,10 @@ from steptime.core.values import (
     parse_price,
 )
 from steptime.launch.job import Facts
-from steptime.planning.answer import timed
+from steptime.planning.answer import time_request
 from steptime.planning.faults import refuse_idle
-from steptime.planning.request import MOST_DEVICES, Request, level_of
+from steptime.planning.request import Request
+from steptime.planning.site import MAX_DEVICES, parse_level
 from steptime.questions import kinds
 from steptime.questions.launched.question import answer_launched, read_launched
 from steptime.questions.options import refuse, set_reading
@@ -137,7 +138,7 @@ def plan(
     models = [str(set_reading(text, group.strict, group.batch_axis)) for text in model_texts]
     levels = _level_texts(level)
     site, *further_sites = group.sites(
-        parse_devices(device), tuple(map(level_of, levels)), text_of(group.host_link)
+        parse_devices(device), tuple(map(parse_level, levels)), text_of(group.host_link)
     )
     request = Request(
         model=models[0],
@@ -148,7 +149,7 @@ def plan(
         order=order,
         limits=limits,
         trace=None if trace is None else Path(trace),
-        others=tuple(further_sites),
+        other_sites=tuple(further_sites),
         trusted=True,
         node_options=frozenset(name for name in NODE_OPTIONS if getattr(group, name) is not None),
         **group.request_fields,
@@ -224,7 +225,7 @@ def answer_request(request: Request) -> PlanAnswer | PlanSearchAnswer:
     """
     is_search = bool(request.device_counts)
     refuse_idle(request.split, is_search)
-    if request.others and not is_search:
+    if request.other_sites and not is_search:
         raise InputError("plan: several devices go with --device-count or --max-device-count")
     answer = search_plans(request) if is_search else answer_plan(request)
     offload = request.split.get("offload", None if is_search else "none")
@@ -253,7 +254,7 @@ def _read_device_counts(
     if device_count is None and max_device_count is None:
         return ()
     if device_count is None:
-        largest = parse_count(text_of(max_device_count), "--max-device-count", at_most=MOST_DEVICES)
+        largest = parse_count(text_of(max_device_count), "--max-device-count", at_most=MAX_DEVICES)
         return tuple(2**power for power in range(largest.bit_length()))
     refuse({"--max-device-count": max_device_count}, "--device-count and {}: give one of them")
     device_counts = tuple(parse_counts(device_count, "--device-count"))
@@ -290,7 +291,7 @@ def _requests_of(request: Request, cells: Any) -> list[Request]:
             length=length,
             device_counts=(device_count,),
             global_batch=global_batch,
-            others=(),
+            other_sites=(),
         )
         for model, site, device_count, length, global_batch in cells
     ]
@@ -298,8 +299,8 @@ def _requests_of(request: Request, cells: Any) -> list[Request]:
 
 def _draw_plan(request: Request, best: PlanAnswer, out: Path) -> None:
     """Draw the pipeline and the memory of a plan into a file, and say its path."""
-    _, step = timed(request_of(request, best))
-    if step.flow is None:
+    _, step = time_request(request_of(request, best))
+    if step.run is None:
         parts = "the pipeline has too many parts to be simulated, and drawn, one by one"
         note(f"note: {parts}")
     save(picture(best.to_dict(), step, describe_split_and_size(best)), out)

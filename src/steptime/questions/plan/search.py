@@ -9,10 +9,11 @@ import msgspec
 from steptime.core.errors import InputError
 from steptime.core.units import percent, seconds
 from steptime.hardware.prices import NO_PRICE
-from steptime.planning.faults import checked
+from steptime.planning.estimate import PlanEstimate
+from steptime.planning.faults import check_step
 from steptime.planning.request import Request
-from steptime.planning.search import MEMORY, unbeaten
-from steptime.planning.step import PlanTime, Quick, plan_time
+from steptime.planning.search import MEMORY, pareto_front
+from steptime.planning.step import PlanTime, time_plan
 from steptime.questions.plan.answer import PlanAnswer
 from steptime.questions.plan.device_groups import (
     DeviceGroup,
@@ -88,7 +89,7 @@ class PricedPlan:
         return memory.needed_bytes / memory.usable_bytes if memory.usable_bytes else 0.0
 
 
-PlanKey = tuple[int, Quick]
+PlanKey = tuple[int, PlanEstimate]
 """The place of a group of devices, and a plan of it priced by closed forms."""
 
 
@@ -125,11 +126,15 @@ def _search_answer(
     best = _price_best(front[0], request, groups)
     limits_s = _as_fast_limits(groups, best)
     rows = {id(plan): _plan_row(plan, best, limits_s) for plan in (*front, *fastest)}
-    considered_count = sum(group.result.considered for group in groups)
+    considered_count = sum(group.result.considered_count for group in groups)
     refused = count_refused(groups)
-    is_single_device = not request.others
+    is_single_device = not request.other_sites
+    memory_error_share = groups[0].problem.rank.memory_error_share
     return PlanSearchAnswer(
-        headline=(*best.headline, *_describe_room(front, groups[0].planner.spare)),
+        headline=(
+            *best.headline,
+            *_describe_room(front, memory_error_share),
+        ),
         considered_count=considered_count,
         fitting_count=considered_count - refused[MEMORY],
         refused=tuple(RefusedPlans(name=name, plan_count=refused[name]) for name in refused),
@@ -172,16 +177,16 @@ def _choose_simulated(groups: Sequence[DeviceGroup]) -> list[PlanKey]:
     keys = [(place, plan) for place, group in enumerate(groups) for plan in group.result.front]
     amounts = {key: _quick_amounts(groups[key[0]], key[1]) for key in keys}
     places = _comparable_places(list(amounts.values()))
-    front = unbeaten(keys, lambda key: _values(amounts[key], places))
+    front = pareto_front(keys, lambda key: _values(amounts[key], places))
     best = _find_best(front, [amounts[key] for key in front])
     return [*best.values(), *front[:MAX_SIMULATED]]
 
 
-def _quick_amounts(group: DeviceGroup, plan: Quick) -> tuple[float | None, ...]:
+def _quick_amounts(group: DeviceGroup, plan: PlanEstimate) -> tuple[float | None, ...]:
     cost_per_step = None
     if group.offer is not None:
         cost_per_step = group.offer.price * group.device_count * plan.step_s / HOUR_S
-    return plan.step_s, cost_per_step, plan.energy_j, plan.bytes, group.device_count
+    return plan.step_s, cost_per_step, plan.energy_j, plan.needed_bytes, group.device_count
 
 
 def _comparable_places(amounts: Sequence[tuple[float | None, ...]]) -> list[int]:
@@ -200,7 +205,7 @@ def _values(amounts: tuple[float | None, ...], places: Sequence[int]) -> tuple[f
 def _unbeaten_plans(plans: Sequence[PricedPlan]) -> list[PricedPlan]:
     """Return the plans that none beats in the amounts that are known of all, fastest first."""
     places = _comparable_places([plan.amounts for plan in plans])
-    return unbeaten(plans, lambda plan: _values(plan.amounts, places))
+    return pareto_front(plans, lambda plan: _values(plan.amounts, places))
 
 
 def _find_best(
@@ -216,20 +221,20 @@ def _find_best(
     return best
 
 
-def _simulate_plan(group: DeviceGroup, plan: Quick) -> PricedPlan:
-    step = plan_time(group.planner, checked(group.planner.shape, plan.asked))
-    answer = price_plan(group.request, group.planner, step, group.offer)
-    priced = Quick(step.step_s, plan.bytes, answer.energy_j, step.asked)
+def _simulate_plan(group: DeviceGroup, plan: PlanEstimate) -> PricedPlan:
+    step = time_plan(group.problem, check_step(group.problem.shape, plan.step))
+    answer = price_plan(group.request, group.problem, step, group.offer)
+    priced = PlanEstimate(step.step_s, plan.needed_bytes, answer.energy_j, step.step)
     return PricedPlan(group, step, answer, all(cap.holds(priced) for cap in group.caps))
 
 
 def _price_best(plan: PricedPlan, request: Request, groups: Sequence[DeviceGroup]) -> PlanAnswer:
     """Return the answer of the best plan, its interval over all stacks that could be meant."""
     group = plan.group
-    best = price_plan(group.request, group.planner, plan.step, group.offer, any_stack=True)
+    best = price_plan(group.request, group.problem, plan.step, group.offer, any_stack=True)
     if request.limits.get("budget_per_hour") is None:
         return best
-    names = sorted({group.planner.device.name for group in groups if group.offer is None})
+    names = sorted({group.problem.device.name for group in groups if group.offer is None})
     unpriced = tuple(f"{name}: {NO_PRICE}, so no budget holds it" for name in names)
     return msgspec.structs.replace(best, notes=best.notes + unpriced)
 
@@ -244,11 +249,11 @@ def _as_fast_limits(
     """
     limits_s: dict[tuple[str, int], float] = {}
     for group in groups:
-        planner = group.planner
-        if planner.device.name == best.device:
-            limits_s[group.key] = best.step_s * error_ratio(planner)
+        problem = group.problem
+        if problem.device.name == best.device:
+            limits_s[group.key] = best.step_s * error_ratio(problem)
         else:
-            limits_s[group.key] = best.any_stack_high_s / planner.bounds.low
+            limits_s[group.key] = best.any_stack_high_s / problem.rank.step_bounds.low
     return limits_s
 
 

@@ -21,7 +21,7 @@ from steptime.hardware.catalog import PAPER_METHOD
 from steptime.hardware.prices import BILLINGS, Training, bill_training
 from steptime.paleo.model_parallel import hybrid, model_parallel
 from steptime.paleo.placement import layer_rows
-from steptime.planning.request import usual_site
+from steptime.planning.site import default_site
 from steptime.prediction import DEFAULT
 from steptime.prediction.assumed import assumed_of
 from steptime.prediction.step_model import StepModel
@@ -155,7 +155,7 @@ def scale(
     card = single_device(text_of(device))
     node_settings: Assumed = {}
     if parallel == "data" and text_of(method) != PAPER_METHOD:
-        link, group, node_settings = group.fill_node(link, usual_site(card))
+        link, group, node_settings = group.fill_node(link, default_site(card))
     if link is None:
         refuse({**group.joins(), "--latency-us": latency_us}, "{} needs --link LINK")
     step_model = StepModel(

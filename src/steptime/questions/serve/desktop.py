@@ -8,7 +8,7 @@ from steptime.core.signature import option_name
 from steptime.core.units import size
 from steptime.formats.gguf.types import file_types
 from steptime.hardware import catalog
-from steptime.planning.request import Site
+from steptime.planning.site import Site
 from steptime.questions.serve.desktop_answer import DesktopAnswer
 from steptime.questions.serve.options import ServeOptions
 from steptime.serving.desktop.request import (

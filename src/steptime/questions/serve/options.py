@@ -22,7 +22,7 @@ from steptime.core.values import (
     parse_number,
     parse_share,
 )
-from steptime.planning.request import Site, sites
+from steptime.planning.site import Site, make_sites
 from steptime.prediction import DEFAULT
 from steptime.questions import kinds, options
 from steptime.questions.node_options import link_names
@@ -227,7 +227,7 @@ class ServeOptions(OptionGroup, keywords=ServeKeywords):
             raise InputError("several devices (--device) go with --search")
         per_node, links_per_node = self.count_of("per_node"), self.count_of("links_per_node")
         inside, link = link_names(self.inside), link_names(self.link)
-        return sites(names, per_node, inside, link, links_per_node)
+        return make_sites(names, per_node, inside, link, links_per_node)
 
     def service(
         self,

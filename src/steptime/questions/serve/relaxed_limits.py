@@ -22,7 +22,7 @@ def make_limit(search: ServerSearch, relaxation: Relaxation) -> RelaxedLimit:
         option=option_name(option),
         value=relaxation.value,
         factor=relaxation.value / limits[option],
-        device=relaxation.kind.phases.planner.device.name,
+        device=relaxation.kind.phases.problem.device.name,
         device_count=relaxation.kind.device_count * relaxation.replicas,
         servers=format_split(relaxation.replicas, ranks),
         is_joint=relaxation.is_joint,

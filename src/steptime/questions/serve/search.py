@@ -15,8 +15,8 @@ from steptime.core.registry import load as load_name
 from steptime.core.signature import option_name
 from steptime.core.units import counted, seconds
 from steptime.hardware import catalog
-from steptime.planning.answer import fitted_notes
-from steptime.planning.request import Site
+from steptime.planning.answer import fit_notes
+from steptime.planning.site import Site
 from steptime.prediction.kernel import Interval
 from steptime.questions.serve.options import ServeOptions
 from steptime.questions.serve.relaxed_limits import describe_limits, make_limit
@@ -70,7 +70,7 @@ def answer_search(
         candidates = [*search.find_together(kinds), *search.find_disaggregated(kinds)]
         rows += [_make_row(search, candidate) for candidate in candidates]
         points += _front_points(search, _front_kinds(kinds, candidates))
-        notes += fitted_notes(kinds[0].phases.planner) if kinds else []
+        notes += fit_notes(kinds[0].phases.problem) if kinds else []
     rows.sort(key=lambda row: (_cost(row), row.device_count))
     smallest = min(rows, key=_size_order, default=None)
     relaxations = [] if rows else find_relaxations(search, all_kinds)
@@ -104,7 +104,7 @@ def _make_row(search: ServerSearch, candidate: Candidate) -> SearchRow:
     """Return a candidate as a row: the values of the answer that its command gives."""
     kind, run, readers = candidate.kind, candidate.run, candidate.readers
     service = replace(kind.service, replicas=candidate.replicas)
-    planner, reader = kind.phases.planner, None
+    problem, reader = kind.phases.problem, None
     if readers is not None:
         reader = replace(readers.kind.service, replicas=readers.replicas)
     stacked = _predict_times(search, kind, service, reader)
@@ -114,9 +114,9 @@ def _make_row(search: ServerSearch, candidate: Candidate) -> SearchRow:
     tpot_p90 = _scale_interval(run.tpot, times.tpot)
     any_ttft_p90 = _scale_interval(run.ttft, any_stack.ttft)
     any_tpot_p90 = _scale_interval(run.tpot, any_stack.tpot)
-    offer = search.offers.get(planner.device.name)
+    offer = search.offers.get(problem.device.name)
     return SearchRow(
-        device=planner.device.name,
+        device=problem.device.name,
         device_count=candidate.device_count,
         arrangement="together" if reader is None else "apart",
         **service.split,
@@ -142,8 +142,8 @@ def _make_row(search: ServerSearch, candidate: Candidate) -> SearchRow:
         tokens_per_s_per_user=1 / times.tpot.value,
         bounded_by=candidate.bounded_by,
         **price_tokens(offer, candidate.device_count, tokens_per_s),
-        dtype=planner.dtype,
-        stack=planner.method.settings.stack,
+        dtype=problem.rank.dtype,
+        stack=problem.method.settings.stack,
         nearest_stack=stacked.nearest,
         other_stacks=stack_times(stacked),
         command=_format_command(search, service, reader),
@@ -258,7 +258,7 @@ def _front_points(search: ServerSearch, kinds: Sequence[ServiceKind]) -> Iterato
         if run.tpot is not None:
             search.runs += 1
             yield FrontPoint(
-                device=kind.phases.planner.device.name,
+                device=kind.phases.problem.device.name,
                 **kind.service.split,
                 concurrency=users,
                 tokens_per_s_per_user=1 / run.tpot.mean_s,

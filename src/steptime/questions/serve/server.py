@@ -8,8 +8,8 @@ from msgspec.structs import asdict
 from steptime.core.errors import InputError
 from steptime.core.units import counted, percent, seconds, size
 from steptime.hardware.software import defaults_for
-from steptime.planning.answer import fitted_notes, offer_of
-from steptime.planning.request import shape_of
+from steptime.planning.answer import find_offer, fit_notes
+from steptime.planning.language_model import read_language_model
 from steptime.prediction.conformal import POWER
 from steptime.prediction.kernel import Interval
 from steptime.questions.serve.options import ServeOptions
@@ -113,7 +113,7 @@ def answer_server(service: Service, options: ServeOptions) -> ServerAnswer:
     """
     server = _predict_server(service)
     service, phases = server.service, server.phases
-    planner = phases.planner
+    problem = phases.problem
     prompts = service.read(phases, service.running_sequences)
     first = prompts if server.run is None else service.read(phases, 1)
     context = service.input + service.output / 2
@@ -131,17 +131,17 @@ def answer_server(service: Service, options: ServeOptions) -> ServerAnswer:
         understood=None,
         not_used=(),
         model=service.model,
-        device=planner.device.name,
+        device=problem.device.name,
         device_count=device_count,
         **service.split,
         running_sequences=service.running_sequences,
         input_tokens=service.input,
         output_tokens=service.output,
-        dtype=planner.dtype,
+        dtype=problem.rank.dtype,
         weights=phases.weights,
         kv=phases.kv,
-        method=planner.method.name,
-        stack=planner.method.settings.stack,
+        method=problem.method.name,
+        stack=problem.method.settings.stack,
         nearest_stack=server.stacked.nearest,
         other_stacks=stack_times(server.stacked),
         assumed=_assumed(server, options),
@@ -162,11 +162,11 @@ def answer_server(service: Service, options: ServeOptions) -> ServerAnswer:
         **_power_fields(None if energy is None else phases.within(energy.device_w, POWER)),
         energy_scope=None if energy is None else ENERGY_SCOPE,
         fits=not memory.over_bytes,
-        usable_bytes=planner.device.usable_bytes,
+        usable_bytes=problem.device.usable_bytes,
         **memory_fields(memory),
         fitting_change=None if change is None else change.option,
         fitting_needed_bytes=None if change is None else change.needed_bytes,
-        **price_tokens(offer_of(planner, service.prices), device_count, tokens_per_s),
+        **price_tokens(find_offer(problem, service.prices), device_count, tokens_per_s),
         load=None if server.run is None else _server_load(server.run),
         headline=headline,
         notes=tuple(_make_notes(service, phases)),
@@ -196,11 +196,11 @@ def _assumed(server: _Server, options: ServeOptions) -> dict[str, str]:
 
     Where the stack is named, the other stacks that could be meant are no longer part of the answer.
     """
-    service, planner = server.service, server.phases.planner
-    values = {"dtype": planner.dtype}
-    if "stack" in planner.method.options:
-        values["stack"] = planner.method.settings.stack
-    if service.weights is None and planner.shape.family.weights and server.phases.weights:
+    service, problem = server.service, server.phases.problem
+    values = {"dtype": problem.rank.dtype}
+    if "stack" in problem.method.options:
+        values["stack"] = problem.method.settings.stack
+    if service.weights is None and problem.shape.family.weights and server.phases.weights:
         values["weights"] = server.phases.weights
     if server.device_count > 1:
         values["per_node"] = str(service.site.per_node)
@@ -323,7 +323,7 @@ def _describe_capacity(server: _Server, memory: ServerMemory, options: ServeOpti
     """
     service, lines = server.service, []
     if memory.longest_context is None and (options.max_context or options.max_users):
-        name = server.phases.planner.device.name
+        name = server.phases.problem.device.name
         raise InputError(f"serve: the memory of {name} is unknown: --max-context, --max-users")
     if options.max_context:
         sequences = counted(service.running_sequences, "sequence")
@@ -354,10 +354,10 @@ def _describe_start(phases: Phases, memory: ServerMemory) -> list[str]:
 def _describe_host_bound(phases: Phases, decode: Spent) -> list[str]:
     """Describe a decode step that waits for the host, and the stack that avoids it."""
     device_s = decode.seconds - decode.host_s
-    if decode.issue_s <= device_s or phases.planner.flag("graphs"):
+    if decode.issue_s <= device_s or phases.problem.rank.flag("graphs"):
         return []
-    stack = phases.planner.method.settings.stack
-    nearest = defaults_for(phases.planner.device, phases.plan, use="serving").stack
+    stack = phases.problem.method.settings.stack
+    nearest = defaults_for(phases.problem.device, phases.plan, use="serving").stack
     text = f"decoding is bound by the host: {stack} issues op by op, which takes "
     text += f"{seconds(decode.issue_s)} a token, and the device {seconds(device_s)}"
     return [f"{text}; nearest that replays graphs: --stack {nearest}"]
@@ -365,15 +365,15 @@ def _describe_host_bound(phases: Phases, decode: Spent) -> list[str]:
 
 def _make_notes(service: Service, phases: Phases) -> list[str]:
     """Return the remarks on device, stack, data type and length."""
-    notes = fitted_notes(phases.planner)
+    notes = fit_notes(phases.problem)
     low = service.weights_only_type
     if low:
-        device = phases.planner.device.name
+        device = phases.problem.device.name
         notes = [*notes, f"{device} has no arithmetic of {low}: weights alone are kept so"]
-    shape = shape_of(service.model, trusted=service.trusted)
+    shape = read_language_model(service.model, trusted=service.trusted)
     if service.calibration is not None:
-        device = phases.planner.device.name
-        notes = [*service.calibration.describe(phases.planner.shape, device), *notes]
+        device = phases.problem.device.name
+        notes = [*service.calibration.describe(phases.problem.shape, device), *notes]
     if service.speculation is not None:
         notes = [*notes, *describe_speculation(service.speculation)]
     return [*notes, *describe_sampler(phases), *describe_excess(shape, service.length)]

@@ -6,9 +6,9 @@ from typing import Any
 
 from steptime.core.units import percent, seconds, size
 from steptime.planning.memory import Memory
-from steptime.planning.pipeline import BACKWARD, FORWARD, WEIGHT, Event
+from steptime.planning.pipeline import BACKWARD, FORWARD, WEIGHT, PipelineEvent
 from steptime.planning.step import PlanTime
-from steptime.planning.trace import BUBBLE, EXCHANGE, UPDATE, lines
+from steptime.planning.trace import BUBBLE, EXCHANGE, UPDATE, device_tracks
 from steptime.reports.charts import style
 
 WEIGHTS = "weights' gradients"
@@ -27,7 +27,7 @@ NO_EDGE: style.Spec = {"stroke": None, "cornerRadius": 0}
 
 def bars(plan_time: PlanTime, max_bars: int = MAX_BARS) -> list[style.Row]:
     """Return the bars of a pipeline's timeline; thin ones are merged if there are too many."""
-    devices = lines(plan_time)
+    devices = device_tracks(plan_time)
     if sum(map(len, devices)) <= max_bars:
         return _add_widths([_bar([event]) for events in devices for event in events])
     slices = max(6, max_bars // (3 * len(devices)))
@@ -45,12 +45,12 @@ def _add_widths(rows: list[style.Row]) -> list[style.Row]:
     return rows
 
 
-def _merge_thin_bars(events: Sequence[Event], slices: int) -> Iterator[style.Row]:
+def _merge_thin_bars(events: Sequence[PipelineEvent], slices: int) -> Iterator[style.Row]:
     """Yield the bars of a device; thin ones of a slice become shares of one bar's height."""
     end_s = events[-1].end_s
     runs = [list(run) for _, run in groupby(events, key=lambda event: event.direction)]
 
-    def slice_of(run: Sequence[Event]) -> int:
+    def slice_of(run: Sequence[PipelineEvent]) -> int:
         """Return the slice of a thin run, -1 for a run with a bar of its own."""
         first, last = run[0], run[-1]
         is_edge = first.direction == BUBBLE and (first is events[0] or last is events[-1])
@@ -65,7 +65,7 @@ def _merge_thin_bars(events: Sequence[Event], slices: int) -> Iterator[style.Row
             yield from _stack_kinds([event for run in slice_runs for event in run])
 
 
-def _stack_kinds(events: Sequence[Event]) -> Iterator[style.Row]:
+def _stack_kinds(events: Sequence[PipelineEvent]) -> Iterator[style.Row]:
     """Yield one bar per kind of work, upon each other: heights are shares of the time."""
     start, end = events[0].start_s, events[-1].end_s
     upper = events[0].device - HALF_BAR
@@ -79,7 +79,7 @@ def _stack_kinds(events: Sequence[Event]) -> Iterator[style.Row]:
             upper = lower
 
 
-def _bar(run: Sequence[Event]) -> style.Row:
+def _bar(run: Sequence[PipelineEvent]) -> style.Row:
     first, last = run[0], run[-1]
     kind = first.direction
     batches = sorted({event.microbatch for event in run if event.microbatch >= 0})

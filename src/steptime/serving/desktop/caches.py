@@ -78,7 +78,7 @@ def layer_caches(shape: Shape) -> tuple[LayerCache, ...]:
 def _caches_by_kind(key: ShapeKey) -> dict[str, LayerCache]:
     shape = key.shape
     builder = Builder(shape.family.name, precision("bfloat16"), training=False)
-    graph = builder.graph(shape.family.build(builder, {**shape.one, "length": 1}, 1))
+    graph = builder.graph(shape.family.build(builder, {**shape.kind_settings, "length": 1}, 1))
     return {
         piece_of(op.name): _cache_of(shape, head_of(graph, op))
         for op in graph.ops
@@ -89,7 +89,7 @@ def _caches_by_kind(key: ShapeKey) -> dict[str, LayerCache]:
 def _cache_of(shape: Shape, head: Head) -> LayerCache:
     """Return the cache of a layer with such an attention; latent ones keep one key of all heads."""
     numbers = head.token_numbers
-    if shape.one["latent_kv"]:
-        numbers = int(shape.one["latent_kv"]) + int(shape.one["rotary_width"])
+    if shape.kind_settings["latent_kv"]:
+        numbers = int(shape.kind_settings["latent_kv"]) + int(shape.kind_settings["rotary_width"])
     query_numbers = head.heads * head.width
     return LayerCache(int(numbers), head.window, head.state_bytes, query_numbers, head.heads)

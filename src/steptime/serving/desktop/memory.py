@@ -110,7 +110,7 @@ def compute_buffer_bytes(
 
     All tensors of a step that live at once have room in it; layers use it one after the other.
     """
-    parameters, caches = shape.one, layer_caches(shape)
+    parameters, caches = shape.kind_settings, layer_caches(shape)
     tokens = min(demand.ubatch, context)
     width, ffn = int(parameters["width"]), int(parameters["ffn"])
     if shape.experts:

@@ -10,7 +10,7 @@ from steptime.core.errors import InputError, unknown
 from steptime.formats.gguf.types import file_types
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
-from steptime.planning.request import shape_of
+from steptime.planning.language_model import read_language_model
 from steptime.planning.shape import Shape
 from steptime.prediction.kernel import Interval
 from steptime.serving.desktop.caches import parse_cache_type
@@ -122,8 +122,8 @@ class DesktopRequest:
 
     def _shape(self) -> Shape:
         """Return the network; raises `InputError` for what is no decoder."""
-        shape = shape_of(self.model, trusted=True)
-        if shape.one["kind"] != "decoder":
+        shape = read_language_model(self.model, trusted=True)
+        if shape.kind_settings["kind"] != "decoder":
             raise InputError(f"{shape.label} is no decoder: it has no next token")
         return shape
 
@@ -181,7 +181,7 @@ class DesktopCase:
     @property
     def trained_length(self) -> int:
         """Tokens of the longest sequence that the network is made for."""
-        return int(self.shape.whole["max_length"])
+        return int(self.shape.settings["max_length"])
 
     def predict_memory(self) -> DesktopMemory:
         """Return the memory of the fullest device."""

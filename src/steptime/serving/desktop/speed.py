@@ -232,7 +232,7 @@ def _shares(shape: Shape, tensor: WeightTensor, tokens: int) -> tuple[float, flo
     if not tensor.is_routed:
         is_head = tensor.layer is None
         return 1.0, 1.0 / tokens if is_head else 1.0
-    experts, per_token = tensor.shape[0], shape.per_token
+    experts, per_token = tensor.shape[0], shape.experts_per_token
     read = experts_read(experts, per_token, tokens) / experts
     return min(1.0, read), per_token / experts
 

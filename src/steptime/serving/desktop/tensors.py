@@ -155,7 +155,7 @@ class ShapeKey(NamedTuple):
         if not isinstance(other, ShapeKey):
             return NotImplemented
         has_label = self.shape.label == other.shape.label
-        return has_label and self.shape.whole == other.shape.whole
+        return has_label and self.shape.settings == other.shape.settings
 
     def __ne__(self, other: object) -> bool:
         return not self == other
@@ -192,7 +192,7 @@ def _graph_weights(shape: Shape) -> Iterator[tuple[str, str, tuple[int, ...]]]:
     """Yield the piece, the name and the axes of each weight of one layer of each kind."""
     builder = Builder(shape.family.name, precision("bfloat16"), training=False)
     try:
-        params = {**shape.one, "length": 1}
+        params = {**shape.kind_settings, "length": 1}
         graph = builder.graph(shape.family.build(builder, params, 1))
     except ShapeError as error:
         raise InputError(f"{shape.label}: {error}") from None
@@ -221,8 +221,8 @@ def _typed(
     """Return a weight with the type that it has in a type of file."""
     if not role:
         return WeightTensor(role, layer, axes, tensor_types()[PLAIN_TYPE])
-    heads = int(shape.one["heads"])
-    queries_per_key = heads / int(shape.one["kv_heads"] or heads)
+    heads = int(shape.kind_settings["heads"])
+    queries_per_key = heads / int(shape.kind_settings["kv_heads"] or heads)
     layers = len(shape.kinds)
     placement = TensorPlacement(layer or 0, layers, queries_per_key, shape.experts)
     type_role = HEAD if role == EMBEDDING and shape.tied else role

@@ -7,7 +7,8 @@ import pytest
 
 from steptime import plan
 from steptime.core.errors import InputError
-from steptime.planning.request import Request, Site, sites
+from steptime.planning.request import Request
+from steptime.planning.site import Site, make_sites
 from steptime.prediction.calibrated.interval import mixed
 from steptime.prediction.kernel import Interval
 from steptime.questions.plan.price import answer_plan
@@ -109,12 +110,12 @@ def test_devices_without_a_price_stay_under_a_budget():
 
 
 def test_devices_are_joined_as_their_maker_joins_them():
-    rack, v100, card, other = sites(["gb200", "v100-sxm2-16gb", "rtx-4090", "h200-nvl"])
+    rack, v100, card, other = make_sites(["gb200", "v100-sxm2-16gb", "rtx-4090", "h200-nvl"])
     assert (rack.per_node, rack.inside) == (72, "nvlink-5")
     assert (v100.per_node, v100.inside) == (8, "nvlink-2-dgx1")
     assert card.inside == "pcie-4-x16-host"
     assert (other.per_node, other.inside) == (8, None)
-    assert sites(["gb200"], 4, "nvlink-4")[0][1:3] == (4, "nvlink-4")
+    assert make_sites(["gb200"], 4, "nvlink-4")[0][1:3] == (4, "nvlink-4")
 
 
 @pytest.mark.parametrize("said", [{}, {"lora": "r=16"}], ids=["whole", "LoRA"])

@@ -1,0 +1,171 @@
+"""Lower bounds of a pipeline's step, and how many microbatches each stage holds at once.
+
+The bound is what lets a search leave most plans unpriced: it is a maximum over a few lines
+`fixed_s + microbatches * microbatch_s`, without following a schedule.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from math import inf
+from typing import NamedTuple
+
+from steptime.planning.pipeline import FORWARD, ORDERS, Stage, busy_s
+from steptime.planning.pipeline_end import PipelineTimes, dualpipe_bubble_s, paired_busy_s
+
+COUNTED_GROUPS = 6  # groups of microbatches after which the number in flight no longer grows
+
+
+class BoundLine(NamedTuple):
+    """The seconds of a chain of dependent tasks: `fixed_s + microbatches * microbatch_s`."""
+
+    fixed_s: float
+    microbatch_s: float
+
+
+class PipelineBound(NamedTuple):
+    """A lower bound of a pipeline's run with the work that follows it on each device.
+
+    Attributes:
+        lines: one line for each chain of dependent tasks.
+        full_lines: the lines of a pipeline with more microbatches than devices.
+        device_count: the devices of the pipeline.
+    """
+
+    lines: tuple[BoundLine, ...]
+    full_lines: tuple[BoundLine, ...]
+    device_count: int
+
+    def of(self, microbatches: int) -> float:
+        """Return the lower bound in seconds for a number of microbatches."""
+        lines = self.full_lines if microbatches > self.device_count else self.lines
+        return max([fixed_s + microbatches * microbatch_s for fixed_s, microbatch_s in lines])
+
+
+def lower_bound(pipeline: PipelineTimes, tails_s: Sequence[float]) -> PipelineBound:
+    """Return a lower bound of a pipeline's run; it is exact for equal stages with hidden sends.
+
+    A chain of dependent tasks goes forward to a device, runs the tasks of all microbatches there,
+    and goes back to the device at which it ends.
+
+    Args:
+        pipeline: the stages and their schedule.
+        tails_s: for each device, the seconds of its work after the last task.
+    """
+    schedule, stages, device_count, _ = pipeline
+    if schedule == "dualpipe":
+        line = BoundLine(dualpipe_bubble_s(stages) + max(tails_s), max(paired_busy_s(stages)))
+        return PipelineBound((line,), (line,), device_count)
+    chains = _chains(pipeline, tails_s)
+    lines = [line for line, _ in chains]
+    full_lines = [BoundLine(line.fixed_s + wait_s, line.microbatch_s) for line, wait_s in chains]
+    return PipelineBound(_highest_lines(lines), _highest_lines(full_lines), device_count)
+
+
+def _chains(pipeline: PipelineTimes, tails_s: Sequence[float]) -> list[tuple[BoundLine, float]]:
+    """Return the line of each chain, and the seconds added where the pipeline is full.
+
+    While the loop goes from stage to stage, `way_s` are the seconds of the way to a stage,
+    `return_s` those from it to the end of the slowest device before it.
+    """
+    schedule, stages, device_count, send_s = pipeline
+    splits_backward = schedule == "zero-bubble"
+    has_round_trips = schedule == "1f1b" and len(stages) == device_count
+    weights_s = [stage.weight_s if splits_backward else 0.0 for stage in stages]
+    device_busy_s = busy_s(stages, device_count)
+    last_stage = len(stages) - 1
+    chains = []
+    way_s = 0.0
+    return_s = -inf
+    later_stages_s = sum(_task_s(stage, 0.0) for stage in stages) - sum(weights_s)
+    for j, (stage, weight_s) in enumerate(zip(stages, weights_s, strict=True)):
+        task_s = _task_s(stage, weight_s)
+        later_stages_s -= task_s
+        if j < device_count:
+            tail_s = weight_s + tails_s[j]
+            fixed_s = max(tail_s - weight_s, return_s - (1 + j) * weight_s)
+            wait_s = 0.0
+            if has_round_trips:
+                wait_s = _round_trip_wait_s(stage, last_stage - j, later_stages_s, send_s)
+            chains.append((BoundLine(way_s + fixed_s, device_busy_s[j]), wait_s))
+            if splits_backward:  # with few microbatches the gradients of weights come late
+                chains.append((BoundLine(way_s + max(return_s, 0.0), task_s), 0.0))
+            return_s = max(tail_s, return_s)
+        elif j == last_stage:
+            chains.append((BoundLine(way_s + return_s, task_s), 0.0))
+        way_s += stage.forward_s + send_s
+        return_s += stage.backward_s - weight_s + send_s
+    return chains
+
+
+def _task_s(stage: Stage, weight_s: float) -> float:
+    """Return the seconds of both passes of a stage, without gradients of weights."""
+    return stage.forward_s + stage.backward_s - weight_s
+
+
+def _round_trip_wait_s(
+    stage: Stage, later_stage_count: int, later_stages_s: float, send_s: float
+) -> float:
+    """Return the seconds a device of full 1F1B waits for the way to the last stage and back."""
+    round_trip_s = later_stages_s + 2 * later_stage_count * send_s
+    forward_wait_s = max(0.0, round_trip_s - later_stage_count * stage.forward_s)
+    backward_wait_s = max(0.0, round_trip_s - later_stage_count * stage.backward_s)
+    return forward_wait_s + backward_wait_s
+
+
+def _highest_lines(lines: Sequence[BoundLine]) -> tuple[BoundLine, ...]:
+    """Return the lines that may be the highest for some number of microbatches, from one on."""
+    highest: list[BoundLine] = []
+    steepest_first = sorted(lines, key=lambda line: (line.microbatch_s, line.fixed_s), reverse=True)
+    for line in steepest_first:
+        first_s = line.fixed_s + line.microbatch_s
+        if not highest or first_s > max(fixed_s + slope_s for fixed_s, slope_s in highest):
+            highest.append(line)
+    return tuple(highest)
+
+
+@lru_cache(maxsize=1 << 12)
+def microbatches_in_flight(
+    schedule: str, device_count: int, virtual: int, microbatches: int
+) -> tuple[int, ...]:
+    """Return the microbatches that each stage holds when its device holds the largest number.
+
+    It agrees with a count over the tasks of the schedule, without listing them.
+    """
+    stage_count = device_count * virtual
+    if schedule == "gpipe":
+        return (microbatches,) * stage_count
+    if schedule == "zero-bubble":
+        return (min(microbatches, device_count),) * device_count
+    if virtual == 1:
+        return tuple(min(microbatches, device_count - d) for d in range(device_count))
+    if microbatches > device_count and microbatches % device_count:
+        return _count_in_flight(schedule, device_count, virtual, microbatches)
+    group = min(device_count, microbatches)
+    in_flight = []
+    for stage in range(stage_count):
+        chunk, device = divmod(stage, device_count)
+        warmup = 2 * (device_count - 1 - device) + (virtual - 1) * group + 1
+        full_groups, remainder = divmod(min(microbatches * virtual, warmup), group * virtual)
+        partial_group = min(group, max(0, remainder - chunk * group))
+        in_flight.append(min(microbatches, full_groups * group + partial_group))
+    return tuple(in_flight)
+
+
+def _count_in_flight(
+    schedule: str, device_count: int, virtual: int, microbatches: int
+) -> tuple[int, ...]:
+    """Return the microbatches in flight, counted over a schedule without its repeating middle."""
+    group_count = microbatches // device_count
+    microbatches -= device_count * max(0, group_count - COUNTED_GROUPS)
+    in_flight = [0] * (device_count * virtual)
+    for device in range(device_count):
+        stage_counts = [0] * virtual
+        count = peak = 0
+        for direction, stage, _ in ORDERS[schedule](device, device_count, virtual, microbatches):
+            change = 1 if direction == FORWARD else -1
+            stage_counts[stage // device_count] += change
+            count += change
+            if count > peak:
+                peak = count
+                in_flight[device::device_count] = stage_counts
+    return tuple(in_flight)

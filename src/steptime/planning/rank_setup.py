@@ -1,0 +1,170 @@
+"""The setup of a rank: network, device, data types and the constants of its stack."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+from steptime.core.dtypes import SIZE_BYTES, precision
+from steptime.core.errors import check_choice
+from steptime.core.workload import FULL_TRAINING, NO_OPTIMIZER, Tuning, Workload
+from steptime.hardware.constants import split_flags
+from steptime.hardware.device import Device
+from steptime.hardware.stack import Stack
+from steptime.planning import single_device
+from steptime.planning.caches import Caches
+from steptime.planning.shape import Shape
+from steptime.prediction.method import Method
+from steptime.prediction.step_model import StepModel
+from steptime.prediction.training import (
+    LOW_BYTES,
+    graph_dtype,
+    numbers,
+)
+
+
+class Constants(NamedTuple):
+    """The numbers and the flags of a stack for one use, by name."""
+
+    numbers: Mapping[str, float]
+    flags: Mapping[str, bool]
+
+
+@dataclass(frozen=True, eq=False)
+class RankSetup:
+    """The network, device, data types and constants of a rank, for training or serving.
+
+    Attributes:
+        shape: the network.
+        device: the device.
+        method: the prediction method, under its options.
+        dtype: the data type.
+        gradient_bits: the bits of a gradient in memory, 0 for the stack's own.
+        use: "training" or "serving".
+        tuning: which parameters are trained.
+        optimizer: the optimizer of a training.
+        caches: the caches of functions of this rank.
+    """
+
+    shape: Shape
+    device: Device
+    method: Method
+    dtype: str
+    gradient_bits: int = 0
+    use: str = "training"
+    tuning: Tuning = FULL_TRAINING
+    optimizer: str = "adam"
+    caches: Caches = field(default_factory=Caches, repr=False, kw_only=True)
+
+    @property
+    def is_training(self) -> bool:
+        """Whether the network is trained, not served."""
+        return self.use == "training"
+
+    @cached_property
+    def low_dtype(self) -> str:
+        """The type of 8 or 4 bit in which products run, "" without one."""
+        return self.dtype if self.dtype in LOW_BYTES else ""
+
+    @cached_property
+    def base_dtype(self) -> str:
+        """The type of activations."""
+        return "bfloat16" if self.low_dtype else self.dtype.removesuffix("-mixed")
+
+    @cached_property
+    def is_mixed(self) -> bool:
+        """Whether a training keeps weights in a wider type than it computes in."""
+        return self.is_training and bool(self.low_dtype or precision(self.dtype).mixed)
+
+    @cached_property
+    def workload_dtype(self) -> str:
+        """The data type as a workload names it: `bfloat16-mixed`."""
+        return f"{self.base_dtype}-mixed" if self.is_mixed else self.base_dtype
+
+    @cached_property
+    def step_model(self) -> StepModel:
+        """Prices the graphs of ranks on the device."""
+        workload = Workload(
+            self.shape.family.name,
+            {},
+            1,
+            self.workload_dtype,
+            "train" if self.is_training else "infer",
+            self.optimizer if self.is_training else NO_OPTIMIZER,
+            tuning=self.tuning,
+        )
+        return StepModel(workload, self.device, method=self.method, low=self.low_dtype)
+
+    @property
+    def stack(self) -> Stack:
+        """The software stack that runs the network."""
+        return self.step_model.stack
+
+    @property
+    def calibrated_device(self) -> Device:
+        """The device with the rates that kernels reach."""
+        return self.step_model.seen
+
+    @cached_property
+    def weight_dtype(self) -> str:
+        """The type of weights in memory."""
+        return precision(graph_dtype(self.workload_dtype, self.stack.master_weights)).weights
+
+    @cached_property
+    def compute_dtype(self) -> str:
+        """The type that products compute in, where it is not `low_dtype`."""
+        return precision(self.workload_dtype).compute
+
+    @cached_property
+    def weight_bytes(self) -> float:
+        """Bytes of a weight."""
+        return float(SIZE_BYTES[self.weight_dtype])
+
+    @cached_property
+    def weight_copy_bytes(self) -> float:
+        """Bytes of a weight's copy in the type of products; 0 where it is the weight itself."""
+        if self.weight_dtype == self.compute_dtype:
+            return 0.0
+        return float(SIZE_BYTES[self.compute_dtype])
+
+    @cached_property
+    def constants(self) -> Constants:
+        """The constants of the stack for this use, adapted to data type and optimizer."""
+        device_constants = self.calibrated_device.constants
+        if not self.is_training:
+            served, flags = split_flags(self.use, device_constants)
+            low_gradient_bytes = 0.0
+        else:
+            served, flags = numbers(
+                device_constants, self.workload_dtype, self.stack.master_weights
+            )
+            state_dtype = "float32" if self.is_mixed else self.base_dtype
+            served["state_bytes"] -= single_device.saved_state_bytes(self.tuning, state_dtype)
+            low_gradient_bytes = served["low_gradient_bytes"] if self.low_dtype else 0.0
+        if self.gradient_bits or low_gradient_bytes:
+            served["gradient_bytes"] = self.gradient_bits / 8 or low_gradient_bytes
+        return Constants(served, flags)
+
+    def constant(self, name: str) -> float:
+        """Return a constant of the stack for this use.
+
+        A constant that the stack does not set has its neutral value.
+
+        Raises:
+            InputError: if this use has no constant of this name.
+        """
+        values = self.constants.numbers
+        if name not in values:
+            check_choice("constant", name, values, self.use)
+        return values[name]
+
+    def flag(self, name: str) -> bool:
+        """Return a flag of the stack for this use.
+
+        Raises:
+            InputError: if this use has no flag of this name.
+        """
+        flags = self.constants.flags
+        return flags[check_choice("flag", name, flags, self.use)]

@@ -1,0 +1,222 @@
+"""The end of a step on a device: gradients are exchanged and weights updated."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple
+
+from steptime.planning.memory import count_parameters, updated_parameters
+from steptime.planning.pass_settings import CollectiveTime
+from steptime.planning.plan_cost import PlanCost
+from steptime.planning.rank_model import RankModel
+from steptime.planning.stages import Group, Load
+from steptime.prediction.states import host_memory, on_host
+from steptime.prediction.training import FIRST
+
+
+class StepTail(NamedTuple):
+    """The work of a device once in a step, after its pipeline.
+
+    Attributes:
+        seconds: exposed communication and update.
+        update_s: the update of the weights.
+        collectives: the collectives.
+    """
+
+    seconds: float
+    update_s: float
+    collectives: tuple[CollectiveTime, ...]
+
+
+class _LastPasses(NamedTuple):
+    """The last passes of a device, which hide the exchange of gradients.
+
+    Attributes:
+        forward_s: a forward pass of all its parts.
+        backward_s: a backward pass of all its parts.
+        bucket_count: the buckets in which its gradients become ready.
+        microbatches: the microbatches that pass its last stage at a time.
+    """
+
+    forward_s: float
+    backward_s: float
+    bucket_count: int
+    microbatches: int
+
+
+def step_tail(cost: PlanCost, load: Load) -> StepTail:
+    """Return the end of a step on a device with a load."""
+    last_passes = _last_passes(cost, load)
+    collectives = [
+        *_replica_collectives(cost, load, last_passes),
+        *_embedding_collectives(cost, load),
+    ]
+    parameters = updated_parameters(cost, load)
+    update_bytes = cost.rank.constant("update_bytes") * parameters
+    update_s = cost.rank.update_s(
+        cost.plan, update_bytes, parameters, cost.microbatch, cost.microbatches
+    )
+    warmup_s = cost.warmup_exchange_s(load)
+    if warmup_s:
+        collectives.append(CollectiveTime("expert", "all_to_all", "", 0.0, 0.0, warmup_s))
+    if cost.plan.offload in ("optimizer", "both"):
+        part_count = sum(count for _, count in load)
+        hidden_s = last_passes.backward_s * (1 - 1 / part_count)
+        update_s, transfer = _host_update(cost, parameters, hidden_s)
+        collectives.append(transfer)
+    exposed_s = sum(collective.exposed_s for collective in collectives)
+    return StepTail(update_s + exposed_s, update_s, tuple(collectives))
+
+
+def _last_passes(cost: PlanCost, load: Load) -> _LastPasses:
+    plan = cost.plan
+    forward_s = sum(cost.pieces[part.name].forward_s * count for part, count in load)
+    backward_s = sum(cost.pieces[part.name].backward_s * count for part, count in load)
+    if plan.virtual > 1:  # a stage ends with a group of microbatches at a time
+        return _LastPasses(forward_s, backward_s, plan.virtual, plan.pipeline)
+    part_count = sum(count for _, count in load)
+    return _LastPasses(forward_s, backward_s, part_count, 1)
+
+
+class _ReplicaGroup(NamedTuple):
+    """Parameters of a device, and the groups of ranks that have them, too."""
+
+    parameters: float
+    replicas: Group
+    shard: Group
+    copies: Group
+
+
+def _replica_groups(cost: PlanCost, load: Load) -> list[_ReplicaGroup]:
+    """Return the parameters of a device by the ranks that share them: dense, then of experts."""
+    groups = cost.groups
+    dense_groups = (groups.replicas, groups.shard, groups.copies)
+    expert_groups = (groups.expert_replicas, groups.expert_shard, groups.expert_copies)
+    counts = count_parameters(cost.pieces, load)
+    if cost.rank.runs_full_network(cost.plan):  # all parameters have the same replicas
+        counts = counts._replace(dense=counts.dense + counts.expert, expert=0)
+    return [
+        _ReplicaGroup(counts.dense, *dense_groups),
+        _ReplicaGroup(counts.expert, *expert_groups),
+    ]
+
+
+def _replica_collectives(
+    cost: PlanCost, load: Load, last_passes: _LastPasses
+) -> list[CollectiveTime]:
+    """Return the collectives of gradients and weights among replicas.
+
+    Without ZeRO gradients are summed by an all-reduce. With ZeRO 1 they are scattered, with ZeRO 1
+    and 2 weights are gathered after the update; copies of a shard sum their shares.
+    """
+    exchange = partial(_gradient_collective, cost, load, last_passes)
+    times = []
+    for group in _replica_groups(cost, load):
+        gradient_bytes = cost.rank.constant("gradient_bytes") * group.parameters
+        weight_bytes = cost.rank.weight_bytes * group.parameters
+        share_bytes = gradient_bytes / len(group.shard)
+        backward_s = last_passes.backward_s
+        if cost.plan.zero == 0:
+            times.append(exchange("data", "all_reduce", gradient_bytes, group.replicas, backward_s))
+            continue
+        if cost.plan.zero == 1:
+            scatter = exchange("data", "reduce_scatter", gradient_bytes, group.shard, backward_s)
+            times.append(scatter)
+            backward_s = max(0.0, backward_s - scatter.total_s)
+        times.append(exchange("copies", "all_reduce", share_bytes, group.copies, backward_s))
+        if cost.plan.zero < 3:
+            forward_s = last_passes.forward_s
+            times.append(exchange("data", "all_gather", weight_bytes, group.shard, forward_s))
+    return [time for time in times if time.total_s]
+
+
+def _gradient_collective(
+    cost: PlanCost,
+    load: Load,
+    last_passes: _LastPasses,
+    name: str,
+    kind: str,
+    size_bytes: float,
+    group: Group,
+    pass_s: float,
+) -> CollectiveTime:
+    """Return a collective of gradients or weights, and its exposed seconds.
+
+    Args:
+        cost: the costs of the plan.
+        load: the parts of the device.
+        last_passes: the last passes of the device.
+        name: the name of the group.
+        kind: the kind of the collective.
+        size_bytes: the bytes of one rank.
+        group: the ranks.
+        pass_s: the pass with which the collective overlaps, if the stack overlaps it.
+    """
+    problem = cost.problem
+    time = problem.collective_time(kind, size_bytes, group)
+    exposed_s = problem.exposed_bucket_s(cost.plan, kind, size_bytes, group, load, cost.microbatch)
+    if exposed_s is None:
+        hidden_share = cost.rank.constant("data_hidden")
+        bucket_count = last_passes.bucket_count
+        earlier_buckets = 1 - 1 / bucket_count
+        hidden_s = hidden_share * pass_s * last_passes.microbatches * earlier_buckets
+        exposed_s = _exposed_s(cost.rank, time.seconds, hidden_s, bucket_count)
+    return CollectiveTime(name, kind, time.link, size_bytes, time.seconds, exposed_s)
+
+
+def _exposed_s(rank: RankModel, exchange_s: float, hidden_s: float, bucket_count: int) -> float:
+    """Return the seconds of an exchange that outlast `hidden_s` of computation.
+
+    The last of its buckets is never hidden. Hidden buckets slow the computation by `slowed`.
+    """
+    last_bucket_s = exchange_s / max(2, bucket_count)
+    exposed_s = min(exchange_s, max(exchange_s - hidden_s, last_bucket_s))
+    if hidden_s:
+        exposed_s += rank.constant("slowed") * (exchange_s - exposed_s)
+    return exposed_s
+
+
+def _embedding_collectives(cost: PlanCost, load: Load) -> list[CollectiveTime]:
+    """Return the all-reduce of an embedding that the first and the last stage share."""
+    has_end = any(part.is_end for part, _ in load)
+    if not (cost.problem.shape.tied and cost.plan.pipeline > 1 and has_end):
+        return []
+    size_bytes = cost.rank.constant("gradient_bytes") * cost.pieces[FIRST].parameters
+    time = cost.problem.collective_time("all_reduce", size_bytes, cost.groups.ends)
+    return [
+        CollectiveTime("embedding", "all_reduce", time.link, size_bytes, time.seconds, time.seconds)
+    ]
+
+
+def _host_update(
+    cost: PlanCost, parameters: float, hidden_s: float
+) -> tuple[float, CollectiveTime]:
+    """Return the seconds of an update on the host, and the transfer of gradients and weights.
+
+    Args:
+        cost: the costs of the plan.
+        parameters: the parameters that the device updates.
+        hidden_s: the computation with which the transfer of gradients overlaps.
+    """
+    problem = cost.problem
+    gradient_bytes = cost.rank.constant("gradient_bytes") * parameters
+    weight_bytes = cost.rank.weight_bytes * parameters
+    host_device_count = problem.cluster.ladder[0].size if problem.cluster.levels else 1
+    memory_bytes_per_s, usual_device_count = host_memory()
+    device_bytes_per_s = memory_bytes_per_s / min(host_device_count, usual_device_count)
+    update_s = cost.rank.constant("update_bytes") * parameters / device_bytes_per_s
+    host_update = on_host(
+        (gradient_bytes, weight_bytes),
+        update_s,
+        hidden_s,
+        lambda size_bytes: problem.host_transfer(size_bytes).seconds,
+    )
+    transfer = CollectiveTime(
+        "host",
+        "states",
+        problem.host_transfer(0.0).link,
+        gradient_bytes + weight_bytes,
+        host_update.moved_s,
+        host_update.exposed_s,
+    )
+    return host_update.update_s, transfer
