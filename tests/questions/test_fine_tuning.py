@@ -55,12 +55,12 @@ def test_a_plan_of_one_device_with_any_adapter_is_the_step(words):
         MODEL, Site("rtx-4090"), 2, 2, dtype="bfloat16", stack="hf-2025",
         tuning=make_tuning(**words),
     )  # fmt: skip
-    planner, plan = timed(request)
+    problem, plan = time_request(request)
     assert plan.step_s == pytest.approx(step.step_s, rel=1e-9)
     assert plan.memory[0].total == pytest.approx(step.needed_bytes, rel=1e-9)
     saved = 128_256 * 2048 if "modules_to_save" in words else 0
-    adapters = planner.added(lambda piece: piece.parameters) - saved
-    assert planner.parameters == 1_235_814_400 + adapters
+    adapters = problem.rank.sum_over_pieces(lambda piece: piece.parameters) - saved
+    assert problem.rank.parameters == 1_235_814_400 + adapters
 
 
 @pytest.mark.parametrize("lora", [None, LORA])
