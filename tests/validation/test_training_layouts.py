@@ -16,7 +16,7 @@ from steptime.core.tuning import make_tuning
 from steptime.hardware import catalog
 from steptime.prediction.step_model import StepModel
 from validation.__main__ import answer, options
-from validation.answers import planned
+from validation.answers import prepare_plan
 from validation.layouts import layout_of, questions
 
 TITAN = (
@@ -42,7 +42,7 @@ def test_a_pipeline_of_torchtitan_has_as_many_microbatches_as_devices(tmp_path):
     rows = [row.format(way) for way in ("1F1B", "Interleaved 1F1B")]
     plain, interleaved = asked(tmp_path / "a.csv", TITAN, *rows)
     for question, virtual in ((plain, 1), (interleaved, 2)):
-        problem, one = planned(question, "calibrated")
+        problem, one = prepare_plan(question, "calibrated")
         plan = one.plan
         assert (plan.data, plan.tensor, plan.pipeline, plan.virtual) == (8, 8, 8, virtual)
         assert (plan.zero, one.microbatch, one.microbatches, one.global_batch) == (1, 4, 8, 256)
