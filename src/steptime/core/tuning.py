@@ -31,6 +31,13 @@ class _AdapterFields(TypedDict, total=False):
     tokens: int
 
 
+class _WeightFields(TypedDict, total=False):
+    """The fields of a `Tuning` that `--weights` says."""
+
+    weights: str
+    stored: str
+
+
 def make_tuning(
     lora: str | None = None,
     weights: str | None = None,
@@ -73,19 +80,27 @@ def make_tuning(
         raise InputError(f"--offload {offload}: by plan alone; nearest: --offload optimizer")
     words = [STATES.get(optimizer or "", ""), "offloaded" if offload == "optimizer" else ""]
     words += ["early"] if update_early else []
-    stored = STORED_ALL if weights and phase == "infer" else ""
     return Tuning(
         **_read_adapter(lora, adapter),
+        **_read_weights(weights, phase),
         packed=0 if packed is None else parse_count(packed, "--packed"),
         padded=0 if padded is None else parse_count(padded, "--padded"),
-        weights="" if weights in (None, NO_WEIGHTS) else read_format(str(weights), phase),
-        stored=NO_WEIGHTS if weights == NO_WEIGHTS else stored,
         train=train or "",
         recompute=recompute or "none",
         states=" ".join(filter(None, words)),
         host_link=host_link or "",
         saved="+".join(filter(None, (modules_to_save or "").replace(",", "+").split("+"))),
     )
+
+
+def _read_weights(weights: str | None, phase: str) -> _WeightFields:
+    """Return the fields of `--weights`, none without it."""
+    if not weights:
+        return {}
+    if weights == NO_WEIGHTS:
+        return {"stored": NO_WEIGHTS}
+    stored = STORED_ALL if phase == "infer" else ""
+    return {"weights": read_format(str(weights), phase), "stored": stored}
 
 
 def read_format(word: str, phase: str = "infer") -> str:

@@ -211,21 +211,25 @@ class Tuning:
         check_choice("recompute", self.recompute, RECOMPUTES)
         if min(self.packed, self.padded) < 0 or (self.packed and self.padded):
             raise InputError("--packed and --padded: tokens, of one of them")
-        check_choice("adapter", self.adapter, ADAPTERS)
-        if min(self.rank, self.tokens) < 0 or not 0 <= self.dropout < 1:
-            raise InputError("--lora: r is at least 1, dropout at least 0 and below 1")
+        self._check_adapter()
         if self.weights and self.weights not in FEW_BITS:
             raise unknown("weights", self.weights, FEW_BITS)
         if self.weights and not (self.freezes or self.stored):
             raise InputError(f"--weights {self.weights}: of frozen weights, with --lora or --train")
+        if self.tokens and self.packed:
+            raise InputError("--packed: a prefix stands before whole sequences; leave --packed out")
+
+    def _check_adapter(self) -> None:
+        """Raise `InputError` for an adapter that cannot be, and for modules saved without one."""
+        check_choice("adapter", self.adapter, ADAPTERS)
+        if min(self.rank, self.tokens) < 0 or not 0 <= self.dropout < 1:
+            raise InputError("--lora: r is at least 1, dropout at least 0 and below 1")
         if self.adapter != LORA and not self.rank and "r" in ADAPTERS[self.adapter].settings:
             raise InputError(f"--adapter {self.adapter}: r is at least 1")
         if self.saved and not self.has_adapter:
             raise InputError(
                 f"--modules-to-save {self.saved}: beside an adapter, such as --lora 16"
             )
-        if self.tokens and self.packed:
-            raise InputError("--packed: a prefix stands before whole sequences; leave --packed out")
 
     def under(self, methods: tuple[str, ...]) -> "Tuning":
         """Return the tuning with the methods of a stack for adapters, few bits and checkpoints."""
