@@ -119,7 +119,7 @@ def read_blind(data: Path) -> Iterator[Residual]:
     for table in TABLES:
         for row in _answer(predict_rows(table.read(data), METHOD)):
             for residual in residuals_of(row, table.added):
-                is_fitted = residual.quantity in table.fitted_quantities
+                is_fitted = table.is_fitted(residual.quantity, residual.device)
                 yield residual._replace(added="") if is_fitted else residual
     for row in read_products(data, METHOD):
         yield from residuals_of(row, ADDED)

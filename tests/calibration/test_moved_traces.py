@@ -13,7 +13,7 @@ import pytest
 import steptime
 from steptime.calibration.traces.batch import BatchChange, WeightShapes, find_batch, scale_batch
 from steptime.calibration.traces.calls import is_recognised, table_call
-from steptime.calibration.traces.transfer import StepChange, move_step
+from steptime.calibration.traces.transfer import TracedStepChange, move_step
 from steptime.core.errors import InputError
 from steptime.prediction import cost_model
 from steptime.records.trace_events import TracedInput, read_events
@@ -155,7 +155,9 @@ def test_what_a_prediction_is_off_by_is_carried_over() -> None:
         steptime.predict_op("matmul", shapes, "float32", device).seconds
         for device in (origin, target)
     ]
-    moved = move_step(make_traced_step(make_product()), origin, target, StepChange(), CALIBRATED)
+    moved = move_step(
+        make_traced_step(make_product()), origin, target, TracedStepChange(), CALIBRATED
+    )
     assert moved.step_s == pytest.approx(4 * MS * predicted[1] / predicted[0] + 1 * MS, rel=0.02)
     assert moved.host_s == pytest.approx(1 * MS)  # the gap of the trace stays
 
@@ -163,7 +165,7 @@ def test_what_a_prediction_is_off_by_is_carried_over() -> None:
 def test_the_same_settings_give_the_traced_step() -> None:
     device = steptime.device(CPU)
     step = make_traced_step(make_product(), unshaped_s={"mylib::op": 0.5 * MS})
-    moved = move_step(step, device, device, StepChange(), CALIBRATED)
+    moved = move_step(step, device, device, TracedStepChange(), CALIBRATED)
     assert moved.step_s == pytest.approx((4 + 0.5 + 1) * MS)
 
 
@@ -171,7 +173,7 @@ def test_work_without_shapes_follows_bandwidth_batch_and_size() -> None:
     origin = steptime.device(CPU)
     target = replace(origin, memory_bytes_per_s=origin.memory_bytes_per_s / 4)
     step = make_traced_step(make_product(), unshaped_s={"CompiledFxGraph f": 1 * MS})
-    change = StepChange(BatchChange(512, 1024), "float64")
+    change = TracedStepChange(BatchChange(512, 1024), "float64")
     moved = move_step(step, origin, target, change, CALIBRATED)
     assert moved.unshaped_s == pytest.approx(1 * MS * 4 * 2 * 2)
 
@@ -180,13 +182,15 @@ def test_more_than_30_percent_without_shapes_is_refused() -> None:
     device = steptime.device(CPU)
     step = make_traced_step(make_product(), unshaped_s={"CompiledFxGraph f": 3 * MS})
     with pytest.raises(InputError, match=r"37.5 % of its step has no shapes.*CompiledFxGraph f"):
-        move_step(step, device, device, StepChange(), CALIBRATED)
+        move_step(step, device, device, TracedStepChange(), CALIBRATED)
 
 
 def test_nothing_is_carried_over_from_a_cpu_to_a_gpu() -> None:
     gpu = steptime.device("h200")
     steps = [make_traced_step(make_product(seconds)) for seconds in (4 * MS, 1 * MS)]
-    moved = [move_step(step, steptime.device(CPU), gpu, StepChange(), CALIBRATED) for step in steps]
+    moved = [
+        move_step(step, steptime.device(CPU), gpu, TracedStepChange(), CALIBRATED) for step in steps
+    ]
     assert not moved[0].is_carried
     assert moved[0].step_s == moved[1].step_s
     product = steptime.predict_op("matmul", ((512, 256), (256, 1024)), "float32", gpu)

@@ -79,6 +79,7 @@ METAVARS_OF_NAMES = {"LINK", "NAME", "WHAT"}
 FREE_NAMES = {  # any name is right there, or whether one is right shows only once work begins
     ("calibrate", "--device"),
     ("calibrate", "--of"),
+    ("predict", "--from-device"),
     ("import", "--device"),
 }
 OTHER_WORDS = {  # a backend says what it runs on: 'zzz' is not available to null; there is: cpu

@@ -16,7 +16,7 @@ from steptime.core.workload import Plan
 from steptime.network.count import op_work
 from steptime.planning.faults import check_step
 from steptime.planning.language_model import read_language_model
-from steptime.planning.pass_settings import CollectiveTime
+from steptime.planning.pass_settings import GroupCollective
 from steptime.planning.pieces import Piece, build_rank_graph
 from steptime.planning.plan_cost import cost_plan
 from steptime.planning.plan_step import PlanStep
@@ -52,7 +52,7 @@ def step(plan: Plan, batch: int, on: PlanProblem | None = None, microbatch: int 
     return time_plan(on, asked)
 
 
-def waits(found: PlanTime, group: str) -> dict[str, CollectiveTime]:
+def waits(found: PlanTime, group: str) -> dict[str, GroupCollective]:
     return {one.collective: one for one in found.collectives if one.group == group}
 
 

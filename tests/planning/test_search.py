@@ -15,14 +15,14 @@ import steptime
 from steptime.core.errors import InputError
 from steptime.core.units import seconds
 from steptime.core.workload import RECOMPUTES, Plan
-from steptime.planning.estimate import Accuracy, estimate_plan
+from steptime.planning.estimate import ScheduleAccuracy, estimate_plan
 from steptime.planning.faults import find_fault
 from steptime.planning.language_model import read_language_model
 from steptime.planning.plan_space import PlanFamily, PlanSpace
 from steptime.planning.plan_step import PlanStep
 from steptime.planning.problem import PlanProblem
 from steptime.planning.request import Request, make_problem
-from steptime.planning.search import MEMORY, Limit, Search, find_best_plans
+from steptime.planning.search import MEMORY, Search, SearchLimit, find_best_plans
 from steptime.planning.site import Site, build_cluster, make_sites
 from steptime.planning.step import time_plan
 from steptime.questions.plan.device_groups import error_ratio
@@ -82,7 +82,7 @@ def test_the_quick_answer_is_that_of_the_whole_one(model, devices):
             assert told.energy_j == pytest.approx(whole.energy_j, rel=1e-9)
             least = [
                 estimate_plan(one, asked, near)
-                for near in (Accuracy.BUSIEST_DEVICE, Accuracy.LONGEST_CHAIN)
+                for near in (ScheduleAccuracy.BUSIEST_DEVICE, ScheduleAccuracy.LONGEST_CHAIN)
             ]
             assert all(some.step_s <= told.step_s * (1 + 1e-12) for some in least)
             assert all((some.energy_j or 0) <= (told.energy_j or 0) * (1 + 1e-12) for some in least)
@@ -230,8 +230,8 @@ def test_a_search_is_that_of_brute_force(seed):
             step_s, _, energy_j = random.choice(fit)
             most_w = energy_j / step_s * random.choice((0.999, 1.001, 9))
         caps = [
-            Limit("s", lambda found: found.step_s, most_s),
-            Limit("w", lambda found: (found.energy_j or 0.0) / found.step_s, most_w),
+            SearchLimit("s", lambda found: found.step_s, most_s),
+            SearchLimit("w", lambda found: (found.energy_j or 0.0) / found.step_s, most_w),
         ]
         left = [known for known in fit if known[0] <= most_s and known[2] / known[0] <= most_w]
         found = find_best_plans(one, some, batch, caps, inf)

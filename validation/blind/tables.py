@@ -23,6 +23,7 @@ class BlindTable:
         step: of how many rows one is asked, evenly; the others tell nothing new.
         added: the month in which the rows came.
         fitted_quantities: quantities of it that a constant was fitted on, which are not blind.
+        fitted_devices: the devices of these rows; () for all.
     """
 
     path: str
@@ -31,6 +32,12 @@ class BlindTable:
     step: int = 1
     added: str = ADDED
     fitted_quantities: tuple[str, ...] = ()
+    fitted_devices: tuple[str, ...] = ()
+
+    def is_fitted(self, quantity: str, device: str) -> bool:
+        """Whether a constant was fitted on a quantity of the rows of a device."""
+        is_of_device = not self.fitted_devices or device in self.fitted_devices
+        return quantity in self.fitted_quantities and is_of_device
 
     def read(self, data: Path) -> Iterator[ReadRow]:
         """Yield campaign and place of each row, and its question or why it is not asked."""
@@ -74,5 +81,6 @@ TABLES = (
         servings.read_inference_bench,
         step=12,
         fitted_quantities=("request_s",),
+        fitted_devices=("h100-sxm5", "a100-sxm4-40gb"),
     ),
 )

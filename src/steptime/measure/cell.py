@@ -63,7 +63,7 @@ def _open_feed(
 
 
 @dataclass(frozen=True)
-class _Run:
+class _CellRun:
     """A prepared cell, ready to be timed.
 
     Attributes:
@@ -116,7 +116,7 @@ def measure_cell(
         prepared: Prepared = backend.prepare(graph, workload, options, feed)
         prepared.reset_memory()
         pace = Pace(prepared.group, prepared.sync, prepared.waited) if prepared.group else None
-        run = _Run(prepared, options, request, data, pace, _open_counters(pace))
+        run = _CellRun(prepared, options, request, data, pace, _open_counters(pace))
         measurement = Measurement()
         samples = _take_samples(run, workload, measurement, tell) if run.leads else None
         if pace:
@@ -157,7 +157,11 @@ def _open_counters(pace: Pace | None) -> CounterWatch:
 
 
 def _measure_memory(
-    run: _Run, backend: Any, samples: Samples | None, measurement: Measurement, read_resident: Peak
+    run: _CellRun,
+    backend: Any,
+    samples: Samples | None,
+    measurement: Measurement,
+    read_resident: Peak,
 ) -> str:
     """Add the peak memory, and communication of replicas, to the measurement; return the meter.
 
@@ -195,7 +199,9 @@ def _refuse(graph: Graph, workload: Workload, options: Options, request: Mapping
     )
 
 
-def _take_samples(run: _Run, workload: Workload, measurement: Measurement, tell: Tell) -> Samples:
+def _take_samples(
+    run: _CellRun, workload: Workload, measurement: Measurement, tell: Tell
+) -> Samples:
     """Time steps for as long as the budget lasts, or those of a training, and examine that."""
     prepared = run.prepared
 

@@ -28,7 +28,7 @@ from steptime.planning.problem import PlanProblem
 from steptime.planning.step_tail import step_tail
 
 
-class Accuracy(IntEnum):
+class ScheduleAccuracy(IntEnum):
     """How exact the time of an estimate is; the first two are lower bounds."""
 
     BUSIEST_DEVICE = 0
@@ -92,7 +92,7 @@ def needed_bytes(problem: PlanProblem, cost: PlanCost, microbatches: int) -> flo
 
 
 def estimate_plan(
-    problem: PlanProblem, step: PlanStep, accuracy: Accuracy = Accuracy.SCHEDULE
+    problem: PlanProblem, step: PlanStep, accuracy: ScheduleAccuracy = ScheduleAccuracy.SCHEDULE
 ) -> PlanEstimate:
     """Return the estimated step of a plan; its seconds are infinite if it does not fit.
 
@@ -106,9 +106,9 @@ def estimate_plan(
     memory_bytes = needed_bytes(problem, cost, microbatches)
     if memory_bytes > problem.rank.room_bytes:
         return PlanEstimate(inf, memory_bytes, None, step)
-    if accuracy is Accuracy.BUSIEST_DEVICE:
+    if accuracy is ScheduleAccuracy.BUSIEST_DEVICE:
         end_s = microbatches * cost.busiest_s
-    elif accuracy is Accuracy.LONGEST_CHAIN:
+    elif accuracy is ScheduleAccuracy.LONGEST_CHAIN:
         end_s = plan_run(problem, cost).bound.of(microbatches)
     else:
         end_s = plan_run(problem, cost).end_s(microbatches)

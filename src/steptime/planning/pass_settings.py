@@ -10,7 +10,7 @@ from steptime.planning.rank_model import RankModel
 from steptime.planning.stages import Group, RankGroups
 
 
-class CollectiveTime(NamedTuple):
+class GroupCollective(NamedTuple):
     """A collective of a device in a pass or a step.
 
     Attributes:
@@ -46,7 +46,7 @@ class Pass(NamedTuple):
     compute_s: float
     recompute_s: float
     host_s: float
-    collectives: tuple[CollectiveTime, ...]
+    collectives: tuple[GroupCollective, ...]
     overlap_s: float = 0.0
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from steptime.core.dtypes import SIZE_BYTES
 from steptime.planning.caches import cached_by_owner
-from steptime.planning.pass_settings import CollectiveTime, PartPasses, Pass, PassSettings
+from steptime.planning.pass_settings import GroupCollective, PartPasses, Pass, PassSettings
 from steptime.planning.pieces import Piece, PieceCollective
 from steptime.planning.problem import LinkTime, PlanProblem
 from steptime.planning.rank_model import RankModel
@@ -90,7 +90,7 @@ def _layer_call_s(rank: RankModel, settings: PassSettings, part: Part) -> float:
 
 def _piece_collectives(
     problem: PlanProblem, settings: PassSettings, piece: Piece, pass_: str
-) -> list[CollectiveTime]:
+) -> list[GroupCollective]:
     """Return the collectives of a piece in a pass; those of a ring are joined into one."""
     times = []
     ring_bytes = 0.0
@@ -108,7 +108,7 @@ def _piece_collectives(
 
 def _collective_time(
     problem: PlanProblem, settings: PassSettings, collective: PieceCollective
-) -> CollectiveTime:
+) -> GroupCollective:
     size_bytes = collective.size_bytes
     if collective.group == "expert":
         size_bytes = _routed_bytes(problem.rank, settings, collective)
@@ -118,7 +118,7 @@ def _collective_time(
         ranks = settings.group(collective.group)
         time = problem.collective_time(collective.kind, size_bytes, ranks)
     exposed_s = time.seconds * (1 - _hidden_share(problem.rank, collective))
-    return CollectiveTime(
+    return GroupCollective(
         collective.group, collective.kind, time.link, size_bytes, time.seconds, exposed_s
     )
 
@@ -142,7 +142,7 @@ def _token_exchange(problem: PlanProblem, settings: PassSettings, size_bytes: fl
 
 def _ring_time(
     problem: PlanProblem, settings: PassSettings, piece: Piece, pass_: str, all_bytes: float
-) -> CollectiveTime:
+) -> GroupCollective:
     """Return the sends of ring attention.
 
     Keys and values of all ranks go round once in the forward pass; in the backward pass they go
@@ -164,7 +164,7 @@ def _ring_time(
     attention_s = piece.attention_s.backward_s if is_backward else piece.attention_s.forward_s
     exposed_s = max(0.0, time.seconds - attention_s / rank_count)
     rounds = rank_count - 1
-    return CollectiveTime(
+    return GroupCollective(
         "context",
         "send",
         time.link,
@@ -213,7 +213,7 @@ def _weight_groups(settings: PassSettings, piece: Piece) -> list[_WeightGroup]:
 
 def _weight_gathers(
     problem: PlanProblem, settings: PassSettings, piece: Piece
-) -> list[CollectiveTime]:
+) -> list[GroupCollective]:
     """Return the collectives that gather the sharded weights of a piece (ZeRO 3)."""
     if settings.zero < 3:
         return []
@@ -222,21 +222,21 @@ def _weight_gathers(
         size_bytes = problem.rank.weight_bytes * group.parameters + group.frozen_bytes
         time = problem.collective_time("all_gather", size_bytes, group.ranks)
         gathers.append(
-            CollectiveTime("data", "all_gather", time.link, size_bytes, time.seconds, 0.0)
+            GroupCollective("data", "all_gather", time.link, size_bytes, time.seconds, 0.0)
         )
     return gathers
 
 
 def _gradient_scatters(
     problem: PlanProblem, settings: PassSettings, piece: Piece
-) -> list[CollectiveTime]:
+) -> list[GroupCollective]:
     """Return the collectives that sum and scatter the sharded gradients of a piece (ZeRO 2, 3)."""
     scatters = []
     for group in _weight_groups(settings, piece):
         size_bytes = problem.rank.constant("gradient_bytes") * group.parameters
         time = problem.collective_time("reduce_scatter", size_bytes, group.ranks)
         scatters.append(
-            CollectiveTime("data", "reduce_scatter", time.link, size_bytes, time.seconds, 0.0)
+            GroupCollective("data", "reduce_scatter", time.link, size_bytes, time.seconds, 0.0)
         )
     return scatters
 
@@ -244,7 +244,7 @@ def _gradient_scatters(
 def _add_communication(
     problem: PlanProblem,
     kernels: Pass,
-    weight_collectives: Sequence[CollectiveTime],
+    weight_collectives: Sequence[GroupCollective],
     offloaded_bytes: float,
 ) -> Pass:
     """Return a pass with its communication.
@@ -272,7 +272,7 @@ def _add_communication(
         hidden_s = busy_s + slowdown_s + exposed_weights_s
         exposed_s = max(0.0, transfer.seconds - hidden_s)
         collectives.append(
-            CollectiveTime(
+            GroupCollective(
                 "host", "activations", transfer.link, offloaded_bytes, transfer.seconds, exposed_s
             )
         )

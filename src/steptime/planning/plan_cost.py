@@ -10,7 +10,7 @@ from typing import NamedTuple
 from steptime.core.workload import Plan
 from steptime.planning.caches import cached_by_owner
 from steptime.planning.pass_settings import (
-    CollectiveTime,
+    GroupCollective,
     PartPasses,
     PassSettings,
     settings_of_passes,
@@ -92,18 +92,18 @@ class PlanCost:
         return 0.5 if self.plan.goes_both_ways else 1.0
 
     @cached_property
-    def send(self) -> CollectiveTime:
+    def send(self) -> GroupCollective:
         """The send of a microbatch from a stage to the next."""
         plan = self.plan
         if plan.pipeline == 1:
-            return CollectiveTime("pipeline", "send", "", 0.0, 0.0, 0.0)
+            return GroupCollective("pipeline", "send", "", 0.0, 0.0, 0.0)
         size_bytes = float(self.pieces[LAST].activations.input_bytes)
         if plan.tensor > 1 and not plan.sequence:
             size_bytes /= plan.tensor  # scattered for the send, and gathered again
         neighbours = self.problem.farthest_neighbours(self.groups.pipeline)
         time = self.problem.collective_time("send", size_bytes, neighbours)
         exposed_s = time.seconds * (1 - self.rank.constant("send_hidden"))
-        return CollectiveTime("pipeline", "send", time.link, size_bytes, time.seconds, exposed_s)
+        return GroupCollective("pipeline", "send", time.link, size_bytes, time.seconds, exposed_s)
 
     @cached_property
     def stages(self) -> tuple[Stage, ...]:

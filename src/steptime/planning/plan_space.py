@@ -37,7 +37,7 @@ class PlanFamily(NamedTuple):
     microbatch_sizes: tuple[int, ...]
 
 
-class Split(NamedTuple):
+class PlanSplit(NamedTuple):
     """The ranks of a plan: data, tensor, context and pipeline multiply to the devices."""
 
     data: int
@@ -117,7 +117,7 @@ class PlanSpace:
                 if self._is_valid(plan, sizes[0]):
                     yield from self._variants(plan, sizes)
 
-    def _splits(self) -> Iterator[Split]:
+    def _splits(self) -> Iterator[PlanSplit]:
         """Yield the numbers of ranks that multiply to the devices and divide the batch."""
         names = ("tensor", "context", "pipeline", "virtual", "expert")
         for tensor, context, pipeline, virtual, expert in product(
@@ -125,9 +125,9 @@ class PlanSpace:
         ):
             data, remainder = divmod(self.device_count, tensor * context * pipeline)
             if remainder == 0 and data >= 1 and self.global_batch % data == 0:
-                yield Split(data, tensor, context, pipeline, virtual, expert)
+                yield PlanSplit(data, tensor, context, pipeline, virtual, expert)
 
-    def _base_plan(self, split: Split, schedule: str) -> Plan:
+    def _base_plan(self, split: PlanSplit, schedule: str) -> Plan:
         """Return the plan of a split that shares and recomputes nothing."""
         context_length = self.problem.shape.length // split.context
         can_split_sequence = split.tensor > 1 and context_length % split.tensor == 0
@@ -180,7 +180,7 @@ class PlanSpace:
             ]
         )
 
-    def _schedules(self, split: Split) -> tuple[str, ...]:
+    def _schedules(self, split: PlanSplit) -> tuple[str, ...]:
         """Return the schedules that are tried with a number of stages."""
         if split.virtual > 1 and split.pipeline == 1:
             return ()

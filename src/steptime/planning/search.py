@@ -9,7 +9,7 @@ from operator import le
 from typing import NamedTuple, TypeVar
 
 from steptime.core.errors import InputError
-from steptime.planning.estimate import Accuracy, PlanEstimate, estimate_plan
+from steptime.planning.estimate import PlanEstimate, ScheduleAccuracy, estimate_plan
 from steptime.planning.memory import (
     DeviceMemory,
     activation_bytes,
@@ -30,7 +30,7 @@ MEMORY = "memory"
 ROUNDING = 1 - 1e-9  # saved activations grow with the microbatch, but for bytes that are rounded
 
 
-class Limit(NamedTuple):
+class SearchLimit(NamedTuple):
     """A limit that a user sets.
 
     Attributes:
@@ -85,7 +85,7 @@ def find_best_plans(
     problem: PlanProblem,
     families: Iterable[PlanFamily],
     global_batch: int,
-    limits: Sequence[Limit] = (),
+    limits: Sequence[SearchLimit] = (),
     tie_ratio: float = 1.0,
 ) -> Search:
     """Return the plans within the limits that no other plan dominates in time, memory and energy.
@@ -106,7 +106,7 @@ def find_best_plans(
         plans = _FittingPlans(problem, global_batch, limits)
         for family in families:
             plans.add(family)
-        accuracy = Accuracy.SCHEDULE if limits else Accuracy.BUSIEST_DEVICE
+        accuracy = ScheduleAccuracy.SCHEDULE if limits else ScheduleAccuracy.BUSIEST_DEVICE
         front, steps_s = _find_front(problem, plans.estimates, accuracy, tie_ratio)
         return Search(
             front,
@@ -128,7 +128,9 @@ def find_best_plans(
 class _FittingPlans:
     """Collects the plans within all limits, and counts the others by limit."""
 
-    def __init__(self, problem: PlanProblem, global_batch: int, limits: Sequence[Limit]) -> None:
+    def __init__(
+        self, problem: PlanProblem, global_batch: int, limits: Sequence[SearchLimit]
+    ) -> None:
         self.problem = problem
         self.global_batch = global_batch
         self.limits = limits
@@ -161,7 +163,7 @@ class _FittingPlans:
             self._add_step(step)
 
     def _add_step(self, step: PlanStep) -> None:
-        accuracy = Accuracy.SCHEDULE if self.limits else Accuracy.BUSIEST_DEVICE
+        accuracy = ScheduleAccuracy.SCHEDULE if self.limits else ScheduleAccuracy.BUSIEST_DEVICE
         estimate = estimate_plan(self.problem, step, accuracy)
         if estimate.step_s == inf:
             self.refused_counts[MEMORY] += 1
@@ -251,7 +253,7 @@ def _min_needed_bytes(priced: _PricedSize, step: PlanStep) -> float:
 def _find_front(
     problem: PlanProblem,
     estimates: Sequence[PlanEstimate],
-    accuracy: Accuracy,
+    accuracy: ScheduleAccuracy,
     tie_ratio: float,
 ) -> tuple[list[PlanEstimate], list[float]]:
     """Return the plans that no other one dominates, and the seconds of ties of the fastest.
@@ -279,16 +281,16 @@ def _find_front(
         if _is_dominated(amounts, front_amounts):
             if not is_tie:
                 continue
-            if level != Accuracy.BUSIEST_DEVICE:
+            if level != ScheduleAccuracy.BUSIEST_DEVICE:
                 steps_s.append(estimate.step_s)
                 continue
-        elif level == Accuracy.SCHEDULE:
+        elif level == ScheduleAccuracy.SCHEDULE:
             front.append(estimate)
             front_amounts.append(amounts)
             if is_tie:
                 steps_s.append(estimate.step_s)
             continue
-        next_level = Accuracy(level + 1)
+        next_level = ScheduleAccuracy(level + 1)
         refined = estimate_plan(problem, estimate.step, next_level)
         heappush(heap, (_amounts(refined), number, next_level, refined))
     return front, steps_s
@@ -304,7 +306,9 @@ def _is_dominated(amounts: Amounts, front: Sequence[Amounts]) -> bool:
     return any(all(map(le, front_amounts, amounts)) for front_amounts in front)
 
 
-def with_partial_recompute(problem: PlanProblem, search: Search, limits: Sequence[Limit]) -> Search:
+def with_partial_recompute(
+    problem: PlanProblem, search: Search, limits: Sequence[SearchLimit]
+) -> Search:
     """Return a search with the plans that recompute only as many layers as they must.
 
     The fewer layers are recomputed, the faster a plan is and the more memory it needs. The fewest
@@ -350,7 +354,7 @@ def _recompute_fewest_layers(problem: PlanProblem, step: PlanStep) -> PlanEstima
     while low <= high:
         layers = (low + high) // 2
         candidate = step.change({"recompute_layers": layers})
-        estimate = estimate_plan(problem, candidate, Accuracy.BUSIEST_DEVICE)
+        estimate = estimate_plan(problem, candidate, ScheduleAccuracy.BUSIEST_DEVICE)
         if estimate.needed_bytes <= room_bytes:
             fewest = candidate
             high = layers - 1

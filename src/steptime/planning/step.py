@@ -10,7 +10,7 @@ from typing import NamedTuple
 from steptime.planning.energy import step_energy_j
 from steptime.planning.estimate import plan_run
 from steptime.planning.memory import Memory, host_bytes_of_device, memory_of_device
-from steptime.planning.pass_settings import CollectiveTime
+from steptime.planning.pass_settings import GroupCollective
 from steptime.planning.pipeline import MAX_EVENTS, PipelineRun, busy_s, simulate
 from steptime.planning.pipeline_bound import microbatches_in_flight
 from steptime.planning.pipeline_end import PipelineTimes, end_times, paired_busy_s
@@ -75,7 +75,7 @@ class PlanTime:
     bubble_share: float
     bubble_s: float
     outside_layers_s: float
-    collectives: tuple[CollectiveTime, ...]
+    collectives: tuple[GroupCollective, ...]
     memory: tuple[Memory, ...]
     host_bytes: float
     layers: tuple[int, ...]
@@ -199,15 +199,15 @@ def _device_kernels(cost: PlanCost, load: Load, microbatches: int) -> tuple[floa
 
 def _device_collectives(
     cost: PlanCost, load: Load, microbatches: int, tail: StepTail
-) -> list[CollectiveTime]:
+) -> list[GroupCollective]:
     """Return the collectives of a device in a step, those of equal group, kind and link summed."""
-    sums: dict[tuple[str, str, str], CollectiveTime] = {}
+    sums: dict[tuple[str, str, str], GroupCollective] = {}
     for part, count in load:
         repeats = count * microbatches * cost.microbatch_share
         forward, backward = cost.passes(part)
         for time in (*forward.collectives, *backward.collectives):
             key = (time.group, time.collective, time.link)
-            total = sums.get(key, CollectiveTime(*key, 0.0, 0.0, 0.0))
+            total = sums.get(key, GroupCollective(*key, 0.0, 0.0, 0.0))
             sums[key] = total._replace(
                 size_bytes=total.size_bytes + time.size_bytes * repeats,
                 total_s=total.total_s + time.total_s * repeats,
@@ -219,7 +219,7 @@ def _device_collectives(
 class _PipelineSends(NamedTuple):
     """The sends of a device between stages, and its waits for the first and the last of them."""
 
-    collective: CollectiveTime
+    collective: GroupCollective
     pipeline_wait_s: float
 
 

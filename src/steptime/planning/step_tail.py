@@ -6,7 +6,7 @@ from functools import partial
 from typing import NamedTuple
 
 from steptime.planning.memory import count_parameters, updated_parameters
-from steptime.planning.pass_settings import CollectiveTime
+from steptime.planning.pass_settings import GroupCollective
 from steptime.planning.plan_cost import PlanCost
 from steptime.planning.rank_model import RankModel
 from steptime.planning.stages import Group, Load
@@ -25,7 +25,7 @@ class StepTail(NamedTuple):
 
     seconds: float
     update_s: float
-    collectives: tuple[CollectiveTime, ...]
+    collectives: tuple[GroupCollective, ...]
 
 
 class _LastPasses(NamedTuple):
@@ -58,7 +58,7 @@ def step_tail(cost: PlanCost, load: Load) -> StepTail:
     )
     warmup_s = cost.warmup_exchange_s(load)
     if warmup_s:
-        collectives.append(CollectiveTime("expert", "all_to_all", "", 0.0, 0.0, warmup_s))
+        collectives.append(GroupCollective("expert", "all_to_all", "", 0.0, 0.0, warmup_s))
     if cost.plan.offload in ("optimizer", "both"):
         part_count = sum(count for _, count in load)
         hidden_s = last_passes.backward_s * (1 - 1 / part_count)
@@ -103,7 +103,7 @@ def _replica_groups(cost: PlanCost, load: Load) -> list[_ReplicaGroup]:
 
 def _replica_collectives(
     cost: PlanCost, load: Load, last_passes: _LastPasses
-) -> list[CollectiveTime]:
+) -> list[GroupCollective]:
     """Return the collectives of gradients and weights among replicas.
 
     Without ZeRO gradients are summed by an all-reduce. With ZeRO 1 they are scattered, with ZeRO 1
@@ -139,7 +139,7 @@ def _gradient_collective(
     size_bytes: float,
     group: Group,
     pass_s: float,
-) -> CollectiveTime:
+) -> GroupCollective:
     """Return a collective of gradients or weights, and its exposed seconds.
 
     Args:
@@ -161,7 +161,7 @@ def _gradient_collective(
         earlier_buckets = 1 - 1 / bucket_count
         hidden_s = hidden_share * pass_s * last_passes.microbatches * earlier_buckets
         exposed_s = _exposed_s(cost.rank, time.seconds, hidden_s, bucket_count)
-    return CollectiveTime(name, kind, time.link, size_bytes, time.seconds, exposed_s)
+    return GroupCollective(name, kind, time.link, size_bytes, time.seconds, exposed_s)
 
 
 def _exposed_s(rank: RankModel, exchange_s: float, hidden_s: float, bucket_count: int) -> float:
@@ -176,7 +176,7 @@ def _exposed_s(rank: RankModel, exchange_s: float, hidden_s: float, bucket_count
     return exposed_s
 
 
-def _embedding_collectives(cost: PlanCost, load: Load) -> list[CollectiveTime]:
+def _embedding_collectives(cost: PlanCost, load: Load) -> list[GroupCollective]:
     """Return the all-reduce of an embedding that the first and the last stage share."""
     has_end = any(part.is_end for part, _ in load)
     if not (cost.problem.shape.tied and cost.plan.pipeline > 1 and has_end):
@@ -184,13 +184,15 @@ def _embedding_collectives(cost: PlanCost, load: Load) -> list[CollectiveTime]:
     size_bytes = cost.rank.constant("gradient_bytes") * cost.pieces[FIRST].parameters
     time = cost.problem.collective_time("all_reduce", size_bytes, cost.groups.ends)
     return [
-        CollectiveTime("embedding", "all_reduce", time.link, size_bytes, time.seconds, time.seconds)
+        GroupCollective(
+            "embedding", "all_reduce", time.link, size_bytes, time.seconds, time.seconds
+        )
     ]
 
 
 def _host_update(
     cost: PlanCost, parameters: float, hidden_s: float
-) -> tuple[float, CollectiveTime]:
+) -> tuple[float, GroupCollective]:
     """Return the seconds of an update on the host, and the transfer of gradients and weights.
 
     Args:
@@ -211,7 +213,7 @@ def _host_update(
         hidden_s,
         lambda size_bytes: problem.host_transfer(size_bytes).seconds,
     )
-    transfer = CollectiveTime(
+    transfer = GroupCollective(
         "host",
         "states",
         problem.host_transfer(0.0).link,

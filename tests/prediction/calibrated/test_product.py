@@ -284,7 +284,9 @@ def test_power_bounds_what_lasts():
 
 
 def test_joules_of_matrix_units_fall_with_the_clock():
-    peaks = {"float32": 4e12, "float16": 4e15}
+    assert AMPERE.multiprocessors is not None
+    flop_per_clock = 2 * AMPERE.multiprocessors * 4096  # at 3 GHz, stated as the boost clock
+    peaks = {"float32": 4e12, "float16": 3e9 * flop_per_clock}
     device = replace(
         AMPERE, peak_flop_per_s=peaks, vector_flop_per_s={"float32": 4e12}, peak_w=100.0
     )

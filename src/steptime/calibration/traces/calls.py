@@ -17,7 +17,7 @@ Shape = tuple[int, ...]
 Inputs = Sequence[TracedInput]
 
 
-class TableCall(NamedTuple):
+class TracedCall(NamedTuple):
     """An op of the op table on inputs of these shapes.
 
     Attributes:
@@ -36,10 +36,10 @@ class TableCall(NamedTuple):
 FORWARD_MODE_PLACE, BACKWARD_MODE_PLACE = 9, 14  # of `mode` in the schemas of oneDNN's layers
 RECURRENT_MODES = {"0": "rnn", "1": "rnn", "2": "lstm", "3": "gru"}  # of cuDNN, too
 NEUTRAL_SIDES = {"stride": 1, "padding": 0, "dilation": 1, "output_size": 1}
-Rule = Callable[[Inputs], TableCall | None]
+Rule = Callable[[Inputs], TracedCall | None]
 
 
-def table_call(name: str, inputs: Inputs) -> TableCall | None:
+def table_call(name: str, inputs: Inputs) -> TracedCall | None:
     """Return the call of an op of ATen; None where the op or its inputs are not understood."""
     rule = RULES.get(name.removeprefix(ATEN).rstrip("_"))
     if rule is None:
@@ -66,19 +66,19 @@ def _for_axes(text: str, axes: int) -> tuple[int, ...]:
     return numbers * axes if len(numbers) == 1 else numbers
 
 
-def _matrix(place: int, inputs: Inputs) -> TableCall:
+def _matrix(place: int, inputs: Inputs) -> TracedCall:
     """Return a product of the two matrices, or batches of them, from a place on."""
     first, second = inputs[place], inputs[place + 1]
-    return TableCall("matmul", (first.shape, second.shape))
+    return TracedCall("matmul", (first.shape, second.shape))
 
 
-def _linear(inputs: Inputs) -> TableCall:
-    return TableCall("linear", (inputs[0].shape, inputs[1].shape))
+def _linear(inputs: Inputs) -> TracedCall:
+    return TracedCall("linear", (inputs[0].shape, inputs[1].shape))
 
 
-def _addmm(inputs: Inputs) -> TableCall:
+def _addmm(inputs: Inputs) -> TracedCall:
     _, first, second = inputs[:3]
-    return TableCall("linear", (first.shape, second.shape[::-1]))
+    return TracedCall("linear", (first.shape, second.shape[::-1]))
 
 
 def _convolution_sides(inputs: Inputs, place: int, x: Shape) -> dict[str, Shape]:
@@ -94,7 +94,7 @@ def _flat_image(shape: Shape) -> Shape:
     return (*shape[:2], 1, *shape[2:]) if len(shape) == 3 else shape
 
 
-def _convolution(inputs: Inputs, place: int = 0, setting: int = 3) -> TableCall:
+def _convolution(inputs: Inputs, place: int = 0, setting: int = 3) -> TracedCall:
     """Return a convolution: its image stands at `place`, its settings begin at `setting`."""
     x, w = inputs[place].shape, inputs[place + 1].shape
     axes = len(x) - 2
@@ -112,7 +112,7 @@ def _convolution(inputs: Inputs, place: int = 0, setting: int = 3) -> TableCall:
         axes, x, w = 2, _flat_image(x), _flat_image(w)
         sides = {name: (NEUTRAL_SIDES[name], *values) for name, values in sides.items()}
     groups = int(inputs[setting + 5].value)
-    return TableCall(f"{kind}{axes}d", (x, w), {**sides, "groups": groups})
+    return TracedCall(f"{kind}{axes}d", (x, w), {**sides, "groups": groups})
 
 
 def _transposed_size(
@@ -129,7 +129,7 @@ def _transposed_size(
     return tuple(sizes)
 
 
-def _convolution_backward(inputs: Inputs) -> TableCall:
+def _convolution_backward(inputs: Inputs) -> TracedCall:
     """Return the gradients of a convolution; the mask says whether of its image and its filters."""
     call = _convolution(inputs, place=1, setting=4)
     mask = inputs[10].value.strip("[]").split(", ")
@@ -137,25 +137,25 @@ def _convolution_backward(inputs: Inputs) -> TableCall:
     return call._replace(gradients=places)
 
 
-def _norm(kind: str, place: int, inputs: Inputs) -> TableCall:
+def _norm(kind: str, place: int, inputs: Inputs) -> TracedCall:
     """Return a norm of the tensor at a place; backward ops read a gradient before it."""
     attrs: dict[str, Attr] = {"training": True} if kind == "batch_norm" else {}
     x = inputs[place].shape
     if kind == "batch_norm" and len(x) == 2:  # a matrix
         x = (*x, 1, 1)
     gradients = (0,) if place else None
-    return TableCall(kind, (x,), attrs, gradients)
+    return TracedCall(kind, (x,), attrs, gradients)
 
 
-def _rows(kind: str, inputs: Inputs) -> TableCall:
-    return TableCall(kind, (inputs[0].shape,))
+def _rows(kind: str, inputs: Inputs) -> TracedCall:
+    return TracedCall(kind, (inputs[0].shape,))
 
 
-def _rows_backward(kind: str, inputs: Inputs) -> TableCall:
-    return TableCall(kind, (inputs[0].shape,), {}, (0,))
+def _rows_backward(kind: str, inputs: Inputs) -> TracedCall:
+    return TracedCall(kind, (inputs[0].shape,), {}, (0,))
 
 
-def _pool(kind: str, inputs: Inputs, place: int = 0) -> TableCall:
+def _pool(kind: str, inputs: Inputs, place: int = 0) -> TracedCall:
     """Return a pool over the image at a place."""
     x = inputs[place].shape
     axes = int(kind[-2])
@@ -168,15 +168,15 @@ def _pool(kind: str, inputs: Inputs, place: int = 0) -> TableCall:
         "padding": _for_axes(inputs[place + 3].value, axes),
     }
     x = x if len(x) == axes + 2 else (1, *x)
-    return TableCall(kind, (x,), attrs, (0,) if place else None)
+    return TracedCall(kind, (x,), attrs, (0,) if place else None)
 
 
-def _adaptive_pool(inputs: Inputs) -> TableCall | None:
+def _adaptive_pool(inputs: Inputs) -> TracedCall | None:
     is_global = set(_numbers(inputs[1].value)) == {1}
-    return TableCall("global_avg_pool", (inputs[0].shape,)) if is_global else None
+    return TracedCall("global_avg_pool", (inputs[0].shape,)) if is_global else None
 
 
-def _attention(place: int, causal_place: int, inputs: Inputs) -> TableCall:
+def _attention(place: int, causal_place: int, inputs: Inputs) -> TracedCall:
     """Return fused attention on `[batch, heads, length, width]` at three places.
 
     Args:
@@ -188,26 +188,26 @@ def _attention(place: int, causal_place: int, inputs: Inputs) -> TableCall:
     flat = tuple((shape[0], shape[2], shape[1] * shape[3]) for shape in (query, key, value))
     is_causal = inputs[causal_place].value == "True"
     attrs: dict[str, Attr] = {"heads": query[1], "kv_heads": key[1], "causal": is_causal}
-    return TableCall("attention", flat, attrs, (0, 1, 2) if place else None)
+    return TracedCall("attention", flat, attrs, (0, 1, 2) if place else None)
 
 
-def _embedding(inputs: Inputs) -> TableCall:
-    return TableCall("embedding", (inputs[1].shape, inputs[0].shape))
+def _embedding(inputs: Inputs) -> TracedCall:
+    return TracedCall("embedding", (inputs[1].shape, inputs[0].shape))
 
 
-def _embedding_backward(inputs: Inputs) -> TableCall:
+def _embedding_backward(inputs: Inputs) -> TracedCall:
     rows = int(inputs[2].value)
-    return TableCall("embedding", (inputs[1].shape, (rows, inputs[0].shape[-1])), {}, (1,))
+    return TracedCall("embedding", (inputs[1].shape, (rows, inputs[0].shape[-1])), {}, (1,))
 
 
-def _recurrent(mode_place: int, inputs: Inputs) -> TableCall:
+def _recurrent(mode_place: int, inputs: Inputs) -> TracedCall:
     """Return one layer of oneDNN: its input `[length, batch, width]` and its two weights."""
     x, of_input, of_state = (item.shape for item in inputs[:3])
     kind = RECURRENT_MODES[inputs[mode_place].value]
     biases = (of_state[:1], of_state[:1])
     shapes = ((x[1], x[0], x[2]), of_input, of_state, *biases)
     is_backward = mode_place == BACKWARD_MODE_PLACE
-    return TableCall(kind, shapes, {}, (0, 1, 2, 3, 4) if is_backward else None)
+    return TracedCall(kind, shapes, {}, (0, 1, 2, 3, 4) if is_backward else None)
 
 
 def _pools() -> dict[str, Rule]:

@@ -30,7 +30,7 @@ DEVICE_BOUND_SHARE = 0.9  # of a step that kernels fill, from which on the host 
 
 
 @dataclass(frozen=True)
-class StepChange:
+class TracedStepChange:
     """What differs from the traced step.
 
     Attributes:
@@ -99,7 +99,7 @@ def check_shares(step: TracedStep) -> None:
 
 
 def move_step(
-    step: TracedStep, origin: Device, target: Device, change: StepChange, method: Method
+    step: TracedStep, origin: Device, target: Device, change: TracedStepChange, method: Method
 ) -> MovedStep:
     """Return a traced step on another device.
 
@@ -161,7 +161,9 @@ def _main_dtype(keys: Sequence[OpKey]) -> str:
     return max(dict.fromkeys(dtypes), key=dtypes.count, default="float32")
 
 
-def _traffic_ratio(step: TracedStep, origin: Device, target: Device, change: StepChange) -> float:
+def _traffic_ratio(
+    step: TracedStep, origin: Device, target: Device, change: TracedStepChange
+) -> float:
     """Return the ratio of the times of the same reads and writes, on the target and here."""
     ratio = origin.memory_bytes_per_s / target.memory_bytes_per_s
     if change.batch is not None:

@@ -48,7 +48,7 @@ def read(source: Source, allow_unknown: bool) -> Family:
     }
 
     def build(b: Builder, sizes: Mapping[str, Any], batch: int) -> str:
-        return _Network(b, place, allow_unknown, sizes, batch).built(table)
+        return _KerasNetwork(b, place, allow_unknown, sizes, batch).built(table)
 
     return Family(source.name, build, parameters, "a network of Keras", named=True)
 
@@ -92,7 +92,7 @@ def _names(shape: Sequence[Any]) -> list[str]:
     return [name for n, name in zip(shape[1:], axes, strict=False) if n is None]
 
 
-class _Network:
+class _KerasNetwork:
     """A network being built: what bounds it, and what its inputs are made of."""
 
     def __init__(

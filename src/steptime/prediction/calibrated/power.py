@@ -46,17 +46,18 @@ def _flop_j(device: Device, constants: Constants, multiplies: bool, dtype: str) 
 
 
 def matrix_clock_hz(device: Device, dtype: str) -> float:
-    """Return the clock at which matrix units reach the peak of a type.
+    """Return the clock at which matrix units reach their peaks.
 
     It may lie below the boost clock: 1,830 of 1,980 MHz on H100 SXM. A multiprocessor does
     multiply-adds of a power of two in a clock, so the peak says the clock: 989.4 TFLOP/s of 132
-    multiprocessors with 2,048 each are 1,830 MHz. The boost clock alone decides nothing.
+    multiprocessors with 2,048 each are 1,830 MHz. The boost clock alone decides nothing. It is the
+    clock of float16 where the device has it, since other peaks may be what software reaches.
     """
     boost_hz = device.clock_hz or CLOCK_HZ
     if not device.clock_hz or not device.multiprocessors:
         return boost_hz
     flop_per_clock = 2 * device.multiprocessors
-    peak = device.peak_flop_per_s[dtype]
+    peak = device.peak_flop_per_s.get("float16", device.peak_flop_per_s[dtype])
     lanes = 2.0 ** round(log2(peak / flop_per_clock / boost_hz))
     return float(peak / flop_per_clock / lanes)
 

@@ -27,7 +27,7 @@ MAX_RUNS = 200
 ERROR_COLUMNS = (
     Column("place", "run"),
     Column("requests"),
-    Column("request_measured_s", "request"),
+    Column("measured_request_s", "request"),
     Column("before", "before"),
     Column("after", "calibrated"),
     Column("left_out", "left out"),
@@ -44,12 +44,12 @@ class ServingRunRow(AnswerRow, frozen=True, kw_only=True):
         device: the device of the server.
         requests: requests that succeeded.
         failed: requests that failed, which are left out.
-        request_measured_s: mean seconds of a request, as the client measured.
+        measured_request_s: mean seconds of a request, as the client measured.
         request_s: the same as predicted with the calibration.
         request_before: predicted / measured - 1 of it with the constants of the stack.
         request_error: the same with the calibration.
         request_left_out: the same with the calibration of the other runs; None of a single run.
-        ttft_measured_s: mean seconds to the first token, None where nobody measured them.
+        measured_ttft_s: mean TTFT in seconds, None where nobody measured them.
         ttft_s: the same as predicted with the calibration.
         ttft_before: predicted / measured - 1 of it with the constants of the stack.
         ttft_error: the same with the calibration.
@@ -61,12 +61,12 @@ class ServingRunRow(AnswerRow, frozen=True, kw_only=True):
     device: str
     requests: int
     failed: int
-    request_measured_s: float
+    measured_request_s: float
     request_s: float
     request_before: float
     request_error: float
     request_left_out: float | None
-    ttft_measured_s: float | None
+    measured_ttft_s: float | None
     ttft_s: float | None
     ttft_before: float | None
     ttft_error: float | None
@@ -113,7 +113,7 @@ class ServingCalibrationAnswer(Answer, frozen=True, kw_only=True):
         networks: the factors of the networks that ran.
         median_request_error: median of |predicted / measured - 1| of a request, of runs that were
             left out of the fit; None of a single run.
-        median_ttft_error: the same of the time to the first token.
+        median_ttft_error: the same of the TTFT.
         headline: how far left-out runs are off, and how to use the file.
         notes: remarks on what was left out.
     """
@@ -135,7 +135,7 @@ class ServingCalibrationAnswer(Answer, frozen=True, kw_only=True):
             {
                 "place": row.place,
                 "requests": row.requests,
-                "request_measured_s": seconds(row.request_measured_s),
+                "measured_request_s": seconds(row.measured_request_s),
                 "before": percent(row.request_before, "+"),
                 "after": percent(row.request_error, "+"),
                 "left_out": _format_error(row.request_left_out),
@@ -276,12 +276,12 @@ def _run_row(fit: RunFit) -> ServingRunRow:
         device=run.device,
         requests=run.run.request_count,
         failed=run.run.failed_count,
-        request_measured_s=run.run.request_s,
+        measured_request_s=run.run.request_s,
         request_s=fit.request_s,
         request_before=fit.request_before,
         request_error=fit.request_error,
         request_left_out=fit.request_left_out,
-        ttft_measured_s=run.run.ttft_s,
+        measured_ttft_s=run.run.ttft_s,
         ttft_s=fit.ttft_s,
         ttft_before=fit.ttft_before,
         ttft_error=fit.ttft_error,
@@ -297,7 +297,7 @@ def _describe_fit(fit: ServingFit, path: str | None) -> list[str]:
         error, ttft_error = calibration.request_error, calibration.ttft_error
         line = f"a run that is left out is off by {percent(error)} end to end in the median"
         if ttft_error is not None:
-            line += f", and by {percent(ttft_error)} to the first token"
+            line += f", and by {percent(ttft_error)} of the TTFT"
         lines.append(line)
     if path is not None:
         lines.append(f"written to {path}; use it as: steptime serve ... --calibration {path}")
@@ -305,7 +305,7 @@ def _describe_fit(fit: ServingFit, path: str | None) -> list[str]:
 
 
 def _make_notes(fit: ServingFit) -> list[str]:
-    """Return remarks on single runs, failed requests, and runs without first tokens."""
+    """Return remarks on single runs, failed requests, and runs without a TTFT."""
     notes = []
     if fit.calibration.request_error is None:
         notes.append("one run: a second one would tell how far others are off")
@@ -315,9 +315,7 @@ def _make_notes(fit: ServingFit) -> list[str]:
             failed = counted(run.failed_count, "request")
             notes.append(f"{run.place}: {failed} failed and are left out")
         if run.ttft_s is None:
-            notes.append(
-                f"{run.place}: has no time to the first token: times of requests alone are fitted"
-            )
+            notes.append(f"{run.place}: has no TTFT: times of requests alone are fitted")
     return notes
 
 

@@ -15,7 +15,13 @@ from steptime.planning.plan_space import PlanSpace
 from steptime.planning.plan_step import PlanStep
 from steptime.planning.problem import PlanProblem
 from steptime.planning.request import Request, make_plan
-from steptime.planning.search import MEMORY, Limit, Search, find_best_plans, with_partial_recompute
+from steptime.planning.search import (
+    MEMORY,
+    Search,
+    SearchLimit,
+    find_best_plans,
+    with_partial_recompute,
+)
 from steptime.planning.shape import Shape
 
 LIMIT_WORDS = {
@@ -47,7 +53,7 @@ class DeviceGroup(NamedTuple):
     device_count: int
     problem: PlanProblem
     offer: Offer | None
-    caps: Sequence[Limit]
+    caps: Sequence[SearchLimit]
     result: Search
     space: str
 
@@ -88,7 +94,7 @@ def search_groups(request: Request, shape: Shape) -> Iterator[DeviceGroup]:
 
 def _limits(
     request: Request, device_count: int, tokens_of_step: int, offer: Offer | None
-) -> list[Limit]:
+) -> list[SearchLimit]:
     """Return the limits of a request; a budget does not hold devices without a price."""
     steps = (request.tokens or 0.0) / tokens_of_step
     cost_per_hour = 0.0 if offer is None else offer.price * device_count
@@ -100,7 +106,11 @@ def _limits(
     limits = dict(request.limits)
     if offer is None:
         limits.pop("budget_per_hour", None)
-    return [Limit(name, values[name], limit) for name, limit in limits.items() if limit is not None]
+    return [
+        SearchLimit(name, values[name], limit)
+        for name, limit in limits.items()
+        if limit is not None
+    ]
 
 
 def count_refused(groups: Sequence[DeviceGroup]) -> Counter[str]:

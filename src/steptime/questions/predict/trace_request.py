@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from steptime.calibration.traces.batch import BatchChange, find_batch
 from steptime.calibration.traces.calls import is_recognised
-from steptime.calibration.traces.transfer import MovedOp, MovedStep, StepChange, move_step
+from steptime.calibration.traces.transfer import MovedOp, MovedStep, TracedStepChange, move_step
 from steptime.core.errors import InputError, check_choice
 from steptime.core.kinds import File
 from steptime.core.toml_files import format_path
@@ -84,7 +84,7 @@ def predict_trace(
         raise InputError(f"{format_path(Path(request.origin.path))}: {error}") from None
     origin = _find_origin(request, source, step)
     target = _find_target(request, origin)
-    change = StepChange(_find_batch_change(request, step), request.dtype)
+    change = TracedStepChange(_find_batch_change(request, step), request.dtype)
     method = method.under(settings)
     try:
         moved = move_step(step, origin, target, change, method)
@@ -168,7 +168,7 @@ def _make_answer(
     step: TracedStep,
     moved: MovedStep,
     devices: tuple[Device, Device],
-    change: StepChange,
+    change: TracedStepChange,
     method: Method,
 ) -> TracedStepTime:
     origin, target = devices

@@ -25,7 +25,7 @@ _CALLS = re.compile(r"(?:calls|to_apply|body)=%?([\w.-]+)")
 _WRAPPED = re.compile(r"(transpose\()?jvp\(([^()]*)\)")
 
 
-class _Span(NamedTuple):
+class _ProfileSpan(NamedTuple):
     """A time span of a trace. Sorted, spans of one start come longest first.
 
     Attributes:
@@ -52,7 +52,7 @@ def trace_of(running: Any, ops: Collection[str], steps: int) -> str:
         (path,) = Path(folder).rglob("*.xplane.pb")
         data = jax.profiler.ProfileData.from_file(str(path))
     scopes = scopes_of(running.compiled.as_text())
-    spans: list[_Span] = []
+    spans: list[_ProfileSpan] = []
     for plane in data.planes:
         for line in plane.lines:
             for event in line.events:
@@ -62,21 +62,21 @@ def trace_of(running: Any, ops: Collection[str], steps: int) -> str:
     return json.dumps({"traceEvents": _events_of_track(sorted(spans))})
 
 
-def _span_of(event: Any, scopes: Mapping[str, str], ops: Collection[str]) -> _Span | None:
+def _span_of(event: Any, scopes: Mapping[str, str], ops: Collection[str]) -> _ProfileSpan | None:
     """Return a step or an instruction of the trace, None for another event."""
     start_us = event.start_ns / 1e3
     negative_us = -event.duration_ns / 1e3
     if event.name.startswith(_MARK):
         step = STEP + event.name.removeprefix(_MARK)
-        return _Span(start_us, negative_us, "user_annotation", (step,))
+        return _ProfileSpan(start_us, negative_us, "user_annotation", (step,))
     instruction = dict(event.stats).get("hlo_op")
     if instruction is None:
         return None
     annotations = names_of(scopes.get(str(instruction), ""), ops)
-    return _Span(start_us, negative_us, "cpu_op", (*annotations, f"xla::{instruction}"))
+    return _ProfileSpan(start_us, negative_us, "cpu_op", (*annotations, f"xla::{instruction}"))
 
 
-def _events_of_track(spans: list[_Span]) -> list[dict[str, object]]:
+def _events_of_track(spans: list[_ProfileSpan]) -> list[dict[str, object]]:
     """Return events of one track: time in which several threads run counts once."""
     events: list[dict[str, object]] = []
     until = 0.0
