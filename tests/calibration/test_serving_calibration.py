@@ -204,7 +204,7 @@ def test_a_result_that_names_no_device_says_which_option_does(tmp_path):
         calibrate_serving(path, {"model": MODEL}, None, None, dry_run=True)
     answer = calibrate_serving(path, {"model": MODEL}, "h100", None, dry_run=True)
     assert answer.rows[0].ttft_s is None
-    assert any("no time to the first token" in note for note in answer.notes)
+    assert any("has no TTFT" in note for note in answer.notes)
 
 
 def _write_blis_runs(folder):

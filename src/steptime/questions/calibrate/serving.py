@@ -297,7 +297,7 @@ def _describe_fit(fit: ServingFit, path: str | None) -> list[str]:
         error, ttft_error = calibration.request_error, calibration.ttft_error
         line = f"a run that is left out is off by {percent(error)} end to end in the median"
         if ttft_error is not None:
-            line += f", and by {percent(ttft_error)} of the TTFT"
+            line += f", and by {percent(ttft_error)} in TTFT"
         lines.append(line)
     if path is not None:
         lines.append(f"written to {path}; use it as: steptime serve ... --calibration {path}")
