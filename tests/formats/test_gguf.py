@@ -86,7 +86,7 @@ def test_a_mixture_of_experts_is_read(tmp_path: Path) -> None:
     for layer in range(2):
         tensors.append((f"blk.{layer}.ffn_down_exps.weight", (16, 256, 128), "Q4_0"))
     shape = read_language_model(str(write_gguf(tmp_path / "c.gguf", metadata, tensors)))
-    assert (shape.experts, shape.per_token) == (16, 4)
+    assert (shape.experts, shape.expert_share * shape.experts) == (16, 4)
     assert any(tensor.is_routed for tensor in weights_of(shape, "").tensors)
 
 

@@ -142,7 +142,7 @@ def test_gpus_are_joined_by_nccl(monkeypatch):
     )
     monkeypatch.setattr(dist, "new_group", lambda backend: told.update(control=backend))
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: told.update(device=device))
-    monkeypatch.setattr(torch_parallel, "_JOINED", {})
+    monkeypatch.setattr(torch_parallel, "_GROUPS", {})
     monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
     device = torch.device("cuda:1")
     joined = torch_parallel.join(Rank(1, 4, 1, 2, "node1", 29500, attempt=3), device)

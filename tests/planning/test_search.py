@@ -298,7 +298,7 @@ def test_a_search_by_what_is_chosen_and_limited():
 def test_several_devices_stand_side_by_side():
     many = make_sites(["a100-sxm4-80gb", "h100-sxm5"], link="infiniband-ndr")
     how = {"tokens": 1e9, "stack": "megatron-2025", "split": {"zero": 1}}
-    asked = Request(SMALL, many[0], 64, device_counts=(8, 16), others=(many[1],), **how)
+    asked = Request(SMALL, many[0], 64, device_counts=(8, 16), other_sites=(many[1],), **how)
     told = search_plans(asked).to_dict()
     assert [(row["device"], row["device_count"]) for row in told["by_device_count"]] == [
         ("a100-sxm4-80gb", 8), ("a100-sxm4-80gb", 16), ("h100-sxm5", 8), ("h100-sxm5", 16),
@@ -322,7 +322,7 @@ def test_several_devices_stand_side_by_side():
     assert cost == min(row["cost_per_step"] for row in told["rows"])
     assert told["headline"][0].startswith("16 h100-sxm5: ")
     with pytest.raises(InputError, match="several devices go with --device-count"):
-        answer_request(Request(SMALL, many[0], 64, others=(many[1],))).to_dict()
+        answer_request(Request(SMALL, many[0], 64, other_sites=(many[1],))).to_dict()
 
 
 def test_the_link_of_a_node_is_that_of_the_device():

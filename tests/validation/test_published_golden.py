@@ -75,7 +75,7 @@ def test_predictions_come_near(name, quantity, mean, median, shared):
     _check_errors(tables, name, quantity, mean, median)
 
 
-SAMPLE_ROOM = 1.15  # errors of an eighth of the servers vary about those of all
+SAMPLE_ROOM = 1.25  # errors of an eighth of the servers vary; rare tests hold those of all
 SERVER_ERRORS = [  # constants are those of all servers
     ("vllm (AIConfigurator)", "tpot_s", 0.05, 0.035),
     ("sglang (AIConfigurator)", "tpot_s", 0.1, 0.07),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 import time
 from collections.abc import Callable
@@ -11,11 +12,10 @@ from typing import Any
 from steptime.core.errors import InputError
 from steptime.integrations.watch import DEFAULT_LOG_STEPS, Watch
 
+is_old_package = "pytorch_lightning" in sys.modules and "lightning" not in sys.modules
+PACKAGE = "pytorch_lightning" if is_old_package else "lightning.pytorch"
 try:
-    if "pytorch_lightning" in sys.modules and "lightning" not in sys.modules:
-        from pytorch_lightning.callbacks import Callback
-    else:
-        from lightning.pytorch.callbacks import Callback
+    Callback: Any = importlib.import_module(f"{PACKAGE}.callbacks").Callback
 except ImportError as error:
     text = f"steptime.integrations.lightning needs Lightning ({error})"
     raise InputError(f"{text}; nearest: pip install lightning") from None
