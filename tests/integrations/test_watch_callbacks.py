@@ -46,6 +46,28 @@ def callback_module(monkeypatch):
     monkeypatch.delitem(sys.modules, name, raising=False)
 
 
+class SteppedClock:
+    """A clock of which a reading takes 0.1 ms, and else only what a test says."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def read(self) -> float:
+        self.now_s += 1e-4
+        return self.now_s
+
+    def wait(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Return the clock of the host, which no other load of the machine moves."""
+    stepped = SteppedClock()
+    monkeypatch.setattr(time, "perf_counter", stepped.read)
+    return stepped
+
+
 class Module(torch.nn.Module):
     """A module as Lightning trains it: its network is inside, and is called by `training_step`."""
 
@@ -57,7 +79,7 @@ class Module(torch.nn.Module):
         return self.net(batch).sum()
 
 
-def fit(callback, module, accumulate=1, epochs=1, fail_at=None):
+def fit(callback, module, clock, accumulate=1, epochs=1, fail_at=None):
     """Call the hooks of a callback in the order in which Lightning's Trainer does."""
     optimizer = torch.optim.SGD(module.parameters(), lr=0.01)
     trainer = SimpleNamespace(global_step=0)
@@ -75,14 +97,14 @@ def fit(callback, module, accumulate=1, epochs=1, fail_at=None):
                 optimizer.step()
                 trainer.global_step += 1
             callback.on_train_batch_end(trainer, module, None, batch, i)
-        time.sleep(0.1)  # the validation itself
+        clock.wait(0.1)  # the validation
         callback.on_validation_end(trainer, module)
     callback.on_train_end(trainer, module)
 
 
-def test_lightning_steps_are_recorded_without_the_validation(callback_module, tmp_path):
+def test_lightning_steps_are_recorded_without_the_validation(callback_module, clock, tmp_path):
     callback = callback_module.LightningStepTimeCallback(device="epyc-7763", out=tmp_path / "out")
-    fit(callback, Module(), epochs=2)
+    fit(callback, Module(), clock, epochs=2)
     answer = callback.watch.answer
     assert answer.step_count == 2 * BATCHES - 1
     assert answer.batch == BATCH
@@ -95,16 +117,18 @@ def test_lightning_steps_are_recorded_without_the_validation(callback_module, tm
     assert record.env["process_bytes"] > 0
 
 
-def test_lightning_batches_whose_gradients_are_accumulated_are_one_step(callback_module, tmp_path):
+def test_lightning_batches_whose_gradients_are_accumulated_are_one_step(
+    callback_module, clock, tmp_path
+):
     callback = callback_module.LightningStepTimeCallback(out=tmp_path)
-    fit(callback, Module(), accumulate=4)
+    fit(callback, Module(), clock, accumulate=4)
     answer = callback.watch.answer
     assert (answer.step_count, answer.batch) == (BATCHES // 4 - 1, 4 * BATCH)
 
 
-def test_ctrl_c_in_lightning_writes_the_steps_before(callback_module, tmp_path):
+def test_ctrl_c_in_lightning_writes_the_steps_before(callback_module, clock, tmp_path):
     callback = callback_module.LightningStepTimeCallback(out=tmp_path)
-    fit(callback, Module(), fail_at=12)
+    fit(callback, Module(), clock, fail_at=12)
     (record,) = store.load(tmp_path, pytest.fail)
     assert record.env["interrupted_by"] == "KeyboardInterrupt"
     assert callback.watch.answer.step_count == 11
@@ -149,10 +173,10 @@ class Accelerator:
 
 
 @pytest.mark.parametrize("accumulate", [1, 3])
-def test_accelerate_steps_end_where_weights_are_updated(tmp_path, accumulate):
+def test_accelerate_steps_end_where_weights_are_updated(clock, tmp_path, accumulate):
     def slow_loader():
         for _ in range(BATCHES):
-            time.sleep(0.002)  # the wait itself
+            clock.wait(0.002)
             yield torch.randn(BATCH, 8)
 
     module = Module().net

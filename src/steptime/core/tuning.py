@@ -103,7 +103,7 @@ def _read_weights(weights: str | None, phase: str) -> _WeightFields:
     return {"weights": read_format(str(weights), phase), "stored": stored}
 
 
-def read_format(word: str, phase: str = "infer") -> str:
+def read_format(word: str, phase: str) -> str:
     """Return the format of weights that a word of any tool says, the word itself if unknown.
 
     Types of GGUF are formats of inference alone.
