@@ -10,7 +10,7 @@ from attack import archives, disks, kill_scenarios, page, texts
 from attack.__main__ import GROUPS, INPUTS, PAGE, RESULTS
 from places import ROOT
 
-SHARES = {"kills": 0.02, "disks": 0.1, "writers": 1.0, "texts": 0.1, "archives": 1.0}
+SHARES = {"kills": 0.005, "disks": 0.1, "writers": 1.0, "texts": 0.1, "archives": 1.0}
 LONG = {"disks", "texts", "archives"}  # other tests hold a few cases of each
 APART = {"inputs", "mutants"}  # tests/cli/test_attack.py and tests/test_mutants.py run a part
 EACH_EVENT = """

@@ -41,6 +41,7 @@ TOO_LONG = [
 ]
 
 
+@pytest.mark.slow
 @every("sql", TOO_LARGE)
 def test_a_statement_that_needs_more_memory_is_one_line(sql):
     with pytest.raises(InputError, match=r"^the query: needs more memory than 268.* --memory"):

@@ -286,6 +286,7 @@ def test_wrong_settings():
         assert message in str(error.value)
 
 
+@pytest.mark.slow
 def test_the_published_weights(shared):
     tpu, gpu = (
         read_path(shared / "paradnn" / f"{name}_fc.json.gz").records for name in ("tpu", "gpu")

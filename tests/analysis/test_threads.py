@@ -40,5 +40,6 @@ def _printed(folder: Path, threads: int) -> bytes:
     return subprocess.run(command, env=env, capture_output=True, check=True).stdout
 
 
+@pytest.mark.slow
 def test_answers_do_not_depend_on_the_number_of_threads(folder: Path) -> None:
     assert _printed(folder, 1) == _printed(folder, 8)

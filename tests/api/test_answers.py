@@ -70,6 +70,7 @@ QUESTIONS = {  # a command line: the same question in Python
 }
 
 
+@pytest.mark.slow
 @every("line", QUESTIONS)
 def test_an_answer_is_the_same_on_every_surface(line, capsys):
     name, keywords = QUESTIONS[line]
@@ -223,6 +224,7 @@ def _hold_csv(text: str, answer: Any) -> None:
             )
 
 
+@pytest.mark.slow
 @every("line", [line for line in QUESTIONS if "list" not in line])
 def test_csv_is_one_table_of_plain_numbers(line, capsys):
     name, keywords = QUESTIONS[line]

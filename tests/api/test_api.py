@@ -31,6 +31,7 @@ def python(text):
 ASK = "print(steptime.predict('resnet18', 't4').model)"
 
 
+@pytest.mark.slow
 @every(
     "text",
     [

@@ -169,7 +169,7 @@ def questions() -> list[Question]:
     return draw_questions(30, seed=140)
 
 
-QUICK_COUNT = {fit: 6, why: 8, choose: 8, grid: 8}  # ways that price more than one step
+QUICK_COUNT = {fit: 4, why: 5, choose: 5, grid: 5, plan: 15}  # ways that price more than one step
 
 
 @pytest.mark.slow

@@ -74,6 +74,7 @@ def test_a_plan_of_one_device_is_what_predict_says(name, third):
         hold(NETWORKS[name], "h100-sxm5", DTYPES[(at + number + third) % 3], stack)
 
 
+@pytest.mark.rare
 @every("device", DEVICES)
 @every("name", ["llama", "experts", "cnn"])
 def test_it_is_so_on_any_device(name, device):

@@ -21,12 +21,12 @@ PLANNED = ("fc", "cnn", "rnn")  # as what they are, not as language models
 
 
 def _make_marks(model: str, number: int) -> list[pytest.MarkDecorator]:
-    """Return the group of a case: a third are quick, a sixth slow, the others rare.
+    """Return the group of a case: a sixth are quick, a sixth slow, the others rare.
 
-    Of the largest network a sixth are quick and a sixth slow. Each network, device and type is
-    quick with two or more of the others.
+    Each network, device and type is quick or slow with two or more of the others; the largest
+    network is never quick.
     """
-    if number % (6 if model == "llama3_8b" else 3) == 0:
+    if number % 6 == 0 and model != "llama3_8b":
         return []
     return [pytest.mark.slow if number % 6 == 2 else pytest.mark.rare]
 

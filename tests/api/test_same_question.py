@@ -199,7 +199,7 @@ def rare(way: Any) -> Any:
     return pytest.param(way, marks=pytest.mark.rare)
 
 
-QUICK = scale, grid, choose, predict_in, python
+WAYS = grid, predict_in, python, slow(scale), slow(choose)
 
 
 @pytest.fixture(scope="module")
@@ -221,7 +221,11 @@ def same(found: Answers, asked: Answers, way: Way) -> None:
             assert value is None or value == pytest.approx(asked[key][name], rel=1e-9), (key, name)
 
 
-@pytest.mark.parametrize("way", [rare(why), rare(fit), *QUICK], ids=lambda way: str(way.__name__))
+@pytest.mark.parametrize(
+    "way",
+    [rare(why), rare(fit), *WAYS],
+    ids=lambda way: str(way.__name__),
+)
 def test_the_same_question_has_the_same_seconds_and_bytes_every_way(way, question, asked):
     same(way(question), asked, way)
 
@@ -269,7 +273,7 @@ def wish(request, question):
     return of, found
 
 
-@pytest.mark.parametrize("way", QUICK, ids=lambda way: str(way.__name__))
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: str(way.__name__))
 def test_what_is_wished_for_is_the_same_every_way(way, wish):
     of, found = wish
     same(way(of), found, way)

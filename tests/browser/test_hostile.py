@@ -123,7 +123,7 @@ def test_no_text_runs_in_a_page_to_choose_in(chromium, tmp_path, kind):
     assert not ran(chromium, out)
 
 
-@pytest.mark.parametrize("ending", ["html", "svg"])
+@pytest.mark.parametrize("ending", ["html", pytest.param("svg", marks=pytest.mark.rare)])
 def test_no_text_runs_in_a_picture(chromium, tmp_path, data, ending):
     """All in one page, beside a frame that has no policy."""
     for kind in kinds():

@@ -73,7 +73,10 @@ inspected();
 """
 
 
-@pytest.mark.parametrize(("width", "dark"), [(1280, False), (1280, True), (390, False)])
+@pytest.mark.parametrize(
+    ("width", "dark"),
+    [(1280, False), pytest.param(1280, True, marks=pytest.mark.rare), (390, False)],
+)
 def test_all_plots_are_drawn_without_overlap_or_complaint(chromium, tmp_path, width, dark):
     path = tmp_path / "report.html"
     path.write_text(page(synthetic.sweep(ops=True, failures=True), "results")[0])
@@ -104,7 +107,7 @@ ONE_KIND = {
 }
 
 
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("width", [pytest.param(1280, marks=pytest.mark.rare), 390])
 def test_the_charts_of_four_platforms_fit_their_room(chromium, tmp_path, width):
     base = synthetic.sweep(ops=True)
     platforms = (synthetic.PLATFORM, "v100-sxm2-16gb", "h100-sxm5", "rtx-pro-6000-blackwell-max-q")

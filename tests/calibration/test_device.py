@@ -324,6 +324,7 @@ def scored_on(table, phase):
     )
 
 
+@pytest.mark.slow
 def test_trainings_tell_nothing_of_inference_on_a_gpu():
     """Trainings take twice as long as expected, inference half: each is predicted as it was."""
 
@@ -357,6 +358,7 @@ def test_a_phase_of_which_no_step_tells_is_as_far_off_as_on_a_device_never_seen(
     assert max(widths(table, told)) < 0.8 * min(widths({}, told))
 
 
+@pytest.mark.slow
 def test_inference_is_as_far_off_as_inference_was():
     """Trainings miss by nothing, steps of inference by half: these alone have wide intervals."""
     both = calibrate(T4, networks("train", 1.0) + networks("infer", 0.6, 1.6), None)

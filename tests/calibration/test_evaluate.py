@@ -285,6 +285,7 @@ def test_a_cell_says_yes_in_several_spellings(cell):
         plain_case({**row, "channels_last": "nhwc"})
 
 
+@pytest.mark.slow
 @every("asked", ASKED, ids=str)
 @every("model", [STEP["model"], "resnet18", "bert_base"])
 def test_rows_ask_as_predict_does(asked, model):

@@ -35,6 +35,7 @@ def test_steps_of_eighty_networks():
     assert min(others) > 2 * whole["mape"]
 
 
+@pytest.mark.slow
 def test_fine_tunings_by_transformers():
     """Ten of Llamas of 1B to 8B, in full and by LoRA: seconds, and the most bytes allocated."""
     with TUNED.open(encoding="utf-8") as file:

@@ -44,6 +44,7 @@ def place(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("option", "text"), [("--map", TIMES), ("--mapping", QUANTITIES), ("--map", FORMULAS)]
 )

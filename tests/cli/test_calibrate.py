@@ -76,7 +76,7 @@ def test_this_machine_from_end_to_end(capsys):
     assert catalog.device("local").name == document["device"]
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 @pytest.mark.usefixtures("unhurried")
 def test_what_was_measured_before_an_interrupt_is_kept(capsys, monkeypatch):
     said: list[str] = []

@@ -86,6 +86,7 @@ def test_ctrl_c_is_130_whatever_a_library_makes_of_it(capsys, monkeypatch, tmp_p
     assert capsys.readouterr().err == "steptime: interrupted\n"
 
 
+@pytest.mark.slow
 @every(
     "line",
     [
@@ -292,6 +293,7 @@ def test_a_script_and_a_command_are_never_wrapped(monkeypatch, capsys):
     assert max(len(line) for line in lines[:-2] if not line.startswith("steptime")) <= 80
 
 
+@pytest.mark.slow
 @every(
     ("line", "titles"),
     {

@@ -64,6 +64,7 @@ FILES = [
 ]
 
 
+@pytest.mark.slow
 def test_no_text_of_the_code_has_a_word_of_the_house():
     bad = [
         f"{path.relative_to(SOURCE)}: {word[0]!r} in {text[:60]!r}"

@@ -373,7 +373,7 @@ def _shortened(words: list[str], tiny: list[str]) -> list[str]:
     return line
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 @pytest.mark.framework
 def test_the_example_of_replicas_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
@@ -921,6 +921,7 @@ def architecture():
     return runpy.run_path(str(ROOT / "scripts/draw-architecture"))
 
 
+@pytest.mark.slow
 def test_a_class_has_a_name_and_a_meaning_of_its_own(architecture):
     classes = architecture["classes"]()
     count = Counter(name for name, *_ in classes)

@@ -160,7 +160,7 @@ def counted(folder: Path, name: str, own: int, form: str) -> tuple[int, tuple[in
 
 @pytest.mark.framework
 @pytest.mark.onnx
-@pytest.mark.parametrize("form", ["onnx", "pt2"])
+@pytest.mark.parametrize("form", ["onnx", pytest.param("pt2", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_what_an_export_has_of_its_batch_follows_as_the_export_for_another_has_it(
     name, form, tmp_path
@@ -174,6 +174,7 @@ def test_what_an_export_has_of_its_batch_follows_as_the_export_for_another_has_i
     assert flop == wanted[0] or "of constants alone" in remarks[0]
 
 
+@pytest.mark.slow
 @pytest.mark.framework
 @pytest.mark.parametrize("name", NETWORKS)
 def test_products_of_an_export_for_3_are_those_that_torch_counts_of_6(name, tmp_path):

@@ -118,6 +118,7 @@ EDITS = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(EDITS)
 def test_a_network_with_words_changed(edits):

@@ -60,6 +60,7 @@ def test_every_type_has_its_parameters():
     assert DEFAULTS.keys() == types().keys()
 
 
+@pytest.mark.slow
 @every("name", DEFAULTS)
 def test_an_empty_configuration_is_that_of_its_class(name, tmp_path):
     graph = network(written(tmp_path, {"model_type": name}))
@@ -94,6 +95,7 @@ def test_experts_that_give_tokens_back_are_chosen_and_compute_nothing(tmp_path):
     assert any("identities" in remark for remark in graph.remarks)
 
 
+@pytest.mark.slow
 @every("name", CONFIGS)
 def test_parameters_of_published_models(name, tmp_path):
     table, parameters = CONFIGS[name]
@@ -344,6 +346,7 @@ def _fields_of(name: str) -> list[str]:
     return sorted(config.read_fields)
 
 
+@pytest.mark.slow
 @every("seed", range(10))
 def test_mutations_are_a_network_or_one_line(seed, tmp_path):
     rng = random.Random(seed)  # noqa: S311  # not for secrets

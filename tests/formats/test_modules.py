@@ -172,6 +172,7 @@ class Net(nn.Module):
 """
 
 
+@pytest.mark.slow
 def test_the_batch_of_a_time_first_module_is_its_second_axis(exported):
     assert products(exported(TIME_FIRST, "infer", 8)) == 2 * 20 * 8 * 60 * 30
 

@@ -358,7 +358,8 @@ def await_server(port: int, process: subprocess.Popen[bytes]) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("victim", ["worker", pytest.param("command", marks=pytest.mark.rare)])
+@pytest.mark.rare
+@pytest.mark.parametrize("victim", ["worker", "command"])
 def test_the_death_of_a_rank_of_a_launcher_ends_the_other(victim):
     words = [word for word in LONG if word not in {"--replicas", "2"}]
     running = [
@@ -447,7 +448,8 @@ def test_a_failure_of_ranks_of_a_launcher_ends_all(tmp_path):
     assert second[2].startswith("rank 1: unsupported: float16-mixed scales")
 
 
-@pytest.mark.parametrize("run_count", [1, pytest.param(2, marks=pytest.mark.rare)])
+@pytest.mark.rare
+@pytest.mark.parametrize("run_count", [1, 2])
 def test_torchrun_itself(run_count, tmp_path):
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     command += ["--master-port", str(free_port()), "-m", "steptime", "run", SMALL]

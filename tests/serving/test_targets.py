@@ -104,7 +104,7 @@ def test_a_row_is_one_answer(capsys):
         hold_row(row, capsys)
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_a_row_is_one_answer_under_options_too(capsys):
     how: dict[str, Any] = {"stack": "sglang-2025", "kv": "float8", "options": {"host": "slow"}}
     told = steptime.serve(
@@ -144,7 +144,7 @@ def test_apart_wins_where_prompts_stretch_the_tokens_of_others():
     assert "with a replica less TPOT is late" in "; ".join(ways["told"].headline)
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_together_wins_where_prompts_are_short():
     """Two devices that hold the weights wait half of the time for prompts of 128 tokens."""
     ways = ways_of(input=128, ttft=1.0, tpot=0.04)
@@ -170,7 +170,7 @@ def test_what_holds_nothing_is_said_first(capsys):
     assert "TTFT of" in told.missing[0]
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_a_device_without_a_price_stays_in_the_list(tmp_path):
     prices = tmp_path / "own.toml"
     prices.write_text(
