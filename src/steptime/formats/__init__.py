@@ -18,13 +18,15 @@ from steptime.core.graph_json import KEY
 from steptime.hardware.item_files import user_folder
 from steptime.network.families.family import Family
 
-WRONG = (  # what values of another form than is read end in
+READ_ERRORS = (  # what values of another form than is read end in
     *(TypeError, ValueError, LookupError, ArithmeticError, AttributeError),
     *(MemoryError, RecursionError),
 )
 T = TypeVar("T")
 LARGEST_FILE_BYTES = 4_000_000  # of a file that is read whole
-MOST_VALUES = 4_000_000  # of a JSON text, commas and brackets: they take far more memory than it
+MAX_JSON_VALUES = (
+    4_000_000  # of a JSON text, commas and brackets: they take far more memory than it
+)
 
 
 @dataclass(frozen=True)
@@ -50,13 +52,13 @@ class Source:
     @cached_property
     def table(self) -> object:
         """The values of a JSON file; raises `InputError` for one that is not JSON."""
-        return told(self.text, f"model {shorten(self.path)}:")
+        return parse_json_file(self.text, f"model {shorten(self.path)}:")
 
     @cached_property
     def _made(self) -> dict[object, tuple[object, Any]]:
         return {}
 
-    def once(self, what: object, make: Callable[[], T], key: object = None) -> T:
+    def memoise(self, what: object, make: Callable[[], T], key: object = None) -> T:
         """Return what a reader makes of the file, made once: of several keys the last is kept."""
         if what not in self._made or self._made[what][0] != key:
             self._made[what] = key, make()
@@ -175,22 +177,22 @@ def _opened(path: str, what: str, mapped: bool) -> bytes | mmap.mmap:
     return content
 
 
-def opened(path: str) -> Source:
+def open_source(path: str) -> Source:
     """Return a file that may hold a network; raises `InputError` for one that cannot be read."""
     mapped = any(row.mapped for row in FORMATS if path.lower().endswith(row.ending))
     return Source(path, _opened(path, "model", mapped))
 
 
-def line_of(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     """Return what an error says, in one line of bounded length."""
     return shorten(str(error).partition("\n")[0] or type(error).__name__)[1:-1]
 
 
-def json_of(text: str) -> Any:
+def parse_json(text: str) -> Any:
     """Return the values of a JSON text; raises `ValueError`, also for a key given twice."""
     values = sum(map(text.count, ",[{"))
-    if values > MOST_VALUES:
-        raise ValueError(f"{values} values, above {MOST_VALUES}")
+    if values > MAX_JSON_VALUES:
+        raise ValueError(f"{values} values, above {MAX_JSON_VALUES}")
 
     def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
         table: dict[str, object] = {}
@@ -203,15 +205,15 @@ def json_of(text: str) -> Any:
     return json.loads(text, object_pairs_hook=once)
 
 
-def told(content: str | bytes, place: str) -> Any:
+def parse_json_file(content: str | bytes, place: str) -> Any:
     """Return the values of a file of JSON; raises `InputError`, which begins with `place`."""
     try:
-        return json_of(content if isinstance(content, str) else content.decode())
+        return parse_json(content if isinstance(content, str) else content.decode())
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{place} is no JSON: {line_of(error)}") from None
+        raise InputError(f"{place} is no JSON: {describe_error(error)}") from None
 
 
-def format_of(source: Source) -> Format | None:
+def find_format(source: Source) -> Format | None:
     """Return the kind of network that a file holds, None for JSON that is not one of a network.
 
     Raises `InputError` for a file whose name ends otherwise than those of networks.
@@ -231,7 +233,7 @@ _SOURCES: dict[tuple[str, str], Source] = {}  # by path and hash; what is made o
 _MOST_SOURCES = 64
 
 
-def remembered(source: Source, row: Format) -> str:
+def remember_source(source: Source, row: Format) -> str:
     """Return 16 hexadecimal digits that stand for what says a network; `network` then has it."""
     from hashlib import sha256  # which loads OpenSSL
 
@@ -243,38 +245,38 @@ def remembered(source: Source, row: Format) -> str:
     return digest
 
 
-def located(file: str, sha256: str) -> str:
+def find_network_file(file: str, sha256: str) -> str:
     """Return where a file of this hash lies: a bare name, or code, may be a kept network."""
     code = registry.load("steptime.formats.code:code_of")(file) if sha256 else None
     if not sha256 or (code is None and Path(file).name != file):
         return file
-    first = code.beside if code else Path(file)
+    first = code.default_path if code else Path(file)
     kept, name = user_folder("networks"), first.name
     for path in map(str, (first, kept / name, *sorted(kept.glob(f"*/{escape(name)}")))):
         if Path(path).is_file():
-            source = opened(path)
-            row = format_of(source)
-            if row and remembered(source, row) == sha256:
+            source = open_source(path)
+            row = find_format(source)
+            if row and remember_source(source, row) == sha256:
                 return path
     return file
 
 
-def network(path: str, sha256: str, allow_unknown: bool) -> Family:
+def read_network(path: str, sha256: str, allow_unknown: bool) -> Family:
     """Return the network of a file; raises `InputError` where it has another hash by now."""
     source = _SOURCES.get((path, sha256))
     if source is None:
-        place = located(path, sha256)
-        source = _SOURCES.get((place, sha256)) or opened(place)
-        row = format_of(source)
+        place = find_network_file(path, sha256)
+        source = _SOURCES.get((place, sha256)) or open_source(place)
+        row = find_format(source)
         is_read = (place, sha256) in _SOURCES
-        if row is None or (not is_read and remembered(source, row) != sha256):
+        if row is None or (not is_read and remember_source(source, row) != sha256):
             raise InputError(f"model {shorten(place)}: the file has changed since it was read")
         _SOURCES[path, sha256] = source  # code, or the bare name of a file that is kept
-    row = format_of(source)
+    row = find_format(source)
     if row is None:
         raise InputError(f"model {shorten(path)}: the file has changed since it was read")
     read: Read = registry.load(row.read)
-    return source.once((read, allow_unknown), lambda: read(source, allow_unknown))
+    return source.memoise((read, allow_unknown), lambda: read(source, allow_unknown))
 
 
 def read_table(path: str, label: str) -> object:
@@ -290,6 +292,8 @@ def read_table(path: str, label: str) -> object:
     form = "JSON" if path.lower().endswith(".json") else "TOML"
     try:
         decoded = read_content(path, label).decode()
-        return json_of(decoded) if form == "JSON" else tomllib.loads(decoded)
+        return parse_json(decoded) if form == "JSON" else tomllib.loads(decoded)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{label} {shorten(path)}: is no {form}: {line_of(error)}") from None
+        raise InputError(
+            f"{label} {shorten(path)}: is no {form}: {describe_error(error)}"
+        ) from None

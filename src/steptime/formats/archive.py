@@ -26,7 +26,7 @@ def _directory_bytes(source: Source) -> int:
     return min(max(sizes), at)
 
 
-def member(source: Source, wanted: Callable[[str], object], what: str) -> bytes:
+def read_member(source: Source, wanted: Callable[[str], object], what: str) -> bytes:
     """Return the bytes of the only member whose name is `wanted`, `what` in errors."""
     from zipfile import BadZipFile, ZipFile
 

@@ -16,13 +16,13 @@ from typing import Any
 
 from steptime.core.errors import InputError, check_choice, shorten
 from steptime.core.values import parse_count, parse_truth
-from steptime.formats import Source, opened, read_content
-from steptime.formats.archive import member
+from steptime.formats import Source, open_source, read_content
+from steptime.formats.archive import read_member
 from steptime.hardware.item_files import user_folder
 
 LIBRARIES = ("torchvision", "timm", "transformers", "diffusers")
 CONFIG_ENDING = ".json"  # of a configuration that a library reads
-ABOUT = "steptime.json"
+FACTS_FILE = "steptime.json"
 CPU_LIMIT_S = 600  # processor seconds of an export, unless the variable says otherwise
 CPU_LIMIT_VARIABLE = "STEPTIME_EXPORT_CPU_S"
 NUMBER = "number"  # the type of an input that is a number, not a tensor
@@ -46,7 +46,7 @@ Inputs = Mapping[str, tuple[tuple[int, ...] | float, str]]  # a number has the t
 class Code:
     """A network that is code: a Python file or a library, and the name in it."""
 
-    where: str
+    source: str
     name: str
     inputs: Inputs
     batch_axis: int | None = None
@@ -55,44 +55,46 @@ class Code:
     @property
     def content_key(self) -> str:
         """A hash of the `config.json` that a library reads, "" for a network that has a name."""
-        if self.where not in LIBRARIES or not self.name.endswith(CONFIG_ENDING):
+        if self.source not in LIBRARIES or not self.name.endswith(CONFIG_ENDING):
             return ""
         return hashlib.sha256(read_content(self.name)).hexdigest()[:16]
 
     @property
-    def kept(self) -> Path:
+    def cache_path(self) -> Path:
         """The file in the user's own folder that it is exported to on the way."""
-        if self.where in LIBRARIES:
+        if self.source in LIBRARIES:
             shapes = [shape for shape, _ in self.inputs.values() if isinstance(shape, tuple)]
             sizes = ["x".join(map(str, shape)) for shape in shapes]
             stem = self.name if self.content_key == "" else Path(self.name).stem
-            words = [f"{self.where}.{stem}", *filter(None, [self.content_key]), *sizes]
+            words = [f"{self.source}.{stem}", *filter(None, [self.content_key]), *sizes]
             name = "-".join(words)
             return user_folder("networks") / f"{name}.pt2"
-        place = hashlib.sha256(str(Path(self.where).resolve()).encode()).hexdigest()[:16]
-        return user_folder("networks") / place / self.beside.name
+        place = hashlib.sha256(str(Path(self.source).resolve()).encode()).hexdigest()[:16]
+        return user_folder("networks") / place / self.default_path.name
 
     @property
-    def beside(self) -> Path:
+    def default_path(self) -> Path:
         """The file that it is converted to where nothing else is asked for."""
-        path = Path(self.where)
+        path = Path(self.source)
         return (
-            self.kept if self.where in LIBRARIES else path.with_name(f"{path.stem}.{self.name}.pt2")
+            self.cache_path
+            if self.source in LIBRARIES
+            else path.with_name(f"{path.stem}.{self.name}.pt2")
         )
 
     @property
-    def key(self) -> str:
+    def fingerprint(self) -> str:
         """What tells whether the code is as it was; raises `InputError` where it is not there."""
-        if self.where not in LIBRARIES:
-            return hashlib.sha256(read_content(self.where)).hexdigest()
+        if self.source not in LIBRARIES:
+            return hashlib.sha256(read_content(self.source)).hexdigest()
         from importlib import metadata
 
         try:
-            version = f"{self.where} {metadata.version(self.where)}"
+            version = f"{self.source} {metadata.version(self.source)}"
             return " ".join(filter(None, [version, self.content_key]))
         except metadata.PackageNotFoundError:
-            lack = f"{self.where} is not installed"
-            raise InputError(f"{self.where}:{self.name}: {lack}") from InputError(lack)
+            lack = f"{self.source} is not installed"
+            raise InputError(f"{self.source}:{self.name}: {lack}") from InputError(lack)
 
 
 def cpu_limit_s() -> int:
@@ -101,7 +103,7 @@ def cpu_limit_s() -> int:
     return parse_count(said, CPU_LIMIT_VARIABLE) if said else CPU_LIMIT_S
 
 
-def code_of(text: str) -> Code | None:
+def parse_code(text: str) -> Code | None:
     """Return what a model text says if it is code, else None; raises `InputError`."""
     found = _CODE.fullmatch(text.strip())
     if not found:
@@ -113,7 +115,7 @@ def code_of(text: str) -> Code | None:
     axes = [word.strip() for word in given if word.strip().startswith(f"{BATCH_AXIS}=")]
     strict_words = [word.strip() for word in given if word.strip().startswith(f"{STRICT}=")]
     words = [word for word in given if word.strip() not in (*axes, *strict_words)]
-    inputs = inputs_of(words, place)
+    inputs = parse_inputs(words, place)
     is_strict = False
     for word in strict_words:
         is_strict = parse_truth(word.partition("=")[2], f"{place}: {STRICT}")
@@ -123,7 +125,7 @@ def code_of(text: str) -> Code | None:
     return Code(found["where"], found["name"].strip(), inputs, axis, is_strict)
 
 
-def inputs_of(texts: list[str], where: str) -> Inputs:
+def parse_inputs(texts: list[str], where: str) -> Inputs:
     """Return inputs from `x=2x3x256x256:float32`, by their places where none has a name.
 
     A tensor without axes is `t=scalar:int64`, a number `scale=0.5` or `count=3:number`, a place in
@@ -167,21 +169,23 @@ def _shape_of(text: str, dtype: str, here: str) -> tuple[int, ...] | float:
     return shape
 
 
-def about_of(source: Source) -> dict[str, Any]:
+def read_export_facts(source: Source) -> dict[str, Any]:
     """Return what a `.pt2` file says of the code that it was made from; {} for nothing."""
     try:
-        found = json.loads(member(source, lambda name: name.endswith(f"extra/{ABOUT}"), ABOUT))
+        found = json.loads(
+            read_member(source, lambda name: name.endswith(f"extra/{FACTS_FILE}"), FACTS_FILE)
+        )
     except (InputError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 
 
-def file_of(code: Code, path: Path | None = None) -> tuple[Path, str]:
+def export_code(code: Code, path: Path | None = None) -> tuple[Path, str]:
     """Return the `.pt2` file of code, made before or now, and why its batch is fixed, or ""."""
-    kept, key = path or code.kept, code.key
+    kept, key = path or code.cache_path, code.fingerprint
     about: Mapping[str, Any] = {}
-    for before in (code.kept, code.beside):
-        said = about_of(opened(str(before))) if before.exists() else {}
+    for before in (code.cache_path, code.default_path):
+        said = read_export_facts(open_source(str(before))) if before.exists() else {}
         inputs = {
             name: [list(shape) if isinstance(shape, tuple) else shape, dtype]
             for name, (shape, dtype) in code.inputs.items()
@@ -193,7 +197,7 @@ def file_of(code: Code, path: Path | None = None) -> tuple[Path, str]:
         about = about or said
     if path is None:
         kept.parent.mkdir(parents=True, exist_ok=True)
-    where = code.where if code.where in LIBRARIES else str(Path(code.where).resolve())
+    where = code.source if code.source in LIBRARIES else str(Path(code.source).resolve())
     request = {
         "where": where,
         "name": code.name,
@@ -203,13 +207,13 @@ def file_of(code: Code, path: Path | None = None) -> tuple[Path, str]:
         "before": about.get("inputs"),
         "path": str(kept.resolve()),
     }
-    answer = _asked(request, f"{code.where}:{code.name}")
+    answer = _run_export(request, f"{code.source}:{code.name}")
     if "refused" in answer:
         raise InputError(answer["refused"])
     return kept, answer["static"]
 
 
-def _asked(request: Mapping[str, Any], what: str) -> dict[str, Any]:
+def _run_export(request: Mapping[str, Any], what: str) -> dict[str, Any]:
     """Return the answer of a process that runs the code, for a limited time of a processor."""
     import subprocess
 

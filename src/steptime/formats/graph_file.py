@@ -15,7 +15,7 @@ from steptime.core.graph_json import KEY, VERSION, graph_from_json
 from steptime.core.typed import typed
 from steptime.core.values import MAX_COUNT
 from steptime.core.workload import Phase
-from steptime.formats import WRONG, Source, line_of
+from steptime.formats import READ_ERRORS, Source, describe_error
 from steptime.network import ops
 from steptime.network.families.family import Family
 from steptime.network.ops.builder import MOST_OPS, Builder
@@ -113,14 +113,14 @@ def _verify(graph: Graph, trains: bool, place: str) -> None:
     try:
         check(graph)
     except GraphError as error:
-        raise InputError(f"{place}: {line_of(error)}") from None
+        raise InputError(f"{place}: {describe_error(error)}") from None
     for op in graph.ops:
         ops.kind_row(op.kind)
         where = f"{place}: op {shorten(op.name)}"
         try:
             problem = _misfit(graph, op)
-        except WRONG as error:
-            raise InputError(f"{where}: {op.kind}: {line_of(error)}") from None
+        except READ_ERRORS as error:
+            raise InputError(f"{where}: {op.kind}: {describe_error(error)}") from None
         if problem:
             raise InputError(f"{where}: {problem}")
     if not trains:
@@ -132,8 +132,8 @@ def _verify(graph: Graph, trains: bool, place: str) -> None:
         )
     try:
         training_graph(graph, "sgd")
-    except WRONG as error:
-        raise InputError(f"{place}: cannot be differentiated: {line_of(error)}") from None
+    except READ_ERRORS as error:
+        raise InputError(f"{place}: cannot be differentiated: {describe_error(error)}") from None
 
 
 def _misfit(graph: Graph, op: Op) -> str:

@@ -14,7 +14,7 @@ from steptime.network.ops.table import require
 from steptime.network.ops.training import find_differentiated
 
 
-def loss_of(b: Builder, outputs: Sequence[str]) -> str:
+def add_loss(b: Builder, outputs: Sequence[str]) -> str:
     """Return what a network of a file ends with: its loss in training, its first output else.
 
     A single output of numbers that a product, a bias or a softmax makes is classified along its
@@ -44,7 +44,7 @@ def loss_of(b: Builder, outputs: Sequence[str]) -> str:
     return loss
 
 
-def trained_outputs(b: Builder, outputs: Sequence[str]) -> list[str]:
+def find_trained_outputs(b: Builder, outputs: Sequence[str]) -> list[str]:
     """Return the outputs that a step trains on: the losses among them, else all.
 
     A scalar is a loss where it is computed from another output, as the cross entropy of logits,

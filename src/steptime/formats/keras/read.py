@@ -12,11 +12,11 @@ from typing import Any
 
 from steptime.core.errors import InputError, check_choice, shorten, unknown
 from steptime.core.values import MAX_COUNT
-from steptime.formats import WRONG, Source, elements, line_of, told
-from steptime.formats.archive import member
+from steptime.formats import READ_ERRORS, Source, describe_error, elements, parse_json_file
+from steptime.formats.archive import read_member
 from steptime.formats.keras import layers, operations, sequences
 from steptime.formats.keras.layer import KerasLayer, Value
-from steptime.formats.loss import loss_of
+from steptime.formats.loss import add_loss
 from steptime.network.families.family import Family, Parameter
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.table import ShapeError
@@ -32,14 +32,14 @@ Reference = tuple[str, int, int]
 def config_of(source: Source) -> bytes:
     """Return what says the network: of an archive its `config.json`, without the weights."""
     if source.path.lower().endswith(".keras"):
-        return member(source, lambda name: name == "config.json", "config.json")
+        return read_member(source, lambda name: name == "config.json", "config.json")
     return bytes(source.content)
 
 
 def read(source: Source, allow_unknown: bool) -> Family:
     """Return the network of a file; sizes that it leaves open are hyperparameters."""
     place = shorten(source.name)[1:-1]
-    table = told(config_of(source), f"{place}:")
+    table = parse_json_file(config_of(source), f"{place}:")
     if not isinstance(table, dict):
         raise InputError(f"{place}: is not a network of Keras")
     check_choice("kind of network", table.get("class_name"), MODELS, place)
@@ -109,9 +109,11 @@ class _KerasNetwork:
             outputs = self.model(table, None, "", 0)
         except InputError:
             raise
-        except WRONG as error:
-            raise InputError(f"{self.place}: not what Keras writes: {line_of(error)}") from None
-        return loss_of(self.b, [one.name for one in outputs])
+        except READ_ERRORS as error:
+            raise InputError(
+                f"{self.place}: not what Keras writes: {describe_error(error)}"
+            ) from None
+        return add_loss(self.b, [one.name for one in outputs])
 
     def model(
         self, table: Mapping[str, Any], given: Sequence[Value] | None, path: str, depth: int
@@ -262,8 +264,8 @@ class _KerasNetwork:
             raise ShapeError(f"layer {shorten(path)}: {error}") from None
         except InputError:
             raise
-        except WRONG as error:
-            raise InputError(f"{where}: {kind}: {line_of(error)}") from None
+        except READ_ERRORS as error:
+            raise InputError(f"{where}: {kind}: {describe_error(error)}") from None
 
 
 _PASSED = ("use_causal_mask", "attention_mask", "initial_state")
