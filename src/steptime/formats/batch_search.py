@@ -5,7 +5,7 @@ walks through the file with a batch that no size of it has, and tries one axis a
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -64,7 +64,7 @@ class BatchWalk(ABC):
 
     b: Builder
     batches: Batches
-    env: dict[str, Any]
+    env: MutableMapping[str, Any]
 
     @abstractmethod
     def file_shape(self, name: str) -> Shape | None:
