@@ -11,6 +11,21 @@ import math
 from collections.abc import Callable, Mapping
 
 Apply = Callable[..., str]  # (function's name, *operands) -> tensor
+
+
+def _compose_logsumexp(f: Apply, reduce: Apply, _result: Apply, x: str) -> str:
+    """Compose `max(x) + log(sum(exp(x - max(x))))`, which does not overflow."""
+    maximum = reduce("max", x)
+    exponentials = f("exp", f("sub", x, maximum))
+    return f("add", f("log", reduce("sum", exponentials)), maximum)
+
+
+def _compose_variance(f: Apply, reduce: Apply, result: Apply, x: str) -> str:
+    """Compose `mean((x - mean(x))^2)`, the variance of a whole population."""
+    difference = f("sub", x, reduce("mean", x))
+    return result("mean", f("square", difference))
+
+
 COMPOSED: Mapping[str, Callable[..., str]] = {
     "tan": lambda f, x: f("div", f("sin", x), f("cos", x)),
     "sinh": lambda f, x: f("mul", f("sub", f("exp", x), f("exp", f("neg", x))), 0.5),
@@ -34,20 +49,7 @@ REDUCED: Mapping[str, Callable[..., str]] = {
     "l1": lambda f, reduce, result, x: result("sum", f("abs", x)),
     "l2": lambda f, reduce, result, x: f("sqrt", result("sum", f("mul", x, x))),
     "sum_square": lambda f, reduce, result, x: result("sum", f("mul", x, x)),
-    "variance": lambda f, reduce, result, x: _compose_variance(f, reduce, result, x),
+    "variance": _compose_variance,
     "logsum": lambda f, reduce, result, x: f("log", result("sum", x)),
-    "logsumexp": lambda f, reduce, result, x: _compose_logsumexp(f, reduce, x),
+    "logsumexp": _compose_logsumexp,
 }
-
-
-def _compose_logsumexp(f: Apply, reduce: Apply, x: str) -> str:
-    """Compose `max(x) + log(sum(exp(x - max(x))))`, which does not overflow."""
-    maximum = reduce("max", x)
-    exponentials = f("exp", f("sub", x, maximum))
-    return f("add", f("log", reduce("sum", exponentials)), maximum)
-
-
-def _compose_variance(f: Apply, reduce: Apply, result: Apply, x: str) -> str:
-    """Compose `mean((x - mean(x))^2)`, the variance of a whole population."""
-    difference = f("sub", x, reduce("mean", x))
-    return result("mean", f("square", difference))

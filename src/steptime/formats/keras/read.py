@@ -29,7 +29,7 @@ _OURS = ("keras.", "tensorflow.keras.", "tf_keras.", "tensorflow.python.keras.")
 Reference = tuple[str, int, int]
 
 
-def config_of(source: Source) -> bytes:
+def identity(source: Source) -> bytes:
     """Return what says the network: of an archive its `config.json`, without the weights."""
     if source.path.lower().endswith(".keras"):
         return read_member(source, lambda name: name == "config.json", "config.json")
@@ -39,7 +39,7 @@ def config_of(source: Source) -> bytes:
 def read(source: Source, allow_unknown: bool) -> Family:
     """Return the network of a file; sizes that it leaves open are hyperparameters."""
     place = shorten(source.name)[1:-1]
-    table = parse_json_file(config_of(source), f"{place}:")
+    table = parse_json_file(identity(source), f"{place}:")
     if not isinstance(table, dict):
         raise InputError(f"{place}: is not a network of Keras")
     check_choice("kind of network", table.get("class_name"), MODELS, place)
