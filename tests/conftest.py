@@ -155,7 +155,7 @@ def exported_here(monkeypatch):
     """Let this process export code; `tests/cli/test_convert.py` holds the process of exports."""
     from export_in_process import export_in_process
 
-    monkeypatch.setattr("steptime.formats.code._asked", export_in_process)
+    monkeypatch.setattr("steptime.formats.code._run_export", export_in_process)
 
 
 @pytest.fixture(scope="session")

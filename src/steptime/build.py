@@ -27,14 +27,14 @@ from steptime.core.workload import (
 from steptime.formats import (
     ENDINGS,
     file_in_folder,
-    format_of,
+    find_format,
     is_network_file,
-    network,
-    opened,
+    open_source,
+    read_network,
     read_table,
-    remembered,
+    remember_source,
 )
-from steptime.formats.code import LIBRARIES, STRICT, Code, code_of, file_of
+from steptime.formats.code import LIBRARIES, STRICT, Code, export_code, parse_code
 from steptime.formats.library_types import find_library
 from steptime.hardware.defaults import (
     OTHER_MODEL,
@@ -101,14 +101,14 @@ def read_model(
         InputError: for a text that is none of these.
     """
     text = text.strip()
-    if (code := code_of(text)) and code.where in LIBRARIES:
+    if (code := parse_code(text)) and code.source in LIBRARIES:
         return _read_code(code, allow_unknown, text)
     if code and not trusted:
         place = f"{source}: model" if source else "model"
         asks = "name it on the command line, in Python or in an experiment"
         raise InputError(f"{place} {shorten(text)}: is code, which data does not run; {asks}")
     if code:
-        code_text = f"{Path(code.where).resolve()}:{code.name}"
+        code_text = f"{Path(code.source).resolve()}:{code.name}"
         return replace(_read_code(code, allow_unknown, text), code=code_text)
     label = _PARADNN.fullmatch(text)
     if label:
@@ -150,7 +150,7 @@ def _check_words(text: str) -> None:
 
 def _read_code(code: Code, allow_unknown: bool, text: str) -> Choice:
     """Return the choice of a network of code; its file is the text that a person typed."""
-    choice = _read_file(str(file_of(code)[0]), allow_unknown)
+    choice = _read_file(str(export_code(code)[0]), allow_unknown)
     return replace(choice, settings={STRICT: True} if code.strict else {}, source=text, file=text)
 
 
@@ -172,13 +172,13 @@ def _read_file(path: str, allow_unknown: bool) -> Choice:
     path = file_in_folder(path)
     if not is_network_file(path):
         return choice_of(read_table(path, "model"), path)
-    source = opened(path)
-    row = format_of(source)
+    source = open_source(path)
+    row = find_format(source)
     if row is None:
         return choice_of(source.table, path)
     if library := find_library(source):
         return _read_code(Code(library, path, {}), allow_unknown, f"{library}:{path}")
-    sha256 = remembered(source, row)
+    sha256 = remember_source(source, row)
     return Choice(source.name, {}, None, path, path, sha256, allow_unknown)
 
 
@@ -188,7 +188,7 @@ def family_of(choice: Choice) -> Family:
     Raises `InputError` for an unknown name and for a file that holds no network.
     """
     if choice.file:
-        return network(choice.file, choice.sha256, choice.allow_unknown)
+        return read_network(choice.file, choice.sha256, choice.allow_unknown)
     return family(choice.model, choice.source if choice.source != choice.model else "")
 
 
@@ -231,7 +231,7 @@ def choice_of(table: object, source: str, trusted: bool = False) -> Choice:
     text = model_names[0]
     if not isinstance(text, str):
         raise InputError(f"{source}: the name of a family is a text, not {shorten(text)}")
-    if is_path(text) and not (is_network_file(text) or code_of(text)):
+    if is_path(text) and not (is_network_file(text) or parse_code(text)):
         raise InputError(f"{source}: {shorten(text)} is a file, not the name of a family")
     choice = read_model(text, trusted=trusted, source=source)
     if is_path(text) and not choice.file:
@@ -326,7 +326,7 @@ def default_step(
 def _build_graph(text: str) -> Graph:
     table = json.loads(text)
     if table["file"]:
-        network_family = network(table["file"], table["sha256"], table["allow_unknown"])
+        network_family = read_network(table["file"], table["sha256"], table["allow_unknown"])
     else:
         network_family = family(table["model"])
     values = resolve(network_family, table["params"])

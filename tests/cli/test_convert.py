@@ -135,7 +135,7 @@ def test_code_that_raises_an_error_is_one_line(capsys):
 )
 def test_code_that_cannot_be_exported_is_one_line(line, message, monkeypatch, failing_code, capsys):
     monkeypatch.chdir(failing_code)
-    monkeypatch.setattr("steptime.formats.code._asked", export_in_process)
+    monkeypatch.setattr("steptime.formats.code._run_export", export_in_process)
     _is_one_line(line, message, capsys)
 
 

@@ -144,7 +144,7 @@ FIRST = small()["ops"][0]
 @every(
     ("table", "says"),
     [
-        (changed("steptime_graph", to=2), "version '2' of a graph; this one reads 1"),
+        (changed("steptime_graph", to=2), "version '2' of a graph; this steptime reads 1"),
         (changed("steptime_graph", to="1"), "unknown steptime_graph '1'"),
         (changed("ops", 0, "kind", to="linaer"), "unknown op kind 'linaer'; did you mean 'linear'"),
         (changed("ops", 0, "inputs", to=["loss"]), "reads 'loss' before it is made"),  # a cycle

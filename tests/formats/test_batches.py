@@ -12,7 +12,7 @@ from onnx_bytes import model, node, tensor, value, whole
 from steptime.build import build, make_workload, read_model
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph
-from steptime.formats.batches import reseen
+from steptime.formats.batches import infer_view_shape
 from steptime.network.count import count
 
 L, H, D = 12, 4, 8  # tokens, heads, width of a head
@@ -30,19 +30,19 @@ def test_views_of_attention_with_the_length_first_follow_the_batch(own):
     ]
     grown = [(L, b, e), (b * H, L, D), (L, b, H, D), (L * b, e), (L, b * H, D)]
     for (before, told, wanted), actual in zip(steps, grown, strict=True):
-        assert reseen(before, actual, told, own) == wanted
+        assert infer_view_shape(before, actual, told, own) == wanted
 
 
 def test_views_of_windows_and_flat_images_grow_in_their_first_size():
-    assert reseen((1, 8, 7, 8, 7, 3), (5, 8, 7, 8, 7, 3), (64, 49, 3), 1) == (320, 49, 3)
-    assert reseen((64, 49, 3), (320, 49, 3), (1, 8, 8, 7, 7, 3), 1) == (5, 8, 8, 7, 7, 3)
-    assert reseen((2, 256, 6, 6), (5, 256, 6, 6), (2, 9216), 2) == (5, 9216)
-    assert reseen((1, 512, 1, 1), (5, 512, 1, 1), (1, 512), 1) == (5, 512)
+    assert infer_view_shape((1, 8, 7, 8, 7, 3), (5, 8, 7, 8, 7, 3), (64, 49, 3), 1) == (320, 49, 3)
+    assert infer_view_shape((64, 49, 3), (320, 49, 3), (1, 8, 8, 7, 7, 3), 1) == (5, 8, 8, 7, 7, 3)
+    assert infer_view_shape((2, 256, 6, 6), (5, 256, 6, 6), (2, 9216), 2) == (5, 9216)
+    assert infer_view_shape((1, 512, 1, 1), (5, 512, 1, 1), (1, 512), 1) == (5, 512)
 
 
 def test_what_does_not_depend_on_the_batch_stays_and_what_does_not_fit_is_none():
-    assert reseen((4, 6), (4, 6), (24,), 4) == (24,)
-    assert reseen((4, 6), (8, 6), (23,), 4) is None
+    assert infer_view_shape((4, 6), (4, 6), (24,), 4) == (24,)
+    assert infer_view_shape((4, 6), (8, 6), (23,), 4) is None
 
 
 QUERIES = tensor("q", (1, 7, 32))  # learnt, the same for every example

@@ -14,7 +14,7 @@ from steptime.core.errors import InputError
 from steptime.core.graph import check
 from steptime.formats import Source
 from steptime.formats.caffe.inputs import SOURCES
-from steptime.formats.caffe.read import KNOWN, read
+from steptime.formats.caffe.read import CAFFE_TYPES, read
 from steptime.formats.caffe.schema import ENUMS, MESSAGES
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.table import ShapeError
@@ -164,7 +164,7 @@ def values(kind: str, depth: int) -> st.SearchStrategy[str]:
 @st.composite
 def layers(draw: st.DrawFn) -> str:
     """A layer of any type with its own parameters drawn from the schema."""
-    kind = draw(st.sampled_from([*KNOWN, *SOURCES, "Mystery"]))
+    kind = draw(st.sampled_from([*CAFFE_TYPES, *SOURCES, "Mystery"]))
     bottom = draw(st.lists(st.sampled_from(BLOBS[:3]), max_size=3))
     top = draw(st.lists(st.sampled_from(BLOBS), max_size=3))
     key = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind).lower()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from steptime.core.errors import InputError
-from steptime.formats import opened
+from steptime.formats import open_source
 from steptime.formats.gguf.header import read_header
 from steptime.formats.gguf.types import file_types, tensor_types
 from steptime.planning.language_model import read_language_model
@@ -96,12 +96,12 @@ def test_parts_of_a_split_file_are_read_together(tmp_path: Path) -> None:
     first = tmp_path / "d-00001-of-00002.gguf"
     write_gguf(first, metadata, decoder_tensors(range(1)))
     with pytest.raises(InputError, match="is not there"):
-        read_header(opened(str(first)))
+        read_header(open_source(str(first)))
     second = tmp_path / "d-00002-of-00002.gguf"
     write_gguf(second, {"split.count": 2}, decoder_tensors(range(1, 2), is_first=False))
-    assert len(read_header(opened(str(first))).tensors) == 3 + 2 * 9
+    assert len(read_header(open_source(str(first))).tensors) == 3 + 2 * 9
     with pytest.raises(InputError, match="00001-of-00002"):
-        read_header(opened(str(second)))
+        read_header(open_source(str(second)))
 
 
 def test_an_unknown_architecture_is_a_usual_decoder(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ import pytest
 import steptime
 from every import every
 from steptime.core.errors import InputError
-from steptime.formats import library_types, opened
-from steptime.formats.code import code_of
+from steptime.formats import library_types, open_source
+from steptime.formats.code import parse_code
 
 HAS_TRANSFORMERS = importlib.util.find_spec("transformers") is not None
 needs_transformers = pytest.mark.skipif(not HAS_TRANSFORMERS, reason="transformers is missing")
@@ -40,7 +40,7 @@ def test_which_library_builds_a_type(table, library, tmp_path, monkeypatch):
     monkeypatch.setattr(library_types, "find_spec", lambda _: object())
     file = tmp_path / "config.json"
     file.write_text(json.dumps(table), encoding="utf-8")
-    assert library_types.find_library(opened(str(file))) == library
+    assert library_types.find_library(open_source(str(file))) == library
 
 
 def test_without_the_library_the_message_names_it(tmp_path, monkeypatch):
@@ -56,7 +56,7 @@ def test_a_kept_export_is_that_of_one_content(tmp_path):
     places = []
     for width in (96, 192):
         file.write_text(json.dumps(ROC_BERT | {"hidden_size": width}), encoding="utf-8")
-        places.append(code_of(f"transformers:{file}").kept)
+        places.append(parse_code(f"transformers:{file}").cache_path)
     assert places[0] != places[1]
     assert places[0].name.startswith("transformers.config-")
 

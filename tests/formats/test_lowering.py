@@ -15,7 +15,7 @@ from steptime.core.graph import Graph, check
 from steptime.formats import elements as el
 from steptime.formats import lowering as low
 from steptime.formats import windows
-from steptime.formats.loss import loss_of
+from steptime.formats.loss import add_loss
 from steptime.formats.patterns import is_learnt
 from steptime.network.count import count
 from steptime.network.ops import OPS
@@ -59,7 +59,7 @@ def unet(b: Builder) -> str:
         stride=(2, 2), padding=(0,) * 4, dilation=(1, 1), transposed=True,
     )  # fmt: skip
     joined = el.concat(b, [up, first], 1, "join")
-    return loss_of(b, [conv(b, double(b, joined, 4, "up1"), 5, 1, "classes")])
+    return add_loss(b, [conv(b, double(b, joined, 4, "up1"), 5, 1, "classes")])
 
 
 def vit(b: Builder) -> str:
@@ -88,7 +88,7 @@ def vit(b: Builder) -> str:
     y = dense(b, layer_norm(b, x, "norm2"), 64, "mlp.up")
     y = dense(b, el.pointwise(b, "gelu", y, name="mlp.gelu"), 32, "mlp.down")
     x = layer_norm(b, el.pointwise(b, "add", x, y, name="add2"), "norm")
-    return loss_of(b, [dense(b, el.select(b, x, 1, 0, "class"), 10, "head")])
+    return add_loss(b, [dense(b, el.select(b, x, 1, 0, "class"), 10, "head")])
 
 
 def layer_norm(b: Builder, x: str, name: str) -> str:
@@ -103,7 +103,7 @@ def squeeze_excite(b: Builder) -> str:
     y = el.pointwise(b, "relu", conv(b, y, 4, 1, "reduce"), name="relu")
     y = el.pointwise(b, "hard_sigmoid", conv(b, y, 8, 1, "expand"), name="gate")
     x = el.pointwise(b, "mul", x, y, name="scale")
-    return loss_of(b, [dense(b, el.reduce(b, "mean", x, (2, 3), "pool"), 10, "head")])
+    return add_loss(b, [dense(b, el.reduce(b, "mean", x, (2, 3), "pool"), 10, "head")])
 
 
 def tagger(b: Builder) -> str:
@@ -116,7 +116,7 @@ def tagger(b: Builder) -> str:
             shapes = ((20, width), (20, 5), (20,), (20,))
             layers.append([b.weight(f"lstm.l{i}{way}.{j}", s) for j, s in enumerate(shapes)])
     x, _ = low.recurrent(b, x, "lstm", layers, "lstm", bidirectional=True)
-    return loss_of(b, [dense(b, x, 7, "tags")])
+    return add_loss(b, [dense(b, x, 7, "tags")])
 
 
 NETWORKS: dict[str, Callable[[Builder], str]] = {
@@ -173,7 +173,7 @@ def test_what_a_file_writes_out_becomes_the_kinds_that_families_have():
     x = b.input("x", (BATCH, 5, 8))
     y = low.matmul(b, x, b.weight("w", (8, 6)), "fc")
     y = el.pointwise(b, "add", b.weight("b", (6,)), y, name="plus")
-    kinds = [op.kind for op in b.graph(loss_of(b, [y])).ops]
+    kinds = [op.kind for op in b.graph(add_loss(b, [y])).ops]
     assert kinds == ["linear", "bias"]
 
     b = Builder("x", precision("float32"), training=False)
@@ -182,7 +182,7 @@ def test_what_a_file_writes_out_becomes_the_kinds_that_families_have():
     y = low.convolution(b, x, b.weight("w", (4, 3, 1, 1)), "conv", **how)
     y = el.pointwise(b, "add", y, b.weight("b", (1, 4, 1, 1)), name="plus")
     y = el.softmax(b, y, 1, "softmax")
-    kinds = [op.kind for op in b.graph(loss_of(b, [y])).ops]
+    kinds = [op.kind for op in b.graph(add_loss(b, [y])).ops]
     assert kinds == ["conv2d", "bias", "transpose", "softmax", "transpose"]
     graph = graph_of("vit")
     (position,) = [op for op in graph.ops if op.name == "add_position"]
@@ -196,7 +196,7 @@ def test_what_a_network_is_trained_on():
     def losses(*outputs: Callable[[Builder, str], str], shape: tuple[int, ...] = (4, 6)) -> Any:
         b = Builder("x", precision("float32"), training=True)
         x = b.weight("x", shape)
-        graph = b.graph(loss_of(b, [make(b, x) for make in outputs]))
+        graph = b.graph(add_loss(b, [make(b, x) for make in outputs]))
         check(graph)
         return [op.kind for op in graph.ops]
 

@@ -6,7 +6,7 @@ from every import every
 from steptime.core.dtypes import precision
 from steptime.formats import elements as el
 from steptime.formats import lowering as low
-from steptime.formats.loss import loss_of
+from steptime.formats.loss import add_loss
 from steptime.formats.patterns import recognised
 from steptime.formats.products import of_experts
 from steptime.network.count import count
@@ -62,7 +62,7 @@ def test_a_mixture_is_one_op(function, gated, activation, biased):
         {"per_token": CHOSEN, "activation": activation},
     )
     assert b.shape(y) == b.shape(written) == (TOKENS, WIDTH)
-    loss_of(b, [y])
+    add_loss(b, [y])
     found = {op.kind: op.flop for op in count(b.graph(y)).ops}
     rows = TOKENS * CHOSEN
     assert found["experts"] == 2 * rows * WIDTH * INNER * (2 + gated)

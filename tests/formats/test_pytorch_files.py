@@ -17,7 +17,7 @@ from exported import BATCH, changed, document, node, of, tensor, write
 from steptime import count_step
 from steptime.build import build, build_step, make_workload, read_model
 from steptime.core.errors import InputError
-from steptime.formats import MOST_VALUES
+from steptime.formats import MAX_JSON_VALUES
 from steptime.formats.pytorch.symbols import SymbolError, parsed, value_of
 
 GRAPH = "graph_module.graph"
@@ -231,7 +231,7 @@ def test_counting_loads_no_framework(tmp_path):
 
 
 def test_more_values_than_memory_is_good_for_are_refused(tmp_path):
-    text = json.dumps(document())[:-1] + ', "more": [' + "[]," * (MOST_VALUES // 2) + "1]}"
+    text = json.dumps(document())[:-1] + ', "more": [' + "[]," * (MAX_JSON_VALUES // 2) + "1]}"
     path = write(tmp_path / "net.pt2", text, zipfile.ZIP_DEFLATED)
     with pytest.raises(InputError, match="values, above 4000000") as refused:
         read_model(str(path))

@@ -10,7 +10,7 @@ from typing import Any, TypeGuard
 from steptime.core.errors import InputError, check_choice, shorten, unknown
 from steptime.core.graph import Graph, Op
 from steptime.core.values import MAX_COUNT
-from steptime.formats import json_of, read_content
+from steptime.formats import parse_json, read_content
 from steptime.network.count import op_work
 from steptime.network.ops import products_of
 
@@ -66,7 +66,7 @@ def is_configuration(table: object) -> bool:
 def json_document(content: bytes, source: str) -> object:
     """Parse a JSON file; raises `InputError`, which names its `source`, for any other content."""
     try:
-        return json_of(content.decode())
+        return parse_json(content.decode())
     except (ValueError, RecursionError) as error:
         reason = shorten(str(error).partition("\n")[0] or type(error).__name__)[1:-1]
         raise InputError(f"{source}: is no JSON: {reason}") from None

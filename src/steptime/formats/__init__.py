@@ -5,31 +5,51 @@ import mmap
 import os
 import stat
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from glob import escape
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import BinaryIO, NamedTuple, TypeVar
 
 from steptime.core import registry
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.graph_json import KEY
+from steptime.core.json_types import JsonObject, JsonValue
 from steptime.hardware.item_files import user_folder
 from steptime.network.families.family import Family
 
-WRONG = (  # what values of another form than is read end in
+READ_ERRORS = (  # errors of a reader that meets values of another form than it expects
     *(TypeError, ValueError, LookupError, ArithmeticError, AttributeError),
     *(MemoryError, RecursionError),
 )
 T = TypeVar("T")
-LARGEST_FILE_BYTES = 4_000_000  # of a file that is read whole
-MOST_VALUES = 4_000_000  # of a JSON text, commas and brackets: they take far more memory than it
+LARGEST_FILE_BYTES = 4_000_000  # of a file that is read into memory at once
+MAX_JSON_VALUES = 4_000_000  # counted by commas and brackets; Python takes some 100 bytes for each
+MAX_REASON_LENGTH = 100  # characters of an error of the system in a message
+
+
+class _Memo(NamedTuple):
+    """A memoised result.
+
+    Attributes:
+        key: the arguments that it was computed for.
+        result: what the function returned.
+    """
+
+    key: object
+    result: object
 
 
 @dataclass(frozen=True)
 class Source:
-    """A file that may hold a network: its path, and its bytes, mapped where it may be large."""
+    """A file that may hold a network.
+
+    Attributes:
+        path: the path.
+        content: the bytes, mapped into memory where the file may be large.
+    """
 
     path: str
     content: bytes | mmap.mmap
@@ -41,7 +61,7 @@ class Source:
 
     @cached_property
     def text(self) -> str:
-        """The file's text; raises `InputError` for what is not UTF-8."""
+        """The file's text; raises `InputError` if it is not UTF-8."""
         try:
             return self.content[:].decode()
         except UnicodeDecodeError:
@@ -49,19 +69,27 @@ class Source:
 
     @cached_property
     def table(self) -> object:
-        """The values of a JSON file; raises `InputError` for one that is not JSON."""
-        return told(self.text, f"model {shorten(self.path)}:")
+        """The values of a JSON file; raises `InputError` if it is not JSON."""
+        return parse_json_file(self.text, f"model {shorten(self.path)}:")
 
     @cached_property
-    def _made(self) -> dict[object, tuple[object, Any]]:
+    def _memos(self) -> dict[object, _Memo]:
         return {}
 
-    def once(self, what: object, make: Callable[[], T], key: object = None) -> T:
-        """Return what a reader makes of the file, made once: of several keys the last is kept."""
-        if what not in self._made or self._made[what][0] != key:
-            self._made[what] = key, make()
-        made: T = self._made[what][1]
-        return made
+    def memoise(self, name: object, compute: Callable[[], T], key: object = None) -> T:
+        """Return `compute()`, memoised with the file.
+
+        Args:
+            name: the name of the result; a file keeps one result of each name.
+            compute: computes the result.
+            key: the arguments of the computation; with another key the result is computed again.
+        """
+        memo = self._memos.get(name)
+        if memo is None or memo.key != key:
+            memo = _Memo(key, compute())
+            self._memos[name] = memo
+        result: T = memo.result  # type: ignore[assignment]  # of this name and key
+        return result
 
 
 Read = Callable[[Source, bool], Family]
@@ -69,18 +97,21 @@ Read = Callable[[Source, bool], Family]
 
 @dataclass(frozen=True)
 class Format:
-    """One kind of file that holds a network, told by the `ending` of its name.
+    """One kind of file that holds a network.
 
-    `read`, `module:function`, makes a `Source` a `Family`; its second argument,
-    `allow_unknown`, lets what is unknown pass its input on. Kinds with one ending, JSON, are told
-    apart by `recognises`, given the file's values. `identity`, a function too, returns the bytes of
-    a `Source` that say the network, where these are not all of them: weights are left out. A file
-    that is not `mapped` is read whole, and not large.
+    Attributes:
+        ending: the end of its file names.
+        read: the reader, `module:function`, which makes a `Source` a `Family`. Its second argument,
+            `allow_unknown`, lets layers of unknown type pass their input on.
+        recognises: whether the values of a JSON file are of this kind.
+        identity: a function, `module:function`, that returns the bytes of a `Source` which decide
+            the network, without the weights; "" if all bytes decide it.
+        mapped: whether the file is mapped into memory, because it may be large.
     """
 
     ending: str
     read: str
-    recognises: Callable[[dict[str, Any]], bool] = lambda _: True
+    recognises: Callable[[JsonObject], bool] = lambda _: True
     identity: str = ""
     mapped: bool = False
 
@@ -111,7 +142,7 @@ FORMATS = (
     Format(
         ".keras",
         "steptime.formats.keras.read:read",
-        identity="steptime.formats.keras.read:config_of",
+        identity="steptime.formats.keras.read:identity",
         mapped=True,
     ),
     Format(".prototxt", "steptime.formats.caffe.read:read"),
@@ -134,12 +165,12 @@ FORMATS = (
         mapped=True,
     ),
 )
-FOLDER_FILES = ("adapter_config.json", "config.json")  # of a folder: the first that it has
-ENDINGS = tuple(dict.fromkeys(row.ending for row in FORMATS))
+FOLDER_FILES = ("adapter_config.json", "config.json")  # of a Hugging Face folder, by precedence
+ENDINGS = tuple(dict.fromkeys(file_format.ending for file_format in FORMATS))
 
 
 def file_in_folder(path: str) -> str:
-    """Return the file that says the network of a folder of Hugging Face, else the path itself."""
+    """Return the file that describes the network of a Hugging Face folder, else the path itself."""
     for name in FOLDER_FILES:
         file = str(Path(path) / name)
         if os.path.isfile(file):  # noqa: PTH113  # False, whatever is wrong with the name
@@ -152,129 +183,202 @@ def is_network_file(name: str) -> bool:
     return name.lower().endswith(ENDINGS)
 
 
-def read_content(path: str, what: str = "model") -> bytes:
-    """Return a file's bytes; raises `InputError` for one that cannot be read or is too large."""
-    return bytes(_opened(path, what, False))
+def read_content(path: str, label: str = "model") -> bytes:
+    """Read all bytes of a file.
 
+    Args:
+        path: the file.
+        label: the kind of file, for messages.
 
-def _opened(path: str, what: str, mapped: bool) -> bytes | mmap.mmap:
-    try:
-        if stat.S_ISFIFO(Path(path).stat().st_mode):  # reading one waits for a writer
-            raise InputError(f"{what} {shorten(path)}: is a pipe, not a file")
-        with Path(path).open("rb") as file:
-            if mapped:
-                return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            content = file.read(LARGEST_FILE_BYTES + 1)
-    except FileNotFoundError:
-        raise InputError(f"{what} {shorten(path)}: no such file") from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)[:100] or type(error).__name__
-        raise InputError(f"{what} {shorten(path)}: cannot be read: {reason}") from None
+    Raises:
+        InputError: for a file that cannot be read or is too large.
+    """
+    with _open_file(path, label) as file:
+        content = file.read(LARGEST_FILE_BYTES + 1)
     if len(content) > LARGEST_FILE_BYTES:
-        raise InputError(f"{what} {shorten(path)}: larger than {LARGEST_FILE_BYTES} bytes")
+        raise InputError(f"{label} {shorten(path)}: larger than {LARGEST_FILE_BYTES} bytes")
     return content
 
 
-def opened(path: str) -> Source:
-    """Return a file that may hold a network; raises `InputError` for one that cannot be read."""
-    mapped = any(row.mapped for row in FORMATS if path.lower().endswith(row.ending))
-    return Source(path, _opened(path, "model", mapped))
+def _map_content(path: str, label: str) -> mmap.mmap:
+    """Map a file into memory, whatever its size; raises `InputError`."""
+    with _open_file(path, label) as file:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
-def line_of(error: Exception) -> str:
-    """Return what an error says, in one line of bounded length."""
+@contextmanager
+def _open_file(path: str, label: str) -> Iterator[BinaryIO]:
+    """Open a file; all errors of the system, also while it is read, become an `InputError`."""
+    try:
+        if stat.S_ISFIFO(Path(path).stat().st_mode):  # reading one waits for a writer
+            raise InputError(f"{label} {shorten(path)}: is a pipe, not a file")
+        with Path(path).open("rb") as file:
+            yield file
+    except FileNotFoundError:
+        raise InputError(f"{label} {shorten(path)}: no such file") from None
+    except (OSError, ValueError) as error:
+        system_reason = getattr(error, "strerror", None)
+        reason = system_reason or str(error)[:MAX_REASON_LENGTH] or type(error).__name__
+        raise InputError(f"{label} {shorten(path)}: cannot be read: {reason}") from None
+
+
+def open_source(path: str) -> Source:
+    """Open a file that may hold a network; raises `InputError` if it cannot be read."""
+    is_mapped = any(
+        file_format.mapped for file_format in FORMATS if path.lower().endswith(file_format.ending)
+    )
+    return Source(path, _map_content(path, "model") if is_mapped else read_content(path))
+
+
+def describe_error(error: Exception) -> str:
+    """Describe an error by the first line of its text, or its type, in bounded length."""
     return shorten(str(error).partition("\n")[0] or type(error).__name__)[1:-1]
 
 
-def json_of(text: str) -> Any:
-    """Return the values of a JSON text; raises `ValueError`, also for a key given twice."""
-    values = sum(map(text.count, ",[{"))
-    if values > MOST_VALUES:
-        raise ValueError(f"{values} values, above {MOST_VALUES}")
+def parse_json(text: str) -> JsonValue:
+    """Parse a JSON text.
 
-    def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-        table: dict[str, object] = {}
-        for key, value in pairs:
-            if key in table:
-                raise ValueError(f"key {shorten(key)} is given twice")
-            table[key] = value
-        return table
-
-    return json.loads(text, object_pairs_hook=once)
-
-
-def told(content: str | bytes, place: str) -> Any:
-    """Return the values of a file of JSON; raises `InputError`, which begins with `place`."""
-    try:
-        return json_of(content if isinstance(content, str) else content.decode())
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{place} is no JSON: {line_of(error)}") from None
-
-
-def format_of(source: Source) -> Format | None:
-    """Return the kind of network that a file holds, None for JSON that is not one of a network.
-
-    Raises `InputError` for a file whose name ends otherwise than those of networks.
+    Raises:
+        ValueError: for a text that is no JSON, that repeats a key, or that has too many values.
     """
-    rows = [row for row in FORMATS if source.path.lower().endswith(row.ending)]
-    if not rows:
+    value_count = sum(text.count(sign) for sign in ",[{")
+    if value_count > MAX_JSON_VALUES:
+        raise ValueError(f"{value_count} values, above {MAX_JSON_VALUES}")
+    return json.loads(text, object_pairs_hook=_make_object)
+
+
+def _make_object(pairs: list[tuple[str, JsonValue]]) -> JsonObject:
+    """Make a JSON object of its pairs; raises `ValueError` for a repeated key."""
+    table: JsonObject = {}
+    for key, value in pairs:
+        if key in table:
+            raise ValueError(f"key {shorten(key)} is given twice")
+        table[key] = value
+    return table
+
+
+def parse_json_file(content: str | bytes, place: str) -> JsonValue:
+    """Parse the content of a JSON file.
+
+    Args:
+        content: the text, or its bytes in UTF-8.
+        place: the file, with which the message begins.
+
+    Raises:
+        InputError: for a content that is no JSON.
+    """
+    try:
+        return parse_json(content if isinstance(content, str) else content.decode())
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{place} is no JSON: {describe_error(error)}") from None
+
+
+def find_format(source: Source) -> Format | None:
+    """Find the format of a network's file, None for JSON that holds no network.
+
+    Raises:
+        InputError: for a file name with another ending than those of networks.
+    """
+    formats = [
+        file_format for file_format in FORMATS if source.path.lower().endswith(file_format.ending)
+    ]
+    if not formats:
         raise unknown("end of a network's file name", Path(source.path).suffix, ENDINGS)
-    if rows[0].ending != ".json":
-        return rows[0]
+    if formats[0].ending != ".json":
+        return formats[0]
     table = source.table
     if not isinstance(table, dict):
         return None
-    return next((row for row in rows if row.recognises(table)), None)
+    return next((file_format for file_format in formats if file_format.recognises(table)), None)
 
 
-_SOURCES: dict[tuple[str, str], Source] = {}  # by path and hash; what is made of one lies with it
-_MOST_SOURCES = 64
+MAX_SOURCES = 64  # files that are kept open with their memoised networks
+HASH_DIGITS = 16  # hexadecimal digits of a hash: no two networks share 64 bits
+_SOURCES: dict[tuple[str, str], Source] = {}  # by path and hash, the oldest first
 
 
-def remembered(source: Source, row: Format) -> str:
-    """Return 16 hexadecimal digits that stand for what says a network; `network` then has it."""
+def remember_source(source: Source, file_format: Format) -> str:
+    """Keep a file for `read_network`, and return a hash of the bytes that decide its network.
+
+    The hash has 16 hexadecimal digits. The oldest file is dropped when there are too many.
+    """
     from hashlib import sha256  # which loads OpenSSL
 
-    says = registry.load(row.identity)(source) if row.identity else source.content
-    digest = sha256(says).hexdigest()[:16]
-    while len(_SOURCES) >= _MOST_SOURCES:
+    if file_format.identity:
+        identity = registry.load(file_format.identity)(source)
+    else:
+        identity = source.content
+    digest = sha256(identity).hexdigest()[:HASH_DIGITS]
+    while len(_SOURCES) >= MAX_SOURCES:
         _SOURCES.pop(next(iter(_SOURCES)), None)
     _SOURCES[source.path, digest] = source
     return digest
 
 
-def located(file: str, sha256: str) -> str:
-    """Return where a file of this hash lies: a bare name, or code, may be a kept network."""
-    code = registry.load("steptime.formats.code:code_of")(file) if sha256 else None
-    if not sha256 or (code is None and Path(file).name != file):
+def find_network_file(file: str, sha256: str) -> str:
+    """Find the file of a network that was stored as code, or as a name without its folder.
+
+    Args:
+        file: a path, a file name, or code such as `model.py:Net`.
+        sha256: the hash that the file must have; "" for a network that is no file.
+
+    Returns:
+        The path of a file with this hash, `file` itself if there is none.
+    """
+    if not sha256:
         return file
-    first = code.beside if code else Path(file)
-    kept, name = user_folder("networks"), first.name
-    for path in map(str, (first, kept / name, *sorted(kept.glob(f"*/{escape(name)}")))):
-        if Path(path).is_file():
-            source = opened(path)
-            row = format_of(source)
-            if row and remembered(source, row) == sha256:
-                return path
+    code = registry.load("steptime.formats.code:parse_code")(file)
+    is_bare_name = Path(file).name == file
+    if code is None and not is_bare_name:
+        return file
+    path = code.default_path if code else Path(file)
+    cache = user_folder("networks")
+    candidates = (path, cache / path.name, *sorted(cache.glob(f"*/{escape(path.name)}")))
+    for candidate in map(str, candidates):
+        if Path(candidate).is_file():
+            source = open_source(candidate)
+            file_format = find_format(source)
+            if file_format and remember_source(source, file_format) == sha256:
+                return candidate
     return file
 
 
-def network(path: str, sha256: str, allow_unknown: bool) -> Family:
-    """Return the network of a file; raises `InputError` where it has another hash by now."""
+def read_network(path: str, sha256: str, allow_unknown: bool) -> Family:
+    """Read the network of a file.
+
+    Args:
+        path: the file, or a text that `find_network_file` understands.
+        sha256: the hash that the file had when the network was named.
+        allow_unknown: let layers of unknown type pass their input on.
+
+    Raises:
+        InputError: if the file cannot be read, or has another hash by now.
+    """
     source = _SOURCES.get((path, sha256))
     if source is None:
-        place = located(path, sha256)
-        source = _SOURCES.get((place, sha256)) or opened(place)
-        row = format_of(source)
-        is_read = (place, sha256) in _SOURCES
-        if row is None or (not is_read and remembered(source, row) != sha256):
-            raise InputError(f"model {shorten(place)}: the file has changed since it was read")
-        _SOURCES[path, sha256] = source  # code, or the bare name of a file that is kept
-    row = format_of(source)
-    if row is None:
-        raise InputError(f"model {shorten(path)}: the file has changed since it was read")
-    read: Read = registry.load(row.read)
-    return source.once((read, allow_unknown), lambda: read(source, allow_unknown))
+        source = _reopen_source(path, sha256)
+    file_format = find_format(source)
+    if file_format is None:
+        raise _changed_file_error(path)
+    read: Read = registry.load(file_format.read)
+    return source.memoise((read, allow_unknown), lambda: read(source, allow_unknown))
+
+
+def _reopen_source(path: str, sha256: str) -> Source:
+    """Open the file of a network, check that it still has the hash, and keep it."""
+    place = find_network_file(path, sha256)
+    source = _SOURCES.get((place, sha256))
+    if source is None:
+        source = open_source(place)
+        file_format = find_format(source)
+        if file_format is None or remember_source(source, file_format) != sha256:
+            raise _changed_file_error(place)
+    _SOURCES[path, sha256] = source  # `path` may be code, or a name without its folder
+    return source
+
+
+def _changed_file_error(path: str) -> InputError:
+    return InputError(f"model {shorten(path)}: the file has changed since it was read")
 
 
 def read_table(path: str, label: str) -> object:
@@ -289,7 +393,8 @@ def read_table(path: str, label: str) -> object:
     """
     form = "JSON" if path.lower().endswith(".json") else "TOML"
     try:
-        decoded = read_content(path, label).decode()
-        return json_of(decoded) if form == "JSON" else tomllib.loads(decoded)
+        text = read_content(path, label).decode()
+        return parse_json(text) if form == "JSON" else tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{label} {shorten(path)}: is no {form}: {line_of(error)}") from None
+        reason = describe_error(error)
+        raise InputError(f"{label} {shorten(path)}: is no {form}: {reason}") from None

@@ -1,4 +1,4 @@
-"""One member of a ZIP archive, its sizes checked before anything is unpacked."""
+"""Read one member of a ZIP archive, after a check of its sizes."""
 
 import struct
 import zlib
@@ -7,42 +7,61 @@ from collections.abc import Callable
 from steptime.core.errors import InputError, shorten
 from steptime.formats import Source
 
-MOST_DIRECTORY_BYTES = 20_000_000  # some 200,000 members
-LARGEST_MEMBER_BYTES = 64_000_000
-_END, _END64, _COMMENT_BYTES = struct.Struct("<4s4H2LH"), struct.Struct("<4sQ2H2L4Q"), 1 << 16
-_WRONG = (zlib.error, struct.error, OSError, EOFError, ValueError)
+MAX_DIRECTORY_BYTES = 20_000_000  # some 200,000 members
+MAX_MEMBER_BYTES = 64_000_000
+_END_RECORD = struct.Struct("<4s4H2LH")  # "end of central directory", APPNOTE.TXT 4.3.16
+_END_MAGIC = b"PK\x05\x06"
+_DIRECTORY_SIZE_FIELD = 5  # of the unpacked end record
+_ZIP64_RECORD = struct.Struct("<4sQ2H2L4Q")  # the same for large archives, APPNOTE.TXT 4.3.14
+_ZIP64_MAGIC = b"PK\x06\x06"
+_ZIP64_DIRECTORY_SIZE_FIELD = 8
+_MAX_COMMENT_BYTES = 1 << 16  # of the comment behind the end record
+_ZIP64_SEARCH_BYTES = 1 << 10  # before the end record; only a locator of 20 bytes lies between
+_ARCHIVE_ERRORS = (zlib.error, struct.error, OSError, EOFError, ValueError)
 
 
-def _directory_bytes(source: Source) -> int:
-    """Return how large the list of members says that it is; raises `ValueError` without one."""
+def _read_directory_bytes(source: Source) -> int:
+    """Read the stated size of the archive's list of members; raises `ValueError` without one."""
     content = source.content
-    at = content.rfind(b"PK\x05\x06", max(0, len(content) - _END.size - _COMMENT_BYTES))
-    if at < 0:
+    search_start = max(0, len(content) - _END_RECORD.size - _MAX_COMMENT_BYTES)
+    end = content.rfind(_END_MAGIC, search_start)
+    if end < 0:
         raise ValueError("no list of members at its end")
-    sizes: list[int] = [_END.unpack(content[at : at + _END.size])[5]]
-    wide = content.rfind(b"PK\x06\x06", max(0, at - (1 << 10)), at)
-    if wide >= 0:
-        sizes.append(_END64.unpack(content[wide : wide + _END64.size])[8])
-    return min(max(sizes), at)
+    end_record = _END_RECORD.unpack(content[end : end + _END_RECORD.size])
+    directory_bytes = int(end_record[_DIRECTORY_SIZE_FIELD])
+    zip64 = content.rfind(_ZIP64_MAGIC, max(0, end - _ZIP64_SEARCH_BYTES), end)
+    if zip64 >= 0:
+        zip64_record = _ZIP64_RECORD.unpack(content[zip64 : zip64 + _ZIP64_RECORD.size])
+        directory_bytes = max(directory_bytes, zip64_record[_ZIP64_DIRECTORY_SIZE_FIELD])
+    return min(directory_bytes, end)
 
 
-def member(source: Source, wanted: Callable[[str], object], what: str) -> bytes:
-    """Return the bytes of the only member whose name is `wanted`, `what` in errors."""
+def read_member(source: Source, matches: Callable[[str], object], label: str) -> bytes:
+    """Read the only member of an archive whose name matches.
+
+    Args:
+        source: the archive.
+        matches: whether a member of this name is the right one.
+        label: the member, for messages.
+
+    Raises:
+        InputError: for no such member, several, one that is too large, and a broken archive.
+    """
     from zipfile import BadZipFile, ZipFile
 
     place = f"model {shorten(source.path)}"
     try:
-        if _directory_bytes(source) > MOST_DIRECTORY_BYTES:
-            raise InputError(f"{place}: its list of members is larger than {MOST_DIRECTORY_BYTES}")
+        if _read_directory_bytes(source) > MAX_DIRECTORY_BYTES:
+            raise InputError(f"{place}: its list of members is larger than {MAX_DIRECTORY_BYTES}")
         with ZipFile(source.path) as archive:
-            found = [one for one in archive.infolist() if wanted(one.filename)]
-            if len(found) != 1:
-                raise InputError(f"{place}: holds {'several' if found else 'no'} {what}")
-            if found[0].file_size > LARGEST_MEMBER_BYTES:
-                size = found[0].file_size
-                raise InputError(f"{place}: {what} of {size} bytes, above {LARGEST_MEMBER_BYTES}")
-            with archive.open(found[0]) as opened:
-                return opened.read(LARGEST_MEMBER_BYTES)
-    except (*_WRONG, BadZipFile, NotImplementedError, RuntimeError) as error:
+            members = [member for member in archive.infolist() if matches(member.filename)]
+            if len(members) != 1:
+                raise InputError(f"{place}: holds {'several' if members else 'no'} {label}")
+            size = members[0].file_size
+            if size > MAX_MEMBER_BYTES:
+                raise InputError(f"{place}: {label} of {size} bytes, above {MAX_MEMBER_BYTES}")
+            with archive.open(members[0]) as file:
+                return file.read(MAX_MEMBER_BYTES)
+    except (*_ARCHIVE_ERRORS, BadZipFile, NotImplementedError, RuntimeError) as error:
         reason = shorten(str(error) or type(error).__name__)[1:-1]
         raise InputError(f"{place}: not a ZIP archive that can be read: {reason}") from None

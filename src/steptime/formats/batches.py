@@ -1,8 +1,11 @@
-"""How a file that was written for one batch is followed to another: what grows, what is refused."""
+"""How a file that was written for one batch is built for another: what grows, what is refused."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
+from operator import mul
+from typing import NamedTuple
 
 from steptime.core.errors import shorten
 from steptime.core.units import counted, first_of
@@ -12,148 +15,281 @@ from steptime.network.ops.builder import Builder
 from steptime.network.ops.table import ShapeError, no_flop, require
 
 Shape = Sequence[int]
-Decisions = Mapping[str, int | None]  # by the file's name of a value, which axis of it grows
+BatchAxes = Mapping[str, int | None]  # a value's name in the file: its batch axis, None for none
+MAX_BATCH_POWER = 3  # the batch appears in a product of sizes at most so often
 
 
 @dataclass(frozen=True)
 class Batches:
-    """The batch that a file was written for, its `own`, and the `new` one that is built.
+    """The batch that a file was written for, and the batch that its graph is built for.
 
-    What the file says of a shape, `told`, is for its own. In a file that leaves the batch open, not
-    `fixed`, a size that is as its own batch is just that size. `decided` is which axis of a value
-    of the file grows, though nothing at its place says so.
+    Attributes:
+        file_batch: the batch of the shapes that the file states.
+        new_batch: the batch of the graph that is built.
+        fixed: whether the file states one batch. Where the file leaves it open, a size that equals
+            `file_batch` is only that size, and never the batch.
+        batch_axes: the batch axis of each value that a search (`find_batch_axes`) has decided on,
+            because nothing at the value's place tells.
     """
 
-    own: int
-    new: int
+    file_batch: int
+    new_batch: int
     fixed: bool = True
-    decided: Decisions = field(default_factory=dict)
+    batch_axes: BatchAxes = field(default_factory=dict)
 
     @property
     def differ(self) -> bool:
-        """Whether there is anything to follow."""
-        return self.own != self.new
+        """Whether the graph is built for another batch than the file's."""
+        return self.file_batch != self.new_batch
 
-    def seen(self, before: Shape, actual: Shape, told: Shape) -> tuple[int, ...]:
-        """Return the shape that a view of `actual` has, where one of `before` is `told`."""
-        shape = reseen(before, actual, told, self.own) if self.differ else tuple(told)
-        require(shape is not None, f"a view made for batch {self.own} fits no other batch")
-        return shape or ()
-
-    def widened(
-        self, name: str, shape: Shape, told: Shape, grown: bool, follows: bool = False
+    def view_shape(
+        self, file_input: Shape, input_shape: Shape, file_view: Shape
     ) -> tuple[int, ...]:
-        """Return what `shape` is repeated to where the file says `told` of the value `name`.
+        """Return the shape of a view in the graph.
 
-        The batch is the first size, else the only one that may be it, of what has not `grown`.
-        Sizes that the file itself works out of its batch do follow another.
+        Args:
+            file_input: shape of the viewed tensor in the file.
+            input_shape: shape of the viewed tensor in the graph.
+            file_view: shape of the view in the file.
+
+        Raises:
+            ShapeError: if no shape has as many elements as `input_shape`.
         """
         if not self.differ:
-            return tuple(told)
-        lead = len(told) - len(shape)
-        wide = [
-            n if i < lead or shape[i - lead] == 1 else shape[i - lead] for i, n in enumerate(told)
-        ]
-        ones = (1,) * lead + tuple(shape)
-        free = [i for i, n in enumerate(told) if n == self.own and ones[i] == 1]
-        if told[0] == self.own and ones[0] in {1, self.new}:
-            free = [0]
-        elif grown:
-            free = []
-        if len(free) == 1 and self.fixed and not follows and name not in self.decided:
-            wide[free[0]] = self.new
-        return tuple(wide)
+            return tuple(file_view)
+        shape = infer_view_shape(file_input, input_shape, file_view, self.file_batch)
+        require(shape is not None, f"a view made for batch {self.file_batch} fits no other batch")
+        return shape or ()
 
-    def repeated(self, b: Builder, x: str, axis: int, name: str) -> str:
-        """Return a tensor of the file's own batch, along an axis, for each of the new one."""
-        one = el.slice_(b, x, axis, 0, 1, f"{name}/first")
-        shape = [*b.shape(one)]
-        shape[axis] = self.new
-        return el.expand(b, one, shape, f"{name}/batch")
+    def expanded_shape(
+        self,
+        name: str,
+        shape: Shape,
+        file_expanded: Shape,
+        has_grown: bool,
+        follows_batch: bool = False,
+    ) -> tuple[int, ...]:
+        """Return the shape to which a tensor is expanded in the graph.
 
-    def check(self, told: Shape, made: Shape) -> None:
-        """Raise `ShapeError` for what neither stays as it is nor grows as the batch does.
+        An expanded axis is the batch axis where it has the file's batch, and is either the first
+        one or the only candidate of a tensor that has not grown yet.
 
-        Where the file leaves its batch open, products of a batch with itself grow as its square.
+        Args:
+            name: the expanded value in the file.
+            shape: shape of the tensor in the graph, before it is expanded.
+            file_expanded: shape of the expanded value in the file.
+            has_grown: whether the tensor is larger in the graph than in the file.
+            follows_batch: whether the file computes the sizes from its batch, so that
+                `file_expanded` has the new batch already.
         """
-        powers = (0, 1) if self.fixed else (0, 1, 2, 3)
-        if not any(self._grows_by(power, told, made) for power in powers):
+        if not self.differ:
+            return tuple(file_expanded)
+        lead = len(file_expanded) - len(shape)
+        padded = (1,) * lead + tuple(shape)
+        expanded = [
+            file_size if size == 1 else size
+            for file_size, size in zip(file_expanded, padded, strict=True)
+        ]
+        is_decided = name in self.batch_axes
+        axis = self._expanded_batch_axis(padded, file_expanded, has_grown)
+        if axis is not None and self.fixed and not follows_batch and not is_decided:
+            expanded[axis] = self.new_batch
+        return tuple(expanded)
+
+    def _expanded_batch_axis(
+        self, padded: Shape, file_expanded: Shape, has_grown: bool
+    ) -> int | None:
+        """Return the axis that becomes the batch when a tensor is expanded, None for none."""
+        if not file_expanded:
+            return None
+        if file_expanded[0] == self.file_batch and padded[0] in {1, self.new_batch}:
+            return 0
+        if has_grown:
+            return None
+        candidates = [
+            axis
+            for axis, (file_size, size) in enumerate(zip(file_expanded, padded, strict=True))
+            if file_size == self.file_batch and size == 1
+        ]
+        return candidates[0] if len(candidates) == 1 else None
+
+    def repeat_tensor(self, b: Builder, x: str, axis: int, name: str) -> str:
+        """Return the first example of a tensor of the file's batch, expanded to the new batch."""
+        example = el.slice_(b, x, axis, 0, 1, f"{name}/first")
+        shape = [*b.shape(example)]
+        shape[axis] = self.new_batch
+        return el.expand(b, example, shape, f"{name}/batch")
+
+    def check_growth(self, file_shape: Shape, shape: Shape) -> None:
+        """Raise `ShapeError` for a tensor that neither keeps its size nor grows with the batch.
+
+        Where the file leaves its batch open, a product of the batch with itself grows with its
+        square or its cube.
+        """
+        powers = (0, 1) if self.fixed else range(MAX_BATCH_POWER + 1)
+        if not any(self._grows_by(power, file_shape, shape) for power in powers):
             raise ShapeError(
-                f"exported for batch {self.own}, it cannot be made for {self.new}: "
-                f"{list(told)} would be {list(made)}"
+                f"exported for batch {self.file_batch}, it cannot be made for {self.new_batch}: "
+                f"{list(file_shape)} would be {list(shape)}"
             )
 
-    def fault_of_output(self, name: str, told: Shape, made: Shape) -> str:
-        """Return what is wrong with an output that is not of as many examples as the new batch."""
-        if told == made == () or self.grows(told, made):
+    def describe_output_fault(self, name: str, file_shape: Shape, shape: Shape) -> str:
+        """Describe an output that does not grow with the batch; "" for one that does.
+
+        Example: `exported for batch 1; output 'y' does not follow another one (--batch 1, ...)`.
+        """
+        is_scalar = file_shape == shape == ()
+        if is_scalar or self.grows_with_batch(file_shape, shape):
             return ""
-        if not self.fixed and any(self._grows_by(power, told, made) for power in (2, 3)):
+        higher_powers = range(2, MAX_BATCH_POWER + 1)
+        if not self.fixed and any(
+            self._grows_by(power, file_shape, shape) for power in higher_powers
+        ):
             return ""
         return (
-            f"exported for batch {self.own}; output {shorten(name)} does not follow "
-            f"another one (--batch {self.own}, or export it with its batch left open)"
+            f"exported for batch {self.file_batch}; output {shorten(name)} does not follow "
+            f"another one (--batch {self.file_batch}, or export it with its batch left open)"
         )
 
-    def doubt(self, b: Builder) -> list[str]:
-        """Return a remark where a file for one example leaves open what is made for each."""
-        moving, once = {*b.inputs}, list[str]()
+    def describe_constant_products(self, b: Builder) -> list[str]:
+        """Return a remark on products of constants alone, in a file for one example.
+
+        With a batch of one, such a file cannot tell whether a product is computed once a step or
+        once for each example.
+
+        Example: `exported for batch 1: 2 products of constants alone (a, b), counted once a step,
+        not for each example`.
+        """
+        if self.file_batch != 1 or not (self.differ and self.fixed):
+            return []
+        moving = {*b.inputs}  # tensors that depend on an input
+        constant_products: list[str] = []
         for op in b.ops:
             if not moving.isdisjoint(op.inputs):
                 moving.update(op.outputs)
             elif op.kind in el.PRODUCTS:
-                once.append(op.name)
-        if not once or self.own != 1 or not (self.differ and self.fixed):
+                constant_products.append(op.name)
+        if not constant_products:
             return []
-        what = f"{counted(len(once), 'product')} of constants alone ({first_of(once, 2)})"
-        return [f"exported for batch 1: {what}, counted once a step, not for each example"]
+        count = counted(len(constant_products), "product")
+        products = f"{count} of constants alone ({first_of(constant_products, 2)})"
+        return [f"exported for batch 1: {products}, counted once a step, not for each example"]
 
-    def grows(self, told: Shape, made: Shape) -> bool:
-        """Whether a tensor has as many times its elements as the batch has grown."""
-        return self._grows_by(1, told, made)
+    def grows_with_batch(self, file_shape: Shape, shape: Shape) -> bool:
+        """Whether the number of elements grows by the same factor as the batch."""
+        return self._grows_by(1, file_shape, shape)
 
-    def _grows_by(self, power: int, told: Shape, made: Shape) -> bool:
-        made_count, told_count = math.prod(made), math.prod(told)
-        return bool(made_count * self.own**power == told_count * self.new**power)
+    def _grows_by(self, power: int, file_shape: Shape, shape: Shape) -> bool:
+        """Whether the number of elements grows with a power of the batch."""
+        file_count = math.prod(file_shape)
+        count = math.prod(shape)
+        return bool(count * self.file_batch**power == file_count * self.new_batch**power)
 
 
-def reseen(before: Shape, actual: Shape, told: Shape, own_batch: int) -> tuple[int, ...] | None:
-    """Return the shape that a view of `actual` has, where one of `before` is `told`; None if none.
+class _ViewAxis(NamedTuple):
+    """An axis of a view.
 
-    A view keeps the order of elements: for each size that has grown one grows that lies around it,
-    or around the batch at its front, or inside it, by the elements before both. Of several it is
-    the batch of the file, else what begins where it does, heads of attention but not features, the
-    last, else the first.
+    Attributes:
+        axis: its place in the view.
+        size: its size in the file.
+        outer_count: elements of all axes before it.
+        is_last: whether no axis follows it.
     """
-    if tuple(told) == tuple(before):
-        return tuple(actual)
-    found = list(told)
-    for i, (old, new) in enumerate(zip(before, actual, strict=True)):
-        if new == old:
-            continue
-        start = math.prod(before[:i])
-        end = start * old
-        leads = [math.prod(told[:j]) for j in range(len(told))]
-        held = start * own_batch
-        around = {j for j, n in enumerate(told) if leads[j] <= start and held <= leads[j] * n}
-        inside = {j for j, n in enumerate(told) if start <= leads[j] and leads[j] * n <= end}
-        places = sorted(around | inside)
-        batches = [j for j in places if told[j] == own_batch]
-        behind = [j for j in places if leads[j] == start > 1 and j + 1 < len(told)]
-        for j in batches if len(batches) == 1 else (behind or places)[:1]:
-            found[j] = found[j] * new // old
-    return tuple(found) if math.prod(found) == math.prod(actual) else None
+
+    axis: int
+    size: int
+    outer_count: int
+    is_last: bool
 
 
-def main_output(b: Builder, outputs: Sequence[str]) -> str:
-    """Return the output that most ops which compute lead to."""
-    return max(outputs, key=lambda x: _weight(b, x)) if len(outputs) > 1 else outputs[0]
+def infer_view_shape(
+    file_input: Shape, input_shape: Shape, file_view: Shape, file_batch: int
+) -> tuple[int, ...] | None:
+    """Return the shape of a view in the graph, None if none has as many elements.
+
+    A view keeps the order of elements. For each axis of the input that has grown, the axis of the
+    view grows that covers the same elements.
+
+    Args:
+        file_input: shape of the viewed tensor in the file.
+        input_shape: shape of the viewed tensor in the graph.
+        file_view: shape of the view in the file.
+        file_batch: the batch that the file was written for.
+    """
+    if tuple(file_view) == tuple(file_input):
+        return tuple(input_shape)
+    axes = _view_axes(file_view)
+    view = list(file_view)
+    outer_count = 1
+    for file_size, size in zip(file_input, input_shape, strict=True):
+        if size != file_size:
+            grown = _grown_axis(axes, outer_count, file_size, file_batch)
+            if grown is not None:
+                view[grown] = view[grown] * size // file_size
+        outer_count *= file_size
+    return tuple(view) if math.prod(view) == math.prod(input_shape) else None
 
 
-def _weight(b: Builder, output: str) -> int:
-    wanted = {output}
+def _view_axes(file_view: Shape) -> list[_ViewAxis]:
+    """Return the axes of a view with the elements before each."""
+    outer_counts = accumulate(file_view, mul, initial=1)
+    last = len(file_view) - 1
+    return [
+        _ViewAxis(axis, size, outer_count, axis == last)
+        for axis, (size, outer_count) in enumerate(zip(file_view, outer_counts, strict=False))
+    ]
+
+
+def _grown_axis(
+    axes: Sequence[_ViewAxis], outer_count: int, file_size: int, file_batch: int
+) -> int | None:
+    """Return the axis of a view that grows where an axis of its input does, None for none.
+
+    Candidates lie around the input's axis (or around the batch at its front), or inside it. Of
+    several, the only one with the size of the batch grows; else the first one that begins where
+    the input's axis does and is not the last axis of the view (heads of attention, not features);
+    else the first one.
+
+    Args:
+        axes: the axes of the view.
+        outer_count: elements of the input before its axis.
+        file_size: size of the input's axis in the file.
+        file_batch: the batch that the file was written for.
+    """
+    batch_end = outer_count * file_batch
+    axis_end = outer_count * file_size
+    candidates: list[_ViewAxis] = []
+    for axis in axes:
+        end = axis.outer_count * axis.size
+        is_around = axis.outer_count <= outer_count and batch_end <= end
+        is_inside = outer_count <= axis.outer_count and end <= axis_end
+        if is_around or is_inside:
+            candidates.append(axis)
+    batch_candidates = [axis for axis in candidates if axis.size == file_batch]
+    if len(batch_candidates) == 1:
+        return batch_candidates[0].axis
+    inner_starts = [
+        axis
+        for axis in candidates
+        if axis.outer_count == outer_count and outer_count > 1 and not axis.is_last
+    ]
+    preferred = inner_starts or candidates
+    return preferred[0].axis if preferred else None
+
+
+def find_main_output(b: Builder, outputs: Sequence[str]) -> str:
+    """Return the output to which most computing ops lead."""
+    if len(outputs) == 1:
+        return outputs[0]
+    return max(outputs, key=lambda output: _count_computing_ops(b, output))
+
+
+def _count_computing_ops(b: Builder, output: str) -> int:
+    """Count the ops with FLOP that lead to an output."""
+    needed = {output}
     count = 0
     for op in reversed(b.ops):
-        if not wanted.isdisjoint(op.outputs):
-            wanted.update(op.inputs)
+        if not needed.isdisjoint(op.outputs):
+            needed.update(op.inputs)
             count += OPS[op.kind].flop is not no_flop
     return count

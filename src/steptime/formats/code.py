@@ -1,6 +1,6 @@
-"""Networks that are code, `model.py:UNet` or `torchvision:resnet50`: exported to a kept file.
+"""Networks that are code, `model.py:UNet` or `torchvision:resnet50`: exported to a cached file.
 
-The code is run, in a process of its own, which alone imports PyTorch; nothing else here runs it.
+Only a process of its own runs the code and imports PyTorch.
 """
 
 import hashlib
@@ -12,41 +12,84 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from steptime.core.errors import InputError, check_choice, shorten
+from steptime.core.json_types import JsonObject
 from steptime.core.values import parse_count, parse_truth
-from steptime.formats import Source, opened, read_content
-from steptime.formats.archive import member
+from steptime.formats import Source, open_source, read_content
+from steptime.formats.archive import read_member
 from steptime.hardware.item_files import user_folder
 
 LIBRARIES = ("torchvision", "timm", "transformers", "diffusers")
 CONFIG_ENDING = ".json"  # of a configuration that a library reads
-ABOUT = "steptime.json"
+FACTS_FILE = "steptime.json"  # member of a `.pt2` file: the code that the file was exported from
 CPU_LIMIT_S = 600  # processor seconds of an export, unless the variable says otherwise
 CPU_LIMIT_VARIABLE = "STEPTIME_EXPORT_CPU_S"
 NUMBER = "number"  # the type of an input that is a number, not a tensor
+SCALAR_SHAPE = "scalar"  # the shape, in a text, of a tensor without axes
+DEFAULT_DTYPE = "float32"
 BATCH_AXIS = "batch_axis"
 STRICT = "strict"
-TYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "bool", "complex64", NUMBER)
+TYPES = (
+    *("float32", "float64", "float16", "bfloat16"),
+    *("int64", "int32", "bool", "complex64", NUMBER),
+)
 MAX_AXES = 16
+MAX_INPUT_SIZE = 2**40
+HASH_DIGITS = 16  # hexadecimal digits of a hash in a file name: no two networks share 64 bits
+MAX_REASON_LENGTH = 300  # characters of an error of the code in a message
 _CODE = re.compile(
-    rf"(?P<where>[^:]+\.py|{'|'.join(LIBRARIES)}):(?P<name>[^:=,]+)(?::(?P<inputs>.+))?"
+    rf"(?P<source>[^:]+\.py|{'|'.join(LIBRARIES)}):(?P<name>[^:=,]+)(?::(?P<inputs>.+))?"
 )
 _INPUT = re.compile(
     r"(?:(?P<name>\w+(?:\.\w+)*)=)?"
-    r"(?P<shape>\d+(?:x\d+)*|scalar|-?\d*\.\d+|-\d+)(?::(?P<dtype>\w+))?"
+    rf"(?P<shape>\d+(?:x\d+)*|{SCALAR_SHAPE}|-?\d*\.\d+|-\d+)(?::(?P<dtype>\w+))?"
 )
 
 _OUT_OF_TIME = (-signal.SIGXCPU, -signal.SIGKILL)  # how a process of too much CPU time ends
-Inputs = Mapping[str, tuple[tuple[int, ...] | float, str]]  # a number has the type `NUMBER`
+
+
+class InputSpec(NamedTuple):
+    """An input of code.
+
+    Attributes:
+        value: the shape of a tensor, or the number itself.
+        dtype: the data type of a tensor, `NUMBER` for a number.
+    """
+
+    value: tuple[int, ...] | float
+    dtype: str
+
+
+Inputs = Mapping[str, InputSpec]
+
+
+class ExportedCode(NamedTuple):
+    """The file of a network that is code.
+
+    Attributes:
+        path: the `.pt2` file.
+        fixed_batch_reason: why the file is for one batch only; "" for a file whose batch is open.
+    """
+
+    path: Path
+    fixed_batch_reason: str
 
 
 @dataclass(frozen=True)
 class Code:
-    """A network that is code: a Python file or a library, and the name in it."""
+    """A network that is code.
 
-    where: str
+    Attributes:
+        source: the Python file, or one of `LIBRARIES`.
+        name: the name of the network in it, or the path of a library's configuration.
+        inputs: its inputs, empty where the code states them itself.
+        batch_axis: the axis of its inputs that is the batch, None to find it.
+        strict: whether ops of unknown work are refused.
+    """
+
+    source: str
     name: str
     inputs: Inputs
     batch_axis: int | None = None
@@ -55,95 +98,113 @@ class Code:
     @property
     def content_key(self) -> str:
         """A hash of the `config.json` that a library reads, "" for a network that has a name."""
-        if self.where not in LIBRARIES or not self.name.endswith(CONFIG_ENDING):
+        if self.source not in LIBRARIES or not self.name.endswith(CONFIG_ENDING):
             return ""
-        return hashlib.sha256(read_content(self.name)).hexdigest()[:16]
+        return hashlib.sha256(read_content(self.name)).hexdigest()[:HASH_DIGITS]
 
     @property
-    def kept(self) -> Path:
-        """The file in the user's own folder that it is exported to on the way."""
-        if self.where in LIBRARIES:
-            shapes = [shape for shape, _ in self.inputs.values() if isinstance(shape, tuple)]
+    def cache_path(self) -> Path:
+        """The file in the user's own folder to which the code is exported by default.
+
+        Example: `networks/torchvision.resnet50-2x3x224x224.pt2`.
+        """
+        if self.source in LIBRARIES:
+            shapes = [spec.value for spec in self.inputs.values() if isinstance(spec.value, tuple)]
             sizes = ["x".join(map(str, shape)) for shape in shapes]
             stem = self.name if self.content_key == "" else Path(self.name).stem
-            words = [f"{self.where}.{stem}", *filter(None, [self.content_key]), *sizes]
-            name = "-".join(words)
-            return user_folder("networks") / f"{name}.pt2"
-        place = hashlib.sha256(str(Path(self.where).resolve()).encode()).hexdigest()[:16]
-        return user_folder("networks") / place / self.beside.name
+            words = [f"{self.source}.{stem}", *filter(None, [self.content_key]), *sizes]
+            return user_folder("networks") / f"{'-'.join(words)}.pt2"
+        path = str(Path(self.source).resolve())
+        folder = hashlib.sha256(path.encode()).hexdigest()[:HASH_DIGITS]
+        return user_folder("networks") / folder / self.default_path.name
 
     @property
-    def beside(self) -> Path:
-        """The file that it is converted to where nothing else is asked for."""
-        path = Path(self.where)
-        return (
-            self.kept if self.where in LIBRARIES else path.with_name(f"{path.stem}.{self.name}.pt2")
-        )
+    def default_path(self) -> Path:
+        """The file to which `steptime convert` writes the network unless `-o` names another."""
+        if self.source in LIBRARIES:
+            return self.cache_path
+        path = Path(self.source)
+        return path.with_name(f"{path.stem}.{self.name}.pt2")
 
     @property
-    def key(self) -> str:
-        """What tells whether the code is as it was; raises `InputError` where it is not there."""
-        if self.where not in LIBRARIES:
-            return hashlib.sha256(read_content(self.where)).hexdigest()
+    def fingerprint(self) -> str:
+        """A hash of the Python file, or the version of the library.
+
+        Raises:
+            InputError: for a file that cannot be read or a library that is not installed.
+        """
+        if self.source not in LIBRARIES:
+            return hashlib.sha256(read_content(self.source)).hexdigest()
         from importlib import metadata
 
         try:
-            version = f"{self.where} {metadata.version(self.where)}"
+            version = f"{self.source} {metadata.version(self.source)}"
             return " ".join(filter(None, [version, self.content_key]))
         except metadata.PackageNotFoundError:
-            lack = f"{self.where} is not installed"
-            raise InputError(f"{self.where}:{self.name}: {lack}") from InputError(lack)
+            lack = f"{self.source} is not installed"
+            raise InputError(f"{self.source}:{self.name}: {lack}") from InputError(lack)
 
 
 def cpu_limit_s() -> int:
     """Return the processor seconds that an export may take; raises `InputError`."""
-    said = os.environ.get(CPU_LIMIT_VARIABLE, "")
-    return parse_count(said, CPU_LIMIT_VARIABLE) if said else CPU_LIMIT_S
+    text = os.environ.get(CPU_LIMIT_VARIABLE, "")
+    return parse_count(text, CPU_LIMIT_VARIABLE) if text else CPU_LIMIT_S
 
 
-def code_of(text: str) -> Code | None:
-    """Return what a model text says if it is code, else None; raises `InputError`."""
-    found = _CODE.fullmatch(text.strip())
-    if not found:
+def parse_code(text: str) -> Code | None:
+    """Parse a model text such as `net.py:Net:x=2x3x64x64,batch_axis=0`; None if it is no code.
+
+    Raises:
+        InputError: for a Python file without a name in it, and for wrong inputs or options.
+    """
+    match = _CODE.fullmatch(text.strip())
+    if not match:
         if text.strip().endswith(".py"):
             raise InputError(f"model {shorten(text)}: name the class in it: {text.strip()}:NAME")
         return None
-    given = (found["inputs"] or "").split(",") if found["inputs"] else []
     place = f"model {shorten(text)}"
-    axes = [word.strip() for word in given if word.strip().startswith(f"{BATCH_AXIS}=")]
-    strict_words = [word.strip() for word in given if word.strip().startswith(f"{STRICT}=")]
-    words = [word for word in given if word.strip() not in (*axes, *strict_words)]
-    inputs = inputs_of(words, place)
+    batch_axis = None
     is_strict = False
-    for word in strict_words:
-        is_strict = parse_truth(word.partition("=")[2], f"{place}: {STRICT}")
-    axis = None
-    for word in axes:
-        axis = parse_count(word.partition("=")[2], f"{place}: {BATCH_AXIS}", 0, MAX_AXES)
-    return Code(found["where"], found["name"].strip(), inputs, axis, is_strict)
+    input_texts: list[str] = []
+    for word in match["inputs"].split(",") if match["inputs"] else ():
+        key, _, value = word.strip().partition("=")
+        if key == STRICT and "=" in word:
+            is_strict = parse_truth(value, f"{place}: {STRICT}")
+        elif key == BATCH_AXIS and "=" in word:
+            batch_axis = parse_count(value, f"{place}: {BATCH_AXIS}", 0, MAX_AXES)
+        else:
+            input_texts.append(word)
+    inputs = parse_inputs(input_texts, place)
+    return Code(match["source"], match["name"].strip(), inputs, batch_axis, is_strict)
 
 
-def inputs_of(texts: list[str], where: str) -> Inputs:
-    """Return inputs from `x=2x3x256x256:float32`, by their places where none has a name.
+def parse_inputs(texts: list[str], place: str) -> Inputs:
+    """Parse the inputs of code, such as `x=2x3x256x256:float32`.
 
-    A tensor without axes is `t=scalar:int64`, a number `scale=0.5` or `count=3:number`, a place in
-    a dict or a list `batch.ids=2x16:int64`.
+    A tensor without axes is `t=scalar:int64`, a number `scale=0.5` or `count=3:number`, a value in
+    a dict or a list `batch.ids=2x16:int64`. Inputs without a name are called by their positions.
+
+    Args:
+        texts: one input each.
+        place: the option or text that they come from, for messages.
+
+    Raises:
+        InputError: for a text of another form, and for names that do not tell inputs apart.
     """
-    inputs: dict[str, tuple[tuple[int, ...] | float, str]] = {}
-    for place, text in enumerate(texts):
-        found = _INPUT.fullmatch(text.strip())
-        if not found:
-            raise InputError(f"{where}: input {shorten(text)} is not NAME=2x3x256x256:float32")
-        here = f"{where}: input {shorten(text)}"
-        said = found["shape"]
-        dtype = found["dtype"] or (NUMBER if _is_number(said) else "float32")
-        check_choice("type of an input", dtype, TYPES, where)
-        name = found["name"] or str(place)
+    inputs: dict[str, InputSpec] = {}
+    for position, text in enumerate(texts):
+        match = _INPUT.fullmatch(text.strip())
+        if not match:
+            raise InputError(f"{place}: input {shorten(text)} is not NAME=2x3x256x256:float32")
+        dtype = match["dtype"] or (NUMBER if _is_number(match["shape"]) else DEFAULT_DTYPE)
+        check_choice("type of an input", dtype, TYPES, place)
+        name = match["name"] or str(position)
         if name in inputs:
-            raise InputError(f"{where}: input {shorten(name)} is given twice")
-        inputs[name] = _shape_of(said, dtype, here), dtype
+            raise InputError(f"{place}: input {shorten(name)} is given twice")
+        value = _parse_input_value(match["shape"], dtype, f"{place}: input {shorten(text)}")
+        inputs[name] = InputSpec(value, dtype)
     if len({name.isdigit() for name in inputs}) > 1:
-        raise InputError(f"{where}: give a name to all inputs or to none")
+        raise InputError(f"{place}: give a name to all inputs or to none")
     return inputs
 
 
@@ -152,69 +213,101 @@ def _is_number(text: str) -> bool:
     return "." in text or text.startswith("-")
 
 
-def _shape_of(text: str, dtype: str, here: str) -> tuple[int, ...] | float:
-    """Return the sizes that a text says, or the number of an input that is one."""
+def _parse_input_value(text: str, dtype: str, place: str) -> tuple[int, ...] | float:
+    """Parse the sizes of a tensor (`2x3x64x64`) or, where `dtype` is `NUMBER`, a number."""
     if dtype == NUMBER:
-        if text == "scalar" or "x" in text:
-            raise InputError(f"{here}: is not a number")
+        if text == SCALAR_SHAPE or "x" in text:
+            raise InputError(f"{place}: is not a number")
         return float(text) if "." in text else int(text)
     if _is_number(text):
-        raise InputError(f"{here}: a number has no type but {NUMBER}")
-    sizes = [] if text == "scalar" else text.split("x")
-    shape = tuple(parse_count(n, here, at_most=2**40) for n in sizes)
+        raise InputError(f"{place}: a number has no type but {NUMBER}")
+    sizes = [] if text == SCALAR_SHAPE else text.split("x")
+    shape = tuple(parse_count(size, place, at_most=MAX_INPUT_SIZE) for size in sizes)
     if len(shape) > MAX_AXES:
-        raise InputError(f"{here}: more than {MAX_AXES} axes")
+        raise InputError(f"{place}: more than {MAX_AXES} axes")
     return shape
 
 
-def about_of(source: Source) -> dict[str, Any]:
-    """Return what a `.pt2` file says of the code that it was made from; {} for nothing."""
+def read_export_facts(source: Source) -> JsonObject:
+    """Read from a `.pt2` file the facts of the code that it was exported from; {} if it has none.
+
+    They are written by `steptime.measure.backends.native.export`.
+    """
     try:
-        found = json.loads(member(source, lambda name: name.endswith(f"extra/{ABOUT}"), ABOUT))
+        content = read_member(source, lambda name: name.endswith(f"extra/{FACTS_FILE}"), FACTS_FILE)
+        facts = json.loads(content)
     except (InputError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return facts if isinstance(facts, dict) else {}
 
 
-def file_of(code: Code, path: Path | None = None) -> tuple[Path, str]:
-    """Return the `.pt2` file of code, made before or now, and why its batch is fixed, or ""."""
-    kept, key = path or code.kept, code.key
-    about: Mapping[str, Any] = {}
-    for before in (code.kept, code.beside):
-        said = about_of(opened(str(before))) if before.exists() else {}
-        inputs = {
-            name: [list(shape) if isinstance(shape, tuple) else shape, dtype]
-            for name, (shape, dtype) in code.inputs.items()
-        }
-        fits = said.get("key") == key and (not inputs or said.get("inputs") == inputs)
-        fits = fits and code.batch_axis in {None, said.get(BATCH_AXIS)}
-        if fits and path in (None, before):
-            return before, str(said.get("static", ""))
-        about = about or said
+def export_code(code: Code, path: Path | None = None) -> ExportedCode:
+    """Export code to a `.pt2` file, unless an earlier export of the same code exists.
+
+    Args:
+        code: the network.
+        path: the file to write, None for any file that holds the network.
+
+    Raises:
+        InputError: for code that cannot be read or exported.
+    """
+    export_path = path or code.cache_path
+    fingerprint = code.fingerprint
+    earlier_facts: JsonObject = {}
+    for earlier_path in (code.cache_path, code.default_path):
+        if not earlier_path.exists():
+            continue
+        facts = read_export_facts(open_source(str(earlier_path)))
+        if path in (None, earlier_path) and _is_export_of(facts, code, fingerprint):
+            return ExportedCode(earlier_path, str(facts.get("static", "")))
+        earlier_facts = earlier_facts or facts
     if path is None:
-        kept.parent.mkdir(parents=True, exist_ok=True)
-    where = code.where if code.where in LIBRARIES else str(Path(code.where).resolve())
+        export_path.parent.mkdir(parents=True, exist_ok=True)
+    is_library = code.source in LIBRARIES
     request = {
-        "where": where,
+        "where": code.source if is_library else str(Path(code.source).resolve()),
         "name": code.name,
-        "key": key,
+        "key": fingerprint,
         "inputs": code.inputs,
         BATCH_AXIS: code.batch_axis,
-        "before": about.get("inputs"),
-        "path": str(kept.resolve()),
+        "before": earlier_facts.get("inputs"),
+        "path": str(export_path.resolve()),
     }
-    answer = _asked(request, f"{code.where}:{code.name}")
+    answer = _run_export(request, f"{code.source}:{code.name}")
     if "refused" in answer:
         raise InputError(answer["refused"])
-    return kept, answer["static"]
+    return ExportedCode(export_path, answer["static"])
 
 
-def _asked(request: Mapping[str, Any], what: str) -> dict[str, Any]:
-    """Return the answer of a process that runs the code, for a limited time of a processor."""
+def _is_export_of(facts: JsonObject, code: Code, fingerprint: str) -> bool:
+    """Whether the facts of an exported file are those of this code, its inputs and its batch axis.
+
+    Code that states no inputs or batch axis matches a file with any.
+    """
+    inputs = {
+        name: [list(spec.value) if isinstance(spec.value, tuple) else spec.value, spec.dtype]
+        for name, spec in code.inputs.items()
+    }
+    matches_code = facts.get("key") == fingerprint
+    matches_inputs = not inputs or facts.get("inputs") == inputs
+    matches_batch_axis = code.batch_axis in {None, facts.get(BATCH_AXIS)}
+    return matches_code and matches_inputs and matches_batch_axis
+
+
+def _run_export(request: JsonObject, code_text: str) -> JsonObject:
+    """Run the export in a process of its own, with a limit of CPU time, and return its answer.
+
+    Args:
+        request: the question that the process reads, as JSON.
+        code_text: the code, for messages.
+
+    Raises:
+        InputError: if the process ends without an answer.
+    """
     import subprocess
 
     limit_s = cpu_limit_s()
-    done = subprocess.run(  # the code is what the user named
+    process = subprocess.run(  # the code is what the user named
         [sys.executable, "-P", "-m", "steptime.measure.backends.native.export"],
         input=json.dumps({**request, "cpu_limit_s": limit_s}),
         capture_output=True,
@@ -222,13 +315,14 @@ def _asked(request: Mapping[str, Any], what: str) -> dict[str, Any]:
         env={**os.environ, "PYTHONSAFEPATH": "1"},
         check=False,
     )
-    if done.returncode in _OUT_OF_TIME:
+    if process.returncode in _OUT_OF_TIME:
         hint = f"{CPU_LIMIT_VARIABLE} sets another limit"
-        raise InputError(f"{what}: was not exported within {limit_s} s of CPU time; {hint}")
+        raise InputError(f"{code_text}: was not exported within {limit_s} s of CPU time; {hint}")
     try:
-        found = json.loads(done.stdout.strip().splitlines()[-1])
+        answer = json.loads(process.stdout.strip().splitlines()[-1])
     except (ValueError, IndexError):
-        lines = done.stderr.strip().splitlines()
-        said = lines[-1][:300] if lines else f"it ended with exit code {done.returncode}"
-        raise InputError(f"{what}: was not exported: {said}") from None
-    return dict(found)
+        error_lines = process.stderr.strip().splitlines()
+        exit_text = f"it ended with exit code {process.returncode}"
+        reason = error_lines[-1][:MAX_REASON_LENGTH] if error_lines else exit_text
+        raise InputError(f"{code_text}: was not exported: {reason}") from None
+    return dict(answer)

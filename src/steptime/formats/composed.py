@@ -1,9 +1,31 @@
-"""Functions of elements, and reductions, that are written out in others that have a kind."""
+"""Elementwise functions and reductions without an op kind, as compositions of others that have one.
+
+A composition gets the functions that append ops to the graph, and tensors:
+
+* `f(name, *operands)` appends an elementwise function;
+* `reduce(name, x)` appends a reduction that keeps its axes with size 1;
+* `result(name, x)` appends a reduction that keeps its axes only if the composed one does.
+"""
 
 import math
 from collections.abc import Callable, Mapping
 
-Apply = Callable[..., str]  # a function's name and its operands -> what it makes
+Apply = Callable[..., str]  # (function's name, *operands) -> tensor
+
+
+def _compose_logsumexp(f: Apply, reduce: Apply, _result: Apply, x: str) -> str:
+    """Compose `max(x) + log(sum(exp(x - max(x))))`, which does not overflow."""
+    maximum = reduce("max", x)
+    exponentials = f("exp", f("sub", x, maximum))
+    return f("add", f("log", reduce("sum", exponentials)), maximum)
+
+
+def _compose_variance(f: Apply, reduce: Apply, result: Apply, x: str) -> str:
+    """Compose `mean((x - mean(x))^2)`, the variance of a whole population."""
+    difference = f("sub", x, reduce("mean", x))
+    return result("mean", f("square", difference))
+
+
 COMPOSED: Mapping[str, Callable[..., str]] = {
     "tan": lambda f, x: f("div", f("sin", x), f("cos", x)),
     "sinh": lambda f, x: f("mul", f("sub", f("exp", x), f("exp", f("neg", x))), 0.5),
@@ -23,15 +45,11 @@ COMPOSED: Mapping[str, Callable[..., str]] = {
     "lerp": lambda f, x, y, share: f("add", x, f("mul", f("sub", y, x), share)),
     "swiglu": lambda f, x, gate: f("mul", f("silu", x), gate),
 }
-REDUCED: Mapping[str, Callable[..., str]] = {  # of functions `f`, and reductions: `r` keeps axes
-    "l1": lambda f, r, last, x: last("sum", f("abs", x)),
-    "l2": lambda f, r, last, x: f("sqrt", last("sum", f("mul", x, x))),
-    "sum_square": lambda f, r, last, x: last("sum", f("mul", x, x)),
-    "variance": lambda f, r, last, x: last("mean", f("square", f("sub", x, r("mean", x)))),
-    "logsum": lambda f, r, last, x: f("log", last("sum", x)),
-    "logsumexp": lambda f, r, last, x: _logsumexp(f, r, x, r("max", x)),
+REDUCED: Mapping[str, Callable[..., str]] = {
+    "l1": lambda f, reduce, result, x: result("sum", f("abs", x)),
+    "l2": lambda f, reduce, result, x: f("sqrt", result("sum", f("mul", x, x))),
+    "sum_square": lambda f, reduce, result, x: result("sum", f("mul", x, x)),
+    "variance": _compose_variance,
+    "logsum": lambda f, reduce, result, x: f("log", result("sum", x)),
+    "logsumexp": _compose_logsumexp,
 }
-
-
-def _logsumexp(f: Apply, r: Apply, x: str, most: str) -> str:
-    return f("add", f("log", r("sum", f("exp", f("sub", x, most)))), most)

@@ -1,35 +1,36 @@
-"""Reads the native file of a network: a graph as JSON, written by us or by a converter."""
+"""Read the native file of a network: a graph as JSON, which steptime or a converter wrote."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from sys import float_info
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
 from steptime.core.dtypes import SIZE_BYTES, precision
 from steptime.core.errors import InputError, shorten, unknown
-from steptime.core.graph import Graph, GraphError, Op, check
+from steptime.core.graph import Graph, GraphError, Op, TensorSpec, check
 from steptime.core.graph_json import KEY, VERSION, graph_from_json
+from steptime.core.json_types import JsonValue
 from steptime.core.typed import typed
 from steptime.core.values import MAX_COUNT
 from steptime.core.workload import Phase
-from steptime.formats import WRONG, Source, line_of
+from steptime.formats import READ_ERRORS, Source, describe_error
 from steptime.network import ops
 from steptime.network.families.family import Family
 from steptime.network.ops.builder import MOST_OPS, Builder
 from steptime.network.ops.training import training_graph
 
 SOURCE = "a graph as JSON"
-_Whole = Annotated[int, Meta(ge=-MAX_COUNT, le=MAX_COUNT)]
+_Integer = Annotated[int, Meta(ge=-MAX_COUNT, le=MAX_COUNT)]
 _Size = Annotated[int, Meta(ge=1, le=MAX_COUNT, description="a whole number from 1 to 2^53")]
 _Name = Annotated[str, Meta(min_length=1, max_length=500, description="a name, not too long")]
 _Names = Annotated[list[_Name], Meta(min_length=1, description="a list of at least one name")]
 _Shape = Annotated[list[_Size], Meta(max_length=16, description="a list of at most 16 sizes")]
 _Finite = Annotated[float, Meta(ge=-float_info.max, le=float_info.max)]
 _Attribute = Annotated[
-    bool | _Whole | _Finite | str | list[_Whole],
+    bool | _Integer | _Finite | str | list[_Integer],
     Meta(description="a number, a text, true or false, or a list of whole numbers"),
 ]
 
@@ -58,17 +59,24 @@ class _GraphFile(Struct, forbid_unknown_fields=True):
 
 
 def read(source: Source, _allow_unknown: bool) -> Family:
-    """Return the network of a native file, whose shapes are of one batch, phase and dtype."""
-    place = shorten(source.name)[1:-1]
-    table: Any = source.table
-    file = _checked(table, place)
-    graph = graph_from_json(table)
-    graph = replace(graph, ops=tuple(_renamed(graph, op) for op in graph.ops))
-    _verify(graph, file.phase == "train", place)
+    """Read the network of a native file; its shapes are of one batch, phase and data type.
 
-    def build(b: Builder, _: Mapping[str, Any], batch: int) -> str:
-        wanted = (batch, "train" if b.training else "infer")
-        if wanted != (file.batch, file.phase) or b.precision != precision(file.dtype):
+    Raises:
+        InputError: for a file of another form, and for ops that do not fit their tensors.
+    """
+    place = shorten(source.name)[1:-1]
+    table: JsonValue = source.table
+    file = _check_file(table, place)
+    graph = graph_from_json(table)
+    graph = replace(graph, ops=tuple(_update_kind(graph, op) for op in graph.ops))
+    _verify_ops(graph, place)
+    if file.phase == "train":
+        _verify_training(graph, place)
+
+    def build(b: Builder, _: Mapping[str, object], batch: int) -> str:
+        phase = "train" if b.training else "infer"
+        matches_step = (batch, phase) == (file.batch, file.phase)
+        if not matches_step or b.precision != precision(file.dtype):
             raise InputError(
                 f"{place}: a graph of batch {file.batch}, phase {file.phase} and {file.dtype}; "
                 f"it cannot be made into another one (--batch {file.batch} --phase {file.phase} "
@@ -76,8 +84,8 @@ def read(source: Source, _allow_unknown: bool) -> Family:
             )
         b.tensors.update(graph.tensors)
         b.ops.extend(graph.ops)
-        for kept, names in ((b.inputs, graph.inputs), (b.weights, graph.weights)):
-            kept.extend(names)
+        b.inputs.extend(graph.inputs)
+        b.weights.extend(graph.weights)
         b.buffers.extend(graph.buffers)
         b.unmodelled.extend(graph.unmodelled)
         return graph.outputs[0]
@@ -85,17 +93,19 @@ def read(source: Source, _allow_unknown: bool) -> Family:
     return Family(source.name, build, {}, SOURCE, batch=file.batch, named=True, dtype=file.dtype)
 
 
-def _renamed(graph: Graph, op: Op) -> Op:
+def _update_kind(graph: Graph, op: Op) -> Op:
+    """Return the op with the present name of its kind, which has another one in older files."""
     shapes = [graph.tensors[name].shape for name in op.inputs if name in graph.tensors]
     kind, attrs = ops.renamed(op.kind, shapes, op.attrs)
     return op if kind == op.kind else replace(op, kind=kind, attrs=attrs)
 
 
-def _checked(table: object, place: str) -> _GraphFile:
+def _check_file(table: object, place: str) -> _GraphFile:
+    """Return the typed content of a file; raises `InputError` for another version or form."""
     version = table.get(KEY) if isinstance(table, dict) else None
     if type(version) is int and version > VERSION:
         raise InputError(
-            f"{place}: version {shorten(version)} of a graph; this one reads {VERSION}"
+            f"{place}: version {shorten(version)} of a graph; this steptime reads {VERSION}"
         )
     file = typed(table, _GraphFile, place)
     precision(file.dtype)
@@ -105,26 +115,29 @@ def _checked(table: object, place: str) -> _GraphFile:
     return file
 
 
-def _verify(graph: Graph, trains: bool, place: str) -> None:
-    """Raise `InputError` unless all ops are known, in order, and their shapes those that follow."""
-    given = Counter((*graph.inputs, *graph.weights, *graph.buffers))
-    if twice := [name for name, count in given.items() if count > 1]:
-        raise InputError(f"{place}: tensor {shorten(twice[0])} is given twice")
+def _verify_ops(graph: Graph, place: str) -> None:
+    """Raise `InputError` unless all ops are known and in order, and make the stated tensors."""
+    stored_counts = Counter((*graph.inputs, *graph.weights, *graph.buffers))
+    repeated = [name for name, count in stored_counts.items() if count > 1]
+    if repeated:
+        raise InputError(f"{place}: tensor {shorten(repeated[0])} is given twice")
     try:
         check(graph)
     except GraphError as error:
-        raise InputError(f"{place}: {line_of(error)}") from None
+        raise InputError(f"{place}: {describe_error(error)}") from None
     for op in graph.ops:
         ops.kind_row(op.kind)
-        where = f"{place}: op {shorten(op.name)}"
+        op_place = f"{place}: op {shorten(op.name)}"
         try:
-            problem = _misfit(graph, op)
-        except WRONG as error:
-            raise InputError(f"{where}: {op.kind}: {line_of(error)}") from None
-        if problem:
-            raise InputError(f"{where}: {problem}")
-    if not trains:
-        return
+            fault = _describe_fault(graph, op)
+        except READ_ERRORS as error:
+            raise InputError(f"{op_place}: {op.kind}: {describe_error(error)}") from None
+        if fault:
+            raise InputError(f"{op_place}: {fault}")
+
+
+def _verify_training(graph: Graph, place: str) -> None:
+    """Raise `InputError` unless the graph ends with a loss that can be differentiated."""
     loss = graph.tensors[graph.outputs[0]].shape
     if loss != ():
         raise InputError(
@@ -132,27 +145,51 @@ def _verify(graph: Graph, trains: bool, place: str) -> None:
         )
     try:
         training_graph(graph, "sgd")
-    except WRONG as error:
-        raise InputError(f"{place}: cannot be differentiated: {line_of(error)}") from None
+    except READ_ERRORS as error:
+        raise InputError(f"{place}: cannot be differentiated: {describe_error(error)}") from None
 
 
-def _misfit(graph: Graph, op: Op) -> str:
-    """Return what does not fit about an op, "" if all does."""
-    example = ops.OPS[op.kind].example.attrs
+def _describe_fault(graph: Graph, op: Op) -> str:
+    """Describe the first fault of an op's attributes, outputs or cost; "" if it has none.
+
+    Example: `relu makes [['float32', [2, 8]]], not [['float32', [2, 9]]]`.
+    """
+    example_attrs = ops.OPS[op.kind].example.attrs
     for name, value in op.attrs.items():
-        if name in example and type(value) is not type(example[name]):
-            return f"{shorten(name)} is a {type(example[name]).__name__}, not {shorten(value)}"
+        if name in example_attrs and type(value) is not type(example_attrs[name]):
+            right_type = type(example_attrs[name]).__name__
+            return f"{shorten(name)} is a {right_type}, not {shorten(value)}"
     specs = tuple(graph.tensors[name] for name in op.inputs)
-    written = tuple(graph.tensors[name] for name in op.outputs)
-    case = op.kind, specs, op.settings
-    made = ops.outputs_of(*case)
-    if made != written:
-        follow, said = ([[one.dtype, list(one.shape)] for one in ones] for ones in (made, written))
-        return f"{op.kind} makes {shorten(follow)}, not {shorten(said)}"
-    if not all(type(size) is int and 0 < size <= MAX_COUNT for one in made for size in one.shape):
+    stated_outputs = tuple(graph.tensors[name] for name in op.outputs)
+    outputs = ops.outputs_of(op.kind, specs, op.settings)
+    if outputs != stated_outputs:
+        right_text = shorten(_list_specs(outputs))
+        stated_text = shorten(_list_specs(stated_outputs))
+        return f"{op.kind} makes {right_text}, not {stated_text}"
+    if not all(_has_valid_sizes(spec) for spec in outputs):
         return f"{op.kind} makes a tensor without a size"
-    numbers = [*ops.cost_of(*case, written), ops.scratch_of(*case), ops.serial_of(*case)]
-    numbers += [n for product in ops.products_of(*case) for n in product]
-    ops.saved_of(*case)
-    right = all(type(number) is int and number >= 0 for number in numbers)
-    return "" if right else f"{op.kind} has attributes without a cost"
+    if not _has_cost(op, specs, outputs):
+        return f"{op.kind} has attributes without a cost"
+    return ""
+
+
+def _list_specs(specs: Sequence[TensorSpec]) -> list[list[object]]:
+    """Return the data type and the shape of each tensor as a file states them."""
+    return [[spec.dtype, list(spec.shape)] for spec in specs]
+
+
+def _has_valid_sizes(spec: TensorSpec) -> bool:
+    return all(type(size) is int and 0 < size <= MAX_COUNT for size in spec.shape)
+
+
+def _has_cost(op: Op, specs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...]) -> bool:
+    """Whether all numbers that the op table computes of an op are whole and not negative."""
+    question = (op.kind, specs, op.settings)
+    ops.saved_of(*question)  # raises where it cannot be computed
+    numbers = [
+        *ops.cost_of(*question, outputs),
+        ops.scratch_of(*question),
+        ops.serial_of(*question),
+        *(size for product in ops.products_of(*question) for size in product),
+    ]
+    return all(type(number) is int and number >= 0 for number in numbers)

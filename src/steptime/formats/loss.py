@@ -1,6 +1,6 @@
-"""What a network of a file is trained on, and how ops that lead nowhere are left out."""
+"""The loss that a network from a file is trained on, and the removal of ops that lead nowhere."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -13,159 +13,200 @@ from steptime.network.ops.builder import Builder
 from steptime.network.ops.table import require
 from steptime.network.ops.training import find_differentiated
 
+VIEW_KINDS = ("transpose", "reshape")
 
-def loss_of(b: Builder, outputs: Sequence[str]) -> str:
-    """Return what a network of a file ends with: its loss in training, its first output else.
 
-    A single output of numbers that a product, a bias or a softmax makes is classified along its
-    last axis, an image along its channels; a softmax at the end is part of that loss. Any other is
-    averaged, and several are added up; a remark says which was guessed. Ops whose results nobody
-    reads are left out.
+def add_loss(b: Builder, outputs: Sequence[str]) -> str:
+    """Append the loss of a network in training, and remove ops whose results nobody reads.
+
+    A single output that a product, a bias or a softmax makes is classified along its last axis, an
+    image along its channels; a softmax at the end is part of that loss. Any other output is
+    averaged, and several averages are added up. A remark says which loss was guessed.
+
+    Args:
+        b: the builder of the network.
+        outputs: the outputs of the file.
+
+    Returns:
+        The loss in training, the first output in inference.
+
+    Raises:
+        ShapeError: for a network without an output, or in training without one of floats.
     """
     require(bool(outputs), "a network without an output")
     if not b.training:
-        _leave_out_unread(b, outputs)
+        _remove_unread(b, outputs)
         return outputs[0]
-    floats = [x for x in dict.fromkeys(outputs) if is_float(b, x)]
-    require(bool(floats), "a network without an output of numbers that could be trained")
-    taken = any(b.named(name) in b.tensors for name in ("labels", "loss"))
-    with b.scope("training") if taken else nullcontext():
-        loss = _classified(b, floats[0]) if len(floats) == 1 else ""
-        guess = "cross entropy" if loss else "the mean of its output"
+    float_outputs = [x for x in dict.fromkeys(outputs) if is_float(b, x)]
+    require(bool(float_outputs), "a network without an output of numbers that could be trained")
+    needs_scope = any(b.named(name) in b.tensors for name in ("labels", "loss"))
+    with b.scope("training") if needs_scope else nullcontext():
+        loss = _add_cross_entropy(b, float_outputs[0]) if len(float_outputs) == 1 else ""
+        guess = "cross entropy"
         if not loss:
-            guess = "the sum of its outputs' means" if len(floats) > 1 else guess
-            first, *others = (_mean(b, x, i) for i, x in enumerate(floats))
-            loss = first
-            for i, other in enumerate(others, start=1):
-                loss = op(b, "add", loss, other, name=f"loss_sum/{i}")
+            loss = _add_mean_losses(b, float_outputs)
+            is_single = len(float_outputs) == 1
+            guess = "the mean of its output" if is_single else "the sum of its outputs' means"
     if loss not in outputs:
-        b.remarks.append(f"loss: {guess}, guessed from {_shown(b, floats)}")
-    _leave_out_unread(b, (loss,))
+        b.remarks.append(f"loss: {guess}, guessed from {_describe_outputs(b, float_outputs)}")
+    _remove_unread(b, (loss,))
     return loss
 
 
-def trained_outputs(b: Builder, outputs: Sequence[str]) -> list[str]:
-    """Return the outputs that a step trains on: the losses among them, else all.
+def _add_mean_losses(b: Builder, outputs: Sequence[str]) -> str:
+    """Append the sum of the means of outputs; a scalar is its own mean."""
+    means: list[str] = []
+    for number, x in enumerate(outputs):
+        if b.shape(x) == ():
+            means.append(x)
+        elif number == 0:
+            means.append(mean_loss(b, x))
+        else:
+            means.append(op(b, "mean", x, name=f"loss{number}"))
+    loss = means[0]
+    for number, mean in enumerate(means[1:], start=1):
+        loss = op(b, "add", loss, mean, name=f"loss_sum/{number}")
+    return loss
 
-    A scalar is a loss where it is computed from another output, as the cross entropy of logits,
-    and all weights that any output would train have a gradient from scalars alone.
+
+def _describe_outputs(b: Builder, outputs: Sequence[str]) -> str:
+    """Describe outputs by their number or, of a single one, by its shape.
+
+    Example: `the last layer's shape [batch, 1000]`.
     """
-    scalars = [name for name in outputs if b.shape(name) == ()]
-    others = {*outputs} - {*scalars}
-    if others.isdisjoint(_leading_to(b, scalars)):
-        return [*outputs]
-    weights = {*b.weights}
-    reached = [weights & _differentiated(b, weights, names) for names in (scalars, outputs)]
-    return scalars if reached[0] == reached[1] else [*outputs]
-
-
-def _leading_to(b: Builder, names: Sequence[str]) -> set[str]:
-    """Return the tensors that some tensors are computed from."""
-    leading = set(names)
-    for one in reversed(b.ops):
-        if not leading.isdisjoint(one.outputs):
-            leading.update(one.inputs)
-    return leading
-
-
-def _differentiated(b: Builder, weights: set[str], outputs: Sequence[str]) -> set[str]:
-    """Return the tensors whose gradient the sum of outputs needs."""
-    results = [find_differentiated(b.ops, b.tensors, weights, name) for name in outputs]
-    return set().union(*results)
-
-
-def describe_weights(b: Builder, loss: str) -> list[str]:
-    """Return notes on parameters that a finished graph does not read, or does not train.
-
-    Example: `2,561 of 2,589 parameters are read by no op: g.0.weight, g.0.bias, ...`.
-    """
-    read = {name for op in b.ops for name in op.inputs}
-    parameters = [*b.weights, *b.frozen]
-    count = sum(b.tensors[name].size for name in parameters)
-    groups = {"are read by no op": [name for name in parameters if name not in read]}
-    if b.training:
-        groups["are frozen: no gradient, no optimizer state"] = [
-            name for name in b.frozen if name in read
-        ]
-        trained = find_differentiated(b.ops, b.tensors, {*b.weights}, loss)
-        groups["have no gradient"] = [
-            name for name in b.weights if name in read and name not in trained
-        ]
-    return [
-        f"{sum(b.tensors[name].size for name in names):,} of {count:,} parameters {fate}: "
-        f"{first_of(names, 2)}"
-        for fate, names in groups.items()
-        if names
-    ]
-
-
-def _shown(b: Builder, floats: Sequence[str]) -> str:
-    if len(floats) > 1:
-        return f"{len(floats)} outputs"
-    sizes = ", ".join(map(str, ("batch", *b.shape(floats[0])[1:])))
+    if len(outputs) > 1:
+        return f"{len(outputs)} outputs"
+    sizes = ", ".join(map(str, ("batch", *b.shape(outputs[0])[1:])))
     return f"the last layer's shape [{sizes}]"
 
 
-def _mean(b: Builder, x: str, number: int) -> str:
-    if b.shape(x) == ():
-        return x
-    return mean_loss(b, x) if number == 0 else op(b, "mean", x, name=f"loss{number}")
-
-
-def _classified(b: Builder, x: str) -> str:
-    """Return the loss of a classifier's output, "" for what is none."""
-    made = b.made_by.get(x)
-    view = made and made.kind in ("transpose", "reshape")
-    if made and view and (made.kind == "transpose" or with_axes(b, x) == made.inputs[0]):
-        made = b.made_by.get(made.inputs[0])
-    if made and made.kind == "softmax":
-        x = made.inputs[0]
-    elif made is None or not OPS[made.kind].logits:
+def _add_cross_entropy(b: Builder, x: str) -> str:
+    """Append the cross entropy of a classifier's output; return "" if the output is none."""
+    maker = b.made_by.get(x)
+    if maker and maker.kind in VIEW_KINDS:
+        restores_axes = maker.kind == "reshape" and with_axes(b, x) == maker.inputs[0]
+        if maker.kind == "transpose" or restores_axes:
+            maker = b.made_by.get(maker.inputs[0])
+    if maker is None:
         return ""
-    elif len(b.shape(x)) == 4 and (OPS[made.kind].window or made.attrs.get("axis") == 1):
+    if maker.kind == "softmax":
+        x = maker.inputs[0]  # part of the cross entropy
+    elif not OPS[maker.kind].logits:
+        return ""
+    elif len(b.shape(x)) == 4 and _has_channels_first(maker):
         x = transpose(b, x, (0, 2, 3, 1), "logits")
     shape = b.shape(x)
-    return classify(b, x) if len(shape) > 1 and shape[-1] > 1 else ""
+    has_classes = len(shape) > 1 and shape[-1] > 1
+    return classify(b, x) if has_classes else ""
 
 
-def _leave_out_unread(b: Builder, outputs: Sequence[str]) -> None:
-    """Take the ops out of a network that lead to none of its outputs."""
-    wanted = set(outputs)
-    kept = []
-    for one in reversed(b.ops):
-        if wanted.isdisjoint(one.outputs):
-            for name in one.outputs:
+def _has_channels_first(maker: Op) -> bool:
+    """Whether an op makes images whose channels are the second axis."""
+    return bool(OPS[maker.kind].window) or maker.attrs.get("axis") == 1
+
+
+def find_trained_outputs(b: Builder, outputs: Sequence[str]) -> list[str]:
+    """Return the outputs that a step trains on: the losses among them, else all.
+
+    Scalars are losses if they are computed from another output, as the cross entropy of logits is,
+    and if every weight that any output would train has a gradient from scalars alone.
+    """
+    scalars = [name for name in outputs if b.shape(name) == ()]
+    other_outputs = {*outputs} - {*scalars}
+    if other_outputs.isdisjoint(_find_sources(b, scalars)):
+        return [*outputs]
+    trained_by_scalars = _find_trained_weights(b, scalars)
+    return scalars if trained_by_scalars == _find_trained_weights(b, outputs) else [*outputs]
+
+
+def _find_sources(b: Builder, names: Sequence[str]) -> set[str]:
+    """Return the tensors that some tensors are computed from, and these themselves."""
+    sources = set(names)
+    for node in reversed(b.ops):
+        if not sources.isdisjoint(node.outputs):
+            sources.update(node.inputs)
+    return sources
+
+
+def _find_trained_weights(b: Builder, outputs: Sequence[str]) -> set[str]:
+    """Return the weights that have a gradient from the sum of outputs."""
+    weights = {*b.weights}
+    trained: set[str] = set()
+    for output in outputs:
+        trained |= weights & find_differentiated(b.ops, b.tensors, weights, output)
+    return trained
+
+
+def describe_weights(b: Builder, loss: str) -> list[str]:
+    """Describe the parameters that a finished graph does not read, or does not train.
+
+    Example: `2,561 of 2,589 parameters are read by no op: g.0.weight, g.0.bias, ...`.
+    """
+    read = {name for node in b.ops for name in node.inputs}
+    parameters = [*b.weights, *b.frozen]
+    count = sum(b.tensors[name].size for name in parameters)
+    names_by_fate = {"are read by no op": [name for name in parameters if name not in read]}
+    if b.training:
+        trained = find_differentiated(b.ops, b.tensors, {*b.weights}, loss)
+        names_by_fate["are frozen: no gradient, no optimizer state"] = [
+            name for name in b.frozen if name in read
+        ]
+        names_by_fate["have no gradient"] = [
+            name for name in b.weights if name in read and name not in trained
+        ]
+    remarks: list[str] = []
+    for fate, names in names_by_fate.items():
+        if names:
+            fate_count = sum(b.tensors[name].size for name in names)
+            remarks.append(f"{fate_count:,} of {count:,} parameters {fate}: {first_of(names, 2)}")
+    return remarks
+
+
+def _remove_unread(b: Builder, outputs: Sequence[str]) -> None:
+    """Remove the ops and buffers of a network that lead to none of its outputs."""
+    needed = set(outputs)
+    needed_ops: list[Op] = []
+    for node in reversed(b.ops):
+        if needed.isdisjoint(node.outputs):
+            for name in node.outputs:
                 del b.tensors[name]
         else:
-            wanted.update(one.inputs)
-            kept.append(one)
-    b.ops[:] = reversed(kept)
-    _keep_as_read(b, outputs)
+            needed.update(node.inputs)
+            needed_ops.append(node)
+    b.ops[:] = reversed(needed_ops)
+    _merge_weight_views(b, outputs)
     frozen = {*b.frozen}
-    for name in [one for one in b.buffers if one not in wanted and one not in frozen]:
+    for name in [name for name in b.buffers if name not in needed and name not in frozen]:
         b.buffers.remove(name)
         del b.tensors[name]
 
 
-def _keep_as_read(b: Builder, outputs: Sequence[str]) -> None:
-    """Keep a weight that every op reads through the same view as they read it, without a view."""
-    readers: dict[str, list[Op]] = {}
-    for one in b.ops:
-        for name in one.inputs:
-            readers.setdefault(name, []).append(one)
-    seen: dict[str, str] = {}
+def _merge_weight_views(b: Builder, outputs: Collection[str]) -> None:
+    """Store a weight in the shape in which ops read it, if all read it through the same view.
+
+    The views are removed: a file may store weights transposed, but a step does not transpose them.
+    """
+    readers_by_name: dict[str, list[Op]] = {}
+    for node in b.ops:
+        for name in node.inputs:
+            readers_by_name.setdefault(name, []).append(node)
+    weight_by_view: dict[str, str] = {}
     for name in (*b.weights, *b.buffers):
-        turned = readers.get(name, [])
-        kinds = {(one.kind, *one.attrs.items()) for one in turned}
-        views = {one.outputs[0] for one in turned}
-        alike = len(kinds) == 1 and turned[0].kind in ("transpose", "reshape")
-        if alike and views.isdisjoint(outputs):
-            b.tensors[name] = b.tensors[turned[0].outputs[0]]
-            seen |= dict.fromkeys(views, name)
-    for view in seen:
+        readers = readers_by_name.get(name, [])
+        views = {reader.outputs[0] for reader in readers}
+        if _are_equal_views(readers) and views.isdisjoint(outputs):
+            b.tensors[name] = b.tensors[readers[0].outputs[0]]
+            weight_by_view |= dict.fromkeys(views, name)
+    for view in weight_by_view:
         del b.tensors[view]
     b.ops[:] = [
-        replace(one, inputs=tuple(seen.get(name, name) for name in one.inputs))
-        for one in b.ops
-        if one.outputs[0] not in seen
+        replace(node, inputs=tuple(weight_by_view.get(name, name) for name in node.inputs))
+        for node in b.ops
+        if node.outputs[0] not in weight_by_view
     ]
+
+
+def _are_equal_views(readers: Sequence[Op]) -> bool:
+    """Whether ops are all the same transpose, or reshape to the same shape."""
+    distinct = {(reader.kind, *reader.attrs.items()) for reader in readers}
+    return len(distinct) == 1 and readers[0].kind in VIEW_KINDS

@@ -11,7 +11,7 @@ from steptime.build import build
 from steptime.core.graph import Graph
 from steptime.core.json_types import JsonObject
 from steptime.core.workload import Workload
-from steptime.formats import located
+from steptime.formats import find_network_file
 from steptime.measure import machine, ranks, timing
 from steptime.measure.contract import (
     INPUTS,
@@ -104,7 +104,7 @@ def measure_cell(
         UnsupportedError: if the backend cannot run the workload.
         OutOfMemoryError: if it does not fit into memory.
     """
-    if workload.file and not Path(located(workload.file, workload.sha256)).exists():
+    if workload.file and not Path(find_network_file(workload.file, workload.sha256)).exists():
         raise MissingFileError(f"model '{workload.file}': no such file")
     graph = dequantised(build(workload))
     _refuse(graph, workload, options, request)

@@ -16,7 +16,7 @@ from steptime.core.kinds import Kind, text_of
 from steptime.core.table import Table, make_facts_table
 from steptime.core.units import format_value
 from steptime.core.workload import PHASES, Workload
-from steptime.formats.code import code_of, file_of, inputs_of
+from steptime.formats.code import export_code, parse_code, parse_inputs
 from steptime.network.count import count
 from steptime.questions import kinds, options
 
@@ -156,8 +156,8 @@ def _export_code(model: kinds.Model, input_texts: list[str], out: Path | None) -
     Raises:
         InputError: for inputs of a network that is no code, and for code that cannot be exported.
     """
-    code = None if isinstance(model, Workload) else code_of(str(model))
-    inputs = inputs_of(input_texts, "--input")
+    code = None if isinstance(model, Workload) else parse_code(str(model))
+    inputs = parse_inputs(input_texts, "--input")
     if out is not None:
         check_folder(out)
     if code is None:
@@ -168,9 +168,9 @@ def _export_code(model: kinds.Model, input_texts: list[str], out: Path | None) -
         raise InputError(f"model {shorten(model)} says its inputs, too; leave out --input")
     code = replace(code, inputs=inputs or code.inputs)
     if out is None or out.suffix.lower() == EXPORT_ENDING:
-        path, reason = file_of(code, out or code.beside)
+        path, reason = export_code(code, out or code.default_path)
         return _Source(str(path), path, is_code=True, fixed_batch_reason=reason)
-    path, reason = file_of(code)
+    path, reason = export_code(code)
     return _Source(str(path), out, is_code=True, fixed_batch_reason=reason)
 
 

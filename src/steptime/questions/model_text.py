@@ -6,7 +6,7 @@ import re
 
 from steptime.build import SETTINGS_OF_FILE
 from steptime.core.errors import InputError, shorten
-from steptime.formats.code import BATCH_AXIS, STRICT, code_of
+from steptime.formats.code import BATCH_AXIS, STRICT, parse_code
 
 _STRICT_FILE = re.compile(r".+\.(?:onnx|pt2)(?::.+)?", re.IGNORECASE)
 
@@ -20,7 +20,7 @@ def set_model_words(text: str, strict: bool, batch_axis: int | None) -> str:
     Raises:
         InputError: if a batch axis is given for a network that is no code.
     """
-    code = code_of(text)
+    code = parse_code(text)
     is_file = bool(_STRICT_FILE.fullmatch(text.strip()))
     if batch_axis is not None and code is None:
         hint = "it goes with code (model.py:NAME), whose batch may be another axis than the first"

@@ -1,1 +1,1 @@
-"""Networks of Caffe: a closed room, which only `importers` knows."""
+"""Networks of Caffe, read from `.prototxt` files."""

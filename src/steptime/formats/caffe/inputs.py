@@ -1,37 +1,55 @@
-"""The shapes of what a Caffe network is fed: of its `input` fields and of its data layers."""
+"""The shapes of the blobs that a Caffe network is fed: its `input` fields and data layers."""
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from steptime.core.errors import InputError, shorten
 from steptime.core.values import MAX_COUNT
 
 Shape = tuple[int, ...]
 Shapes = list[Shape | None]
-MOST_AXES = 32  # of a blob in Caffe
+MAX_AXES = 32  # of a blob in Caffe
+AXES_PER_INPUT_DIM = 4  # the older `input_dim` lists batch, channels, height and width
+COLOUR_CHANNELS = 3
 
 
-def net_inputs(net: Any, where: str) -> list[tuple[str, Shape]]:
-    """Return the name and shape of every `input` of a network, by `input_shape` or `input_dim`."""
+class NetworkInput(NamedTuple):
+    """A blob of a network's `input` field."""
+
+    name: str
+    shape: Shape
+
+
+def read_inputs(net: Any, file: str) -> list[NetworkInput]:
+    """Return the inputs of a network's message, with shapes of `input_shape` or `input_dim`."""
     names = list(net.input)
     dims = list(net.input_dim)
     if len(net.input_shape):
         shapes = [list(shape.dim) for shape in net.input_shape]
     else:
-        shapes = [dims[i : i + 4] for i in range(0, len(dims), 4)]
-    if len(shapes) != len(names) or (dims and len(dims) % 4):
+        starts = range(0, len(dims), AXES_PER_INPUT_DIM)
+        shapes = [dims[start : start + AXES_PER_INPUT_DIM] for start in starts]
+    if len(shapes) != len(names) or len(dims) % AXES_PER_INPUT_DIM:
         raise InputError(
-            f"{where}: {len(names)} 'input' with {len(net.input_shape)} 'input_shape' and"
+            f"{file}: {len(names)} 'input' with {len(net.input_shape)} 'input_shape' and"
             f" {len(dims)} 'input_dim' (four an input)"
         )
-    pairs = zip(names, shapes, strict=True)
-    return [(name, _shape(dim, f"{where}: input {shorten(name)}")) for name, dim in pairs]
+    return [
+        NetworkInput(name, _check_shape(dim, f"{file}: input {shorten(name)}"))
+        for name, dim in zip(names, shapes, strict=True)
+    ]
 
 
-def source_shapes(message: Any, kind: str, place: str) -> list[tuple[str, Shape | None]]:
+def read_source_shapes(message: Any, kind: str, place: str) -> list[tuple[str, Shape | None]]:
     """Return each top of a data layer with its shape, None for labels.
 
-    Raises `InputError`, naming the layer, where the file does not say the size.
+    Args:
+        message: the layer.
+        kind: its type, one of `SOURCES`.
+        place: the layer, for messages.
+
+    Raises:
+        InputError: if the file does not state the size.
     """
     tops = list(message.top)
     if not tops:
@@ -40,76 +58,92 @@ def source_shapes(message: Any, kind: str, place: str) -> list[tuple[str, Shape 
     return list(zip(tops, shapes, strict=True))
 
 
-def _shape(dims: Iterable[int], place: str) -> Shape:
+def _check_shape(dims: Iterable[int], place: str) -> Shape:
     shape = tuple(dims)
-    if not 1 <= len(shape) <= MOST_AXES:
-        raise InputError(f"{place}: {len(shape)} sizes, not 1 to {MOST_AXES}")
+    if not 1 <= len(shape) <= MAX_AXES:
+        raise InputError(f"{place}: {len(shape)} sizes, not 1 to {MAX_AXES}")
     for size in shape:
         if not 1 <= size <= MAX_COUNT:
             raise InputError(f"{place}: size {size} is not from 1 to 2^53")
     return shape
 
 
-def _input(message: Any, tops: int, place: str) -> Shapes:
-    return _shared([list(shape.dim) for shape in message.input_param.shape], tops, place)
+def _read_input(message: Any, top_count: int, place: str) -> Shapes:
+    shapes = [list(shape.dim) for shape in message.input_param.shape]
+    return _repeat_shape(shapes, top_count, place)
 
 
-def _dummy(message: Any, tops: int, place: str) -> Shapes:
-    p = message.dummy_data_param
-    if len(p.shape):
-        return _shared([list(shape.dim) for shape in p.shape], tops, place)
-    columns = [list(p.num), list(p.channels), list(p.height), list(p.width)]
+def _read_dummy_data(message: Any, top_count: int, place: str) -> Shapes:
+    settings = message.dummy_data_param
+    if len(settings.shape):
+        return _repeat_shape([list(shape.dim) for shape in settings.shape], top_count, place)
+    columns = [
+        list(settings.num),
+        list(settings.channels),
+        list(settings.height),
+        list(settings.width),
+    ]
     for column in columns:
-        if len(column) not in (1, tops):
-            raise InputError(f"{place}: give one shape, or one for each of {tops} tops")
-    filled = [column * tops if len(column) == 1 else column for column in columns]
-    return [_shape(sizes, place) for sizes in zip(*filled, strict=True)]
+        if len(column) not in (1, top_count):
+            raise InputError(f"{place}: give one shape, or one for each of {top_count} tops")
+    full_columns = [column * top_count if len(column) == 1 else column for column in columns]
+    return [_check_shape(sizes, place) for sizes in zip(*full_columns, strict=True)]
 
 
-def _shared(shapes: list[list[int]], tops: int, place: str) -> Shapes:
-    if len(shapes) not in (1, tops):
-        raise InputError(f"{place}: {len(shapes)} shapes for {tops} tops")
+def _repeat_shape(shapes: list[list[int]], top_count: int, place: str) -> Shapes:
+    """Return a shape for each top; a single shape is that of all."""
+    if len(shapes) not in (1, top_count):
+        raise InputError(f"{place}: {len(shapes)} shapes for {top_count} tops")
     if len(shapes) == 1:
-        shapes = shapes * tops
-    return [_shape(dims, place) for dims in shapes]
+        shapes = shapes * top_count
+    return [_check_shape(dims, place) for dims in shapes]
 
 
-def _memory(message: Any, tops: int, place: str) -> Shapes:
-    p = message.memory_data_param
-    image = _shape((p.batch_size, p.channels, p.height, p.width), place)
-    return [image, *([None] * (tops - 1))]
+def _read_memory_data(message: Any, top_count: int, place: str) -> Shapes:
+    settings = message.memory_data_param
+    dims = (settings.batch_size, settings.channels, settings.height, settings.width)
+    return _add_labels(_check_shape(dims, place), top_count)
 
 
-def _images(parameter: str) -> Callable[[Any, int, str], Shapes]:
-    """Return the rule of the layers that read images: their size is that of the crop.
+def _add_labels(image: Shape, top_count: int) -> Shapes:
+    """Return the shapes of a layer whose first top is an image; all others are labels."""
+    return [image, *([None] * (top_count - 1))]
 
-    The images lie outside the file: they count as colour, 3 channels, unless it says gray.
+
+def _image_reader(parameter: str) -> Callable[[Any, int, str], Shapes]:
+    """Return the reader of a layer that reads images from files, which are cropped.
+
+    The images count as colour unless the layer makes them gray.
+
+    Args:
+        parameter: the field with the layer's settings.
     """
 
-    def shapes(message: Any, tops: int, place: str) -> Shapes:
-        p = getattr(message, parameter)
-        how = message.transform_param
-        side = how.crop_size or getattr(p, "crop_size", 0)
-        height = side or getattr(p, "new_height", 0)
-        width = side or getattr(p, "new_width", 0)
+    def read_images(message: Any, top_count: int, place: str) -> Shapes:
+        settings = getattr(message, parameter)
+        transform = message.transform_param
+        crop_size = transform.crop_size or getattr(settings, "crop_size", 0)
+        height = crop_size or getattr(settings, "new_height", 0)
+        width = crop_size or getattr(settings, "new_width", 0)
         if not (height and width):
             raise InputError(
                 f"{place}: the file does not say how large its images are (no crop_size);"
                 " give an Input layer with the shape"
             )
-        gray = how.force_gray or not getattr(p, "is_color", True)
-        image = _shape((p.batch_size, 1 if gray else 3, height, width), place)
-        return [image, *([None] * (tops - 1))]
+        is_gray = transform.force_gray or not getattr(settings, "is_color", True)
+        channels = 1 if is_gray else COLOUR_CHANNELS
+        image = _check_shape((settings.batch_size, channels, height, width), place)
+        return _add_labels(image, top_count)
 
-    return shapes
+    return read_images
 
 
 SOURCES: dict[str, Callable[[Any, int, str], Shapes]] = {  # type of layer: shapes of its tops
-    "Input": _input,
-    "DummyData": _dummy,
-    "MemoryData": _memory,
-    "Data": _images("data_param"),
-    "ImageData": _images("image_data_param"),
-    "HDF5Data": _images("hdf5_data_param"),
-    "WindowData": _images("window_data_param"),
+    "Input": _read_input,
+    "DummyData": _read_dummy_data,
+    "MemoryData": _read_memory_data,
+    "Data": _image_reader("data_param"),
+    "ImageData": _image_reader("image_data_param"),
+    "HDF5Data": _image_reader("hdf5_data_param"),
+    "WindowData": _image_reader("window_data_param"),
 }

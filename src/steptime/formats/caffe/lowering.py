@@ -1,122 +1,172 @@
-"""What the lowering of a Caffe layer works with: the graph so far, its blobs and its weights."""
+"""The graph that Caffe layers are lowered to: its blobs, its weights and views of its tensors."""
 
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from steptime.formats.caffe.net import BlobInput, CaffeLayer
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.table import ShapeError, require
 
-Tops = tuple[str, ...]  # the tensors that a layer reads or makes
+Tensors = tuple[str, ...]
+"""The tensors that a layer reads or makes."""
+NO_BLOB = -1  # in place of a blob's number
 
 
 class UnmodelledError(Exception):
     """A layer, or a setting of one, for which there are no op kinds; the message says which."""
 
 
-@dataclass
-class Lowering:
-    """A network being lowered: `tensors` names the tensor of each blob by the blob's number.
+class AxesView(NamedTuple):
+    """A tensor with some axes moved to its end.
 
-    `file_batch` is the batch that the file names, `batch` the one that takes its place; `names`
-    are those of the layers, which go before those of what is fed.
+    Attributes:
+        tensor: the tensor with the axes last.
+        restore: appends the reverse move to a tensor of the same shape.
+    """
+
+    tensor: str
+    restore: Callable[[str], str]
+
+
+class _Parameter(NamedTuple):
+    """The settings of one weight of a layer.
+
+    Attributes:
+        shared_name: the name under which layers share it, "" if they do not.
+        is_trained: whether its learning rate is not 0.
+    """
+
+    shared_name: str
+    is_trained: bool
+
+
+@dataclass
+class CaffeGraph:
+    """The graph of a network while its layers are lowered.
+
+    Attributes:
+        b: the builder of the graph.
+        batch: the batch of the graph.
+        file_batch: the batch in the file, which `batch` replaces.
+        sources: the blobs that are fed, by their numbers.
+        layer_names: the names of all layers, which inputs must not have.
+        tensors: the tensor of each blob, by the blob's number.
+        shared: weights and labels that several layers read, by a key.
+        scales: the Scale layers that are the weights of a batch norm, by the blob between both.
     """
 
     b: Builder
     batch: int
     file_batch: int
     sources: Mapping[int, BlobInput]
-    names: frozenset[str]
+    layer_names: frozenset[str]
     tensors: dict[int, str] = field(default_factory=dict)
     shared: dict[str, str] = field(default_factory=dict)
-    scaled: dict[int, CaffeLayer] = field(default_factory=dict)  # by a batch norm's blob: its Scale
+    scales: dict[int, CaffeLayer] = field(default_factory=dict)
 
-    def tensor(self, number: int) -> str:
-        """Return the tensor of a blob; what is fed becomes an input when it is first read."""
+    def shape(self, tensor: str) -> tuple[int, ...]:
+        """Return the shape of a tensor."""
+        return self.b.shape(tensor)
+
+    def blob_tensor(self, number: int) -> str:
+        """Return the tensor of a blob; a fed blob becomes an input when it is first read."""
         if number not in self.tensors:
             require(number in self.sources, "reads a blob that its layer does not make")
             source = self.sources[number]
-            self.tensors[number] = self.fed(number, source.shape or (self.file_batch,))
+            self.tensors[number] = self.add_input(number, source.shape or (self.file_batch,))
         return self.tensors[number]
 
-    def fed(self, number: int, shape: tuple[int, ...]) -> str:
-        """Return a new input for a fed blob, with the asked batch in place of the file's."""
-        size = self.batch if shape[0] == self.file_batch else shape[0]
+    def add_input(self, number: int, shape: tuple[int, ...]) -> str:
+        """Append the input of a fed blob, with the graph's batch in place of the file's."""
+        batch = self.batch if shape[0] == self.file_batch else shape[0]
         name = self.sources[number].name
-        while not self.free(name):
+        while not self.is_free_name(name):
             name += "_"
-        return self.b.input(name, (size, *shape[1:]))
+        return self.b.input(name, (batch, *shape[1:]))
 
-    def free(self, name: str) -> bool:
-        """Whether an input may bear a name."""
-        return name not in self.b.tensors and name not in self.names
+    def is_free_name(self, name: str) -> bool:
+        """Whether an input may have a name."""
+        return name not in self.b.tensors and name not in self.layer_names
 
-    def labels(self, layer: CaffeLayer, shape: tuple[int, ...]) -> str:
-        """Return the labels that a loss reads: an int64 input of `shape`, whatever the file feeds.
+    def add_labels(self, layer: CaffeLayer, shape: tuple[int, ...]) -> str:
+        """Return the int64 labels that a loss reads; two losses of one blob and shape share them.
 
-        They bear the blob's name if that is free, else the layer's with `/labels`. Two losses
-        over as many outputs read the same.
+        They have the name of the loss's second bottom if that is free, else `<layer>/labels`.
         """
-        number = layer.bottoms[1] if len(layer.bottoms) > 1 else -1
-        new = f"{number}:{shape}"
-        if new not in self.shared:
-            source = self.sources.get(number)
-            named = source is not None and self.free(source.name)
-            name = source.name if source and named else f"{layer.name}/labels"
-            self.shared[new] = self.b.input(name, shape, "int64")
-        return self.shared[new]
-
-    def weight(self, layer: CaffeLayer, i: int, suffix: str, shape: tuple[int, ...]) -> str:
-        """Return the layer's weight number `i`, `<layer>/<suffix>`.
-
-        It is that of another layer if both give it one name, and is not trained if its learning
-        rate is 0. Raises `ShapeError` where layers that share it need different shapes.
-        """
-        name, trained = _parameter(layer.message, i)
-        key = f"={name}" if name else f"/{layer.name}/{suffix}"
+        number = layer.bottoms[1] if len(layer.bottoms) > 1 else NO_BLOB
+        key = f"{number}:{shape}"
         if key not in self.shared:
-            path = f"{layer.name}/{suffix}"
-            add = self.b.weight if trained else self.b.buffer
-            self.shared[key] = add(path, shape)
-        result = self.shared[key]
-        require(
-            self.b.shape(result) == shape,
-            f"shares '{name}' {list(self.b.shape(result))}, but needs {list(shape)}",
-        )
-        return result
+            source = self.sources.get(number)
+            has_free_name = source is not None and self.is_free_name(source.name)
+            name = source.name if source and has_free_name else f"{layer.name}/labels"
+            self.shared[key] = self.b.input(name, shape, "int64")
+        return self.shared[key]
 
-    def scalar(self, name: str) -> str:
-        """Return a fixed number that is not trained."""
+    def add_weight(
+        self, layer: CaffeLayer, number: int, suffix: str, shape: tuple[int, ...]
+    ) -> str:
+        """Return a weight of a layer, `<layer>/<suffix>`, or that of a layer which shares it.
+
+        Args:
+            layer: the layer.
+            number: which weight of the layer, from 0.
+            suffix: its name in the layer.
+            shape: its shape.
+
+        Raises:
+            ShapeError: if layers that share it need different shapes.
+        """
+        parameter = _read_parameter(layer.message, number)
+        path = f"{layer.name}/{suffix}"
+        key = f"={parameter.shared_name}" if parameter.shared_name else f"/{path}"
+        if key not in self.shared:
+            add = self.b.weight if parameter.is_trained else self.b.buffer
+            self.shared[key] = add(path, shape)
+        weight = self.shared[key]
+        require(
+            self.shape(weight) == shape,
+            f"shares '{parameter.shared_name}' {list(self.shape(weight))}, but needs {list(shape)}",
+        )
+        return weight
+
+    def add_constant(self, name: str) -> str:
+        """Append a number that is not trained."""
         return self.b.buffer(name, ())
 
-    def last(self, x: str, axes: range, name: str) -> tuple[str, Callable[[str], str]]:
-        """Return `x` seen with `axes` as its last, and how to see a result as `x` is seen."""
-        b, shape = self.b, self.b.shape(x)
+    def move_axes_last(self, x: str, axes: range, name: str) -> AxesView:
+        """Append a view of `x` with `axes` last: a transpose, or a reshape where that suffices."""
+        shape = self.shape(x)
         rank = len(shape)
         if axes.stop == rank:
-            return x, lambda y: y
+            return AxesView(x, lambda y: y)
         if math.prod(shape[axes.stop :]) == 1:
-            seen = b.op("reshape", x, name=f"{name}/in", shape=shape[: axes.stop])
-            return seen, lambda y: b.op("reshape", y, name=f"{name}/out", shape=shape)
-        order = (*(i for i in range(rank) if i not in axes), *axes)
-        back = tuple(order.index(i) for i in range(rank))
-        seen = b.op("transpose", x, name=f"{name}/in", order=order)
-        return seen, lambda y: b.op("transpose", y, name=f"{name}/out", order=back)
+            view = self.b.op("reshape", x, name=f"{name}/in", shape=shape[: axes.stop])
+            return AxesView(
+                view, lambda y: self.b.op("reshape", y, name=f"{name}/out", shape=shape)
+            )
+        order = (*(axis for axis in range(rank) if axis not in axes), *axes)
+        inverse = tuple(order.index(axis) for axis in range(rank))
+        view = self.b.op("transpose", x, name=f"{name}/in", order=order)
+        return AxesView(
+            view, lambda y: self.b.op("transpose", y, name=f"{name}/out", order=inverse)
+        )
 
 
-def _parameter(message: Any, i: int) -> tuple[str, bool]:
-    """Return the name under which weight `i` is shared (or ""), and whether it is trained."""
+def _read_parameter(message: Any, number: int) -> _Parameter:
+    """Return the settings of a layer's weight, in the present form or in that of `layers`."""
     if "blobs_lr" in message.DESCRIPTOR.fields_by_name:  # the older form
-        name = str(message.param[i]) if i < len(message.param) else ""
-        return name, not i < len(message.blobs_lr) or message.blobs_lr[i] != 0
-    if i >= len(message.param):
-        return "", True
-    return str(message.param[i].name), message.param[i].lr_mult != 0
+        name = str(message.param[number]) if number < len(message.param) else ""
+        has_rate = number < len(message.blobs_lr)
+        return _Parameter(name, not has_rate or message.blobs_lr[number] != 0)
+    if number >= len(message.param):
+        return _Parameter("", True)
+    parameter = message.param[number]
+    return _Parameter(str(parameter.name), parameter.lr_mult != 0)
 
 
-def axis_of(axis: int, rank: int) -> int:
+def resolve_axis(axis: int, rank: int) -> int:
     """Return an axis counted from the front; raises `ShapeError` for one that is not there."""
     if not -rank <= axis < rank:
         raise ShapeError(f"axis {axis} of a blob with {rank} axes")

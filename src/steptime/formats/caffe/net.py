@@ -1,14 +1,14 @@
-"""A Caffe network in one phase: which layers it has, and what each of them reads and makes.
+"""A Caffe network in one phase: its layers, and the blobs that each of them reads and makes.
 
-A layer may write over its input (in place), so every version of a blob has a number of its own.
+A layer may write over its input (in place), so each version of a blob has a number of its own.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from steptime.core.errors import InputError, shorten, unknown
-from steptime.formats.caffe.inputs import SOURCES, net_inputs, source_shapes
+from steptime.formats.caffe.inputs import SOURCES, read_inputs, read_source_shapes
 from steptime.formats.caffe.schema import enum_name
 
 Phase = Literal["TRAIN", "TEST"]
@@ -21,7 +21,7 @@ LOSSES = (
     "InfogainLoss",
     "MultinomialLogisticLoss",
 )
-MEASURES = ("Accuracy", "HDF5Output")  # what they read is an end of the network all the same
+MEASURES = ("Accuracy", "HDF5Output")  # a blob that only they read is an output of the network
 UNUSED = (*MEASURES, "Silence")
 _V1_NAMES = {  # the others are the words of the old name in capitals
     "ABSVAL": "AbsVal",
@@ -35,15 +35,22 @@ _V1_NAMES = {  # the others are the words of the old name in capitals
     "SOFTMAX_LOSS": "SoftmaxWithLoss",
     "TANH": "TanH",
 }
-_SHOWN_NAMES = 1000  # the nearest name is looked for among as many blobs
+MAX_SUGGESTIONS = 1000  # blobs among which the nearest name is searched: the search is slow
 
 
 @dataclass(frozen=True, eq=False)
 class CaffeLayer:
-    """A layer of the file: its message, and the numbers of the blobs that it reads and makes.
+    """A layer of the file.
 
-    `training` is false where the file sets the layer itself to TEST. A layer is `strange` if it is
-    of unknown type, `odd` if it has an unknown field.
+    Attributes:
+        name: its name, unique in the network.
+        type: its type in the present spelling.
+        message: its settings.
+        bottoms: the numbers of the blobs that it reads.
+        tops: the numbers of the blobs that it makes.
+        training: false if the file sets the layer itself to the phase TEST.
+        has_caffe_type: whether its type is one of Caffe's.
+        has_unknown_field: whether it has a field that Caffe does not have.
     """
 
     name: str
@@ -52,12 +59,12 @@ class CaffeLayer:
     bottoms: tuple[int, ...]
     tops: tuple[int, ...]
     training: bool
-    strange: bool
-    odd: bool
+    has_caffe_type: bool
+    has_unknown_field: bool
 
     @property
     def loss_weight(self) -> float:
-        """Weight of the layer's output in the loss; 1 for a loss layer if not given."""
+        """Weight of the layer's output in the loss; of a loss layer 1 by default."""
         if len(self.message.loss_weight):
             return float(self.message.loss_weight[0])
         return 1.0 if self.type in LOSSES else 0.0
@@ -65,7 +72,12 @@ class CaffeLayer:
 
 @dataclass(frozen=True)
 class BlobInput:
-    """A blob that is fed: its name, and its shape if it was given (labels may have none)."""
+    """A blob that is fed.
+
+    Attributes:
+        name: its name.
+        shape: its shape, None if the file does not state it (labels).
+    """
 
     name: str
     shape: tuple[int, ...] | None
@@ -73,7 +85,14 @@ class BlobInput:
 
 @dataclass(frozen=True)
 class Net:
-    """The layers of one phase that lead to its `ends`, in order; `batch` is the file's own."""
+    """A network in one phase.
+
+    Attributes:
+        layers: the layers that lead to its ends, in order.
+        ends: the layers that the network is run for: losses or outputs.
+        sources: the blobs that are fed, by their numbers.
+        batch: the batch of the file.
+    """
 
     layers: tuple[CaffeLayer, ...]
     ends: frozenset[CaffeLayer]
@@ -81,43 +100,60 @@ class Net:
     batch: int
 
 
-def net_in_phase(
-    net: Any, phase: Phase, known: Collection[str], odd: Collection[int], where: str
-) -> Net:
-    """Return the network of a message in a phase, of types `known`; layers number `odd` are odd.
+class LayerCatalog(NamedTuple):
+    """What is known of the layers of a file before its blobs are connected.
 
-    In training its ends are the layers with a loss weight, or all outputs if there is none; in
-    inference the outputs, of several losses the one of largest weight (the others are auxiliary).
-    A layer that leads to no end is left out, as one that only measures (`UNUSED`).
-    Raises `InputError`, naming the layer, for what cannot be read.
+    Attributes:
+        types: the types of layers that Caffe has.
+        odd_layers: the numbers of the layers with an unknown field.
     """
-    layers, sources = _connected(net, phase, known, odd, where)
-    ends = frozenset(_ends(layers, phase))
+
+    types: Collection[str]
+    odd_layers: Collection[int]
+
+
+def select_phase(net: Any, phase: Phase, catalog: LayerCatalog, file: str) -> Net:
+    """Return the network of a message in one phase.
+
+    In training its ends are the layers with a loss weight, or all outputs if there is none. In
+    inference they are the outputs; of several losses only that of the largest weight, because the
+    others are auxiliary. Layers that lead to no end are left out.
+
+    Args:
+        net: the message of the file.
+        phase: the phase.
+        catalog: the types that Caffe has, and the layers with unknown fields.
+        file: the file, for messages.
+
+    Raises:
+        InputError: for a layer that cannot be read, and a phase without layers or inputs.
+    """
+    layers, sources = _connect_layers(net, phase, catalog, file)
+    ends = frozenset(_find_ends(layers, phase))
     if not ends:
-        raise InputError(f"{where}: no layers in phase {phase}")
+        raise InputError(f"{file}: no layers in phase {phase}")
     shapes = [source.shape for source in sources.values() if source.shape]
     if not shapes:
-        raise InputError(f"{where}: no input: neither 'input' nor a layer of type Input or Data")
-    wanted: set[int] = set()
-    kept: list[CaffeLayer] = []
+        raise InputError(f"{file}: no input: neither 'input' nor a layer of type Input or Data")
+    needed_blobs: set[int] = set()
+    needed_layers: list[CaffeLayer] = []
     for layer in reversed(layers):
-        if layer in ends or not wanted.isdisjoint(layer.tops):
-            kept.append(layer)
-            wanted.update(layer.bottoms)
-    kept.reverse()
-    return Net(tuple(kept), ends, sources, shapes[0][0])
+        if layer in ends or not needed_blobs.isdisjoint(layer.tops):
+            needed_layers.append(layer)
+            needed_blobs.update(layer.bottoms)
+    return Net(tuple(reversed(needed_layers)), ends, sources, shapes[0][0])
 
 
 class _Blobs:
-    """The blobs made so far, each version with a number."""
+    """The blobs of a network so far; each version has a number."""
 
     def __init__(self) -> None:
         self.current: dict[str, int] = {}
         self.count = 0
 
-    def make(self, name: str, over: Collection[str], place: str) -> int:
+    def make(self, name: str, bottoms: Collection[str], place: str) -> int:
         """Return the number of a new blob, or of a new version of one that its layer reads."""
-        if name in self.current and name not in over:
+        if name in self.current and name not in bottoms:
             raise InputError(f"{place}: blob {shorten(name)} is made a second time")
         self.current[name] = self.count
         self.count += 1
@@ -126,85 +162,97 @@ class _Blobs:
     def read(self, name: str, place: str) -> int:
         """Return the number of the newest version of a blob."""
         if name not in self.current:
-            latest = list(self.current)[-_SHOWN_NAMES:]
+            latest = list(self.current)[-MAX_SUGGESTIONS:]
             raise unknown("bottom", name, latest, place)
         return self.current[name]
 
 
-def _connected(
-    net: Any, phase: Phase, known: Collection[str], odd: Collection[int], where: str
+def _connect_layers(
+    net: Any, phase: Phase, catalog: LayerCatalog, file: str
 ) -> tuple[list[CaffeLayer], dict[int, BlobInput]]:
     """Return the layers of a phase with their blobs numbered, and the blobs that are fed."""
     blobs = _Blobs()
     sources: dict[int, BlobInput] = {}
-    for name, shape in net_inputs(net, where):
-        sources[blobs.make(name, (), f"{where}: input")] = BlobInput(name, shape)
+    for network_input in read_inputs(net, file):
+        number = blobs.make(network_input.name, (), f"{file}: input")
+        sources[number] = BlobInput(network_input.name, network_input.shape)
     layers: list[CaffeLayer] = []
     names: set[str] = set()
-    for i, message in enumerate(net.layer or net.layers):
+    for layer_number, message in enumerate(net.layer or net.layers):
         kind = layer_type(message)
-        name = message.name or f"{kind}{i}"
-        place = f"{where}: layer {shorten(name)}"
-        if not _included(message, net.state, phase, place):
+        name = message.name or f"{kind}{layer_number}"
+        place = f"{file}: layer {shorten(name)}"
+        if not _is_included(message, net.state, phase, place):
             continue
         if kind in SOURCES:
-            for top, fed in source_shapes(message, kind, place):
-                sources[blobs.make(top, (), place)] = BlobInput(top, fed)
+            for top, shape in read_source_shapes(message, kind, place):
+                sources[blobs.make(top, (), place)] = BlobInput(top, shape)
             continue
         if name in names:
-            name = f"{name}#{i}"  # Caffe runs two layers of one name, too
+            name = f"{name}#{layer_number}"  # Caffe runs two layers of one name, too
         names.add(name)
         bottoms = tuple(blobs.read(bottom, place) for bottom in message.bottom)
-        tops = tuple(blobs.make(top, message.bottom, place) for top in message.top)
-        strange = kind not in known
-        layers.append(
-            CaffeLayer(name, kind, message, bottoms, tops, _trains(message), strange, i in odd)
+        layer = CaffeLayer(
+            name=name,
+            type=kind,
+            message=message,
+            bottoms=bottoms,
+            tops=tuple(blobs.make(top, message.bottom, place) for top in message.top),
+            training=_is_training(message),
+            has_caffe_type=kind in catalog.types,
+            has_unknown_field=layer_number in catalog.odd_layers,
         )
+        layers.append(layer)
     return layers, sources
 
 
-def _ends(layers: list[CaffeLayer], phase: Phase) -> list[CaffeLayer]:
-    """Return the layers that a network in `phase` is run for."""
+def _find_ends(layers: Sequence[CaffeLayer], phase: Phase) -> list[CaffeLayer]:
+    """Return the layers that a network is run for in a phase."""
     losses = [layer for layer in layers if layer.loss_weight != 0]
-    used = {n for layer in layers if layer.type not in MEASURES for n in layer.bottoms}
+    read_blobs = {
+        number for layer in layers if layer.type not in MEASURES for number in layer.bottoms
+    }
     outputs = [
-        layer for layer in layers if layer.type not in UNUSED and used.isdisjoint(layer.tops)
+        layer for layer in layers if layer.type not in UNUSED and read_blobs.isdisjoint(layer.tops)
     ]
     if phase == "TRAIN" and losses:
-        return [*losses, *(layer for layer in outputs if layer.strange)]
-    main = max((abs(layer.loss_weight) for layer in losses), default=0.0)
+        return [*losses, *(layer for layer in outputs if not layer.has_caffe_type)]
+    if not losses:
+        return outputs
+    main_weight = max(abs(layer.loss_weight) for layer in losses)
     return [
         layer
         for layer in outputs
-        if layer.type not in LOSSES or not losses or abs(layer.loss_weight) == main
+        if layer.type not in LOSSES or abs(layer.loss_weight) == main_weight
     ]
 
 
 def layer_type(message: Any) -> str:
-    """Return the type of a layer, in today's spelling for one of `layers` with its old names."""
-    kind = message.DESCRIPTOR.fields_by_name["type"]
-    if kind.enum_type is None:
+    """Return the type of a layer, in the present spelling also for one of the older `layers`."""
+    field = message.DESCRIPTOR.fields_by_name["type"]
+    if field.enum_type is None:
         return str(message.type)
-    old = enum_name(message, "type")
-    return _V1_NAMES.get(old) or "".join(part.capitalize() for part in old.split("_"))
+    v1_name = enum_name(message, "type")
+    return _V1_NAMES.get(v1_name) or "".join(word.capitalize() for word in v1_name.split("_"))
 
 
-def _trains(message: Any) -> bool:
-    own = "phase" in message.DESCRIPTOR.fields_by_name and message.HasField("phase")
-    return not own or enum_name(message, "phase") == "TRAIN"
+def _is_training(message: Any) -> bool:
+    """Whether a layer computes as in training: it does not set itself to the phase TEST."""
+    has_phase = "phase" in message.DESCRIPTOR.fields_by_name and message.HasField("phase")
+    return not has_phase or enum_name(message, "phase") == "TRAIN"
 
 
-def _included(message: Any, state: Any, phase: Phase, place: str) -> bool:
+def _is_included(message: Any, state: Any, phase: Phase, place: str) -> bool:
     """Whether a layer is part of the network, by its rules (Caffe's Net::FilterNet)."""
     if len(message.include) and len(message.exclude):
         raise InputError(f"{place}: has both 'include' and 'exclude'")
     if len(message.include):
-        return any(_met(rule, state, phase) for rule in message.include)
-    return not any(_met(rule, state, phase) for rule in message.exclude)
+        return any(_is_met(rule, state, phase) for rule in message.include)
+    return not any(_is_met(rule, state, phase) for rule in message.exclude)
 
 
-def _met(rule: Any, state: Any, phase: Phase) -> bool:
-    """Whether a rule holds; the asked phase counts, not that of the file's own state."""
+def _is_met(rule: Any, state: Any, phase: Phase) -> bool:
+    """Whether a rule holds in a phase; the phase of the file's own state does not count."""
     if rule.HasField("phase") and enum_name(rule, "phase") != phase:
         return False
     if rule.HasField("min_level") and state.level < rule.min_level:

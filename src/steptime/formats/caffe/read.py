@@ -1,9 +1,9 @@
-"""Networks of Caffe: reads a `.prototxt` and lowers it to op kinds (`read`).
+"""Read networks of Caffe: a `.prototxt` file, lowered to op kinds.
 
-A network is that of the asked phase: `include` and `exclude` rules choose its layers as in Caffe,
-and layers that lead neither to a loss nor to an output are left out (`net.net_in_phase`).
-In training the losses are added; one without a loss is trained on its outputs, a Softmax there as
-the loss that it stands for. Labels are int64 inputs of the shape that the loss needs.
+The network is that of the phase that is asked for: `include` and `exclude` rules select its layers
+as in Caffe, and layers that lead neither to a loss nor to an output are left out
+(`net.select_phase`). In training the losses are added up. A network without a loss is trained on
+its outputs; a Softmax there counts as its loss. Labels are int64 inputs.
 """
 
 from collections import Counter
@@ -15,184 +15,221 @@ from typing import Any
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.formats import Source
 from steptime.formats.caffe.inputs import SOURCES
-from steptime.formats.caffe.layers import TYPES, UNMODELLED, joins_batch_norm, lowered
-from steptime.formats.caffe.lowering import Lowering, UnmodelledError, axis_of
-from steptime.formats.caffe.net import LOSSES, UNUSED, CaffeLayer, Net, Phase, net_in_phase
+from steptime.formats.caffe.layers import TYPES, UNMODELLED_TYPES, add_layer, fits_batch_norm
+from steptime.formats.caffe.lowering import CaffeGraph, Tensors, UnmodelledError, resolve_axis
+from steptime.formats.caffe.net import (
+    LOSSES,
+    UNUSED,
+    CaffeLayer,
+    LayerCatalog,
+    Net,
+    Phase,
+    select_phase,
+)
 from steptime.formats.caffe.schema import parse
 from steptime.network.families.family import Family
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.table import ShapeError, require
 
-KNOWN = (*TYPES, *LOSSES, *UNUSED, *UNMODELLED.split())
+CAFFE_TYPES = (*TYPES, *LOSSES, *UNUSED, *UNMODELLED_TYPES)
 
 
 def read(source: Source, allow_unknown: bool) -> Family:
-    """Return the network of a prototxt as a `Family` without hyperparameters.
+    """Read the network of a prototxt; it has no hyperparameters.
 
-    Its batch is the file's own; another takes its place in every input that names it. With
-    `allow_unknown` a layer that cannot be modelled passes its first bottom on and is named in the
-    graph, and fields unknown to Caffe are passed over. Raises `InputError`, one line that names
-    the layer.
+    Args:
+        source: the file. Its batch is replaced in every input that has it.
+        allow_unknown: let a layer that cannot be modelled pass its first bottom on, and skip
+            fields that Caffe does not have; both are named in the graph.
+
+    Raises:
+        InputError: for a file that cannot be read; the message names the layer.
     """
     name = source.name
-    message, strange = parse(source.text, name)
+    message, unknown_fields = parse(source.text, name)
     if len(message.layer) and len(message.layers):
         raise InputError(f"{name}: has both 'layer' and the older 'layers'")
     if not allow_unknown:
         _check_types(message, name)
-        if strange:
-            raise strange[0].error(name)
-    odd = frozenset(field.layer for field in strange)
+        if unknown_fields:
+            raise unknown_fields[0].error(name)
+    odd_layers = frozenset(field.layer for field in unknown_fields)
+    catalog = LayerCatalog(CAFFE_TYPES, odd_layers)
 
     @lru_cache(maxsize=2)
-    def net(phase: Phase) -> Net:
-        return net_in_phase(message, phase, KNOWN, odd, name)
+    def read_phase(phase: Phase) -> Net:
+        return select_phase(message, phase, catalog, name)
 
     try:
-        batch = net("TRAIN").batch
-    except InputError as reason:
+        file_batch = read_phase("TRAIN").batch
+    except InputError as training_error:
         try:
-            batch = net("TEST").batch  # a file for one phase alone
+            file_batch = read_phase("TEST").batch  # a file for one phase only
         except InputError:
-            raise reason from None
+            raise training_error from None
 
-    def build(b: Builder, _: Mapping[str, Any], batch: int) -> str:
-        return _build(b, net("TRAIN" if b.training else "TEST"), batch, name, allow_unknown)
+    def build(b: Builder, _: Mapping[str, object], batch: int) -> str:
+        net = read_phase("TRAIN" if b.training else "TEST")
+        return _add_network(b, net, batch, name, allow_unknown)
 
-    return Family(name, build, {}, f"read from Caffe's {name}", batch, named=True)
-
-
-def _check_types(message: Any, where: str) -> None:
-    known = [*KNOWN, *SOURCES]
-    for i, layer in enumerate(message.layer):
-        if layer.type not in known:
-            place = f"{where}: layer {shorten(layer.name or f'number {i}')}"
-            raise unknown("type of layer", layer.type, known, place)
+    return Family(name, build, {}, f"read from Caffe's {name}", file_batch, named=True)
 
 
-def _build(b: Builder, net: Net, batch: int, where: str, allow_unknown: bool) -> str:
-    """Lower every layer and give the sum of the losses, in inference the last output."""
-    names = frozenset(layer.name for layer in net.layers)
-    n = Lowering(b, batch, net.batch, net.sources, names, scaled=_scaled(net))
-    ends: list[str] = []
+def _check_types(message: Any, file: str) -> None:
+    """Raise `InputError` for a layer of a type that Caffe does not have."""
+    types = [*CAFFE_TYPES, *SOURCES]
+    for number, layer in enumerate(message.layer):
+        if layer.type not in types:
+            place = f"{file}: layer {shorten(layer.name or f'number {number}')}"
+            raise unknown("type of layer", layer.type, types, place)
+
+
+def _add_network(b: Builder, net: Net, batch: int, file: str, allow_unknown: bool) -> str:
+    """Append all layers; return the sum of the losses, in inference the last output."""
+    graph = CaffeGraph(
+        b=b,
+        batch=batch,
+        file_batch=net.batch,
+        sources=net.sources,
+        layer_names=frozenset(layer.name for layer in net.layers),
+        scales=_find_batch_norm_scales(net),
+    )
+    results: list[str] = []
     for layer in net.layers:
-        place = f"{where}: layer {shorten(layer.name)}"
+        place = f"{file}: layer {shorten(layer.name)}"
         is_end = layer in net.ends
         try:
-            tops = _tops(n, layer, is_end, allow_unknown)
-            n.tensors.update(zip(layer.tops, tops, strict=False))
+            tops = _add_tops(graph, layer, is_end, allow_unknown)
+            graph.tensors.update(zip(layer.tops, tops, strict=False))
             if is_end:
-                ends += _losses(n, layer, tops) if b.training else tops
-        except UnmodelledError as reason:
-            advice = "--allow-unknown passes its input on"
-            raise InputError(f"{place}: {reason} is not modelled; {advice}") from None
-        except ShapeError as reason:
-            raise InputError(f"{place}: {str(reason).removeprefix(f'{layer.name}: ')}") from None
+                results += _add_end_losses(graph, layer, tops) if b.training else tops
+        except UnmodelledError as error:
+            hint = "--allow-unknown passes its input on"
+            raise InputError(f"{place}: {error} is not modelled; {hint}") from None
+        except ShapeError as error:
+            raise InputError(f"{place}: {str(error).removeprefix(f'{layer.name}: ')}") from None
     if not b.training:
-        return ends[-1]
+        return results[-1]
     if not b.weights:
-        raise InputError(f"{where}: has no weights to train")
-    return _sum(b, ends)
+        raise InputError(f"{file}: has no weights to train")
+    return _add_losses_up(b, results)
 
 
-def _scaled(net: Net) -> dict[int, CaffeLayer]:
-    """Return each Scale that is the weights of a batch norm, by the blob between the two."""
-    readers = Counter(number for layer in net.layers for number in layer.bottoms)
-    normed = {top for layer in net.layers if layer.type == "BatchNorm" for top in layer.tops[:1]}
-    normed -= {top for layer in net.ends for top in layer.tops}
-    return {
-        layer.bottoms[0]: layer
-        for layer in net.layers
-        if joins_batch_norm(layer) and layer.bottoms[0] in normed and readers[layer.bottoms[0]] == 1
-    }
+def _find_batch_norm_scales(net: Net) -> dict[int, CaffeLayer]:
+    """Return the Scale layers that are the weights of a batch norm, by the blob between both.
+
+    The blob must be read by the Scale alone, and be no output.
+    """
+    reader_counts = Counter(number for layer in net.layers for number in layer.bottoms)
+    blobs = {top for layer in net.layers if layer.type == "BatchNorm" for top in layer.tops[:1]}
+    blobs -= {top for layer in net.ends for top in layer.tops}
+    scales: dict[int, CaffeLayer] = {}
+    for layer in net.layers:
+        if not fits_batch_norm(layer):
+            continue
+        blob = layer.bottoms[0]
+        if blob in blobs and reader_counts[blob] == 1:
+            scales[blob] = layer
+    return scales
 
 
-def _tops(n: Lowering, layer: CaffeLayer, is_end: bool, allow_unknown: bool) -> tuple[str, ...]:
-    """Return the tensors that a layer makes; a loss gives itself in training."""
+def _add_tops(graph: CaffeGraph, layer: CaffeLayer, is_end: bool, allow_unknown: bool) -> Tensors:
+    """Append a layer and return its tops; those of an unmodelled layer are its first bottom."""
     if not layer.bottoms:
         raise ShapeError("has no bottom")
-    x = n.tensor(layer.bottoms[0])
+    x = graph.blob_tensor(layer.bottoms[0])
     try:
-        _check_gradients(n, layer)
-        if layer.type in LOSSES:
-            tops: tuple[str, ...] = (_loss(n, layer, x),)
-        elif layer.type == "Softmax" and is_end and n.b.training:
-            tops = (_cross_entropy(n, layer, x),)
-        else:
-            others = layer.bottoms[1:] if layer.type in TYPES else ()
-            tops = lowered(n, layer, (x, *map(n.tensor, others)))
+        tops = _add_modelled_tops(graph, layer, x, is_end)
     except UnmodelledError:
         if not allow_unknown:
             raise
-        n.b.unmodelled.append(layer.name)
+        graph.b.unmodelled.append(layer.name)
         return (x,) * max(1, len(layer.tops))
-    if layer.odd:
-        n.b.unmodelled.append(layer.name)
+    if layer.has_unknown_field:
+        graph.b.unmodelled.append(layer.name)
     return tops
 
 
-def _check_gradients(n: Lowering, layer: CaffeLayer) -> None:
-    """Refuse gradients that the file stops where there would be some."""
-    if not n.b.training or "propagate_down" not in layer.message.DESCRIPTOR.fields_by_name:
+def _add_modelled_tops(graph: CaffeGraph, layer: CaffeLayer, x: str, is_end: bool) -> Tensors:
+    """Append a layer whose first bottom is `x`; in training a Softmax at the end is a loss."""
+    _check_gradients(graph, layer)
+    if layer.type in LOSSES:
+        return (_add_loss(graph, layer, x),)
+    if layer.type == "Softmax" and is_end and graph.b.training:
+        return (_add_cross_entropy(graph, layer, x),)
+    further_bottoms = layer.bottoms[1:] if layer.type in TYPES else ()
+    return add_layer(graph, layer, (x, *map(graph.blob_tensor, further_bottoms)))
+
+
+def _check_gradients(graph: CaffeGraph, layer: CaffeLayer) -> None:
+    """Raise `UnmodelledError` for a gradient that the file stops between two layers."""
+    if not graph.b.training:
         return
-    for i, (number, wanted) in enumerate(
-        zip(layer.bottoms, layer.message.propagate_down, strict=False)
-    ):
-        if not wanted and number not in n.sources and not (i and layer.type in LOSSES):
+    if "propagate_down" not in layer.message.DESCRIPTOR.fields_by_name:
+        return
+    pairs = zip(layer.bottoms, layer.message.propagate_down, strict=False)
+    for position, (number, propagates) in enumerate(pairs):
+        is_fed = number in graph.sources
+        is_target = position > 0 and layer.type in LOSSES
+        if not (propagates or is_fed or is_target):
             raise UnmodelledError("propagate_down: false")
 
 
-def _loss(n: Lowering, layer: CaffeLayer, x: str) -> str:
-    """Return a loss layer's number, in inference what the network ends with in its place."""
-    if not n.b.training:
-        return _without_loss(n, layer, x)
+def _add_loss(graph: CaffeGraph, layer: CaffeLayer, x: str) -> str:
+    """Append a loss layer, in inference the output that stands in its place."""
+    if not graph.b.training:
+        return _add_inference_output(graph, layer, x)
     if layer.type == "SoftmaxWithLoss":
-        return _cross_entropy(n, layer, x)
+        return _add_cross_entropy(graph, layer, x)
     if layer.type == "EuclideanLoss":
-        return _euclidean(n, layer, x)
+        return _add_euclidean_loss(graph, layer, x)
     raise UnmodelledError(f"a layer of type '{layer.type}'")
 
 
-def _cross_entropy(n: Lowering, layer: CaffeLayer, x: str) -> str:
-    """Return the mean cross-entropy along the softmax's axis; labels are an input."""
-    axis = axis_of(layer.message.softmax_param.axis, len(n.b.shape(x)))
-    seen, _ = n.last(x, range(axis, axis + 1), layer.name)
-    require(len(n.b.shape(seen)) >= 2, f"a loss of {list(n.b.shape(x))}")
-    labels = n.labels(layer, n.b.shape(seen)[:-1])
-    return n.b.op("cross_entropy", seen, labels, name=layer.name)
+def _add_cross_entropy(graph: CaffeGraph, layer: CaffeLayer, x: str) -> str:
+    """Append the mean cross entropy along the axis of the softmax."""
+    axis = resolve_axis(layer.message.softmax_param.axis, len(graph.shape(x)))
+    logits = graph.move_axes_last(x, range(axis, axis + 1), layer.name).tensor
+    require(len(graph.shape(logits)) >= 2, f"a loss of {list(graph.shape(x))}")
+    labels = graph.add_labels(layer, graph.shape(logits)[:-1])
+    return graph.b.op("cross_entropy", logits, labels, name=layer.name)
 
 
-def _euclidean(n: Lowering, layer: CaffeLayer, x: str) -> str:
-    """Return the mean square of a difference (Caffe halves the sum, and divides by the batch)."""
+def _add_euclidean_loss(graph: CaffeGraph, layer: CaffeLayer, x: str) -> str:
+    """Append the mean square of a difference (Caffe halves the sum, and divides by the batch)."""
     require(len(layer.bottoms) == 2, f"{len(layer.bottoms)} bottoms, not 2")
     target = layer.bottoms[1]
-    if target in n.sources and target not in n.tensors:
-        n.tensors[target] = n.fed(target, n.b.shape(x))
-    y = n.b.op("sub", x, n.tensor(target), name=f"{layer.name}/difference")
-    y = n.b.op("mul", y, y, name=f"{layer.name}/square")
-    return n.b.op("mean", y, name=layer.name)
+    if target in graph.sources and target not in graph.tensors:
+        graph.tensors[target] = graph.add_input(target, graph.shape(x))
+    b = graph.b
+    difference = b.op("sub", x, graph.blob_tensor(target), name=f"{layer.name}/difference")
+    square = b.op("mul", difference, difference, name=f"{layer.name}/square")
+    return b.op("mean", square, name=layer.name)
 
 
-def _without_loss(n: Lowering, layer: CaffeLayer, x: str) -> str:
-    """Return what a network ends with in inference where the file has a loss."""
+def _add_inference_output(graph: CaffeGraph, layer: CaffeLayer, x: str) -> str:
+    """Append the output of a network in inference in place of its loss."""
     if layer.type == "SoftmaxWithLoss":
-        return lowered(n, replace(layer, type="Softmax", bottoms=layer.bottoms[:1]), (x,))[0]
+        softmax = replace(layer, type="Softmax", bottoms=layer.bottoms[:1])
+        return add_layer(graph, softmax, (x,))[0]
     if layer.type == "SigmoidCrossEntropyLoss":
-        return n.b.op("sigmoid", x, name=layer.name)
+        return graph.b.op("sigmoid", x, name=layer.name)
     return x
 
 
-def _losses(n: Lowering, layer: CaffeLayer, tops: tuple[str, ...]) -> list[str]:
-    """Return the numbers that an end adds to the loss: its own, or the means of its outputs."""
-    return [
-        top if n.b.shape(top) == () else n.b.op("mean", top, name=f"{layer.name}/loss{i or ''}")
-        for i, top in enumerate(dict.fromkeys(tops))
-    ]
+def _add_end_losses(graph: CaffeGraph, layer: CaffeLayer, tops: Tensors) -> list[str]:
+    """Return the losses of an end: its tops if they are numbers, else their means."""
+    losses: list[str] = []
+    for number, top in enumerate(dict.fromkeys(tops)):
+        is_scalar = graph.shape(top) == ()
+        name = f"{layer.name}/loss{number or ''}"
+        losses.append(top if is_scalar else graph.b.op("mean", top, name=name))
+    return losses
 
 
-def _sum(b: Builder, losses: list[str]) -> str:
-    """Return the sum of the losses; their weights, one product each, are not counted."""
+def _add_losses_up(b: Builder, losses: list[str]) -> str:
+    """Append the sum of the losses; the products with their weights are not counted."""
     total = losses[0]
-    for i, loss in enumerate(losses[1:], 1):
-        total = b.op("add", total, loss, name=f"loss_sum/{i}")
+    for number, loss in enumerate(losses[1:], 1):
+        total = b.op("add", total, loss, name=f"loss_sum/{number}")
     return total

@@ -1,4 +1,4 @@
-"""Reads the text of Caffe's network files with protobuf, by the table of `data/caffe.toml`."""
+"""Parse the text of Caffe's network files with protobuf, by the table of `data/caffe.toml`."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -17,59 +17,74 @@ MESSAGES: Mapping[str, str] = {
     **{name: fields.replace("LAYER", _LAYER) for name, fields in _TABLE["messages"].items()},
     **_PARAMETERS,
 }
-LONGEST_LINE = 10_000  # protobuf copies the line at every unknown field that it passes over
-_FIELD = re.compile(r"(?P<name>\w+):(?P<type>\w+)(?P<many>\*?)(?:=(?P<default>\S+))?")
+MAX_LINE_LENGTH = 10_000  # protobuf copies the line at every unknown field that it skips
+NETWORK = -1  # in place of a layer's number: the network itself
+_FIELD = re.compile(r"(?P<name>\w+):(?P<type>\w+)(?P<repeated>\*?)(?:=(?P<default>\S+))?")
 _PACKAGE = "steptime.caffe"
 
 
 @lru_cache(maxsize=1)
-def _net_class() -> Any:
-    """Return the class of a network's message, made of the table."""
+def _network_class() -> Any:
+    """Return the protobuf class of a network's message, which is made from the table."""
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-    field_type = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(
         name="steptime/caffe", package=_PACKAGE, syntax="proto2"
     )
-    holder = file.message_type.add(name="Enums")  # values of two enumerations may share a name
-    for name, values in ENUMS.items():
-        inner = holder.nested_type.add(name=name)
-        enum = inner.enum_type.add(name=name)
-        for number, value in enumerate(values.split()):
-            enum.value.add(name=value, number=number)
+    _add_enums(file)
     for name, fields in MESSAGES.items():
         message = file.message_type.add(name=name)
-        for number, result in enumerate(_FIELD.finditer(fields), 1):
-            field = message.field.add(name=result["name"], number=number)
-            many = bool(result["many"])
-            field.label = field_type.LABEL_REPEATED if many else field_type.LABEL_OPTIONAL
-            kind = result["type"]
-            if kind in ENUMS:
-                field.type = field_type.TYPE_ENUM
-                field.type_name = f".{_PACKAGE}.Enums.{kind}.{kind}"
-            elif kind in MESSAGES:
-                field.type = field_type.TYPE_MESSAGE
-                field.type_name = f".{_PACKAGE}.{kind}"
-            else:
-                field.type = getattr(field_type, f"TYPE_{kind.upper()}")
-            if result["default"]:
-                field.default_value = result["default"]
+        for number, match in enumerate(_FIELD.finditer(fields), 1):
+            _add_field(message, number, match)
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(file.SerializeToString())
     return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.Net"))
 
 
+def _add_enums(file: Any) -> None:
+    """Add the enumerations, each in a message: values of two of them may share a name."""
+    holder = file.message_type.add(name="Enums")
+    for name, values in ENUMS.items():
+        enum = holder.nested_type.add(name=name).enum_type.add(name=name)
+        for number, value in enumerate(values.split()):
+            enum.value.add(name=value, number=number)
+
+
+def _add_field(message: Any, number: int, match: re.Match[str]) -> None:
+    """Add a field to a message from a match of `_FIELD`."""
+    from google.protobuf.descriptor_pb2 import FieldDescriptorProto
+
+    field = message.field.add(name=match["name"], number=number)
+    repeated, optional = FieldDescriptorProto.LABEL_REPEATED, FieldDescriptorProto.LABEL_OPTIONAL
+    field.label = repeated if match["repeated"] else optional
+    type_name = match["type"]
+    if type_name in ENUMS:
+        field.type = FieldDescriptorProto.TYPE_ENUM
+        field.type_name = f".{_PACKAGE}.Enums.{type_name}.{type_name}"
+    elif type_name in MESSAGES:
+        field.type = FieldDescriptorProto.TYPE_MESSAGE
+        field.type_name = f".{_PACKAGE}.{type_name}"
+    else:
+        field.type = getattr(FieldDescriptorProto, f"TYPE_{type_name.upper()}")
+    if match["default"]:
+        field.default_value = match["default"]
+
+
 def enum_name(message: Any, field: str) -> str:
-    """Return the name of the value that an enumeration has in `message`."""
-    kind = message.DESCRIPTOR.fields_by_name[field].enum_type
-    return str(kind.values_by_number[getattr(message, field)].name)
+    """Return the name of the value of an enumeration in a message."""
+    enum_type = message.DESCRIPTOR.fields_by_name[field].enum_type
+    return str(enum_type.values_by_number[getattr(message, field)].name)
 
 
 @dataclass(frozen=True)
-class Strange:
-    """A field that is not in the table: its message, and the place of its layer in the file.
+class UnknownField:
+    """A field that is not in the table.
 
-    `layer` counts the file's layers from 0; -1 is the network itself.
+    Attributes:
+        field: its name.
+        message: the message that it is in.
+        layer: the number of its layer in the file from 0, or `NETWORK`.
+        line: the line of the file.
     """
 
     field: str
@@ -77,71 +92,81 @@ class Strange:
     layer: int
     line: int
 
-    def error(self, where: str) -> InputError:
-        """Return the line that names the field and the nearest one of its message."""
-        known = [field["name"] for field in _FIELD.finditer(MESSAGES[self.message])]
-        return unknown("field", self.field, known, f"{where}: line {self.line}, in {self.message}")
+    def error(self, file: str) -> InputError:
+        """Return the error that names the field and the nearest one of its message."""
+        field_names = [match["name"] for match in _FIELD.finditer(MESSAGES[self.message])]
+        place = f"{file}: line {self.line}, in {self.message}"
+        return unknown("field", self.field, field_names, place)
 
 
-def parse(text: str, where: str) -> tuple[Any, list[Strange]]:
-    """Return the message of a network, and the fields in it that are not in the table.
+def parse(text: str, file: str) -> tuple[Any, list[UnknownField]]:
+    """Parse the message of a network, and find the fields in it that are not in the table.
 
-    Raises `InputError` for what is not a text of this form.
+    Args:
+        text: the content of the file.
+        file: its name, for messages.
+
+    Raises:
+        InputError: for a text of another form.
     """
     from google.protobuf import text_format
 
-    unread = (text_format.ParseError, RecursionError, ValueError, OverflowError)
+    parse_errors = (text_format.ParseError, RecursionError, ValueError, OverflowError)
     try:
         try:
-            return text_format.Parse(text, _net_class()()), []
+            return text_format.Parse(text, _network_class()()), []
         except text_format.ParseError as error:
             if "has no field named" not in str(error):
                 raise
-        if max(map(len, text.split("\n"))) > LONGEST_LINE:
-            raise InputError(f"{where}: unknown fields in lines of over {LONGEST_LINE} characters")
-        message = text_format.Parse(text, _net_class()(), allow_unknown_field=True)
-        return message, list(_strange_fields(text))
-    except unread as error:
-        raise _no_text(error, where) from None
+        if max(map(len, text.split("\n"))) > MAX_LINE_LENGTH:
+            limit = f"lines of over {MAX_LINE_LENGTH} characters"
+            raise InputError(f"{file}: unknown fields in {limit}")
+        message = text_format.Parse(text, _network_class()(), allow_unknown_field=True)
+        return message, list(_find_unknown_fields(text))
+    except parse_errors as error:
+        raise _parse_error(error, file) from None
 
 
-def _strange_fields(text: str) -> Iterator[Strange]:
-    """Return every field outside the table of a text that protobuf has read.
+def _find_unknown_fields(text: str) -> Iterator[UnknownField]:
+    """Yield the fields outside the table in a text that protobuf has parsed.
 
-    A field's name is a word before a colon or a bracket; `inside` are the open messages, None for
-    one of an unknown field.
+    The name of a field is a word before a colon or a bracket. The line is that of the first
+    unknown field for all of them: protobuf copies the text of the line to tell its number.
     """
     from google.protobuf import text_format
 
     tokens = text_format.Tokenizer(text.split("\n"))
-    inside: list[Any] = [_net_class().DESCRIPTOR]
-    opened: Any = None
-    layer = -1
-    line = 0  # of the first one alone: protobuf tells it with a copy of the line
+    open_messages: list[Any] = [_network_class().DESCRIPTOR]  # None: that of an unknown field
+    next_message: Any = None  # the type of the last field, opened by the bracket behind it
+    layer = NETWORK
+    line = 0
     while not tokens.AtEnd():
         token = tokens.token
         tokens.NextToken()
         if token in ("}", ">"):
-            inside.pop()
+            open_messages.pop()
         elif token in ("{", "<"):
-            inside.append(opened)
+            open_messages.append(next_message)
         elif tokens.token in (":", "{", "<") and token not in (":", ",", ";", "[", "]"):
-            field = inside[-1].fields_by_name.get(token) if inside[-1] else None
-            opened = field.message_type if field else None
-            layer += len(inside) == 1 and token in ("layer", "layers")
-            if inside[-1] and not field:
+            message = open_messages[-1]
+            field = message.fields_by_name.get(token) if message else None
+            next_message = field.message_type if field else None
+            in_network = len(open_messages) == 1
+            layer += in_network and token in ("layer", "layers")
+            if message and not field:
                 line = line or tokens.ParseErrorPreviousToken("").GetLine()
-                yield Strange(token, inside[-1].name, layer if len(inside) > 1 else -1, line)
+                yield UnknownField(token, message.name, NETWORK if in_network else layer, line)
 
 
-_PLACE = re.compile(r"(?:(\d+):\d+ : )?(?:'.*': )?(.*)")  # line, the line itself, what is wrong
+_ERROR_TEXT = re.compile(r"(?:(\d+):\d+ : )?(?:'.*': )?(.*)")  # line, the line itself, the reason
 
 
-def _no_text(error: Exception, where: str) -> InputError:
+def _parse_error(error: Exception, file: str) -> InputError:
+    """Return the error of a text that protobuf cannot parse, with the line if protobuf tells it."""
     if isinstance(error, RecursionError):
-        return InputError(f"{where}: nested too deeply for a network")
-    result = _PLACE.match(str(error).partition("\n")[0])
-    line, reason = result.groups() if result else (None, "")
+        return InputError(f"{file}: nested too deeply for a network")
+    match = _ERROR_TEXT.match(str(error).partition("\n")[0])
+    line, reason = match.groups() if match else (None, "")
     text = shorten(re.sub(rf"{_PACKAGE}\.(Enums\.\w+\.)?", "", reason)).strip("'")
-    at = f"line {line}: " if line else ""
-    return InputError(f"{where}: {at}is no network in Caffe's text form: {text}")
+    line_text = f"line {line}: " if line else ""
+    return InputError(f"{file}: {line_text}is no network in Caffe's text form: {text}")

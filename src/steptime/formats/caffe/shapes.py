@@ -1,137 +1,158 @@
-"""Layers of Caffe that join, cut and rename blobs, lowered to op kinds; see `layers`."""
+"""Layers of Caffe that join, cut and reshape blobs, lowered to op kinds; see `layers`."""
 
 import math
+from collections.abc import Sequence
 
-from steptime.formats.caffe.inputs import MOST_AXES
-from steptime.formats.caffe.lowering import Lowering, Tops, axis_of
+from steptime.formats.caffe.inputs import MAX_AXES
+from steptime.formats.caffe.lowering import CaffeGraph, Tensors, resolve_axis
 from steptime.formats.caffe.net import CaffeLayer
 from steptime.formats.caffe.schema import enum_name
 from steptime.network.ops.table import require
 
-_ELTWISE = {"SUM": "add", "PROD": "mul", "MAX": "maximum"}
+_ELTWISE_KINDS = {"SUM": "add", "PROD": "mul", "MAX": "maximum"}
+KEEP_SIZE = 0  # in place of a size of Reshape: that of the bottom
+INFER_SIZE = -1  # in place of a size of Reshape: what the elements leave
 
 
-def concat(n: Lowering, layer: CaffeLayer, x: Tops) -> Tops:
-    """Return the bottoms joined along `axis`, or the older `concat_dim`."""
-    p = layer.message.concat_param
-    axis = p.concat_dim if p.HasField("concat_dim") else p.axis
-    axis = axis_of(axis, len(n.b.shape(x[0])))
-    return x if len(x) == 1 else (n.b.op("concat", *x, name=layer.name, axis=axis),)
+def add_concat(graph: CaffeGraph, layer: CaffeLayer, x: Tensors) -> Tensors:
+    """Append the bottoms joined along `axis`, or the older `concat_dim`."""
+    settings = layer.message.concat_param
+    axis = settings.concat_dim if settings.HasField("concat_dim") else settings.axis
+    axis = resolve_axis(axis, len(graph.shape(x[0])))
+    return x if len(x) == 1 else (graph.b.op("concat", *x, name=layer.name, axis=axis),)
 
 
-def eltwise(n: Lowering, layer: CaffeLayer, x: Tops) -> Tops:
-    """Return sum, product or maximum of the bottoms, two at a time; a coefficient is a product."""
-    p = layer.message.eltwise_param
-    kind = _ELTWISE[enum_name(p, "operation")]
-    parts = list(x)
-    for part in parts:
-        require(
-            n.b.shape(part) == n.b.shape(x[0]),
-            f"shapes {list(n.b.shape(x[0]))} and {list(n.b.shape(part))} differ",
-        )
-    if len(p.coeff):
+def add_eltwise(graph: CaffeGraph, layer: CaffeLayer, x: Tensors) -> Tensors:
+    """Append sum, product or maximum of the bottoms, two at a time; a coefficient is a product."""
+    settings = layer.message.eltwise_param
+    kind = _ELTWISE_KINDS[enum_name(settings, "operation")]
+    operands = list(x)
+    shape = graph.shape(x[0])
+    for operand in operands:
+        operand_shape = graph.shape(operand)
+        require(operand_shape == shape, f"shapes {list(shape)} and {list(operand_shape)} differ")
+    if len(settings.coeff):
         require(kind == "add", "coeff is for sums alone")
-        require(len(p.coeff) == len(x), f"{len(p.coeff)} coeff for {len(x)} bottoms")
-        for i, factor in enumerate(p.coeff):
-            if factor != 1:
-                by = n.scalar(f"{layer.name}/coeff{i}_by")
-                parts[i] = n.b.op("mul", parts[i], by, name=f"{layer.name}/coeff{i}")
-    y = parts[0]
-    for i, part in enumerate(parts[1:], 1):
-        name = layer.name if i == len(parts) - 1 else f"{layer.name}/{i}"
-        y = n.b.op(kind, y, part, name=name)
+        require(len(settings.coeff) == len(x), f"{len(settings.coeff)} coeff for {len(x)} bottoms")
+        for number, coefficient in enumerate(settings.coeff):
+            if coefficient != 1:
+                name = f"{layer.name}/coeff{number}"
+                factor = graph.add_constant(f"{name}_by")
+                operands[number] = graph.b.op("mul", operands[number], factor, name=name)
+    y = operands[0]
+    last = len(operands) - 1
+    for number, operand in enumerate(operands[1:], 1):
+        name = layer.name if number == last else f"{layer.name}/{number}"
+        y = graph.b.op(kind, y, operand, name=name)
     return (y,)
 
 
-def flatten(n: Lowering, layer: CaffeLayer, x: Tops) -> Tops:
-    """Return the axes from `axis` to `end_axis` as one."""
-    p = layer.message.flatten_param
-    shape = n.b.shape(x[0])
-    first, last = axis_of(p.axis, len(shape)), axis_of(p.end_axis, len(shape))
+def add_flatten(graph: CaffeGraph, layer: CaffeLayer, x: Tensors) -> Tensors:
+    """Append a view with the axes from `axis` to `end_axis` as one."""
+    settings = layer.message.flatten_param
+    shape = graph.shape(x[0])
+    first = resolve_axis(settings.axis, len(shape))
+    last = resolve_axis(settings.end_axis, len(shape))
     require(first <= last, f"axes {first} to {last}")
-    seen = (*shape[:first], math.prod(shape[first : last + 1]), *shape[last + 1 :])
-    return (n.b.op("reshape", x[0], name=layer.name, shape=seen),)
+    view = (*shape[:first], math.prod(shape[first : last + 1]), *shape[last + 1 :])
+    return (graph.b.op("reshape", x[0], name=layer.name, shape=view),)
 
 
-def reshape(n: Lowering, layer: CaffeLayer, x: Tops) -> Tops:
-    """Another shape: 0 keeps a size, -1 is what is left, the file's batch is the asked one."""
-    p = layer.message.reshape_param
-    shape = n.b.shape(x[0])
+def add_reshape(graph: CaffeGraph, layer: CaffeLayer, x: Tensors) -> Tensors:
+    """Append a view with other sizes of some axes; the file's batch becomes the graph's."""
+    settings = layer.message.reshape_param
+    shape = graph.shape(x[0])
     rank = len(shape)
-    first = p.axis if p.axis >= 0 else rank + 1 + p.axis
-    stop = rank if p.num_axes == -1 else first + p.num_axes
+    first = settings.axis if settings.axis >= 0 else rank + 1 + settings.axis
+    stop = rank if settings.num_axes == -1 else first + settings.num_axes
     require(0 <= first <= stop <= rank, f"axes {first} to {stop} of {list(shape)}")
-    sizes = list(p.shape.dim)
-    require(len(sizes) <= MOST_AXES, f"{len(sizes)} axes")
-    if first == 0 and sizes and sizes[0] == n.file_batch and shape[0] == n.batch:
-        sizes[0] = n.batch
-    for i, size in enumerate(sizes):
-        require(size >= -1, f"a size of {size}")
-        if size == 0:
-            require(first + i < rank, f"size {i} of {list(shape)} is not there to keep")
-            sizes[i] = shape[first + i]
-    if -1 in sizes:
-        require(sizes.count(-1) == 1, "more than one size is -1")
-        whole = math.prod(shape[first:stop])
-        rest = math.prod(size for size in sizes if size != -1)
-        require(whole % rest == 0, f"{whole} elements do not fit {sizes}")
-        sizes[sizes.index(-1)] = whole // rest
-    new = (*shape[:first], *sizes, *shape[stop:])
-    return (n.b.op("reshape", x[0], name=layer.name, shape=new),)
+    sizes = list(settings.shape.dim)
+    require(len(sizes) <= MAX_AXES, f"{len(sizes)} axes")
+    has_batch = first == 0 and shape[0] == graph.batch
+    if has_batch and sizes and sizes[0] == graph.file_batch:
+        sizes[0] = graph.batch
+    covered_count = math.prod(shape[first:stop])
+    view = (*shape[:first], *_resolve_sizes(sizes, shape, first, covered_count), *shape[stop:])
+    return (graph.b.op("reshape", x[0], name=layer.name, shape=view),)
 
 
-def split(n: Lowering, layer: CaffeLayer, x: Tops) -> Tops:
-    """Return the bottom as often as there are tops."""
+def _resolve_sizes(
+    sizes: Sequence[int], shape: tuple[int, ...], first: int, element_count: int
+) -> list[int]:
+    """Return the sizes of Reshape without `KEEP_SIZE` and `INFER_SIZE`.
+
+    Args:
+        sizes: the sizes in the file.
+        shape: the shape of the bottom.
+        first: the first axis of the bottom that they replace.
+        element_count: the elements of the axes that they replace.
+    """
+    resolved: list[int] = []
+    for axis, size in enumerate(sizes, first):
+        require(size >= INFER_SIZE, f"a size of {size}")
+        if size == KEEP_SIZE:
+            require(axis < len(shape), f"size {axis - first} of {list(shape)} is not there to keep")
+            size = shape[axis]
+        resolved.append(size)
+    if INFER_SIZE not in resolved:
+        return resolved
+    require(resolved.count(INFER_SIZE) == 1, "more than one size is -1")
+    stated_count = math.prod(size for size in resolved if size != INFER_SIZE)
+    require(element_count % stated_count == 0, f"{element_count} elements do not fit {resolved}")
+    resolved[resolved.index(INFER_SIZE)] = element_count // stated_count
+    return resolved
+
+
+def add_split(_graph: CaffeGraph, layer: CaffeLayer, x: Tensors) -> Tensors:
+    """Return the bottom for each top."""
     return x * max(1, len(layer.tops))
 
 
-def slices(n: Lowering, layer: CaffeLayer, x: Tops) -> Tops:
-    """Return parts along an axis: between the slice points, or all of one size."""
-    p = layer.message.slice_param
-    shape = n.b.shape(x[0])
-    axis = axis_of(p.slice_dim if p.HasField("slice_dim") else p.axis, len(shape))
-    tops = len(layer.tops)
-    require(tops >= 1, "no top")
-    points = list(p.slice_point)
+def add_slices(graph: CaffeGraph, layer: CaffeLayer, x: Tensors) -> Tensors:
+    """Append the slices of a blob along an axis: between the slice points, or of equal size."""
+    settings = layer.message.slice_param
+    shape = graph.shape(x[0])
+    stated_axis = settings.slice_dim if settings.HasField("slice_dim") else settings.axis
+    axis = resolve_axis(stated_axis, len(shape))
+    top_count = len(layer.tops)
+    require(top_count >= 1, "no top")
+    points = list(settings.slice_point)
     if not points:
-        require(shape[axis] % tops == 0, f"{shape[axis]} in {tops} equal parts")
-        points = [shape[axis] // tops * i for i in range(1, tops)]
-    require(len(points) == tops - 1, f"{len(points)} slice points for {tops} tops")
-    if tops == 1:
+        size, remainder = divmod(shape[axis], top_count)
+        require(remainder == 0, f"{shape[axis]} in {top_count} equal parts")
+        points = [size * number for number in range(1, top_count)]
+    require(len(points) == top_count - 1, f"{len(points)} slice points for {top_count} tops")
+    if top_count == 1:
         return x
-    edges = [0, *points, shape[axis]]
-    return tuple(
-        n.b.op(
-            "slice",
-            x[0],
-            name=layer.name if i == 0 else f"{layer.name}/{i}",
-            axis=axis,
-            start=edges[i],
-            stop=edges[i + 1],
-        )
-        for i in range(tops)
-    )
+    starts = [0, *points]
+    stops = [*points, shape[axis]]
+    slices: list[str] = []
+    for number, (start, stop) in enumerate(zip(starts, stops, strict=True)):
+        name = layer.name if number == 0 else f"{layer.name}/{number}"
+        slices.append(graph.b.op("slice", x[0], name=name, axis=axis, start=start, stop=stop))
+    return tuple(slices)
 
 
-def crop(n: Lowering, layer: CaffeLayer, x: Tops) -> Tops:
-    """Return the first bottom cut to the size of the second, axis by axis from `axis` on."""
-    p = layer.message.crop_param
-    shape, wanted = n.b.shape(x[0]), n.b.shape(x[1])
-    require(len(shape) == len(wanted), f"{list(shape)} cropped to {list(wanted)}")
-    first = axis_of(p.axis, len(shape))
-    axes = range(first, len(shape))
-    offsets = list(p.offset) or [0]
+def add_crop(graph: CaffeGraph, layer: CaffeLayer, x: Tensors) -> Tensors:
+    """Append the first bottom cut to the size of the second along the axes from `axis` on."""
+    settings = layer.message.crop_param
+    shape = graph.shape(x[0])
+    target_shape = graph.shape(x[1])
+    require(len(shape) == len(target_shape), f"{list(shape)} cropped to {list(target_shape)}")
+    axes = range(resolve_axis(settings.axis, len(shape)), len(shape))
+    offsets = list(settings.offset) or [0]
     require(len(offsets) in (1, len(axes)), f"{len(offsets)} offsets for {len(axes)} axes")
     if len(offsets) == 1:
         offsets = offsets * len(axes)
     cuts = [
         (axis, offset)
         for axis, offset in zip(axes, offsets, strict=True)
-        if offset or shape[axis] != wanted[axis]
+        if offset or shape[axis] != target_shape[axis]
     ]
     y = x[0]
-    for axis, offset in cuts:
-        name = layer.name if (axis, offset) == cuts[-1] else f"{layer.name}/{axis}"
-        stop = offset + wanted[axis]
-        y = n.b.op("slice", y, name=name, axis=axis, start=offset, stop=stop)
+    for cut in cuts:
+        axis, start = cut
+        name = layer.name if cut == cuts[-1] else f"{layer.name}/{axis}"
+        stop = start + target_shape[axis]
+        y = graph.b.op("slice", y, name=name, axis=axis, start=start, stop=stop)
     return (y,)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from steptime.core.errors import InputError, shorten
-from steptime.formats import Source, opened
+from steptime.formats import Source, open_source
 from steptime.formats.gguf.types import TensorType, types_by_number
 
 MAGIC = b"GGUF"
@@ -144,7 +144,7 @@ def read_header(source: Source) -> Header:
     Raises:
         InputError: for what is no GGUF file, and for a part that is absent.
     """
-    header: Header = source.once(read_header, lambda: _read_parts(source))
+    header: Header = source.memoise(read_header, lambda: _read_parts(source))
     return header
 
 
@@ -167,7 +167,7 @@ def _read_parts(source: Source) -> Header:
         name = source.path.removesuffix(first) + SPLIT_NAME.format(number=number, count=count)
         if not Path(name).is_file():
             raise InputError(f"model {shorten(source.path)}: part {shorten(name)} is not there")
-        tensors += _read_part(opened(name)).tensors
+        tensors += _read_part(open_source(name)).tensors
     return Header(header.metadata, tuple(tensors), header.end)
 
 

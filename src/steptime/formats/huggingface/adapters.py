@@ -7,7 +7,7 @@ from typing import Any
 from steptime.core.adapters import ADAPTERS
 from steptime.core.errors import InputError, shorten
 from steptime.core.workload import LORA
-from steptime.formats import Source, opened
+from steptime.formats import Source, open_source
 from steptime.formats.huggingface.config import Config, Table
 from steptime.formats.huggingface.reading import describe_network
 from steptime.network.families.family import Family
@@ -28,7 +28,7 @@ def read(source: Source, _allow_unknown: bool) -> Family:
     config = Config(table, place, "")
     find_adapter(config)
     base_path = find_base(Path(source.path).parent, table, place)
-    base_source = opened(str(base_path))
+    base_source = open_source(str(base_path))
     base_table = base_source.table
     if not isinstance(base_table, dict) or "model_type" not in base_table:
         raise InputError(f"{place}: {BASE_FIELD}: {base_path.name} has no model_type")

@@ -1,4 +1,7 @@
-"""Functions of `keras.ops` in a network: `(layer, *values) -> value`, attributes as settings."""
+"""Functions of `keras.ops` in a network, as functions `(layer, *tensors) -> tensor`.
+
+Keras stores the keyword arguments of such a function as the settings of a layer.
+"""
 
 from __future__ import annotations
 
@@ -7,99 +10,138 @@ from functools import partial
 from typing import Any
 
 from steptime.formats import elements, lowering
-from steptime.formats.keras.layer import KerasLayer, Value
-from steptime.formats.keras.layers import LAYERS, function_of, merge
+from steptime.formats.keras.layer import KerasLayer, KerasTensor
+from steptime.formats.keras.layers import LAYERS, add_merge, make_elementwise_layer
 from steptime.network.ops.table import require
 
-MOST_PARTS = 4096
+MAX_PARTS = 4096  # of a split; so many ops are appended
+MIN_AXIS = -8  # no tensor of `keras.ops` has more axes
 
 
-def _whole_list(at: KerasLayer, key: str) -> list[int] | None:
-    """Return whole numbers, one alone as a list, None where nothing is said."""
-    said: Any = at.config.get(key)
-    found: Any = [said] if type(said) is int else said
-    whole = isinstance(found, list) and all(type(one) is int for one in found)
-    if found is not None and not whole:
-        raise at.refuse(f"{key} is whole numbers, not {said}")
-    return found  # type: ignore[no-any-return]
+def _add_reduction(function: str, layer: KerasLayer, x: KerasTensor) -> KerasTensor:
+    axes = layer.read_int_list("axis")
+    return layer.apply(elements.reduce, function, x, axes, keep=layer.read_flag("keepdims"))
 
 
-def _reduction(function: str, at: KerasLayer, x: Value) -> Value:
-    axes = _whole_list(at, "axis")
-    return at.do(elements.reduce, function, x, axes, keep=at.flag("keepdims"))
+def _add_transpose(layer: KerasLayer, x: KerasTensor) -> KerasTensor:
+    """Append a transpose; without `axes` it reverses them."""
+    reversed_axes = list(range(len(layer.shape(x))))[::-1]
+    return layer.apply(elements.transpose, x, layer.read_int_list("axes") or reversed_axes)
 
 
-def _transpose(at: KerasLayer, x: Value) -> Value:
-    order = _whole_list(at, "axes") or list(range(len(at.shape(x))))[::-1]
-    return at.do(elements.transpose, x, order)
+def _add_reshape(layer: KerasLayer, x: KerasTensor) -> KerasTensor:
+    return layer.apply(elements.reshape, x, layer.read_int_list("newshape") or [])
 
 
-def _expand_dims(at: KerasLayer, x: Value) -> Value:
-    for axis in _whole_list(at, "axis") or []:
-        x = at.do(elements.unsqueeze, x, axis)
-    return Value(at.last(x))
+def _expand_dims(layer: KerasLayer, x: KerasTensor) -> KerasTensor:
+    for axis in layer.read_int_list("axis") or []:
+        x = layer.apply(elements.unsqueeze, x, axis)
+    return KerasTensor(layer.to_channels_last(x))
 
 
-def _squeeze(at: KerasLayer, x: Value) -> Value:
-    axes, every = _whole_list(at, "axis"), [i for i, n in enumerate(at.shape(x)) if n == 1]
-    return at.do(elements.squeeze, x, every if axes is None else axes)
+def _squeeze(layer: KerasLayer, x: KerasTensor) -> KerasTensor:
+    """Append a view without some axes, without `axis` all those of size 1."""
+    axes = layer.read_int_list("axis")
+    if axes is None:
+        axes = [axis for axis, size in enumerate(layer.shape(x)) if size == 1]
+    return layer.apply(elements.squeeze, x, axes)
 
 
-def split(at: KerasLayer, x: Value) -> list[Value]:
-    """Return parts of equal size, or those between places."""
-    y, axis = at.last(x), elements.axis_of(at.b, at.last(x), at.whole("axis", 0, -8))
-    size, said = at.b.shape(y)[axis], at.config.get("indices_or_sections")
-    if isinstance(said, list):
-        require(len(said) < MOST_PARTS, f"more than {MOST_PARTS} parts")
-        ends = [*(_whole_list(at, "indices_or_sections") or []), size]
+def _add_square(layer: KerasLayer, x: KerasTensor) -> KerasTensor:
+    return add_merge("mul", layer, x, x)
+
+
+def _add_matmul(layer: KerasLayer, x: KerasTensor, y: KerasTensor) -> KerasTensor:
+    return layer.apply(lowering.matmul, x, y)
+
+
+def _add_relu6(layer: KerasLayer, x: KerasTensor) -> KerasTensor:
+    return layer.apply_activation(x, "relu6", layer.name)
+
+
+def _stack(layer: KerasLayer, *tensors: KerasTensor) -> KerasTensor:
+    names = [layer.to_channels_last(x) for x in tensors]
+    return layer.apply(elements.stack, names, layer.read_int("axis", 0, MIN_AXIS))
+
+
+def split(layer: KerasLayer, x: KerasTensor) -> list[KerasTensor]:
+    """Append the parts of a tensor: a number of equal ones, or those between given places."""
+    y = layer.to_channels_last(x)
+    axis = elements.axis_of(layer.b, y, layer.read_int("axis", 0, MIN_AXIS))
+    size = layer.b.shape(y)[axis]
+    setting = layer.config.get("indices_or_sections")
+    if isinstance(setting, list):
+        require(len(setting) < MAX_PARTS, f"more than {MAX_PARTS} parts")
+        ends = [*(layer.read_int_list("indices_or_sections") or []), size]
         sizes = [end - start for start, end in zip([0, *ends], ends, strict=False)]
     else:
-        count = at.whole("indices_or_sections")
-        require(count <= MOST_PARTS and size % count == 0, f"{size} in {count} parts")
+        count = layer.read_int("indices_or_sections")
+        require(count <= MAX_PARTS and size % count == 0, f"{size} in {count} parts")
         sizes = [size // count] * count
-    return [Value(one) for one in elements.split(at.b, y, sizes, axis, at.name)]
+    return [KerasTensor(part) for part in elements.split(layer.b, y, sizes, axis, layer.name)]
 
 
-def get_item(at: KerasLayer, x: Value, *keys: Any) -> Value:
-    """Return `x[key, ...]` of slices and whole numbers."""
-    y, axis = at.last(x), 0
+def get_item(layer: KerasLayer, x: KerasTensor, *keys: Any) -> KerasTensor:
+    """Append `x[key, ...]` of slices, as Keras serializes them, and whole numbers."""
+    y = layer.to_channels_last(x)
+    axis = 0
     for key in keys:
         if type(key) is int:
-            y = elements.select(at.b, y, axis, key, at.name)
+            y = elements.select(layer.b, y, axis, key, layer.name)
             continue
         config = key.get("config") if isinstance(key, dict) else None
         if not isinstance(config, dict) or key.get("class_name") != "__slice__":
-            raise at.refuse("an index that is neither a slice nor a whole number")
-        start, stop, step = (config.get(word) for word in ("start", "stop", "step"))
-        size = at.b.shape(y)[axis]
-        first, last, each = slice(start, stop, step).indices(size)
-        require(each > 0, "a slice that goes backwards")
-        y = elements.slice_(at.b, y, axis, first, last, at.name, each)
+            raise layer.error("an index that is neither a slice nor a whole number")
+        bounds = slice(config.get("start"), config.get("stop"), config.get("step"))
+        start, stop, step = bounds.indices(layer.b.shape(y)[axis])
+        require(step > 0, "a slice that goes backwards")
+        y = elements.slice_(layer.b, y, axis, start, stop, layer.name, step)
         axis += 1
-    return Value(y)
+    return KerasTensor(y)
 
 
-_FUNCTIONS = "relu sigmoid tanh gelu silu softplus exp log sqrt abs sin cos rsqrt hard_sigmoid"
-OPERATIONS: dict[str, Callable[..., Value | list[Value]]] = {
-    **{name: LAYERS[name] for name in ("Add", "Subtract", "Multiply", "Maximum", "Minimum")},
-    **dict.fromkeys(("Divide", "TrueDivide"), partial(merge, "div")),
-    "Power": partial(merge, "pow"),
-    "Square": lambda at, x: merge("mul", at, x, x),
-    "Matmul": lambda at, x, y: at.do(lowering.matmul, x, y),
-    **{name.title().replace("_", ""): function_of(name) for name in _FUNCTIONS.split()},
-    "Absolute": function_of("abs"),
-    "Negative": function_of("neg"),
-    "HardSilu": function_of("hard_swish"),
-    "Relu6": lambda at, x: at.activated(x, "relu6", at.name),
-    **{name: LAYERS[name] for name in ("Softmax", "Concatenate")},
-    **{name.title(): partial(_reduction, name) for name in ("mean", "max", "min", "sum", "prod")},
-    "Transpose": _transpose,
-    "Reshape": lambda at, x: at.do(elements.reshape, x, _whole_list(at, "newshape") or []),
+_ELEMENTWISE = {  # class in Keras: function of elements
+    "Abs": "abs",
+    "Absolute": "abs",
+    "Cos": "cos",
+    "Exp": "exp",
+    "Gelu": "gelu",
+    "HardSigmoid": "hard_sigmoid",
+    "HardSilu": "hard_swish",
+    "Log": "log",
+    "Negative": "neg",
+    "Relu": "relu",
+    "Rsqrt": "rsqrt",
+    "Sigmoid": "sigmoid",
+    "Silu": "silu",
+    "Sin": "sin",
+    "Softplus": "softplus",
+    "Sqrt": "sqrt",
+    "Tanh": "tanh",
+}
+_SHARED_LAYERS = (  # classes of `keras.ops` with the name and the settings of a layer
+    *("Add", "Subtract", "Multiply", "Maximum", "Minimum"),
+    *("Softmax", "Concatenate"),
+)
+OPERATIONS: dict[str, Callable[..., KerasTensor | list[KerasTensor]]] = {
+    **{name: LAYERS[name] for name in _SHARED_LAYERS},
+    **{name: make_elementwise_layer(function) for name, function in _ELEMENTWISE.items()},
+    "Divide": partial(add_merge, "div"),
+    "TrueDivide": partial(add_merge, "div"),
+    "Power": partial(add_merge, "pow"),
+    "Square": _add_square,
+    "Relu6": _add_relu6,
+    "Matmul": _add_matmul,
+    "Mean": partial(_add_reduction, "mean"),
+    "Max": partial(_add_reduction, "max"),
+    "Min": partial(_add_reduction, "min"),
+    "Sum": partial(_add_reduction, "sum"),
+    "Prod": partial(_add_reduction, "prod"),
+    "Transpose": _add_transpose,
+    "Reshape": _add_reshape,
     "ExpandDims": _expand_dims,
     "Squeeze": _squeeze,
-    "Stack": lambda at, *values: at.do(
-        elements.stack, [*map(at.last, values)], at.whole("axis", 0, -8)
-    ),
+    "Stack": _stack,
     "Split": split,
     "GetItem": get_item,
 }

@@ -1,133 +1,234 @@
-"""Recurrent layers, attention and wrappers of Keras, as functions `(layer, *values) -> value`."""
+"""Recurrent layers, attention and wrappers of Keras, as functions `(layer, *tensors) -> tensor`."""
 
 from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any
+from typing import NamedTuple
 
 from steptime.core.errors import check_choice
 from steptime.formats import elements, lowering
-from steptime.formats.keras import layers
-from steptime.formats.keras.layer import KerasLayer, Lower, Value
+from steptime.formats.keras.layer import AddLayer, KerasLayer, KerasTensor
+from steptime.formats.keras.layers import LAYERS as SINGLE_LAYERS
+from steptime.formats.keras.layers import add_average, add_merge
 from steptime.network.ops.sequence import GATES
 from steptime.network.ops.table import require
 
 CELLS = {"LSTM": "lstm", "GRU": "gru", "SimpleRNN": "rnn"}
-MERGES = ("concat", "sum", "mul", "ave")
+MERGE_MODES = ("concat", "sum", "mul", "ave")
+MERGE_FUNCTIONS = {"sum": "add", "mul": "mul"}  # merge mode: function of elements
 
 
-def _ran(at: KerasLayer, x: Value, cell: str) -> tuple[str, str]:
-    """Return the outputs of a recurrent layer, in the order in which it made them, and the last."""
-    y, units = at.last(x), at.whole("units")
-    require(len(at.b.shape(y)) == 3, f"a recurrent layer of {list(at.shape(x))}")
-    at.word("activation", "tanh", ("tanh",))
-    at.word("recurrent_activation", "sigmoid", ("sigmoid", "hard_sigmoid"))
-    if at.flag("return_state"):
-        raise at.refuse("return_state: states are no outputs here")
+class _RecurrentOutput(NamedTuple):
+    """The outputs of a recurrent layer.
+
+    Attributes:
+        steps: the output of each step in the order of computation, `[batch, steps, units]`.
+        last: the output of the step that is computed last, `[batch, units]`.
+    """
+
+    steps: str
+    last: str
+
+
+def _run_cell(layer: KerasLayer, x: KerasTensor, cell: str, is_reversed: bool) -> _RecurrentOutput:
+    """Append a recurrent layer, which is given the steps from the last one on if reversed."""
+    y = layer.to_channels_last(x)
+    units = layer.read_int("units")
+    require(len(layer.b.shape(y)) == 3, f"a recurrent layer of {list(layer.shape(x))}")
+    layer.read_choice("activation", "tanh", ("tanh",))
+    layer.read_choice("recurrent_activation", "sigmoid", ("sigmoid", "hard_sigmoid"))
+    if layer.read_flag("return_state"):
+        raise layer.error("return_state: states are no outputs here")
+    weights = _add_cell_weights(layer, layer.b.shape(y)[2], units, cell)
+    if is_reversed:
+        y = elements.op(layer.b, "flip", y, name=f"{layer.name}/flip", axes=(1,))
+    steps, _ = lowering.recurrent(layer.b, y, cell, [weights], layer.name)
+    last = elements.select(layer.b, steps, 1, -1, f"{layer.name}/last")
+    return _RecurrentOutput(steps, last)
+
+
+def _add_cell_weights(layer: KerasLayer, width: int, units: int, cell: str) -> list[str]:
+    """Return the weights of a cell; a GRU with `reset_after` has a second bias."""
     rows = GATES[cell] * units
-    weights = [at.weight("kernel", rows, at.b.shape(y)[2])]
-    weights.append(at.weight("recurrent_kernel", rows, units))
-    if at.flag("use_bias", True):
-        twice = cell == "gru" and at.flag("reset_after", True)
-        weights += [at.weight(name, rows) for name in ("bias", "recurrent_bias")[: 1 + twice]]
-    if at.flag("go_backwards"):
-        y = elements.op(at.b, "flip", y, name=f"{at.name}/flip", axes=(1,))
-    made, _ = lowering.recurrent(at.b, y, cell, [weights], at.name)
-    return made, elements.select(at.b, made, 1, -1, f"{at.name}/last")
+    weights = [
+        layer.add_weight("kernel", rows, width),
+        layer.add_weight("recurrent_kernel", rows, units),
+    ]
+    if layer.read_flag("use_bias", True):
+        weights.append(layer.add_weight("bias", rows))
+        if cell == "gru" and layer.read_flag("reset_after", True):
+            weights.append(layer.add_weight("recurrent_bias", rows))
+    return weights
 
 
-def _recurrent(cell: str, at: KerasLayer, x: Value, *states: Value, **how: Any) -> Value:
-    if states or how:
-        raise at.refuse("a first state of its own")
-    every, last = _ran(at, x, cell)
-    return Value(every if at.flag("return_sequences") else last)
+def _add_recurrent(
+    cell: str, layer: KerasLayer, x: KerasTensor, *states: object, **arguments: object
+) -> KerasTensor:
+    """Append a recurrent layer; without `return_sequences` its output is that of the last step."""
+    if states or arguments:
+        raise layer.error("a first state of its own")
+    output = _run_cell(layer, x, cell, layer.read_flag("go_backwards"))
+    return KerasTensor(output.steps if layer.read_flag("return_sequences") else output.last)
 
 
-def bidirectional(at: KerasLayer, x: Value) -> Value:
-    """Return a recurrent layer run both ways, its outputs joined or added up."""
-    said = at.config.get("layer")
-    name = said.get("class_name") if isinstance(said, dict) else said
-    check_choice("recurrent layer", name, CELLS, f"{at.place}: layer '{at.name}'")
-    merge = at.word("merge_mode", "concat", MERGES)
-    other = at.config.get("backward_layer") or said
-    ways = [at.inner("forward", said), at.inner("backward", other)]
-    made = []
-    for back, way in enumerate(ways):
-        way.config = {**way.config, "go_backwards": bool(back)}
-        every, last = _ran(way, x, CELLS[str(name)])
-        if not way.flag("return_sequences"):
-            made.append(Value(last))
-            continue
-        if back:
-            every = elements.op(at.b, "flip", every, name=f"{way.name}/flip_back", axes=(1,))
-        made.append(Value(every))
-    if merge == "concat":
-        return at.do(elements.concat, [one.name for one in made], -1)
-    if merge == "ave":
-        return layers.average(at, *made)
-    return layers.merge({"sum": "add", "mul": "mul"}[merge], at, *made)
+def _read_wrapped_class(layer: KerasLayer) -> object:
+    """Return the class of the layer that a wrapper wraps."""
+    table = layer.config.get("layer")
+    return table.get("class_name") if isinstance(table, dict) else table
 
 
-def time_distributed(at: KerasLayer, x: Value) -> Value:
-    """Return a layer of every step: steps are examples of it."""
-    said, y = at.config.get("layer"), at.last(x)
-    name = said.get("class_name") if isinstance(said, dict) else said
-    check_choice("layer", name, layers.LAYERS, f"{at.place}: layer '{at.name}'")
-    n, steps, *rest = at.b.shape(y)
-    rows = elements.reshape(at.b, y, (n * steps, *rest), f"{at.name}/steps")
-    own = at.inner("layer", said)
-    made = own.last(layers.LAYERS[str(name)](own, Value(rows)))
-    return at.do(elements.reshape, made, (n, steps, *at.b.shape(made)[1:]), at="/joined")
+def add_bidirectional(layer: KerasLayer, x: KerasTensor) -> KerasTensor:
+    """Append a recurrent layer in both directions, and the outputs of both merged."""
+    class_name = _read_wrapped_class(layer)
+    check_choice("recurrent layer", class_name, CELLS, layer.layer_place)
+    cell = CELLS[str(class_name)]
+    merge_mode = layer.read_choice("merge_mode", "concat", MERGE_MODES)
+    forward_table = layer.config.get("layer")
+    backward_table = layer.config.get("backward_layer") or forward_table
+    forward = layer.wrapped_layer("forward", forward_table)
+    backward = layer.wrapped_layer("backward", backward_table)
+    outputs = [
+        _run_direction(forward, x, cell, is_backward=False),
+        _run_direction(backward, x, cell, is_backward=True),
+    ]
+    if merge_mode == "concat":
+        return layer.apply(elements.concat, [output.name for output in outputs], -1)
+    if merge_mode == "ave":
+        return add_average(layer, *outputs)
+    return add_merge(MERGE_FUNCTIONS[merge_mode], layer, *outputs)
 
 
-def _attention(at: KerasLayer, *values: Value, **how: Any) -> Value:
-    """Return attention of several heads: query, value, and key if that is not the value."""
-    causal, mask = how.pop("use_causal_mask", False), how.pop("attention_mask", None)
-    if mask is not None or not isinstance(causal, bool) or at.config.get("sliding_window"):
-        raise at.refuse("attention with a mask or a window of its own")
-    if at.flag("use_gate") or at.config.get("attention_axes") not in (None, [1], 1):
-        raise at.refuse("attention with a gate, or along other axes than the first")
-    query, value, key = (at.last(x) for x in (*values, *values[-1:])[:3])
-    require(len(at.b.shape(query)) == 3, f"attention of {list(at.b.shape(query))}")
-    grouped = "num_query_heads" in at.config
-    heads = at.whole("num_query_heads" if grouped else "num_heads")
-    groups = at.whole("num_key_value_heads") if grouped else heads
-    width = at.whole("head_dim" if grouped else "key_dim")
-    values_width = at.whole("value_dim", width)
-    bias = at.flag("use_bias", True)
-
-    def projected(tensor: str, rows: int, name: str) -> str:
-        fan_in = at.b.shape(tensor)[-1]
-        w = at.weight(f"{name}/kernel", rows, fan_in)
-        own = at.weight(f"{name}/bias", rows) if bias else ""
-        return lowering.linear(at.b, tensor, w, f"{at.name}/{name}", own)
-
-    rows = (heads * width, groups * width, groups * values_width)
-    parts = map(projected, (query, key, value), rows, ("query", "key", "value"))
-    numbers = {"heads": heads, "kv_heads": groups, "causal": causal}
-    y = elements.op(at.b, "attention", *parts, name=at.name, **numbers)
-    said = at.config.get("output_shape") or at.b.shape(query)[-1:]
-    out = math.prod(at.sizes("output_shape", len(said)) if isinstance(said, list) else said)
-    return Value(projected(y, out, "attention_output"))
+def _run_direction(layer: KerasLayer, x: KerasTensor, cell: str, is_backward: bool) -> KerasTensor:
+    """Append one direction of a bidirectional layer, with its steps in the order of the input."""
+    output = _run_cell(layer, x, cell, is_backward)
+    if not layer.read_flag("return_sequences"):
+        return KerasTensor(output.last)
+    if not is_backward:
+        return KerasTensor(output.steps)
+    name = f"{layer.name}/flip_back"
+    return KerasTensor(elements.op(layer.b, "flip", output.steps, name=name, axes=(1,)))
 
 
-def dot_attention(at: KerasLayer, *values: Value, **how: Any) -> Value:
-    """Return attention of one head without weights but, perhaps, a scale of the scores."""
-    at.word("score_mode", "dot", ("dot",))
-    causal, mask = how.pop("use_causal_mask", False), how.pop("mask", None)
-    if mask is not None or not isinstance(causal, bool):
-        raise at.refuse("attention with a mask of its own")
-    q, v, k = (Value(at.last(x)) for x in (*values, *values[-1:])[:3])
-    if at.flag("use_scale"):
-        q = at.each("mul", q, at.weight("scale"), at="/scale")
-    return at.do(elements.op, "attention", q, k, v, heads=1, kv_heads=1, causal=causal)
+def add_time_distributed(layer: KerasLayer, x: KerasTensor) -> KerasTensor:
+    """Append a layer that is applied to each step, as if steps were further examples."""
+    class_name = _read_wrapped_class(layer)
+    check_choice("layer", class_name, SINGLE_LAYERS, layer.layer_place)
+    y = layer.to_channels_last(x)
+    batch, steps, *sizes = layer.b.shape(y)
+    rows = elements.reshape(layer.b, y, (batch * steps, *sizes), f"{layer.name}/steps")
+    wrapped = layer.wrapped_layer("layer", layer.config.get("layer"))
+    output = SINGLE_LAYERS[str(class_name)](wrapped, KerasTensor(rows))
+    output_rows = wrapped.to_channels_last(output)
+    output_shape = (batch, steps, *layer.b.shape(output_rows)[1:])
+    return layer.apply(elements.reshape, output_rows, output_shape, suffix="/joined")
 
 
-LAYERS: dict[str, Lower] = {
-    "Attention": dot_attention,
-    **{name: partial(_recurrent, cell) for name, cell in CELLS.items()},
-    "Bidirectional": bidirectional,
-    "TimeDistributed": time_distributed,
-    **dict.fromkeys(("MultiHeadAttention", "GroupQueryAttention"), _attention),
+class _AttentionInputs(NamedTuple):
+    """The tensors that attention reads, with channels last."""
+
+    query: str
+    value: str
+    key: str
+
+
+def _read_attention_inputs(layer: KerasLayer, tensors: tuple[KerasTensor, ...]) -> _AttentionInputs:
+    """Return query, value and key in Keras' order; the key is the value if it is left out."""
+    query, value, *keys = (layer.to_channels_last(x) for x in tensors)
+    return _AttentionInputs(query, value, keys[0] if keys else value)
+
+
+def _check_mask(layer: KerasLayer, mask: object, use_causal_mask: object) -> bool:
+    """Return whether attention is causal; raises `InputError` for a mask of another kind."""
+    if mask is not None or not isinstance(use_causal_mask, bool):
+        raise layer.error("attention with a mask of its own")
+    return use_causal_mask
+
+
+def add_multi_head_attention(
+    layer: KerasLayer,
+    *tensors: KerasTensor,
+    use_causal_mask: object = False,
+    attention_mask: object = None,
+) -> KerasTensor:
+    """Append attention of several heads with its projections, or of heads in groups."""
+    is_causal = _check_mask(layer, attention_mask, use_causal_mask)
+    if layer.config.get("sliding_window"):
+        raise layer.error("attention with a window")
+    if layer.read_flag("use_gate") or layer.config.get("attention_axes") not in (None, [1], 1):
+        raise layer.error("attention with a gate, or along other axes than the first")
+    inputs = _read_attention_inputs(layer, tensors)
+    query_shape = layer.b.shape(inputs.query)
+    require(len(query_shape) == 3, f"attention of {list(query_shape)}")
+    is_grouped = "num_query_heads" in layer.config
+    heads = layer.read_int("num_query_heads" if is_grouped else "num_heads")
+    kv_heads = layer.read_int("num_key_value_heads") if is_grouped else heads
+    width = layer.read_int("head_dim" if is_grouped else "key_dim")
+    value_width = layer.read_int("value_dim", width)
+    query = _project(layer, inputs.query, heads * width, "query")
+    key = _project(layer, inputs.key, kv_heads * width, "key")
+    value = _project(layer, inputs.value, kv_heads * value_width, "value")
+    y = elements.op(
+        layer.b,
+        "attention",
+        query,
+        key,
+        value,
+        name=layer.name,
+        heads=heads,
+        kv_heads=kv_heads,
+        causal=is_causal,
+    )
+    output_width = _read_output_width(layer, query_shape[-1])
+    return KerasTensor(_project(layer, y, output_width, "attention_output"))
+
+
+def _project(layer: KerasLayer, x: str, width: int, name: str) -> str:
+    """Append one of the linear layers of attention."""
+    kernel = layer.add_weight(f"{name}/kernel", width, layer.b.shape(x)[-1])
+    has_bias = layer.read_flag("use_bias", True)
+    bias = layer.add_weight(f"{name}/bias", width) if has_bias else ""
+    return lowering.linear(layer.b, x, kernel, f"{layer.name}/{name}", bias)
+
+
+def _read_output_width(layer: KerasLayer, query_width: int) -> int:
+    """Return the elements of the setting `output_shape`, by default the width of the query."""
+    setting = layer.config.get("output_shape")
+    if not setting:
+        return query_width
+    axis_count = len(setting) if isinstance(setting, list) else 1
+    return math.prod(layer.read_sizes("output_shape", axis_count))
+
+
+def add_dot_attention(
+    layer: KerasLayer, *tensors: KerasTensor, use_causal_mask: object = False, mask: object = None
+) -> KerasTensor:
+    """Append attention of one head; its only weight is a scale of the scores, if asked for."""
+    layer.read_choice("score_mode", "dot", ("dot",))
+    is_causal = _check_mask(layer, mask, use_causal_mask)
+    inputs = _read_attention_inputs(layer, tensors)
+    query = KerasTensor(inputs.query)
+    if layer.read_flag("use_scale"):
+        query = layer.apply_elementwise("mul", query, layer.add_weight("scale"), suffix="/scale")
+    y = elements.op(
+        layer.b,
+        "attention",
+        query.name,
+        inputs.key,
+        inputs.value,
+        name=layer.name,
+        heads=1,
+        kv_heads=1,
+        causal=is_causal,
+    )
+    return KerasTensor(y)
+
+
+LAYERS: dict[str, AddLayer] = {
+    **{name: partial(_add_recurrent, cell) for name, cell in CELLS.items()},
+    "Bidirectional": add_bidirectional,
+    "TimeDistributed": add_time_distributed,
+    "Attention": add_dot_attention,
+    "MultiHeadAttention": add_multi_head_attention,
+    "GroupQueryAttention": add_multi_head_attention,
 }

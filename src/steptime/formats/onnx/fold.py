@@ -12,7 +12,7 @@ from onnx.shape_inference import InferenceError, infer_node_outputs
 
 from steptime.core.errors import escape_controls
 from steptime.core.toml_files import packaged
-from steptime.formats import WRONG
+from steptime.formats import READ_ERRORS
 from steptime.formats.export.onnx_nodes import TYPES
 from steptime.formats.onnx.model import OnnxNode, Shape, Static
 from steptime.formats.onnx.weightless import DTYPES, MAX_VALUES
@@ -81,7 +81,7 @@ def inferred(node: OnnxNode, values: Sequence[Value], specs: Specs) -> list[Spec
         schema = onnx.defs.get_schema(node.op, node.opset, "")
         opsets = [onnx.helper.make_opsetid("", node.opset)]
         made = infer_node_outputs(schema, node.proto, types, data, opset_imports=opsets)
-    except (*WRONG, *_REFUSALS) as error:
+    except (*READ_ERRORS, *_REFUSALS) as error:
         raise ShapeError(_said(error)) from None
     return [_spec(made.get(name)) for name in node.proto.output]
 
@@ -132,7 +132,7 @@ def _numbers(node: OnnxNode, values: Sequence[Value]) -> list[NDArray[Any]]:
             return [np.asarray(array) for array in op.run(*arrays)]
     except (TypeError, NotImplementedError):
         return []
-    except (*WRONG, RuntimeError) as error:
+    except (*READ_ERRORS, RuntimeError) as error:
         raise ShapeError(_said(error)) from None
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from steptime.core.errors import InputError, shorten
-from steptime.formats import WRONG, Source, line_of
+from steptime.formats import READ_ERRORS, Source, describe_error
 from steptime.formats.onnx.weightless import DTYPES, NoModelError, WeightlessCopy, is_read
 from steptime.network.ops.table import require
 
@@ -126,8 +126,8 @@ class Model:
             self.graph = self._graph(proto.graph, _versions(proto))
             values = (*proto.graph.value_info, *proto.graph.output)
             self._stated = {value.name: value for value in values}
-        except (*WRONG, DecodeError) as error:
-            reason = error if isinstance(error, NoModelError) else line_of(error)
+        except (*READ_ERRORS, DecodeError) as error:
+            reason = error if isinstance(error, NoModelError) else describe_error(error)
             lack = f"is not an ONNX file that can be read: {reason}"
             raise InputError(f"{self.place}: {lack}") from None
         parts, at = [], 0
@@ -319,7 +319,7 @@ def _input(value: onnx.ValueInfoProto) -> OnnxInput:
 
 def model_of(source: Source) -> Model:
     """Return the model of a file, read once; raises `InputError` for what is not one."""
-    return source.once(Model, lambda: Model(source))
+    return source.memoise(Model, lambda: Model(source))
 
 
 def identity(source: Source) -> bytes:

@@ -62,7 +62,7 @@ def _slice(r: Visit, x: Value, *given: Value) -> Value:
 def _gather(r: Visit, x: Value, indices: Value) -> Value:
     axis = r.axis(x)
     if isinstance(indices, Static) and len(r.shape(x)) == 1:
-        size, known = math.prod(r.old(r.node.inputs[0]) or r.shape(x)), indices.values
+        size, known = math.prod(r.file_shape(r.node.inputs[0]) or r.shape(x)), indices.values
         every = known is None or known.ravel().tolist() == list(range(size))
         if every and math.prod(indices.shape) == size:  # torch's as_strided: all of it, in order
             return r.reshaped(x, lambda: indices.shape)
@@ -89,7 +89,7 @@ def _gather_nd(r: Visit, x: Value, indices: Value) -> Value:
 
 def _expand(r: Visit, x: Value, shape: Value) -> Value:
     own, asked = r.shape(x), r.whole(shape) or ()
-    follows = broadcast_shape(own, asked) != r.old(r.node.outputs[0])
+    follows = broadcast_shape(own, asked) != r.file_shape(r.node.outputs[0])
     wide = r.widened(own, asked, follows) if len(asked) >= len(own) else asked
     wanted = broadcast_shape(own, wide)
     require(wanted is not None, f"{list(own)} is not {list(asked)} repeated")
@@ -100,7 +100,7 @@ def _tile(r: Visit, x: Value, times: Value) -> Value:
     repeats, shape = r.whole(times) or (), r.shape(x)
     require(len(repeats) == len(shape), f"{list(shape)} times {list(repeats)}")
     told = tuple(n * times for n, times in zip(shape, repeats, strict=True))
-    wide = r.widened(shape, told, told != r.old(r.node.outputs[0]))
+    wide = r.widened(shape, told, told != r.file_shape(r.node.outputs[0]))
     repeats = tuple(
         new if n == 1 else times for n, times, new in zip(shape, repeats, wide, strict=True)
     )

@@ -9,10 +9,10 @@ import numpy as np
 
 from steptime.core.errors import InputError, shorten
 from steptime.formats import Source
-from steptime.formats.batches import Batches, main_output
+from steptime.formats.batch_search import find_batch_axes
+from steptime.formats.batches import Batches, find_main_output
 from steptime.formats.code import STRICT
-from steptime.formats.followed import followed
-from steptime.formats.loss import describe_weights, loss_of, trained_outputs
+from steptime.formats.loss import add_loss, describe_weights, find_trained_outputs
 from steptime.formats.onnx.fold import cleaned
 from steptime.formats.onnx.model import Model, Static, model_of
 from steptime.formats.onnx.ops import OPS
@@ -68,12 +68,12 @@ def _output_tensors(model: Any, run: Visit) -> list[str]:
             outputs.setdefault(str(run.env[name]), name)
     if not outputs:
         raise InputError(f"{model.place}: no output depends on an input")
-    main = main_output(run.b, [*outputs])
-    own_shape = run.old(outputs[main])
+    main = find_main_output(run.b, [*outputs])
+    own_shape = run.file_shape(outputs[main])
     if own_shape is not None:
-        fault = run.batches.fault_of_output(outputs[main], own_shape, run.b.shape(main))
+        fault = run.batches.describe_output_fault(outputs[main], own_shape, run.b.shape(main))
         if fault:
-            raise run.refusal(model.place, fault, [outputs[main]])
+            raise run.batch_error(model.place, fault, [outputs[main]])
     return [*outputs]
 
 
@@ -85,7 +85,7 @@ def read(source: Source, allow_unknown: bool) -> Family:
     def walk(
         b: Builder, values: Mapping[str, Any], batches: Batches, before: Visit | None
     ) -> Visit:
-        sizes_by_name = sizes.by_name(values, batches.new)
+        sizes_by_name = sizes.by_name(values, batches.new_batch)
         run = Visit(b, model, OPS, batches, before, allow_unknown, sizes_by_name)
         for one in model.graph.inputs:
             name = cleaned(one.name)
@@ -94,7 +94,7 @@ def read(source: Source, allow_unknown: bool) -> Family:
                 run.env[one.name] = Static(one.name, (), one.dtype, number, derived=True)
                 continue
             shape = [
-                n if isinstance(n, int) else values[n] if n else batches.new
+                n if isinstance(n, int) else values[n] if n else batches.new_batch
                 for n in sizes.shapes[one.name]
             ]
             run.env[one.name] = b.input(
@@ -112,8 +112,8 @@ def read(source: Source, allow_unknown: bool) -> Family:
 
             key = (allow_unknown, b.precision, b.training, tuple(sorted(values.items())))
             own = Batches(sizes.batch, sizes.batch, sizes.fixed)
-            before = source.once(Visit, lambda: walk(apart(), values, own, None), key)
-            batches = followed(
+            before = source.memoise(Visit, lambda: walk(apart(), values, own, None), key)
+            batches = find_batch_axes(
                 batches,
                 source,
                 key,
@@ -121,8 +121,12 @@ def read(source: Source, allow_unknown: bool) -> Family:
             )
         run = walk(b, values, batches, before)
         outputs = _output_tensors(model, run)
-        last = loss_of(b, trained_outputs(b, outputs) if b.training else outputs)
-        b.remarks += [*store(run), *batches.doubt(b), *run.unpriced.describe(b)]
+        last = add_loss(b, find_trained_outputs(b, outputs) if b.training else outputs)
+        b.remarks += [
+            *store(run),
+            *batches.describe_constant_products(b),
+            *run.unpriced.describe(b),
+        ]
         _leave_out_unread_weights(b)
         if values[STRICT]:
             run.unpriced.refuse(b, model.place)

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from onnx import NodeProto
 
 from steptime.core.errors import shorten
-from steptime.formats import WRONG, elements, line_of
-from steptime.formats.batches import Batches, reseen
-from steptime.formats.followed import Follower
+from steptime.formats import READ_ERRORS, describe_error, elements
+from steptime.formats.batch_search import BatchWalk
+from steptime.formats.batches import Batches, infer_view_shape
 from steptime.formats.onnx.fold import (
     REPEATS,
     WEIGHTS_MOVED,
@@ -54,7 +54,7 @@ READ_A_SIZE = (  # operators whose inputs but the first are sizes and places
 T = TypeVar("T")
 
 
-class Visit(Follower):
+class Visit(BatchWalk):
     """One walk: `env` holds what each name of the file stands for, tensors by their builder's name.
 
     `before` has the shapes of a walk with the file's own batch, None where that is built.
@@ -83,7 +83,7 @@ class Visit(Follower):
         self.quantised: dict[str, Quantised] = {}  # by the name in the file
         self.roots: dict[str, tuple[str, tuple[Step, ...]]] = {}  # tensors of constants
         self.env |= model.graph.constants
-        self.decide(model.graph.constants)
+        self.repeat_constants(model.graph.constants)
 
     def walk(self, graph: Subgraph) -> None:
         """Lower the nodes in their order; raises `InputError`, naming the node that cannot be."""
@@ -97,16 +97,16 @@ class Visit(Follower):
                 for name in node.outputs[len(made) :]:
                     self.env.setdefault(name, made[0])
                 self.env[""] = None
-                self.decide(node.outputs)
+                self.repeat_constants(node.outputs)
                 self._note_names(node)
                 self._follow(node)
             except ShapeError as error:
-                raise self.refusal(self.where(node), str(error), node.inputs) from None
-            except WRONG as error:
-                fault = f"cannot be read: {line_of(error)}"
-                raise self.refusal(self.where(node), fault, node.inputs) from None
+                raise self.batch_error(self.where(node), str(error), node.inputs) from None
+            except READ_ERRORS as error:
+                fault = f"cannot be read: {describe_error(error)}"
+                raise self.batch_error(self.where(node), fault, node.inputs) from None
 
-    def links(self) -> tuple[list[str], list[tuple[Sequence[str], Sequence[str]]]]:
+    def list_links(self) -> tuple[list[str], list[tuple[Sequence[str], Sequence[str]]]]:
         """Return the file's inputs, and the tensors that each node reads and makes."""
         nodes = self.model.graph.nodes
         reads = [one.inputs[:1] if one.op in READ_A_SIZE else one.inputs for one in nodes]
@@ -197,7 +197,7 @@ class Visit(Follower):
             return None
         shape = tuple(size for size in sizes if size is not None)
         if self.batches.fixed:
-            shape = grown(shape, self.batches.own, self.batches.new)
+            shape = grown(shape, self.batches.file_batch, self.batches.new_batch)
         return stated.dtype, shape
 
     def _note_names(self, node: OnnxNode) -> None:
@@ -304,7 +304,7 @@ class Visit(Follower):
 
     def _seen(self, tensor: str, kind: str, how: Sequence[int]) -> str:
         if kind == "repeat":
-            return self.batches.repeated(self.b, tensor, how[0], self.name)
+            return self.batches.repeat_tensor(self.b, tensor, how[0], self.name)
         view = elements.transpose if kind == "transpose" else elements.reshape
         return view(self.b, tensor, how, f"{self.name}/{kind}")
 
@@ -341,16 +341,21 @@ class Visit(Follower):
         return self.recognised(made)
 
     def widened(self, shape: Shape, told: Shape, follows: bool) -> Shape:
-        """Return what this node repeats its input to (`Batches.widened`)."""
-        grown = self.old(self.node.inputs[0]) not in {None, tuple(shape)}
-        stays = self.node.op == "Expand" and shape == self.old(self.node.outputs[0])
-        return self.batches.widened(self.node.outputs[0], shape, told, grown or stays, follows)
+        """Return what this node repeats its input to (`Batches.expanded_shape`)."""
+        grown = self.file_shape(self.node.inputs[0]) not in {None, tuple(shape)}
+        stays = self.node.op == "Expand" and shape == self.file_shape(self.node.outputs[0])
+        return self.batches.expanded_shape(
+            self.node.outputs[0], shape, told, grown or stays, follows
+        )
 
     def reshaped(self, x: Value, wanted: Callable[[], Shape]) -> Value:
         """Return `x` seen as the file has it for its own batch, else with the shape `wanted`."""
-        old, shape = [self.old(names[0]) for names in (self.node.inputs, self.node.outputs)], None
-        if old[0] is not None and old[1] is not None:
-            shape = reseen(old[0], self.shape(x), old[1], self.batches.own)
+        file_input = self.file_shape(self.node.inputs[0])
+        file_view = self.file_shape(self.node.outputs[0])
+        shape = None
+        if file_input is not None and file_view is not None:
+            file_batch = self.batches.file_batch
+            shape = infer_view_shape(file_input, self.shape(x), file_view, file_batch)
         try:
             shape = wanted() if shape is None else shape
         except ShapeError as error:
@@ -360,7 +365,7 @@ class Visit(Follower):
         require(fits, f"reshape {own} to {new}: written for another batch or size")
         return self.view(x, "reshape", shape)
 
-    def old(self, name: str) -> Shape | None:
+    def file_shape(self, name: str) -> Shape | None:
         """Return the shape that a tensor has with the file's own batch."""
         value = self.before.env.get(name) if self.before else None
         return None if self.before is None or value is None else self.before.shape(value)
@@ -369,9 +374,9 @@ class Visit(Follower):
         """Refuse what neither stays nor grows as the batch: the file has it for its own."""
         for name in node.outputs:
             value = self.env.get(name)
-            told = self.old(name)
+            told = self.file_shape(name)
             if name and isinstance(value, str) and told is not None:
-                self.batches.check(told, self.b.shape(value))
+                self.batches.check_growth(told, self.b.shape(value))
 
 
 def _listed(made: Value | Sequence[Value]) -> list[Value]:

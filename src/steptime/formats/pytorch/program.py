@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from steptime.core.errors import InputError, shorten
 from steptime.core.units import first_of
-from steptime.formats import Source, told
-from steptime.formats.archive import member
-from steptime.formats.code import about_of
+from steptime.formats import Source, parse_json_file
+from steptime.formats.archive import read_member
+from steptime.formats.code import read_export_facts
 from steptime.formats.pytorch.symbols import parsed, symbol_of
 from steptime.network.ops.builder import MOST_OPS
 
@@ -231,8 +231,8 @@ def frozen_paths(program: Program) -> set[str]:
 def document_of(source: Source) -> Any:
     """Return the values of a file's `models/model.json`; raises `InputError`."""
     document = re.compile(r"([^/]*/)?models/model\.json")
-    found = member(source, document.fullmatch, "models/model.json of torch.export.save")
-    return told(found, f"model {shorten(source.path)}: model.json")
+    found = read_member(source, document.fullmatch, "models/model.json of torch.export.save")
+    return parse_json_file(found, f"model {shorten(source.path)}: model.json")
 
 
 def program_of(
@@ -316,16 +316,17 @@ def ties_of(source: Source) -> dict[str, str] | None:
     Our exports state them. torch.export keeps tied weights as one member of the archive, but so it
     does all weights on the meta device, which have no storage.
     """
-    stated = about_of(source)
+    stated = read_export_facts(source)
     if "tied" in stated:
         return dict(stated["tied"])
     try:
-        content = member(source, _CONFIG.fullmatch, "data/weights/model_weights_config.json")
+        content = read_member(source, _CONFIG.fullmatch, "data/weights/model_weights_config.json")
     except InputError:
         return None
     first: dict[str, str] = {}
     ties: dict[str, str] = {}
-    for path, row in told(content, f"model {shorten(source.path)}: weights")["config"].items():
+    weights = parse_json_file(content, f"model {shorten(source.path)}: weights")
+    for path, row in weights["config"].items():
         about = row["tensor_meta"]
         if about["device"]["type"] == "meta":
             return None

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from steptime.core.errors import InputError, shorten
-from steptime.formats import WRONG, Source, line_of
-from steptime.formats.batches import Batches, main_output
-from steptime.formats.code import STRICT, about_of
+from steptime.formats import READ_ERRORS, Source, describe_error
+from steptime.formats.batch_search import find_batch_axes
+from steptime.formats.batches import Batches, find_main_output
+from steptime.formats.code import STRICT, read_export_facts
 from steptime.formats.elements import is_float
-from steptime.formats.followed import followed
-from steptime.formats.loss import describe_weights, loss_of, trained_outputs
+from steptime.formats.loss import add_loss, describe_weights, find_trained_outputs
 from steptime.formats.pytorch.aten import ATEN
 from steptime.formats.pytorch.program import Program, document_of, program_of, ties_of
 from steptime.formats.pytorch.symbols import SymbolError, symbol_of, symbols_of
@@ -36,10 +36,10 @@ def identity(source: Source) -> bytes:
         ties = ties_of(source)
         if ties:
             says.append(ties)
-        if checkpoints := about_of(source).get("checkpoints"):
+        if checkpoints := read_export_facts(source).get("checkpoints"):
             says.append(checkpoints)
         return json.dumps(says).encode()
-    except WRONG:
+    except READ_ERRORS:
         return bytes(source.content[:])  # what it lacks is told when it is read
 
 
@@ -47,7 +47,7 @@ def read(source: Source, _allow_unknown: bool) -> Family:
     """Return the network of a file that `torch.export.save` wrote; no PyTorch is loaded."""
     place = shorten(source.name)[1:-1]
     try:
-        about = about_of(source)
+        about = read_export_facts(source)
         is_unrolled = bool(about.get("unrolled"))
         fixed_reason = str(about.get("static", ""))
         program = program_of(document_of(source), ties_of(source), about)
@@ -56,7 +56,7 @@ def read(source: Source, _allow_unknown: bool) -> Family:
     except InputError as error:
         known = str(error).startswith("model ")
         raise InputError(str(error) if known else f"{place}: {error}") from None
-    except WRONG as error:
+    except READ_ERRORS as error:
         raise InputError(f"{place}: not what torch.export writes: {_line(error)}") from None
     parameters = {
         name: Parameter(program.hints.get(symbol, 1), f"size {symbol} of the file")
@@ -97,7 +97,7 @@ def read(source: Source, _allow_unknown: bool) -> Family:
         b.remarks += [f"{place}: {remark}" for remark in program.remarks]
         key = (b.precision, b.training, tuple(sorted(p.items())))
         try:
-            batches = followed(
+            batches = find_batch_axes(
                 Batches(batch if batch_symbol else own_batch, batch),
                 source,
                 key,
@@ -106,9 +106,9 @@ def read(source: Source, _allow_unknown: bool) -> Family:
             last = walk(b, batches)
         except InputError:
             raise
-        except WRONG as error:
+        except READ_ERRORS as error:
             raise InputError(f"{place}: {_line(error)}") from None
-        b.remarks += batches.doubt(b)
+        b.remarks += batches.describe_constant_products(b)
         return last
 
     return Family(source.name, build, parameters, SOURCE, batch=own_batch, named=True)
@@ -116,7 +116,7 @@ def read(source: Source, _allow_unknown: bool) -> Family:
 
 def _line(error: Exception) -> str:
     more = ", which is not there" if isinstance(error, KeyError) else ""
-    return f"{line_of(error)}{more}"
+    return f"{describe_error(error)}{more}"
 
 
 def _ended(walk: Walk, is_strict: bool) -> str:
@@ -130,14 +130,14 @@ def _ended(walk: Walk, is_strict: bool) -> str:
     floats = [name for name in outputs if is_float(b, name)]
     if not outputs or (b.training and not floats):
         raise ValueError("gives no tensor of floating numbers")
-    output = main_output(b, floats or outputs)
+    output = find_main_output(b, floats or outputs)
     if walk.batches.differ:
         name = next(name for name in walk.program.outputs if walk.env.get(name) == output)
-        fault = walk.batches.fault_of_output(name, walk.told(name), b.shape(output))
+        fault = walk.batches.describe_output_fault(name, walk.told(name), b.shape(output))
         if fault:
-            raise walk.refusal(walk.place, fault, [name])
-    ends = trained_outputs(b, floats) if b.training else [output, *outputs]
-    loss = loss_of(b, ends)
+            raise walk.batch_error(walk.place, fault, [name])
+    ends = find_trained_outputs(b, floats) if b.training else [output, *outputs]
+    loss = add_loss(b, ends)
     b.remarks += describe_weights(b, loss)
     if is_strict:
         walk.unpriced.refuse(b, walk.place)

@@ -28,7 +28,7 @@ def _detach(c: Call) -> Result:
 
 def _view(c: Call) -> Result:
     before = c.walk.told(c.node.args["self"])
-    return c.do(el.reshape, c.x(), c.walk.batches.seen(before, c.b.shape(c.x()), c.shape))
+    return c.do(el.reshape, c.x(), c.walk.batches.view_shape(before, c.b.shape(c.x()), c.shape))
 
 
 def _squeeze(c: Call) -> Result:

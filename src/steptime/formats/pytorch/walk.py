@@ -9,8 +9,8 @@ from steptime.core.errors import shorten
 from steptime.core.graph import Checkpoint, TensorSpec
 from steptime.core.values import MAX_COUNT
 from steptime.formats import elements as el
+from steptime.formats.batch_search import BatchWalk
 from steptime.formats.batches import Batches
-from steptime.formats.followed import Follower
 from steptime.formats.opaque import UnpricedOps
 from steptime.formats.patterns import recognised
 from steptime.formats.pytorch.opaque import TABLE, append_opaque, may_hold_products
@@ -123,10 +123,10 @@ class Call:
         return Const(self.walk.told(self.node.outputs[i]), "int64", f"{self.name}/places")
 
     def widened(self, shape: Shape, told: Sequence[int]) -> Shape:
-        """Return what this call repeats its input to (`Batches.widened`)."""
+        """Return what this call repeats its input to (`Batches.expanded_shape`)."""
         grown = self.walk.told(self.node.args["self"]) != self.walk.shape(self["self"])
         stays = self.node.op != "repeat" and shape == tuple(told)
-        return self.walk.batches.widened(self.node.outputs[0], shape, told, grown or stays)
+        return self.walk.batches.expanded_shape(self.node.outputs[0], shape, told, grown or stays)
 
     @property
     def first(self) -> str:
@@ -150,7 +150,7 @@ class Call:
 
 
 @dataclass
-class Walk(Follower):
+class Walk(BatchWalk):
     """One building of a program's graph.
 
     `bound` are the values of its symbols, `puts` what is written to views. A file whose batch is a
@@ -190,8 +190,8 @@ class Walk(Follower):
 
     def scaled(self, shape: Shape) -> Shape:
         """Return a shape of the file for the batch that is built, its first size being that."""
-        if shape[:1] == (self.batches.own,):
-            return (self.batches.new, *shape[1:])
+        if shape[:1] == (self.batches.file_batch,):
+            return (self.batches.new_batch, *shape[1:])
         return shape
 
     def looked_up(self, argument: Any) -> Any:
@@ -236,7 +236,7 @@ class Walk(Follower):
             dtype = held_as(program.specs[name].dtype)
             path = el.free_name(self.b, name)
             self.env[name] = self.b.input(path, self.scaled(self.told(name)), dtype)
-        self.decide([*program.weights, *program.buffers])
+        self.repeat_constants([*program.weights, *program.buffers])
 
     def run(self) -> list[str]:
         """Build all nodes; return the tensors that the program gives."""
@@ -249,19 +249,19 @@ class Walk(Follower):
                 self._node(Call(self, node))
             except (ShapeError, ValueError, LookupError, TypeError, ArithmeticError) as error:
                 fault = shorten(str(error) or type(error).__name__)[1:-1]
-                raise self.refusal(self._where(node), fault, [*node.tensors]) from None
+                raise self.batch_error(self._where(node), fault, [*node.tensors]) from None
             self._note_names(node)
             self._note_checkpoint(node, start)
-            self.decide(node.outputs)
+            self.repeat_constants(node.outputs)
         for ops, checkpoint in zip(self._repeated, self.program.checkpoints, strict=True):
             self.b.checkpoints.append(Checkpoint(frozenset(ops), checkpoint.to_end))
         return [value for name in self.program.outputs if isinstance(value := self.env[name], str)]
 
-    def links(self) -> tuple[list[str], list[tuple[Sequence[str], Sequence[str]]]]:
+    def list_links(self) -> tuple[list[str], list[tuple[Sequence[str], Sequence[str]]]]:
         """Return the file's inputs, and the tensors that each node reads and makes."""
         return self.program.inputs, [([*one.tensors], one.outputs) for one in self.program.nodes]
 
-    def old(self, name: str) -> Shape:
+    def file_shape(self, name: str) -> Shape:
         """Return the shape that a tensor has with the file's own batch."""
         return self.told(name)
 
@@ -308,9 +308,9 @@ class Walk(Follower):
             return told
         pairs = zip(node.tensors, reads, strict=True)
         if any(self.shape(one) != self.told(name) for name, one in pairs):
-            first, rest = divmod(told[0] * self.batches.new, self.batches.own)
+            first, rest = divmod(told[0] * self.batches.new_batch, self.batches.file_batch)
             return told if rest else (first, *told[1:])
-        made = node.op in MADE_FOR_A_SIZE and node.outputs[0] not in self.batches.decided
+        made = node.op in MADE_FOR_A_SIZE and node.outputs[0] not in self.batches.batch_axes
         return self.scaled(told) if made else told
 
     def _is_constant(self, node: FxNode, reads: Sequence[Value]) -> bool:
@@ -388,6 +388,6 @@ class Walk(Follower):
         """Raise `ShapeError` where a lowered op has another shape than the file says."""
         told, made = self.told(name), self.shape(value)
         if self.batches.differ:
-            self.batches.check(told, made)
+            self.batches.check_growth(told, made)
         elif told != made:
             raise ShapeError(f"it is lowered to {list(made)}, where the file has {list(told)}")

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
 from steptime.core.toml_files import packaged
-from steptime.formats import opened
+from steptime.formats import open_source
 from steptime.formats.gguf.header import Header, read_header
 from steptime.formats.gguf.model import split_name
 from steptime.formats.gguf.types import (
@@ -134,7 +134,7 @@ def weights_of(shape: Shape, file_type: str) -> Weights:
     path = shape.label.partition(".gguf:")[0]
     path = path if path.endswith(ENDING) else f"{path}{ENDING}"
     if not file_type and shape.label.lower().partition(":")[0].endswith(ENDING):
-        return _from_header(read_header(opened(path)), shape)
+        return _from_header(read_header(open_source(path)), shape)
     return _from_graph(ShapeKey(shape), file_type)
 
 

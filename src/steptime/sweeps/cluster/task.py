@@ -26,7 +26,7 @@ from steptime.core.copying import replace
 from steptime.core.errors import InputError
 from steptime.core.files import append_line, read_lines
 from steptime.core.progress import note
-from steptime.formats import located
+from steptime.formats import find_network_file
 from steptime.measure.launch import Failure, StartError
 from steptime.records import store
 from steptime.records.record import Record, current_time
@@ -142,7 +142,7 @@ def _measure(start: Start, trial: Trial, begin: Callable[[], None]) -> Record:
     except StartError as error:
         record = make_failure_record(trial, means, error.failure)
     except InputError as error:
-        file = located(trial.cell.workload.file, trial.cell.workload.sha256)
+        file = find_network_file(trial.cell.workload.file, trial.cell.workload.sha256)
         cause = MISSING_FILE if file and not Path(file).exists() else BAD_CONFIG
         record = make_failure_record(trial, means, Failure("failed", cause, str(error)))
     if workers.rank.size > 1:

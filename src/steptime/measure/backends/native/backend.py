@@ -16,8 +16,8 @@ from steptime.core.dtypes import precision
 from steptime.core.errors import shorten
 from steptime.core.graph import Graph
 from steptime.core.workload import Workload
-from steptime.formats import located, opened
-from steptime.formats.code import LIBRARIES, NUMBER, about_of
+from steptime.formats import find_network_file, open_source
+from steptime.formats.code import LIBRARIES, NUMBER, read_export_facts
 from steptime.measure import contract
 from steptime.measure.backends.native.inputs import nest
 from steptime.measure.backends.native.module import module_of
@@ -72,8 +72,8 @@ def prepare(
     Raises `UnsupportedError` for a workload that is not of code, whose code nobody asked for, or
     has changed.
     """
-    file = located(workload.file, workload.sha256)
-    about = about_of(opened(file)) if file.lower().endswith(".pt2") else {}
+    file = find_network_file(workload.file, workload.sha256)
+    about = read_export_facts(open_source(file)) if file.lower().endswith(".pt2") else {}
     source, name = about.get("where"), about.get("name")
     if not isinstance(source, str) or not isinstance(name, str):
         raise contract.UnsupportedError(

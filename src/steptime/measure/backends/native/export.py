@@ -20,7 +20,7 @@ from torch import nn
 from steptime.core.errors import InputError
 from steptime.core.files import replacing
 from steptime.core.json_types import JsonObject
-from steptime.formats.code import ABOUT, BATCH_AXIS
+from steptime.formats.code import BATCH_AXIS, FACTS_FILE
 from steptime.measure.backends.native.checkpoints import CALLS, checkpoints_of, mark_checkpoints
 from steptime.measure.backends.native.decompose import decompose_unknown
 from steptime.measure.backends.native.inputs import (
@@ -76,7 +76,7 @@ def export(
     tied = {name: other for name, other in names.items() if other != name}
     facts = {**about, "inputs": inputs, "tied": tied, "static": why, BATCH_AXIS: axis}
     facts |= {"checkpoints": checkpoints_of(program), "unrolled": is_unrolled}
-    _save(program, path, {ABOUT: json.dumps(facts)})
+    _save(program, path, {FACTS_FILE: json.dumps(facts)})
     return why
 
 

@@ -1,0 +1,246 @@
+"""Convolution, pooling and normalization of Caffe's images, lowered to op kinds; see `layers`."""
+
+from typing import Any, NamedTuple
+
+from steptime.core.windows import positions, reach
+from steptime.formats.caffe.lowering import CaffeGraph, Tensors, UnmodelledError, resolve_axis
+from steptime.formats.caffe.net import CaffeLayer
+from steptime.formats.caffe.schema import enum_name
+from steptime.network.ops.table import require
+
+Pair = tuple[int, int]
+"""A size along height and width."""
+
+
+class _Window(NamedTuple):
+    """A window of a convolution or of pooling."""
+
+    kernel: Pair
+    stride: Pair
+    padding: Pair
+
+    @property
+    def op_padding(self) -> tuple[int, int, int, int]:
+        """The padding as ops have it: top, bottom, left, right."""
+        height, width = self.padding
+        return height, height, width, width
+
+
+def _read_pair(settings: Any, both: str, height: str, width: str, default: int) -> Pair:
+    """Return a size that is stated once, as a pair, or by a field for each axis.
+
+    Args:
+        settings: the message with the fields.
+        both: the repeated field of both axes.
+        height: the field of the height.
+        width: the field of the width.
+        default: the size where nothing states it.
+    """
+    sizes = list(getattr(settings, both))
+    if settings.HasField(height) or settings.HasField(width):
+        require(not sizes, f"gives '{both}' and '{height}' or '{width}'")
+        return (
+            getattr(settings, height) if settings.HasField(height) else default,
+            getattr(settings, width) if settings.HasField(width) else default,
+        )
+    if len(sizes) > 2:
+        raise UnmodelledError(f"{len(sizes)} sizes of '{both}', not height and width alone")
+    return (sizes[0], sizes[-1]) if sizes else (default, default)
+
+
+def _read_window(settings: Any) -> _Window:
+    """Return the window of a convolution or of pooling."""
+    kernel = _read_pair(settings, "kernel_size", "kernel_h", "kernel_w", 0)
+    stride = _read_pair(settings, "stride", "stride_h", "stride_w", 1)
+    require(min(kernel) >= 1, f"kernel {list(kernel)}: kernel_size is missing or below 1")
+    require(min(stride) >= 1, f"stride {list(stride)} is below 1")
+    return _Window(kernel, stride, _read_pair(settings, "pad", "pad_h", "pad_w", 0))
+
+
+def _image_shape(graph: CaffeGraph, x: str) -> tuple[int, ...]:
+    """Return the shape of an image; raises `ShapeError` for another rank than 4."""
+    shape = graph.shape(x)
+    require(len(shape) == 4, f"needs [batch, channels, h, w], not {list(shape)}")
+    return shape
+
+
+def read_output_width(settings: Any) -> int:
+    """Return the field `num_output`; raises `ShapeError` if it is missing."""
+    require(settings.num_output >= 1, "num_output is missing or below 1")
+    return int(settings.num_output)
+
+
+def add_bias_weight(graph: CaffeGraph, layer: CaffeLayer, y: str, axis: int) -> str:
+    """Append a bias along an axis, the second weight of its layer."""
+    weight = graph.add_weight(layer, 1, "b", (graph.shape(y)[axis],))
+    return graph.b.op("bias", y, weight, name=f"{layer.name}/bias", axis=axis)
+
+
+def add_convolution(graph: CaffeGraph, layer: CaffeLayer, x: Tensors) -> Tensors:
+    """Append a convolution or, for `Deconvolution`, its transpose, with a bias by default."""
+    settings = layer.message.convolution_param
+    channels, *sizes = _image_shape(graph, x[0])[1:]
+    window = _read_window(settings)
+    dilations = list(settings.dilation) or [1]
+    if len(dilations) > 2 or resolve_axis(settings.axis, 4) != 1:
+        raise UnmodelledError("a convolution that is not over height and width")
+    dilation = (dilations[0], dilations[-1])
+    require(min(dilation) >= 1, f"dilation {list(dilation)} is below 1")
+    width = read_output_width(settings)
+    groups = settings.group
+    has_even_groups = groups >= 1 and channels % groups == 0 and width % groups == 0
+    require(has_even_groups, f"{channels} channels and {width} outputs in {groups} groups")
+    if layer.type == "Convolution":
+        weight = graph.add_weight(layer, 0, "w", (width, channels // groups, *window.kernel))
+        y = graph.b.op(
+            "conv2d",
+            x[0],
+            weight,
+            name=layer.name,
+            stride=window.stride,
+            padding=window.op_padding,
+            dilation=dilation,
+            groups=groups,
+        )
+    else:
+        output_size = _transposed_size((sizes[0], sizes[1]), window, dilation)
+        weight = graph.add_weight(layer, 0, "w", (channels, width // groups, *window.kernel))
+        y = graph.b.op(
+            "conv_transpose2d",
+            x[0],
+            weight,
+            name=layer.name,
+            output_size=output_size,
+            stride=window.stride,
+            padding=window.op_padding,
+            dilation=dilation,
+            groups=groups,
+        )
+    return (add_bias_weight(graph, layer, y, 1) if settings.bias_term else y,)
+
+
+def _transposed_size(size: Pair, window: _Window, dilation: Pair) -> Pair:
+    """Return the output size of a transposed convolution.
+
+    Along each axis it is `stride * (size - 1) + dilation * (kernel - 1) + 1 - 2 * padding`.
+    """
+    height, width = (
+        reach(size[axis], window.kernel[axis], window.stride[axis], dilation[axis])
+        - 2 * window.padding[axis]
+        for axis in (0, 1)
+    )
+    require(min(height, width) >= 1, f"an output of {[height, width]}")
+    return height, width
+
+
+def add_pooling(graph: CaffeGraph, layer: CaffeLayer, x: Tensors) -> Tensors:
+    """Append pooling; its size follows Caffe's rule (`PoolingLayer::Reshape`).
+
+    Stochastic pooling counts as max pooling: it reads and writes as much.
+    """
+    settings = layer.message.pooling_param
+    height, width = _image_shape(graph, x[0])[2:]
+    size = (height, width)
+    kind = "avg_pool2d" if enum_name(settings, "pool") == "AVE" else "max_pool2d"
+    if settings.global_pooling:
+        window = _Window(kernel=size, stride=(1, 1), padding=(0, 0))
+    else:
+        window = _read_window(settings)
+        is_valid = all(window.padding[axis] < window.kernel[axis] for axis in (0, 1))
+        require(is_valid, f"padding {list(window.padding)}, kernel {list(window.kernel)}")
+    rounds_up = enum_name(settings, "round_mode") == "CEIL"
+    padding = window.op_padding
+    count = _pooled_size(size, window, rounds_up, is_window_in_padding=max(window.padding) == 0)
+    op_count = _pooled_size(size, window, rounds_up, is_window_in_padding=False)
+    require(min(count) >= 1, f"a window {list(window.kernel)} does not fit into {list(size)}")
+    if count != op_count:
+        # Caffe keeps a last window that begins behind the image; ops drop it unless the image is
+        # padded up to its end.
+        bottom, right = (
+            max(reach(count[axis], window.kernel[axis], window.stride[axis]) - size[axis], 0)
+            for axis in (0, 1)
+        )
+        padding = (0, bottom, 0, right)
+        rounds_up = False
+    rounding = {"ceil": True} if rounds_up else {}
+    y = graph.b.op(
+        kind,
+        x[0],
+        name=layer.name,
+        kernel=window.kernel,
+        stride=window.stride,
+        padding=padding,
+        **rounding,
+    )
+    return (y,)
+
+
+def _pooled_size(size: Pair, window: _Window, rounds_up: bool, is_window_in_padding: bool) -> Pair:
+    """Return the number of windows along height and width.
+
+    Args:
+        size: the size of the image.
+        window: the window.
+        rounds_up: whether a last window may exceed the image.
+        is_window_in_padding: whether a last window that begins behind the image counts.
+    """
+    height, width = (
+        positions(
+            size[axis],
+            window.kernel[axis],
+            window.stride[axis],
+            (window.padding[axis], window.padding[axis]),
+            ceil=rounds_up,
+            in_padding=is_window_in_padding,
+        )
+        for axis in (0, 1)
+    )
+    return height, width
+
+
+def add_batch_norm(graph: CaffeGraph, layer: CaffeLayer, x: Tensors) -> Tensors:
+    """Append batch norm with the weights of the Scale behind it, or with constants without one.
+
+    With `use_global_stats` training, too, uses the stored statistics. Its gradient counts as the
+    usual one: as many bytes, a few FLOP more.
+    """
+    settings = layer.message.batch_norm_param
+    shape = graph.shape(x[0])
+    require(len(shape) >= 2, f"needs [batch, channels, ...], not {list(shape)}")
+    width = shape[1:2]
+    scale = graph.scales.get(layer.tops[0]) if layer.tops else None
+    if scale is None:
+        weight = graph.b.buffer(f"{layer.name}/w", width)
+        bias = graph.b.buffer(f"{layer.name}/b", width)
+    else:
+        weight = graph.add_weight(scale, 0, "w", width)
+        if scale.message.scale_param.bias_term:
+            bias = graph.add_weight(scale, 1, "b", width)
+        else:
+            bias = graph.b.buffer(f"{scale.name}/b", width)
+    mean = graph.b.buffer(f"{layer.name}/running_mean", width)
+    variance = graph.b.buffer(f"{layer.name}/running_variance", width)
+    training = graph.b.training and layer.training
+    if settings.HasField("use_global_stats"):
+        training = not settings.use_global_stats
+    inputs = (x[0], weight, bias, mean, variance)
+    return (graph.b.op("batch_norm", *inputs, name=layer.name, training=training),)
+
+
+def add_local_response_norm(graph: CaffeGraph, layer: CaffeLayer, x: Tensors) -> Tensors:
+    """Append local response norm across channels; there is no op kind for that within one."""
+    settings = layer.message.lrn_param
+    _image_shape(graph, x[0])
+    if enum_name(settings, "norm_region") != "ACROSS_CHANNELS":
+        raise UnmodelledError("LRN with norm_region WITHIN_CHANNEL")
+    require(settings.local_size % 2 == 1, f"local_size {settings.local_size} is not odd")
+    y = graph.b.op(
+        "local_response_norm",
+        x[0],
+        name=layer.name,
+        size=settings.local_size,
+        alpha=settings.alpha,
+        beta=settings.beta,
+        k=settings.k,
+    )
+    return (y,)
