@@ -372,4 +372,4 @@ def test_graphs_replay_steps_of_few_tokens():
     waiting_s = [server.price_prefill(1, tokens).host_s for tokens in (512, 520)]
     assert waiting_s[0] == pytest.approx(server.price_decode(1, 512).host_s)
     assert waiting_s[1] > 2 * waiting_s[0]
-    assert server.prompt_overhead_s(520) > server.prompt_s(512)
+    assert server.prompt_overhead_s(520) > server.prompt_overhead_s(512)
