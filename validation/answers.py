@@ -218,11 +218,11 @@ def serve(question: Question, method: str | Method) -> Reply:
         "ttft_s": times.ttft,
         "tpot_s": times.tpot,
         "request_s": times.request,
-        "tokens_per_s_per_device": phases.within(rate / device_count),
+        "tokens_per_s_per_device": phases.interval_of(rate / device_count),
     }
     if phases.device.peak_w and not demand.concurrency:
-        reads = one.read(phases, one.running_sequences)
-        decode = phases.decode(one.running_sequences, one.input + one.output / 2)
+        reads = one.price_prompts(phases, one.running_sequences)
+        decode = phases.price_decode(one.running_sequences, one.input + one.output / 2)
         energy = predict_energy(one, phases, reads, decode)
         if energy is not None:
             values["device_w"] = Interval(energy.device_w)

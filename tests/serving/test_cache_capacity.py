@@ -48,9 +48,9 @@ def phases(model, device="h100-sxm5", **split) -> Phases:
 def test_drawing_tokens_takes_more_than_layers_of_large_vocabularies():
     """50 bytes a logit: 18 of logits, sorted ones and places, 32 of the sort."""
     sampler_bytes = 1024 * 151_936 * 50
-    assert phases("qwen3_235b_a22b", tensor=8).fixed["activations_bytes"] == sampler_bytes
+    assert phases("qwen3_235b_a22b", tensor=8).fixed_bytes["activations_bytes"] == sampler_bytes
     small = phases("qwen3_235b_a22b", "a100-sxm4-80gb", tensor=8)
-    assert small.fixed["activations_bytes"] == sampler_bytes / 4
+    assert small.fixed_bytes["activations_bytes"] == sampler_bytes / 4
 
 
 def test_experts_write_each_token_once_for_each_of_them():

@@ -11,12 +11,14 @@ from steptime import serve
 from steptime.core.errors import InputError
 from steptime.planning.site import Site
 from steptime.serving.demand import Demand, poisson_arrivals, read_trace
+from steptime.serving.kernels import Group
 from steptime.serving.load import TimeSpread, _spread_of, run_with_highest_rate, vary_outputs
-from steptime.serving.pace import Paced
-from steptime.serving.phases import Group, Spent
-from steptime.serving.queueing import Load, Pool, simulate
+from steptime.serving.pace import ServerPace
+from steptime.serving.queueing import Load, simulate
+from steptime.serving.server import Pool
 from steptime.serving.service import Service
 from steptime.serving.speculation import Guesses, Speculation
+from steptime.serving.step_cost import StepCost
 
 TOKEN, STEP, EACH, HELD = 2e-5, 0.008, 1e-4, 5e-8
 
@@ -24,18 +26,20 @@ TOKEN, STEP, EACH, HELD = 2e-5, 0.008, 1e-4, 5e-8
 class Straight:
     """Phases whose seconds are sums: what is between knots is exact."""
 
-    def prefill(self, sequences: int, tokens: int, past: int = 0) -> Spent:
-        return Spent(TOKEN * sequences * tokens + 1e-9 * tokens * past)
+    def price_prefill(self, sequences: int, tokens: int, past: int = 0) -> StepCost:
+        return StepCost(TOKEN * sequences * tokens + 1e-9 * tokens * past)
 
-    def decode(self, sequences: int, context: float) -> Spent:
-        return Spent(EACH * sequences + HELD * sequences * context, host_s=STEP)
+    def price_decode(self, sequences: int, context: float) -> StepCost:
+        return StepCost(EACH * sequences + HELD * sequences * context, host_s=STEP)
 
-    def mixed(self, sequences: int, context: float, prompts: int, tokens: int) -> Spent:
-        return self.decode(sequences, context).plus(self.prefill(prompts, tokens))
+    def price_mixed_step(
+        self, sequences: int, context: float, prompts: int, tokens: int
+    ) -> StepCost:
+        return self.price_decode(sequences, context).plus(self.price_prefill(prompts, tokens))
 
 
 def pool(most: int, replicas: int = 1, **rules: float) -> Pool:
-    return Pool(Paced(Straight()), most, 10**6, replicas, **rules)  # type: ignore[arg-type]
+    return Pool(ServerPace(Straight()), most, 10**6, replicas, **rules)  # type: ignore[arg-type]
 
 
 def alone(inputs: list[int], rate: float, seed: int = 1) -> Load:
@@ -44,10 +48,10 @@ def alone(inputs: list[int], rate: float, seed: int = 1) -> Load:
 
 
 def waited(load: Load, servers: int = 1) -> float:
-    run = simulate(load, [pool(1, servers, budget=10**9)])
+    run = simulate(load, [pool(1, servers, step_tokens=10**9)])
     took = [TOKEN * tokens for tokens in load.inputs]
     n = len(took)
-    return sum(run.first_s[k] - run.came_s[k] - took[k] for k in range(n)) / n
+    return sum(run.first_token_s[k] - run.arrivals_s[k] - took[k] for k in range(n)) / n
 
 
 @pytest.mark.slow
@@ -89,7 +93,9 @@ def test_at_a_constant_concurrency_a_token_takes_decode_and_its_part_of_prompts(
 def test_what_a_request_takes_beside_the_servers_is_added_and_holds_up_no_step():
     demand = Demand(concurrency=8, count=80)
     load = demand.load(1000, 200)
-    bare, later = (run_with_highest_rate(demand, load, [pool(8, prompt_s=s)]) for s in (0.0, 0.5))
+    bare, later = (
+        run_with_highest_rate(demand, load, [pool(8, prompt_overhead_s=s)]) for s in (0.0, 0.5)
+    )
     assert later.ttft.mean_s == pytest.approx(bare.ttft.mean_s + 0.5)
     assert later.request.mean_s == pytest.approx(bare.request.mean_s + 0.5)
     assert later.requests_per_s == bare.requests_per_s
@@ -99,11 +105,11 @@ def test_who_reserves_all_blocks_sends_nobody_back():
     """Blocks of 16 for 10: 8 requests of 16 tokens grow to 32, of which 5 at a time have room."""
     load = Load([16] * 8, [17] * 8, [0.0] * 8)
     grown, reserved = (
-        simulate(load, [pool(8)._replace(blocks=10, reserves=reserves)]).pools[0][0]
+        simulate(load, [pool(8)._replace(block_count=10, reserves_blocks=reserves)]).pools[0][0]
         for reserves in (False, True)
     )
-    assert (reserved.sent_back, reserved.free, reserved.least_free) == (0, 10, 0)
-    assert grown.sent_back > 0
+    assert (reserved.preemptions, reserved.free_blocks, reserved.min_free_blocks) == (0, 10, 0)
+    assert grown.preemptions > 0
     step_s = STEP + EACH * 5
     assert reserved.busy_s > 2 * 16 * STEP > step_s  # two rounds: five, and then three
 
@@ -116,17 +122,17 @@ def test_little_s_law_holds_where_the_cache_is_too_small():
         [draw.randint(10, 500) for _ in range(n)], [draw.randint(1, 300) for _ in range(n)],
         poisson_arrivals(20.0, n, 3),
     )  # fmt: skip
-    small = pool(64)._replace(blocks=100)
+    small = pool(64)._replace(block_count=100)
     run = simulate(load, [small])
     (server,) = run.pools[0]
-    assert server.sent_back > 0
-    assert server.least_free >= 0
-    assert server.free == 100
-    marks = sorted([(t, 1) for t in run.came_s] + [(t, -1) for t in run.ended_s])
+    assert server.preemptions > 0
+    assert server.min_free_blocks >= 0
+    assert server.free_blocks == 100
+    marks = sorted([(t, 1) for t in run.arrivals_s] + [(t, -1) for t in run.ends_s])
     area = there = last = 0.0
     for now, change in marks:
         area, there, last = area + there * (now - last), there + change, now
-    stayed = sum(b - a for a, b in zip(run.came_s, run.ended_s, strict=True))
+    stayed = sum(b - a for a, b in zip(run.arrivals_s, run.ends_s, strict=True))
     assert there == 0
     assert area == pytest.approx(stayed)
     with pytest.raises(InputError, match="a request of 1,601 tokens, the cache has room for 1,600"):
@@ -134,12 +140,12 @@ def test_little_s_law_holds_where_the_cache_is_too_small():
 
 
 def test_what_is_straight_is_priced_exactly_between_knots():
-    pace = Paced(Straight())  # type: ignore[arg-type]
-    first, slope, steps = pace.decode(37, 37 * 900 + 5)
+    pace = ServerPace(Straight())  # type: ignore[arg-type]
+    first, slope, steps = pace.decode_steps(37, 37 * 900 + 5)
     assert first == pytest.approx(STEP + EACH * 37 + HELD * (37 * 900 + 5))
     assert slope == pytest.approx(HELD * 37)
     assert steps == 1024 - 900  # up to the next knot
-    assert pace.prompts(5, 5000, [(300, 0), (100, 700)]) == pytest.approx(
+    assert pace.prefill_s(5, 5000, [(300, 0), (100, 700)]) == pytest.approx(
         STEP + 5 * EACH + HELD * 5000 + 400 * TOKEN + 1e-9 * 100 * 700
     )
 
@@ -148,14 +154,17 @@ def test_what_is_straight_is_priced_exactly_between_knots():
 def test_steps_between_those_that_are_priced_are_near_them():
     """A hundred steps of a network at any numbers, against the same step priced itself."""
     phases = Service("llama3_8b", Site("h100"), 1, 4096, 1024).phases()
-    pace, draw, wrong = Paced(phases), Random(1), []  # noqa: S311
+    pace, draw, wrong = ServerPace(phases), Random(1), []  # noqa: S311
     for _ in range(100):
         n, context, prompts = draw.randint(1, 200), draw.randint(50, 9000), draw.randint(1, 4)
         tokens = draw.randint(20, 2048)
-        alone = pace.decode(n, n * context)[0] / phases.decode(n, context).seconds
-        both = phases.step([Group(prompts, tokens, 0), Group(n, 1, context)]).seconds
-        beside = pace.prompts(n, n * context, [(tokens, 0)] * prompts) / both
-        after = pace.prompts(0, 0, [(tokens, context)]) / phases.prefill(1, tokens, context).seconds
+        alone = pace.decode_steps(n, n * context)[0] / phases.price_decode(n, context).seconds
+        both = phases.price_step([Group(prompts, tokens, 0), Group(n, 1, context)]).seconds
+        beside = pace.prefill_s(n, n * context, [(tokens, 0)] * prompts) / both
+        after = (
+            pace.prefill_s(0, 0, [(tokens, context)])
+            / phases.price_prefill(1, tokens, context).seconds
+        )
         wrong += [abs(one - 1) for one in (alone, beside, after)]
     assert np.median(wrong) < 0.018  # steps of over 512 tokens replay no graph: a jump
     assert max(wrong) < 0.3  # a chunk just above a power of two: attention goes by blocks
@@ -168,7 +177,7 @@ def guesses(accept: float) -> Guesses:
 def test_guesses_that_are_right_save_steps():
     """A step of 3 guesses verifies 4 tokens; 1 + w + w^2 + w^3 are made, in one of the server."""
     right, wrong = (
-        Paced(Straight(), (), guesses(w)).decode(4, 400)[0]  # type: ignore[arg-type]
+        ServerPace(Straight(), (), guesses(w)).decode_steps(4, 400)[0]  # type: ignore[arg-type]
         for w in (1.0, 0.0)
     )
     both = (STEP + EACH * 16 + HELD * 400) + 3 * (EACH * 4 + HELD * 400)
@@ -180,9 +189,9 @@ def test_prompts_apart_leave_decoding_alone_and_send_the_cache_once():
     n, inputs, outputs = 4, 1000, 101
     load = Load([inputs] * 200, [outputs] * 200, [k * 1.0 for k in range(200)])
     run = simulate(load, [pool(1, 2), pool(n)], lambda tokens: tokens * 1e-5)
-    assert run.first_s[50] - run.came_s[50] == pytest.approx(TOKEN * inputs)
+    assert run.first_token_s[50] - run.arrivals_s[50] == pytest.approx(TOKEN * inputs)
     steps = sum(STEP + EACH + HELD * (inputs + k) for k in range(outputs - 1))
-    assert run.ended_s[50] - run.first_s[50] == pytest.approx(steps + inputs * 1e-5)
+    assert run.ends_s[50] - run.first_token_s[50] == pytest.approx(steps + inputs * 1e-5)
 
 
 def test_the_highest_rate_meets_the_targets_and_a_higher_one_does_not():
@@ -273,8 +282,8 @@ def test_prompts_that_are_read_first_come_in_waves():
 def test_each_rank_reads_a_budget_of_its_own():
     """Four prompts of 2,000 tokens: one step of four ranks, four steps of a budget for all."""
     load = Load([2000] * 4, [2] * 4, [0.0] * 4)
-    ranks = pool(8, budget=8000, ranks=4)
-    assert simulate(load, [ranks]).first_s == pytest.approx([4 * 2000 * TOKEN] * 4)
+    ranks = pool(8, step_tokens=8000, rank_count=4)
+    assert simulate(load, [ranks]).first_token_s == pytest.approx([4 * 2000 * TOKEN] * 4)
     steps = simulate(Load([8000], [2], [0.0]), [ranks]).pools[0][0]
     assert steps.busy_s > 4 * 2000 * TOKEN  # of a prompt each rank reads no more than its budget
 

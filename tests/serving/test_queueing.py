@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from math import ceil
 
 from every import every
-from steptime.serving.queueing import Load, Pool, QueueRun, simulate
+from steptime.serving.queueing import Load, QueueRun, simulate
+from steptime.serving.server import Pool
 
 
 @dataclass
@@ -26,13 +27,13 @@ class Straight:
         over = max(0, tokens - self.bend * sequences)
         return self.step + self.each * sequences + self.held * (tokens + 2 * over)
 
-    def decode(self, sequences: int, tokens: int) -> tuple[float, float, int]:
+    def decode_steps(self, sequences: int, tokens: int) -> tuple[float, float, int]:
         first = self.one(sequences, tokens)
         slope = self.one(sequences, tokens + sequences) - first
         left = self.bend - tokens // sequences
         return first, slope, max(left, 1) if tokens < self.bend * sequences else 10**6
 
-    def prompts(self, sequences: int, tokens: int, chunks: Sequence[tuple[int, int]]) -> float:
+    def prefill_s(self, sequences: int, tokens: int, chunks: Sequence[tuple[int, int]]) -> float:
         beside = self.one(sequences, tokens) if sequences else self.step
         return beside + sum(self.token * n + self.past * n * before for n, before in chunks)
 
@@ -54,16 +55,18 @@ def step_by_step(  # noqa: PLR0912, PLR0915
     held, made, target, worst = [0] * count, [0] * count, list(load.inputs), 0
 
     def blocks(tokens: int) -> int:
-        return ceil(tokens / rules.block)
+        return ceil(tokens / rules.block_tokens)
 
     def takes(r: int, tokens: int) -> int:
-        return blocks(load.inputs[r] + load.outputs[r] - 1 if rules.reserves else tokens)
+        return blocks(load.inputs[r] + load.outputs[r] - 1 if rules.reserves_blocks else tokens)
 
     def used() -> int:
         return sum(takes(r, target[r]) for r in begun) + sum(takes(r, held[r]) for r in running)
 
     def grow() -> int:
-        return 0 if rules.reserves else sum(held[r] % rules.block == 0 for r in running)
+        return (
+            0 if rules.reserves_blocks else sum(held[r] % rules.block_tokens == 0 for r in running)
+        )
 
     pace, now, began = rules.pace, 0.0, 0.0
     while min(over) < 0:
@@ -72,26 +75,26 @@ def step_by_step(  # noqa: PLR0912, PLR0915
             arrived_[known] = arrived[known]
             known += 1
         sent_back = False
-        seen = began if rules.ahead and (running or begun) else now
-        while running and used() + grow() > rules.blocks:
+        seen = began if rules.schedules_ahead and (running or begun) else now
+        while running and used() + grow() > rules.block_count:
             last = begun.pop() if begun else running.pop()
             target[last] = load.inputs[last] + made[last]
             held[last] = 0
             arrived_[last] = 0.0
             waiting.insert(0, last)
             sent_back = True
-        chunks, left = [], rules.budget - (len(running) if rules.mixed else 0)
+        chunks, left = [], rules.step_tokens - (len(running) if rules.mixes_prefill else 0)
         if not sent_back:
             for r in begun:
                 taken = min(left, target[r] - held[r])
                 if taken > 0:
                     chunks.append((r, taken, held[r]))
                     left -= taken
-            while waiting and len(running) + len(begun) < rules.most and left > 0:
+            while waiting and len(running) + len(begun) < rules.max_running and left > 0:
                 r = waiting[0]
                 taken = min(left, target[r])
-                more = 0 if rules.reserves else len(running)
-                crowded = used() + takes(r, target[r]) + more > rules.blocks
+                more = 0 if rules.reserves_blocks else len(running)
+                crowded = used() + takes(r, target[r]) + more > rules.block_count
                 if arrived_[r] > seen:
                     break
                 if crowded and (running or begun):
@@ -100,14 +103,14 @@ def step_by_step(  # noqa: PLR0912, PLR0915
                 chunks.append((r, taken, 0))
                 left -= taken
         worst = max(worst, used())
-        decoding = list(running) if rules.mixed or not chunks else []
+        decoding = list(running) if rules.mixes_prefill or not chunks else []
         if not chunks and not decoding:
             now = arrived[known]
             continue
         began = now
         tokens = sum(held[r] for r in decoding)
         if chunks:
-            now += pace.prompts(len(decoding), tokens, [(n, before) for _, n, before in chunks])
+            now += pace.prefill_s(len(decoding), tokens, [(n, before) for _, n, before in chunks])
         else:
             now += pace.one(len(decoding), tokens)
         done = []
@@ -145,13 +148,13 @@ def test_the_loop_over_events_is_the_loop_over_steps(seed):
     longest = max(i + o - 1 for i, o in zip(inputs, outputs, strict=True))
     rules = Pool(
         Straight(),  # type: ignore[arg-type]
-        most=draw.choice([1, 2, 5, 100]),
-        blocks=ceil(longest / block) + draw.choice([0, 1, 5, 1000]),
-        block=block,
-        budget=draw.choice([1, 7, 40, 10_000]),
-        mixed=draw.random() < 0.5,
-        ahead=draw.random() < 0.5,
-        reserves=draw.random() < 0.3,
+        max_running=draw.choice([1, 2, 5, 100]),
+        block_count=ceil(longest / block) + draw.choice([0, 1, 5, 1000]),
+        block_tokens=block,
+        step_tokens=draw.choice([1, 7, 40, 10_000]),
+        mixes_prefill=draw.random() < 0.5,
+        schedules_ahead=draw.random() < 0.5,
+        reserves_blocks=draw.random() < 0.3,
     )
     gaps = [draw.choice([0, 1, draw.randint(0, 2000)]) for _ in range(count)]
     arrivals = [sum(gaps[: k + 1]) * 2**-8 for k in range(count)]
@@ -159,8 +162,8 @@ def test_the_loop_over_events_is_the_loop_over_steps(seed):
     load = Load(inputs, outputs, arrivals, at_once)
     found = one(load, rules)
     arrived, first, over, worst = step_by_step(load, rules)
-    assert found.came_s == arrived
-    assert found.first_s == first
-    assert found.ended_s == over
+    assert found.arrivals_s == arrived
+    assert found.first_token_s == first
+    assert found.ends_s == over
     (server,) = found.pools[0]
-    assert rules.blocks - server.least_free == worst <= rules.blocks
+    assert rules.block_count - server.min_free_blocks == worst <= rules.block_count

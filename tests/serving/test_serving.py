@@ -13,7 +13,7 @@ from steptime.prediction.kernel import Kernel
 from steptime.questions.serve.options import ServeOptions
 from steptime.questions.serve.server import answer_server
 from steptime.questions.serve.server_answer import ServerAnswer
-from steptime.serving.kernels import Group, attention
+from steptime.serving.kernels import Group, attention_kernels
 from steptime.serving.memory import largest_running_sequences, paged
 from steptime.serving.phases import Phases
 from steptime.serving.service import Service
@@ -50,29 +50,29 @@ def test_weights_on_a_device():
 
 def test_a_step_reads_weights_and_cache():
     """16 GB of weights and 16 x 1,100 tokens of cache at 3.36 TB/s: 5.2 ms at least."""
-    found = phases().decode(16, 1100)
+    found = phases().price_decode(16, 1100)
     least = (2 * LLAMA - 2 * 128256 * 4096 + 16 * 1100 * 131_072) / 3.36e12
     assert least < found.seconds < 2 * least
-    more = phases().decode(16, 2100).seconds - found.seconds
+    more = phases().price_decode(16, 2100).seconds - found.seconds
     assert more == pytest.approx(16 * 1000 * 131_072 / 3.36e12, rel=0.15)
 
 
 def test_weights_of_4_bit_are_read_faster_and_multiply_no_faster():
     whole, four = phases(), phases(weights="int4")
-    in_layers, read = LLAMA - 2 * 128256 * 4096, whole.decode(1, 1000).products_s
-    saved = read - four.decode(1, 1000).products_s
+    in_layers, read = LLAMA - 2 * 128256 * 4096, whole.price_decode(1, 1000).products_s
+    saved = read - four.price_decode(1, 1000).products_s
     assert saved == pytest.approx((2 - 0.516) * in_layers / 3.36e12 / 0.916, rel=0.12)
-    assert four.prefill(1, 4096).products_s == pytest.approx(
-        whole.prefill(1, 4096).products_s, rel=0.02
+    assert four.price_prefill(1, 4096).products_s == pytest.approx(
+        whole.price_prefill(1, 4096).products_s, rel=0.02
     )
     eight = phases(dtype="float8")
-    assert eight.prefill(1, 4096).products_s < 0.7 * whole.prefill(1, 4096).products_s
+    assert eight.price_prefill(1, 4096).products_s < 0.7 * whole.price_prefill(1, 4096).products_s
 
 
 def test_nine_tenths_of_what_is_no_product_hide_beside_products_in_4_bit():
     site = Site("b200-sxm", 8, "nvlink-5")
     four, eight = (
-        Service("llama3_8b", site, dtype=one).phases().decode(4, 1000)
+        Service("llama3_8b", site, dtype=one).phases().price_decode(4, 1000)
         for one in ("float4", "float8")
     )
     assert four.other_s == pytest.approx(0.1 * eight.other_s)
@@ -81,7 +81,7 @@ def test_nine_tenths_of_what_is_no_product_hide_beside_products_in_4_bit():
 def test_a_server_of_2026_schedules_ahead():
     """A step takes 1.3 ms, and each of 64 sequences 29 us more, or 11 us."""
     for stack, each in (("vllm-2025", 29e-6), ("vllm-2026", 11e-6), ("sglang-2025", 11e-6)):
-        took = phases(stack=stack).decode(64, 100).host_s
+        took = phases(stack=stack).price_decode(64, 100).host_s
         assert took == pytest.approx(1.3e-3 + 64 * each)
 
 
@@ -89,7 +89,7 @@ def test_few_sequences_reach_few_experts():
     """One token reads 8 of 128 experts, 16 tokens 128 x (1 - (15/16)^16) = 82."""
     few = phases("qwen3_30b_a3b")
     experts = 3 * 2048 * 768 * 48 * 2 / 3.36e12
-    took = few.decode(16, 10).products_s - few.decode(1, 10).products_s
+    took = few.price_decode(16, 10).products_s - few.price_decode(1, 10).products_s
     assert took == pytest.approx((82.4 - 8) * experts, rel=0.2)
 
 
@@ -136,7 +136,7 @@ def test_requests_at_once_take_their_own_steps_and_the_prompts_of_all():
     how: dict[str, object] = {"stack": "sglang-2025", "concurrency": 8, "inside": "nvlink-4"}
     told = steptime.serve("llama3_8b", "h100-sxm5", input=1024, output=128, **how)
     one = phases(stack="sglang-2025")
-    prompts_s, step_s = one.prefill(8, 1024).seconds, one.decode(8, 1024 + 64).seconds
+    prompts_s, step_s = one.price_prefill(8, 1024).seconds, one.price_decode(8, 1024 + 64).seconds
     assert told.ttft_s == pytest.approx(prompts_s + one.constant("prompt_s"), rel=0.01)
     assert told.request_s == pytest.approx(told.ttft_s + 127 * step_s, rel=0.01)
     mixed = steptime.serve("llama3_8b", "h100-sxm5", input=1024, output=128, concurrency=8)
@@ -170,7 +170,7 @@ def test_a_planner_serves_as_before_after_others_asked_it():
     again = Phases(one.problem, one.plan)
     assert dict(one.problem.rank.calibrated_device.peak_flop_per_s) == peaks
     assert again.device.peak_flop_per_s["float8"] == 0.7 * peaks["float8"]
-    assert again.prefill(1, 4096) == one.prefill(1, 4096)
+    assert again.price_prefill(1, 4096) == one.price_prefill(1, 4096)
 
 
 def test_a_constant_that_there_is_not_is_said():
@@ -184,7 +184,7 @@ def test_a_share_of_what_weights_leave():
     """TensorRT-LLM's cache has 0.9 of the rest; vLLM's all but weights of 0.9 of the whole."""
     for stack, of, software in (("trt-llm-2025", 1.0, 2e9), ("vllm-2025", 0.0, 0.6e9)):
         one = phases(stack=stack)
-        fixed = one.weight_bytes + software + one.fixed["activations_bytes"]
+        fixed = one.weight_bytes + software + one.fixed_bytes["activations_bytes"]
         whole = one.problem.rank.room_bytes
         assert one.room_bytes == pytest.approx(0.9 * whole - fixed * (1 - of * 0.1))
     assert phases("llama3_70b", stack="trt-llm-2025").room_bytes < -60e9
@@ -192,22 +192,22 @@ def test_a_share_of_what_weights_leave():
 
 def test_the_cache_of_8_bit_checkpoints():
     """TensorRT-LLM keeps it in 8 bit with them, vLLM of 2026 where there is arithmetic of 4 bit."""
-    assert phases(dtype="float8", stack="trt-llm-2025").kv == "float8"
-    assert phases(dtype="float8").kv == "bfloat16"
-    assert phases(dtype="float8", stack="vllm-2026").kv == "bfloat16"
+    assert phases(dtype="float8", stack="trt-llm-2025").cache_format == "float8"
+    assert phases(dtype="float8").cache_format == "bfloat16"
+    assert phases(dtype="float8", stack="vllm-2026").cache_format == "bfloat16"
     for dtype, kv in (("float8", "float8"), ("float4", "float8"), ("bfloat16", "bfloat16")):
         one = Service("llama3_8b", Site("b200-sxm"), dtype=dtype, stack="vllm-2026").phases()
-        assert one.kv == kv
+        assert one.cache_format == kv
 
 
 def core(one: Phases, name: str, group: Group) -> Kernel:
-    return attention(one.problem, one.heads[name][0], group, one.kv)[0]
+    return attention_kernels(one.problem, one.attention[name][0], group, one.cache_format)[0]
 
 
 def test_a_window_is_all_that_a_prompt_and_a_token_see():
     """Of 8,192 tokens all but the first 127 see 128 places, the last of 1,024 that follow too."""
     one = phases("gpt_oss_20b")
-    assert [one.heads[name][0].window for name in ("block2", "block1")] == [0, 128]
+    assert [one.attention[name][0].window for name in ("block2", "block1")] == [0, 128]
     seen = 128 * 129 // 2 + (8192 - 128) * 128
     assert core(one, "block1", Group(1, 8192, 0)).flop == 4 * 64 * 64 * seen
     assert core(one, "block1", Group(1, 1024, 9000)).flop == 4 * 64 * 64 * 1024 * 128
@@ -238,16 +238,16 @@ def test_energy_of_a_token():
     told = answered(Service("llama3_8b", H100, 16))
     watts = told.device_w
     assert 150 < watts < 700
-    request_s = told.request_s - phases().prompt_s(1024)
+    request_s = told.request_s - phases().prompt_overhead_s(1024)
     assert told.energy_per_token_j == pytest.approx(watts * request_s / (16 * 128))
 
 
 def test_stages_work_at_a_part_of_the_sequences_each():
     """A step of two stages is that of half of the sequences through all layers, and a send."""
     two = phases("llama3_8b", pipeline=2)
-    sends = two.decode(16, 1000).exchange_s
-    half = phases("llama3_8b").decode(8, 1000)
-    assert two.decode(16, 1000).seconds == pytest.approx(half.seconds + sends, rel=1e-6)
+    sends = two.price_decode(16, 1000).exchange_s
+    half = phases("llama3_8b").price_decode(8, 1000)
+    assert two.price_decode(16, 1000).seconds == pytest.approx(half.seconds + sends, rel=1e-6)
     assert two.weight_bytes < 0.6 * phases("llama3_8b").weight_bytes
 
 
@@ -269,8 +269,8 @@ def test_experts_on_many_ranks_are_shared_out():
 def test_ranks_that_share_experts_read_a_prompt_each():
     """Eight ranks with a prompt each take less than two prompts of one rank, exchanges included."""
     eight = phases("mixtral_8x7b", data=8, expert=8, stack="sglang-2025")
-    prompt_s = eight.prefill(8, 1024).seconds
-    assert prompt_s < 2 * phases("mixtral_8x7b", stack="sglang-2025").prefill(1, 1024).seconds
+    prompt_s = eight.price_prefill(8, 1024).seconds
+    assert prompt_s < 2 * phases("mixtral_8x7b", stack="sglang-2025").price_prefill(1, 1024).seconds
 
 
 def test_tokens_beyond_the_length_of_a_model_are_noted():
@@ -369,7 +369,7 @@ def test_an_answer_says_whether_targets_hold():
 def test_graphs_replay_steps_of_few_tokens():
     """vLLM's graphs hold steps with prompts up to 512 tokens: there nobody waits for the host."""
     server = phases("llama3_8b")
-    waiting_s = [server.prefill(1, tokens).host_s for tokens in (512, 520)]
-    assert waiting_s[0] == pytest.approx(server.decode(1, 512).host_s)
+    waiting_s = [server.price_prefill(1, tokens).host_s for tokens in (512, 520)]
+    assert waiting_s[0] == pytest.approx(server.price_decode(1, 512).host_s)
     assert waiting_s[1] > 2 * waiting_s[0]
-    assert server.prompt_s(520) > server.prompt_s(512)
+    assert server.prompt_overhead_s(520) > server.prompt_overhead_s(512)

@@ -28,13 +28,13 @@ def test_a_sequence_has_states_and_the_tokens_of_every_fourth_block():
 
 def test_decoding_reads_and_writes_a_state_whatever_the_context():
     one = phases()
-    block = next(name for name, heads in one.heads.items() if heads[0].kind == "delta_rule")
-    both = [one.decode(64, context).attention_s for context in (1024, 2048)]
+    block = next(name for name, heads in one.attention.items() if heads[0].kind == "delta_rule")
+    both = [one.price_decode(64, context).attention_s for context in (1024, 2048)]
     grows = both[1] - both[0]
     # attention of 12 blocks alone grows: 64 x 1,024 tokens of keys and values
     read_s = 64 * 1024 * one.kv_token_bytes / one.device.memory_bytes_per_s
     assert read_s < grows < 1.7 * read_s
-    assert one.heads[block][0].state_bytes == 8 * 128 * 128 * 4
+    assert one.attention[block][0].state_bytes == 8 * 128 * 128 * 4
 
 
 def test_a_sequence_does_not_divide_into_context_ranks_of_states():

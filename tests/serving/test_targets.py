@@ -140,7 +140,11 @@ def test_apart_wins_where_prompts_stretch_the_tokens_of_others():
     assert ways["apart"].device_count < ways["together"].device_count
     assert ways["together"].bounded_by == "TPOT"
     phases = Service("llama3_70b", Site("h100-sxm5", 8, "nvlink-4"), tensor=4).phases()
-    assert phases.mixed(8, 1100, 2, 1024).seconds > 0.025 > phases.decode(8, 1100).seconds
+    assert (
+        phases.price_mixed_step(8, 1100, 2, 1024).seconds
+        > 0.025
+        > phases.price_decode(8, 1100).seconds
+    )
     assert "with a replica less TPOT is late" in "; ".join(ways["told"].headline)
 
 
@@ -232,7 +236,7 @@ def test_prompts_that_the_cache_has_in_part():
     told = steptime.serve("llama3_8b", **H100, input=1000, output=8, prefix=0.6)
     phases = Service("llama3_8b", Site("h100-sxm5", 8, "nvlink-4")).phases()
     server_s = phases.constant("prompt_s")
-    assert told.ttft_s == pytest.approx(phases.prefill(1, 400, 600).seconds + server_s)
+    assert told.ttft_s == pytest.approx(phases.price_prefill(1, 400, 600).seconds + server_s)
     loaded = [
         steptime.serve("llama3_8b", **H100, input=1000, output=8, concurrency=1, prefix=share)
         for share in (0.0, 0.6, 1.0)

@@ -49,7 +49,7 @@ def predict_burst(question: Question, method: str | Method) -> Reply:
     phases = service.phases()
     load = demand.load(service.input, service.output)
     run = run_service(service, load, phases)
-    return _loaded(phases, run, {"burst_s": phases.within(run.duration_s, FIRST_TOKENS)})
+    return _loaded(phases, run, {"burst_s": phases.interval_of(run.duration_s, FIRST_TOKENS)})
 
 
 def predict_rate(question: Question, method: str | Method) -> Reply:
@@ -67,9 +67,9 @@ def predict_rate(question: Question, method: str | Method) -> Reply:
     )
     tpot_s = run.request.mean_s if run.tpot is None else run.tpot.mean_s
     values = {
-        "ttft_s": phases.within(run.ttft.mean_s, FIRST_TOKENS),
-        "tpot_s": phases.within(tpot_s),
-        "request_s": phases.within(run.request.mean_s),
+        "ttft_s": phases.interval_of(run.ttft.mean_s, FIRST_TOKENS),
+        "tpot_s": phases.interval_of(tpot_s),
+        "request_s": phases.interval_of(run.request.mean_s),
     }
     return _loaded(phases, run, values)
 

@@ -1,238 +1,195 @@
-"""Kernels as stacks that serve run them: attention with a cache, products of one input as one."""
+"""Kernels as inference engines run them: attention with a cache, and merged products."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph, Op, TensorSpec
-from steptime.network.layers.attention import INDEX_VALUES
-from steptime.network.layers.compressed import CompressedAttention
-from steptime.network.layers.designs import block_design
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.execution import PLAIN
-from steptime.network.ops.state import STATE_BYTES
 from steptime.planning.problem import PlanProblem
 from steptime.prediction.kernel import Kernel
 from steptime.prediction.training import FIRST, LAST, piece_of
+from steptime.serving.attention_shape import STATEFUL, AttentionShape
 
-HALF = 2  # bytes
+HALF_BYTES = 2  # of a number in 16 bits
 EXPERTS_AXES = 3  # experts, rows, columns
-STATEFUL = ("delta_rule",)
-ATTENDING = ("attention", *STATEFUL)  # kinds that are priced for each group of sequences
-FORMATS = {  # bytes a number: of 4 bit with a scale of 16 bit for 128, or of 8 bit for 16 or 32
+BYTES_BY_FORMAT = {
     "bfloat16": 2.0,
     "float16": 2.0,
     "float8": 1.0,
     "int8": 1.0,
-    "float4": 0.5625,
-    "int4": 0.516,
-    "mxfp4": 0.53125,
+    "float4": 0.5625,  # with a scale of 8 bits for 16 numbers
+    "int4": 0.516,  # with a scale of 16 bits for 128 numbers
+    "mxfp4": 0.53125,  # with a scale of 8 bits for 32 numbers
 }
-PADDED = {"mxfp4": 256}  # sides of experts' matrices, as vLLM pads them for its kernels (mxfp4.py)
+PADDED_SIDES = {"mxfp4": 256}  # multiples to which vLLM pads experts' matrices (mxfp4.py)
 
 
-def stored_bytes(spec: TensorSpec, weights: str) -> float:
-    """Return the bytes of a weight in a format; sides of experts' matrices may be padded."""
+def stored_bytes(spec: TensorSpec, weight_format: str) -> float:
+    """Return the bytes of a weight in a format; experts' matrices may be padded."""
     size = float(spec.size)
-    side = PADDED.get(weights)
-    if side and len(spec.shape) == EXPERTS_AXES:
-        size = spec.shape[0] * prod(-(-n // side) * side for n in spec.shape[1:])
-    return FORMATS[weights] * size
+    multiple = PADDED_SIDES.get(weight_format)
+    if multiple and len(spec.shape) == EXPERTS_AXES:
+        experts, *sides = spec.shape
+        size = experts * prod(-(-side // multiple) * multiple for side in sides)
+    return BYTES_BY_FORMAT[weight_format] * size
 
 
 class Group(NamedTuple):
-    """Sequences alike in a step: each has so many new tokens, after `past` ones in the cache."""
+    """Equal sequences of a step: each has so many new tokens, after `past` ones in the cache."""
 
     sequences: int
     tokens: int
     past: float
 
 
-class Head(NamedTuple):
-    """The attention of a layer, or a state in its place.
+def attention_kernels(
+    problem: PlanProblem, attention: AttentionShape, group: Group, cache_format: str
+) -> list[Kernel]:
+    """Return the kernels of a layer's attention for a group.
 
-    Attributes:
-        heads: heads of queries; of a state, heads of values.
-        kv_heads: heads of keys.
-        width: width of a key.
-        values: width of a value.
-        window: places seen, 0 for all.
-        kind: the kind of the op; `delta_rule` keeps a state in place of what it saw.
-        latent: numbers of a token that all heads share in the cache, 0 where heads have own ones.
-        keeps_all: the cache keeps tokens outside of the window, too, as an indexer may choose them.
-        is_cached: the layer has a cache of its own.
-        rule: how tokens change a state.
-        decays: numbers of a token by which a state decays.
-        ratio: tokens that lie in the cache as one.
-        selected: keys that a token attends to at most, 0 for no limit.
-        values_are_keys: the cache keeps one vector for key and value.
-    """
-
-    heads: int
-    kv_heads: int
-    width: int
-    values: int
-    window: int
-    kind: str = "attention"
-    latent: int = 0
-    keeps_all: bool = False
-    is_cached: bool = True
-    rule: str = "delta"
-    decays: int = 0
-    ratio: int = 1
-    selected: int = 0
-    values_are_keys: bool = False
-
-    @property
-    def state_bytes(self) -> float:
-        """Bytes that are kept of a sequence, however long it is."""
-        return float(STATE_BYTES * self.heads * self.width * self.values * (self.kind in STATEFUL))
-
-    @property
-    def passing_numbers(self) -> int:
-        """Numbers of a token that pass through it: queries, keys and values."""
-        if self.kind in STATEFUL:
-            return 2 * self.kv_heads * self.width + self.heads * self.values
-        return self.heads * self.width + self.kv_heads * (self.width + self.values)
-
-    @property
-    def token_numbers(self) -> float:
-        """Numbers that are kept of each token."""
-        if self.kind in STATEFUL or not self.is_cached:
-            return 0
-        if self.latent:
-            return self.latent
-        is_shared = self.values_are_keys or self.values == INDEX_VALUES
-        return self.kv_heads * (self.width + (0 if is_shared else self.values)) / self.ratio
-
-
-def heads_of(graph: Graph, piece: str, parameters: Mapping[str, Any]) -> tuple[Head, ...]:
-    """Return the attention of a piece of a rank's graph, that of its indexer too.
-
-    Args:
-        graph: the graph of the rank.
-        piece: the name of the piece, such as `block1`.
-        parameters: the hyperparameters of the network.
-    """
-    latent = parameters["latent_kv"]
-    latent += parameters["rotary_width"] if latent else 0
-    mixer = block_design(parameters, int(piece.removeprefix("block")) - 1).mixer
-    ops = [op for op in graph.ops if op.kind in ATTENDING and piece_of(op.name) == piece]
-    has_indexer = any("/indexer/" in op.name for op in graph.ops if piece_of(op.name) == piece)
-    heads = []
-    for op in ops:
-        head = head_of(graph, op)
-        if isinstance(mixer, CompressedAttention):
-            heads.append(_compressed_head(head, mixer, op.name))
-        elif head.kind in STATEFUL or head.values == INDEX_VALUES:
-            heads.append(head)
-        else:
-            is_cached = piece_of(op.inputs[1]) == piece
-            heads.append(head._replace(latent=latent, keeps_all=has_indexer, is_cached=is_cached))
-    return tuple(heads)
-
-
-def _compressed_head(head: Head, mixer: CompressedAttention, op_name: str) -> Head:
-    """Return the part of DeepSeek-V4's attention that an op is: a window, scores, or compressed."""
-    if op_name.endswith("/window"):
-        return head._replace(values_are_keys=True)
-    head = head._replace(ratio=mixer.ratio, values_are_keys=True)
-    if mixer.indexer and op_name.endswith("/compressed"):
-        return head._replace(selected=mixer.indexer.selected)
-    return head
-
-
-def head_of(graph: Graph, op: Op) -> Head:
-    """Return the attention that an op of a rank's graph is."""
-    q, v = (graph.tensors[op.inputs[i]].shape[2] for i in (0, 2))
-    names = ("heads", "key_heads" if op.kind in STATEFUL else "kv_heads", "window")
-    n, g, window = (int(str(op.attrs.get(name, 0))) for name in names)
-    if op.kind not in STATEFUL:
-        return Head(n, g, q // n, v // g, window, op.kind)
-    decays = graph.tensors[op.inputs[3]].shape[2]
-    rule = str(op.attrs.get("rule", "delta"))
-    return Head(n, g, q // g, v // n, window, op.kind, rule=rule, decays=decays)
-
-
-def attention(problem: PlanProblem, head: Head, group: Group, kv: str) -> list[Kernel]:
-    """Return the kernels of a layer's attention for a group, whose cache has the format `kv`.
-
-    Where each sequence has one new token, a latent cache is read as it is (DeepSeek-AI 2024,
+    If each sequence has one new token, a latent cache is read as it is (DeepSeek-AI 2024,
     section 2.1.2): all heads share one key, of which a part is the value.
     """
-    sequences, tokens, past = group.sequences, group.tokens, round(group.past)
-    if head.kind in STATEFUL:
-        return _of_state(problem, head, group)
-    shared = bool(head.latent) and tokens == 1
-    if shared:
-        values = int(problem.shape.kind_settings["latent_kv"])
-        head = head._replace(kv_heads=1, width=head.latent, values=values)
-    past = min(past, head.window) if head.window else past
-    b = Builder("attention", precision(problem.rank.weight_dtype), training=False)
-    keys = -(-(past + tokens) // head.ratio)
-    keys = min(keys, head.selected) if head.selected else keys
-    is_causal = tokens > 1 and head.ratio == 1
-    q = b.input("q", (sequences, tokens, head.heads * head.width))
-    k = b.input("k", (sequences, keys, head.kv_heads * head.width))
-    v = b.input("v", (sequences, keys, head.kv_heads * head.values))
-    how: dict[str, Any] = {"heads": head.heads, "kv_heads": head.kv_heads}
-    how |= {"window": head.window} if head.window and tokens > 1 else {}
-    y = b.op("attention", q, k, v, name="attention", causal=is_causal, **how)
-    is_single = shared or head.values_are_keys
-    cached = b.tensors[k].size + (0 if is_single else b.tensors[v].size)
-    saved = HALF * (b.tensors[k].size + b.tensors[v].size) - FORMATS[kv] * cached
-    first, *rest = problem.rank.step_model.of(b.graph(y), sequences).lowered().kernels
-    runs, flop = problem.rank.stack.kinds.get("attention", PLAIN), first.flop
-    if is_causal and not (head.window and runs.skips_window):
-        skips = 1 - runs.causal_flop  # by a mask, of keys among the new ones alone
-        flop *= (1 - skips * tokens / keys) / (1 - skips)
-    return [first._replace(bytes=first.bytes - saved, flop=flop), *rest]
+    if attention.kind in STATEFUL:
+        return _delta_rule_kernels(problem, attention, group)
+    is_latent_shared = bool(attention.latent) and group.tokens == 1
+    if is_latent_shared:
+        latent_width = int(problem.shape.kind_settings["latent_kv"])
+        attention = attention._replace(kv_heads=1, width=attention.latent, values=latent_width)
+    keys = _count_keys(attention, group)
+    is_causal = group.tokens > 1 and attention.ratio == 1
+    builder = Builder("attention", precision(problem.rank.weight_dtype), training=False)
+    batch = group.sequences
+    q = builder.input("q", (batch, group.tokens, attention.heads * attention.width))
+    k = builder.input("k", (batch, keys, attention.kv_heads * attention.width))
+    v = builder.input("v", (batch, keys, attention.kv_heads * attention.values))
+    output = builder.op(
+        "attention",
+        q,
+        k,
+        v,
+        name="attention",
+        heads=attention.heads,
+        kv_heads=attention.kv_heads,
+        causal=is_causal,
+        window=attention.window if group.tokens > 1 else 0,  # else the keys are cut already
+    )
+    key_size = builder.tensors[k].size
+    value_size = builder.tensors[v].size
+    is_single_vector = is_latent_shared or attention.values_are_keys
+    cached_size = key_size + (0 if is_single_vector else value_size)
+    cached_bytes = BYTES_BY_FORMAT[cache_format] * cached_size
+    saved_bytes = HALF_BYTES * (key_size + value_size) - cached_bytes
+    graph = builder.graph(output)
+    kernel, *further = problem.rank.step_model.of(graph, batch).lowered().kernels
+    flop = kernel.flop
+    runs = problem.rank.stack.kinds.get("attention", PLAIN)
+    is_window_skipped = attention.window and runs.skips_window
+    if is_causal and not is_window_skipped:
+        # the causal mask skips keys among the new tokens alone, not in the cache
+        skipped_share = 1 - runs.causal_flop
+        flop *= (1 - skipped_share * group.tokens / keys) / (1 - skipped_share)
+    return [kernel._replace(bytes=kernel.bytes - saved_bytes, flop=flop), *further]
 
 
-def _of_state(problem: PlanProblem, head: Head, group: Group) -> list[Kernel]:
+def _count_keys(attention: AttentionShape, group: Group) -> int:
+    """Return the keys of a sequence that a step reads."""
+    past = round(group.past)
+    if attention.window:
+        past = min(past, attention.window)
+    keys = -(-(past + group.tokens) // attention.ratio)
+    return min(keys, attention.selected) if attention.selected else keys
+
+
+def _delta_rule_kernels(
+    problem: PlanProblem, attention: AttentionShape, group: Group
+) -> list[Kernel]:
     """Return the kernels of a layer that reads and changes a state of each sequence."""
-    b = Builder("attention", precision(problem.rank.weight_dtype), training=False)
-    keys, values = head.kv_heads * head.width, head.heads * head.values
-    sizes = {"q": keys, "k": keys, "v": values, "decay": head.decays, "share": head.heads}
-    parts = [b.input(name, (group.sequences, group.tokens, n)) for name, n in sizes.items()]
-    how: dict[str, Any] = {"heads": head.heads, "key_heads": head.kv_heads, "rule": head.rule}
-    y = b.op(head.kind, *parts, name=head.kind, **how)
-    return [*problem.rank.step_model.of(b.graph(y), group.sequences).lowered().kernels]
+    builder = Builder("attention", precision(problem.rank.weight_dtype), training=False)
+    key_width = attention.kv_heads * attention.width
+    widths = {
+        "q": key_width,
+        "k": key_width,
+        "v": attention.heads * attention.values,
+        "decay": attention.decays,
+        "share": attention.heads,
+    }
+    inputs = [
+        builder.input(name, (group.sequences, group.tokens, width))
+        for name, width in widths.items()
+    ]
+    output = builder.op(
+        attention.kind,
+        *inputs,
+        name=attention.kind,
+        heads=attention.heads,
+        key_heads=attention.kv_heads,
+        rule=attention.rule,
+    )
+    graph = builder.graph(output)
+    return [*problem.rank.step_model.of(graph, group.sequences).lowered().kernels]
 
 
-def concatenate_cache(first: Kernel, cached_bytes: float) -> Kernel:
-    """Return the kernels that append new keys and values to a cache that is copied whole.
+def concatenate_cache(attention: Kernel, cached_bytes: float) -> Kernel:
+    """Return the kernels that append new keys and values to a cache by copying it.
 
     Both tensors of the cache are read and written, each by an op (transformers, `DynamicCache`).
     """
-    moved = 2 * cached_bytes
     return Kernel(
-        first.op, "concat", "forward", first.dtype, "vector", 0, moved, launches=2, calls=2
+        attention.op,
+        "concat",
+        "forward",
+        attention.dtype,
+        "vector",
+        flop=0,
+        bytes=2 * cached_bytes,
+        launches=2,
+        calls=2,
     )
 
 
-def merged(graph: Graph, kernels: Sequence[Kernel]) -> Iterator[Kernel]:
-    """Yield kernels, products of one input made by one: queries, keys and values, gate and up.
+def merge_products(graph: Graph, kernels: Sequence[Kernel]) -> list[Kernel]:
+    """Merge products of one input: queries, keys and values, and gate and up projections.
 
-    Stacks that serve keep such weights side by side.
+    Inference engines keep such weights side by side.
     """
     ops = {op.name: op for op in graph.ops}
-    first: dict[tuple[str, str], int] = {}
-    found: list[Kernel] = []
+    merged_kernels: list[Kernel] = []
+    index_by_scope: dict[tuple[str, str], int] = {}  # of the merged kernel
     for kernel in kernels:
         op = ops[kernel.op]
-        scope = (op.inputs[0], op.name.rsplit("/", 2)[0])
-        if op.kind != "linear" or piece_of(op.name) in (FIRST, LAST) or scope not in first:
-            first |= {scope: len(found)} if op.kind == "linear" else {}
-            found.append(kernel)
+        scope = _product_scope(op)
+        if scope is None or scope not in index_by_scope:
+            if scope is not None:
+                index_by_scope[scope] = len(merged_kernels)
+            merged_kernels.append(kernel)
             continue
-        one = found[first[scope]]
-        if not (one.products and kernel.products):
-            raise InputError("serve: a method without products; nearest: --method calibrated")
-        (batch, m, n, k), (_, _, more, _) = one.products[0], kernel.products[0]
-        products, flop = ((batch, m, n + more, k),), one.flop + kernel.flop
-        moved = one.bytes + kernel.bytes - graph.tensors[op.inputs[0]].size_bytes
-        found[first[scope]] = one._replace(flop=flop, bytes=moved, products=products)
-    yield from found
+        index = index_by_scope[scope]
+        input_bytes = graph.tensors[op.inputs[0]].size_bytes  # read once for both
+        merged_kernels[index] = _merge_pair(merged_kernels[index], kernel, input_bytes)
+    return merged_kernels
+
+
+def _product_scope(op: Op) -> tuple[str, str] | None:
+    """Return the input and the module of a product of a layer, None for any op besides."""
+    if op.kind != "linear" or piece_of(op.name) in (FIRST, LAST):
+        return None
+    module = op.name.rsplit("/", 2)[0]
+    return op.inputs[0], module
+
+
+def _merge_pair(kernel: Kernel, addition: Kernel, input_bytes: float) -> Kernel:
+    """Return one product for two of the same input, with the columns of both."""
+    if not (kernel.products and addition.products):
+        raise InputError("serve: a method without products; nearest: --method calibrated")
+    batch, m, columns, k = kernel.products[0]
+    _, _, added_columns, _ = addition.products[0]
+    return kernel._replace(
+        flop=kernel.flop + addition.flop,
+        bytes=kernel.bytes + addition.bytes - input_bytes,
+        products=((batch, m, columns + added_columns, k),),
+    )

@@ -15,9 +15,10 @@ from steptime.hardware import catalog
 from steptime.hardware.device import Device, Link
 from steptime.planning.site import Site, find_node_link
 from steptime.serving.demand import Demand, poisson_arrivals
-from steptime.serving.pace import Paced
+from steptime.serving.pace import ServerPace
 from steptime.serving.phases import Phases
-from steptime.serving.queueing import Load, Pool, QueueRun, Server, at_once, cached_of, simulate
+from steptime.serving.queueing import Load, QueueRun, simulate, transfer_free
+from steptime.serving.server import Pool, Server, count_cached_tokens
 
 ATTAINED_SHARE = 0.9  # of requests in time, at a rate that a service stands (DistServe, OSDI 2024)
 EDGE_SHARE = 0.1  # of open arrivals, at the begin and at the end: the servers fill and drain
@@ -115,18 +116,18 @@ def make_pool(
         raise InputError(f"serve: {replicas:,} replicas under load, at most {MAX_REPLICAS:,}")
     room_bytes, token_bytes = phases.room_bytes, phases.kv_token_bytes
     lengths = set(load.inputs)
-    lengths |= {tokens - cached_of(tokens, prefix) for tokens in lengths}
+    lengths |= {tokens - count_cached_tokens(tokens, prefix) for tokens in lengths}
     exact = [*lengths] if len(lengths) <= MAX_EXACT_LENGTHS else []
     ranks = phases.plan.data
-    pace = Paced(phases, exact, phases.guesses, ranks)
+    pace = ServerPace(phases, exact, phases.guesses, ranks)
     max_running = default_max_running(demand, load, replicas, int(phases.limit("max_sequences")))
     room_bytes -= phases.kv_bytes(0) * -(-max_running // ranks)
     blocks = int(min(max(0.0, room_bytes * ranks / token_bytes), MAX_BLOCKS) // BLOCK_TOKENS)
-    budget = int(phases.limit("chunk_tokens")) or Pool._field_defaults["budget"]
+    budget = int(phases.limit("chunk_tokens")) or Pool._field_defaults["step_tokens"]
     ahead, reserves = map(phases.problem.rank.flag, ("ahead", "reserves"))
     tokens = round(fmean(load.inputs))
-    prompt_s = phases.prompt_s(tokens - cached_of(tokens, prefix))
-    rules = ranks * budget, phases.mixes, ahead, reserves, prefix, ranks, prompt_s
+    prompt_s = phases.prompt_overhead_s(tokens - count_cached_tokens(tokens, prefix))
+    rules = ranks * budget, phases.mixes_prefill, ahead, reserves, prefix, ranks, prompt_s
     return Pool(pace, max_running, blocks, replicas, BLOCK_TOKENS, *rules)
 
 
@@ -163,7 +164,7 @@ def run_with_highest_rate(
     demand: Demand,
     load: Load,
     pools: Sequence[Pool],
-    transfer_s: Callable[[int], float] = at_once,
+    transfer_s: Callable[[int], float] = transfer_free,
 ) -> LoadRun:
     """Run the requests; with targets find the highest rate that meets them, by bisection."""
     run = run_requests(demand, load, pools, transfer_s)
@@ -186,23 +187,23 @@ def run_requests(
     demand: Demand,
     load: Load,
     pools: Sequence[Pool],
-    transfer_s: Callable[[int], float] = at_once,
+    transfer_s: Callable[[int], float] = transfer_free,
 ) -> LoadRun:
     """Run the requests and return their times; of open arrivals without filling and draining.
 
-    While a request is beside the pools (`Pool.prompt_s`), they work on. Where they read prompts
-    beside decoding, answers of users vary in length (`vary_outputs`).
+    The servers work on during the overhead of a request (`Pool.prompt_overhead_s`). If they read
+    prompts beside decoding, answers of users vary in length (`vary_outputs`).
     """
-    load = vary_outputs(load) if pools[-1].mixed else load
+    load = vary_outputs(load) if pools[-1].mixes_prefill else load
     run, count = simulate(load, pools, transfer_s), len(load.inputs)
     edge = 0 if load.concurrency else int(EDGE_SHARE * count)
     steady = range(edge, count - edge)
-    overhead_s = sum(pool.prompt_s for pool in pools)
-    ttft_s = [run.first_s[r] - run.came_s[r] + overhead_s for r in steady]
-    decode_s = [run.ended_s[r] - run.first_s[r] for r in steady]
+    overhead_s = sum(pool.prompt_overhead_s for pool in pools)
+    ttft_s = [run.first_token_s[r] - run.arrivals_s[r] + overhead_s for r in steady]
+    decode_s = [run.ends_s[r] - run.first_token_s[r] for r in steady]
     steps = [load.outputs[r] - 1 for r in steady]
     tpot_s = [time_s / n for time_s, n in zip(decode_s, steps, strict=True) if n]
-    ends_s = sorted(run.ended_s)
+    ends_s = sorted(run.ends_s)
     steady_s = ends_s[count - edge - 1] - (ends_s[edge - 1] if edge else 0.0)
     rate = len(steady) / (steady_s or ends_s[-1])
     servers = run.pools[-1]
@@ -221,7 +222,7 @@ def run_requests(
         input_tokens=sum(load.inputs) / count,
         output_tokens=sum(load.outputs) / count,
         cache_share=_cache_share(servers),
-        preemptions=sum(server.sent_back for pool in run.pools for server in pool),
+        preemptions=sum(server.preemptions for pool in run.pools for server in pool),
         queue_grows=not load.concurrency and _does_queue_grow(run),
     )
 
@@ -243,21 +244,21 @@ def _busy_share(servers: Sequence[Server], duration_s: float) -> float:
 
 def _cache_share(servers: Sequence[Server]) -> float:
     """Return the largest share of a cache that was in use."""
-    return 1 - min(server.least_free / server.pool.blocks for server in servers)
+    return 1 - min(server.min_free_blocks / server.pool.block_count for server in servers)
 
 
 def _mean_running(servers: Sequence[Server]) -> float:
     """Return the sequences of a step, weighted by its seconds."""
     busy_s = sum(server.busy_s for server in servers)
-    return sum(server.batch_s for server in servers) / (busy_s or 1.0)
+    return sum(server.sequence_s for server in servers) / (busy_s or 1.0)
 
 
 def _does_queue_grow(run: QueueRun) -> bool:
     """Return whether more requests wait as the last one comes than halfway."""
-    count = len(run.came_s)
+    count = len(run.arrivals_s)
     halfway, last = (
-        sum(a <= time_s < f for a, f in zip(run.came_s, run.first_s, strict=True))
-        for time_s in (run.came_s[count // 2], run.came_s[-1])
+        sum(a <= time_s < f for a, f in zip(run.arrivals_s, run.first_token_s, strict=True))
+        for time_s in (run.arrivals_s[count // 2], run.arrivals_s[-1])
     )
     return last - halfway > max(GROWTH_REQUESTS, GROWTH_SHARE * count / 2)
 

@@ -65,7 +65,7 @@ def largest_running_sequences(phases: Phases, length: int, prompt: int) -> int:
 
     Where a step has no budget of tokens, all prompts are read at once.
     """
-    is_fixed = phases.fixed["activations_bytes"]
+    is_fixed = phases.fixed_bytes["activations_bytes"]
     activation_bytes = 0 if is_fixed else phases.activation_bytes(prompt)
     sequence_bytes = phases.kv_bytes(paged(length)) + activation_bytes
     room_bytes = phases.room_bytes
@@ -94,7 +94,7 @@ def longest_context(phases: Phases, running_sequences: int) -> int:
     engine counts, the length that the network was trained for does not.
     """
     sequences = max(1, -(-running_sequences // phases.plan.data))
-    is_fixed = phases.fixed["activations_bytes"]
+    is_fixed = phases.fixed_bytes["activations_bytes"]
 
     def fits(pages: int) -> bool:
         tokens = pages * BLOCK
@@ -119,14 +119,14 @@ def memory_of(phases: Phases, running_sequences: int, length: int, prompt: int) 
         prompt: tokens of its prompt.
     """
     sequences = -(-running_sequences // phases.plan.data)
-    fixed, has_limit = phases.fixed, phases.problem.rank.room_bytes < inf
+    fixed_bytes, has_limit = phases.fixed_bytes, phases.problem.rank.room_bytes < inf
     prompts_bytes = phases.activation_bytes(sequences * prompt)
     memory = ServerMemory(
-        weights_bytes=fixed["weights_bytes"],
+        weights_bytes=fixed_bytes["weights_bytes"],
         cache_bytes=sequences * phases.kv_bytes(paged(length)),
-        activations_bytes=fixed["activations_bytes"] or prompts_bytes,
-        buffers_bytes=fixed["buffers_bytes"],
-        context_bytes=fixed["context_bytes"],
+        activations_bytes=fixed_bytes["activations_bytes"] or prompts_bytes,
+        buffers_bytes=fixed_bytes["buffers_bytes"],
+        context_bytes=fixed_bytes["context_bytes"],
         over_bytes=None,
         cache_bytes_per_token=phases.kv_token_bytes,
         largest_running_sequences=None,

@@ -1,46 +1,60 @@
-"""Seconds of a server's steps at any numbers, from phases that are priced at some of them."""
+"""Seconds of a server's steps at any sizes, interpolated between sizes that are priced."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 
 from steptime.serving.phases import Phases
-from steptime.serving.speculation import Guesses, decode_token
+from steptime.serving.speculation import Guesses, price_token
 
-CONTEXTS = (1, 512, 2048, 4096, 8192, 16384)  # at which prompts beside decoding are priced
-_KNOTS = {0, 1, *(k << n for n in range(40) for k in (2, 3))}
+CONTEXTS = (1, 512, 2048, 4096, 8192, 16384)  # at which prefill beside decoding is priced
+_KNOTS = {0, 1, *(factor << power for power in range(40) for factor in (2, 3))}
 
 
 class _Surface:
-    """A function of two numbers, known at knots (and at `exact` ones) and straight between them."""
+    """A function of two numbers, bilinear between knots; `exact` adds knots of the first one."""
 
     def __init__(self, function: Callable[[int, int], float], exact: Sequence[int] = ()) -> None:
         self._knots = sorted({*_KNOTS, *exact})
-        self._at = lru_cache(maxsize=None)(function)
-        self._edge = lru_cache(maxsize=100_000)(self._between)
+        self._knot_value = lru_cache(maxsize=None)(function)
+        self._edge = lru_cache(maxsize=100_000)(self._interpolate_edge)
 
-    def _between(self, x: float, low: int, high: int) -> tuple[float, float]:
+    def _interval_of(self, x: float) -> tuple[int, int]:
+        """Return the two knots around a number."""
         i = bisect_right(self._knots, x)
-        left, right = self._knots[i - 1 : i + 1]
-        part = (x - left) / (right - left)
-        ends = [self._at(left, y) * (1 - part) for y in (low, high)]
-        beyond = [self._at(right, y) * part for y in (low, high)] if part else [0.0, 0.0]
-        return ends[0] + beyond[0], ends[1] + beyond[1]
+        return self._knots[i - 1], self._knots[i]
 
-    def __call__(self, x: float, y: float) -> tuple[float, float, int]:
-        """Return the value, by how much it grows with y, and up to which y it does."""
-        i = bisect_right(self._knots, y)
-        low, high = self._knots[i - 1 : i + 1]
-        first, last = self._edge(x, low, high)
-        slope = (last - first) / (high - low)
-        return first + slope * (y - low), slope, high
+    def _interpolate_edge(self, x: float, low_y: int, high_y: int) -> tuple[float, float]:
+        """Return the values at `x` on two knots of the second number."""
+        left, right = self._interval_of(x)
+        weight = (x - left) / (right - left)
+        low = self._knot_value(left, low_y) * (1 - weight)
+        high = self._knot_value(left, high_y) * (1 - weight)
+        if weight:  # else the right knot need not be priced
+            low += self._knot_value(right, low_y) * weight
+            high += self._knot_value(right, high_y) * weight
+        return low, high
+
+    def value_with_slope(self, x: float, y: float) -> tuple[float, float, int]:
+        """Return the value, its slope in `y`, and the `y` up to which the slope holds."""
+        low_y, high_y = self._interval_of(y)
+        low, high = self._edge(x, low_y, high_y)
+        slope = (high - low) / (high_y - low_y)
+        return low + slope * (y - low_y), slope, high_y
+
+    def value(self, x: float, y: float) -> float:
+        """Return the value at two numbers."""
+        return self.value_with_slope(x, y)[0]
 
 
-class Paced:
-    """The steps of a server whose phases are known, its prompts mostly of some `lengths`.
+class ServerPace:
+    """Seconds of the steps of a server.
 
-    With `guesses` a step is what a token of each sequence takes in the mean. So many `ranks` share
-    out the sequences.
+    Args:
+        phases: prices of the steps.
+        lengths: usual lengths of prompts, which are priced exactly.
+        guesses: speculation; a decode step then is the mean time of a token of each sequence.
+        ranks: ranks that share out the sequences.
     """
 
     def __init__(
@@ -51,45 +65,65 @@ class Paced:
         ranks: int = 1,
     ) -> None:
         def decode_s(sequences: int, context: float) -> float:
-            return decode_token(phases, guesses, sequences, context).seconds
+            return price_token(phases, guesses, sequences, context).seconds
 
         def prefill_s(sequences: int, tokens: int, past: int = 0) -> float:
-            prompts_s = phases.prefill(sequences, tokens, past).seconds
+            prompts_s = phases.price_prefill(sequences, tokens, past).seconds
             if guesses is None:
                 return prompts_s
-            return prompts_s + guesses.prefill(sequences, tokens, past).seconds
+            return prompts_s + guesses.price_prefill(sequences, tokens, past).seconds
 
-        def shared_s(context: int, sequences: int, tokens: int) -> float:
-            alone = phases.decode(sequences, context).seconds + phases.prefill(1, tokens).seconds
-            return phases.mixed(sequences, context, 1, tokens).seconds - alone
+        def past_s(tokens: int, past: int) -> float:
+            return prefill_s(1, tokens, past) - prefill_s(1, tokens)
+
+        def mixing_s(context: int, sequences: int, tokens: int) -> float:
+            decoding_s = phases.price_decode(sequences, context).seconds
+            prompt_s = phases.price_prefill(1, tokens).seconds
+            return phases.price_mixed_step(sequences, context, 1, tokens).seconds - (
+                decoding_s + prompt_s
+            )
 
         self._ranks = ranks
-        self._decode = _Surface(decode_s)
-        self._prefill = _Surface(prefill_s, lengths)
-        self._after = _Surface(lambda n, past: prefill_s(1, n, past) - prefill_s(1, n), lengths)
-        # what one step takes less than two: negative
-        self._shared = [_Surface(partial(shared_s, context), lengths) for context in CONTEXTS]
+        self._decode_s = _Surface(decode_s)
+        self._prefill_s = _Surface(prefill_s, lengths)
+        self._past_s = _Surface(past_s, lengths)  # extra for the tokens before a chunk
+        # one step less two of prefill and decoding alone, by context: negative
+        self._mixing_s = [_Surface(partial(mixing_s, context), lengths) for context in CONTEXTS]
 
-    def decode(self, sequences: int, tokens: int) -> tuple[float, float, int]:
-        """Return seconds of a step, by how much the next ones grow, and how many of them do.
+    def decode_steps(self, sequences: int, tokens: int) -> tuple[float, float, int]:
+        """Return the seconds of a decode step, the growth per step, and the steps that it holds.
 
-        The sequences hold so many tokens together.
+        Args:
+            sequences: running sequences.
+            tokens: tokens of all of them in the cache.
         """
-        first, slope, up_to = self._decode(sequences, tokens / sequences)
-        return first, slope, int(up_to - tokens / sequences) + 1
+        context = tokens / sequences
+        first_s, growth_s, max_context = self._decode_s.value_with_slope(sequences, context)
+        return first_s, growth_s, int(max_context - context) + 1
 
-    def prompts(self, sequences: int, tokens: int, chunks: Sequence[tuple[int, int]]) -> float:
-        """Return seconds of a step that reads chunks of prompts beside decoding.
+    def prefill_s(self, sequences: int, tokens: int, chunks: Sequence[tuple[int, int]]) -> float:
+        """Return the seconds of a step that reads chunks of prompts, and decodes beside that.
 
-        A chunk is its tokens, and those of its prompt before them.
+        Args:
+            sequences: running sequences that get a token in this step.
+            tokens: tokens of all of them in the cache.
+            chunks: tokens of each chunk, and tokens of its prompt before it.
         """
-        new = sum(n for n, _ in chunks)
-        took = self._prefill(len(chunks), new / len(chunks))[0]
-        took += sum(self._after(n, before)[0] for n, before in chunks if before) / self._ranks
+        chunk_tokens = sum(size for size, _ in chunks)
+        step_s = self._prefill_s.value(len(chunks), chunk_tokens / len(chunks))
+        past_s = sum(self._past_s.value(size, past) for size, past in chunks if past)
+        step_s += past_s / self._ranks
         if sequences:
             context = tokens / sequences
-            i = min(bisect_right(CONTEXTS, context), len(CONTEXTS) - 1)
-            low, high = (self._shared[k](sequences, new)[0] for k in (i - 1, i))
-            part = min(1.0, (context - CONTEXTS[i - 1]) / (CONTEXTS[i] - CONTEXTS[i - 1]))
-            took += low + (high - low) * part + self.decode(sequences, tokens)[0]
-        return took
+            mixing_s = self._interpolate_mixing(context, sequences, chunk_tokens)
+            step_s += mixing_s + self.decode_steps(sequences, tokens)[0]
+        return step_s
+
+    def _interpolate_mixing(self, context: float, sequences: int, chunk_tokens: int) -> float:
+        """Return the seconds (negative) by which one mixed step differs from two steps."""
+        i = min(bisect_right(CONTEXTS, context), len(CONTEXTS) - 1)
+        low_context, high_context = CONTEXTS[i - 1], CONTEXTS[i]
+        low_s = self._mixing_s[i - 1].value(sequences, chunk_tokens)
+        high_s = self._mixing_s[i].value(sequences, chunk_tokens)
+        weight = min(1.0, (context - low_context) / (high_context - low_context))
+        return low_s + (high_s - low_s) * weight

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 from steptime.core.units import size
 from steptime.core.workload import Plan
 from steptime.planning.shape import Shape
-from steptime.serving.kernels import HALF
+from steptime.serving.kernels import HALF_BYTES
 
 if TYPE_CHECKING:
     from steptime.serving.phases import Phases
 
-FEWER_SEQUENCES = 256  # what vLLM runs at once on small devices
-HIDDEN_COPIES = 6.0  # of a token between layers: residual, norm, results of two products
+SMALL_DEVICE_SEQUENCES = 256  # default of vLLM on small devices
+HIDDEN_COPIES = 6.0  # tensors of a token between layers: residual, norm, two products
 
 
 @dataclass(frozen=True)
@@ -45,15 +45,15 @@ class ProfileRun:
         state whole.
         """
         inner = self.inner_numbers + 2.0 * self.attention_numbers
-        return HALF * tokens * (HIDDEN_COPIES * self.width + inner)
+        return HALF_BYTES * tokens * (HIDDEN_COPIES * self.width + inner)
 
     def sampler_bytes(self, sequences: float, logit_bytes: float) -> float:
         """Return the bytes of the logits of so many sequences while their tokens are drawn."""
         return sequences * self.vocabulary * logit_bytes
 
 
-def profile_run_of(shape: Shape, plan: Plan, attention_numbers: float) -> ProfileRun:
-    """Return the sizes of a profile run of a network that is split by a plan."""
+def read_profile_run(shape: Shape, plan: Plan, attention_numbers: float) -> ProfileRun:
+    """Return the sizes of the profile run of a network under a plan."""
     return ProfileRun(
         width=int(shape.kind_settings["width"]),
         attention_numbers=attention_numbers,
@@ -70,16 +70,16 @@ def _inner_numbers(shape: Shape, plan: Plan) -> float:
     lies beside it (vllm/model_executor/layers/fused_moe/fused_moe.py: `intermediate_cache13` and
     `intermediate_cache2`). Ranks that share out experts read the tokens of all of them.
     """
-    one = shape.kind_settings
-    if not one["experts"]:
-        return 2.0 * int(one["ffn"]) / plan.tensor
-    inner = int(one["expert_ffn"]) / plan.tensor
-    buffer = max(2.0 * inner, float(one["width"]))
-    return int(one["experts_per_token"]) * (buffer + inner)
+    settings = shape.kind_settings
+    if not settings["experts"]:
+        return 2.0 * int(settings["ffn"]) / plan.tensor
+    inner = int(settings["expert_ffn"]) / plan.tensor
+    buffer = max(2.0 * inner, float(settings["width"]))
+    return int(settings["experts_per_token"]) * (buffer + inner)
 
 
 def describe_sampler(phases: Phases) -> list[str]:
-    """Describe the memory that drawing tokens takes from the cache; none where layers take more.
+    """Describe the memory that sampling takes from the cache; nothing if layers take more.
 
     For example `drawing tokens for 1,024 sequences takes 7.779 GB of a device from the cache`.
     """
@@ -87,9 +87,9 @@ def describe_sampler(phases: Phases) -> list[str]:
     sampler_bytes, forward_bytes = phases.sampler_bytes(tokens), phases.activation_bytes(tokens)
     if sampler_bytes <= forward_bytes:
         return []
-    sequences = int(phases.largest_sampled(tokens))
+    sequences = int(phases.max_sampled_sequences(tokens))
     text = f"drawing tokens for {sequences:,} sequences takes {size(sampler_bytes)} of a device"
     text += " from the cache (vLLM to 0.15 sorts all logits; 0.19 and later take a third)"
-    if sequences > FEWER_SEQUENCES:
-        text += f"; nearest that takes less: --max-running-sequences {FEWER_SEQUENCES}"
+    if sequences > SMALL_DEVICE_SEQUENCES:
+        text += f"; nearest that takes less: --max-running-sequences {SMALL_DEVICE_SEQUENCES}"
     return [text]

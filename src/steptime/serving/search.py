@@ -28,7 +28,8 @@ from steptime.serving.load import (
     transfer_time,
 )
 from steptime.serving.phases import Phases
-from steptime.serving.queueing import Load, Pool, at_once
+from steptime.serving.queueing import Load, transfer_free
+from steptime.serving.server import Pool
 from steptime.serving.service import Service
 
 DEFAULT_MAX_DEVICES = 64  # of a service without --max-device-count
@@ -190,7 +191,7 @@ class ServerSearch:
             return None
         pool = make_pool(phases, self.demand, self.load, 1, prefix=service.prefix)
         self.candidates += self.max_device_count // service.device_count
-        if phases.room_bytes <= 0 or pool.blocks * pool.block < service.length:
+        if phases.room_bytes <= 0 or pool.cache_tokens < service.length:
             self.refused[name, DOES_NOT_FIT] += 1
             return None
         mean = replace(
@@ -199,11 +200,13 @@ class ServerSearch:
             output=max(1, round(fmean(self.load.outputs))),
         )
         shortest = replace(service, input=min(self.load.inputs))
-        ttft_s = shortest.read(phases, 1).seconds + phases.prompt_s(shortest.uncached_tokens)
-        tpot_s = phases.decode(1, shortest.input).seconds
+        ttft_s = shortest.price_prompts(phases, 1).seconds + phases.prompt_overhead_s(
+            shortest.uncached_tokens
+        )
+        tpot_s = phases.price_decode(1, shortest.input).seconds
         best_ttft_s, best_tpot_s = self.alone.get(name, (inf, inf))
         self.alone[name] = min(best_ttft_s, ttft_s), min(best_tpot_s, tpot_s)
-        prompt_s = mean.read(phases, service.data).seconds / service.data
+        prompt_s = mean.price_prompts(phases, service.data).seconds / service.data
         return ServiceKind(service, phases, pool, mean, ttft_s, tpot_s, prompt_s)
 
     def estimate_replicas(self, kind: ServiceKind, reads: bool, decodes: bool) -> int:
@@ -212,7 +215,7 @@ class ServerSearch:
         A server reads prompts, and decodes as many sequences at once as its rate makes of them.
         """
         mean, pool = kind.mean, kind.pool
-        room = min(pool.most, pool.blocks * pool.block // mean.length)
+        room = min(pool.max_running, pool.cache_tokens // mean.length)
 
         def holds(replicas: int) -> bool:
             rate = self.rate / replicas
@@ -220,7 +223,7 @@ class ServerSearch:
             if decodes:
                 sequences = max(1, int(min(room, rate * mean.output * self.demand.tpot)))
                 tokens = round(sequences * (mean.input + mean.output / 2))
-                step_s = pool.pace.decode(sequences, tokens)[0]
+                step_s = pool.pace.decode_steps(sequences, tokens)[0]
                 busy_share += rate * mean.output / sequences * step_s
             return busy_share <= 1
 
@@ -327,7 +330,7 @@ class ServerSearch:
             best = readers[stages].device_count if stages in readers else self.max_device_count
             if estimate * kind.device_count > best:
                 continue
-            pool = kind.pool._replace(prompt_s=2 * kind.pool.prompt_s)
+            pool = kind.pool._replace(prompt_overhead_s=2 * kind.pool.prompt_overhead_s)
             runner = self._runner(kind._replace(pool=pool), prompts)
             largest = self.max_device_count // kind.device_count
             fewest = self.find_fewest(estimate, largest, runner)
@@ -338,7 +341,7 @@ class ServerSearch:
     def _runner(self, kind: ServiceKind, load: Load, readers: Readers | None = None) -> RunReplicas:
         """Return the function that runs so many replicas of a kind, behind the readers."""
         reading: list[Pool] = []
-        transfer_s: Callable[[int], float] = at_once
+        transfer_s: Callable[[int], float] = transfer_free
         if readers is not None:
             reader = readers.kind
             reading = [reader.pool._replace(replicas=readers.replicas)]

@@ -24,10 +24,10 @@ from steptime.prediction.training import LOW_BYTES
 from steptime.serving.calibration import ServingCalibration
 from steptime.serving.demand import Demand
 from steptime.serving.engine import Engine
-from steptime.serving.kernels import FORMATS
+from steptime.serving.kernels import BYTES_BY_FORMAT
 from steptime.serving.memory import largest_running_sequences, memory_of
-from steptime.serving.phases import Phases, Spent
-from steptime.serving.queueing import cached_of
+from steptime.serving.phases import Phases
+from steptime.serving.server import count_cached_tokens
 from steptime.serving.speculation import (
     LAYER_METHODS,
     PROMPT_LOOKUP,
@@ -35,6 +35,7 @@ from steptime.serving.speculation import (
     Speculation,
     draft_head,
 )
+from steptime.serving.step_cost import StepCost
 
 PLAIN_FILE_TYPES = ("f16", "bf16", "f32")  # of GGUF files whose weights are not quantised
 LOW_CACHES = ("float8", "int8")  # formats of a cache of half the size
@@ -155,18 +156,18 @@ class Service:
         )
         return Guesses(speculation, network.phases())
 
-    def read(self, phases: Phases, sequences: int) -> Spent:
+    def price_prompts(self, phases: Phases, sequences: int) -> StepCost:
         """Return the time to read so many prompts, but for the part that the cache has of them."""
-        cached = cached_of(self.input, self.prefix)
-        prompts = phases.prefill(sequences, self.input - cached, cached)
+        cached = count_cached_tokens(self.input, self.prefix)
+        prompts = phases.price_prefill(sequences, self.input - cached, cached)
         if phases.guesses is None:
             return prompts
-        return prompts.plus(phases.guesses.prefill(sequences, self.input - cached, cached))
+        return prompts.plus(phases.guesses.price_prefill(sequences, self.input - cached, cached))
 
     @property
     def uncached_tokens(self) -> int:
         """The tokens of a prompt that the cache has not."""
-        return self.input - cached_of(self.input, self.prefix)
+        return self.input - count_cached_tokens(self.input, self.prefix)
 
     def readers(self) -> Service:
         """Return the service of replicas that read prompts, split as the demand has it."""
@@ -234,7 +235,7 @@ def _file_format(shape: Shape) -> str:
         InputError: for a GGUF type that servers do not run.
     """
     word = shape.family.weights
-    name = find_quantised_type(word, FORMATS) if word else ""
+    name = find_quantised_type(word, BYTES_BY_FORMAT) if word else ""
     if name is None and word not in PLAIN_FILE_TYPES:
         text = f"serve: {shape.label} has weights of {word}, which one's own machine alone runs"
         raise InputError(f"{text}; nearest: --stack llama.cpp")
@@ -249,7 +250,7 @@ def parse_format(word: str | None, option: str) -> str:
     """
     if word is None:
         return ""
-    formats = list(FORMATS)
+    formats = list(BYTES_BY_FORMAT)
     plain_word = DTYPE_ALIASES.get(word.lower(), word)
     name = find_quantised_type(plain_word, formats)
     if name is None:

@@ -12,8 +12,9 @@ from steptime.core.workload import Plan
 from steptime.planning.problem import PlanProblem
 from steptime.prediction.training import FIRST, LAST
 from steptime.serving.engine import Engine
-from steptime.serving.kernels import HALF
-from steptime.serving.phases import Phases, Spent
+from steptime.serving.kernels import HALF_BYTES
+from steptime.serving.phases import Phases
+from steptime.serving.step_cost import StepCost
 
 MAX_GUESSED = 64  # tokens of a step
 PROMPT_LOOKUP = "ngram"
@@ -26,7 +27,7 @@ ACCEPTED: Mapping[str, float] = {
 }
 ACCEPTED_OF_NETWORK = 0.7  # judged: Leviathan et al. 2023, table 3, have 0.5 to 0.9
 GUESSED: Mapping[str, int] = {"mtp": 1}
-GUESSED_BY_OTHERS = 3
+DEFAULT_GUESSED = 3
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ def speculation_of(draft: str, tokens: int | None, accept: float | None) -> Spec
     values = {"speculate": tokens, "accept": accept}
     return Speculation(
         name,
-        GUESSED.get(name, GUESSED_BY_OTHERS) if tokens is None else tokens,
+        GUESSED.get(name, DEFAULT_GUESSED) if tokens is None else tokens,
         ACCEPTED.get(name, ACCEPTED_OF_NETWORK) if accept is None else accept,
         tuple(option for option, value in values.items() if value is None),
     )
@@ -88,14 +89,15 @@ class DraftHead(Phases):
         return self.problem.shape.kinds[-1]
 
     @cached_property
-    def _times(self) -> Mapping[str, int]:
+    def piece_counts(self) -> Mapping[str, int]:
+        """Number of copies of each piece: the ends, and the layer."""
         return {FIRST: 1, self.layer: 1, LAST: 1}
 
     @cached_property
     def weight_bytes(self) -> float:
         """Bytes of the layer and of its first product on a device."""
         width = int(self.problem.shape.kind_settings["width"])
-        return self.piece_bytes[self.layer] + HALF * 2 * width * width / self.plan.tensor
+        return self.piece_bytes[self.layer] + HALF_BYTES * 2 * width * width / self.plan.tensor
 
     def kv_bytes(self, tokens: int) -> float:
         """Return the bytes of the layer's cache of a sequence on a device."""
@@ -118,38 +120,40 @@ class Guesses:
         """Return the bytes of who guesses in the cache of a sequence, on a device."""
         return 0.0 if self.drafter is None else self.drafter.kv_bytes(tokens)
 
-    def prefill(self, sequences: int, tokens: int, past: int = 0) -> Spent:
+    def price_prefill(self, sequences: int, tokens: int, past: int = 0) -> StepCost:
         """Return the time in which who guesses reads prompts."""
         if self.drafter is None:
-            return Spent()
-        return self.drafter.prefill(sequences, tokens, past)
+            return StepCost()
+        return self.drafter.price_prefill(sequences, tokens, past)
 
-    def decode(self, sequences: int, context: float) -> Spent:
+    def price_decode(self, sequences: int, context: float) -> StepCost:
         """Return the time of one guess, without the server's, which is that of the whole step."""
         if self.drafter is None:
-            return Spent()
-        return self.drafter.decode(sequences, context)._replace(host_s=0.0)
+            return StepCost()
+        return self.drafter.price_decode(sequences, context)._replace(host_s=0.0)
 
 
 def draft_head(
-    problem: PlanProblem, plan: Plan, weights: str, kv: str, engine: Engine
+    problem: PlanProblem, plan: Plan, weight_format: str, cache_format: str, engine: Engine
 ) -> DraftHead:
     """Return the layer that guesses for a network; all ranks of a pipeline's last stage have it."""
-    return DraftHead(problem, replace(plan, pipeline=1), weights, kv, engine)
+    return DraftHead(problem, replace(plan, pipeline=1), weight_format, cache_format, engine)
 
 
-def decode_token(phases: Phases, guesses: Guesses | None, sequences: int, context: float) -> Spent:
+def price_token(
+    phases: Phases, guesses: Guesses | None, sequences: int, context: float
+) -> StepCost:
     """Return the mean time of a token of each sequence, of steps that verify guesses.
 
     A step decodes as many tokens as of more sequences, which share the caches that are read.
     """
     if guesses is None:
-        return phases.decode(sequences, context)
+        return phases.price_decode(sequences, context)
     speculation = guesses.speculation
     places = speculation.tokens + 1
-    verified = phases.decode(sequences * places, context / places)
-    step = verified.plus(guesses.decode(sequences, context), speculation.tokens)
-    return Spent().plus(step, 1 / speculation.tokens_per_step)
+    verified = phases.price_decode(sequences * places, context / places)
+    step = verified.plus(guesses.price_decode(sequences, context), speculation.tokens)
+    return StepCost().plus(step, 1 / speculation.tokens_per_step)
 
 
 def describe_speculation(speculation: Speculation) -> list[str]:
@@ -158,10 +162,9 @@ def describe_speculation(speculation: Speculation) -> list[str]:
     For example `guesses: 3 tokens a step by eagle3, each right with the chance 0.75: 2.7 tokens a
     step; that chance (--accept) is assumed, and decides the speed`.
     """
-    made = f"{speculation.tokens_per_step:.2g} tokens a step"
-    guessed = counted(speculation.tokens, "token")
-    text = f"guesses: {guessed} a step by {speculation.draft}, each right with "
-    text += f"the chance {speculation.accept:g}: {made}"
+    guessed_tokens = counted(speculation.tokens, "token")
+    text = f"guesses: {guessed_tokens} a step by {speculation.draft}, each right with "
+    text += f"the chance {speculation.accept:g}: {speculation.tokens_per_step:.2g} tokens a step"
     if "accept" in speculation.assumed:
         text += "; that chance (--accept) is assumed, and decides the speed"
     notes = [text]

@@ -20,10 +20,11 @@ from steptime.serving.load import (
     transfer_time,
     vary_outputs,
 )
-from steptime.serving.phases import Phases, Spent
-from steptime.serving.queueing import Load, at_once
+from steptime.serving.phases import Phases
+from steptime.serving.queueing import Load, transfer_free
 from steptime.serving.service import Service, find_fitting_change
-from steptime.serving.speculation import decode_token
+from steptime.serving.speculation import price_token
+from steptime.serving.step_cost import StepCost
 
 RunLoad = Callable[..., LoadRun]
 
@@ -74,25 +75,27 @@ def predict_times(service: Service, phases: Phases, run: LoadRun | None) -> Requ
         run: its run under load, None where all requests come at once.
     """
     context = service.input + service.output / 2
-    decode = decode_token(phases, phases.guesses, service.running_sequences, context)
+    decode = price_token(phases, phases.guesses, service.running_sequences, context)
     tpot_s = decode.seconds
     if run is None:
-        prefill = service.read(phases, service.running_sequences)
-        ttft_s = prefill.seconds + phases.prompt_s(service.uncached_tokens)
+        prefill = service.price_prompts(phases, service.running_sequences)
+        ttft_s = prefill.seconds + phases.prompt_overhead_s(service.uncached_tokens)
         decoding_s = (service.output - 1) * tpot_s
         request_s = ttft_s + decoding_s
         exchange_s = prefill.exchange_s + decoding_s * decode.exchange_share
         return RequestTimes(
-            phases.within(ttft_s, FIRST_TOKENS, exchange_share=prefill.exchange_s / ttft_s),
-            phases.within(tpot_s, exchange_share=decode.exchange_share),
-            phases.within(request_s, exchange_share=exchange_s / request_s),
+            phases.interval_of(ttft_s, FIRST_TOKENS, exchange_share=prefill.exchange_s / ttft_s),
+            phases.interval_of(tpot_s, exchange_share=decode.exchange_share),
+            phases.interval_of(request_s, exchange_share=exchange_s / request_s),
         )
     return _mix_times(
         [
             RequestTimes(
-                phases.within(load_run.ttft.mean_s, FIRST_TOKENS),
-                phases.within(_mean_s(load_run.tpot, tpot_s), exchange_share=decode.exchange_share),
-                phases.within(load_run.request.mean_s, exchange_share=decode.exchange_share),
+                phases.interval_of(load_run.ttft.mean_s, FIRST_TOKENS),
+                phases.interval_of(
+                    _mean_s(load_run.tpot, tpot_s), exchange_share=decode.exchange_share
+                ),
+                phases.interval_of(load_run.request.mean_s, exchange_share=decode.exchange_share),
             )
             for load_run in (run, run.varied)
             if load_run is not None
@@ -182,7 +185,7 @@ def run_service(
         raise InputError(f"serve: weights leave no room for a cache; nearest: {option}")
     pools = [make_pool(phases, demand, load, service.replicas, service.prefix)]
     device_count = service.device_count * service.replicas
-    transfer_s: Callable[[int], float] = at_once
+    transfer_s: Callable[[int], float] = transfer_free
     if demand.prefill_replicas:
         reader, replicas = service.readers(), demand.prefill_replicas
         reader_phases = reader.phases()
@@ -191,7 +194,7 @@ def run_service(
         transfer_s = transfer_time(reader_phases, service.site)
     run = run_load(demand, load, pools, transfer_s)
     varied_load, varied = vary_outputs(load), None
-    if varied_load != load and not pools[-1].mixed:
+    if varied_load != load and not pools[-1].mixes_prefill:
         varied = run_requests(demand, varied_load, pools, transfer_s)
     return replace(run, device_count=device_count, varied=varied)
 
@@ -210,7 +213,7 @@ class ServerEnergy:
 
 
 def predict_energy(
-    service: Service, phases: Phases, prefill: Spent, decode: Spent
+    service: Service, phases: Phases, prefill: StepCost, decode: StepCost
 ) -> ServerEnergy | None:
     """Return the energy of a service; None where the power of the device is unknown.
 

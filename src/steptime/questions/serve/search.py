@@ -246,14 +246,14 @@ def _front_points(search: ServerSearch, kinds: Sequence[ServiceKind]) -> Iterato
     """Yield the throughput for the user and of a device, of servers with numbers of users."""
     for kind, users in product(kinds, USERS):
         count = max(2 * users, MIN_FRONT_REQUESTS)
-        room = kind.pool.blocks * kind.pool.block // kind.service.length
+        room = kind.pool.cache_tokens // kind.service.length
         if users > room or count > MAX_FRONT_REQUESTS:
             continue
         rounds = -(-count // len(search.load.inputs))
         inputs = [*search.load.inputs[:count]] * rounds
         outputs = [*search.load.outputs[:count]] * rounds
         load = Load(inputs[:count], outputs[:count], (), users)
-        pool = kind.pool._replace(most=users)
+        pool = kind.pool._replace(max_running=users)
         run = run_requests(Demand(concurrency=users), load, [pool])
         if run.tpot is not None:
             search.runs += 1

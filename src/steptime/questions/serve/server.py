@@ -32,11 +32,13 @@ from steptime.serving.load import (
     default_max_running,
 )
 from steptime.serving.memory import ServerMemory, largest_running_sequences, memory_of
-from steptime.serving.phases import Phases, Spent, describe_excess
+from steptime.serving.phases import Phases, describe_excess
+from steptime.serving.predict_difference import explain_predict_difference
 from steptime.serving.profile_run import describe_sampler
 from steptime.serving.queueing import Load
 from steptime.serving.service import FittingChange, Service, find_fitting_change
-from steptime.serving.speculation import decode_token, describe_speculation
+from steptime.serving.speculation import describe_speculation, price_token
+from steptime.serving.step_cost import StepCost
 from steptime.serving.times import (
     RequestTimes,
     StackedTimes,
@@ -114,10 +116,10 @@ def answer_server(service: Service, options: ServeOptions) -> ServerAnswer:
     server = _predict_server(service)
     service, phases = server.service, server.phases
     problem = phases.problem
-    prompts = service.read(phases, service.running_sequences)
-    first = prompts if server.run is None else service.read(phases, 1)
+    prompts = service.price_prompts(phases, service.running_sequences)
+    first = prompts if server.run is None else service.price_prompts(phases, 1)
     context = service.input + service.output / 2
-    decode = decode_token(phases, phases.guesses, service.running_sequences, context)
+    decode = price_token(phases, phases.guesses, service.running_sequences, context)
     memory, energy = server.memory, predict_energy(service, phases, prompts, decode)
     change = find_fitting_change(service) if memory.over_bytes else None
     tokens_per_s, device_count = server.output_tokens_per_s, server.device_count
@@ -138,8 +140,8 @@ def answer_server(service: Service, options: ServeOptions) -> ServerAnswer:
         input_tokens=service.input,
         output_tokens=service.output,
         dtype=problem.rank.dtype,
-        weights=phases.weights,
-        kv=phases.kv,
+        weights=phases.weight_format,
+        kv=phases.cache_format,
         method=problem.method.name,
         stack=problem.method.settings.stack,
         nearest_stack=server.stacked.nearest,
@@ -155,11 +157,11 @@ def answer_server(service: Service, options: ServeOptions) -> ServerAnswer:
         output_tokens_per_s=tokens_per_s,
         tokens_per_s_per_device=tokens_per_s / device_count,
         tokens_per_s_per_user=1 / server.times.tpot.value,
-        prefill=_phase_times(first, phases.prompt_s(server.service.uncached_tokens)),
+        prefill=_phase_times(first, phases.prompt_overhead_s(server.service.uncached_tokens)),
         decode=_phase_times(decode),
         predict_difference=_predict_difference(server),
         energy_per_token_j=None if energy is None else energy.per_token_j,
-        **_power_fields(None if energy is None else phases.within(energy.device_w, POWER)),
+        **_power_fields(None if energy is None else phases.interval_of(energy.device_w, POWER)),
         energy_scope=None if energy is None else ENERGY_SCOPE,
         fits=not memory.over_bytes,
         usable_bytes=problem.device.usable_bytes,
@@ -200,8 +202,8 @@ def _assumed(server: _Server, options: ServeOptions) -> dict[str, str]:
     values = {"dtype": problem.rank.dtype}
     if "stack" in problem.method.options:
         values["stack"] = problem.method.settings.stack
-    if service.weights is None and problem.shape.family.weights and server.phases.weights:
-        values["weights"] = server.phases.weights
+    if service.weights is None and problem.shape.family.weights and server.phases.weight_format:
+        values["weights"] = server.phases.weight_format
     if server.device_count > 1:
         values["per_node"] = str(service.site.per_node)
         if service.site.inside is not None:
@@ -236,7 +238,7 @@ def stack_times(stacked: StackedTimes) -> tuple[StackTimes, ...]:
     )
 
 
-def _phase_times(step: Spent, prompt_s: float | None = None) -> PhaseTimes:
+def _phase_times(step: StepCost, prompt_s: float | None = None) -> PhaseTimes:
     return PhaseTimes(
         products_s=step.products_s,
         attention_s=step.attention_s,
@@ -251,7 +253,7 @@ def _predict_difference(server: _Server) -> PredictDifference | None:
     """Return the difference from `predict`, None for several sequences or devices."""
     if not server.is_single:
         return None
-    return PredictDifference(**server.phases.beside_predict(server.service.input))
+    return PredictDifference(**explain_predict_difference(server.phases, server.service.input))
 
 
 def _server_load(run: LoadRun) -> ServerLoad:
@@ -351,7 +353,7 @@ def _describe_start(phases: Phases, memory: ServerMemory) -> list[str]:
     return [f"{text}: vLLM does not start; nearest: --max-model-len {room}"]
 
 
-def _describe_host_bound(phases: Phases, decode: Spent) -> list[str]:
+def _describe_host_bound(phases: Phases, decode: StepCost) -> list[str]:
     """Describe a decode step that waits for the host, and the stack that avoids it."""
     device_s = decode.seconds - decode.host_s
     if decode.issue_s <= device_s or phases.problem.rank.flag("graphs"):

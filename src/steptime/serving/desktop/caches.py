@@ -9,8 +9,12 @@ from steptime.formats.gguf.types import tensor_types
 from steptime.network.ops.builder import Builder
 from steptime.planning.shape import Shape
 from steptime.prediction.training import piece_of
+from steptime.serving.attention_shape import (
+    ATTENDING,
+    AttentionShape,
+    read_attention_shape,
+)
 from steptime.serving.desktop.tensors import ShapeKey
-from steptime.serving.kernels import ATTENDING, Head, head_of
 
 DEFAULT_TYPE = "f16"
 TYPES = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
@@ -80,16 +84,18 @@ def _caches_by_kind(key: ShapeKey) -> dict[str, LayerCache]:
     builder = Builder(shape.family.name, precision("bfloat16"), training=False)
     graph = builder.graph(shape.family.build(builder, {**shape.kind_settings, "length": 1}, 1))
     return {
-        piece_of(op.name): _cache_of(shape, head_of(graph, op))
+        piece_of(op.name): _cache_of(shape, read_attention_shape(graph, op))
         for op in graph.ops
         if op.kind in ATTENDING
     }
 
 
-def _cache_of(shape: Shape, head: Head) -> LayerCache:
+def _cache_of(shape: Shape, attention: AttentionShape) -> LayerCache:
     """Return the cache of a layer with such an attention; latent ones keep one key of all heads."""
-    numbers = head.token_numbers
+    numbers = attention.token_numbers
     if shape.kind_settings["latent_kv"]:
         numbers = int(shape.kind_settings["latent_kv"]) + int(shape.kind_settings["rotary_width"])
-    query_numbers = head.heads * head.width
-    return LayerCache(int(numbers), head.window, head.state_bytes, query_numbers, head.heads)
+    query_numbers = attention.heads * attention.width
+    return LayerCache(
+        int(numbers), attention.window, attention.state_bytes, query_numbers, attention.heads
+    )

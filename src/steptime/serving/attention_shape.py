@@ -1,0 +1,149 @@
+"""The attention of a rank's layers: its heads, and what it keeps in the cache for each token."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from steptime.core.graph import Graph, Op
+from steptime.network.layers.attention import INDEX_VALUES
+from steptime.network.layers.compressed import CompressedAttention
+from steptime.network.layers.designs import block_design
+from steptime.network.ops.state import STATE_BYTES
+from steptime.prediction.training import piece_of
+
+STATEFUL = ("delta_rule",)
+ATTENDING = ("attention", *STATEFUL)  # op kinds that are priced for each group of sequences
+
+
+class AttentionShape(NamedTuple):
+    """The attention of a layer, or the state that a layer has instead.
+
+    Attributes:
+        heads: heads of queries; of a state, heads of values.
+        kv_heads: heads of keys.
+        width: width of a key.
+        values: width of a value.
+        window: places seen, 0 for all.
+        kind: the kind of the op; `delta_rule` keeps a state instead of keys and values.
+        latent: numbers of a token that all heads share in the cache, 0 if each head has its own.
+        keeps_all: the cache keeps tokens outside of the window, too, as an indexer may choose them.
+        is_cached: the layer has a cache of its own.
+        rule: how tokens change a state.
+        decays: numbers of a token by which a state decays.
+        ratio: tokens that lie in the cache as one.
+        selected: keys that a token attends to at most, 0 for no limit.
+        values_are_keys: the cache keeps one vector for key and value.
+    """
+
+    heads: int
+    kv_heads: int
+    width: int
+    values: int
+    window: int
+    kind: str = "attention"
+    latent: int = 0
+    keeps_all: bool = False
+    is_cached: bool = True
+    rule: str = "delta"
+    decays: int = 0
+    ratio: int = 1
+    selected: int = 0
+    values_are_keys: bool = False
+
+    @property
+    def state_bytes(self) -> float:
+        """Bytes of the state of a sequence, which do not depend on its length."""
+        if self.kind not in STATEFUL:
+            return 0.0
+        return float(STATE_BYTES * self.heads * self.width * self.values)
+
+    @property
+    def passing_numbers(self) -> int:
+        """Numbers of a token that pass through it: queries, keys and values."""
+        if self.kind in STATEFUL:
+            return 2 * self.kv_heads * self.width + self.heads * self.values
+        return self.heads * self.width + self.kv_heads * (self.width + self.values)
+
+    @property
+    def token_numbers(self) -> float:
+        """Numbers of a token in the cache."""
+        if self.kind in STATEFUL or not self.is_cached:
+            return 0
+        if self.latent:
+            return self.latent
+        has_no_values = self.values_are_keys or self.values == INDEX_VALUES
+        value_width = 0 if has_no_values else self.values
+        return self.kv_heads * (self.width + value_width) / self.ratio
+
+    def cached_tokens(self, tokens: int) -> int:
+        """Return the tokens of a sequence that stay in the cache: a window drops old ones."""
+        is_cut = self.window and not self.keeps_all
+        return min(tokens, self.window) if is_cut else tokens
+
+
+def find_attention_shapes(
+    graph: Graph, piece: str, parameters: Mapping[str, Any]
+) -> tuple[AttentionShape, ...]:
+    """Return the attention of a piece of a rank's graph, with the one of its indexer.
+
+    Args:
+        graph: the graph of the rank.
+        piece: the name of the piece, such as `block1`.
+        parameters: the hyperparameters of the network.
+    """
+    latent = parameters["latent_kv"]
+    if latent:
+        latent += parameters["rotary_width"]
+    mixer = block_design(parameters, int(piece.removeprefix("block")) - 1).mixer
+    ops = [op for op in graph.ops if piece_of(op.name) == piece]
+    has_indexer = any("/indexer/" in op.name for op in ops)
+    shapes = []
+    for op in ops:
+        if op.kind not in ATTENDING:
+            continue
+        shape = read_attention_shape(graph, op)
+        if isinstance(mixer, CompressedAttention):
+            shape = _compress_attention(shape, mixer, op.name)
+        elif shape.kind not in STATEFUL and shape.values != INDEX_VALUES:
+            is_cached = piece_of(op.inputs[1]) == piece  # else it reads the keys of another layer
+            shape = shape._replace(latent=latent, keeps_all=has_indexer, is_cached=is_cached)
+        shapes.append(shape)
+    return tuple(shapes)
+
+
+def _compress_attention(
+    shape: AttentionShape, mixer: CompressedAttention, op_name: str
+) -> AttentionShape:
+    """Return a part of DeepSeek-V4's attention: the window, the scores or the compressed part."""
+    if op_name.endswith("/window"):
+        return shape._replace(values_are_keys=True)
+    shape = shape._replace(ratio=mixer.ratio, values_are_keys=True)
+    if mixer.indexer and op_name.endswith("/compressed"):
+        return shape._replace(selected=mixer.indexer.selected)
+    return shape
+
+
+def read_attention_shape(graph: Graph, op: Op) -> AttentionShape:
+    """Return the shape of an attention op of a rank's graph."""
+    query_width = graph.tensors[op.inputs[0]].shape[2]
+    value_width = graph.tensors[op.inputs[2]].shape[2]
+    is_stateful = op.kind in STATEFUL
+    heads = _read_int(op, "heads")
+    kv_heads = _read_int(op, "key_heads" if is_stateful else "kv_heads")
+    window = _read_int(op, "window")
+    if not is_stateful:
+        width = query_width // heads
+        return AttentionShape(heads, kv_heads, width, value_width // kv_heads, window, op.kind)
+    return AttentionShape(
+        heads,
+        kv_heads,
+        width=query_width // kv_heads,
+        values=value_width // heads,
+        window=window,
+        kind=op.kind,
+        rule=str(op.attrs.get("rule", "delta")),
+        decays=graph.tensors[op.inputs[3]].shape[2],
+    )
+
+
+def _read_int(op: Op, name: str) -> int:
+    return int(str(op.attrs.get(name, 0)))
