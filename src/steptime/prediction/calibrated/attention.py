@@ -13,7 +13,7 @@ from steptime.prediction.calibrated.form import (
     Constants,
     Parts,
     ceil,
-    streamed_s,
+    stream_s,
 )
 from steptime.prediction.calibrated.product import product
 from steptime.prediction.kernels import Rows
@@ -41,7 +41,7 @@ def attention(kernels: Rows, device: Device, constants: Constants) -> Parts:
     PyTorch's memory-efficient kernel computes the products at a share of what matrix products take.
     The FLOP are those that the stack executes: half under a causal mask.
     """
-    memory = streamed_s(kernels.bytes, device, constants)
+    memory = stream_s(kernels.bytes, device, constants)
     gap = constants["launch.gap_s"] * kernels.launches
     counted: Any = 0.0
     for b, m, n, k in kernels.products:

@@ -19,7 +19,7 @@ from steptime.prediction.calibrated.form import (
     has_matrix_units,
     library_share,
     memory_rate,
-    streamed_s,
+    stream_s,
 )
 from steptime.prediction.calibrated.product import Shape, copies, issue_share, product_s
 from steptime.prediction.kernels import Rows, computed_as
@@ -95,7 +95,7 @@ def _by_lanes(kernels: Rows, layer: ConvShape, device: Device, constants: Consta
     if kernels.channels_last:  # turned around each way, but for what is a product as it is
         turned = 1 - (layer.taps == 1) * (layer.strides == 1)
         gap = gap + turned * _turning_s(layer, size, device, constants)
-    moving = streamed_s(kernels.bytes, device, constants)
+    moving = stream_s(kernels.bytes, device, constants)
     weights = kernels.kind == "conv2d_grad_weight"
     shape = implicit(kernels.kind, layer)
     issue = 1.0 if computed_as(kernels, device) == "tf32" else issue_share(device, constants)
@@ -106,7 +106,7 @@ def _by_lanes(kernels: Rows, layer: ConvShape, device: Device, constants: Consta
         shape = layer.groups, layer.places, layer.read * layer.taps, layer.made
         arithmetic = _direct_s(device, constants, kernels.dtype, shape) / issue
         moved = kernels.bytes + 2 * size * unrolled * (layer.taps > 1)
-        best = _quicker(True, Parts(arithmetic, streamed_s(moved, device, constants), gap), best)
+        best = _quicker(True, Parts(arithmetic, stream_s(moved, device, constants), gap), best)
     old = has_trait(device, "kepler")
     is_dilated = bool(kernels.figures)  # of which no library has a kernel of Winograd's
     if kernels.window is None or kernels.dtype != "float32" or old or is_dilated:
@@ -224,11 +224,11 @@ def _in_three(
     size = SIZE_BYTES[kernels.dtype]
     inside = 36 * size * groups * (squares * (read + made) + read * made)
     outside = size * groups * (places * (read + made) + 9 * read * made)
-    turned = streamed_s(inside + outside, device, constants) / constants["convolution.transform"]
+    turned = stream_s(inside + outside, device, constants) / constants["convolution.transform"]
     batched = 36 * groups, m, n, k
     return Parts(
         product_s(device, constants, kernels.dtype, batched)[0],
-        streamed_s(inside, device, constants),
+        stream_s(inside, device, constants),
         gap + turned + 3 * constants["launch.gap_s"],
     )
 
@@ -264,12 +264,12 @@ def _on_matrix_units(
         gap = gap + turning * (0.0 if forward and dtype == "tf32" else share)
     else:
         copied = 2 * SIZE_BYTES[kernels.dtype] * _uneven(layer)
-        gap = gap + streamed_s(copied, device, constants)
+        gap = gap + stream_s(copied, device, constants)
         if not forward:
             vector = device.vector_peak("float32") or device.peak_flop_per_s[kernels.dtype]
             slow = _without_matrix_units(layer) * kernels.flop
             arithmetic = arithmetic + slow / (vector * constants["convolution.groups_share"])
-    moving = streamed_s(kernels.bytes, device, constants)
+    moving = stream_s(kernels.bytes, device, constants)
     return Parts(arithmetic, moving, gap, kernels.flop)
 
 
@@ -306,7 +306,7 @@ def _padded(kind: str, layer: ConvShape) -> Shape:
 
 def _depthwise(kernels: Rows, device: Device, constants: Constants) -> Parts:
     """Return the seconds of a filter for each channel: its traffic, at a poor share of the rate."""
-    moving = streamed_s(kernels.bytes, device, constants) / constants["convolution.depthwise_share"]
+    moving = stream_s(kernels.bytes, device, constants) / constants["convolution.depthwise_share"]
     vector = device.vector_peak(kernels.dtype) or device.peak_flop_per_s[kernels.dtype]
     arithmetic = kernels.flop / (vector * constants["stream.flop_share"])
     return Parts(arithmetic, moving, constants["launch.gap_s"] * kernels.launches, kernels.flop)

@@ -20,8 +20,8 @@ from steptime.prediction.calibrated.form import (
     latency_s,
     library_share,
     memory_rate,
-    missed,
-    streamed_s,
+    miss_share,
+    stream_s,
 )
 from steptime.prediction.kernel import Kernel
 from steptime.prediction.kernels import Rows, computed_as
@@ -49,7 +49,7 @@ def product(kernels: Rows, device: Device, constants: Constants) -> Parts:
         memory = moved / memory_rate(device, constants) + waits
     else:
         moved = moved + (constants["product.along"] - 1) * _along(kernels)
-        memory = streamed_s(moved, device, constants)
+        memory = stream_s(moved, device, constants)
     return Parts(compute, memory, constants["launch.gap_s"] * kernels.launches, flop)
 
 
@@ -67,14 +67,14 @@ def _at_hand(kernels: Rows, device: Device) -> Any:
     """
     size = SIZE_BYTES.get(kernels.dtype, NARROW_BYTES)
     parts = [size * batch * m * (n + k) for batch, m, n, k in kernels.products]
-    return sum(own * (1 - missed(own, device)) for own in parts)
+    return sum(own * (1 - miss_share(own, device)) for own in parts)
 
 
 def weights_at_hand(kernels: Kernel | Rows, device: Device, copies: int) -> Any:
     """Return the bytes of weights in the last cache where a kernel goes round `copies` of them."""
     size = SIZE_BYTES.get(kernels.dtype, NARROW_BYTES)
     parts = [(size * b * n * k, size * b * m * (n + k)) for b, m, n, k in kernels.products]
-    return sum(own * (1 - missed(copies * own + rest, device)) for own, rest in parts)
+    return sum(own * (1 - miss_share(copies * own + rest, device)) for own, rest in parts)
 
 
 _Timed = tuple[Tiles, tuple[tuple[float, float], ...]]

@@ -16,7 +16,7 @@ from steptime.prediction.calibrated.form import (
     Constants,
     Parts,
     memory_rate,
-    missed,
+    miss_share,
 )
 from steptime.prediction.calibrated.product import tiled_s
 from steptime.prediction.kernels import Rows, computed_as
@@ -46,7 +46,7 @@ def recurrent(kernels: Rows, device: Device, constants: Constants) -> Parts:
     again = steps * weights * (weights > (device.l2_bytes or 0)) / memory_rate(device, constants)
     pauses, resident_pauses_s = (steps * len(each) * constants[name] for name in PAUSES)
     kept = flop / (peak * constants["recurrent.kept_share"])
-    moved_s = kernels.bytes * missed(kernels.bytes, device) / memory_rate(device, constants)
+    moved_s = kernels.bytes * miss_share(kernels.bytes, device) / memory_rate(device, constants)
     after_s = tiled_s(kernels._replace(products=after), device, constants)
     resident_s = np.maximum(kept + after_s, moved_s) + resident_pauses_s
     chain_s = np.maximum(np.maximum(chain + after_s, again), moved_s) + pauses
