@@ -12,7 +12,7 @@ from steptime.hardware import catalog
 from steptime.hardware.device import Device
 from steptime.prediction.calibrated.convolution import convolution, implicit, layer_of
 from steptime.prediction.calibrated.method import calibrated_device, price
-from steptime.prediction.calibrated.product import product_s
+from steptime.prediction.calibrated.product import time_product
 from steptime.prediction.kernel import Kernel, Settings
 
 V100 = calibrated_device(catalog.device("V100"), "float32", Settings())
@@ -169,9 +169,9 @@ def test_few_filters_of_a_group_lie_along_the_short_side_of_a_tile():
     places, device = 64 * 28 * 28, replace(A100, constants={**A100.constants})
     share = device.constants["convolution.matrix_share"]
     found = convolution(kernel, device, device.constants).compute_s * share
-    swapped = product_s(device, device.constants, "float16", (32, 8, places, 72))[0]
+    swapped = time_product(device, device.constants, "float16", (32, 8, places, 72))[0]
     assert found == pytest.approx(swapped)
-    assert found < product_s(device, device.constants, "float16", (32, places, 8, 72))[0] / 2
+    assert found < time_product(device, device.constants, "float16", (32, places, 8, 72))[0] / 2
 
 
 def test_float32_runs_as_tf32_where_stack_and_device_do():

@@ -21,7 +21,8 @@ from steptime.prediction.calibrated.form import (
     memory_rate,
     stream_s,
 )
-from steptime.prediction.calibrated.product import Shape, copies, issue_share, product_s
+from steptime.prediction.calibrated.product import issue_share, operand_loader, time_product
+from steptime.prediction.calibrated.tiles import Shape
 from steptime.prediction.kernels import Rows, computed_as
 
 CHANNELS = 8  # whose multiple tensor cores need
@@ -227,7 +228,7 @@ def _in_three(
     turned = stream_s(inside + outside, device, constants) / constants["convolution.transform"]
     batched = 36 * groups, m, n, k
     return Parts(
-        product_s(device, constants, kernels.dtype, batched)[0],
+        time_product(device, constants, kernels.dtype, batched)[0],
         stream_s(inside, device, constants),
         gap + turned + 3 * constants["launch.gap_s"],
     )
@@ -249,9 +250,9 @@ def _on_matrix_units(
     (..._dgrad_..._nhwckrsc_nhwc, ..._wgrad_..._nhwc). Where tensors are copied to matrix units at
     once, kernels are those of devices before, and take no other layout (`new_share`, `new_turned`).
     """
-    newer = copies(device) == "tensor"
+    newer = operand_loader(device) == "tensor"
     shape = _padded(kernels.kind, layer)
-    arithmetic, _ = product_s(device, constants, dtype, shape)
+    arithmetic, _ = time_product(device, constants, dtype, shape)
     arithmetic = arithmetic / constants["convolution.matrix_share"]
     arithmetic = arithmetic / (constants["convolution.new_share"] if newer else 1.0)
     arithmetic = np.maximum(arithmetic, kernels.flop / device.peak_flop_per_s[dtype])

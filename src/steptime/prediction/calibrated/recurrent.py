@@ -18,7 +18,7 @@ from steptime.prediction.calibrated.form import (
     memory_rate,
     miss_share,
 )
-from steptime.prediction.calibrated.product import tiled_s
+from steptime.prediction.calibrated.product import products_s
 from steptime.prediction.kernels import Rows, computed_as
 
 PAUSES = ("recurrent.step_s", "recurrent.kept_s")
@@ -47,7 +47,7 @@ def recurrent(kernels: Rows, device: Device, constants: Constants) -> Parts:
     pauses, resident_pauses_s = (steps * len(each) * constants[name] for name in PAUSES)
     kept = flop / (peak * constants["recurrent.kept_share"])
     moved_s = kernels.bytes * miss_share(kernels.bytes, device) / memory_rate(device, constants)
-    after_s = tiled_s(kernels._replace(products=after), device, constants)
+    after_s = products_s(kernels._replace(products=after), device, constants)
     resident_s = np.maximum(kept + after_s, moved_s) + resident_pauses_s
     chain_s = np.maximum(np.maximum(chain + after_s, again), moved_s) + pauses
     stays = (
@@ -71,7 +71,7 @@ def _step_s(kernels: Rows, shape: tuple[Any, ...], device: Device, constants: Co
     least, most = constants["recurrent.split_rows"], constants["recurrent.block_rows"]
     in_block = (m > least) * (m <= most) * (has_trait(device, "old") and kernels.dtype == "float32")
     unsplit = in_block * k * constants["recurrent.block_clocks"] / clock_hz
-    tiled = tiled_s(kernels._replace(products=((1, m, n, k),)), device, constants)
+    tiled = products_s(kernels._replace(products=((1, m, n, k),)), device, constants)
     read = SIZE_BYTES[kernels.dtype] * n * k / (constants["stream.cached_bytes"] * units * clock_hz)
     is_thin = m <= constants["recurrent.thin_rows"]
     return np.where(is_thin, np.minimum(read, tiled), np.maximum(tiled, unsplit))
