@@ -1,4 +1,4 @@
-"""Convolutions by hand: the implicit product, algorithms, arrays as numbers."""
+"""Convolutions by hand: the implicit_product product, algorithms, arrays as numbers."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from steptime.calibration.cases import op_kernels
 from steptime.core.graph import Attr
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
-from steptime.prediction.calibrated.convolution import convolution, implicit, layer_of
+from steptime.prediction.calibrated.convolution import convolution, implicit_product, find_layer
 from steptime.prediction.calibrated.method import calibrated_device, price
 from steptime.prediction.calibrated.product import time_product
 from steptime.prediction.kernel import Kernel, Settings
@@ -48,11 +48,11 @@ def convolved(
 def test_the_implicit_product():
     for kind in KINDS:
         one = convolved(kind, stride=2)
-        layer = layer_of(kind, one.products[0], one.window or ())
+        layer = find_layer(kind, one.products[0], one.window or ())
         assert layer == (1, 8 * 14 * 14, 128, 64, 9, 4)
-    assert implicit("conv2d", layer) == (1, 8 * 14 * 14, 128, 64 * 9)
-    assert implicit("conv_transpose2d", layer) == (1, 8 * 28 * 28, 64, 128 * 9)
-    assert implicit("conv2d_grad_weight", layer) == (1, 64 * 9, 128, 8 * 14 * 14)
+    assert implicit_product("conv2d", layer) == (1, 8 * 14 * 14, 128, 64 * 9)
+    assert implicit_product("conv_transpose2d", layer) == (1, 8 * 28 * 28, 64, 128 * 9)
+    assert implicit_product("conv2d_grad_weight", layer) == (1, 64 * 9, 128, 8 * 14 * 14)
 
 
 def test_arithmetic_of_a_layer_by_hand():
