@@ -14,7 +14,7 @@ from steptime.hardware.device import Device
 from steptime.prediction.calibrated.form import Constants, between_events_s, cached_share
 from steptime.prediction.calibrated.interval import of_host, widened
 from steptime.prediction.calibrated.method import form_of, price, reached
-from steptime.prediction.calibrated.product import product, weights_at_hand
+from steptime.prediction.calibrated.product import cached_weight_bytes, product
 from steptime.prediction.host import (
     Host,
     behind_host,
@@ -79,7 +79,7 @@ class Columns:
         """Return the bytes of weights that a repeated product finds in the last-level cache."""
         if case.condition != "repeated" or form_of(kernel, self.device) is not product:
             return 0.0
-        return float(weights_at_hand(kernel, self.device, case.copies))
+        return float(cached_weight_bytes(kernel, self.device, case.copies))
 
     def predict_s(self, constants: Constants) -> Floats:
         """Return the predicted seconds of each case."""

@@ -1,4 +1,4 @@
-"""Convolutions by hand: the implicit product, algorithms, arrays as numbers."""
+"""Convolutions by hand: the implicit_product product, algorithms, arrays as numbers."""
 
 from dataclasses import replace
 
@@ -10,9 +10,9 @@ from steptime.calibration.cases import op_kernels
 from steptime.core.graph import Attr
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
-from steptime.prediction.calibrated.convolution import convolution, implicit, layer_of
+from steptime.prediction.calibrated.convolution import convolution, implicit_product, find_layer
 from steptime.prediction.calibrated.method import calibrated_device, price
-from steptime.prediction.calibrated.product import product_s
+from steptime.prediction.calibrated.product import time_product
 from steptime.prediction.kernel import Kernel, Settings
 
 V100 = calibrated_device(catalog.device("V100"), "float32", Settings())
@@ -48,11 +48,11 @@ def convolved(
 def test_the_implicit_product():
     for kind in KINDS:
         one = convolved(kind, stride=2)
-        layer = layer_of(kind, one.products[0], one.window or ())
+        layer = find_layer(kind, one.products[0], one.window or ())
         assert layer == (1, 8 * 14 * 14, 128, 64, 9, 4)
-    assert implicit("conv2d", layer) == (1, 8 * 14 * 14, 128, 64 * 9)
-    assert implicit("conv_transpose2d", layer) == (1, 8 * 28 * 28, 64, 128 * 9)
-    assert implicit("conv2d_grad_weight", layer) == (1, 64 * 9, 128, 8 * 14 * 14)
+    assert implicit_product("conv2d", layer) == (1, 8 * 14 * 14, 128, 64 * 9)
+    assert implicit_product("conv_transpose2d", layer) == (1, 8 * 28 * 28, 64, 128 * 9)
+    assert implicit_product("conv2d_grad_weight", layer) == (1, 64 * 9, 128, 8 * 14 * 14)
 
 
 def test_arithmetic_of_a_layer_by_hand():
@@ -169,9 +169,9 @@ def test_few_filters_of_a_group_lie_along_the_short_side_of_a_tile():
     places, device = 64 * 28 * 28, replace(A100, constants={**A100.constants})
     share = device.constants["convolution.matrix_share"]
     found = convolution(kernel, device, device.constants).compute_s * share
-    swapped = product_s(device, device.constants, "float16", (32, 8, places, 72))[0]
+    swapped = time_product(device, device.constants, "float16", (32, 8, places, 72))[0]
     assert found == pytest.approx(swapped)
-    assert found < product_s(device, device.constants, "float16", (32, places, 8, 72))[0] / 2
+    assert found < time_product(device, device.constants, "float16", (32, places, 8, 72))[0] / 2
 
 
 def test_float32_runs_as_tf32_where_stack_and_device_do():

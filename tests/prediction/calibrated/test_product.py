@@ -12,7 +12,12 @@ from steptime.hardware.architectures import family_of, find_family, value_by_fam
 from steptime.hardware.device import Device
 from steptime.prediction.calibrated.method import METHOD, price
 from steptime.prediction.calibrated.power import capped_s, drawn_of, limit_of, spent_j
-from steptime.prediction.calibrated.product import product, tiled, tiled_s, weights_at_hand
+from steptime.prediction.calibrated.product import (
+    cached_weight_bytes,
+    product,
+    products_s,
+    time_products,
+)
 from steptime.prediction.kernel import Kernel, Settings
 from steptime.prediction.kernels import Kernels
 
@@ -62,19 +67,19 @@ def test_batches_on_ampere_take_tiles_of_128_in_waves():
     # 3 matrices of 2 x 2 tiles are 12 on 10 multiprocessors: 2 waves of 2 * 128 * 128 * (1000 + 24)
     # FLOP each, at 4e11 FLOP/s of one, half of it reached.
     waves = 2 * 2 * 128 * 128 * 1024 / (4e11 * 0.5)
-    assert tiled_s(kernel(3, 200, 150, 1000), AMPERE, CONSTANTS) == pytest.approx(waves)
+    assert products_s(kernel(3, 200, 150, 1000), AMPERE, CONSTANTS) == pytest.approx(waves)
 
 
 def test_one_product_takes_the_tile_that_suits_it():
     # 32 rows: a tile of 32 x 128 is used 25.6 times, not 64: (1 + 64 / 25.6) / (1 + 1) of the time
     once = 2 * 32 * 128 * 1000 / (4e11 * 0.5) * 3.5 / 2 + CONSTANTS["product.ramp_s"]
-    assert tiled_s(kernel(1, 32, 1280, 1000), AMPERE, CONSTANTS) == pytest.approx(once)
+    assert products_s(kernel(1, 32, 1280, 1000), AMPERE, CONSTANTS) == pytest.approx(once)
 
 
 def test_a_long_contraction_is_split_over_multiprocessors_that_wait():
     cheap = CONSTANTS | {"product.sum_s": 1e-6}
-    whole = tiled_s(kernel(1, 128, 128, 20_000), AMPERE, CONSTANTS)
-    parts = tiled_s(kernel(1, 128, 128, 20_000), AMPERE, cheap)
+    whole = products_s(kernel(1, 128, 128, 20_000), AMPERE, CONSTANTS)
+    parts = products_s(kernel(1, 128, 128, 20_000), AMPERE, cheap)
     # 10 parts of 2000, one a multiprocessor; 10 results of 128 x 128 and their sum are moved
     split = 2 * 128 * 128 * 2024 / 2e11 + 4 * 128 * 128 * 11 / 1e12 + 1e-6
     assert parts == pytest.approx(split)
@@ -84,7 +89,7 @@ def test_a_long_contraction_is_split_over_multiprocessors_that_wait():
 def test_a_step_of_a_tile_takes_its_turn():
     # 2 us of latency for each of 1000 steps, and the ramp, which is that of 24 waves of 0.16384 us
     slow = CONSTANTS | {"product.turn_s": 2e-6}
-    found = tiled_s(kernel(4, 128, 128, 1000), AMPERE, slow)
+    found = products_s(kernel(4, 128, 128, 1000), AMPERE, slow)
     assert found == pytest.approx(2e-6 * 1000 + 24 * 1.6384e-7)
 
 
@@ -110,11 +115,11 @@ def test_tensor_cores_have_tiles_steps_and_waits_of_their_own():
     slower = 2 / (1 + 64 / (128 * 256 / 384))  # than a tile of 128 x 256
     once = 2 * 128 * 128 * 168 / (4e12 * 0.5) * slower  # 10 tiles on 10 multiprocessors
     # rows of 50 numbers of 2 bytes are copied 4 bytes at a time, at half of the rate
-    assert tiled_s(half, TENSOR, CONSTANTS) == pytest.approx(once / 0.5)
+    assert products_s(half, TENSOR, CONSTANTS) == pytest.approx(once / 0.5)
     amd = replace(TENSOR, architecture="CDNA 3.0", maker="AMD")
-    assert tiled_s(half, amd, CONSTANTS) == pytest.approx(once / 0.8)
+    assert products_s(half, amd, CONSTANTS) == pytest.approx(once / 0.8)
     batch = kernel(2, 128, 640, 50)._replace(dtype="bfloat16")
-    assert tiled_s(batch, amd, CONSTANTS) == pytest.approx(once / 0.8 / 0.5)
+    assert products_s(batch, amd, CONSTANTS) == pytest.approx(once / 0.8 / 0.5)
 
 
 @every(
@@ -137,11 +142,11 @@ def test_rows_that_begin_at_odd_places_are_slow(shape, transposed, shares):
     padded = kernel(*even)._replace(dtype="bfloat16", transposed=transposed)
     for age, share in zip(("Ampere", "Hopper"), shares, strict=True):
         device = replace(TENSOR, architecture=age)
-        as_padded = tiled_s(padded, device, CONSTANTS)
-        assert tiled_s(one, device, CONSTANTS) == pytest.approx(as_padded / share, rel=1e-3)
+        as_padded = products_s(padded, device, CONSTANTS)
+        assert products_s(one, device, CONSTANTS) == pytest.approx(as_padded / share, rel=1e-3)
     wide = one._replace(dtype="float32")
-    assert tiled_s(wide, AMPERE, CONSTANTS) == pytest.approx(
-        tiled_s(padded._replace(dtype="float32"), AMPERE, CONSTANTS), rel=0.02
+    assert products_s(wide, AMPERE, CONSTANTS) == pytest.approx(
+        products_s(padded._replace(dtype="float32"), AMPERE, CONSTANTS), rel=0.02
     )
 
 
@@ -153,7 +158,7 @@ def test_matrix_units_take_turns(architecture, turns):
     # 320 columns of the contraction are 10 steps of 32, or 5 of 64, of 1 ms each, and no ramp
     slow = CONSTANTS | {"product.tensor_turn_s": 1e-3, "product.tensor_ramp": 1e-9}
     half = kernel(1, 16, 64, 320)._replace(dtype="bfloat16")
-    seconds = tiled_s(half, replace(TENSOR, architecture=architecture), slow)
+    seconds = products_s(half, replace(TENSOR, architecture=architecture), slow)
     assert seconds == pytest.approx(turns * 1e-3, rel=1e-6)
 
 
@@ -180,8 +185,8 @@ def test_lanes_wait_where_each_instruction_takes_a_turn_of_them():
             replace(AMPERE, architecture=age, clock_hz=clock_hz, vector_flop_per_s=peaks)
             for peaks in ({"float32": 4e12}, {})
         )
-        same = tiled_s(whole, free, constants)
-        assert tiled_s(whole, one, constants) == pytest.approx(same / slower)
+        same = products_s(whole, free, constants)
+        assert products_s(whole, one, constants) == pytest.approx(same / slower)
 
 
 def test_half_types_before_tensor_cores_are_stored_in_halves_alone():
@@ -193,7 +198,7 @@ def test_half_types_before_tensor_cores_are_stored_in_halves_alone():
     )
     full = kernel(1, 128, 1280, 50)
     half = full._replace(dtype="float16")
-    assert tiled_s(half, pascal, CONSTANTS) == tiled_s(full, pascal, CONSTANTS)
+    assert products_s(half, pascal, CONSTANTS) == products_s(full, pascal, CONSTANTS)
 
 
 def test_linear_layers_before_volta_take_small_tiles():
@@ -201,9 +206,9 @@ def test_linear_layers_before_volta_take_small_tiles():
     pascal = replace(AMPERE, architecture="Pascal")
     ramp = CONSTANTS["product.ramp_s"]
     wave = 2 * 64 * 64 * 1000 / (4e11 * 0.5 * 2)  # of a rate that a tile used 64 times halves
-    seconds = tiled_s(kernel(1, 128, 640, 1000, kind="linear"), pascal, CONSTANTS)
+    seconds = products_s(kernel(1, 128, 640, 1000, kind="linear"), pascal, CONSTANTS)
     assert seconds == pytest.approx(2 * (wave * (1 + 64 / 32) + ramp))
-    batch = tiled_s(kernel(2, 64, 640, 1000), pascal, CONSTANTS)
+    batch = products_s(kernel(2, 64, 640, 1000), pascal, CONSTANTS)
     assert batch == pytest.approx(2 * wave * (1 + 1.5) + ramp)
 
 
@@ -211,8 +216,8 @@ def test_batches_of_other_generations_have_tiles_of_64():
     # heads of 64: a tile of 128 x 64 is used 42.7 times and not half empty
     hopper = replace(AMPERE, architecture="Hopper")
     wave = 2 * 128 * 64 * 1000 / (4e11 * 0.5 * 2) * (1 + 1.5) + CONSTANTS["product.ramp_s"]
-    assert tiled_s(kernel(5, 256, 64, 1000), hopper, CONSTANTS) == pytest.approx(wave)
-    assert tiled_s(kernel(5, 64, 256, 1000), hopper, CONSTANTS) == pytest.approx(wave)
+    assert products_s(kernel(5, 256, 64, 1000), hopper, CONSTANTS) == pytest.approx(wave)
+    assert products_s(kernel(5, 64, 256, 1000), hopper, CONSTANTS) == pytest.approx(wave)
 
 
 def test_what_an_architecture_does_says_what_told_it():
@@ -307,7 +312,7 @@ def test_joules_of_matrix_units_fall_with_the_clock():
 def test_tiles_that_are_half_empty_draw_power():
     """A result of 128 x 200 takes two tiles of 128 x 128."""
     work = kernel(3, 128, 200, 1000)
-    assert tiled(work, AMPERE, CONSTANTS)[1] == 3 * 2 * 128 * 256 * 1000
+    assert time_products(work, AMPERE, CONSTANTS)[1] == 3 * 2 * 128 * 256 * 1000
 
 
 def test_products_find_what_was_just_made_in_the_last_cache():
@@ -320,9 +325,9 @@ def test_products_find_what_was_just_made_in_the_last_cache():
     cached = replace(cached, clock_hz=1e9)  # 10 multiprocessors take 2 TB/s, twice the memory's
     assert plain - product(work, cached, known).memory_s == pytest.approx(50_000 / 2e12)
     # 6 copies of 60 kB between the same bytes used twice do not stay in it, but in 4 MB
-    assert weights_at_hand(work, cached, 6) == pytest.approx(60_000 / (1 + 4.6**3))
+    assert cached_weight_bytes(work, cached, 6) == pytest.approx(60_000 / (1 + 4.6**3))
     large = replace(cached, l2_bytes=4e6)
-    assert weights_at_hand(work, large, 6) == pytest.approx(60_000, rel=0.01)
+    assert cached_weight_bytes(work, large, 6) == pytest.approx(60_000, rel=0.01)
 
 
 def test_a_step_draws_what_it_waits_and_what_its_kernels_take():

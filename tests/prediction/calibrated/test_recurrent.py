@@ -12,7 +12,7 @@ from steptime.core.workload import Workload
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
 from steptime.network.ops.sequence import GATES
-from steptime.prediction.calibrated.form import memory_rate, missed
+from steptime.prediction.calibrated.form import memory_rate, miss_share
 from steptime.prediction.calibrated.method import calibrated_device, price
 from steptime.prediction.calibrated.recurrent import recurrent
 from steptime.prediction.kernel import Kernel, Settings
@@ -32,7 +32,7 @@ def layer(kind: str = "lstm", batch: int = 8, steps: int = 10, hidden: int = 256
 def moved_s(kernel: Kernel, device: Device = P100) -> float:
     """Return the seconds of inputs, outputs and weights once, that no cache holds."""
     rate = memory_rate(device, device.constants)
-    return float(kernel.bytes * missed(kernel.bytes, device) / rate)
+    return float(kernel.bytes * miss_share(kernel.bytes, device) / rate)
 
 
 def test_a_step_waits_and_reads_weights_that_no_cache_holds():

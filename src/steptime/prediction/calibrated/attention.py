@@ -13,7 +13,7 @@ from steptime.prediction.calibrated.form import (
     Constants,
     Parts,
     ceil,
-    streamed_s,
+    stream_s,
 )
 from steptime.prediction.calibrated.product import product
 from steptime.prediction.kernels import Rows
@@ -33,32 +33,51 @@ def _padded_width(width: Any) -> Any:
 
 
 def attention(kernels: Rows, device: Device, constants: Constants) -> Parts:
-    """Return the seconds of an attention kernel, forward or backward.
+    """Return the time of a fused attention kernel, forward or backward.
 
-    In half precision from Ampere on that is FlashAttention-2: a share of the peak, of which the
-    exponentials of a score take as much as `attention.softmax` more columns of the head would;
-    thread blocks of `attention.queries` run in waves. In other types, and on older devices,
-    PyTorch's memory-efficient kernel computes the products at a share of what matrix products take.
-    The FLOP are those that the stack executes: half under a causal mask.
+    In half precision from Ampere on that is FlashAttention-2, else PyTorch's memory-efficient
+    kernel. The FLOP are those that the stack executes: half under a causal mask.
     """
-    memory = streamed_s(kernels.bytes, device, constants)
-    gap = constants["launch.gap_s"] * kernels.launches
-    counted: Any = 0.0
-    for b, m, n, k in kernels.products:
-        counted = counted + 2.0 * b * m * n * k
+    memory_s = stream_s(kernels.bytes, device, constants)
+    gap_s = constants["launch.gap_s"] * kernels.launches
     if kernels.dtype not in HALVES or has_trait(device, "unfused"):
-        found = product(kernels, device, constants)
-        share = constants["attention.plain"] * counted / kernels.flop
-        return Parts(found.compute_s / share, memory, gap)
-    batch, length, keys, width = kernels.products[0]
+        compute_s = _memory_efficient_s(kernels, device, constants)
+    else:
+        compute_s = _flash_s(kernels, device, constants)
+    return Parts(compute_s, memory_s, gap_s)
+
+
+def _memory_efficient_s(kernels: Rows, device: Device, constants: Constants) -> Any:
+    """Return the arithmetic of PyTorch's memory-efficient kernel.
+
+    It computes its products at a share of the rate of matrix products.
+    """
+    counted_flop: Any = 0.0
+    for batch, m, n, k in kernels.products:
+        counted_flop = counted_flop + 2.0 * batch * m * n * k
+    products = product(kernels, device, constants)
+    share = constants["attention.plain"] * counted_flop / kernels.flop
+    return products.compute_s / share
+
+
+def _flash_s(kernels: Rows, device: Device, constants: Constants) -> Any:
+    """Return the arithmetic of FlashAttention-2: a share of the peak of matrix units.
+
+    The exponential of a score takes as long as `attention.softmax` more columns of the head would.
+    Thread blocks of `attention.queries` rows run in waves over the multiprocessors.
+    """
+    is_backward = kernels.kind == "attention_grad"
+    # The first product has the scores forward, `[queries x keys x width]`, and the gradient of the
+    # values backward, `[keys x width x queries]`. Thread blocks divide its rows in both.
+    batch, rows, columns, contraction = kernels.products[0]
+    width = columns if is_backward else contraction
     fills_part = has_trait(device, "copied_tensors") or device.maker == "AMD"
     share = constants["attention.share_new" if fills_part else "attention.share"]
-    if kernels.kind == "attention_grad":
-        keys, width = width, keys
+    if is_backward:
         share = share * constants["attention.backward"]
-    padded = _padded_width(width)
-    units = device.multiprocessors or MULTIPROCESSORS
-    blocks = batch * ceil(length, constants["attention.queries"])
-    idle = ceil(blocks, units) * units / blocks
-    work = kernels.flop * idle * (padded + constants["attention.softmax"]) / width
-    return Parts(work / (device.peak_flop_per_s[kernels.dtype] * share), memory, gap)
+    multiprocessors = device.multiprocessors or MULTIPROCESSORS
+    blocks = batch * ceil(rows, constants["attention.queries"])
+    wave_padding = ceil(blocks, multiprocessors) * multiprocessors / blocks
+    executed_width = _padded_width(width) + constants["attention.softmax"]
+    executed_flop = kernels.flop * wave_padding * executed_width / width
+    return executed_flop / (device.peak_flop_per_s[kernels.dtype] * share)

@@ -19,54 +19,64 @@ from steptime.prediction.calibrated.form import (
     has_matrix_units,
     library_share,
     memory_rate,
-    streamed_s,
+    stream_s,
 )
-from steptime.prediction.calibrated.product import Shape, copies, issue_share, product_s
+from steptime.prediction.calibrated.product import issue_share, operand_loader, time_product
+from steptime.prediction.calibrated.tiles import Shape
 from steptime.prediction.kernels import Rows, computed_as
 
-CHANNELS = 8  # whose multiple tensor cores need
-FEW = 4  # channels of images as they come
-TOGETHER = 32  # channels of groups that a kernel computes at once
+CHANNEL_MULTIPLE = 8  # of which tensor cores need channels to be
+MAX_IMAGE_CHANNELS = 4  # of an image that enters a network; first layers have kernels of their own
+GROUP_BLOCK = 32  # channels of groups that a kernel computes at once
+FUSED_BLOCK = 32  # squares, and filters, that a thread block of fused Winograd makes
+FUSED_PRODUCTS = 16  # multiplications of F(2x2, 3x3) for 36 of the direct convolution
+UNFUSED_PRODUCTS = 36  # multiplications of F(4x4, 3x3), each a matrix product
 
 
 class ConvShape(NamedTuple):
-    """A convolution seen forward, for it and both its gradients.
+    """A convolution as its forward pass has it; the same for both gradients.
 
-    `places` are those of the output of the whole batch, `made` and `read` its channels out and in,
-    of each of `groups`; the filter has `taps`, of which a stride shares each among `strides`.
+    Attributes:
+        groups: number of groups.
+        positions: output positions of the whole batch.
+        outputs: output channels of a group.
+        inputs: input channels of a group.
+        taps: elements of the filter.
+        strides: product of the strides.
     """
 
     groups: Any
-    places: Any
-    made: Any
-    read: Any
+    positions: Any
+    outputs: Any
+    inputs: Any
     taps: Any
     strides: Any
 
 
 def convolution(kernels: Rows, device: Device, constants: Constants) -> Parts:
-    """Return the seconds of a convolution or of one of its gradients by its best algorithm."""
-    layer = layer_of(kernels.kind, kernels.products[0], kernels.window or (1,) * 4)
-    depthwise = (layer.groups > 1) & (layer.made * layer.read == 1)
-    if np.all(depthwise):
-        return _depthwise(kernels, device, constants)
+    """Return the time of a convolution, or of one of its gradients, by the fastest algorithm."""
+    layer = find_layer(kernels.kind, kernels.products[0], kernels.window or (1,) * 4)
+    is_depthwise = (layer.groups > 1) & (layer.outputs * layer.inputs == 1)
+    if np.all(is_depthwise):
+        return _price_depthwise(kernels, device, constants)
     dtype = computed_as(kernels, device)
     if kernels.unit == "matrix" and has_matrix_units(device, dtype):
-        best = _on_matrix_units(kernels, dtype, layer, device, constants)
+        parts = _price_on_matrix_units(kernels, dtype, layer, device, constants)
     else:
-        best = _by_lanes(kernels, layer, device, constants)
+        parts = _price_on_vector_units(kernels, layer, device, constants)
         peak = device.peak_flop_per_s[kernels.dtype]
-        busy = best.compute_s * peak * constants["convolution.share"]
-        best = best._replace(flop=np.minimum(kernels.flop, busy))
-    if not np.any(depthwise):
-        return best
-    return _either(depthwise, _depthwise(kernels, device, constants), best)
+        executed_flop = parts.compute_s * peak * constants["convolution.share"]
+        parts = parts._replace(flop=np.minimum(kernels.flop, executed_flop))
+    if not np.any(is_depthwise):
+        return parts
+    return _select(is_depthwise, _price_depthwise(kernels, device, constants), parts)
 
 
-def layer_of(kind: str, shape: Shape, window: tuple[Any, ...]) -> ConvShape:
-    """Return the layer that a kernel is a pass of, from the product that counts its FLOP."""
+def find_layer(kind: str, shape: Shape, window: tuple[Any, ...]) -> ConvShape:
+    """Return the layer of which a kernel is a pass, from the product that counts its FLOP."""
     groups, m, n, k = shape
-    taps, strides = window[0] * window[1], window[2] * window[3]
+    taps = window[0] * window[1]
+    strides = window[2] * window[3]
     if kind == "conv2d":
         return ConvShape(groups, m, n, k / taps, taps, strides)
     if kind == "conv_transpose2d":
@@ -74,51 +84,90 @@ def layer_of(kind: str, shape: Shape, window: tuple[Any, ...]) -> ConvShape:
     return ConvShape(groups, k, m, n / taps, taps, strides)
 
 
-def implicit(kind: str, layer: ConvShape) -> tuple[Any, Any, Any, Any]:
-    """Return `(groups, m, n, k)` of the product that is never written out.
+def implicit_product(kind: str, layer: ConvShape) -> Shape:
+    """Return the shape `(groups, m, n, k)` of the implicit matrix product of a pass.
 
-    A gradient of the input takes all taps at all its places: no library leaves out those that a
+    A gradient of the input computes all taps at all its positions: no library skips the taps that a
     stride jumps over.
     """
-    groups, places, made, read, taps, strides = layer
+    groups, positions, outputs, inputs, taps, strides = layer
     if kind == "conv2d":
-        return groups, places, made, read * taps
+        return groups, positions, outputs, inputs * taps
     if kind == "conv_transpose2d":
-        return groups, places * strides, read, made * taps
-    return groups, np.maximum(made, read * taps), np.minimum(made, read * taps), places
+        return groups, positions * strides, inputs, outputs * taps
+    filter_size = inputs * taps
+    longer, shorter = np.maximum(outputs, filter_size), np.minimum(outputs, filter_size)
+    return groups, longer, shorter, positions
 
 
-def _by_lanes(kernels: Rows, layer: ConvShape, device: Device, constants: Constants) -> Parts:
-    """Return the seconds of the quickest algorithm in plain float32."""
-    size = SIZE_BYTES[kernels.dtype]
-    gap = constants["launch.gap_s"] * kernels.launches
-    if kernels.channels_last:  # turned around each way, but for what is a product as it is
-        turned = 1 - (layer.taps == 1) * (layer.strides == 1)
-        gap = gap + turned * _turning_s(layer, size, device, constants)
-    moving = streamed_s(kernels.bytes, device, constants)
-    weights = kernels.kind == "conv2d_grad_weight"
-    shape = implicit(kernels.kind, layer)
+def _price_on_vector_units(
+    kernels: Rows, layer: ConvShape, device: Device, constants: Constants
+) -> Parts:
+    """Return the time of the fastest algorithm in plain float32."""
+    gap_s = constants["launch.gap_s"] * kernels.launches
+    if kernels.channels_last:  # transposed on both ways, unless it is a plain product
+        is_transposed = 1 - (layer.taps == 1) * (layer.strides == 1)
+        element_bytes = SIZE_BYTES[kernels.dtype]
+        gap_s = gap_s + is_transposed * _layout_s(layer, element_bytes, device, constants)
     issue = 1.0 if computed_as(kernels, device) == "tf32" else issue_share(device, constants)
-    arithmetic = _direct_s(device, constants, kernels.dtype, shape, weights) / issue
-    best = Parts(arithmetic, moving, gap)
+    parts = _price_implicit(kernels, layer, gap_s, issue, device, constants)
     if kernels.kind == "conv_transpose2d":
-        unrolled = layer.groups * layer.places * layer.read * layer.taps
-        shape = layer.groups, layer.places, layer.read * layer.taps, layer.made
-        arithmetic = _direct_s(device, constants, kernels.dtype, shape) / issue
-        moved = kernels.bytes + 2 * size * unrolled * (layer.taps > 1)
-        best = _quicker(True, Parts(arithmetic, streamed_s(moved, device, constants), gap), best)
-    old = has_trait(device, "kepler")
-    is_dilated = bool(kernels.figures)  # of which no library has a kernel of Winograd's
-    if kernels.window is None or kernels.dtype != "float32" or old or is_dilated:
-        return best
-    height, width = kernels.window[:2]
-    fits = (height == 3) & (width == 3) & (layer.strides == 1)
+        unrolled = _price_unrolled(kernels, layer, gap_s, issue, device, constants)
+        parts = _select_faster(True, unrolled, parts)
+    if not _has_winograd(kernels, device):
+        return parts
+    window: tuple[Any, ...] = kernels.window or (1,) * 4
+    fits = (window[0] == 3) & (window[1] == 3) & (layer.strides == 1)
     if not np.any(fits):
-        return best
-    if not weights:
-        arithmetic = _fused_s(kernels, layer, device, constants) / issue
-        best = _quicker(fits, Parts(arithmetic, moving, gap), best)
-    return _quicker(fits, _in_three(kernels, layer, gap, device, constants), best)
+        return parts
+    if kernels.kind != "conv2d_grad_weight":
+        compute_s = _fused_winograd_s(kernels, layer, device, constants) / issue
+        fused = Parts(compute_s, stream_s(kernels.bytes, device, constants), gap_s)
+        parts = _select_faster(fits, fused, parts)
+    unfused = _price_unfused_winograd(kernels, layer, gap_s, device, constants)
+    return _select_faster(fits, unfused, parts)
+
+
+def _has_winograd(kernels: Rows, device: Device) -> bool:
+    """Return whether a library has Winograd kernels for such convolutions at all.
+
+    There are none for dilated ones, whose spread stands in `figures`.
+    """
+    is_dilated = bool(kernels.figures)
+    is_old = has_trait(device, "kepler")
+    return kernels.window is not None and kernels.dtype == "float32" and not (is_old or is_dilated)
+
+
+def _price_implicit(
+    kernels: Rows,
+    layer: ConvShape,
+    gap_s: Any,
+    issue: float,
+    device: Device,
+    constants: Constants,
+) -> Parts:
+    """Return the time of the implicit matrix product, at a share `issue` of the issue slots."""
+    shape = implicit_product(kernels.kind, layer)
+    is_weight_gradient = kernels.kind == "conv2d_grad_weight"
+    compute_s = _direct_s(device, constants, kernels.dtype, shape, is_weight_gradient) / issue
+    return Parts(compute_s, stream_s(kernels.bytes, device, constants), gap_s)
+
+
+def _price_unrolled(
+    kernels: Rows,
+    layer: ConvShape,
+    gap_s: Any,
+    issue: float,
+    device: Device,
+    constants: Constants,
+) -> Parts:
+    """Return the time of an input gradient as a product whose result is written and summed up."""
+    filter_size = layer.inputs * layer.taps
+    shape = (layer.groups, layer.positions, filter_size, layer.outputs)
+    compute_s = _direct_s(device, constants, kernels.dtype, shape) / issue
+    elements = layer.groups * layer.positions * filter_size
+    unrolled_bytes = 2 * SIZE_BYTES[kernels.dtype] * elements * (layer.taps > 1)
+    return Parts(compute_s, stream_s(kernels.bytes + unrolled_bytes, device, constants), gap_s)
 
 
 def _direct_s(
@@ -126,204 +175,227 @@ def _direct_s(
     constants: Constants,
     dtype: str,
     shape: Shape,
-    splits: bool = False,
+    can_split: bool = False,
 ) -> Any:
-    """Return the seconds of arithmetic of a product whose operands are gathered from images.
+    """Return the arithmetic of a product whose operands are gathered from images.
 
-    Parts of a contraction that is split are written and summed up.
+    Where its contraction can be split, the parts are written to memory and summed.
     """
     groups, m, n, k = shape
-    units = device.multiprocessors or MULTIPROCESSORS
-    rate = device.peak_flop_per_s[dtype] * constants["convolution.share"]
-    rate = rate * library_share(device, constants)
+    multiprocessors = device.multiprocessors or MULTIPROCESSORS
+    flop_per_s = device.peak_flop_per_s[dtype] * constants["convolution.share"]
+    flop_per_s = flop_per_s * library_share(device, constants)
     if has_trait(device, "kepler"):
-        rate = rate * constants["product.kepler"]
-    if splits:
-        rate = rate * constants["convolution.weights"]
-    ramp = constants["convolution.ramp"]
-    side = constants["convolution.block_side"]  # places of a block of threads, and filters at most
-    filters = (side / np.array((1, 2, 4))).reshape(-1, *[1] * np.ndim(groups * m * n * k))
-    each = 2.0 * side * filters * units / rate  # seconds of a wave and one k
-    blocks = groups * ceil(m, side) * ceil(n, filters)
-    found = ceil(blocks, units) * each * (k + ramp)
-    if splits and np.min(blocks) <= units / 2:  # else none is split
-        parts = np.minimum(
-            np.floor(units / blocks), np.floor(k / constants["convolution.least_part"])
-        )
-        parts = np.maximum(1.0, parts)
-        summed = 4.0 * (parts + 1) * groups * m * n / memory_rate(device, constants)
-        split = ceil(blocks * parts, units) * each * (ceil(k, parts) + ramp) + summed
-        found = np.minimum(found, split)
-    return found.min(axis=0)
+        flop_per_s = flop_per_s * constants["product.kepler"]
+    if can_split:
+        flop_per_s = flop_per_s * constants["convolution.weights"]
+    ramp_steps = constants["convolution.ramp"]
+    block_side = constants["convolution.block_side"]  # positions, and at most filters, of a block
+    dimensions = np.ndim(groups * m * n * k)
+    filters = (block_side / np.array((1, 2, 4))).reshape(-1, *[1] * dimensions)
+    wave_s = 2.0 * block_side * filters * multiprocessors / flop_per_s  # for one step of k
+    blocks = groups * ceil(m, block_side) * ceil(n, filters)
+    seconds = ceil(blocks, multiprocessors) * wave_s * (k + ramp_steps)
+    if can_split and np.min(blocks) <= multiprocessors / 2:
+        parts_by_blocks = np.floor(multiprocessors / blocks)
+        parts_by_length = np.floor(k / constants["convolution.least_part"])
+        parts = np.maximum(1.0, np.minimum(parts_by_blocks, parts_by_length))
+        sum_s = 4.0 * (parts + 1) * groups * m * n / memory_rate(device, constants)
+        waves_s = ceil(blocks * parts, multiprocessors) * wave_s
+        split_s = waves_s * (ceil(k, parts) + ramp_steps) + sum_s
+        seconds = np.minimum(seconds, split_s)
+    return seconds.min(axis=0)
 
 
-def _turning_s(layer: ConvShape, size: float, device: Device, constants: Constants) -> Any:
-    """Return the seconds of turning both images of a layer from one layout into another.
+def _layout_s(layer: ConvShape, element_bytes: float, device: Device, constants: Constants) -> Any:
+    """Return the seconds of transposing both images of a layer from one layout to the other.
 
-    A multiprocessor turns so many bytes a second; few channels do not fill what it moves at once.
-    An image of one channel is the same in both.
+    A multiprocessor transposes `convolution.turned_bytes_per_s`; few channels do not fill the block
+    that it moves at once (`convolution.turned_channels`). An image of one channel is the same in
+    both layouts.
     """
-    places, elements = _turned(layer)
-    few = constants["convolution.turned_channels"]
-    return 2 * size * (elements + few * places) * _turning_byte_s(device, constants)
+    inputs = layer.groups * layer.inputs
+    outputs = layer.groups * layer.outputs
+    input_positions = layer.positions * layer.strides * (inputs > 1)
+    output_positions = layer.positions * (outputs > 1)
+    positions = input_positions + output_positions
+    elements = input_positions * inputs + output_positions * outputs
+    padding = constants["convolution.turned_channels"] * positions
+    return 2 * element_bytes * (elements + padding) * _layout_byte_s(device, constants)
 
 
-def _turning_byte_s(device: Device, constants: Constants) -> Any:
-    """Return the seconds in which a byte that is read and written comes into another layout.
+def _layout_byte_s(device: Device, constants: Constants) -> Any:
+    """Return the seconds of transposing a byte, which is read and written.
 
-    None do where a compiler lays out images for the whole of a step, as those of accelerators.
+    It is 0 where a compiler chooses the layout of images for a whole step, as on accelerators.
     """
     if device.kind != "gpu":
         return 0.0
-    units = device.multiprocessors or MULTIPROCESSORS
-    own_s = 1 / (units * constants["convolution.turned_bytes_per_s"])
-    return own_s + 1 / memory_rate(device, constants)
+    multiprocessors = device.multiprocessors or MULTIPROCESSORS
+    transpose_s = 1 / (multiprocessors * constants["convolution.turned_bytes_per_s"])
+    return transpose_s + 1 / memory_rate(device, constants)
 
 
-def _turned(layer: ConvShape) -> tuple[Any, Any]:
-    """Return the places and elements of a layer's images that have more than one channel."""
-    read, made = layer.groups * layer.read, layer.groups * layer.made
-    before, after = layer.places * layer.strides * (read > 1), layer.places * (made > 1)
-    return before + after, before * read + after * made
-
-
-def _squares(kernels: Rows, layer: ConvShape, side: int) -> Any:
-    """Return the squares of `side` by `side` places that cover all maps of a batch."""
+def _square_count(kernels: Rows, layer: ConvShape, side: int) -> Any:
+    """Return the squares of `side` by `side` positions that cover all maps of a batch."""
     rows, columns = (kernels.window or (1,) * 6)[4:]
-    return layer.places / (rows * columns) * ceil(rows, side) * ceil(columns, side)
+    maps = layer.positions / (rows * columns)
+    return maps * ceil(rows, side) * ceil(columns, side)
 
 
-def _fused_s(kernels: Rows, layer: ConvShape, device: Device, constants: Constants) -> Any:
-    """Return the seconds of arithmetic of Winograd's F(2x2, 3x3) in one kernel: 16 for 36.
+def _fused_winograd_s(kernels: Rows, layer: ConvShape, device: Device, constants: Constants) -> Any:
+    """Return the arithmetic of Winograd's F(2x2, 3x3) in one kernel: 16 products for 36."""
+    multiprocessors = device.multiprocessors or MULTIPROCESSORS
+    flop_per_s = device.peak_flop_per_s[kernels.dtype] * constants["convolution.fused_share"]
+    is_forward = kernels.kind == "conv2d"
+    filters, contraction = (
+        (layer.outputs, layer.inputs) if is_forward else (layer.inputs, layer.outputs)
+    )
+    square_blocks = ceil(_square_count(kernels, layer, 2), FUSED_BLOCK)
+    blocks = layer.groups * square_blocks * ceil(filters, FUSED_BLOCK)
+    block_flop = 2.0 * FUSED_PRODUCTS * FUSED_BLOCK * FUSED_BLOCK
+    wave_s = block_flop * multiprocessors / flop_per_s
+    ramp_steps = constants["convolution.ramp"] / 9
+    return ceil(blocks, multiprocessors) * wave_s * (contraction + ramp_steps)
 
-    A block of threads makes 32 squares of 32 filters.
-    """
-    units = device.multiprocessors or MULTIPROCESSORS
-    rate = device.peak_flop_per_s[kernels.dtype] * constants["convolution.fused_share"]
-    forward = kernels.kind == "conv2d"
-    n, k = (layer.made, layer.read) if forward else (layer.read, layer.made)
-    blocks = layer.groups * ceil(_squares(kernels, layer, 2), 32) * ceil(n, 32)
-    each = 2.0 * 16 * 32 * 32 * units / rate
-    return ceil(blocks, units) * each * (k + constants["convolution.ramp"] / 9)
 
-
-def _in_three(
-    kernels: Rows, layer: ConvShape, gap: Any, device: Device, constants: Constants
+def _price_unfused_winograd(
+    kernels: Rows, layer: ConvShape, gap_s: Any, device: Device, constants: Constants
 ) -> Parts:
-    """Return the seconds of Winograd's F(4x4, 3x3) in kernels: transform, 36 products, transform.
+    """Return the time of Winograd's F(4x4, 3x3) in three kernels: transform, products, transform.
 
     The transforms overlap nothing.
     """
-    groups, places, made, read, *_ = layer
-    squares = _squares(kernels, layer, 4)
+    groups, positions, outputs, inputs, *_ = layer
+    squares = _square_count(kernels, layer, 4)
     m, n, k = {
-        "conv2d": (squares, made, read),
-        "conv_transpose2d": (squares, read, made),
-        "conv2d_grad_weight": (made, read, squares),
+        "conv2d": (squares, outputs, inputs),
+        "conv_transpose2d": (squares, inputs, outputs),
+        "conv2d_grad_weight": (outputs, inputs, squares),
     }[kernels.kind]
-    size = SIZE_BYTES[kernels.dtype]
-    inside = 36 * size * groups * (squares * (read + made) + read * made)
-    outside = size * groups * (places * (read + made) + 9 * read * made)
-    turned = streamed_s(inside + outside, device, constants) / constants["convolution.transform"]
-    batched = 36 * groups, m, n, k
+    element_bytes = SIZE_BYTES[kernels.dtype]
+    channels = inputs + outputs
+    transformed_elements = UNFUSED_PRODUCTS * groups * (squares * channels + inputs * outputs)
+    image_elements = groups * (positions * channels + 9 * inputs * outputs)
+    transformed_bytes = element_bytes * transformed_elements
+    all_bytes = transformed_bytes + element_bytes * image_elements
+    transforms_s = stream_s(all_bytes, device, constants) / constants["convolution.transform"]
+    products = (UNFUSED_PRODUCTS * groups, m, n, k)
     return Parts(
-        product_s(device, constants, kernels.dtype, batched)[0],
-        streamed_s(inside, device, constants),
-        gap + turned + 3 * constants["launch.gap_s"],
+        time_product(device, constants, kernels.dtype, products).compute_s,
+        stream_s(transformed_bytes, device, constants),
+        gap_s + transforms_s + 3 * constants["launch.gap_s"],
     )
 
 
-def _on_matrix_units(
+def _price_on_matrix_units(
     kernels: Rows,
     dtype: str,
     layer: ConvShape,
     device: Device,
     constants: Constants,
 ) -> Parts:
-    """Return the seconds of an implicit product on tensor cores, whose images are channels last.
+    """Return the time of an implicit product on tensor cores, whose images are channels last.
 
-    Images that are not are turned around on the way in and out, where the quickest kernel asks for
-    it: on average `convolution.matrix_turned` of them. Those whose channels are no multiple of 8
-    are copied to one that is. In TF32 the forward pass reads and writes images as they lie (cuDNN's
-    kernels sm80_xmma_fprop_implicit_gemm_tf32f32_..._nhwckrsc_nchw); its gradients do not
-    (..._dgrad_..._nhwckrsc_nhwc, ..._wgrad_..._nhwc). Where tensors are copied to matrix units at
-    once, kernels are those of devices before, and take no other layout (`new_share`, `new_turned`).
+    Images in the other layout are transposed on the way in and out if the fastest kernel asks for
+    it: a share of them, in the mean. Images whose channels are no multiple of 8 are copied. In TF32
+    the forward pass reads and writes either layout (cuDNN's kernels
+    sm80_xmma_fprop_implicit_gemm_tf32f32_..._nhwckrsc_nchw); its gradients do not
+    (..._dgrad_..._nhwckrsc_nhwc, ..._wgrad_..._nhwc). Devices whose matrix units load by copies of
+    tensors still run the kernels of earlier devices, in their layout (`new_share`, `new_turned`).
     """
-    newer = copies(device) == "tensor"
-    shape = _padded(kernels.kind, layer)
-    arithmetic, _ = product_s(device, constants, dtype, shape)
-    arithmetic = arithmetic / constants["convolution.matrix_share"]
-    arithmetic = arithmetic / (constants["convolution.new_share"] if newer else 1.0)
-    arithmetic = np.maximum(arithmetic, kernels.flop / device.peak_flop_per_s[dtype])
-    gap = constants["launch.gap_s"] * kernels.launches
-    forward = kernels.kind == "conv2d" and kernels.pass_ == "forward"
+    loads_tensors = operand_loader(device) == "tensor"
+    time = time_product(device, constants, dtype, _pad_channels(kernels.kind, layer))
+    compute_s = time.compute_s / constants["convolution.matrix_share"]
+    compute_s = compute_s / (constants["convolution.new_share"] if loads_tensors else 1.0)
+    compute_s = np.maximum(compute_s, kernels.flop / device.peak_flop_per_s[dtype])
+    gap_s = constants["launch.gap_s"] * kernels.launches
+    is_forward = kernels.kind == "conv2d" and kernels.pass_ == "forward"
+    element_bytes = SIZE_BYTES[kernels.dtype]
     if not kernels.channels_last:
-        turning = _turning_s(layer, SIZE_BYTES[kernels.dtype], device, constants)
-        often = "new_turned" if newer else "matrix_turned"
-        share = constants[f"convolution.{often if forward else 'gradients_turned'}"]
-        gap = gap + turning * (0.0 if forward and dtype == "tf32" else share)
+        layout_s = _layout_s(layer, element_bytes, device, constants)
+        forward_share = "new_turned" if loads_tensors else "matrix_turned"
+        constant = forward_share if is_forward else "gradients_turned"
+        share = constants[f"convolution.{constant}"]
+        reads_both_layouts = is_forward and dtype == "tf32"
+        gap_s = gap_s + layout_s * (0.0 if reads_both_layouts else share)
     else:
-        copied = 2 * SIZE_BYTES[kernels.dtype] * _uneven(layer)
-        gap = gap + streamed_s(copied, device, constants)
-        if not forward:
-            vector = device.vector_peak("float32") or device.peak_flop_per_s[kernels.dtype]
-            slow = _without_matrix_units(layer) * kernels.flop
-            arithmetic = arithmetic + slow / (vector * constants["convolution.groups_share"])
-    moving = streamed_s(kernels.bytes, device, constants)
-    return Parts(arithmetic, moving, gap, kernels.flop)
+        copied_bytes = 2 * element_bytes * _copied_elements(layer)
+        gap_s = gap_s + stream_s(copied_bytes, device, constants)
+        if not is_forward:
+            vector_peak = device.vector_peak("float32") or device.peak_flop_per_s[kernels.dtype]
+            vector_flop = _vector_flop_ratio(layer) * kernels.flop
+            vector_s = vector_flop / (vector_peak * constants["convolution.groups_share"])
+            compute_s = compute_s + vector_s
+    return Parts(compute_s, stream_s(kernels.bytes, device, constants), gap_s, kernels.flop)
 
 
-def _uneven(layer: ConvShape) -> Any:
-    """Return the elements of a layer's images whose channels tensor cores do not take as they are.
+def _copied_elements(layer: ConvShape) -> Any:
+    """Return the elements of images whose channels have to be padded for tensor cores.
 
-    First layers have kernels of their own.
+    Images that enter a network, with few channels, have kernels of their own.
     """
-    read = layer.read * ((layer.read % CHANNELS > 0) * (layer.read > FEW))
-    made = layer.made * (layer.made % CHANNELS > 0)
-    return (layer.groups == 1) * layer.places * (layer.strides * read + made)
+    is_inner = layer.inputs > MAX_IMAGE_CHANNELS
+    inputs = layer.inputs * (is_inner * (layer.inputs % CHANNEL_MULTIPLE > 0))
+    outputs = layer.outputs * (layer.outputs % CHANNEL_MULTIPLE > 0)
+    return (layer.groups == 1) * layer.positions * (layer.strides * inputs + outputs)
 
 
-def _without_matrix_units(layer: ConvShape) -> Any:
-    """Return FLOP on vector units for each that is counted, of a gradient of groups; 0 for others.
+def _vector_flop_ratio(layer: ConvShape) -> Any:
+    """Return the FLOP on vector units for each counted one, in a gradient of groups; else 0.
 
-    With channels last cuDNN has quick kernels for 32 groups at once of 4 to 32 channels that make
-    as many; what it has for others computes blocks of 32 channels.
+    With channels last cuDNN has fast kernels for 32 groups at once of 4 to 32 equal channels; for
+    other groups it computes blocks of 32 channels on vector units.
     """
-    groups, _, made, read, *_ = layer
-    quick = (groups % 32 == 0) * (made == read) * (read >= 4) * (read <= TOGETHER)
-    widest = np.maximum(made, read)
-    return (groups > 1) * (1 - quick) * ceil(widest, TOGETHER) * TOGETHER / widest
+    groups, _, outputs, inputs, *_ = layer
+    has_fast_kernel = (
+        (groups % GROUP_BLOCK == 0)
+        * (outputs == inputs)
+        * (inputs >= MAX_IMAGE_CHANNELS)
+        * (inputs <= GROUP_BLOCK)
+    )
+    widest = np.maximum(outputs, inputs)
+    padding_ratio = ceil(widest, GROUP_BLOCK) * GROUP_BLOCK / widest
+    return (groups > 1) * (1 - has_fast_kernel) * padding_ratio
 
 
-def _padded(kind: str, layer: ConvShape) -> Shape:
-    """Return the product of a layer whose channels are padded for tensor cores."""
-    groups, places, made, read, taps, strides = layer
-    made, read = CHANNELS * ceil(made, CHANNELS), CHANNELS * ceil(read, CHANNELS)
-    _, m, n, k = implicit(kind, ConvShape(groups, places, made, read, taps, strides))
-    short = np.where(groups > 1, np.minimum(m, n), m)  # few filters of a group fill few rows
-    return groups, short, m * n / short, k
+def _pad_channels(kind: str, layer: ConvShape) -> Shape:
+    """Return the implicit product of a layer whose channels are padded for tensor cores."""
+    padded_layer = layer._replace(
+        outputs=CHANNEL_MULTIPLE * ceil(layer.outputs, CHANNEL_MULTIPLE),
+        inputs=CHANNEL_MULTIPLE * ceil(layer.inputs, CHANNEL_MULTIPLE),
+    )
+    groups, m, n, k = implicit_product(kind, padded_layer)
+    rows = np.where(groups > 1, np.minimum(m, n), m)  # few filters of a group fill few rows
+    return groups, rows, m * n / rows, k
 
 
-def _depthwise(kernels: Rows, device: Device, constants: Constants) -> Parts:
-    """Return the seconds of a filter for each channel: its traffic, at a poor share of the rate."""
-    moving = streamed_s(kernels.bytes, device, constants) / constants["convolution.depthwise_share"]
-    vector = device.vector_peak(kernels.dtype) or device.peak_flop_per_s[kernels.dtype]
-    arithmetic = kernels.flop / (vector * constants["stream.flop_share"])
-    return Parts(arithmetic, moving, constants["launch.gap_s"] * kernels.launches, kernels.flop)
+def _price_depthwise(kernels: Rows, device: Device, constants: Constants) -> Parts:
+    """Return the time of one filter a channel: its traffic, at a poor share of the rate."""
+    memory_s = stream_s(kernels.bytes, device, constants)
+    vector_peak = device.vector_peak(kernels.dtype) or device.peak_flop_per_s[kernels.dtype]
+    return Parts(
+        kernels.flop / (vector_peak * constants["stream.flop_share"]),
+        memory_s / constants["convolution.depthwise_share"],
+        constants["launch.gap_s"] * kernels.launches,
+        kernels.flop,
+    )
 
 
-def _quicker(fits: Any, one: Parts, other: Parts) -> Parts:
-    """Return the parts of what takes less, `other` where `one` does not fit."""
-    return _either(fits & (_rough_s(one) < _rough_s(other)), one, other)
+def _select_faster(fits: Any, candidate: Parts, best: Parts) -> Parts:
+    """Return the candidate where it fits and is faster, else the best so far."""
+    return _select(fits & (_approximate_s(candidate) < _approximate_s(best)), candidate, best)
 
 
-def _either(first: Any, one: Parts, other: Parts) -> Parts:
-    """Return `one` where `first` is 1, `other` where it is 0."""
-    both = zip(one, other, strict=True)
-    return Parts(*[None if a is None else np.where(first, a, b) for a, b in both])
+def _select(condition: Any, parts: Parts, fallback: Parts) -> Parts:
+    """Return the first parts where the condition holds, else the fallback."""
+    columns = []
+    for new, old in zip(parts, fallback, strict=True):
+        columns.append(None if new is None else np.where(condition, new, old))
+    return Parts(*columns)
 
 
-def _rough_s(parts: Parts) -> Any:
-    """Return about the seconds of parts that overlap but for the gap."""
-    both = np.square(np.square(parts.compute_s)) + np.square(np.square(parts.memory_s))
-    return np.sqrt(np.sqrt(both)) + parts.gap_s
+def _approximate_s(parts: Parts) -> Any:
+    """Return about the seconds of parts: the norm to the power of 4 of two, and the gap."""
+    fourth_powers = np.square(np.square(parts.compute_s)) + np.square(np.square(parts.memory_s))
+    return np.sqrt(np.sqrt(fourth_powers)) + parts.gap_s

@@ -1,7 +1,7 @@
-"""What kernels take on a CPU: PyTorch's eager operators, oneDNN's convolutions, a BLAS.
+"""The time of kernels on a CPU: PyTorch's eager operators, oneDNN's convolutions, a BLAS.
 
-Rates are those of one core; a kernel is spread over the cores that its kind and size let work.
-Where the figures come from is said beside the constants (`data/priors/cpu.toml`).
+Rates are those of one core; kind and size of a kernel decide the number of cores that work on it.
+The sources of the figures stand beside the constants (`data/priors/cpu.toml`).
 """
 
 from typing import Any
@@ -33,14 +33,14 @@ CYCLES = {  # arithmetic that no vector unit hides: the constant, in cycles a co
 
 
 def cores_of(device: Device) -> int:
-    """Return the cores that a peak needs, of a device whose file does not say them."""
+    """Return the number of cores that a device's peak implies, where its file does not say it."""
     peak = device.peak_flop_per_s.get("float32", 0.0)
     return max(1, round(peak / CORE_FLOP / (device.clock_hz or CLOCK_HZ)))
 
 
-def at_work(device: Device, share: float, large: Any = 1) -> Any:
-    """Return the cores that work on a kernel: all at a share of 1, one where it is not `large`."""
-    return 1 + ((device.cores or 1) - 1) * share * large
+def working_cores(device: Device, share: float, is_large: Any = 1) -> Any:
+    """Return the cores that work on a kernel: all at a share of 1, one if it is not large."""
+    return 1 + ((device.cores or 1) - 1) * share * is_large
 
 
 def core_flop_per_s(kernels: Rows, device: Device) -> float:
@@ -49,121 +49,133 @@ def core_flop_per_s(kernels: Rows, device: Device) -> float:
 
 
 def cache_bytes(device: Device, cores: Any) -> Any:
-    """Return the last cache that some cores reach together.
+    """Return the bytes of the last cache that a number of cores reaches together.
 
-    The cores of an AMD processor share an L3 by groups (CCX), of which one core reaches its own
-    alone: kernels are spread over all groups alike, so that so many cores reach their share of all
+    The cores of an AMD processor share an L3 by groups (CCX), and a core reaches that of its own
+    group alone. Kernels are spread evenly over all groups, so that cores reach their share of all
     L3, and at least that of one group. Where the file says no L3, it is the last cache that a
-    calibration found, else 32 MiB.
+    calibration measured, else 32 MiB.
     """
     if device.l3_bytes is None:
         return device.l2_bytes or CACHE_BYTES
-    of_core = device.l3_of_core_bytes or device.l3_bytes
-    return np.maximum(of_core, device.l3_bytes * cores / (device.cores or 1))
+    group_bytes = device.l3_of_core_bytes or device.l3_bytes
+    return np.maximum(group_bytes, device.l3_bytes * cores / (device.cores or 1))
 
 
-def moved_s(moved: Any, cores: Any, device: Device, constants: Constants) -> Any:
-    """Return the seconds in which some cores move bytes that lie in the last cache or beyond it.
+def traffic_s(moved_bytes: Any, cores: Any, device: Device, constants: Constants) -> Any:
+    """Return the seconds in which cores move bytes from the last cache, or from memory.
 
     Well within the cache each core moves `stream.cache_bytes_per_s`; well beyond it each moves
     `stream.core_bytes_per_s`, as long as the memory's rate is enough for all. In between the share
-    that comes from memory is w / (1 + w), w the square of the bytes over the cache's.
+    that comes from memory is w / (1 + w), where w is the squared ratio of bytes to cache.
     """
-    filled = moved / (constants["stream.cache_share"] * cache_bytes(device, cores))
-    outside = filled * filled / (1 + filled * filled)
-    core = moved / (constants["stream.cache_bytes_per_s"] * cores)
-    memory = np.maximum(
-        moved / (constants["stream.memory_share"] * device.memory_bytes_per_s),
-        moved / (constants["stream.core_bytes_per_s"] * cores),
+    usable_cache_bytes = constants["stream.cache_share"] * cache_bytes(device, cores)
+    fill = moved_bytes / usable_cache_bytes
+    from_memory = fill * fill / (1 + fill * fill)
+    cache_s = moved_bytes / (constants["stream.cache_bytes_per_s"] * cores)
+    memory_s = np.maximum(
+        moved_bytes / (constants["stream.memory_share"] * device.memory_bytes_per_s),
+        moved_bytes / (constants["stream.core_bytes_per_s"] * cores),
     )
-    return core + outside * np.maximum(memory - core, 0 * core)
+    return cache_s + from_memory * np.maximum(memory_s - cache_s, 0 * cache_s)
 
 
 def gap_s(kernels: Rows, cores: Any, constants: Constants) -> Any:
     """Return the seconds of calling a kernel's operators, and of the new pages of its output.
 
-    Calls include the records of gradients, and to wake the other cores; those that work on the
+    A call records the gradient function, too, and wakes the other cores. The cores that work on a
     kernel map and zero its pages.
     """
-    pages = kernels.fresh * constants["stream.page_s_per_byte"] / cores
-    begun = pages + constants["launch.fork_s"] * (cores > 1)
+    pages_s = kernels.fresh * constants["stream.page_s_per_byte"] / cores
+    start_s = pages_s + constants["launch.fork_s"] * (cores > 1)
     if kernels.pass_ == "update":
-        own = constants["launch.update_s"] * UPDATE_OPS.get(kernels.kind, 1)
-        return begun + own + constants["launch.weight_s"]
-    return begun + constants[f"launch.{kernels.pass_}_s"] * kernels.launches / kernels.serial
+        update_s = constants["launch.update_s"] * UPDATE_OPS.get(kernels.kind, 1)
+        return start_s + update_s + constants["launch.weight_s"]
+    call_s = constants[f"launch.{kernels.pass_}_s"]
+    return start_s + call_s * kernels.launches / kernels.serial
 
 
 def stream(kernels: Rows, device: Device, constants: Constants) -> Parts:
-    """Return the seconds of a kernel without products: cycles by kind, and bytes by cache."""
-    cores = at_work(device, constants["parallel.stream"], kernels.bytes > GRAIN_BYTES)
-    rate = cores * (device.clock_hz or CLOCK_HZ)
-    name = CYCLES.get(kernels.kind, "vector.cycles")
-    compute = kernels.flop * constants[name] / rate
-    memory = moved_s(kernels.bytes, cores, device, constants)
-    return Parts(compute, memory, gap_s(kernels, cores, constants))
+    """Return the time of a kernel without products: cycles by kind, and traffic by cache."""
+    is_large = kernels.bytes > GRAIN_BYTES
+    cores = working_cores(device, constants["parallel.stream"], is_large)
+    cycles_per_s = cores * (device.clock_hz or CLOCK_HZ)
+    cycles_per_flop = constants[CYCLES.get(kernels.kind, "vector.cycles")]
+    return Parts(
+        kernels.flop * cycles_per_flop / cycles_per_s,
+        traffic_s(kernels.bytes, cores, device, constants),
+        gap_s(kernels, cores, constants),
+    )
 
 
 def products_s(
     kernels: Rows, cores: Any, device: Device, constants: Constants, share: float
 ) -> Any:
     """Return the seconds of products, whose share of the peak falls with short sides."""
-    rate = core_flop_per_s(kernels, device) * share * cores
-    side = constants["product.side"]
+    flop_per_s = core_flop_per_s(kernels, device) * share * cores
+    padding = constants["product.side"]
     return sum(
-        2.0 * batch * (m + side) * (n + side) * (k + side) / rate
+        2.0 * batch * (m + padding) * (n + padding) * (k + padding) / flop_per_s
         for batch, m, n, k in kernels.products
     )
 
 
 def product(kernels: Rows, device: Device, constants: Constants) -> Parts:
-    """Return the seconds of matrix products, for which a library first packs its operands."""
-    cores = at_work(device, constants["parallel.product"])
-    compute = products_s(kernels, cores, device, constants, constants["product.share"])
-    memory = moved_s(kernels.bytes, cores, device, constants)
-    packing = constants["product.packing"] * memory
-    return Parts(compute, memory, gap_s(kernels, cores, constants) + packing)
+    """Return the time of matrix products, for which a library first packs its operands."""
+    cores = working_cores(device, constants["parallel.product"])
+    compute_s = products_s(kernels, cores, device, constants, constants["product.share"])
+    memory_s = traffic_s(kernels.bytes, cores, device, constants)
+    packing_s = constants["product.packing"] * memory_s
+    return Parts(compute_s, memory_s, gap_s(kernels, cores, constants) + packing_s)
 
 
 def attention(kernels: Rows, device: Device, constants: Constants) -> Parts:
-    """Return the seconds of fused attention; what a causal mask leaves out is computed too."""
-    cores = at_work(device, constants["parallel.product"])
+    """Return the time of fused attention, which computes masked scores, too."""
+    cores = working_cores(device, constants["parallel.product"])
     share = constants[f"attention.{kernels.pass_}"]
-    compute = products_s(kernels, cores, device, constants, share)
-    memory = moved_s(kernels.bytes, cores, device, constants)
-    return Parts(compute, memory, gap_s(kernels, cores, constants))
+    compute_s = products_s(kernels, cores, device, constants, share)
+    memory_s = traffic_s(kernels.bytes, cores, device, constants)
+    return Parts(compute_s, memory_s, gap_s(kernels, cores, constants))
 
 
 def convolution(kernels: Rows, device: Device, constants: Constants) -> Parts:
-    """Return the seconds of a convolution in a blocked layout, to which its tensors are copied."""
-    cores = at_work(device, constants["parallel.convolution"])
-    rate = core_flop_per_s(kernels, device) * constants["convolution.share"] * cores
-    rows, side = constants["convolution.rows"], constants["convolution.side"]
-    window, compute = constants["convolution.window"], 0.0
+    """Return the time of a convolution in a blocked layout, to which its tensors are copied.
+
+    Each side of its product is padded by a constant, so that short sides reach less of the peak.
+    """
+    cores = working_cores(device, constants["parallel.convolution"])
+    flop_per_s = core_flop_per_s(kernels, device) * constants["convolution.share"] * cores
+    is_weight_gradient = kernels.kind == "conv2d_grad_weight"
+    compute_s: Any = 0.0
     for groups, m, n, k in kernels.products:
-        places, filters, taps = (k, m, n) if kernels.kind == "conv2d_grad_weight" else (m, n, k)
-        padded = (places + rows) * (filters + side) * (taps + window)
-        compute = compute + 2.0 * groups * padded / rate
-    copied = moved_s(kernels.bytes, cores, device, constants)
-    copies = constants["convolution.copies"] * copied
-    gap = constants["convolution.call_s"] + gap_s(kernels, cores, constants)
-    return Parts(compute, copied, gap + copies)
+        positions, filters, taps = (k, m, n) if is_weight_gradient else (m, n, k)
+        padded_positions = positions + constants["convolution.rows"]
+        padded_filters = filters + constants["convolution.side"]
+        padded_taps = taps + constants["convolution.window"]
+        padded_volume = padded_positions * padded_filters * padded_taps
+        compute_s = compute_s + 2.0 * groups * padded_volume / flop_per_s
+    memory_s = traffic_s(kernels.bytes, cores, device, constants)
+    copies_s = constants["convolution.copies"] * memory_s
+    call_s = constants["convolution.call_s"] + gap_s(kernels, cores, constants)
+    return Parts(compute_s, memory_s, call_s + copies_s)
 
 
 def recurrent(kernels: Rows, device: Device, constants: Constants) -> Parts:
-    """Return the seconds of a recurrent layer: its products, and the gates of each step."""
+    """Return the time of a recurrent layer: its products, and the gates of each step."""
     cell = kernels.kind.removesuffix("_grad")
-    cores = at_work(device, constants["parallel.recurrent"])
+    cores = working_cores(device, constants["parallel.recurrent"])
     share = constants["recurrent.lstm_share" if cell == "lstm" else "product.share"]
-    compute = products_s(kernels, cores, device, constants, share)
-    batch, m, n, k = kernels.products[1]
+    compute_s = products_s(kernels, cores, device, constants, share)
+    steps, m, n, k = kernels.products[1]
     is_forward = kernels.kind == cell
-    state = m * (n if is_forward else k) * batch  # elements of all gates
-    gates = state * constants[f"recurrent.{cell}_cycles"] / (device.clock_hz or CLOCK_HZ)
-    steps = kernels.serial * constants[f"recurrent.{cell}_step_s"]
-    memory = moved_s(kernels.bytes, cores, device, constants)
-    twice = 1 if is_forward else constants["recurrent.backward"]
-    gap = gap_s(kernels, cores, constants)
-    return Parts(compute, memory, gap + twice * (gates + steps))
+    gate_elements = m * (n if is_forward else k) * steps
+    gate_cycles = gate_elements * constants[f"recurrent.{cell}_cycles"]
+    gates_s = gate_cycles / (device.clock_hz or CLOCK_HZ)
+    steps_s = kernels.serial * constants[f"recurrent.{cell}_step_s"]
+    backward_factor = 1 if is_forward else constants["recurrent.backward"]
+    serial_s = backward_factor * (gates_s + steps_s)
+    memory_s = traffic_s(kernels.bytes, cores, device, constants)
+    return Parts(compute_s, memory_s, gap_s(kernels, cores, constants) + serial_s)
 
 
 FORMS: dict[str, Form] = {

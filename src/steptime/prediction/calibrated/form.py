@@ -1,4 +1,7 @@
-"""What a form returns, and what several forms ask of a device."""
+"""The price of a kernel by a form, in parts, and properties of devices that several forms use.
+
+A form is a function that prices kernels of one kind of work, such as matrix products.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -11,9 +14,10 @@ from steptime.prediction.kernels import Rows, computed_as
 
 
 class Parts(NamedTuple):
-    """Seconds of a kernel: its arithmetic, its traffic, and what nothing overlaps.
+    """Seconds of a kernel: arithmetic, memory traffic, and a gap that overlaps with neither.
 
-    `flop` is the arithmetic done where it is not what is counted, as with Winograd.
+    `flop` is the executed arithmetic where it differs from the counted one, as with Winograd;
+    None means equal.
     """
 
     compute_s: Any
@@ -27,27 +31,29 @@ Form = Callable[[Rows, Device, Constants], Parts]
 
 
 def ceil(part: Any, size: Any) -> Any:
-    """Return how many of `size` it takes to cover `part`: 3 for 5 and 2."""
+    """Return the number of pieces of `size` that cover `part`: 3 for 5 and 2."""
     return np.ceil(part / size)
 
 
 MULTIPROCESSORS = 64  # of a device whose file does not say
 CLOCK_HZ = 1.5e9  # at which latencies are stated, and of a device whose file does not say
-CLIFF = 3  # how sharply the last cache ends: bytes of its own size are missed by half
+CACHE_EDGE_POWER = 3  # steepness of the miss rate where bytes outgrow the last cache
+EVENT_NORM_POWER = 8  # of the norm of two times that stands for the later one, smoothly
+MATRIX_UNIT_RATIO = 1.5  # of peak to vector peak above which products have units of their own
 
 
 def is_geforce(device: Device) -> bool:
-    """Whether a GPU is one for games: it runs above the boost clock that it states, without ECC."""
+    """Return whether a GPU is a card for games: above its stated boost clock, without ECC."""
     return device.series == "GeForce"
 
 
 def is_nvidia(device: Device) -> bool:
-    """Whether a device is a GPU of NVIDIA's, as one is whose file does not say its maker."""
+    """Return whether a device is a GPU of NVIDIA, which a GPU without a stated maker counts as."""
     return device.kind == "gpu" and device.maker in (None, "NVIDIA")
 
 
 def library_share(device: Device, constants: Constants) -> float:
-    """Return what libraries reach of a peak on a device, beside what NVIDIA's reach on theirs."""
+    """Return the share of a peak that libraries reach, relative to NVIDIA's on their own GPUs."""
     return 1.0 if is_nvidia(device) else constants["product.amd"]
 
 
@@ -70,54 +76,54 @@ def memory_rate(device: Device, constants: Constants) -> Any:
 
 
 def latency_s(device: Device, constants: Constants, name: str) -> float:
-    """Return the seconds of a constant that counts clocks, as it is stated: at `CLOCK_HZ`."""
+    """Return a latency on a device, from a constant that is stated for a clock of `CLOCK_HZ`."""
     return constants[name] * CLOCK_HZ / (device.clock_hz or CLOCK_HZ)
 
 
-def missed(moved: Any, device: Device) -> Any:
-    """Return the share of bytes used again and again that the last cache does not hold."""
+def miss_share(working_set_bytes: Any, device: Device) -> Any:
+    """Return the share of accesses to a working set that miss the last cache.
+
+    It is a half for a working set of the size of the cache, and 1 without a cache.
+    """
     if not device.l2_bytes:
         return 1.0
-    return 1 - 1 / (1 + (moved / device.l2_bytes) ** CLIFF)
+    return 1 - 1 / (1 + (working_set_bytes / device.l2_bytes) ** CACHE_EDGE_POWER)
 
 
 def cached_share(device: Device, constants: Constants) -> float:
-    """Return how long bytes from the last cache take, beside as many of the memory: 1 at most.
+    """Return the time of bytes from the last cache as a share of that from memory, at most 1.
 
-    A multiprocessor takes `stream.cached_bytes` a clock from there.
+    A multiprocessor reads `stream.cached_bytes` a clock from the cache.
     """
     if device.kind != "gpu" or not device.l2_bytes or not device.clock_hz:
         return 1.0
     units = device.multiprocessors or MULTIPROCESSORS
-    cached = constants["stream.cached_bytes"] * units * device.clock_hz
-    return min(1.0, float(memory_rate(device, constants)) / cached)
+    cache_bytes_per_s = constants["stream.cached_bytes"] * units * device.clock_hz
+    return min(1.0, float(memory_rate(device, constants)) / cache_bytes_per_s)
 
 
-def streamed_s(moved: Any, device: Device, constants: Constants) -> Any:
-    """Return the seconds of moving bytes, of which few in flight do not fill the memory's rate.
+def stream_s(moved_bytes: Any, device: Device, constants: Constants) -> Any:
+    """Return the seconds of memory traffic: bytes over the reached rate, plus the latency.
 
-    1 GB at a reached rate of 1 GB/s takes 1 s, and `stream.latency_s` in all cases.
+    1 GB at a reached rate of 1 GB/s takes 1 s and `stream.latency_s`; no bytes take no time.
     """
-    waits = latency_s(device, constants, "stream.latency_s")
-    return moved / memory_rate(device, constants) + waits * (moved > 0)
+    wait_s = latency_s(device, constants, "stream.latency_s")
+    return moved_bytes / memory_rate(device, constants) + wait_s * (moved_bytes > 0)
 
 
-def between_events_s(seconds: Any, host_s: Any, visible: Any) -> Any:
-    """Return what two events around one op show, whose kernels take `seconds`.
+def between_events_s(kernels_s: Any, host_s: Any, visible_share: Any) -> Any:
+    """Return the time between two device events around one op.
 
-    The host calls the op, which takes `host_s`; the device sees a share of that, `visible`, between
-    the first event and the first kernel. What is later, host or device, ends the time: at 30 us
-    and a share of 0.5, kernels of 1 us take 30 us, and those of 100 us 115 us.
+    The host takes `host_s` to call the op; a `visible_share` of that passes between the first event
+    and the first kernel. The later of host and device ends the time: with 30 us of the host and a
+    share of 0.5, kernels of 1 us show 30 us, and kernels of 100 us show 115 us.
     """
-    late = visible * host_s + seconds
-    return (host_s**_LATER + late**_LATER) ** (1 / _LATER)
+    device_end_s = visible_share * host_s + kernels_s
+    return (host_s**EVENT_NORM_POWER + device_end_s**EVENT_NORM_POWER) ** (1 / EVENT_NORM_POWER)
 
 
-_LATER = 8  # power of the norm of both: near their maximum
-
-
-def ruled_as(kernels: Rows, device: Device) -> str:
-    """Return the type whose units, power limit and joules a kernel has.
+def rated_dtype(kernels: Rows, device: Device) -> str:
+    """Return the type whose units, power limit and energy a kernel has.
 
     Constants of convolutions in TF32 were fitted with those of float32.
     """
@@ -125,11 +131,14 @@ def ruled_as(kernels: Rows, device: Device) -> str:
 
 
 def has_matrix_units(device: Device, dtype: str) -> bool:
-    """Whether products of a type run on units made for them: tensor cores, AMD's matrix cores.
+    """Return whether products of a type run on tensor cores (NVIDIA) or matrix cores (AMD).
 
-    Their peak is well above that of vector units; double rate for half types is none.
+    The peak of such units is well above that of vector units; vector units that run half types at
+    double rate are no matrix units.
     """
     if has_trait(device, "vector_only"):
         return False
-    vector = device.vector_flop_per_s.get("float32")
-    return bool(vector and device.peak_flop_per_s[dtype] > 1.5 * vector)
+    vector_peak = device.vector_flop_per_s.get("float32")
+    if not vector_peak:
+        return False
+    return device.peak_flop_per_s[dtype] > MATRIX_UNIT_RATIO * vector_peak

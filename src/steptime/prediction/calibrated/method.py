@@ -19,7 +19,7 @@ from steptime.prediction.calibrated.convolution import convolution
 from steptime.prediction.calibrated.form import (
     Form,
     has_matrix_units,
-    ruled_as,
+    rated_dtype,
 )
 from steptime.prediction.calibrated.hosts import HOST, host_constants, on_usual_host
 from steptime.prediction.calibrated.hull import beyond, is_told, wider
@@ -63,7 +63,7 @@ def price(rows: Rows, device: Device, alone: Any = 0, pause_s: Any = 0.0) -> Int
     and the limit where units made for products run.
     """
     rows = rows._replace(kind=OVER_VOLUMES.get(rows.kind, rows.kind))
-    constants, dtype, form = device.constants, ruled_as(rows, device), form_of(rows, device)
+    constants, dtype, form = device.constants, rated_dtype(rows, device), form_of(rows, device)
     compute_s, memory_s, gap_s, done = form(rows, device, constants)
     limit = limit_of(device, constants, rows.unit, dtype)
     least_s = capped_s(rows, compute_s, alone, limit, done) - pause_s

@@ -7,7 +7,7 @@ import numpy as np
 
 from steptime.hardware.architectures import family_of
 from steptime.hardware.device import Device
-from steptime.prediction.calibrated.form import CLOCK_HZ, Constants, has_matrix_units, ruled_as
+from steptime.prediction.calibrated.form import CLOCK_HZ, Constants, has_matrix_units, rated_dtype
 from steptime.prediction.kernels import Floats, Kernels, Rows
 
 QUANTILE_80 = 1.2816  # of a normal distribution, whose central 80 % lie within
@@ -23,7 +23,7 @@ def dynamic_j(kernels: Rows, flop: Any, device: Device, constants: Constants) ->
     as at the limit, `power.tensor_j` of matrix units, less at smaller nodes by `power.node`, and
     `power.byte_j` for a byte.
     """
-    dtype = ruled_as(kernels, device)
+    dtype = rated_dtype(kernels, device)
     multiplies = kernels.unit == "matrix" and has_matrix_units(device, dtype)
     each = _flop_j(device, constants, multiplies, dtype)
     each *= 1.0 if multiplies else constants["power.unthrottled"]

@@ -1,9 +1,10 @@
-"""Recurrent layers on GPUs, as cuDNN runs them: what it can at once, then step after step.
+"""Recurrent layers on GPUs, as cuDNN runs them: all inputs at once, then step after step.
 
 Appleyard, Kocisky, Blunsom 2016, "Optimizing Performance of Recurrent Neural Networks on GPUs".
 """
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,72 +17,115 @@ from steptime.prediction.calibrated.form import (
     Constants,
     Parts,
     memory_rate,
-    missed,
+    miss_share,
 )
-from steptime.prediction.calibrated.product import tiled_s
+from steptime.prediction.calibrated.product import products_s
+from steptime.prediction.calibrated.tiles import Shape
 from steptime.prediction.kernels import Rows, computed_as
 
-PAUSES = ("recurrent.step_s", "recurrent.kept_s")
 REGISTER_BYTES = 256 * 1024  # of a multiprocessor, which may keep weights from step to step
+BLOCK_WIDTH = 128  # of the state, of which float16 kernels with resident weights take multiples
+BLOCK_ROWS = 8  # likewise of the batch
+MAX_BLOCK_ROWS = 128  # the largest batch of such kernels
+
+
+class _Weights(NamedTuple):
+    """The recurrent weights of a layer.
+
+    Attributes:
+        size_bytes: their bytes.
+        flop: FLOP of all products with them.
+        memory_s: seconds of reading them from memory at every step; 0 if the cache holds them.
+    """
+
+    size_bytes: Any
+    flop: Any
+    memory_s: Any
 
 
 def recurrent(kernels: Rows, device: Device, constants: Constants) -> Parts:
-    """Return the seconds of a recurrent layer, or of its gradient.
+    """Return the time of a recurrent layer, or of its gradient.
 
     A step is a product of the state (two with a projection), which reads the weights again unless
-    the last cache holds them, and a pause until the next one can begin. The product of all inputs
-    runs beside the steps as far as these leave room, and so does its gradient; those of the other
-    weights come after. From Volta on, weights that the registers of all multiprocessors hold may
-    stay there, if the stack asks for that (`Execution.kept`): one kernel runs all steps at a share
-    of the peak, with shorter pauses. In any case inputs, outputs and saved gates pass the memory,
-    as far as the last cache does not hold them.
+    the last cache holds them, and a pause until the next step can begin. The product of all inputs,
+    or its gradient, runs beside the steps as far as these leave room; the gradients of the other
+    weights run after the steps. From Volta on, weights that fit into the registers of all
+    multiprocessors may stay resident, if the stack asks for it (`Execution.register_width`): one
+    kernel runs all steps at a share of the peak, with shorter pauses. In any case inputs, outputs
+    and saved gates pass the memory, as far as the last cache does not hold them.
     """
-    count = len(kernels.products) // (2 if kernels.kind.endswith("_grad") else 1)
-    each, after = kernels.products[1:count], kernels.products[count + 1 :]
-    steps, units = each[0][0], device.multiprocessors or MULTIPROCESSORS
-    chain = sum(_step_s(kernels, one[1:], device, constants) * steps for one in each)
-    weights = sum(SIZE_BYTES[kernels.dtype] * n * k for _, _, n, k in each)
-    flop = sum(2.0 * steps * m * n * k for _, m, n, k in each)
+    is_gradient = kernels.kind.endswith("_grad")
+    step_product_end = len(kernels.products) // (2 if is_gradient else 1)
+    step_products = kernels.products[1:step_product_end]
+    final_products = kernels.products[step_product_end + 1 :]
+    steps = step_products[0][0]
+    weights = _describe_weights(kernels, step_products, device, constants)
     peak = device.peak_flop_per_s[computed_as(kernels, device)]
-    again = steps * weights * (weights > (device.l2_bytes or 0)) / memory_rate(device, constants)
-    pauses, resident_pauses_s = (steps * len(each) * constants[name] for name in PAUSES)
-    kept = flop / (peak * constants["recurrent.kept_share"])
-    moved_s = kernels.bytes * missed(kernels.bytes, device) / memory_rate(device, constants)
-    after_s = tiled_s(kernels._replace(products=after), device, constants)
-    resident_s = np.maximum(kept + after_s, moved_s) + resident_pauses_s
-    chain_s = np.maximum(np.maximum(chain + after_s, again), moved_s) + pauses
-    stays = (
-        (resident_s < chain_s)
-        & (weights <= REGISTER_BYTES * units)
-        & (not has_trait(device, "old"))
+    memory_bytes_per_s = memory_rate(device, constants)
+    moved_s = kernels.bytes * miss_share(kernels.bytes, device) / memory_bytes_per_s
+    final_s = products_s(kernels._replace(products=final_products), device, constants)
+
+    chain_s = sum(_step_s(kernels, shape[1:], device, constants) * steps for shape in step_products)
+    pauses_s = steps * len(step_products) * constants["recurrent.step_s"]
+    memory_bound_s = np.maximum(weights.memory_s, moved_s)
+    streaming_s = np.maximum(chain_s + final_s, memory_bound_s) + pauses_s
+
+    resident_chain_s = weights.flop / (peak * constants["recurrent.kept_share"])
+    resident_pauses_s = steps * len(step_products) * constants["recurrent.kept_s"]
+    resident_s = np.maximum(resident_chain_s + final_s, moved_s) + resident_pauses_s
+
+    multiprocessors = device.multiprocessors or MULTIPROCESSORS
+    has_room = weights.size_bytes <= REGISTER_BYTES * multiprocessors
+    is_resident = (resident_s < streaming_s) & has_room & (not has_trait(device, "old"))
+    is_resident = is_resident & _asks_for_residence(kernels, step_products[0])
+    compute_s = np.where(is_resident, resident_chain_s, chain_s) + final_s
+    return Parts(
+        np.maximum(compute_s, kernels.flop / peak),
+        np.maximum(np.where(is_resident, 0.0, weights.memory_s), moved_s),
+        np.where(is_resident, resident_pauses_s, pauses_s),
     )
-    stays = stays & _may_stay(kernels, *each[0][1:])
-    compute = np.maximum(np.where(stays, kept, chain) + after_s, kernels.flop / peak)
-    memory = np.maximum(np.where(stays, 0.0, again), moved_s)
-    return Parts(compute, memory, np.where(stays, resident_pauses_s, pauses))
+
+
+def _describe_weights(
+    kernels: Rows, step_products: Sequence[Shape], device: Device, constants: Constants
+) -> _Weights:
+    """Return the recurrent weights of a layer, from the products of its steps."""
+    element_bytes = SIZE_BYTES[kernels.dtype]
+    steps = step_products[0][0]
+    size_bytes = sum(element_bytes * n * k for _, _, n, k in step_products)
+    flop = sum(2.0 * steps * m * n * k for _, m, n, k in step_products)
+    exceeds_cache = size_bytes > (device.l2_bytes or 0)
+    read_bytes = steps * size_bytes * exceeds_cache
+    return _Weights(size_bytes, flop, read_bytes / memory_rate(device, constants))
 
 
 def _step_s(kernels: Rows, shape: tuple[Any, ...], device: Device, constants: Constants) -> Any:
-    """Return the seconds of a product of the state, which is m rows of k, by weights [n, k].
+    """Return the seconds of a product of the state, m rows of k, by weights [n, k].
 
-    A few rows are vectors: each weight is read once, from the last cache or from memory.
+    A few rows are multiplied as vectors: each weight is read once, from the last cache or memory.
+    On GPUs before Volta, products in float32 of few rows are not split along the contraction.
     """
     m, n, k = shape
-    units, clock_hz = device.multiprocessors or MULTIPROCESSORS, device.clock_hz or CLOCK_HZ
-    least, most = constants["recurrent.split_rows"], constants["recurrent.block_rows"]
-    in_block = (m > least) * (m <= most) * (has_trait(device, "old") and kernels.dtype == "float32")
-    unsplit = in_block * k * constants["recurrent.block_clocks"] / clock_hz
-    tiled = tiled_s(kernels._replace(products=((1, m, n, k),)), device, constants)
-    read = SIZE_BYTES[kernels.dtype] * n * k / (constants["stream.cached_bytes"] * units * clock_hz)
-    is_thin = m <= constants["recurrent.thin_rows"]
-    return np.where(is_thin, np.minimum(read, tiled), np.maximum(tiled, unsplit))
+    multiprocessors = device.multiprocessors or MULTIPROCESSORS
+    clock_hz = device.clock_hz or CLOCK_HZ
+    low_rows = constants["recurrent.split_rows"]
+    high_rows = constants["recurrent.block_rows"]
+    can_be_unsplit = has_trait(device, "old") and kernels.dtype == "float32"
+    is_unsplit = (m > low_rows) * (m <= high_rows) * can_be_unsplit
+    unsplit_s = is_unsplit * k * constants["recurrent.block_clocks"] / clock_hz
+    tiles_s = products_s(kernels._replace(products=((1, m, n, k),)), device, constants)
+    cache_bytes_per_s = constants["stream.cached_bytes"] * multiprocessors * clock_hz
+    read_s = SIZE_BYTES[kernels.dtype] * n * k / cache_bytes_per_s
+    is_vector = m <= constants["recurrent.thin_rows"]
+    return np.where(is_vector, np.minimum(read_s, tiles_s), np.maximum(tiles_s, unsplit_s))
 
 
-def _may_stay(kernels: Rows, rows: Any, _: Any, width: Any) -> Any:
-    """Return whether a stack has the library keep the weights of a state of this width."""
+def _asks_for_residence(kernels: Rows, step_product: Shape) -> Any:
+    """Return whether a stack has the library keep the weights of such a state in registers."""
     if not kernels.figures:
         return True
-    kept, kept_half = kernels.figures
-    in_blocks = (width % 128 == 0) & (rows % 8 == 0) & (rows <= 128)
+    max_width, max_half_width = kernels.figures
+    _, rows, _, width = step_product
+    fills_blocks = (width % BLOCK_WIDTH == 0) & (rows % BLOCK_ROWS == 0) & (rows <= MAX_BLOCK_ROWS)
     is_half = kernels.dtype == "float16"
-    return (width <= kept) | (is_half & in_blocks & (width <= kept_half))
+    return (width <= max_width) | (is_half & fills_blocks & (width <= max_half_width))

@@ -13,11 +13,11 @@ from steptime.prediction.calibrated.form import (
     Parts,
     latency_s,
     memory_rate,
-    missed,
+    miss_share,
 )
 from steptime.prediction.kernels import Rows
 
-REDUCING = {  # kind of rows that are reduced: share of the bytes that is moved again
+REDUCING = {  # kinds that reduce rows: the constant for the share of bytes that is read again
     **dict.fromkeys(
         ("softmax", "softmax_grad", "cross_entropy", "log_softmax_grad"), "stream.softmax_again"
     ),
@@ -26,41 +26,51 @@ REDUCING = {  # kind of rows that are reduced: share of the bytes that is moved 
 
 
 def stream(kernels: Rows, device: Device, constants: Constants) -> Parts:
-    """Return the seconds of a kernel that is limited by its traffic, its rows, or its arithmetic.
+    """Return the time of a kernel that is limited by its traffic, its rows, or its arithmetic.
 
-    Every kernel waits `stream.latency_s` for its first bytes. Of rows that are reduced a
-    multiprocessor takes `stream.reduced_bytes` a clock, and reads them again from memory as far as
-    the last cache does not hold those at work (`_again`). Bytes that all fit into it come from
-    there, `stream.cached_bytes` a clock and multiprocessor, if that is faster.
+    Every kernel waits `stream.latency_s` for its first bytes. A multiprocessor reduces
+    `stream.reduced_bytes` of rows a clock; rows that the last cache does not hold while they are
+    worked on are read from memory again (`_reread_share`). Bytes that all fit into the last cache
+    come from there at `stream.cached_bytes` a clock and multiprocessor, if that is faster.
     """
-    units, clock_hz = device.multiprocessors or MULTIPROCESSORS, device.clock_hz or CLOCK_HZ
+    multiprocessors = device.multiprocessors or MULTIPROCESSORS
+    clock_hz = device.clock_hz or CLOCK_HZ
     peak = device.vector_peak(kernels.dtype) or device.peak_flop_per_s[kernels.dtype]
-    compute = kernels.flop / (peak * constants["stream.flop_share"])
-    moved: Any = kernels.bytes
+    compute_s = kernels.flop / (peak * constants["stream.flop_share"])
+    moved_bytes: Any = kernels.bytes
     if kernels.kind in REDUCING:
-        reduced = constants["stream.reduced_bytes"] * units * clock_hz
-        compute = compute + kernels.bytes / reduced
-        moved = moved * (1 + _again(kernels, device, constants))
-    rate, cached = memory_rate(device, constants), 0.0
+        reduced_bytes_per_s = constants["stream.reduced_bytes"] * multiprocessors * clock_hz
+        compute_s = compute_s + kernels.bytes / reduced_bytes_per_s
+        moved_bytes = moved_bytes * (1 + _reread_share(kernels, device, constants))
+    memory_bytes_per_s = memory_rate(device, constants)
+    cache_bytes_per_s = 0.0
     if device.l2_bytes and device.clock_hz:
-        cached = constants["stream.cached_bytes"] * units * clock_hz
-    far = missed(kernels.bytes, device) if cached > rate else 1.0
-    each_s = 1 / max(cached, rate) * (1 - far) + far / rate
-    waits = latency_s(device, constants, "stream.latency_s") * (kernels.bytes > 0)
-    return Parts(compute, moved * each_s + waits, constants["launch.gap_s"] * kernels.launches)
+        cache_bytes_per_s = constants["stream.cached_bytes"] * multiprocessors * clock_hz
+    is_cache_faster = cache_bytes_per_s > memory_bytes_per_s
+    from_memory = miss_share(kernels.bytes, device) if is_cache_faster else 1.0
+    fastest_bytes_per_s = max(cache_bytes_per_s, memory_bytes_per_s)
+    byte_s = 1 / fastest_bytes_per_s * (1 - from_memory) + from_memory / memory_bytes_per_s
+    wait_s = latency_s(device, constants, "stream.latency_s") * (kernels.bytes > 0)
+    gap_s = constants["launch.gap_s"] * kernels.launches
+    return Parts(compute_s, moved_bytes * byte_s + wait_s, gap_s)
 
 
-def _again(kernels: Rows, device: Device, constants: Constants) -> Any:
-    """Return the share of its bytes that a kernel of rows moves again from memory.
+def _reread_share(kernels: Rows, device: Device, constants: Constants) -> Any:
+    """Return the share of its bytes that a kernel of rows reads from memory a second time.
 
-    Each multiprocessor works on `stream.rows_running` rows at once: 16 of 1 MB on each of 10 are
-    160 MB, of which a cache of 40 MB holds next to nothing. Rows of softmax up to
-    `stream.kept_row` stay in registers, and of longer ones as much is at work.
+    Each multiprocessor works on `stream.rows_running` rows at once: 16 rows of 1 MB on each of 10
+    are a working set of 160 MB, of which a cache of 40 MB holds next to nothing. Rows of softmax up
+    to `stream.kept_row` elements stay in registers; of longer rows that many elements are in work.
     """
-    again, row, kept = REDUCING[kernels.kind], kernels.row, False
-    if again == "stream.softmax_again":
-        longest = constants["stream.kept_row"]
-        kept, row = row <= longest, np.minimum(row, longest)
-    units = device.multiprocessors or MULTIPROCESSORS
-    running = constants["stream.rows_running"] * units * row * SIZE_BYTES[kernels.dtype]
-    return constants[again] * missed(running, device) * np.logical_not(kept)
+    constant = REDUCING[kernels.kind]
+    row_elements = kernels.row
+    is_in_registers: Any = False
+    if constant == "stream.softmax_again":
+        max_elements = constants["stream.kept_row"]
+        is_in_registers = row_elements <= max_elements
+        row_elements = np.minimum(row_elements, max_elements)
+    multiprocessors = device.multiprocessors or MULTIPROCESSORS
+    row_bytes = row_elements * SIZE_BYTES[kernels.dtype]
+    working_set_bytes = constants["stream.rows_running"] * multiprocessors * row_bytes
+    share = constants[constant] * miss_share(working_set_bytes, device)
+    return share * np.logical_not(is_in_registers)

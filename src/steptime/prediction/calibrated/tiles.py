@@ -1,0 +1,156 @@
+"""Tiles by which a GPU computes a matrix product: waves of tiles over its multiprocessors."""
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from steptime.hardware.architectures import value_by_family
+from steptime.prediction.calibrated.form import ceil
+
+Shape = tuple[Any, Any, Any, Any]  # batch, m, n, k
+Tiles = tuple[tuple[int, int], ...]  # rows, columns of the result that a thread block makes
+
+
+class ProductTime(NamedTuple):
+    """The arithmetic of matrix products.
+
+    Attributes:
+        compute_s: its seconds.
+        flop: the executed FLOP, with the padding of tiles.
+    """
+
+    compute_s: Any
+    flop: Any
+
+
+class TileTime(NamedTuple):
+    """A tile of the result, and its speed on a device.
+
+    Attributes:
+        rows: rows of the result.
+        columns: columns of the result.
+        wave_s: seconds of a wave (a tile on each multiprocessor) for one step of the contraction.
+        ramp_steps: steps of the contraction that the first and the last numbers are waited for.
+    """
+
+    rows: int
+    columns: int
+    wave_s: float
+    ramp_steps: float
+
+
+class Units(NamedTuple):
+    """The units that multiply: multiprocessors with the tiles that libraries offer for them.
+
+    Attributes:
+        single_tiles: tiles for a product on its own.
+        batch_tiles: tiles for a batch of products.
+        multiprocessors: their number.
+        memory_bytes_per_s: rate at which the parts of a split contraction are written.
+        sum_s: seconds to start the sum of these parts.
+        turn_s: least seconds of a step of the contraction, since each waits for its numbers.
+        step: columns of the contraction that are multiplied at once; it is padded to a multiple.
+    """
+
+    single_tiles: tuple[TileTime, ...]
+    batch_tiles: tuple[TileTime, ...]
+    multiprocessors: int
+    memory_bytes_per_s: float
+    sum_s: float
+    turn_s: float
+    step: int = 1
+
+
+def time_tiles(
+    tiles: Tiles,
+    multiprocessors: int,
+    flop_per_s: float,
+    half_reuse: float,
+    *,
+    ramp_steps: float = 0.0,
+    ramp_s: float = 0.0,
+) -> tuple[TileTime, ...]:
+    """Return tiles with their speed.
+
+    Args:
+        tiles: the tiles.
+        multiprocessors: number of multiprocessors that share `flop_per_s`.
+        flop_per_s: rate of all of them if numbers were used without end.
+        half_reuse: uses of an operand at which half of the rate is reached.
+        ramp_steps: steps of the contraction that the first and last numbers are waited for.
+        ramp_s: the same in seconds, where `ramp_steps` is 0.
+    """
+    times = []
+    for rows, columns in tiles:
+        wave_flop = 2.0 * rows * columns * multiprocessors
+        wave_s = wave_flop / flop_per_s * (1 + half_reuse / reuse((rows, columns)))
+        times.append(TileTime(rows, columns, wave_s, ramp_steps or ramp_s / wave_s))
+    return tuple(times)
+
+
+@cache
+def list_tiles(use: str, family: str = "") -> Tiles:
+    """Return the tiles that libraries offer for a use on a family of architectures."""
+    tiles = value_by_family(family, "tiles", use)
+    return tuple((rows, columns) for rows, columns in tiles)
+
+
+@cache
+def contraction_step(family: str) -> int:
+    """Return the number of columns of the contraction that matrix units multiply in a turn."""
+    step: int = value_by_family(family, "steps", "matrix")
+    return step
+
+
+def reuse(tile: tuple[int, int]) -> float:
+    """Return the number of times a tile uses each number that it reads: 64 for 128 x 128."""
+    rows, columns = tile
+    return rows * columns / (rows + columns)
+
+
+def time_fastest_tile(shape: Shape, units: Units, *, in_batch: bool) -> ProductTime:
+    """Return the arithmetic of a product with its fastest tile, its contraction split or not.
+
+    A tile reads one row and one column of its operands for each multiply-add of its area, so that
+    small tiles keep the arithmetic waiting. A wave is one tile on each multiprocessor. The parts of
+    a split contraction are written to memory and summed.
+    """
+    batch, m, n, k = shape
+    multiprocessors = units.multiprocessors
+    padded_k = units.step * ceil(k, units.step)
+    padded_area: Any = 0.0
+    best_s: Any = np.inf
+    for tile in units.batch_tiles if in_batch else units.single_tiles:
+        blocks = batch * ceil(m, tile.rows) * ceil(n, tile.columns)
+        waves_s = ceil(blocks, multiprocessors) * tile.wave_s
+        seconds = np.maximum(waves_s, units.turn_s) * padded_k + waves_s * tile.ramp_steps
+        can_split = not in_batch and np.min(blocks) <= multiprocessors / 2
+        if can_split:
+            split_s = _split_s((m, n), padded_k, blocks, tile, units)
+            seconds = np.minimum(seconds, split_s)
+        padded_area = np.where(seconds < best_s, tile.rows * tile.columns * blocks, padded_area)
+        best_s = np.minimum(seconds, best_s)
+    return ProductTime(best_s, 2.0 * k * padded_area)
+
+
+def _split_s(
+    result: tuple[Any, Any], padded_k: Any, blocks: Any, tile: TileTime, units: Units
+) -> Any:
+    """Return the seconds of a product whose contraction is split over idle multiprocessors.
+
+    Args:
+        result: rows and columns of the result.
+        padded_k: length of the contraction.
+        blocks: tiles that cover the result.
+        tile: the tile.
+        units: the units that multiply.
+    """
+    m, n = result
+    multiprocessors = units.multiprocessors
+    parts = np.maximum(np.floor(multiprocessors / blocks), 1.0)
+    waves_s = ceil(blocks * parts, multiprocessors) * tile.wave_s
+    part_bytes = 4.0 * (m * n + tile.rows * tile.columns * multiprocessors)
+    sum_s = part_bytes / units.memory_bytes_per_s + units.sum_s
+    steps_s = np.maximum(waves_s, units.turn_s) * ceil(padded_k, parts)
+    return steps_s + waves_s * tile.ramp_steps + sum_s
