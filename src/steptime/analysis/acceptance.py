@@ -91,7 +91,7 @@ class AcceptedNode(AnswerRow, frozen=True, kw_only=True):
         verdict: fail where a step fails, pass where all judged steps pass, else not judged.
         passed_count: steps that pass.
         failed_count: steps that fail, or were expected and not measured.
-        unjudged_count: steps without a reference and without a prediction.
+        unjudged_count: measured steps without a reference and without a prediction.
         lowest_share: smallest share of the expected speed that a step reaches.
         lowest_name: the network of that step.
     """
