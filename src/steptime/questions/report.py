@@ -197,8 +197,8 @@ def _acceptance_sections(answer: AcceptanceAnswer) -> "list[Section]":
     from steptime.reports.findings import Section
 
     lines = [
-        *answer.headline[:-1],
         answer.headline[-1].removesuffix(f": {answer.path}"),
+        *answer.headline[:-1],
         *(f"Limit: {text}." for text in answer.assumed.values()),
         *answer.notes,
     ]
