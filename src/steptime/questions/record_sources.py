@@ -60,10 +60,10 @@ def _is_imported(path: Path, has_mapping: bool) -> bool:
     """
     if not path.is_file():
         return False
-    return not is_record_file(path) or (has_mapping and not _begins_with_record(path))
+    return not is_record_file(path) or (has_mapping and not begins_with_record(path))
 
 
-def _begins_with_record(path: Path) -> bool:
+def begins_with_record(path: Path) -> bool:
     """Return whether the first line of a file is a record."""
     from steptime.records.reading import read_line
     from steptime.records.record_files import UTF_8_MARK, open_record_file

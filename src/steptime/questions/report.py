@@ -2,16 +2,31 @@
 
 import shlex
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
+from steptime.analysis.expectations import parse_limit
 from steptime.core.answer import Answer, AnswerRow
+from steptime.core.json_types import JsonObject
+from steptime.core.kinds import File, Kind, text_of
 from steptime.core.progress import note
 from steptime.core.table import Table, make_facts_table
 from steptime.core.units import counted, percent, seconds
 from steptime.questions import kinds
+from steptime.questions.acceptance import (
+    AcceptanceAnswer,
+    accept_records,
+    make_answer,
+    make_node_table,
+    make_step_table,
+)
 from steptime.questions.evaluate.accuracy import Accuracy
+from steptime.questions.options import refuse, words_of
 from steptime.questions.record_sources import load_records
+
+if TYPE_CHECKING:
+    from steptime.reports.findings import Section
 
 
 class BestNetwork(AnswerRow, frozen=True, kw_only=True):
@@ -120,20 +135,38 @@ class ReportAnswer(Answer, frozen=True, kw_only=True):
         return [make_facts_table("", "", rows)]
 
 
+Expected = Annotated[File, Kind("FILE")]
+Limit = Annotated[str | float, Kind("SHARE")]
+
+
 def report(
     folder: kinds.RecordPath,
     out: kinds.OutFile | None = None,
     mapping: kinds.MappingFile | None = None,
-) -> ReportAnswer:
+    expected: Expected | None = None,
+    limit: Limit | None = None,
+) -> ReportAnswer | AcceptanceAnswer:
     """Write one offline page, HTML or Markdown, of all results.
+
+    With --expected the page begins with an acceptance: each step on each
+    node beside what it should reach, with a limit, and pass or fail. Then
+    the exit code is 3 if a step fails, and 2 where nothing can be judged.
 
     Args:
         folder: Folder of records, .jsonl file of records, or a file that import reads.
         out: A .html or .md file. Default: report.html in the folder.
         mapping: For a table in place of a folder: what its columns mean.
+        expected: References: a table of networks and quantities, or records of a reference
+            machine. A step without a reference is held against its prediction; predicted: all.
+        limit: With --expected: the share of the expected speed that passes. Default: 95% of a
+            reference, the slow end of the 80 % interval of a prediction.
+
+    Returns:
+        A `ReportAnswer`; with `expected` an `AcceptanceAnswer`.
 
     Raises:
-        InputError: if there are no records or no place for the file.
+        InputError: if there are no records or no place for the file, and for a file of
+            references that holds none.
         OutsideError: if the disk does not take the file.
     """
     from steptime.reports import check_report_path, write_page
@@ -143,10 +176,41 @@ def report(
     path = Path(out) if out else default_folder / "report.html"
     if out:
         check_report_path(path)
-    data = load_records([source], None if mapping is None else Path(mapping), note)
-    options = [] if mapping is None else ["--map", str(mapping)]
-    command = shlex.join(["steptime", "report", str(source), *options, "-o", str(path)])
-    numbers = write_page(data, source.resolve().name, path, command)
+    map_file = None if mapping is None else Path(mapping)
+    if expected is None:
+        refuse({"--limit": limit}, "{} goes with --expected FILE")
+    limit_share = None if limit is None else parse_limit(text_of(limit), "--limit")
+    data = load_records([source], map_file, note)
+    words = {"map": map_file, "expected": expected, "limit": limit}
+    command = shlex.join(["steptime", "report", str(source), *words_of(words), "-o", str(path)])
+    name = source.resolve().name
+    if expected is not None:
+        rows = accept_records(data, Path(expected), limit_share, map_file)
+        acceptance = make_answer(rows, path, limit_share)
+        write_page(data, name, path, command, _acceptance_sections(acceptance))
+        return acceptance
+    return _report_answer(write_page(data, name, path, command), path)
+
+
+def _acceptance_sections(answer: AcceptanceAnswer) -> "list[Section]":
+    """Return the sections of an acceptance, with which the page begins."""
+    from steptime.reports.findings import Section
+
+    lines = [
+        answer.headline[-1].removesuffix(f": {answer.path}"),
+        *answer.headline[:-1],
+        *(f"Limit: {text}." for text in answer.assumed.values()),
+        *answer.notes,
+    ]
+    sections = [Section("acceptance", "Acceptance", lines, make_step_table(answer.rows), None)]
+    if len(answer.nodes) > 1:
+        nodes = make_node_table(answer.nodes)
+        sections.append(Section("acceptance-nodes", "Acceptance by node", (), nodes, None))
+    return sections
+
+
+def _report_answer(numbers: JsonObject, path: Path) -> ReportAnswer:
+    """Return the answer of a page from its headline numbers."""
     unsuccessful = numbers.pop("unsuccessful").items()
     headline = counted(numbers["networks"], "network")
     if numbers["published"]:

@@ -107,13 +107,14 @@ def _network_columns(
     return network
 
 
-def find_level(data: Folders, column: str) -> pl.Expr:
+def find_level(data: Folders, column: str, place: str = "--by") -> pl.Expr:
     """Return the level of a column as text, null where a record says nothing of it.
 
     Args:
         data: the records.
         column: a column of the frame, a hyperparameter, an option of the method, a key of the
             environment, a way of parallelism such as `tensor-parallel`, or `predicted_by`.
+        place: the option or file that names the column, for an error message.
 
     Raises:
         InputError: for a column of which no record says anything.
@@ -125,8 +126,8 @@ def find_level(data: Folders, column: str) -> pl.Expr:
     keys = (_keys(data, "method_options"), _keys(data, "env"))
     names = [*plain, *data.settings, *keys[0], *keys[1], "predicted_by"]
     if column in names:
-        raise InputError(f"--by {column}: no step here says its {column}")
-    raise unknown("column", column, names, "--by")
+        raise InputError(f"{place} {column}: no step here says its {column}")
+    raise unknown("column", column, names, place)
 
 
 def _level(data: Folders, column: str, is_plain: bool) -> pl.Expr:

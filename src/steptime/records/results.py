@@ -71,7 +71,10 @@ LABEL_COLUMNS = ("platform", "method", "predicted_by", "stack")  # that names do
 
 
 def group_predicted_and_measured(
-    data: Folders, quantity: str = "step_s", takes_part: pl.Expr | None = None
+    data: Folders,
+    quantity: str = "step_s",
+    takes_part: pl.Expr | None = None,
+    is_by_host: bool = False,
 ) -> RecordGroups:
     """Return every prediction (`PREDICTED`) and measurement of workload, platform and strategy.
 
@@ -82,11 +85,16 @@ def group_predicted_and_measured(
         data: the records.
         quantity: the quantity that is compared.
         takes_part: whether a record takes part; by default all do.
+        is_by_host: whether the measurements of each host are a level of their own; its name is
+            `MEASURED` with the host behind.
     """
     takes_part = pl.lit(True) if takes_part is None else takes_part
     if "published" in data.origins:
         takes_part &= _stands_for_measurement(data)
-    level = pl.when(IS_PREDICTED).then(pl.lit(PREDICTED)).otherwise(pl.lit(MEASURED))
+    measured = pl.lit(MEASURED)
+    if is_by_host:
+        measured = pl.concat_str(measured, pl.col("host").fill_null(""))
+    level = pl.when(IS_PREDICTED).then(pl.lit(PREDICTED)).otherwise(measured)
     way = hash_of([METHOD_NAME, "stack"])
     method = hash_of(METHOD)
     grouping = Grouping(

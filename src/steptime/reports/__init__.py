@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ from steptime.core.progress import note
 
 if TYPE_CHECKING:
     from steptime.records.data import Data
+    from steptime.reports.findings import Section
 
 
 def write_report(folder: Path, path: Path, warn: Callable[[str], None] = note) -> JsonObject:
@@ -46,7 +47,9 @@ def check_report_path(path: Path) -> str:
     return check_ending(path, (".html", ".md"), "report format")
 
 
-def write_page(data: Data, name: str, path: Path, command: str) -> JsonObject:
+def write_page(
+    data: Data, name: str, path: Path, command: str, first_sections: Sequence[Section] = ()
+) -> JsonObject:
     """Write the report on records, and return its numbers.
 
     Args:
@@ -54,6 +57,7 @@ def write_page(data: Data, name: str, path: Path, command: str) -> JsonObject:
         name: the heading: the name of their folder or file.
         path: the file of the report, .html or .md.
         command: the command line that writes the report, as the page shows it.
+        first_sections: sections with which the page begins.
 
     Raises:
         InputError: if there are no records, and if there is no place for the file.
@@ -64,6 +68,6 @@ def write_page(data: Data, name: str, path: Path, command: str) -> JsonObject:
     from steptime.reports.page import page
 
     write = page if check_report_path(path) == ".html" else markdown_page
-    text, document = write(data, name, command)
+    text, document = write(data, name, command, first_sections)
     write_atomically(path, text)
     return {"path": str(path), **document}

@@ -29,7 +29,9 @@ LEFT_OUT_COLUMNS = (
 )
 
 
-def markdown_page(data: Data, name: str, command: str) -> tuple[str, Row]:
+def markdown_page(
+    data: Data, name: str, command: str, first_sections: Sequence[Section] = ()
+) -> tuple[str, Row]:
     """Return the report on a folder in GitHub's Markdown, and its headline numbers.
 
     Of many networks the first are those that failed, then those whose prediction is farthest off,
@@ -39,6 +41,7 @@ def markdown_page(data: Data, name: str, command: str) -> tuple[str, Row]:
         data: the records of the folder.
         name: the name of the folder.
         command: the command line that makes the report again.
+        first_sections: sections before the table of networks.
     """
     findings = gather(data, name, pictures=False, max_networks=MAX_NETWORKS)
     lines = [
@@ -46,6 +49,8 @@ def markdown_page(data: Data, name: str, command: str) -> tuple[str, Row]:
         _escape(describe_sources(data)),
         _bullets(findings.sentences),
     ]
+    for section in first_sections:
+        lines += _section_lines(section)
     if findings.rows:
         row_count = len(findings.rows)
         lines += ["## Networks", *_count_line(row_count, findings.total, "network")]

@@ -17,13 +17,19 @@ from steptime.reports.templating import rendered
 MAX_ROWS, FIRST_ROWS = 200, 12  # of a section's table: in the page, and not folded away
 
 
-def page(data: Data | Sequence[Record], name: str, command: str = "") -> tuple[str, JsonObject]:
+def page(
+    data: Data | Sequence[Record],
+    name: str,
+    command: str = "",
+    first_sections: Sequence[Section] = (),
+) -> tuple[str, JsonObject]:
     """Return the HTML of a report, and its headline numbers.
 
     Args:
         data: the records.
         name: the name of their folder.
         command: the command line that makes the page again.
+        first_sections: sections before the table of networks.
     """
     data = data if isinstance(data, Data) else Data.of(data)
     findings = gather(data, name)
@@ -31,7 +37,13 @@ def page(data: Data | Sequence[Record], name: str, command: str = "") -> tuple[s
         "report.html",
         findings=findings,
         where=describe_sources(data),
-        sections=[_template_values(section) for section in findings.sections],
+        first_sections=[
+            _template_values(section, command) | {"folded": False} for section in first_sections
+        ],
+        sections=[
+            _template_values(section, f"steptime analyse {section.name} DIR")
+            for section in findings.sections
+        ],
         document={
             "columns": pack_table(findings.rows, table_columns(findings.rows)),
             "networks": findings.details,
@@ -46,10 +58,14 @@ def page(data: Data | Sequence[Record], name: str, command: str = "") -> tuple[s
     return text, findings.numbers
 
 
-def _template_values(section: Section) -> JsonObject:
+def _template_values(section: Section, command: str) -> JsonObject:
     """Return a section as the template has it, the first rows of its table in HTML.
 
     More than a few are folded away.
+
+    Args:
+        section: the section.
+        command: the command that prints all rows of its table.
     """
     rows = section.table.rows if section.table else ()
     first = replace(section.table, rows=rows[:MAX_ROWS]) if section.table else None
@@ -60,6 +76,7 @@ def _template_values(section: Section) -> JsonObject:
         "caption": section.spec["title"]["subtitle"] if section.spec else None,
         "table": Markup(html(first)) if first else "",  # noqa: S704  # the printer escapes
         "rows": len(rows),
+        "command": command,
         "left_out": max(0, len(rows) - MAX_ROWS),
         "folded": len(rows) > FIRST_ROWS,
     }

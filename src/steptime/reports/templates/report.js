@@ -174,6 +174,9 @@ window.addEventListener("hashchange", opened);
 document.querySelectorAll("section > .wide table, details .wide table").forEach((one) => {
   if (one !== table) named(one);
 });
+document.querySelectorAll("#acceptance td, #acceptance-nodes td").forEach((cell) => {
+  cell.classList.toggle("failed", ["fail", "not measured"].includes(cell.textContent));
+});
 document.querySelectorAll("section .plot").forEach((place) => near.observe(place));
 opened();
 document.body.dataset.opened = performance.now().toFixed(); // read by benchmarks/report_page.py

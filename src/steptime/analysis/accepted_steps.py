@@ -1,0 +1,192 @@
+"""The measured steps of each node, with the references and predictions of the same steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+
+from steptime.analysis.pairing import Pairing
+from steptime.core.errors import InputError
+from steptime.records.data import Data
+from steptime.records.group_members import Ids
+from steptime.records.pair_keys import check_quantity
+from steptime.records.record_groups import Cells, RecordGroups, finite_cells
+from steptime.records.results import MEASURED, PREDICTED, group_predicted_and_measured
+from steptime.records.row import Row
+
+IDENTITY = ("workload_key", "platform", "strategy", "overlap")  # equal for equal steps
+METHOD = ("method", "method_options")
+STEP_CELLS: Cells = {
+    name: name
+    for name in (
+        *IDENTITY,
+        *METHOD,
+        *("model", "family", "batch", "dtype", "status", "cause"),
+    )
+}
+
+
+class StepNumber(NamedTuple):
+    """A number of a step with its interval.
+
+    Attributes:
+        value: the number; None where unknown.
+        low: low end of its interval.
+        high: high end of its interval.
+    """
+
+    value: float | None
+    low: float | None
+    high: float | None
+
+
+UNKNOWN_NUMBER = StepNumber(None, None, None)
+
+
+class MeasuredStep(NamedTuple):
+    """A step of a network as one node measured it.
+
+    Attributes:
+        group: the group of its records.
+        host: the node; "" where unknown.
+        name: the network, with what tells it from the others.
+        facts: columns of its last record, by the names of `STEP_CELLS`.
+        number: what was measured; its interval is of 95 %.
+        prediction: the prediction of the step; its interval is of 80 %.
+    """
+
+    group: int
+    host: str
+    name: str
+    facts: Row
+    number: StepNumber
+    prediction: StepNumber
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """The values that equal steps on all nodes share."""
+        return tuple(self.facts[name] for name in IDENTITY)
+
+
+@dataclass(frozen=True)
+class MeasuredSteps:
+    """The measured steps of a quantity.
+
+    Attributes:
+        data: the records.
+        quantity: the quantity.
+        source: the file that names the quantity, for an error message.
+        is_by_host: whether each node has its own; else nodes are pooled.
+    """
+
+    data: Data
+    quantity: str
+    source: str = ""
+    is_by_host: bool = True
+
+    @cached_property
+    def groups(self) -> RecordGroups:
+        """The groups of records; raises `InputError` for a quantity that no record has."""
+        try:
+            check_quantity(self.data, self.quantity)
+        except InputError as error:
+            prefix = f"{self.source}: " if self.source else ""
+            raise InputError(f"{prefix}{error}") from None
+        is_step = pl.col("scope") == ""
+        return group_predicted_and_measured(
+            self.data, self.quantity, is_step, is_by_host=self.is_by_host
+        )
+
+    @cached_property
+    def steps(self) -> Sequence[MeasuredStep]:
+        """All measured steps, in the order of their first records."""
+        return list(self._make_steps())
+
+    def _make_steps(self) -> Iterator[MeasuredStep]:
+        groups = self.groups
+        is_measured = groups.columns.level != groups.place(PREDICTED)
+        ids = np.flatnonzero(is_measured)
+        if not len(ids):
+            return
+        names = Pairing(groups, PREDICTED, {}, free=("host",)).names(ids)
+        facts = groups.facts(ids, STEP_CELLS)
+        levels = groups.level_of(ids)
+        predictions = self._predictions()
+        for group, name, level in zip(ids.tolist(), names, levels, strict=True):
+            yield MeasuredStep(
+                group=group,
+                host=level.removeprefix(MEASURED),
+                name=name,
+                facts=facts[group],
+                number=self._numbers[group],
+                prediction=predictions.get(group, UNKNOWN_NUMBER),
+            )
+
+    def _predictions(self) -> Mapping[int, StepNumber]:
+        """Return the last prediction of each measured group that has one."""
+        pairs = self.groups.pairs(PREDICTED)
+        last = self.groups.columns.last
+        newest: dict[int, int] = {}
+        for predicted, measured in zip(pairs["a"].tolist(), pairs["b"].tolist(), strict=True):
+            if measured not in newest or last[predicted] > last[newest[measured]]:
+                newest[measured] = predicted
+        return {measured: self._numbers[predicted] for measured, predicted in newest.items()}
+
+    @cached_property
+    def _numbers(self) -> Sequence[StepNumber]:
+        """The number of each group, unknown where its records failed."""
+        columns = self.groups.columns
+        cells = (finite_cells(column) for column in (columns.value, columns.low, columns.high))
+        return [
+            StepNumber(value, low, high) if has_value and (value or 0) > 0 else UNKNOWN_NUMBER
+            for value, low, high, has_value in zip(*cells, columns.has_value, strict=True)
+        ]
+
+    def predicted_numbers(self) -> Mapping[tuple[object, ...], StepNumber]:
+        """Return the last prediction of each step, by the values of `IDENTITY`."""
+        groups = self.groups
+        ids = np.flatnonzero(groups.columns.level == groups.place(PREDICTED))
+        facts = groups.facts(ids, {name: name for name in IDENTITY}) if len(ids) else {}
+        return {
+            tuple(row[name] for name in IDENTITY): self._numbers[group]
+            for group, row in facts.items()
+        }
+
+    def texts(self, expressions: Mapping[str, pl.Expr]) -> Mapping[int, Row]:
+        """Return further columns of the last record of each step, by group."""
+        ids: Ids = np.array([step.group for step in self.steps], np.int64)
+        return self.groups.facts(ids, expressions) if len(ids) else {}
+
+
+def reference_numbers(reference: Data, steps: Sequence[MeasuredStep]) -> list[StepNumber]:
+    """Return the step of a reference machine for each measured step, unknown where it has none.
+
+    The nodes of the reference are pooled. Of several measurements of an equal step the one by the
+    same method with the same options counts, else the last one; a reference that was only
+    predicted counts where nothing was measured.
+
+    Raises:
+        InputError: if none of the steps is in the reference.
+    """
+    measured = MeasuredSteps(reference, "step_s", is_by_host=False)
+    by_method: dict[tuple[object, ...], StepNumber] = {}
+    by_identity: dict[tuple[object, ...], StepNumber] = {}
+    for step in measured.steps:
+        number = step.prediction if step.number.value is None else step.number
+        if number.value is not None:
+            by_identity[step.identity] = number
+            by_method[step.identity, *(step.facts[name] for name in METHOD)] = number
+    for identity, number in measured.predicted_numbers().items():
+        by_identity.setdefault(identity, number)
+    numbers = []
+    for step in steps:
+        key = (step.identity, *(step.facts[name] for name in METHOD))
+        numbers.append(by_method.get(key, by_identity.get(step.identity, UNKNOWN_NUMBER)))
+    if steps and not any(number.value for number in numbers):
+        raise InputError("holds none of the measured steps on the same device")
+    return numbers
