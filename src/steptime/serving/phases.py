@@ -30,6 +30,7 @@ from steptime.prediction.kernels import Kernels
 from steptime.prediction.training import FIRST, LAST, LOW_KINDS, piece_of
 from steptime.serving.calibration import ServingCalibration
 from steptime.serving.engine import Engine
+from steptime.serving.experts import kernel_seconds, routed_traffic_s
 from steptime.serving.kernels import (
     ATTENDING,
     FORMATS,
@@ -385,17 +386,17 @@ class Phases:
                 exchange += self.problem.collective_time(kernel.kind, kernel.bytes, group).seconds
                 continue
             mine.append(kernel)
-            if op.kind == "experts":  # each row of a token and expert is written, and summed
-                copies = float(str(op.attrs["per_token"])) * size
-                other += self.constant("routed_s")
-                other += self.problem.rank.traffic_s("gather", 2 * HALF * copies)
+            if op.kind == "experts":
+                other += self.constant("routed_s") + routed_traffic_s(self.problem.rank, graph, op)
             low_dtype = self.problem.rank.low_dtype
             if low_dtype and kernel.dtype == low_dtype:  # its operand is quantised
                 casts.append(Kernel(op.name, "cast", "forward", "bfloat16", "vector", 0, 3 * size))
         gap_s = self.constant("kernel_s")
         hidden = self.constant("four_hidden") if self.problem.rank.low_dtype == "float4" else 0.0
         slower = self.constant("vectors") * (1 - hidden)
-        times = self.problem.rank.kernel_seconds([*mine, *casts], self.device)
+        priced = [*mine, *casts]
+        share = self.constant("grouped_share")
+        times = kernel_seconds(self.problem.rank, priced, self.device, share)
         products, other = 0.0, other + sum(times[len(mine) :]) * (1 - hidden)
         for kernel, took in zip(mine, times, strict=False):
             if kernel.unit == "matrix":
