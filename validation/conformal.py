@@ -2,7 +2,10 @@
 
 The unit is the campaign: each weighs the same in a kind, its groups (a network on a device) weigh
 the same in it, and the rows of a group, too. A kind with fewer than `FEWEST` campaigns takes the
-shape of all kinds, scaled by how far its own campaigns are off.
+shape of all kinds, scaled by its spread, which is shrunk to a prior. The prior is the mean of all
+kinds; of mixtures it is the spread of dense networks, whose shape they share; of single kernels it
+is 1, since their half-widths know the forms of kernels. Ends are wider by Student's t over the
+normal quantile, because few campaigns tell a spread badly.
 """
 
 from collections import Counter, defaultdict
@@ -13,18 +16,26 @@ from statistics import median
 from typing import NamedTuple
 
 import numpy as np
+from scipy.stats import norm, t
 
 from steptime.core.toml_files import packaged
 from steptime.prediction.calibrated.interval import LEVEL
-from steptime.prediction.conformal import FILE, KINDS, MEMORY, SCALED, TRAININGS, UNSCALED, Ends
+from steptime.prediction.conformal import (
+    FILE,
+    KINDS,
+    MEMORY,
+    MIXTURES,
+    SCALED,
+    TRAININGS,
+    UNSCALED,
+    Ends,
+)
 from steptime.prediction.kernels import Floats
 from validation.residuals import UNNAMED, Residual, device_class
 
 FEWEST = 8  # campaigns of a kind that tell its width alone
-CORRECTION = 0.4  # of (n + 1) / n, for few campaigns: in full, 83 to 97 % lay inside
-POOLED = 8  # campaigns that the shape of all kinds counts for
 FITTED = 0.25  # of a campaign that told constants, whose forms were chosen with it in sight
-SHRINKING = 2.0  # campaigns that all kinds count for in the scale of a kind with few
+SHRINKING = 1.0  # campaigns that the prior of a spread counts for
 NARROWEST = 0.03  # of an end, in ln: measurements repeat no better
 TAIL = (1 - LEVEL) / 2
 CLOSE_TAIL = 0.25  # of memory on each side of what is too close to call: half lies between
@@ -129,23 +140,56 @@ def fit_widths(residuals: Sequence[Residual], measured: Sequence[str]) -> Widths
     by_kind: dict[str, list[Score]] = defaultdict(list)
     for score in scores:
         by_kind[score.residual.kind].append(score)
-    spreads = {kind: _spread(own) for kind, own in by_kind.items()}
-    counts = {kind: _campaign_count(own) for kind, own in by_kind.items()}
-    pool = _pool(by_kind, spreads)
+    normalised = {kind: _normalise(own) for kind, own in by_kind.items()}
+    counts = {kind: _campaign_count(by_kind.get(kind, ())) for kind in KINDS}
+    spreads = fit_spreads({kind: _spread(own) for kind, own in by_kind.items()}, counts)
+    pool = _mirror([score for own in normalised.values() for score in own])
     ends = {}
-    for kind, own in by_kind.items():
-        if counts[kind] >= FEWEST:
-            ends[kind] = _ends(own, 1.0, counts[kind])
-        else:
-            spread = _shrunk(kind, spreads, counts)
-            ends[kind] = _ends(pool, spread, POOLED)
     for kind in KINDS:
-        if kind not in ends:  # no campaign at all
-            ends[kind] = _ends(pool, _shrunk(kind, spreads, counts), POOLED)
-    pooled = frozenset(kind for kind in KINDS if counts.get(kind, 0) < FEWEST)
+        relatives = [kind, MIXTURES[kind]] if kind in MIXTURES else [kind]
+        shape = [score for name in relatives for score in normalised.get(name, ())]
+        if _campaign_count(shape) < FEWEST:
+            shape = pool
+        ends[kind] = _ends(shape, spreads[kind] * student_factor(counts[kind]))
+    pooled = frozenset(kind for kind in KINDS if counts[kind] < FEWEST and kind not in MIXTURES)
     memory = by_kind[MEMORY] or pool
     close = _quantile_ends(memory, CLOSE_TAIL)
     return Widths(ends, scales, counts, pooled, close)
+
+
+def student_factor(count: int) -> float:
+    """Return how much wider an interval is whose spread few campaigns tell.
+
+    It is the quantile of Student's t over that of the normal distribution. The degrees of freedom
+    are the campaigns, and below `FEWEST` also those that the prior counts for.
+    """
+    freedom = count if count >= FEWEST else count + SHRINKING
+    return float(t.ppf(1 - TAIL, freedom) / norm.ppf(1 - TAIL))
+
+
+def fit_spreads(own: Mapping[str, float], counts: Mapping[str, int]) -> dict[str, float]:
+    """Return the spread of every kind; those with fewer than `FEWEST` campaigns are shrunk.
+
+    Args:
+        own: how far most scores of a kind are from 0, by kind.
+        counts: the number of campaigns, by kind.
+    """
+    general = [own[kind] for kind in own if kind not in SCALED and kind not in MIXTURES]
+    prior = float(np.exp(np.mean(np.log(general)))) if general else 1.0
+    spreads: dict[str, float] = {}
+    for kind in sorted(KINDS, key=lambda kind: kind in MIXTURES):  # mixtures need dense networks
+        prior_of_kind = prior
+        if kind in SCALED:
+            prior_of_kind = 1.0
+        elif kind in MIXTURES:
+            prior_of_kind = spreads[MIXTURES[kind]]
+        spreads[kind] = prior_of_kind
+        if counts[kind] >= FEWEST:
+            spreads[kind] = own[kind]
+        elif counts[kind]:
+            logs = counts[kind] * log(own[kind]) + SHRINKING * log(prior_of_kind)
+            spreads[kind] = exp(logs / (counts[kind] + SHRINKING))
+    return spreads
 
 
 def fit_scales(scores: Sequence[Score], measured: Sequence[str]) -> dict[str, float]:
@@ -196,32 +240,22 @@ def _campaign_count(scores: Sequence[Score]) -> int:
     return len({one.residual.campaign for one in scores})
 
 
-def _pool(by_kind: Mapping[str, Sequence[Score]], spreads: Mapping[str, float]) -> list[Score]:
-    """Return the scores of all kinds, each in units of the spread of its kind, to both sides.
+def _normalise(scores: Sequence[Score]) -> list[Score]:
+    """Return the scores of a kind in units of its spread."""
+    spread = _spread(scores)
+    return [score._replace(normalised=score.normalised / spread) for score in scores]
 
-    To which side a kind is off says nothing of another one.
-    """
+
+def _mirror(scores: Sequence[Score]) -> list[Score]:
+    """Return scores to both sides: to which side a kind is off says nothing of another one."""
     return [
-        score._replace(normalised=sign * score.normalised / spreads[kind])
-        for kind, own in by_kind.items()
-        for score in own
-        for sign in (1, -1)
+        score._replace(normalised=sign * score.normalised) for score in scores for sign in (1, -1)
     ]
 
 
-def _shrunk(kind: str, spreads: Mapping[str, float], counts: Mapping[str, int]) -> float:
-    """Return the spread of a kind with few campaigns, drawn to that of the kinds of its unit."""
-    alike = [name for name in spreads if (name in SCALED) == (kind in SCALED)]
-    middle = sum(log(spreads[name]) for name in alike) / max(1, len(alike))
-    count = counts.get(kind, 0)
-    own = count * log(spreads[kind]) if count else 0.0
-    return exp((own + SHRINKING * middle) / (count + SHRINKING))
-
-
-def _ends(scores: Sequence[Score], spread: float, count: int) -> Ends:
-    """Return the ends that hold `LEVEL` of so many campaigns and of one more."""
-    tail = max(0.0, TAIL - CORRECTION * (1 - TAIL) / count)
-    ends = _quantile_ends(scores, tail)
+def _ends(scores: Sequence[Score], spread: float) -> Ends:
+    """Return the ends that hold `LEVEL` of the scores, in units of a spread."""
+    ends = _quantile_ends(scores, TAIL)
     return Ends(max(spread * ends.below, NARROWEST), max(spread * ends.above, NARROWEST))
 
 

@@ -42,6 +42,7 @@ UNLEFT = ("aiconfigurator",)  # servings: leaving out takes minutes, and changes
 RATES = ("mfu", "tokens_per_s_per_device")  # quantities that fall where the time grows
 MEMORY_OF = ("memory_bytes", "allocated_bytes")
 FIRST = ("ttft_s", "prefill_s", "burst_s")  # what waits for prompts
+LOADS = frozenset(("concurrency", "rate", "requests"))  # numbers of servers where requests queue
 LATER = ("tpot_s", "request_s", "tokens_per_s_per_device")
 UNNAMED = "trainings, software assumed"
 BY_QUANTITY = {
@@ -161,11 +162,13 @@ def residuals_of(row: Row, added: str) -> Iterator[Residual]:
 def kind_of(row: Row, quantity: str) -> str:
     """Return the kind of work of a quantity, "" for one that no interval is of."""
     answer, form = row.question.answer, row.reply.form
+    question_numbers = row.question.numbers
     if isinstance(answer, CaseAnswer):
         return KERNELS if answer.case.is_single_op else DEVICE_STEPS
-    if quantity in BY_QUANTITY:
+    is_prefill = quantity in FIRST and not LOADS & question_numbers.keys()
+    if quantity in BY_QUANTITY and not is_prefill:
         return BY_QUANTITY[quantity]
-    if quantity in LATER:
+    if quantity in LATER or is_prefill:
         return MIXTURE_SERVINGS if form.endswith("experts") else SERVINGS
     if quantity == "seconds":
         return DEVICE_STEPS

@@ -99,4 +99,11 @@ def test_plan_and_serve_take_the_widths_of_their_kind() -> None:
     assert memory.needed_low_bytes < memory.needed_bytes < memory.needed_high_bytes
     served = serve("llama3_8b", MEASURED, stack="vllm-2025")
     assert log(served.tpot_high_s / served.tpot_s) == pytest.approx(kinds["servings"]["above"])
-    assert log(served.ttft_high_s / served.ttft_s) == pytest.approx(kinds["TTFT"]["above"])
+    assert log(served.ttft_high_s / served.ttft_s) == pytest.approx(kinds["servings"]["above"])
+
+
+def test_a_first_token_behind_a_queue_has_a_wider_interval_than_a_prefill() -> None:
+    kinds = packaged(conformal.FILE)["kinds"]
+    served = serve("llama3_8b", MEASURED, stack="vllm-2025", concurrency=16, output=20)
+    width = log(served.ttft_high_s / served.ttft_low_s)
+    assert width > kinds["servings"]["below"] + kinds["servings"]["above"]

@@ -5,15 +5,23 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from steptime.prediction.conformal import COLLECTIVES, TRAININGS
+from steptime.prediction.conformal import (
+    COLLECTIVES,
+    KERNELS,
+    KINDS,
+    MIXTURE_TRAININGS,
+    TRAININGS,
+)
 from validation.conformal import (
     FEWEST,
     campaign_weights,
+    fit_spreads,
     fit_widths,
     hold,
     leave_each_out,
     leave_out,
     measured_devices,
+    student_factor,
     weighted_quantile,
 )
 from validation.residuals import Residual, device_class
@@ -87,6 +95,32 @@ def test_a_kind_with_few_campaigns_takes_the_shape_of_all() -> None:
     assert COLLECTIVES in widths.pooled
     assert TRAININGS not in widths.pooled
     assert widths.ends[COLLECTIVES].above > widths.ends[TRAININGS].above
+
+
+def test_a_spread_of_few_campaigns_is_widened_as_student_says() -> None:
+    # t and normal quantiles of 0.9, from a printed table: 1.397 for 8, 1.638 for 3, 1.282
+    assert student_factor(FEWEST) == pytest.approx(1.397 / 1.282, abs=1e-3)
+    assert student_factor(2) == pytest.approx(1.638 / 1.282, abs=1e-3)
+
+
+def test_the_spread_of_kernels_is_shrunk_to_their_own_half_width() -> None:
+    counts = {**dict.fromkeys(KINDS, 0), KERNELS: 3, COLLECTIVES: 4}
+    spreads = fit_spreads({KERNELS: 0.5, COLLECTIVES: 0.4}, counts)
+    assert spreads[KERNELS] == pytest.approx(0.5**0.75)
+    assert spreads[COLLECTIVES] == pytest.approx(0.4)
+
+
+def test_a_mixture_shares_the_side_to_which_dense_networks_are_off() -> None:
+    dense = draw_residuals(TRAININGS, FEWEST, 6, 0.1, 8)
+    slower = [one._replace(off=abs(one.off)) for one in dense]
+    mixtures = [
+        one._replace(kind=MIXTURE_TRAININGS, off=3 * one.off)
+        for one in slower
+        if one.campaign.endswith(("0", "1"))
+    ]
+    ends = fit_widths([*slower, *mixtures], [DEVICE]).ends
+    assert ends[MIXTURE_TRAININGS].above > 2 * ends[MIXTURE_TRAININGS].below
+    assert ends[MIXTURE_TRAININGS].above > 1.5 * ends[TRAININGS].above
 
 
 def test_the_rows_of_a_campaign_do_not_tell_its_own_interval() -> None:

@@ -104,6 +104,8 @@ def _question(row: BlindRow, label: str, place: str) -> Question:
 
 def find_device(text: str) -> str:
     """Return the catalogue's name of a device as a source calls it; raises `InputError`."""
+    if text in catalog.device_names(with_user_files=False):
+        return text
     text = text.replace("_", " ")
     starts = [start for start in DEVICES if text.startswith(start)]
     if not starts:

@@ -63,6 +63,9 @@ FEW = 8  # requests in flight up to which a page shows no queue
 CHAT_TOKENS = 200  # of a prompt of a chat: the source does not say it
 SHAREGPT_MEANS = ((213.0, 235.0),)  # tokens of a prompt, by the tokeniser of each model
 CACHE_BLOCK = 16  # tokens: vLLM's, of which the last of a prompt is computed again
+LONG_COLLECTIVE_S = 1e-4  # below it the time is that of starting a collective
+NODE_DEVICES = 8
+HALF_BYTES = 2
 STATIC_MOST = 64  # sequences of a static batch that servers run at once
 
 
@@ -232,5 +235,25 @@ def read_exchange(cells: Cells) -> BlindRow:
         "device_count": cells["devices"],
         "per_node": max(cells["per_node"], 2),
         "bytes": ceil(cells["bytes"]),
+    }
+    return BlindRow("exchange", texts, numbers, {"exchange_s": cells["seconds"]})
+
+
+def read_nccl(cells: Cells) -> BlindRow:
+    """Return a collective of nccl-tests in one node, of AIConfigurator's tables.
+
+    Shorter ones are left out: nccl-tests issues collectives back to back and pays no start.
+    """
+    kinds = {"alltoall": "all_to_all"}
+    kind = kinds.get(cells["op"], cells["op"])
+    if cells["table"] != "nccl" or cells["dtype"] != "half":
+        raise InputError("not one of nccl-tests in 16 bit")
+    if cells["seconds"] < LONG_COLLECTIVE_S or cells["num_gpus"] > NODE_DEVICES:
+        raise InputError("too short, or of several nodes")
+    texts = {"device": cells["device"], "collective": kind, "stack": "torch-eager"}
+    numbers = {
+        "device_count": cells["num_gpus"],
+        "per_node": cells["num_gpus"],
+        "bytes": HALF_BYTES * ceil(cells["message_size"]),
     }
     return BlindRow("exchange", texts, numbers, {"exchange_s": cells["seconds"]})

@@ -76,6 +76,12 @@ TABLES = (
     BlindTable("llm/pipeweave_serving_dev.csv", "PipeWeave x authors", servings.read_pipeweave),
     BlindTable("llm/pipeweave_collectives_dev.csv", "PipeWeave x authors", servings.read_exchange),
     BlindTable(
+        "kernels/communication.csv.gz",
+        "ai-dynamo/aiconfigurator x NVIDIA",
+        servings.read_nccl,
+        step=3,
+    ),
+    BlindTable(
         "llm/inference_bench_dev.csv.gz",
         "LLM-Inference-Bench x Argonne",
         servings.read_inference_bench,

@@ -25,7 +25,7 @@ MIXTURE_TRAININGS: Final = "mixture trainings"
 FINE_TUNINGS: Final = "fine-tunings"
 SERVINGS: Final = "servings"
 MIXTURE_SERVINGS: Final = "mixture servings"
-FIRST_TOKENS: Final = "TTFT"
+FIRST_TOKENS: Final = "TTFT"  # of requests that queue; a static batch's prefill is a serving
 COLLECTIVES: Final = "collectives"
 MEMORY: Final = "memory"
 POWER: Final = "power"
@@ -42,8 +42,13 @@ KINDS: Final = (
     MEMORY,
     POWER,
 )
+MIXTURES: Final = {MIXTURE_TRAININGS: TRAININGS, MIXTURE_SERVINGS: SERVINGS}  # and dense networks
 SCALED: Final = (KERNELS,)
-UNSCALED: Final = (*SCALED, MEMORY)  # what is known of a device plays no part, or is in the width
+UNSCALED: Final = (  # what is known of a device plays no part, or is in the width
+    *SCALED,
+    COLLECTIVES,  # links decide
+    MEMORY,
+)
 TOO_CLOSE: Final = "too close to call"
 FILE: Final = "intervals.toml"
 

@@ -25,6 +25,7 @@ from steptime.prediction.training import FIRST, LAST, LOW_KINDS, piece_of
 from steptime.serving.attention_shape import ATTENDING
 from steptime.serving.calibration import ServingCalibration
 from steptime.serving.engine import Engine
+from steptime.serving.experts import kernel_seconds, routed_traffic_s
 from steptime.serving.kernels import (
     BYTES_BY_FORMAT,
     HALF_BYTES,
@@ -270,13 +271,17 @@ class Phases(Replica):
             computing.append(kernel)
             input_size = float(graph.tensors[op.inputs[0]].size)
             if op.kind == "experts":
-                other_s += self._routing_s(op, input_size)
+                other_s += self.constant("routed_s")
+                other_s += routed_traffic_s(self.problem.rank, graph, op)
             if self.problem.rank.low_dtype and kernel.dtype == self.problem.rank.low_dtype:
                 casts.append(_quantise_input(kernel, input_size))
         # the share of casts and vector kernels that runs while products in 4 bit do
         is_float4 = self.problem.rank.low_dtype == "float4"
         exposed_share = 1 - (self.constant("four_hidden") if is_float4 else 0.0)
-        kernels_s = self.problem.rank.kernel_seconds([*computing, *casts], self.device)
+        grouped_share = self.constant("grouped_share")
+        kernels_s = kernel_seconds(
+            self.problem.rank, [*computing, *casts], self.device, grouped_share
+        )
         computing_s, casts_s = kernels_s[: len(computing)], kernels_s[len(computing) :]
         other_s += sum(casts_s) * exposed_share
         vector_factor = self.constant("vectors") * exposed_share
@@ -299,15 +304,6 @@ class Phases(Replica):
         """Return the seconds of a kernel that is a collective of a group of ranks."""
         group = range(0, exchange.ranks * exchange.stride, exchange.stride)
         return self.problem.collective_time(kernel.kind, kernel.bytes, group).seconds
-
-    def _routing_s(self, op: Op, input_size: float) -> float:
-        """Return the seconds in which tokens are sorted by expert, and their results are summed.
-
-        Each row of a token and an expert is written and read once.
-        """
-        rows_size = float(str(op.attrs["per_token"])) * input_size
-        copies_s = self.problem.rank.traffic_s("gather", 2 * HALF_BYTES * rows_size)
-        return self.constant("routed_s") + copies_s
 
     def _piece_issue_s(self, ops: dict[str, Op], kernels: Sequence[Kernel]) -> float:
         """Return the seconds in which the host issues the kernels of a piece."""

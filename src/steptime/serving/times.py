@@ -84,7 +84,7 @@ def predict_times(service: Service, phases: Phases, run: LoadRun | None) -> Requ
         request_s = ttft_s + decoding_s
         exchange_s = prefill.exchange_s + decoding_s * decode.exchange_share
         return RequestTimes(
-            phases.interval_of(ttft_s, FIRST_TOKENS, exchange_share=prefill.exchange_s / ttft_s),
+            phases.interval_of(ttft_s, exchange_share=prefill.exchange_s / ttft_s),
             phases.interval_of(tpot_s, exchange_share=decode.exchange_share),
             phases.interval_of(request_s, exchange_share=exchange_s / request_s),
         )

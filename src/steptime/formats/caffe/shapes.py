@@ -92,8 +92,7 @@ def _resolve_sizes(
         require(size >= INFER_SIZE, f"a size of {size}")
         if size == KEEP_SIZE:
             require(axis < len(shape), f"size {axis - first} of {list(shape)} is not there to keep")
-            size = shape[axis]
-        resolved.append(size)
+        resolved.append(shape[axis] if size == KEEP_SIZE else size)
     if INFER_SIZE not in resolved:
         return resolved
     require(resolved.count(INFER_SIZE) == 1, "more than one size is -1")

@@ -1,0 +1,54 @@
+"""Layers of experts in a server: their grouped products, and the traffic beside these."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from steptime.core.dtypes import SIZE_BYTES
+from steptime.core.graph import Graph, Op
+from steptime.hardware.device import Device
+from steptime.planning.rank_model import RankModel
+from steptime.prediction.kernel import Kernel
+
+PASSES_OVER_ROWS = 2  # a tensor between two kernels is written and read
+
+
+def routed_traffic_s(rank: RankModel, graph: Graph, op: Op) -> float:
+    """Return the seconds of the memory traffic of a layer of experts beside its products.
+
+    Servers keep each step of the layer in memory: the result of each row of a token and an expert
+    until it is summed, what the first product makes of the row, and its activation.
+
+    Args:
+        rank: the rank whose device moves the bytes.
+        graph: the graph of the step.
+        op: the layer of experts.
+    """
+    x, _, up, down = (graph.tensors[name] for name in op.inputs[:4])
+    routed_rows = float(str(op.attrs["per_token"])) * x.size / x.shape[-1]
+    row_bytes = PASSES_OVER_ROWS * SIZE_BYTES[x.dtype]
+    summed_bytes = row_bytes * routed_rows * x.shape[-1]
+    activated_bytes = row_bytes * routed_rows * (up.shape[1] + down.shape[2])
+    return rank.traffic_s("gather", summed_bytes) + rank.traffic_s("mul", activated_bytes)
+
+
+def kernel_seconds(
+    rank: RankModel, kernels: Sequence[Kernel], device: Device, grouped_share: float
+) -> list[float]:
+    """Return the seconds of each kernel; products of experts reach a share of the usual rate.
+
+    Args:
+        rank: the rank that runs the kernels.
+        kernels: the kernels.
+        device: the device, whose rate in 8 and 4 bit is what servers reach with any product.
+        grouped_share: the share that grouped products in 16 bit reach of the rate of dense ones.
+    """
+    times = rank.kernel_seconds(kernels, device)
+    places = [i for i, kernel in enumerate(kernels) if kernel.kind == "experts"]
+    if places and grouped_share != 1:
+        peaks = {**device.peak_flop_per_s}
+        peaks[rank.compute_dtype] *= grouped_share
+        grouped_device = replace(device, peak_flop_per_s=peaks)
+        grouped_s = rank.kernel_seconds([kernels[i] for i in places], grouped_device)
+        for i, seconds in zip(places, grouped_s, strict=True):
+            times[i] = seconds
+    return times
