@@ -87,6 +87,7 @@ def test_constants_of_the_machine_are_found():
     assert table["disturbed"] == 0.05
 
 
+@pytest.mark.slow
 def test_what_was_disturbed_is_measured_again_and_the_least_counts():
     quiet = Machine({}).session().run()
     machine = Machine({})
@@ -118,6 +119,7 @@ def test_a_third_is_kept_back_and_the_first_point_comes_again():
     assert table["check_mape"] == pytest.approx(0, abs=0.02)
 
 
+@pytest.mark.slow
 def test_points_are_the_same_each_time():
     orders = []
     for _ in range(2):
@@ -167,6 +169,7 @@ def test_large_points_are_left_out_on_slow_devices():
 GPU = replace(catalog.device("t4"), peak_flop_per_s={"float32": 8e12, "bfloat16": 6e13})
 
 
+@pytest.mark.slow
 def test_a_gpu_is_timed_by_its_own_clock_and_works_for_seconds(monkeypatch):
     def some(dtypes: tuple[str, ...]) -> Any:
         assert dtypes == ("float32", "bfloat16")

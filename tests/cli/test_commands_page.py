@@ -139,6 +139,7 @@ def test_the_version_has_a_short_option(capsys):
     assert first.startswith("steptime ")
 
 
+@pytest.mark.slow
 @every("shell", SHELLS)
 def test_a_shell_has_a_script_with_commands_and_options(shell, capsys):
     assert run(["--show-completion", shell]) == 0
@@ -204,6 +205,7 @@ def bash(tmp_path_factory):
     return complete
 
 
+@pytest.mark.slow
 @every(
     ("words", "candidates"),
     [
@@ -225,6 +227,7 @@ def test_completing_a_command_starts_no_command(bash, monkeypatch, tmp_path):
     assert bash("pl") == ["plan"]
 
 
+@pytest.mark.slow
 @every("shell", SHELLS)
 def test_completion_is_installed_for_the_shell_that_is_named(shell, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("HOME", str(tmp_path))

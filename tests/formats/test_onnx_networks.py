@@ -69,6 +69,7 @@ def shipped() -> list[Path]:
     return sorted((Path(onnx.__file__).parent / "backend/test/data").rglob("*.onnx"))
 
 
+@pytest.mark.slow
 def test_models_of_the_package_have_the_shapes_that_onnx_infers():
     """Each is read, but for those of operators without a kind, of texts and of unknown sizes."""
     import onnx

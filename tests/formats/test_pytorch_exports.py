@@ -248,7 +248,9 @@ def counted(net: Any, x: Any, train: bool = False) -> int:
     return int(counter.get_total_flops())
 
 
-@pytest.mark.parametrize("static", [False, True], ids=["free", "fixed"])
+@pytest.mark.parametrize(
+    "static", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["free", "fixed"]
+)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_figures_are_pytorchs(name, static, made):
     net, file = made(name, static)

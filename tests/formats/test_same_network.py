@@ -255,7 +255,10 @@ def written_again(model: str, path: Path) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize("way", ["expand", "interleave", "gqa", "bert", "gpt2", "vit", "residual"])
+LONG_WAYS = [pytest.param(way, marks=pytest.mark.slow) for way in ("interleave", "gqa", "bert")]
+
+
+@pytest.mark.parametrize("way", ["expand", *LONG_WAYS, "gpt2", "vit", "residual"])
 def test_every_way_gives_the_same_figures(way, tmp_path, capsys):
     with torch.device("meta"):
         own = {"residual": residual, "bert": Bert, "gpt2": GPT2, "vit": ViT}.get(way)

@@ -155,6 +155,7 @@ def test_a_first_run_has_no_baseline_and_shows_its_steps(job, tmp_path):
     assert kept == (tmp_path / ".steptime/branch.jsonl").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("factor", "runs", "verdict"), [(1.5, 5, "slower"), (1.0, 5, "kept"), (1.5, 1, "unsure")]
 )

@@ -266,6 +266,7 @@ def test_a_killed_server_leaves_no_process(folder):
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_progress_reaches_the_client(folder):
     heard = []
 

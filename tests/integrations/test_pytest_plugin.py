@@ -121,6 +121,7 @@ def test_step(steptime_bench, batch):
 """
 
 
+@pytest.mark.slow
 def test_a_slower_step_fails_and_one_without_a_verdict_only_if_asked(made_up, pytester):
     main = dict.fromkeys(CHANGES, QUIET)
     made_up(GATE, "--steptime-out", "main", "-k", "not 7", **main).assert_outcomes(
@@ -157,6 +158,7 @@ def test_a_slower_step_fails_and_one_without_a_verdict_only_if_asked(made_up, py
     result.stdout.fnmatch_lines(["steptime: branch*: holds records; name a new folder*"])
 
 
+@pytest.mark.slow
 def test_a_marker_with_a_model_is_held_before_the_test(session):
     cases = (
         ('fits="24GB"', "*resnet50, batch 8: needs * of 24 GB on rtx-4090"),
