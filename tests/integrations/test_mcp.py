@@ -216,6 +216,7 @@ async def wait_for(condition, limit_s=60.0):
         await anyio.sleep(0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("client_of", [stdio_client, http_client])
 def test_a_cancelled_call_leaves_no_process_and_the_server_answers_on(client_of, folder):
     (folder / "slow.py").write_text(SLOW_METHOD)

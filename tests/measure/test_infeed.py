@@ -159,7 +159,7 @@ def test_a_data_set_in_every_type(dtype, folder):
     assert 0 <= _accuracy(prepared, work, given) <= 1
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 @pytest.mark.framework
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch.compile's own imports warn
 def test_a_compiled_network_takes_its_input(folder):
