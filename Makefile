@@ -37,12 +37,13 @@ test-parsers: $(VENV)/dev.stamp $(VENV)-parsers/stamp ## parse what --emit write
 
 test-all: test-jax test-slow test-rare test ## run every test; with -j2 two groups at once, the longest first
 
-check: $(VENV)/dev.stamp ## format, lint, types, import contracts, names and sizes
+check: $(VENV)/dev.stamp ## format, lint, types, import contracts, names, sizes and prose
 	$(VENV)/bin/ruff format --check
 	$(VENV)/bin/ruff check
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 	$(VENV)/bin/python scripts/check-names
+	$(VENV)/bin/python scripts/check-prose
 
 docs: $(VENV)/dev.stamp ## make the pages of the documents in build/site, to be opened without a server
 	@$(VENV)/bin/python -m sphinx -q -W --keep-going -b html docs build/site
