@@ -10,7 +10,7 @@ from steptime.core.errors import InputError, check_choice, shorten, unknown
 from steptime.core.json_types import JsonObject, JsonValue
 from steptime.core.values import MAX_COUNT
 from steptime.formats import READ_ERRORS, describe_error, elements
-from steptime.formats.keras import layers, operations, sequences
+from steptime.formats.keras import convolutional_lstm, layers, operations, sequences
 from steptime.formats.keras.layer import KerasLayer, KerasTensor
 from steptime.formats.keras.references import (
     CallArguments,
@@ -24,7 +24,7 @@ from steptime.network.ops.builder import Builder
 from steptime.network.ops.table import ShapeError
 
 MODEL_CLASSES = ("Functional", "Sequential", "Model")
-LAYERS = {**layers.LAYERS, **sequences.LAYERS}
+LAYERS = {**layers.LAYERS, **sequences.LAYERS, **convolutional_lstm.LAYERS}
 MAX_CALLS = 200_000  # networks in networks can call each other exponentially often
 MAX_DEPTH = 50  # of networks in networks
 MAX_AXES = 16  # of an input

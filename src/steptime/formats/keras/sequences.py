@@ -224,10 +224,38 @@ def add_dot_attention(
     return KerasTensor(y)
 
 
+def add_additive_attention(
+    layer: KerasLayer, *tensors: KerasTensor, use_causal_mask: object = False, mask: object = None
+) -> KerasTensor:
+    """Append attention whose scores are `sum(scale tanh(query + key))` over the features.
+
+    Source: Bahdanau et al. 2014; Keras 3, `keras/src/layers/attention/additive_attention.py`.
+    """
+    if _check_mask(layer, mask, use_causal_mask):
+        raise layer.error("additive attention with a causal mask")
+    b = layer.b
+    inputs = _read_attention_inputs(layer, tensors)
+    batch, query_count, width = b.shape(inputs.query)
+    key_count = b.shape(inputs.key)[1]
+    name = layer.name
+    query = elements.reshape(b, inputs.query, (batch, query_count, 1, width), f"{name}/query")
+    key = elements.reshape(b, inputs.key, (batch, 1, key_count, width), f"{name}/key")
+    total = elements.pointwise(b, "add", query, key, name=f"{name}/sum")
+    terms = elements.pointwise(b, "tanh", total, name=f"{name}/tanh")
+    if layer.read_flag("use_scale", True):
+        scale = layer.add_weight("scale", width)
+        terms = elements.pointwise(b, "mul", terms, scale, name=f"{name}/scaled")
+    scores = elements.reduce(b, "sum", terms, [-1], f"{name}/scores")
+    weights = elements.softmax(b, scores, -1, f"{name}/softmax")
+    weights = elements.dropout(b, weights, layer.read_number("dropout"), f"{name}/dropout")
+    return layer.apply(lowering.matmul, weights, inputs.value)
+
+
 LAYERS: dict[str, AddLayer] = {
     **{name: partial(_add_recurrent, cell) for name, cell in CELLS.items()},
     "Bidirectional": add_bidirectional,
     "TimeDistributed": add_time_distributed,
+    "AdditiveAttention": add_additive_attention,
     "Attention": add_dot_attention,
     "MultiHeadAttention": add_multi_head_attention,
     "GroupQueryAttention": add_multi_head_attention,
