@@ -138,6 +138,66 @@ def test_masking_sets_steps_of_the_mask_value_to_zero(tmp_path):
     np.testing.assert_array_equal(output, expected)
 
 
+def recurrent_parameters(gates: int, width: int, units: int) -> int:
+    return gates * units * (width + units + 1)
+
+
+def test_states_of_a_layer_are_the_first_states_of_another(tmp_path):
+    """An encoder of 12 steps and a decoder of 3, both of width 8 with 5 units."""
+    encoder = layer("LSTM", "encoder", "x", units=5, return_state=True)
+    decoder = layer("LSTM", "decoder", "y", units=5, return_sequences=True)
+    states = [
+        {"class_name": "__keras_tensor__", "config": {"keras_history": ["encoder", 0, output]}}
+        for output in (1, 2)
+    ]
+    decoder["inbound_nodes"][0]["kwargs"] = {"initial_state": states}
+    table = functional(
+        input_layer("x", 12, 8), input_layer("y", 3, 8), encoder, decoder, inputs=("x", "y")
+    )
+    graph = graph_of(table, tmp_path)
+    assert graph.parameters == 2 * recurrent_parameters(4, 8, 5)
+    assert flop_of(graph, "lstm") == 2 * 2 * (12 + 3) * 4 * 5 * (8 + 5)
+    (output,) = graph.outputs
+    assert graph.tensors[output].shape == (2, 3, 5)
+    step = training_graph(graph_of(table, tmp_path, phase="train"), "sgd")
+    trained = {name for op in step.ops if op.part == "update" for name in op.inputs}
+    assert {"encoder/kernel", "decoder/kernel"} <= trained
+
+
+def test_stacked_cells_read_the_steps_of_the_cell_before(tmp_path):
+    """An LSTM cell of 4 units and a GRU cell of 3 over 12 steps of width 8."""
+    cells = [layer("LSTMCell", "c0", units=4), layer("GRUCell", "c1", units=3, reset_after=False)]
+    stacked = layer("StackedRNNCells", "cells", cells=cells)
+    table = functional(input_layer("x", 12, 8), layer("RNN", "r", "x", cell=stacked))
+    graph = graph_of(table, tmp_path)
+    assert graph.parameters == recurrent_parameters(4, 8, 4) + recurrent_parameters(3, 4, 3)
+    assert flop_of(graph, "lstm") == 2 * 2 * 12 * 4 * 4 * (8 + 4)
+    assert flop_of(graph, "gru") == 2 * 2 * 12 * 3 * 3 * (4 + 3)
+    (output,) = graph.outputs
+    assert graph.tensors[output].shape == (2, 3)
+
+
+SEQUENCE_REFUSALS = {
+    "own cell": (layer("RNN", "l", "x", cell=layer("MyCell", "c")), "unknown cell 'MyCell'"),
+    "no cell": (layer("RNN", "l", "x"), "unknown cell"),
+    "one state": (layer("LSTM", "l", "x", "x", units=4), "1 first states, not 2 tensors"),
+    "wide state": (layer("GRU", "l", "x", "x", units=4), r"a state of \[2, 5, 3\], not \[2, 4\]"),
+    "both ways": (
+        layer("Bidirectional", "l", "x", layer=layer("GRU", "g", units=4, return_state=True)),
+        "return_state of a layer in both directions",
+    ),
+}
+
+
+@every("case", SEQUENCE_REFUSALS)
+def test_recurrent_layers_that_cannot_be_read_are_one_line(case, tmp_path):
+    table, message = SEQUENCE_REFUSALS[case]
+    with pytest.raises(InputError, match=message) as raised:
+        graph_of(functional(input_layer("x", 5, 3), table), tmp_path)
+    assert "layer 'l" in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
 REFUSALS = {
     "states": (
         layer("ConvLSTM2D", "l", "x", filters=2, kernel_size=3, return_state=True),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 
@@ -11,7 +11,7 @@ from steptime.core.json_types import JsonObject, JsonValue
 from steptime.core.values import MAX_COUNT
 from steptime.formats import READ_ERRORS, describe_error, elements
 from steptime.formats.keras import convolutional_lstm, layers, operations, sequences
-from steptime.formats.keras.layer import KerasLayer, KerasTensor
+from steptime.formats.keras.layer import AddCall, KerasLayer, KerasTensor
 from steptime.formats.keras.references import (
     CallArguments,
     TensorReference,
@@ -24,7 +24,7 @@ from steptime.network.ops.builder import Builder
 from steptime.network.ops.table import ShapeError
 
 MODEL_CLASSES = ("Functional", "Sequential", "Model")
-LAYERS = {**layers.LAYERS, **sequences.LAYERS, **convolutional_lstm.LAYERS}
+LAYERS: dict[str, AddCall] = {**layers.LAYERS, **sequences.LAYERS, **convolutional_lstm.LAYERS}
 MAX_CALLS = 200_000  # networks in networks can call each other exponentially often
 MAX_DEPTH = 50  # of networks in networks
 MAX_AXES = 16  # of an input
@@ -32,7 +32,6 @@ KERAS_PACKAGES = ("keras.", "tensorflow.keras.", "tf_keras.", "tensorflow.python
 OPERATION_PACKAGE = "keras.src.ops"
 OPTION_ARGUMENTS = ("use_causal_mask", "attention_mask", "initial_state")
 TENSOR_ARGUMENTS = ("inputs", "x", "sequence", "x1", "x2", "query", "value", "key")  # by keyword
-AddCall = Callable[..., KerasTensor | list[KerasTensor]]
 LayerTable = JsonObject
 """A layer as Keras serializes it: its class, its settings under `config` and its calls."""
 CallKey = tuple[str, int]
