@@ -177,6 +177,27 @@ def test_stacked_cells_read_the_steps_of_the_cell_before(tmp_path):
     assert graph.tensors[output].shape == (2, 3)
 
 
+def test_dropout_of_a_recurrent_layer_is_counted_or_noted(tmp_path):
+    lstm = layer("LSTM", "l", "x", units=4, dropout=0.5, recurrent_dropout=0.25)
+    table = functional(input_layer("x", 5, 3), lstm)
+    assert not any(op.kind == "dropout" for op in graph_of(table, tmp_path).ops)
+    graph = graph_of(table, tmp_path, phase="train")
+    (dropout,) = (op for op in graph.ops if op.kind == "dropout")
+    assert graph.tensors[dropout.outputs[0]].shape == (2, 5, 3)
+    assert any("'l': recurrent_dropout is not counted" in remark for remark in graph.remarks)
+
+
+def test_a_mask_given_as_a_tensor_is_refused(tmp_path):
+    attention = layer("Attention", "l", "x", "x")
+    mask = {"class_name": "__keras_tensor__", "config": {"keras_history": ["m", 0, 0]}}
+    attention["inbound_nodes"][0]["kwargs"] = {"mask": [None, mask]}
+    table = functional(
+        input_layer("x", 5, 3), input_layer("m", 5, dtype="bool"), attention, inputs=("x", "m")
+    )
+    with pytest.raises(InputError, match="layer 'l': a mask given as a tensor is not counted"):
+        graph_of(table, tmp_path)
+
+
 SEQUENCE_REFUSALS = {
     "own cell": (layer("RNN", "l", "x", cell=layer("MyCell", "c")), "unknown cell 'MyCell'"),
     "no cell": (layer("RNN", "l", "x"), "unknown cell"),

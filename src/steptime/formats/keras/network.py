@@ -31,6 +31,10 @@ MAX_AXES = 16  # of an input
 KERAS_PACKAGES = ("keras.", "tensorflow.keras.", "tf_keras.", "tensorflow.python.keras.")
 OPERATION_PACKAGE = "keras.src.ops"
 OPTION_ARGUMENTS = ("use_causal_mask", "attention_mask", "initial_state")
+MASK_ARGUMENTS = ("mask", "query_mask", "value_mask", "key_mask")
+MASKED_CLASSES = (  # whose masks add ops; recurrent layers compute masked steps, too
+    *("Attention", "AdditiveAttention", "MultiHeadAttention", "GroupQueryAttention", "Softmax"),
+)
 TENSOR_ARGUMENTS = ("inputs", "x", "sequence", "x1", "x2", "query", "value", "key")  # by keyword
 LayerTable = JsonObject
 """A layer as Keras serializes it: its class, its settings under `config` and its calls."""
@@ -301,6 +305,9 @@ class KerasNetwork:
         kwargs = {key: value for key, value in arguments.kwargs.items() if value is not None}
         tensors = [kwargs[key] for key in TENSOR_ARGUMENTS if key in kwargs]
         options = {key: kwargs[key] for key in OPTION_ARGUMENTS if key in kwargs}
+        has_mask = any(_holds_tensor(kwargs.get(key)) for key in MASK_ARGUMENTS)
+        if has_mask and table.get("class_name") in MASKED_CLASSES:
+            raise layer.error("a mask given as a tensor is not counted")
         try:
             outputs = add_call(layer, *arguments.args, *tensors, **options)
         except ShapeError as error:
@@ -323,6 +330,12 @@ def _find_function(table: LayerTable) -> AddCall | None:
     """Return the function that appends a layer, None for a layer of unknown type."""
     class_name = table.get("class_name")
     return _function_table(table).get(class_name) if isinstance(class_name, str) else None
+
+
+def _holds_tensor(value: JsonValue) -> bool:
+    """Whether an argument is a tensor or a list with one."""
+    values = value if isinstance(value, list) else [value]
+    return any(isinstance(item, KerasTensor) for item in values)
 
 
 def _fill_arguments(

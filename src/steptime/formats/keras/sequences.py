@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
-from steptime.core.errors import check_choice
+from steptime.core.errors import check_choice, shorten
 from steptime.core.json_types import JsonObject, JsonValue
 from steptime.formats import elements, lowering
 from steptime.formats.keras.layer import AddCall, KerasLayer, KerasTensor
@@ -62,6 +62,7 @@ def _run_cell(
         shape = layer.shape(state)
         require(shape == state_shape, f"a state of {list(shape)}, not {list(state_shape)}")
     weights = _add_cell_weights(layer, layer.b.shape(y)[2], units, cell)
+    y = _drop_inputs(layer, y)
     if is_reversed:
         y = elements.op(layer.b, "flip", y, name=f"{layer.name}/flip", axes=(1,))
     first_states = [
@@ -70,6 +71,14 @@ def _run_cell(
     steps, _ = lowering.recurrent(layer.b, y, cell, [weights], layer.name, states=first_states)
     last = elements.select(layer.b, steps, 1, -1, f"{layer.name}/last")
     return _RecurrentOutput(steps, last)
+
+
+def _drop_inputs(layer: KerasLayer, x: str) -> str:
+    """Append dropout of the inputs in training; that of states is only noted."""
+    if layer.b.training and layer.read_number("recurrent_dropout"):
+        place = f"layer {shorten(layer.name)}"
+        layer.b.remarks.append(f"{place}: recurrent_dropout is not counted; it has no products")
+    return elements.dropout(layer.b, x, layer.read_number("dropout"), f"{layer.name}/dropout")
 
 
 def _add_cell_weights(layer: KerasLayer, width: int, units: int, cell: str) -> list[str]:
