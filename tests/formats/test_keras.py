@@ -16,71 +16,22 @@ import numpy as np
 import pytest
 
 from every import every
+from keras_networks import (
+    buffer_elements,
+    flop_of,
+    functional,
+    graph_of,
+    input_layer,
+    layer,
+    sequential,
+)
 from reference.backend import execute, initial_values
 from steptime.build import build, make_workload, read_model
 from steptime.core.errors import InputError
-from steptime.core.graph import Graph
 from steptime.network.count import count
 
-
-def layer(kind: str, name: str, *inputs: str, **config: Any) -> dict[str, Any]:
-    """A layer as Keras 3 writes it."""
-    tensors = [
-        {"class_name": "__keras_tensor__", "config": {"keras_history": [one, 0, 0]}}
-        for one in inputs
-    ]
-    args = [tensors] if len(tensors) > 1 else tensors
-    return {
-        "module": "keras.layers",
-        "class_name": kind,
-        "config": {"name": name, "trainable": True, **config},
-        "registered_name": None,
-        "name": name,
-        "inbound_nodes": [{"args": args, "kwargs": {}}] if inputs else [],
-    }
-
-
-def given(name: str, *shape: int | None, dtype: str = "float32") -> dict[str, Any]:
-    return layer("InputLayer", name, batch_shape=[None, *shape], dtype=dtype)
-
-
-def functional(*layers: dict[str, Any], inputs: tuple[str, ...] = ("x",)) -> dict[str, Any]:
-    return {
-        "module": "keras",
-        "class_name": "Functional",
-        "config": {
-            "name": "net",
-            "layers": list(layers),
-            "input_layers": [[one, 0, 0] for one in inputs],
-            "output_layers": [[layers[-1]["name"], 0, 0]],
-        },
-        "registered_name": "Functional",
-    }
-
-
-def sequential(*layers: dict[str, Any]) -> dict[str, Any]:
-    for one in layers:
-        one.pop("inbound_nodes")
-    return {"class_name": "Sequential", "config": {"name": "net", "layers": list(layers)}}
-
-
-def graph_of(table: object, folder: Path, settings: str = "", batch: int = 2, **how: Any) -> Graph:
-    path = folder / "net.json"
-    path.write_text(json.dumps(table))
-    chosen = read_model(f"{path}{settings}", how.pop("allow_unknown", False))
-    return build(make_workload(chosen, batch, **{"phase": "infer", **how}))
-
-
-def flop_of(graph: Graph, kind: str) -> int:
-    return sum(cost.flop for cost in count(graph).ops if cost.kind == kind)
-
-
-def kept(graph: Graph) -> int:
-    return sum(graph.tensors[name].size for name in graph.buffers)
-
-
 CNN = (
-    given("x", 10, 12, 3),
+    input_layer("x", 10, 12, 3),
     layer("Conv2D", "c", "x", filters=8, kernel_size=[3, 5], strides=[2, 2], padding="same"),
     layer("BatchNormalization", "bn", "c", axis=-1, center=True, scale=True),
     layer("ReLU", "relu", "bn", max_value=6.0, negative_slope=0.0, threshold=0.0),
@@ -97,7 +48,7 @@ def test_a_convolutional_network_by_hand(tmp_path):
     assert flop_of(graph, "conv2d") == convolutions
     assert flop_of(graph, "linear") == 2 * 2 * 16 * 7
     assert graph.parameters == (3 * 5 * 3 * 8 + 8) + 2 * 8 + 9 * 16 + (16 * 7 + 7)
-    assert kept(graph) == 2 * 8
+    assert buffer_elements(graph) == 2 * 8
     (conv,) = (op for op in graph.ops if op.name == "c")
     assert conv.attrs["padding"] == (0, 1, 1, 2)  # SAME has more after
     assert graph.tensors[graph.outputs[0]].shape == (2, 7)
@@ -118,7 +69,7 @@ def test_a_layer_that_is_not_trained_has_buffers(tmp_path):
     layers = copy.deepcopy(CNN)
     layers[2]["config"]["trainable"] = False
     graph = graph_of(functional(*layers), tmp_path, phase="train")
-    assert kept(graph) == 4 * 8
+    assert buffer_elements(graph) == 4 * 8
     (norm,) = (op for op in graph.ops if op.kind == "batch_norm")
     assert norm.attrs["training"] is False
 
@@ -127,7 +78,7 @@ def test_recurrent_layers_and_sizes_left_open(tmp_path):
     lstm = layer("LSTM", "lstm", units=16, return_sequences=True)
     both = layer("Bidirectional", "both", layer=lstm, merge_mode="concat")
     table = sequential(
-        given("x", None),
+        input_layer("x", None),
         layer("Embedding", "table", input_dim=1000, output_dim=32),
         both,
         layer("GRU", "gru", units=8),
@@ -148,7 +99,7 @@ def test_attention_over_steps(tmp_path):
     heads["inbound_nodes"] = [{"args": [tensor, tensor], "kwargs": {"use_causal_mask": True}}]
     dense = layer("Dense", "inner", units=5, activation="gelu")
     table = functional(
-        given("x", 16, 24),
+        input_layer("x", 16, 24),
         heads,
         layer("Add", "sum", "mha", "x"),
         layer("LayerNormalization", "norm", "sum", axis=[-1]),
@@ -166,7 +117,7 @@ def test_a_network_of_volumes(tmp_path):
     """3x3x3 from 2 to 4 channels over 6^3 places, halved, padded, cut to 3^3, doubled, averaged."""
     cube = {"filters": 4, "kernel_size": 3, "padding": "same"}
     table = functional(
-        given("x", 6, 6, 6, 2),
+        input_layer("x", 6, 6, 6, 2),
         layer("Conv3D", "conv", "x", **cube),
         layer("MaxPooling3D", "pool", "conv", pool_size=2),
         layer("ZeroPadding3D", "pad", "pool", padding=[[1, 1], [1, 1], [1, 1]]),
@@ -196,14 +147,16 @@ def test_linear_layers_by_an_equation(case, tmp_path):
     equation, shape, bias, made, parameters, flop = EQUATIONS[case]
     own = {"equation": equation, "output_shape": shape, "bias_axes": bias}
     size = (5, 3, 4) if equation.startswith("abcd") else (5, 12)
-    graph = graph_of(functional(given("x", *size), layer("EinsumDense", "e", "x", **own)), tmp_path)
+    graph = graph_of(
+        functional(input_layer("x", *size), layer("EinsumDense", "e", "x", **own)), tmp_path
+    )
     assert graph.tensors[graph.outputs[0]].shape == made
     assert (graph.parameters, flop_of(graph, "linear")) == (parameters, flop)
 
 
 def test_attention_without_weights(tmp_path):
     attention = layer("Attention", "seen", "x", "y", use_scale=True)
-    table = functional(given("x", 5, 8), given("y", 9, 8), attention, inputs=("x", "y"))
+    table = functional(input_layer("x", 5, 8), input_layer("y", 9, 8), attention, inputs=("x", "y"))
     graph = graph_of(table, tmp_path)
     assert graph.parameters == 1
     assert flop_of(graph, "attention") == 4 * 2 * 5 * 9 * 8
@@ -214,7 +167,7 @@ def test_layers_that_are_called_twice_share_their_weights(tmp_path):
     dense = layer("Dense", "d", "x", units=4)
     again = layer("Dense", "d", "d", units=4)["inbound_nodes"]
     dense["inbound_nodes"] += again
-    table = functional(given("x", 4), dense, layer("Add", "sum", "x", "d"))
+    table = functional(input_layer("x", 4), dense, layer("Add", "sum", "x", "d"))
     table["config"]["output_layers"] = [["d", 1, 0]]
     graph = graph_of(table, tmp_path)
     assert graph.parameters == 4 * 4 + 4
@@ -222,17 +175,17 @@ def test_layers_that_are_called_twice_share_their_weights(tmp_path):
 
 
 def test_networks_in_networks(tmp_path):
-    inner = functional(given("x", 4), layer("Dense", "d", "x", units=4))
+    inner = functional(input_layer("x", 4), layer("Dense", "d", "x", units=4))
     outer = layer("Functional", "inner", "x")
     outer |= {"module": "keras", "config": inner["config"] | {"name": "inner"}}
-    table = functional(given("x", 4), outer, layer("Dense", "d", "inner", units=3))
+    table = functional(input_layer("x", 4), outer, layer("Dense", "d", "inner", units=3))
     graph = graph_of(table, tmp_path)
     assert [op.name for op in graph.ops if op.kind == "linear"] == ["inner/d", "d"]
     assert graph.parameters == 4 * 4 + 4 + 4 * 3 + 3
 
 
 def test_layers_of_version_2(tmp_path):
-    layers = [given("x", 6), layer("Dense", "d", units=5), layer("Add", "sum")]
+    layers = [input_layer("x", 6), layer("Dense", "d", units=5), layer("Add", "sum")]
     layers[0]["config"]["batch_input_shape"] = layers[0]["config"].pop("batch_shape")
     layers[1]["inbound_nodes"] = [[["x", 0, 0, {}]]]
     layers[2]["inbound_nodes"] = [[["d", 0, 0, {}], ["d", 0, 0, {}]]]
@@ -277,7 +230,7 @@ def test_layers_of_images_have_the_shapes_that_keras_has(case, tmp_path):
     config, shape = IMAGES[case]
     kind = case.partition(" ")[0]
     table = functional(
-        given("x", 7, 8, 3), layer(kind, "l", "x", **config), layer("Flatten", "f", "l")
+        input_layer("x", 7, 8, 3), layer(kind, "l", "x", **config), layer("Flatten", "f", "l")
     )
     graph = graph_of(table, tmp_path)
     assert graph.tensors[graph.outputs[0]].shape == (2, int(np.prod(shape)))
@@ -286,7 +239,7 @@ def test_layers_of_images_have_the_shapes_that_keras_has(case, tmp_path):
 
 
 def test_flatten_puts_channels_last_as_keras_does(tmp_path):
-    table = functional(given("x", 2, 2, 3), layer("Flatten", "f", "x"))
+    table = functional(input_layer("x", 2, 2, 3), layer("Flatten", "f", "x"))
     graph = graph_of(table, tmp_path, batch=1)
     x = np.arange(12, dtype=np.float32).reshape(1, 2, 2, 3)  # as Keras has it
     (name,) = graph.inputs
@@ -334,7 +287,7 @@ OPERATIONS: dict[str, tuple[dict[str, Any], Any]] = {
 @every("case", OPERATIONS)
 def test_functions_are_numpys(case, tmp_path):
     said, wanted = OPERATIONS[case]
-    graph = graph_of(functional(given("x", 4, 6), said), tmp_path)
+    graph = graph_of(functional(input_layer("x", 4, 6), said), tmp_path)
     (y,) = execute(graph, {"x": X}).values()
     if wanted is None:
         wanted = np.exp(X - X.max(-1, keepdims=True))
@@ -344,7 +297,7 @@ def test_functions_are_numpys(case, tmp_path):
 
 def test_what_varies_its_input_in_training_infers_alone(tmp_path):
     table = functional(
-        given("x", 4, 4, 3), layer("RandomFlip", "flip", "x"), layer("Flatten", "f", "flip")
+        input_layer("x", 4, 4, 3), layer("RandomFlip", "flip", "x"), layer("Flatten", "f", "flip")
     )
     assert graph_of(table, tmp_path).parameters == 0
     with pytest.raises(InputError, match="layer 'flip': it varies its input in training"):
@@ -422,14 +375,14 @@ REFUSED: dict[str, tuple[Any, str]] = {
 def test_what_cannot_be_read_is_one_line(case, tmp_path):
     make, said = REFUSED[case]
     with pytest.raises(InputError, match=r"net\.json") as raised:
-        graph_of(functional(given("x", 4), make(tmp_path)), tmp_path)
+        graph_of(functional(input_layer("x", 4), make(tmp_path)), tmp_path)
     assert said in str(raised.value)
     assert "\n" not in str(raised.value)
     assert not (tmp_path / CANARY).exists()
 
 
 def test_what_is_unknown_passes_its_input_on_where_that_is_allowed(tmp_path):
-    table = functional(given("x", 4), _lambda(tmp_path), layer("Dense", "d", "evil", units=2))
+    table = functional(input_layer("x", 4), _lambda(tmp_path), layer("Dense", "d", "evil", units=2))
     graph = graph_of(table, tmp_path, allow_unknown=True)
     assert graph.unmodelled == ("evil",)
     assert graph.parameters == 4 * 2 + 2
@@ -438,7 +391,7 @@ def test_what_is_unknown_passes_its_input_on_where_that_is_allowed(tmp_path):
 
 def test_circles_and_missing_layers(tmp_path):
     circle = functional(
-        given("x", 4),
+        input_layer("x", 4),
         layer("Add", "a", "x", "b"),
         layer("Add", "b", "a", "x"),
         layer("Dense", "d", "b", units=2),
@@ -448,24 +401,24 @@ def test_circles_and_missing_layers(tmp_path):
     dense = layer("Dense", "d", "x", units=2)
     dense["inbound_nodes"] = [[["x", 0, 3, {}]]]  # an input has no fourth output
     with pytest.raises(InputError, match="output 'd' is never made: inputs are missing"):
-        graph_of(functional(given("x", 4), dense), tmp_path)
+        graph_of(functional(input_layer("x", 4), dense), tmp_path)
     with pytest.raises(InputError, match="unknown layer 'y'"):
-        graph_of(functional(given("x", 4), layer("Dense", "d", "y", units=2)), tmp_path)
+        graph_of(functional(input_layer("x", 4), layer("Dense", "d", "y", units=2)), tmp_path)
 
 
 @pytest.mark.slow
 def test_networks_in_networks_are_bounded(tmp_path):
-    deep = functional(given("x", 4), layer("Activation", "a", "x", activation="linear"))
+    deep = functional(input_layer("x", 4), layer("Activation", "a", "x", activation="linear"))
     for _ in range(60):
         outer = layer("Functional", "inner", "x") | {"module": "keras", "config": deep["config"]}
-        deep = functional(given("x", 4), outer)
+        deep = functional(input_layer("x", 4), outer)
     with pytest.raises(InputError, match="nested more than 50 deep"):
         graph_of(deep, tmp_path)
-    wide = functional(given("x", 4), layer("Activation", "a", "x", activation="linear"))
+    wide = functional(input_layer("x", 4), layer("Activation", "a", "x", activation="linear"))
     for _ in range(30):  # each calls the one before twice
         first = layer("Functional", "one", "x") | {"module": "keras", "config": wide["config"]}
         first["inbound_nodes"] += layer("Functional", "one", "one")["inbound_nodes"]
-        wide = functional(given("x", 4), first)
+        wide = functional(input_layer("x", 4), first)
         wide["config"]["output_layers"] = [["one", 1, 0]]
     with pytest.raises(InputError, match="more than 200000 calls of layers"):
         graph_of(wide, tmp_path)
@@ -505,7 +458,7 @@ def test_reading_needs_no_framework(tmp_path):
 def test_many_parts_are_refused_before_they_are_listed(tmp_path):
     split = operation("Split", "y", "x", indices_or_sections=2**40, axis=1)
     with pytest.raises(InputError, match="in 1099511627776 parts"):
-        graph_of(functional(given("x", 2**40), split), tmp_path)
+        graph_of(functional(input_layer("x", 2**40), split), tmp_path)
 
 
 def test_a_bomb_is_not_unpacked(tmp_path):

@@ -16,7 +16,7 @@ PADDINGS = ("valid", "same", "causal")
 RESIZE_MODES = ("nearest", "bilinear", "bicubic")
 
 
-class _Window(NamedTuple):
+class Window(NamedTuple):
     """How a convolution moves over its image."""
 
     kernel: list[int]
@@ -25,8 +25,9 @@ class _Window(NamedTuple):
     dilation: list[int]
 
 
-def _read_window(layer: KerasLayer, axis_count: int) -> _Window:
-    return _Window(
+def read_window(layer: KerasLayer, axis_count: int) -> Window:
+    """Return the window of a convolution over `axis_count` axes."""
+    return Window(
         kernel=layer.read_sizes("kernel_size", axis_count),
         stride=layer.read_sizes("strides", axis_count, 1),
         padding=layer.read_choice("padding", "valid", PADDINGS),
@@ -46,7 +47,7 @@ def add_convolution(axis_count: int, layer: KerasLayer, x: KerasTensor) -> Keras
     """Append a convolution over `axis_count` axes, with a bias and an activation."""
     image = _read_image(layer, x, axis_count, "a convolution")
     channels = layer.b.shape(image)[1]
-    window = _read_window(layer, axis_count)
+    window = read_window(layer, axis_count)
     groups = layer.read_int("groups", 1)
     filters = layer.read_int("filters")
     require(channels % groups == 0, f"{channels} channels in {groups} groups")
@@ -60,7 +61,7 @@ def add_depthwise_convolution(axis_count: int, layer: KerasLayer, x: KerasTensor
     """Append a convolution in which each channel has `depth_multiplier` filters of its own."""
     image = _read_image(layer, x, axis_count, "a convolution")
     channels = layer.b.shape(image)[1]
-    window = _read_window(layer, axis_count)
+    window = read_window(layer, axis_count)
     filters = channels * layer.read_int("depth_multiplier", 1)
     kernel = layer.add_weight("depthwise_kernel", filters, 1, *window.kernel)
     bias = layer.add_optional_weight("use_bias", "bias", filters)
@@ -72,7 +73,7 @@ def add_separable_convolution(axis_count: int, layer: KerasLayer, x: KerasTensor
     """Append a depthwise convolution and a pointwise one, which has the bias."""
     image = _read_image(layer, x, axis_count, "a convolution")
     channels = layer.b.shape(image)[1]
-    window = _read_window(layer, axis_count)
+    window = read_window(layer, axis_count)
     inner_filters = channels * layer.read_int("depth_multiplier", 1)
     depthwise = layer.add_weight("depthwise_kernel", inner_filters, 1, *window.kernel)
     filters = layer.read_int("filters")
@@ -80,7 +81,7 @@ def add_separable_convolution(axis_count: int, layer: KerasLayer, x: KerasTensor
     y = _convolve(layer, image, depthwise, f"{layer.name}/depthwise", window, channels)
     unit = [1] * axis_count
     pointwise = layer.add_weight("pointwise_kernel", filters, inner_filters, *unit)
-    point = _Window(kernel=unit, stride=unit, padding="valid", dilation=unit)
+    point = Window(kernel=unit, stride=unit, padding="valid", dilation=unit)
     y = _convolve(layer, y, pointwise, layer.name, point, 1, bias)
     return layer.apply_configured_activation(layer.from_image(y))
 
@@ -90,7 +91,7 @@ def _convolve(
     image: str,
     kernel: str,
     name: str,
-    window: _Window,
+    window: Window,
     groups: int,
     bias: str = "",
 ) -> str:
@@ -113,7 +114,7 @@ def add_transposed_convolution(axis_count: int, layer: KerasLayer, x: KerasTenso
     image = _read_image(layer, x, axis_count, "a convolution")
     filters = layer.read_int("filters")
     channels, *sizes = layer.b.shape(image)[1:]
-    window = _Window(
+    window = Window(
         kernel=layer.read_sizes("kernel_size", axis_count),
         stride=layer.read_sizes("strides", axis_count, 1),
         padding=layer.read_choice("padding", "valid", ("valid", "same")),
@@ -137,7 +138,7 @@ def add_transposed_convolution(axis_count: int, layer: KerasLayer, x: KerasTenso
     return layer.apply_configured_activation(layer.from_image(y))
 
 
-def _transposed_sizes(layer: KerasLayer, sizes: Sequence[int], window: _Window) -> list[int]:
+def _transposed_sizes(layer: KerasLayer, sizes: Sequence[int], window: Window) -> list[int]:
     """Return the output size of a transposed convolution along each axis.
 
     Source: Keras 3, `compute_conv_transpose_output_shape` in `keras/src/backend/common`.

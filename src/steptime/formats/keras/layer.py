@@ -70,6 +70,8 @@ class KerasTensor(NamedTuple):
 
 AddLayer = Callable[..., KerasTensor]
 """Append the ops of a layer: `(layer, *tensors, **arguments) -> tensor`."""
+AddCall = Callable[..., KerasTensor | list[KerasTensor]]
+"""Append the ops of a layer that may have several outputs."""
 
 
 def channels_first_axis(axis: int, rank: int) -> int:

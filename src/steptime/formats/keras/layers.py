@@ -26,6 +26,9 @@ def add_dense(layer: KerasLayer, x: KerasTensor) -> KerasTensor:
     return layer.apply_configured_activation(layer.apply(lowering.linear, x, kernel, bias=bias))
 
 
+MAX_INVERSE_LENGTH = 1e7  # 1 / epsilon of `keras.ops.normalize`: zeros stay zeros
+
+
 class _LinearEquation(NamedTuple):
     """An einsum equation of a linear layer, such as `abc,cde->abde`.
 
@@ -172,6 +175,78 @@ def add_concatenation(layer: KerasLayer, *tensors: KerasTensor) -> KerasTensor:
     return KerasTensor(y, channels_first)
 
 
+def add_dot(layer: KerasLayer, x: KerasTensor, y: KerasTensor) -> KerasTensor:
+    """Append the products of two tensors along an axis of each, for each example.
+
+    With `normalize` both have length 1 along their axis, so that the products are cosines.
+    """
+    first, second = layer.to_channels_last(x), layer.to_channels_last(y)
+    first_rank, second_rank = len(layer.b.shape(first)), len(layer.b.shape(second))
+    first_axis, second_axis = layer.read_sizes("axes", 2, minimum=-8)
+    require(
+        first_axis % first_rank > 0 and second_axis % second_rank > 0,
+        f"axes {[first_axis, second_axis]} hold the batch",
+    )
+    if layer.read_flag("normalize"):
+        first = _normalize_length(layer, first, first_axis, "/first")
+        second = _normalize_length(layer, second, second_axis, "/second")
+    rows = _flatten_around(layer, first, first_axis % first_rank, "/rows")
+    columns = _flatten_around(layer, second, second_axis % second_rank, "/columns")
+    columns_last = layer.apply(elements.transpose, columns.matrix, (0, 2, 1), suffix="/transpose")
+    products = layer.apply(lowering.matmul, rows.matrix, columns_last)
+    sizes = (*rows.sizes, *columns.sizes) or (1,)
+    shape = (layer.shape(x)[0], *sizes)
+    return layer.apply(elements.reshape, products, shape, suffix="/shape")
+
+
+class _Rows(NamedTuple):
+    """A tensor as a matrix for each example.
+
+    Attributes:
+        matrix: the tensor as `[batch, rows, width]`.
+        sizes: the axes that are joined in the rows.
+    """
+
+    matrix: KerasTensor
+    sizes: tuple[int, ...]
+
+
+def _flatten_around(layer: KerasLayer, x: str, axis: int, suffix: str) -> _Rows:
+    """Append a view of a tensor with `axis` last and all axes behind the batch as rows."""
+    shape = layer.b.shape(x)
+    row_axes = [place for place in range(1, len(shape)) if place != axis]
+    sizes = tuple(shape[place] for place in row_axes)
+    ordered = layer.apply(elements.transpose, x, (0, *row_axes, axis), suffix=suffix)
+    matrix_shape = (shape[0], math.prod(sizes), shape[axis])
+    return _Rows(layer.apply(elements.reshape, ordered, matrix_shape, suffix=suffix), sizes)
+
+
+def _normalize_length(layer: KerasLayer, x: str, axis: int, suffix: str) -> str:
+    """Append a tensor divided by its length along an axis: `x rsqrt(sum(x^2))`."""
+    b = layer.b
+    name = f"{layer.name}{suffix}"
+    square = elements.pointwise(b, "mul", x, x, name=f"{name}_square")
+    total = elements.reduce(b, "sum", square, [axis], f"{name}_sum", True)
+    inverse = elements.pointwise(b, "rsqrt", total, name=f"{name}_rsqrt")
+    bounded = elements.pointwise(b, "minimum", inverse, MAX_INVERSE_LENGTH, name=f"{name}_bound")
+    return elements.pointwise(b, "mul", x, bounded, name=f"{name}_unit")
+
+
+def add_masking(layer: KerasLayer, x: KerasTensor) -> KerasTensor:
+    """Append a product with 0 for the steps that are `mask_value` in all features, else with 1.
+
+    The layers behind it compute all steps in Keras, too; that they skip the masked ones in their
+    results is not counted.
+    """
+    y = KerasTensor(layer.to_channels_last(x))
+    mask_value = layer.read_number("mask_value")
+    differs = layer.apply_elementwise("ne", y, mask_value, suffix="/differs")
+    is_present = layer.apply(elements.reduce, "any", differs, [-1], suffix="/present", keep=True)
+    dtype = layer.b.tensors[y.name].dtype
+    factor = layer.apply(elements.cast, is_present, dtype, suffix="/factor")
+    return layer.apply_elementwise("mul", y, factor.name)
+
+
 def add_reshape(layer: KerasLayer, x: KerasTensor) -> KerasTensor:
     """Append a view with the shape `target_shape` behind the batch."""
     target = layer.config.get("target_shape")
@@ -239,7 +314,9 @@ LAYERS: dict[str, AddLayer] = {
     **norms.LAYERS,
     "Dense": add_dense,
     "EinsumDense": add_einsum_dense,
+    "Dot": add_dot,
     "Embedding": add_embedding,
+    "Masking": add_masking,
     "Activation": add_activation,
     "ReLU": add_relu,
     "LeakyReLU": make_elementwise_layer("leaky_relu", "negative_slope", 0.3),

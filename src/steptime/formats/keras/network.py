@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 
@@ -10,8 +10,8 @@ from steptime.core.errors import InputError, check_choice, shorten, unknown
 from steptime.core.json_types import JsonObject, JsonValue
 from steptime.core.values import MAX_COUNT
 from steptime.formats import READ_ERRORS, describe_error, elements
-from steptime.formats.keras import layers, operations, sequences
-from steptime.formats.keras.layer import KerasLayer, KerasTensor
+from steptime.formats.keras import convolutional_lstm, layers, operations, sequences
+from steptime.formats.keras.layer import AddCall, KerasLayer, KerasTensor
 from steptime.formats.keras.references import (
     CallArguments,
     TensorReference,
@@ -24,15 +24,18 @@ from steptime.network.ops.builder import Builder
 from steptime.network.ops.table import ShapeError
 
 MODEL_CLASSES = ("Functional", "Sequential", "Model")
-LAYERS = {**layers.LAYERS, **sequences.LAYERS}
+LAYERS: dict[str, AddCall] = {**layers.LAYERS, **sequences.LAYERS, **convolutional_lstm.LAYERS}
 MAX_CALLS = 200_000  # networks in networks can call each other exponentially often
 MAX_DEPTH = 50  # of networks in networks
 MAX_AXES = 16  # of an input
 KERAS_PACKAGES = ("keras.", "tensorflow.keras.", "tf_keras.", "tensorflow.python.keras.")
 OPERATION_PACKAGE = "keras.src.ops"
 OPTION_ARGUMENTS = ("use_causal_mask", "attention_mask", "initial_state")
+MASK_ARGUMENTS = ("mask", "query_mask", "value_mask", "key_mask")
+MASKED_CLASSES = (  # whose masks add ops; recurrent layers compute masked steps, too
+    *("Attention", "AdditiveAttention", "MultiHeadAttention", "GroupQueryAttention", "Softmax"),
+)
 TENSOR_ARGUMENTS = ("inputs", "x", "sequence", "x1", "x2", "query", "value", "key")  # by keyword
-AddCall = Callable[..., KerasTensor | list[KerasTensor]]
 LayerTable = JsonObject
 """A layer as Keras serializes it: its class, its settings under `config` and its calls."""
 CallKey = tuple[str, int]
@@ -302,6 +305,9 @@ class KerasNetwork:
         kwargs = {key: value for key, value in arguments.kwargs.items() if value is not None}
         tensors = [kwargs[key] for key in TENSOR_ARGUMENTS if key in kwargs]
         options = {key: kwargs[key] for key in OPTION_ARGUMENTS if key in kwargs}
+        has_mask = any(_holds_tensor(kwargs.get(key)) for key in MASK_ARGUMENTS)
+        if has_mask and table.get("class_name") in MASKED_CLASSES:
+            raise layer.error("a mask given as a tensor is not counted")
         try:
             outputs = add_call(layer, *arguments.args, *tensors, **options)
         except ShapeError as error:
@@ -324,6 +330,12 @@ def _find_function(table: LayerTable) -> AddCall | None:
     """Return the function that appends a layer, None for a layer of unknown type."""
     class_name = table.get("class_name")
     return _function_table(table).get(class_name) if isinstance(class_name, str) else None
+
+
+def _holds_tensor(value: JsonValue) -> bool:
+    """Whether an argument is a tensor or a list with one."""
+    values = value if isinstance(value, list) else [value]
+    return any(isinstance(item, KerasTensor) for item in values)
 
 
 def _fill_arguments(

@@ -5,12 +5,11 @@ Keras stores the keyword arguments of such a function as the settings of a layer
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from steptime.formats import elements, lowering
-from steptime.formats.keras.layer import KerasLayer, KerasTensor
+from steptime.formats.keras.layer import AddCall, KerasLayer, KerasTensor
 from steptime.formats.keras.layers import LAYERS, add_merge, make_elementwise_layer
 from steptime.network.ops.table import require
 
@@ -123,7 +122,7 @@ _SHARED_LAYERS = (  # classes of `keras.ops` with the name and the settings of a
     *("Add", "Subtract", "Multiply", "Maximum", "Minimum"),
     *("Softmax", "Concatenate"),
 )
-OPERATIONS: dict[str, Callable[..., KerasTensor | list[KerasTensor]]] = {
+OPERATIONS: dict[str, AddCall] = {
     **{name: LAYERS[name] for name in _SHARED_LAYERS},
     **{name: make_elementwise_layer(function) for name, function in _ELEMENTWISE.items()},
     "Divide": partial(add_merge, "div"),

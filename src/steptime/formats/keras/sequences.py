@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
-from steptime.core.errors import check_choice
+from steptime.core.errors import check_choice, shorten
+from steptime.core.json_types import JsonObject, JsonValue
 from steptime.formats import elements, lowering
-from steptime.formats.keras.layer import AddLayer, KerasLayer, KerasTensor
+from steptime.formats.keras.layer import AddCall, KerasLayer, KerasTensor
 from steptime.formats.keras.layers import LAYERS as SINGLE_LAYERS
 from steptime.formats.keras.layers import add_average, add_merge
 from steptime.network.ops.sequence import GATES
 from steptime.network.ops.table import require
 
 CELLS = {"LSTM": "lstm", "GRU": "gru", "SimpleRNN": "rnn"}
+CELL_CLASSES = {"LSTMCell": "lstm", "GRUCell": "gru", "SimpleRNNCell": "rnn"}
+STATE_COUNTS = {"lstm": 2, "gru": 1, "rnn": 1}
 MERGE_MODES = ("concat", "sum", "mul", "ave")
 MERGE_FUNCTIONS = {"sum": "add", "mul": "mul"}  # merge mode: function of elements
 
@@ -24,28 +28,57 @@ class _RecurrentOutput(NamedTuple):
 
     Attributes:
         steps: the output of each step in the order of computation, `[batch, steps, units]`.
-        last: the output of the step that is computed last, `[batch, units]`.
+        last: the output of the step that is computed last, `[batch, units]`; also its state. The
+            cell state of an LSTM, as large, is taken to be the same tensor.
     """
 
     steps: str
     last: str
 
 
-def _run_cell(layer: KerasLayer, x: KerasTensor, cell: str, is_reversed: bool) -> _RecurrentOutput:
-    """Append a recurrent layer, which is given the steps from the last one on if reversed."""
+def _run_cell(
+    layer: KerasLayer,
+    x: KerasTensor,
+    cell: str,
+    is_reversed: bool,
+    states: Sequence[KerasTensor] = (),
+) -> _RecurrentOutput:
+    """Append a recurrent layer.
+
+    Args:
+        layer: the layer, or the cell, with the settings and weights.
+        x: its input, `[batch, steps, width]`.
+        cell: its kind of cell, one of `GATES`.
+        is_reversed: whether the last step is computed first.
+        states: its first states, `[batch, units]`; none for zeros.
+    """
     y = layer.to_channels_last(x)
     units = layer.read_int("units")
     require(len(layer.b.shape(y)) == 3, f"a recurrent layer of {list(layer.shape(x))}")
     layer.read_choice("activation", "tanh", ("tanh",))
     layer.read_choice("recurrent_activation", "sigmoid", ("sigmoid", "hard_sigmoid"))
-    if layer.read_flag("return_state"):
-        raise layer.error("return_state: states are no outputs here")
+    state_shape = (layer.b.shape(y)[0], units)
+    for state in states:
+        shape = layer.shape(state)
+        require(shape == state_shape, f"a state of {list(shape)}, not {list(state_shape)}")
     weights = _add_cell_weights(layer, layer.b.shape(y)[2], units, cell)
+    y = _drop_inputs(layer, y)
     if is_reversed:
         y = elements.op(layer.b, "flip", y, name=f"{layer.name}/flip", axes=(1,))
-    steps, _ = lowering.recurrent(layer.b, y, cell, [weights], layer.name)
+    first_states = [
+        elements.unsqueeze(layer.b, state.name, 0, f"{layer.name}/first_state") for state in states
+    ]
+    steps, _ = lowering.recurrent(layer.b, y, cell, [weights], layer.name, states=first_states)
     last = elements.select(layer.b, steps, 1, -1, f"{layer.name}/last")
     return _RecurrentOutput(steps, last)
+
+
+def _drop_inputs(layer: KerasLayer, x: str) -> str:
+    """Append dropout of the inputs in training; that of states is only noted."""
+    if layer.b.training and layer.read_number("recurrent_dropout"):
+        place = f"layer {shorten(layer.name)}"
+        layer.b.remarks.append(f"{place}: recurrent_dropout is not counted; it has no products")
+    return elements.dropout(layer.b, x, layer.read_number("dropout"), f"{layer.name}/dropout")
 
 
 def _add_cell_weights(layer: KerasLayer, width: int, units: int, cell: str) -> list[str]:
@@ -63,13 +96,68 @@ def _add_cell_weights(layer: KerasLayer, width: int, units: int, cell: str) -> l
 
 
 def _add_recurrent(
-    cell: str, layer: KerasLayer, x: KerasTensor, *states: object, **arguments: object
-) -> KerasTensor:
-    """Append a recurrent layer; without `return_sequences` its output is that of the last step."""
-    if states or arguments:
-        raise layer.error("a first state of its own")
-    output = _run_cell(layer, x, cell, layer.read_flag("go_backwards"))
-    return KerasTensor(output.steps if layer.read_flag("return_sequences") else output.last)
+    cell: str,
+    layer: KerasLayer,
+    x: KerasTensor,
+    *states: KerasTensor,
+    initial_state: JsonValue = None,
+) -> list[KerasTensor]:
+    """Append a recurrent layer; first states are positional or the argument `initial_state`."""
+    first_states = _collect_states(layer, cell, states, initial_state)
+    output = _run_cell(layer, x, cell, layer.read_flag("go_backwards"), first_states)
+    return _select_outputs(layer, output, cell)
+
+
+def _collect_states(
+    layer: KerasLayer, cell: str, states: Sequence[KerasTensor], initial_state: JsonValue
+) -> list[KerasTensor]:
+    """Return the first states of a recurrent layer, none if it starts from zeros."""
+    stated = initial_state if isinstance(initial_state, list) else [initial_state]
+    first_states = [*states, *(state for state in stated if state is not None)]
+    are_tensors = all(isinstance(state, KerasTensor) for state in first_states)
+    if len(first_states) not in (0, STATE_COUNTS[cell]) or not are_tensors:
+        raise layer.error(f"{len(first_states)} first states, not {STATE_COUNTS[cell]} tensors")
+    return first_states
+
+
+def _select_outputs(layer: KerasLayer, output: _RecurrentOutput, cell: str) -> list[KerasTensor]:
+    """Return all steps or the last one, and behind it the last states with `return_state`."""
+    y = output.steps if layer.read_flag("return_sequences") else output.last
+    state_count = STATE_COUNTS[cell] if layer.read_flag("return_state") else 0
+    return [KerasTensor(y), *[KerasTensor(output.last)] * state_count]
+
+
+def add_rnn(
+    layer: KerasLayer, x: KerasTensor, *states: KerasTensor, initial_state: JsonValue = None
+) -> list[KerasTensor]:
+    """Append an `RNN` layer of one cell, or of cells that each read the steps of the one before."""
+    tables = _read_cells(layer)
+    is_stacked = len(tables) > 1
+    is_reversed = layer.read_flag("go_backwards")
+    if is_stacked and (states or initial_state is not None or layer.read_flag("return_state")):
+        raise layer.error("states of stacked cells")
+    cells = [CELL_CLASSES[str(table.get("class_name"))] for table in tables]
+    first_states = _collect_states(layer, cells[0], states, initial_state)
+    output = _RecurrentOutput("", "")
+    for number, (table, cell) in enumerate(zip(tables, cells, strict=True)):
+        cell_layer = layer.wrapped_layer(f"cell{number}" if is_stacked else "cell", table)
+        output = _run_cell(cell_layer, x, cell, is_reversed and number == 0, first_states)
+        x = KerasTensor(output.steps)
+    return _select_outputs(layer, output, cells[-1])
+
+
+def _read_cells(layer: KerasLayer) -> list[JsonObject]:
+    """Return the cells of an `RNN` layer as Keras serializes them."""
+    table: JsonValue = layer.config.get("cell")
+    is_stacked = isinstance(table, dict) and table.get("class_name") == "StackedRNNCells"
+    config = table.get("config") if is_stacked else None
+    tables = config.get("cells") if isinstance(config, dict) else [table]
+    if not isinstance(tables, list) or not tables:
+        raise layer.error("an RNN without a cell")
+    for cell_table in tables:
+        class_name = cell_table.get("class_name") if isinstance(cell_table, dict) else cell_table
+        check_choice("cell", class_name, CELL_CLASSES, layer.layer_place)
+    return tables
 
 
 def _read_wrapped_class(layer: KerasLayer) -> object:
@@ -78,8 +166,12 @@ def _read_wrapped_class(layer: KerasLayer) -> object:
     return table.get("class_name") if isinstance(table, dict) else table
 
 
-def add_bidirectional(layer: KerasLayer, x: KerasTensor) -> KerasTensor:
+def add_bidirectional(
+    layer: KerasLayer, x: KerasTensor, *states: object, **arguments: object
+) -> KerasTensor:
     """Append a recurrent layer in both directions, and the outputs of both merged."""
+    if states or arguments:
+        raise layer.error("first states of a layer in both directions")
     class_name = _read_wrapped_class(layer)
     check_choice("recurrent layer", class_name, CELLS, layer.layer_place)
     cell = CELLS[str(class_name)]
@@ -101,6 +193,8 @@ def add_bidirectional(layer: KerasLayer, x: KerasTensor) -> KerasTensor:
 
 def _run_direction(layer: KerasLayer, x: KerasTensor, cell: str, is_backward: bool) -> KerasTensor:
     """Append one direction of a bidirectional layer, with its steps in the order of the input."""
+    if layer.read_flag("return_state"):
+        raise layer.error("return_state of a layer in both directions")
     output = _run_cell(layer, x, cell, is_backward)
     if not layer.read_flag("return_sequences"):
         return KerasTensor(output.last)
@@ -224,10 +318,39 @@ def add_dot_attention(
     return KerasTensor(y)
 
 
-LAYERS: dict[str, AddLayer] = {
+def add_additive_attention(
+    layer: KerasLayer, *tensors: KerasTensor, use_causal_mask: object = False, mask: object = None
+) -> KerasTensor:
+    """Append attention whose scores are `sum(scale tanh(query + key))` over the features.
+
+    Source: Bahdanau et al. 2014; Keras 3, `keras/src/layers/attention/additive_attention.py`.
+    """
+    if _check_mask(layer, mask, use_causal_mask):
+        raise layer.error("additive attention with a causal mask")
+    b = layer.b
+    inputs = _read_attention_inputs(layer, tensors)
+    batch, query_count, width = b.shape(inputs.query)
+    key_count = b.shape(inputs.key)[1]
+    name = layer.name
+    query = elements.reshape(b, inputs.query, (batch, query_count, 1, width), f"{name}/query")
+    key = elements.reshape(b, inputs.key, (batch, 1, key_count, width), f"{name}/key")
+    total = elements.pointwise(b, "add", query, key, name=f"{name}/sum")
+    terms = elements.pointwise(b, "tanh", total, name=f"{name}/tanh")
+    if layer.read_flag("use_scale", True):
+        scale = layer.add_weight("scale", width)
+        terms = elements.pointwise(b, "mul", terms, scale, name=f"{name}/scaled")
+    scores = elements.reduce(b, "sum", terms, [-1], f"{name}/scores")
+    weights = elements.softmax(b, scores, -1, f"{name}/softmax")
+    weights = elements.dropout(b, weights, layer.read_number("dropout"), f"{name}/dropout")
+    return layer.apply(lowering.matmul, weights, inputs.value)
+
+
+LAYERS: dict[str, AddCall] = {
     **{name: partial(_add_recurrent, cell) for name, cell in CELLS.items()},
+    "RNN": add_rnn,
     "Bidirectional": add_bidirectional,
     "TimeDistributed": add_time_distributed,
+    "AdditiveAttention": add_additive_attention,
     "Attention": add_dot_attention,
     "MultiHeadAttention": add_multi_head_attention,
     "GroupQueryAttention": add_multi_head_attention,
