@@ -17,7 +17,7 @@ import numpy as np
 from steptime.core.toml_files import packaged
 from steptime.prediction.calibrated.interval import LEVEL
 from steptime.prediction.conformal import FILE, KINDS, MEMORY, SCALED, TRAININGS, UNSCALED, Ends
-from steptime.prediction.kernels import Floats
+from steptime.prediction.prices import Floats
 from validation.residuals import UNNAMED, Residual, device_class
 
 FEWEST = 8  # campaigns of a kind that tell its width alone

@@ -12,7 +12,7 @@ from steptime.cli.main import run
 from steptime.core.errors import InputError
 from steptime.grids.replicas import data_parallel
 from steptime.hardware import catalog
-from steptime.prediction.collectives import Fabric
+from steptime.prediction.fabric import Fabric
 from steptime.prediction.step_model import StepModel
 
 

@@ -21,8 +21,9 @@ from steptime.core.workload import Plan, Workload
 from steptime.hardware.device import Cluster
 from steptime.network.ops.ranks import rank_graph
 from steptime.prediction import DEFAULT
-from steptime.prediction.collectives import StepEnds, fabric_of_group, with_links
+from steptime.prediction.collectives import StepEnds, with_links
 from steptime.prediction.exposed import exposed_exchange_s
+from steptime.prediction.fabric import fabric_of_group
 from steptime.prediction.method import Method
 from steptime.prediction.records import records
 from steptime.prediction.remarks import no_link

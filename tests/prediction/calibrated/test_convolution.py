@@ -10,7 +10,7 @@ from steptime.calibration.cases import op_kernels
 from steptime.core.graph import Attr
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
-from steptime.prediction.calibrated.convolution import convolution, implicit_product, find_layer
+from steptime.prediction.calibrated.convolution import convolution, find_layer, implicit_product
 from steptime.prediction.calibrated.method import calibrated_device, price
 from steptime.prediction.calibrated.product import time_product
 from steptime.prediction.kernel import Kernel, Settings
