@@ -99,8 +99,7 @@ def data_parallel(
 
     `examples` are those of a step: of each replica in weak scaling (its batch), of all replicas in
     strong scaling (the global batch). The speed-up is over one replica with `examples` examples,
-    n t1 / tn (weak) or t1 / tn (strong). Raises `InputError` as `batch_share` does, and where
-    several replicas have no link.
+    n t1 / tn (weak) or t1 / tn (strong). Raises `InputError` as `batch_share` and `no_link` do.
     """
     sync = exchange or Sync()
     if sync.overlap and model.lowered().by_layer:
