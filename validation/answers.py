@@ -143,7 +143,7 @@ def tune(question: Question, method: str | Method) -> Reply:
     model = StepModel(workload, texts["device"], method=method, options={"stack": texts["stack"]})
     graph, needs = model.graph(), model.needs()
     accumulates = texts["phase"] == "train" and integer_of(question, "rounds") > 1
-    held = memory.memory_of(graph, model.stack, accumulates=accumulates, own=model.sizes())
+    held = memory.rank_peak_bytes(graph, model.stack, accumulates=accumulates, sizes=model.sizes())
     parts = model.worst_moment().parts
     least = parts["weights"] + parts["state"] + sum(model.gradients.values())
     if question.measured.get("memory_bytes", inf) < least:

@@ -30,7 +30,7 @@ from steptime.prediction.conformal import (
     UNSCALED,
     Ends,
 )
-from steptime.prediction.kernels import Floats
+from steptime.prediction.prices import Floats
 from validation.residuals import UNNAMED, Residual, device_class
 
 FEWEST = 8  # campaigns of a kind that tell its width alone

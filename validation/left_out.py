@@ -21,8 +21,8 @@ from steptime.core.errors import InputError
 from steptime.prediction import cost_model
 from steptime.prediction.calibrated.interval import LEVEL
 from steptime.prediction.kernel import Interval
-from steptime.prediction.kernels import Floats
 from steptime.prediction.method import Method
+from steptime.prediction.prices import Floats
 from validation.layouts import Layout
 from validation.refits import refitted
 from validation.score import CaseAnswer, predicted

@@ -13,8 +13,8 @@ from steptime.calibration.cases import priors_of
 from steptime.calibration.plan_rows import Question, Reply
 from steptime.hardware import catalog
 from steptime.hardware.constants import NEUTRAL, Constant, kinds_of_use, uses, value_of
-from steptime.prediction.kernels import Floats
 from steptime.prediction.method import Method
+from steptime.prediction.prices import Floats
 from validation.score import CaseAnswer
 from validation.sets import constants_of_stack, neutral_value
 
@@ -165,7 +165,7 @@ def with_constants(base: Method, values: By) -> Method:
     """Return a method with constants of some stacks as `values` say; None: as if nobody does."""
 
     def sees(device: Any, dtype: str, under: Any) -> Any:
-        seen = base.sees(device, dtype, under)
+        seen = base.derate(device, dtype, under)
         own = {**seen.constants}
         for name, by in values.items():
             if under.stack not in by or name not in own:
@@ -177,4 +177,4 @@ def with_constants(base: Method, values: By) -> Method:
                 own[name] = value
         return replace(seen, constants=own)
 
-    return replace(base, sees=sees)
+    return replace(base, derate=sees)

@@ -13,7 +13,7 @@ import steptime
 from steptime.build import make_workload, read_model
 from steptime.grids.replicas import ScalingRow, Sync, data_parallel
 from steptime.hardware import catalog
-from steptime.prediction.collectives import Fabric
+from steptime.prediction.fabric import Fabric
 from steptime.prediction.step_model import StepModel
 
 DECODER = "transformer:kind=decoder,layers=2,width=64,heads=4,length=16,vocabulary=90"

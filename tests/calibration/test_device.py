@@ -16,7 +16,7 @@ from steptime.core.toml_files import toml_text
 from steptime.hardware import catalog
 from steptime.hardware.device_file import device_from_table
 from steptime.prediction import cost_model
-from steptime.prediction.calibrated.interval import known_as
+from steptime.prediction.calibrated.interval import interval_name
 from steptime.prediction.calibrated.method import METHOD
 from steptime.prediction.step_model import StepModel
 from steptime.records.ratios import geometric_mean
@@ -159,7 +159,7 @@ def test_the_table_is_part_of_a_device_file_and_prices_read_it(tmp_path):
         for one in (mine, plain)
     )
     assert slow.step_s > fast.step_s
-    found = METHOD.sees(mine, "float32", METHOD.settings).constants
+    found = METHOD.derate(mine, "float32", METHOD.settings).constants
     assert found["stream.share_hbm"] == table["constants"]["stream.share_hbm"]
 
 
@@ -232,7 +232,7 @@ def test_an_interval_leaves_out_one_in_ten_at_either_end():
     low, high = found["stream"]
     assert low == pytest.approx(own * (-7 + 3 * 0.4), rel=0.01)  # the fourth: floor(0.1 * 47)
     assert high == pytest.approx(own * (7 - 3 * 0.4), rel=0.01)
-    widest = constants[f"interval.{known_as('', constants)}_own"]
+    widest = constants[f"interval.{interval_name('', constants)}_own"]
     assert found["all"][0] / low == pytest.approx(widest / own, rel=0.01)
     assert set(found) == {"all", "stream"}  # nothing is told of the host, nor of other forms
 
@@ -242,7 +242,7 @@ def test_what_a_calibration_was_not_told_is_as_wide_as_before():
     made = replace(V100, calibration=calibrate(V100, cases, None))
     conv = op_kernels("conv2d", ((8, 64, 28, 28), (64, 64, 3, 3)), {}, "float32")[0]
     add = cases[0].kernels[0]
-    before, after = (METHOD.sees(one, "float32", METHOD.settings) for one in (V100, made))
+    before, after = (METHOD.derate(one, "float32", METHOD.settings) for one in (V100, made))
     widths = [METHOD.price(one, at) for one in (conv, add) for at in (before, after)]
     was, now, sums, found = (one.high / one.low for one in widths)
     assert now == pytest.approx(was)

@@ -18,7 +18,7 @@ from steptime.cli.main import run
 from steptime.core.errors import InputError
 from steptime.hardware import catalog
 from steptime.prediction import cost_model
-from steptime.prediction.method import priced_by
+from steptime.prediction.method import method_of_price
 from steptime.prediction.step_model import StepModel
 
 V100, T4 = catalog.device("v100-sxm2-16gb"), catalog.device("t4")
@@ -58,13 +58,13 @@ def test_arrays_and_steps_price_a_case_alike():
 def test_a_price_of_ones_own_is_summed_over_kernels():
     kernels = case(1.0).kernels
     both = Case(kernels * 2, V100, 1.0, "add", "repeated")
-    mine = priced_by("mine", lambda kernel, device: kernel.bytes / device.memory_bytes_per_s)
+    mine = method_of_price("mine", lambda kernel, device: kernel.bytes / device.memory_bytes_per_s)
     (found,) = score([both], mine)
     assert found.value == pytest.approx(2 * 12 * 2**20 / V100.memory_bytes_per_s)
 
 
 def test_a_price_of_ones_own_predicts_a_step_in_evaluate_as_in_predict():
-    mine = priced_by("mine", lambda kernel, device: kernel.bytes / 1e12 + 5e-6)
+    mine = method_of_price("mine", lambda kernel, device: kernel.bytes / 1e12 + 5e-6)
     row = {"model": "resnet50", "device": "v100", "seconds": 0.1, "condition": "step", "batch": 8}
     (found,) = score([plain_case(row)], mine)
     workload = make_workload(read_model("resnet50"), 8)

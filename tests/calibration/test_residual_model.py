@@ -26,7 +26,7 @@ from steptime.core.toml_files import toml_text
 from steptime.grids.batch_steps import BatchSteps
 from steptime.hardware import catalog
 from steptime.prediction import cost_model
-from steptime.prediction.host import Host, alike, behind_host, left_over
+from steptime.prediction.host import Host, kernel_weighted_factor, step_similarity, wait_for_host
 from steptime.prediction.step_model import StepModel
 
 V100 = catalog.device("v100-sxm2-16gb")
@@ -55,19 +55,23 @@ def device_of_file(folder, calibration):
 
 def test_a_step_tells_of_those_that_are_like_it():
     told = [(1e-3, 4e-3, 0.1)]
-    assert left_over(told, alike, 1e-3, 4e-3) == pytest.approx(math.exp(0.1))
-    assert left_over(told, alike, 2e-3, 8e-3) == pytest.approx(math.exp(0.1 * 0.8))
-    assert left_over(told, alike, 1e-3, 8e-3) == pytest.approx(math.exp(0.1 * 0.8**0.5))
-    assert left_over(told, alike, 1.0, 1e-6) == pytest.approx(1, abs=1e-4)
-    assert left_over(told, alike, 1.0, 0.0) == 1.0
-    assert left_over((), alike, 1e-3, 4e-3) == 1.0
+    assert kernel_weighted_factor(told, step_similarity, 1e-3, 4e-3) == pytest.approx(math.exp(0.1))
+    assert kernel_weighted_factor(told, step_similarity, 2e-3, 8e-3) == pytest.approx(
+        math.exp(0.1 * 0.8)
+    )
+    assert kernel_weighted_factor(told, step_similarity, 1e-3, 8e-3) == pytest.approx(
+        math.exp(0.1 * 0.8**0.5)
+    )
+    assert kernel_weighted_factor(told, step_similarity, 1.0, 1e-6) == pytest.approx(1, abs=1e-4)
+    assert kernel_weighted_factor(told, step_similarity, 1.0, 0.0) == 1.0
+    assert kernel_weighted_factor((), step_similarity, 1e-3, 4e-3) == 1.0
 
 
 @pytest.mark.parametrize("waits", [False, True])
 def test_all_parts_of_a_step_are_longer_by_what_is_left_over(waits):
     host = Host((1.0, 2.0, 4.0), 0.5, waits, steps=((4.0, 6.0, 0.3),))
-    plain = behind_host((1.0, 2.0, 3.0), host._replace(steps=()))
-    longer = behind_host((1.0, 2.0, 3.0), host)
+    plain = wait_for_host((1.0, 2.0, 3.0), host._replace(steps=()))
+    longer = wait_for_host((1.0, 2.0, 3.0), host)
     assert longer == pytest.approx([part * math.exp(0.3) for part in plain])
 
 
@@ -232,7 +236,7 @@ def test_a_step_is_fitted_by_the_formula_that_predicts_it(condition, waits, batc
     work = make_workload(read_model("cnn:block=bottleneck,blocks=1,filters=16"), batch)
     model = StepModel(work, V100, options={"waits": waits})
     case = Case(model.lowered().kernels, V100, 1.0, "step", condition)
-    made = Columns([case]).predict_s(model.seen.constants)
+    made = Columns([case]).predict_s(model.effective_device.constants)
     assert made == pytest.approx([model.timeline().step_s], rel=1e-9)
 
 
@@ -250,7 +254,7 @@ def test_a_step_that_is_evaluated_lies_where_predict_says(condition, waits, know
     model = StepModel("fc:layers=2,nodes=64", device, options={"waits": waits})
     times = model.timeline()
     case = Case(model.lowered().kernels, device, 1.0, "step", condition)
-    [scored] = score_with_constants([case], model.seen.constants)
+    [scored] = score_with_constants([case], model.effective_device.constants)
     assert [scored.value, scored.low, scored.high] == pytest.approx(
         [times.step_s, times.low_s, times.high_s], rel=1e-12
     )

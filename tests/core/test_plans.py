@@ -18,7 +18,8 @@ from steptime.network.ops.builder import Builder
 from steptime.network.ops.table import ShapeError
 from steptime.network.ops.training import training_graph
 from steptime.planning.stages import rank_groups
-from steptime.prediction.collectives import COLLECTIVES, EXCHANGES, Fabric, fabric_of_group
+from steptime.prediction.collectives import COLLECTIVES, EXCHANGES
+from steptime.prediction.fabric import Fabric, fabric_of_group
 
 TOY = Device("toy", "gpu", {"float32": 1e9}, 1e9, "made up for this test")
 NEAR = Link("near", 1e-6, 1e9, "made up for this test")

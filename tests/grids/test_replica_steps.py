@@ -19,7 +19,7 @@ from steptime.grids.replicas import Sync, data_parallel, throughput, unpaid
 from steptime.hardware.device import Device, Link
 from steptime.hardware.prices import Training, bill_training
 from steptime.prediction import step_model
-from steptime.prediction.collectives import Fabric
+from steptime.prediction.fabric import Fabric
 from steptime.prediction.step_model import StepModel
 
 MS = 1e3

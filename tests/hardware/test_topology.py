@@ -7,7 +7,8 @@ from steptime.core.toml_files import packaged
 from steptime.hardware import catalog
 from steptime.hardware.device import Cluster, Level, Link
 from steptime.hardware.topology import KINDS, effective_link, sides
-from steptime.prediction.collectives import Fabric, all_gather, all_to_all, fabric_of_group
+from steptime.prediction.collectives import all_gather, all_to_all
+from steptime.prediction.fabric import Fabric, fabric_of_group
 from steptime.prediction.step_model import StepModel
 
 
@@ -111,7 +112,7 @@ def test_scaling_and_planning_have_the_same_of_a_link(device, link, inside):
         cluster = Cluster(catalog.device(device), levels or (Level(workers, between),))
         planned = fabric_of_group(cluster, range(workers))
         assert planned is not None
-        joined = model.method.joins(planned, model.device.memory_bytes_per_s)
+        joined = model.method.join_devices(planned, model.device.memory_bytes_per_s)
         for name in ("ring", "tree", "halving-doubling"):
-            told = model.start.after(model.collectives[name](1e9, workers, joined), joined)
+            told = model.startup.after(model.collectives[name](1e9, workers, joined), joined)
             assert model.collective_s(name, 1e9, workers) == pytest.approx(told, rel=1e-12)

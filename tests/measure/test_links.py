@@ -21,7 +21,8 @@ from steptime.hardware.device import Cluster, Device, Link
 from steptime.hardware.device_file import link_from_table
 from steptime.measure.contract import Options, method
 from steptime.measure.probe.files import SIZES_BYTES, fit, link_table, ring_s
-from steptime.prediction.collectives import COLLECTIVES, Fabric
+from steptime.prediction.collectives import COLLECTIVES
+from steptime.prediction.fabric import Fabric
 from steptime.prediction.records import records
 from steptime.prediction.step_model import StepModel
 from steptime.records import store

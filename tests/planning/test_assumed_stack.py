@@ -9,7 +9,7 @@ from steptime import plan
 from steptime.core.errors import InputError
 from steptime.planning.request import Request
 from steptime.planning.site import Site, make_sites
-from steptime.prediction.calibrated.interval import mixed
+from steptime.prediction.calibrated.interval import mix_intervals
 from steptime.prediction.kernel import Interval
 from steptime.questions.plan.price import answer_plan
 
@@ -19,20 +19,20 @@ NODE = Site("h100-sxm5", 8, "nvlink-4")
 def test_a_mixture_of_two_that_are_apart_ends_in_their_outer_tails():
     """Half of the weight at 1 s, half at e s, both narrow: 10 % are below the first's 20 %."""
     narrow = [(1.0, Interval(at, at * exp(-0.01), at * exp(0.01))) for at in (1.0, exp(1))]
-    low, high = mixed(narrow)
+    low, high = mix_intervals(narrow)
     assert log(low) == pytest.approx(-0.00657, abs=1e-4)  # 0.8416 of 0.01 / 1.2816 below
     assert log(high) == pytest.approx(1 + 0.00657, abs=1e-4)
 
 
 def test_one_alone_keeps_its_interval_and_a_light_one_changes_little():
     alone = (1.0, Interval(2.0, 1.6, 2.5))
-    assert mixed([alone]) == pytest.approx((1.6, 2.5), rel=1e-3)
-    low, high = mixed([alone, (1e-6, Interval(9.0, 8.0, 10.0))])
+    assert mix_intervals([alone]) == pytest.approx((1.6, 2.5), rel=1e-3)
+    low, high = mix_intervals([alone, (1e-6, Interval(9.0, 8.0, 10.0))])
     assert (low, high) == pytest.approx((1.6, 2.5), rel=1e-3)
 
 
 def test_an_interval_holds_the_value_of_what_is_assumed():
-    low, high = mixed([(1e-3, Interval(9.0, 8.9, 9.1)), (1.0, Interval(2.0, 1.9, 2.1))])
+    low, high = mix_intervals([(1e-3, Interval(9.0, 8.9, 9.1)), (1.0, Interval(2.0, 1.9, 2.1))])
     assert low <= 2.0
     assert high >= 9.0
 

@@ -23,7 +23,8 @@ from steptime.planning.request import Request, make_problem
 from steptime.planning.search import find_best_plans
 from steptime.planning.site import Site, build_cluster
 from steptime.planning.step import time_plan
-from steptime.prediction.collectives import EXCHANGES, Fabric, ring
+from steptime.prediction.collectives import EXCHANGES, ring
+from steptime.prediction.fabric import Fabric
 from steptime.prediction.lower import Row
 from steptime.prediction.step_model import StepModel
 from steptime.questions.plan.price import answer_plan

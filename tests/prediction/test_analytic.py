@@ -27,11 +27,11 @@ from steptime.paleo.method import CORRECTIONS, FAULTS, with_faults
 from steptime.paleo.price import price_overlapped, price_sequential
 from steptime.paleo.rules import settings_of
 from steptime.prediction import cost_model
-from steptime.prediction.host import behind_host, issuing
+from steptime.prediction.host import host_of_launches, wait_for_host
 from steptime.prediction.kernel import Interval, Kernel, Settings
-from steptime.prediction.kernels import Prices
 from steptime.prediction.lower import Lowered, Row, lower_minimal
 from steptime.prediction.price import roofline
+from steptime.prediction.prices import Prices
 from steptime.prediction.schedule import Timeline, schedule
 from steptime.prediction.step_model import StepModel
 
@@ -247,11 +247,13 @@ def test_the_optimizer_is_the_workloads():
 
 
 def test_a_device_waits_for_its_host():
-    assert behind_host([1.0, 4.0, 1.0], None) == (1.0, 4.0, 1.0)
+    assert wait_for_host([1.0, 4.0, 1.0], None) == (1.0, 4.0, 1.0)
     # issuing takes 2 s a part: the first waits, the second hides the host, the third runs freely
-    assert behind_host([1.0, 4.0, 1.0], issuing([2, 2, 2], 1.0)) == (2.0, 4.0, 1.0)
-    assert behind_host([0.1, 0.1, 0.1], issuing([2, 3, 1], 1.0)) == pytest.approx((2.0, 3.0, 1.0))
-    assert behind_host([3.0, 0.0, 0.0], issuing([1, 0, 0], 1.0)) == (3.0, 0.0, 0.0)
+    assert wait_for_host([1.0, 4.0, 1.0], host_of_launches([2, 2, 2], 1.0)) == (2.0, 4.0, 1.0)
+    assert wait_for_host([0.1, 0.1, 0.1], host_of_launches([2, 3, 1], 1.0)) == pytest.approx(
+        (2.0, 3.0, 1.0)
+    )
+    assert wait_for_host([3.0, 0.0, 0.0], host_of_launches([1, 0, 0], 1.0)) == (3.0, 0.0, 0.0)
 
 
 def test_dispatch_hides_behind_a_gpu_and_not_on_a_cpu():

@@ -14,7 +14,7 @@ from steptime.hardware.device import Cluster, Device, Link
 from steptime.network.ops.ranks import rank_graph
 from steptime.prediction import METHODS, cost_model
 from steptime.prediction.calibrated.recurrent import recurrent
-from steptime.prediction.host import Host, finish
+from steptime.prediction.host import Host, bound_step
 from steptime.prediction.kernel import Kernel
 from steptime.prediction.step_model import StepModel
 
@@ -80,13 +80,13 @@ def test_bounds_hold_the_exchanges_of_ops():
 def test_what_constants_leave_over_keeps_the_ends_apart():
     """Of one host that is like the fastest end of a step: that end alone would be prolonged."""
     host = Host((4.0, 4.0, 4.0), waits=False, ends=(0.5, 2.0), steps=((2.0, 5.0, 5.0),))
-    passes, low, high = finish((8.0, 0.0, 0.0), (0.9, 1.1), host)
+    passes, low, high = bound_step((8.0, 0.0, 0.0), (0.9, 1.1), host)
     assert 0 < low <= sum(passes) <= high
 
 
 def test_recurrent_weights_are_as_large_as_their_type():
     device: Device = replace(catalog.device("v100-sxm2-16gb"), l2_bytes=1.0)
-    seen = StepModel("fc", device, dtype="float16").seen
+    seen = StepModel("fc", device, dtype="float16").effective_device
 
     def again(dtype: str) -> float:
         kernel = Kernel(

@@ -23,14 +23,12 @@ from steptime.prediction import cost_model
 from steptime.prediction.collectives import (
     COLLECTIVES,
     EXCHANGES,
-    Fabric,
     all_reduce,
-    as_reached,
-    fabric_of,
+    exposed_all_reduce_s,
     in_switch,
-    overlapped,
     ring,
 )
+from steptime.prediction.fabric import Fabric, derate_fabric, fabric_of
 
 SLOW = Link("slow", 1000.0, 1.0, "made up")  # a message of b bytes takes 1000 + b seconds
 QUICK = Link("quick", 10.0, 4.0, "made up")  # 10 + b / 4
@@ -138,14 +136,14 @@ def test_every_link_of_a_fabric_runs_at_what_it_reaches():
     """The published rate has adding up; without one a link runs at its datasheet's."""
     quick = replace(SLOW, bus_bytes_per_s=0.5)
     inner = Fabric(quick, inside=QUICK, per_node=4)
-    found = cost_model("analytic").joins(Fabric(quick, inside=inner, per_node=8), 8.0)
+    found = cost_model("analytic").join_devices(Fabric(quick, inside=inner, per_node=8), 8.0)
     assert isinstance(found.inside, Fabric)
     assert (found.between.bytes_per_s, found.inside.between.bytes_per_s) == (0.5, 0.5)
     assert found.inside.inside == QUICK
     assert found.memory_bytes_per_s is None
     assert found.message_s(8) == 1000 + 8 / 0.5
-    assert cost_model("analytic").joins(SLOW, 8.0) == Fabric(SLOW, memory_bytes_per_s=8.0)
-    published = cost_model("paleo").joins(quick, 8.0)
+    assert cost_model("analytic").join_devices(SLOW, 8.0) == Fabric(SLOW, memory_bytes_per_s=8.0)
+    published = cost_model("paleo").join_devices(quick, 8.0)
     assert published == Fabric(replace(quick, latency_s=None))
     assert quick.faster(2).for_collectives.bytes_per_s == 1.0
     assert SLOW.faster(2) == replace(SLOW, bytes_per_s=2 * SLOW.bytes_per_s)
@@ -477,11 +475,15 @@ READY = [(1.0, 10.0), (2.0, 10.0), (3.0, 4.0)]
 
 def test_overlap_by_hand():
     # 1 .. 2.5, then (full at 2) 2.5 .. 4, then (full at 3) 4 .. 5.5
-    assert overlapped(READY, lambda size: 1.5, 3.0, bucket_bytes=10) == 2.5
+    assert exposed_all_reduce_s(READY, lambda size: 1.5, 3.0, bucket_bytes=10) == 2.5
     # buckets of 20 and 4: 2 .. 4 and 4 .. 4.4; a byte takes 0.1 s
-    assert overlapped(READY, lambda size: size / 10, 3.0, bucket_bytes=11) == pytest.approx(1.4)
+    assert exposed_all_reduce_s(
+        READY, lambda size: size / 10, 3.0, bucket_bytes=11
+    ) == pytest.approx(1.4)
     # quick enough: only the last exchange is left
-    assert overlapped(READY, lambda size: size / 100, 3.0, bucket_bytes=10) == pytest.approx(0.04)
+    assert exposed_all_reduce_s(
+        READY, lambda size: size / 100, 3.0, bucket_bytes=10
+    ) == pytest.approx(0.04)
 
 
 def test_one_large_bucket_overlaps_nothing():
@@ -491,25 +493,25 @@ def test_one_large_bucket_overlaps_nothing():
         sizes.append(size_bytes)
         return 7.0
 
-    assert overlapped(READY, one, 3.0) == 7.0
+    assert exposed_all_reduce_s(READY, one, 3.0) == 7.0
     assert sizes == [24.0]
     assert BUCKET_BYTES == 26_214_400
 
 
 def test_an_endless_bandwidth_leaves_nothing_to_wait_for():
-    assert overlapped(READY, lambda size: 0.0, 3.0, bucket_bytes=1) == 0
+    assert exposed_all_reduce_s(READY, lambda size: 0.0, 3.0, bucket_bytes=1) == 0
     # nor does an exchange that ends before the backward pass
-    assert overlapped(READY, lambda size: 1.0, 30.0, bucket_bytes=1) == 0
+    assert exposed_all_reduce_s(READY, lambda size: 1.0, 30.0, bucket_bytes=1) == 0
 
 
 def test_ops_without_weights_fill_no_bucket():
     with_others = [(0.5, 0.0), *READY, (9.0, 0.0)]
     for bucket_bytes in (1, 10, 11, 100):
-        assert overlapped(with_others, lambda size: 1.5, 3.0, bucket_bytes) == overlapped(
-            READY, lambda size: 1.5, 3.0, bucket_bytes
-        )
-    assert overlapped([(1.0, 0.0)], lambda size: 1.5, 1.0) == 0
-    assert overlapped([], lambda size: 1.5, 1.0) == 0
+        assert exposed_all_reduce_s(
+            with_others, lambda size: 1.5, 3.0, bucket_bytes
+        ) == exposed_all_reduce_s(READY, lambda size: 1.5, 3.0, bucket_bytes)
+    assert exposed_all_reduce_s([(1.0, 0.0)], lambda size: 1.5, 1.0) == 0
+    assert exposed_all_reduce_s([], lambda size: 1.5, 1.0) == 0
 
 
 @given(
@@ -522,7 +524,7 @@ def test_overlap_is_never_worse_than_waiting_for_all(steps, bucket_bytes, byte_s
     for step_s, size_bytes in steps:
         now += step_s
         ready.append((now, size_bytes))
-    exposed = overlapped(ready, lambda size: size * byte_s, now, bucket_bytes)
+    exposed = exposed_all_reduce_s(ready, lambda size: size * byte_s, now, bucket_bytes)
     everything = sum(size_bytes for _, size_bytes in ready) * byte_s
     assert 0 <= exposed <= everything * (1 + 1e-12) + 1e-12
 
@@ -544,7 +546,7 @@ def test_a_switch_adds_up_in_one_pass():
 
 @pytest.mark.parametrize(("name", "bus_gb_per_s"), [("nvlink-4", 480), ("nvlink-5", 838)])
 def test_eight_devices_reach_the_published_rate_of_their_switch(name, bus_gb_per_s):
-    fabric = as_reached(Fabric(catalog.link(name)))
+    fabric = derate_fabric(Fabric(catalog.link(name)))
     seconds = in_switch(16e9, 8, fabric)
     assert 16e9 * 2 * 7 / 8 / seconds / 1e9 == pytest.approx(bus_gb_per_s, rel=0.01)
 

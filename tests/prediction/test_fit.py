@@ -16,7 +16,7 @@ from steptime.hardware import catalog
 from steptime.hardware.device import Device
 from steptime.hardware.prices import Offer, Training, cheapest, offers
 from steptime.network.count import peak_bytes
-from steptime.prediction.memory import blocks_bytes, memory_of, worst_moment
+from steptime.prediction.memory import Sharding, blocks_bytes, rank_peak_bytes, worst_moment
 from steptime.prediction.step_model import StepModel
 from steptime.questions.choose.device_choices import compare_devices, sort_rows
 from steptime.questions.fit.memory_savings import list_savings
@@ -111,10 +111,10 @@ def test_what_helps_is_counted():
 def test_a_rank_under_zero_holds_its_share():
     graph = build_step(make_workload(read_model("gpt2_xl"), 1, "bfloat16", "train", "adam"))
     stack, n = catalog.stack(), graph.parameters
-    assert memory_of(graph, stack) == peak_bytes(graph, stack)
-    shared = memory_of(graph, stack, zero=1, shards=2)
+    assert rank_peak_bytes(graph, stack) == peak_bytes(graph, stack)
+    shared = rank_peak_bytes(graph, stack, Sharding(1, 2))
     assert shared == pytest.approx((2 + 2 + (4 + 2) / 2) * n, rel=0.01)
-    assert memory_of(graph, stack, zero=3, shards=64) < shared / 3
+    assert rank_peak_bytes(graph, stack, Sharding(3, 64)) < shared / 3
 
 
 def test_blocks_of_the_allocator():
@@ -196,7 +196,7 @@ def test_devices_are_compared_at_one_global_batch():
     one = model.timeline(micro)
     assert tight.step_s == pytest.approx(times * (one.step_s - one.update_s) + one.update_s)
     graph = model.graph(2 * micro)  # twice as many do not fit
-    assert memory_of(graph, catalog.stack(), accumulates=True) > 1e9
+    assert rank_peak_bytes(graph, catalog.stack(), accumulates=True) > 1e9
 
 
 def test_each_device_has_its_best_batch_beside():
@@ -214,7 +214,7 @@ def test_gradients_that_are_added_up_live_all_the_time():
     """At the worst moment of one forward pass all gradients of the one before are held."""
     graph = build_step(make_workload(read_model("fc"), 64, "float32", "train", "sgd"))
     peak, stack = peak_bytes(graph, catalog.stack()), catalog.stack()
-    more = memory_of(graph, stack, accumulates=True) - peak
+    more = rank_peak_bytes(graph, stack, accumulates=True) - peak
     assert 0 <= more <= 4 * graph.parameters
 
 

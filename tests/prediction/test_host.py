@@ -10,7 +10,7 @@ from steptime.core.errors import InputError
 from steptime.grids.grid import grid
 from steptime.hardware import catalog
 from steptime.hardware.stack import stack_from_table
-from steptime.prediction.host import Host, behind_host, calls_of, host_of, issuing
+from steptime.prediction.host import Host, count_calls, find_host, host_of_launches, wait_for_host
 from steptime.prediction.kernel import Exchange, Kernel
 from steptime.prediction.step_model import StepModel
 
@@ -44,7 +44,7 @@ STEP = [
 
 
 def test_the_host_of_a_step_is_its_base_and_what_it_calls():
-    host = host_of(calls_of(STEP), SECONDS)
+    host = find_host(count_calls(STEP), SECONDS)
     forward = 2.0 + 2 * 1.0 + 2 * 0.25 + 2 * 0.125
     assert host.base_s == 2.0
     assert host.issued_s == (forward, forward + 2.0, forward + 2.0 + 1.0 + 8 * 0.5)
@@ -52,30 +52,34 @@ def test_the_host_of_a_step_is_its_base_and_what_it_calls():
 
 def test_a_kind_may_have_seconds_of_its_own_and_a_slower_host_takes_longer_for_all():
     own = {**SECONDS, "host.forward_conv2d_s": 5.0, "host.factor": 2.0}
-    host = host_of(calls_of(STEP[:2]), own)
+    host = find_host(count_calls(STEP[:2]), own)
     assert host.issued_s[0] == 2 * (2.0 + 1.0 + 5.0 + 2 * 0.25 + 2 * 0.125)
     assert host.issued_s[2] == host.issued_s[0]  # nothing is updated
-    assert host_of(calls_of(STEP), {}) is None
+    assert find_host(count_calls(STEP), {}) is None
 
 
 def test_a_convolution_s_gradients_are_two_calls_of_its_own_seconds():
     own = {**SECONDS, "host.backward_conv2d_s": 5.0, "host.backward_batch_norm_s": 7.0}
     kinds = ("conv2d_grad_weight", "conv_transpose2d", "batch_norm_grad", "relu_grad")
-    host = host_of(calls_of([kernel("backward", kind) for kind in kinds]), own)
+    host = find_host(count_calls([kernel("backward", kind) for kind in kinds]), own)
     assert host.issued_s[1] - host.issued_s[0] == 2 * 5.0 + 7.0 + 2.0
 
 
 def test_a_host_that_runs_ahead_hides_behind_the_device_or_the_device_behind_it():
     host = Host((3.0, 4.0, 5.0), base_s=1.0, waits=False)
-    assert behind_host([4.0, 4.0, 1.0], host) == (4.0, 4.0, 1.0)  # 9 s of the device, 5 of the host
-    assert behind_host([1.0, 2.0, 1.0], host) == (2.0, 2.0, 1.0)  # the forward pass waits
-    assert sum(behind_host([0.0, 0.0, 0.0], host)) == 5.0
+    assert wait_for_host([4.0, 4.0, 1.0], host) == (
+        4.0,
+        4.0,
+        1.0,
+    )  # 9 s of the device, 5 of the host
+    assert wait_for_host([1.0, 2.0, 1.0], host) == (2.0, 2.0, 1.0)  # the forward pass waits
+    assert sum(wait_for_host([0.0, 0.0, 0.0], host)) == 5.0
 
 
 def test_a_host_that_waits_begins_each_step_with_its_base():
     host = Host((3.0, 4.0, 5.0), base_s=1.0, waits=True)
-    assert behind_host([4.0, 4.0, 1.0], host) == (5.0, 4.0, 1.0)
-    assert behind_host([1.0, 2.0, 1.0], host) == (3.0, 2.0, 1.0)
+    assert wait_for_host([4.0, 4.0, 1.0], host) == (5.0, 4.0, 1.0)
+    assert wait_for_host([1.0, 2.0, 1.0], host) == (3.0, 2.0, 1.0)
 
 
 def test_a_step_takes_no_less_than_host_or_device_and_no_more_than_both():
@@ -85,7 +89,7 @@ def test_a_step_takes_no_less_than_host_or_device_and_no_more_than_both():
             parts = [draw.choice([0.0, draw.random()]) for _ in range(3)]
             base, *steps = (draw.choice([0.0, draw.random()]) for _ in range(4))
             issued = (base + steps[0], base + sum(steps[:2]), base + sum(steps))
-            found = behind_host(parts, Host(issued, base, waits))
+            found = wait_for_host(parts, Host(issued, base, waits))
             assert all(took >= part - 1e-12 for took, part in zip(found, parts, strict=True))
             assert sum(found) >= max(sum(parts), issued[2]) - 1e-12
             assert sum(found) <= sum(parts) + issued[2] + 1e-12
@@ -97,9 +101,9 @@ def test_arrays_wait_as_numbers_do():
     for waits in (False, True):
         parts = [np.array([4.0, 1.0]), np.array([4.0, 2.0]), np.array([1.0, 1.0])]
         host = Host((3.0, 4.0, 5.0), 1.0, waits)
-        together = np.array(behind_host(parts, host))
+        together = np.array(wait_for_host(parts, host))
         for i in range(2):
-            assert tuple(together[:, i]) == behind_host([part[i] for part in parts], host)
+            assert tuple(together[:, i]) == wait_for_host([part[i] for part in parts], host)
 
 
 def test_a_step_of_tiny_kernels_takes_the_host_s_time_and_a_large_one_the_device_s():
@@ -150,5 +154,5 @@ def test_a_stack_without_a_host_is_said_and_one_with_an_unknown_name_refused(tmp
 
 
 def test_launches_alone_are_issued_one_after_another():
-    assert issuing([2, 3, 0], 0.5) == Host((1.0, 2.5, 2.5))
-    assert issuing([2, 3, 0], None) is None
+    assert host_of_launches([2, 3, 0], 0.5) == Host((1.0, 2.5, 2.5))
+    assert host_of_launches([2, 3, 0], None) is None

@@ -6,9 +6,9 @@ import pytest
 from every import every
 from steptime.hardware import catalog
 from steptime.prediction import conformal
-from steptime.prediction.calibrated.interval import bounds, known_as
+from steptime.prediction.calibrated.interval import bounds, interval_name
 from steptime.prediction.kernel import Interval
-from steptime.prediction.kernels import Prices
+from steptime.prediction.prices import Prices
 from steptime.prediction.schedule import total
 from steptime.prediction.step_model import StepModel
 
@@ -49,9 +49,9 @@ def test_a_form_without_rows_is_as_wide_as_the_widest_neighbour():
     assert bounds("attention", PARTS | WIDE).high == pytest.approx(math.exp(math.sqrt(0.02)))
     ends = {"interval.all_low": -0.2, "interval.all_high": 0.1, "interval.together": 0.5}
     assert bounds("attention", known | ends).high == pytest.approx(math.exp(0.1))  # calibrated
-    assert known_as("attention", known) == "convolution"
-    assert known_as("host", known) == "host"
-    assert known_as("attention", PARTS) == "all"  # of a CPU
+    assert interval_name("attention", known) == "convolution"
+    assert interval_name("host", known) == "host"
+    assert interval_name("attention", PARTS) == "all"  # of a CPU
 
 
 @every(
@@ -83,7 +83,7 @@ def test_shared_parts_of_a_sum_add_up_and_own_ones_as_squares():
 
 def test_a_kernel_that_comes_twice_is_off_twice():
     one = Interval(1.0, 0.5, 1.5, shared=0.6)
-    twice = Prices.of([one, one]).alike(np.array([0, 0]), 1).total()
+    twice = Prices.of([one, one]).sum_correlated(np.array([0, 0]), 1).total()
     assert twice.high == pytest.approx(2 + math.hypot(0.6, 0.8))
 
 

@@ -10,34 +10,35 @@ from every import every
 from steptime.hardware import catalog
 from steptime.prediction.calibrated.method import METHOD, price
 from steptime.prediction.kernel import Interval, Kernel, Settings
-from steptime.prediction.kernels import Kernels, Prices, sums_of
+from steptime.prediction.kernels import Kernels
 from steptime.prediction.method import Method
+from steptime.prediction.prices import Prices
 from steptime.prediction.step_model import StepModel
 
 ADD = Kernel("a", "add", "forward", "float32", "vector", 1e6, 8e6)
 PRODUCT = Kernel("p", "matmul", "forward", "float32", "matrix", 2e9, 12e6, ((1, 1000, 1000, 1000),))
 LARGER = PRODUCT._replace(op="q", flop=4e9, bytes=16e6, products=((1, 2000, 1000, 1000),))
-A100 = METHOD.sees(catalog.device("a100-sxm4-40gb"), "float32", Settings())
+A100 = METHOD.derate(catalog.device("a100-sxm4-40gb"), "float32", Settings())
 
 
 def test_kernels_that_differ_in_names_alone_are_one_row():
     found = Kernels([ADD, PRODUCT, ADD._replace(op="b", after=("x",), views=2), LARGER])
-    assert found.which.tolist() == [0, 1, 0, 2]
-    assert found.often.tolist() == [2, 1, 1]
+    assert found.index.tolist() == [0, 1, 0, 2]
+    assert found.counts.tolist() == [2, 1, 1]
     assert [(rows.kind, rows.flop.tolist()) for rows, _ in found.groups] == [
         ("add", [1e6]),
         ("matmul", [2e9, 4e9]),
     ]
     apart = Kernels([ADD, ADD], owners=[0, 1])
-    assert (apart.which.tolist(), apart.owner.tolist()) == ([0, 1], [0, 1])
+    assert (apart.index.tolist(), apart.owner.tolist()) == ([0, 1], [0, 1])
 
 
 def test_what_differs_in_new_pages_alone_is_off_alike():
     columns = Kernels([ADD, ADD._replace(fresh=1.0), PRODUCT])
-    which, count = columns.alike
+    which, count = columns.error_classes
     assert (which.tolist(), count) == ([0, 0, 1], 2)
     one = Interval(1.0, 0.5, 1.5, shared=0.6)  # 0.3 s shared, 0.4 s own
-    found = Prices.of([one, one, one]).alike(which, count).total()
+    found = Prices.of([one, one, one]).sum_correlated(which, count).total()
     assert found.high == pytest.approx(3 + math.hypot(3 * 0.3, 2 * 0.4, 0.4))
 
 
@@ -49,7 +50,7 @@ def test_side_by_side_kernels_have_the_times_of_each_alone(network, device):
     columns = model.lowered(4).columns
     together = model.prices(4).intervals()
     for kernel, found in zip(columns.distinct, together, strict=True):
-        alone = price(kernel, model.seen)  # type: ignore[arg-type]
+        alone = price(kernel, model.effective_device)  # type: ignore[arg-type]
         assert found == pytest.approx(tuple(map(float, alone)), rel=1e-12)
 
 
@@ -67,10 +68,10 @@ def test_a_price_without_arrays_is_called_row_by_row():
 
 
 def test_batches_between_two_are_columns():
-    columns = Kernels([PRODUCT, ADD], [LARGER, ADD]).between(np.array([0.0, 0.5, 1.0]))
-    parts = columns.weighted(METHOD.ask(A100), np.array([[1.0, 2.0]]))
+    columns = Kernels([PRODUCT, ADD], [LARGER, ADD]).interpolate(np.array([0.0, 0.5, 1.0]))
+    parts = columns.price_sums(METHOD.price_on(A100), np.array([[1.0, 2.0]]))
     alone = [METHOD.prices(Kernels([one, ADD]), A100).value for one in (PRODUCT, LARGER)]
-    assert sums_of(parts).value[0, [0, 2]] == pytest.approx([a + 2 * b for a, b in alone])
+    assert parts.to_prices().value[0, [0, 2]] == pytest.approx([a + 2 * b for a, b in alone])
 
 
 def test_a_device_that_was_used_pickles():

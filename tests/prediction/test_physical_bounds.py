@@ -158,7 +158,7 @@ def _price(
     questions: Mapping[tuple[str, str, int], tuple[Kernel, ...]], seen: Device
 ) -> Iterator[Priced]:
     columns = Kernels([kernel for kernels in questions.values() for kernel in kernels])
-    seconds = METHOD.prices(columns, seen).value[columns.which]
+    seconds = METHOD.prices(columns, seen).value[columns.index]
     start = 0
     for (name, pass_, size), kernels in questions.items():
         end = start + len(kernels)
@@ -169,7 +169,7 @@ def _price(
 def _seen(device: Device, dtype: str, stack: str = "torch-eager") -> Device | None:
     """Return the device as kernels of a type find it, None where it has no peak for it."""
     try:
-        return METHOD.sees(device, dtype, replace(METHOD.settings, stack=stack))
+        return METHOD.derate(device, dtype, replace(METHOD.settings, stack=stack))
     except InputError:
         return None
 

@@ -19,7 +19,7 @@ from steptime.hardware.device import Link
 from steptime.network.count import count
 from steptime.network.ops import OPS
 from steptime.paleo.method import PUBLISHED
-from steptime.prediction.collectives import Fabric
+from steptime.prediction.fabric import Fabric
 from steptime.prediction.kernel import Kernel
 from steptime.prediction.price import roofline
 from steptime.prediction.step_model import StepModel

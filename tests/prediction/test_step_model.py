@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import pickle
+import random
+import re
 
 import pytest
 
@@ -12,7 +14,7 @@ from steptime.cli.main import run
 from steptime.core.errors import InputError
 from steptime.grids.replicas import data_parallel
 from steptime.hardware import catalog
-from steptime.prediction.collectives import Fabric
+from steptime.prediction.fabric import Fabric
 from steptime.prediction.step_model import StepModel
 
 
@@ -118,3 +120,26 @@ def test_a_device_that_was_priced_is_data_still():
     device = catalog.device("a100")
     StepModel("fc", device).timeline()
     assert pickle.loads(pickle.dumps(device)) == device  # noqa: S301  # of our own
+
+
+def test_models_that_share_steps_predict_what_new_models_do():
+    """60 random questions to models made by `on` and `of`, against a new model for each."""
+    numbers = random.Random(45)
+    devices = ("a100-sxm4-80gb", "h100-sxm5", "t4", "epyc-7742", "tpu-v4", "tesla-k80")
+    for network in ("fc:layers=2,nodes=64", "cnn", "transformer:layers=1,length=16"):
+        model = StepModel(network, devices[0], assumes=True)
+        for _ in range(20):
+            device, batch = numbers.choice(devices), numbers.randint(1, 8)
+            try:
+                fresh = StepModel(network, device, assumes=True)
+                expected = fresh.predict(batch)
+            except InputError as error:
+                with pytest.raises(InputError, match=re.escape(str(error))):
+                    model.on(device).predict(batch)
+                continue
+            model = model.on(device)
+            assert model.predict(batch) == expected
+            assert (model.options, model.workload.dtype) == (fresh.options, fresh.workload.dtype)
+            other = model.of(fresh.graph(batch), batch)
+            assert other.timeline() == expected.times
+            assert other.needs() == expected.needs

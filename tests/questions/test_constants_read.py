@@ -125,7 +125,7 @@ def watch(patch: pytest.MonkeyPatch, names: set[str]) -> None:
 
         return noting
 
-    patch.setattr(calibrated, "METHOD", replace(base, sees=lambda *of: noted(base.sees(*of))))
+    patch.setattr(calibrated, "METHOD", replace(base, derate=lambda *of: noted(base.derate(*of))))
     patch.setattr(step_model, "in_training", lambda device: noted(in_training(device)))
     patch.setattr(RankSetup, "constant", of_rank(constant))
     patch.setattr(RankSetup, "flag", of_rank(flag))
@@ -147,7 +147,7 @@ def names():
                 Case(op_kernels(kind, shapes, {}, "float32"), device, 1.0, kind, "isolated")
                 for kind, shapes in ISOLATED.items()
             ]
-            seen = calibrated.METHOD.sees(device, "float32", calibrated.METHOD.settings)
+            seen = calibrated.METHOD.derate(device, "float32", calibrated.METHOD.settings)
             of_timing = {name: one.value for name, one in conditions().items()}
             constants = Reads({**seen.constants, **of_timing}, found)
             assert np.isfinite(Columns(cases).predict_intervals(constants)).all()

@@ -23,7 +23,7 @@ from steptime.calibration.evaluate import (
 from steptime.hardware import catalog
 from steptime.hardware.constants import Constant
 from steptime.prediction import cost_model
-from steptime.prediction.calibrated.interval import ends_of
+from steptime.prediction.calibrated.interval import interval_constants
 from steptime.records.row import grouped
 from validation.fitting import (
     aiconfigurator,
@@ -158,7 +158,7 @@ def scored(
     for phase, own in grouped(cases, lambda case: case.phase).items():
         device = replace(own[0].device, calibration=table or {}).in_phase(phase)
         told = device.calibration
-        ends = ends_of(told) if "stack" in told else {}
+        ends = interval_constants(told) if "stack" in told else {}
         at = {**constants, **told.get("constants", {}), **ends}
         calibrated = [replace(case, device=device) for case in own]
         before = dict(zip(map(id, calibrated), own, strict=True))

@@ -14,7 +14,7 @@ import numpy as np
 from steptime.calibration.columns import Columns
 from steptime.calibration.fit import SIGMA, constants_of, log_residuals
 from steptime.hardware.constants import Constant
-from steptime.prediction.kernels import Floats
+from steptime.prediction.prices import Floats
 
 ROUNDS = 15
 STEP = 1e-3  # of ln(constant), by which slopes are found

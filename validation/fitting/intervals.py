@@ -21,8 +21,8 @@ from steptime.calibration.fit import log_residuals
 from steptime.hardware.architectures import has_trait
 from steptime.hardware.constants import Constant
 from steptime.prediction.calibrated.interval import LEVEL
-from steptime.prediction.calibrated.method import name_of
-from steptime.prediction.kernels import Floats
+from steptime.prediction.calibrated.method import form_name
+from steptime.prediction.prices import Floats
 from validation.fitting import catapult
 
 FEWEST = 15  # rows of a group on a device that count
@@ -96,7 +96,7 @@ def _group(case: Case, share: float) -> str:
         return f"host{of}"
     largest = max(case.kernels, key=lambda one: one.bytes)
     whole = len(case.kernels) > 1 and case.condition in ("step", "call")
-    return f"step{of}" if whole else name_of(largest, case.device)
+    return f"step{of}" if whole else form_name(largest, case.device)
 
 
 def _grouped(rows: Iterable[Off], old: float = 1.0) -> Groups:

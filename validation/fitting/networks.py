@@ -13,7 +13,7 @@ from steptime.calibration.device import choose_cases
 from steptime.calibration.fit import fit_constants, log_residuals
 from steptime.hardware import catalog
 from steptime.hardware.constants import Constant
-from steptime.prediction.kernels import Floats
+from steptime.prediction.prices import Floats
 from validation.fitting import neusight, neusight_models
 from validation.fitting.hierarchy import hierarchical
 from validation.fitting.stages import STAGES, by_device, even

@@ -16,7 +16,7 @@ from steptime.calibration.fit import log_residuals
 from steptime.hardware import catalog
 from steptime.hardware.architectures import has_trait
 from steptime.hardware.constants import Constant
-from steptime.prediction.kernels import Floats
+from steptime.prediction.prices import Floats
 from validation.fitting import (
     aiconfigurator,
     catapult,

@@ -104,7 +104,7 @@ class Case:
             peak_flop_per_s(self.device, dtype)  # raises without a peak
             if self.method_options:
                 settings = CALIBRATED.under(self.method_options).settings
-                CALIBRATED.sees(self.device, dtype, settings)  # raises for an unknown host, ...
+                CALIBRATED.derate(self.device, dtype, settings)  # raises for an unknown host, ...
 
     def _dtypes(self) -> set[str]:
         """Return the types that must have a peak on the device."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from steptime.calibration.fit import SIGMA
-from steptime.prediction.kernels import Floats
+from steptime.prediction.prices import Floats
 
 
 def update_covariance(covariance: Floats, slopes: Floats) -> Floats:

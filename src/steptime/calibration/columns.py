@@ -12,21 +12,22 @@ from steptime.calibration.fit import constants_of
 from steptime.core.graph import PASSES
 from steptime.hardware.device import Device
 from steptime.prediction.calibrated.form import Constants, between_events_s, cached_share
-from steptime.prediction.calibrated.interval import of_host, widened
-from steptime.prediction.calibrated.method import form_of, price, reached
+from steptime.prediction.calibrated.interval import host_bounds, scale_host
+from steptime.prediction.calibrated.method import effective_device, form_of, price
 from steptime.prediction.calibrated.product import cached_weight_bytes, product
 from steptime.prediction.host import (
     Host,
-    behind_host,
-    calls_of,
-    finish,
-    host_of,
-    issued,
-    left_over,
-    spent,
+    bound_step,
+    count_calls,
+    count_constants,
+    find_host,
+    kernel_weighted_factor,
+    time_host,
+    wait_for_host,
 )
 from steptime.prediction.kernel import Interval, Kernel, Settings
-from steptime.prediction.kernels import Floats, Ints, Kernels, Prices, Rows, added
+from steptime.prediction.kernels import Kernels, Rows
+from steptime.prediction.prices import Floats, Ints, Prices, sum_rows
 
 SENSITIVITY_STEP = 1.001  # factor of the kernel's time, for a finite difference
 
@@ -53,7 +54,9 @@ class Columns:
     def __init__(self, cases: Sequence[Case]) -> None:
         self.cases = cases
         self.families = [case.family or _network_label(case) for case in cases]
-        self.device: Device = reached(cases[0].device, first_dtype(cases[0].device), Settings())
+        self.device: Device = effective_device(
+            cases[0].device, first_dtype(cases[0].device), Settings()
+        )
         self.seconds: Floats = np.array([case.seconds for case in cases])
         has_events = not self.device.is_cpu
         self._is_isolated = np.array(
@@ -89,7 +92,7 @@ class Columns:
         """Return the seconds of the kernels of each case, as [passes, cases]."""
         case_count = len(self.cases)
         cells = self._kernels.passes * case_count + self._case_index
-        seconds = added(self._price_kernels(constants).value, cells, len(PASSES) * case_count)
+        seconds = sum_rows(self._price_kernels(constants).value, cells, len(PASSES) * case_count)
         return seconds.reshape(-1, case_count)
 
     def predict_intervals(self, constants: Constants) -> tuple[Floats, Floats, Floats]:
@@ -103,7 +106,7 @@ class Columns:
         device_ends_s = self._device_intervals(constants)
         ends_s = []
         for end, sign in enumerate((-1, 1)):
-            host_constants = widened(constants, end)
+            host_constants = scale_host(constants, end)
             passes_end_s = passes_s * (device_ends_s[end] / device_s)
             device_error_s = self._add_host_time(passes_end_s, constants) - value_s
             host_error_s = self._add_host_time(passes_s, host_constants) - value_s
@@ -111,21 +114,22 @@ class Columns:
             ends_s.append(np.where(self._is_isolated, isolated_s, device_ends_s[end]))
         hosts = self._step_hosts(constants)
         if hosts is not None:
-            shares = [(end_s / device_s)[self._steps] for end_s in device_ends_s]
+            low_share, high_share = ((end_s / device_s)[self._steps] for end_s in device_ends_s)
+            shares = (low_share, high_share)
             step_passes_s = list(passes_s[:, self._steps])
-            ahead_ends_s = finish(step_passes_s, shares, hosts.ahead)[1:]
-            waiting_ends_s = finish(step_passes_s, shares, hosts.waiting)[1:]
+            ahead_ends_s = bound_step(step_passes_s, shares, hosts.ahead)[1:]
+            waiting_ends_s = bound_step(step_passes_s, shares, hosts.waiting)[1:]
             for end_s, ahead_s, waiting_s in zip(ends_s, ahead_ends_s, waiting_ends_s, strict=True):
                 end_s[self._steps] = np.where(self._is_call, waiting_s, ahead_s)
         return value_s, ends_s[0], ends_s[1]
 
     def _device_intervals(self, constants: Constants) -> tuple[Floats, Floats]:
         """Return the lower and upper ends of the seconds that the device takes for each case."""
-        classes, class_count = self._kernels.alike
+        classes, class_count = self._kernels.error_classes
         case_of_class: Ints = np.zeros(class_count, dtype=np.intp)
         case_of_class[classes] = self._case_index
-        prices = self._price_kernels(constants).alike(classes, class_count)
-        sums = prices.sums(case_of_class, len(self.cases))
+        prices = self._price_kernels(constants).sum_correlated(classes, class_count)
+        sums = prices.sum_groups(case_of_class, len(self.cases))
         return sums.low, sums.high
 
     def _price_kernels(self, constants: Constants) -> Prices:
@@ -145,12 +149,12 @@ class Columns:
             residual_rows = product_residuals.get(f"{rows.kind} {rows.dtype}")
             if not residual_rows or len(rows.products) != 1:
                 return interval
-            factor = left_over(residual_rows, product_similarity, *rows.products[0])
+            factor = kernel_weighted_factor(residual_rows, product_similarity, *rows.products[0])
             factor = factor ** is_single_op[indices]
             value, low, high = (factor * seconds for seconds in interval[:3])
             return interval._replace(value=value, low=low, high=high)
 
-        return self._kernels.priced(price_rows).times(self._kernels.often)
+        return self._kernels.price(price_rows).times(self._kernels.counts)
 
     def _add_host_time(self, passes_s: Floats, constants: Constants) -> Floats:
         """Return the measurable seconds of cases whose kernels take these seconds.
@@ -170,8 +174,8 @@ class Columns:
         hosts = self._step_hosts(constants)
         if hosts is not None:
             step_passes_s = list(passes_s[:, self._steps])
-            ahead_s = sum(behind_host(step_passes_s, hosts.ahead))
-            waiting_s = sum(behind_host(step_passes_s, hosts.waiting))
+            ahead_s = sum(wait_for_host(step_passes_s, hosts.ahead))
+            waiting_s = sum(wait_for_host(step_passes_s, hosts.waiting))
             total_s[self._steps] = np.where(self._is_call, waiting_s, ahead_s)
         return total_s
 
@@ -229,12 +233,12 @@ class Columns:
         """
         if not self._steps:
             return None
-        ends = of_host(constants)
+        ends = host_bounds(constants)
         if "host.factor" in constants:
             step_residuals = self.device.calibration.get("steps", ())
             host = self._issue_steps(constants)._replace(ends=ends, steps=step_residuals)
             return _HostPair(ahead=host._replace(waits=False), waiting=host)
-        cpu = host_of({}, constants)
+        cpu = find_host({}, constants)
         if cpu is None:
             return None
         cpu = cpu._replace(ends=ends)
@@ -244,14 +248,17 @@ class Columns:
         """Return the host that issues each step: its times are arrays over the steps."""
         if self._constant_counts is None:
             self._constant_counts = self._count_constants(constants)
-        return issued(self._constant_counts, constants)
+        return time_host(self._constant_counts, constants)
 
     def _count_constants(self, constants: Constants) -> ConstantCounts:
         """Count the uses of each constant of the host by each step, by pass and constant.
 
         The values of the constants play no part, only their names.
         """
-        counts = [spent(calls_of(self.cases[index].kernels), constants) for index in self._steps]
+        counts = [
+            count_constants(count_calls(self.cases[index].kernels), constants)
+            for index in self._steps
+        ]
         return {
             pass_: {
                 name: np.array([step[pass_].get(name, 0.0) for step in counts])

@@ -29,9 +29,9 @@ from steptime.hardware import catalog
 from steptime.hardware.constants import Constant
 from steptime.hardware.device import Device
 from steptime.prediction.calibrated.form import Constants
-from steptime.prediction.calibrated.interval import LEVEL, known_as
-from steptime.prediction.calibrated.method import name_of
-from steptime.prediction.kernels import Floats
+from steptime.prediction.calibrated.interval import LEVEL, interval_name
+from steptime.prediction.calibrated.method import form_name
+from steptime.prediction.prices import Floats
 from steptime.records.ratios import relative_errors
 from steptime.records.record import current_time
 from steptime.records.row import grouped
@@ -338,10 +338,10 @@ def fit_intervals(columns: Columns, constants: Constants, residuals: Floats) -> 
 
 def _prior_half_widths(columns: Columns, constants: Constants) -> dict[str, float]:
     """Return the half width of the interval in ln of each form that a case runs, and of `all`."""
-    forms = {name_of(kernel, columns.device) for case in columns.cases for kernel in case.kernels}
+    forms = {form_name(kernel, columns.device) for case in columns.cases for kernel in case.kernels}
     forms.add("all")
     if any(case.condition != "repeated" for case in columns.cases):
         forms.add("host")
     widths = {form: constants.get(f"interval.{form}_own") for form in sorted(forms)}
-    widths["all"] = constants[f"interval.{known_as('', constants)}_own"]
+    widths["all"] = constants[f"interval.{interval_name('', constants)}_own"]
     return {form: width for form, width in widths.items() if width is not None}

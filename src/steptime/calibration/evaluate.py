@@ -15,7 +15,7 @@ from steptime.core.errors import InputError, check_choice
 from steptime.hardware.device import Device
 from steptime.prediction import conformal, cost_model
 from steptime.prediction.calibrated.form import Constants
-from steptime.prediction.calibrated.interval import ends_of
+from steptime.prediction.calibrated.interval import interval_constants
 from steptime.prediction.kernel import Interval, Settings
 from steptime.prediction.kernels import Kernels
 from steptime.prediction.method import Method, PriceError
@@ -172,9 +172,9 @@ def _score_case(case: Case, method: Method) -> Scored:
 
 def kernel_times(case: Case, method: Method, settings: Settings) -> list[Interval]:
     """Return the seconds of each kernel of a case under settings of a method."""
-    device = method.sees(case.device, case.kernels[0].dtype, settings)
+    device = method.derate(case.device, case.kernels[0].dtype, settings)
     kernels = Kernels(case.kernels)
-    return method.prices(kernels, device).at(kernels.which).intervals()
+    return method.prices(kernels, device).take(kernels.index).intervals()
 
 
 def _score_calibrated(cases: Sequence[Case], method: Method) -> list[Scored]:
@@ -193,7 +193,7 @@ def _score_calibrated(cases: Sequence[Case], method: Method) -> list[Scored]:
         device = group[0].device.in_phase(group[0].phase)
         settings = method.under(group[0].options).settings
         settings = replace(settings, tf32="auto")  # kernels know it
-        constants = method.sees(device, first_dtype(device), settings).constants
+        constants = method.derate(device, first_dtype(device), settings).constants
         phase_cases = [replace(case, device=device) for case in group]
         for case, scored in zip(group, score_with_constants(phase_cases, constants), strict=True):
             score_by_id[id(case)] = replace(scored, case=case)
@@ -212,7 +212,7 @@ def score_with_constants(cases: Sequence[Case], constants: Constants) -> list[Sc
     """
     device = cases[0].device
     table = device.calibration
-    op_constants: Constants = {**constants, **table.get("alone", {}), **ends_of(table)}
+    op_constants: Constants = {**constants, **table.get("alone", {}), **interval_constants(table)}
     ops = [case for case in cases if case.is_single_op]
     steps = [case for case in cases if not case.is_single_op]
     return [

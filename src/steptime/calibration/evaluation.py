@@ -24,7 +24,7 @@ from steptime.core.json_types import JsonObject
 from steptime.core.table import Column, Table
 from steptime.prediction import METHODS, cost_model
 from steptime.prediction.kernel import Kernel
-from steptime.prediction.method import Method, Price, priced_by
+from steptime.prediction.method import Method, Price, method_of_price
 from steptime.records.ratios import farness
 
 COMPARED_METHODS = ("calibrated", "analytic", "roofline", "paleo")  # shown beside any method
@@ -163,7 +163,7 @@ def evaluate(
         raise InputError("no case to evaluate: no row fits the mapping")
     by_group([], by)  # refuses unknown columns before anything is scored
     if not isinstance(method, Method):
-        method = priced_by(name, method)
+        method = method_of_price(name, method)
     scored = score(cases, method)
     if not scored:
         raise InputError(f"{name} predicts none of the {len(cases)} cases")

@@ -11,7 +11,7 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from steptime.hardware.constants import Constant
-from steptime.prediction.kernels import Floats
+from steptime.prediction.prices import Floats
 from steptime.records.row import grouped
 
 SIGMA = 0.2  # standard deviation of ln(measured / predicted) of a row that the forms leave open

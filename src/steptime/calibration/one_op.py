@@ -101,7 +101,7 @@ def predict_op(
     }
     case = plain_case(row, f"op {kind}", used_device)
     used_method = method if isinstance(method, Method) else cost_model(method)
-    used_method.sees(used_device, dtype, used_method.settings)  # raises where no peak is known
+    used_method.derate(used_device, dtype, used_method.settings)  # raises where no peak is known
     (scored,) = score([case], used_method)
     return KernelTime(
         op_kind,

@@ -21,8 +21,8 @@ from steptime.hardware.constants import Constant
 from steptime.prediction import cost_model
 from steptime.prediction.calibrated.interval import LEVEL
 from steptime.prediction.calibrated.method import calibrated_device
-from steptime.prediction.kernels import Floats
 from steptime.prediction.method import Method
+from steptime.prediction.prices import Floats
 from steptime.records.record import current_time
 from steptime.records.row import grouped
 
@@ -221,7 +221,7 @@ def _calibrated_method(calibration: Mapping[str, Any]) -> Method:
     """Return the method `calibrated` for devices with this calibration."""
     return replace(
         cost_model("calibrated"),
-        sees=lambda device, dtype, settings: calibrated_device(
+        derate=lambda device, dtype, settings: calibrated_device(
             replace(device, calibration=calibration), dtype, settings
         ),
     )

@@ -12,8 +12,8 @@ import numpy as np
 
 from steptime.calibration.columns import Columns, product_similarity
 from steptime.calibration.fit import indices_by_family, log_residuals
-from steptime.prediction.host import alike
-from steptime.prediction.kernels import Floats
+from steptime.prediction.host import step_similarity
+from steptime.prediction.prices import Floats
 
 MIN_ROWS = 10  # products, or steps, below which nothing is learnt
 SPREAD = 0.2  # prior standard deviation of the residual that similar cases share
@@ -59,7 +59,9 @@ def learn_residuals(
         posterior_residuals[indices] = product_residuals * ratios[indices]
     indices, host_s, device_s = columns.find_host_steps(constants)
     if len(indices) >= MIN_ROWS:
-        covariance = SPREAD**2 * alike(host_s[:, None], device_s[:, None], host_s, device_s)
+        covariance = SPREAD**2 * step_similarity(
+            host_s[:, None], device_s[:, None], host_s, device_s
+        )
         families = [columns.families[index] for index in indices]
         posterior = _fit_process(covariance, residuals[indices], STEP_NOISE, families)
         posterior_residuals[indices] = posterior.left_out * ratios[indices]

@@ -18,7 +18,7 @@ from steptime.core.graph_json import graph_to_json
 from steptime.core.json_types import JsonObject
 from steptime.hardware.device import Device
 from steptime.measure.point import BUSY
-from steptime.prediction.kernels import Floats
+from steptime.prediction.prices import Floats
 from steptime.records.ratios import relative_errors
 
 MAX_STEP_S = 0.4  # predicted time of a step that is worth a point

@@ -230,7 +230,7 @@ def _step_key(model: StepModel) -> tuple[str, str]:
 
 def _lies_on_no_line(model: StepModel) -> bool:
     """Return whether times are no lines: new pages of a CPU, states in the host's memory."""
-    has_new_pages = model.device.is_cpu and bool(model.seen.constants)
+    has_new_pages = model.device.is_cpu and bool(model.effective_device.constants)
     return has_new_pages or may_leave(model.workload.tuning)
 
 

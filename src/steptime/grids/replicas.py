@@ -21,8 +21,9 @@ from steptime.core.workload import Plan, Workload
 from steptime.hardware.device import Cluster
 from steptime.network.ops.ranks import rank_graph
 from steptime.prediction import DEFAULT
-from steptime.prediction.collectives import StepEnds, fabric_of_group, with_links
+from steptime.prediction.collectives import StepEnds, with_links
 from steptime.prediction.exposed import exposed_exchange_s
+from steptime.prediction.fabric import fabric_of_group
 from steptime.prediction.method import Method
 from steptime.prediction.records import records
 from steptime.prediction.remarks import no_link
@@ -98,8 +99,7 @@ def data_parallel(
 
     `examples` are those of a step: of each replica in weak scaling (its batch), of all replicas in
     strong scaling (the global batch). The speed-up is over one replica with `examples` examples,
-    n t1 / tn (weak) or t1 / tn (strong). Raises `InputError` as `batch_share` does, and where
-    several replicas have no link.
+    n t1 / tn (weak) or t1 / tn (strong). Raises `InputError` as `batch_share` and `no_link` do.
     """
     sync = exchange or Sync()
     if sync.overlap and model.lowered().by_layer:

@@ -15,7 +15,7 @@ from steptime.grids.batch_steps import BatchSteps
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
 from steptime.prediction.method import Method
-from steptime.prediction.records import costs, record_method, step_record
+from steptime.prediction.records import StepVerdict, costs, record_method, step_record
 from steptime.prediction.step_model import StepModel
 from steptime.records.record import Quantity, Record, current_time
 
@@ -121,4 +121,5 @@ def _device_records(
         quantities["step_s"] = Quantity(sum(times), low=low_s, high=high_s)
         quantities["peak_bytes"] = Quantity(peak_bytes)
         workload = replace(model.workload, batch_per_replica=batch)
-        yield step_record(model, workload, method, quantities, fits, notes, taken_at)
+        verdict = StepVerdict(fits, notes)
+        yield step_record(model, workload, method, quantities, verdict, taken_at=taken_at)

@@ -16,7 +16,8 @@ from steptime.paleo.layers import unknown_work
 from steptime.paleo.lower import lower
 from steptime.paleo.price import apply_figures, price_overlapped, price_sequential
 from steptime.paleo.rules import ALGORITHMS, settings_of
-from steptime.prediction.collectives import COLLECTIVES, Collective, Fabric, rounds
+from steptime.prediction.collectives import COLLECTIVES, Collective, rounds
+from steptime.prediction.fabric import Fabric
 from steptime.prediction.kernel import Settings
 from steptime.prediction.method import EFFICIENCIES, Method, Option, choice
 
@@ -62,7 +63,7 @@ def with_faults(method: Method, faults: Collection[str]) -> Method:
     settings = replace(settings_of(method.settings), faults=frozenset(faults), host=host)
     price = price_sequential if "overlap" in faults else price_overlapped
     return replace(
-        method, lower=lower, price=price, sees=apply_figures, notes=notes, settings=settings
+        method, lower=lower, price=price, derate=apply_figures, notes=notes, settings=settings
     )
 
 

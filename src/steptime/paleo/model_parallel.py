@@ -43,9 +43,9 @@ from steptime.paleo.placement import (
     nodes,
 )
 from steptime.paleo.rules import FLOAT_BYTES, settings_of
-from steptime.prediction.host import behind_host, issuing
+from steptime.prediction.host import host_of_launches, wait_for_host
 from steptime.prediction.remarks import no_link
-from steptime.prediction.schedule import overlapped
+from steptime.prediction.schedule import overlap_traffic
 from steptime.prediction.step_model import StepModel
 
 NESTED_NOTE = "forks within forks are nested; the original stops here"
@@ -244,8 +244,10 @@ def _update_s(model: StepModel, layers: Sequence[LayerTimes], is_sequential: boo
     if "update" not in settings_of(model.settings).faults:
         return sum(node.update_s for node in layers)
     parameters = sum(node.layer.parameters for node in layers)
-    times = model.price(update_kernel(parameters, next(iter(model.seen.peak_flop_per_s))))
-    return times.value if is_sequential or not model.settings.pipelined else overlapped(times)
+    times = model.price(
+        update_kernel(parameters, next(iter(model.effective_device.peak_flop_per_s)))
+    )
+    return times.value if is_sequential or not model.settings.pipelined else overlap_traffic(times)
 
 
 def _add_host_waits(
@@ -257,7 +259,7 @@ def _add_host_waits(
     """
     forward, backward, update = (sum(node.kernels[i] for node in layers) for i in range(3))
     counts = [forward * times, backward * times, update]
-    return behind_host(parts, issuing(counts, model.issue_s))
+    return wait_for_host(parts, host_of_launches(counts, model.issue_s))
 
 
 def _slowest(

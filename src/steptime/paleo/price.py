@@ -35,10 +35,10 @@ def apply_figures(device: Device, dtype: str, settings: Settings) -> Device:
     clock_hz = device.clock_hz if "cycle" in faults else None
     bytes_per_s = device.memory_bytes_per_s * gigabyte
     published = replace(device, memory_bytes_per_s=bytes_per_s, clock_hz=clock_hz)
-    efficient = price.seen(published, peak_dtype, settings)
+    efficient = price.derate_device(published, peak_dtype, settings)
     if "update" not in faults or settings.compute_efficiency == 1:
         return efficient
-    full = price.seen(published, peak_dtype, replace(settings, compute_efficiency=1.0))
+    full = price.derate_device(published, peak_dtype, replace(settings, compute_efficiency=1.0))
     return PaleoDevice(
         **{item.name: getattr(efficient, item.name) for item in fields(Device)},
         update_peak_flop_per_s=full.peak_flop_per_s,
@@ -63,7 +63,7 @@ def price_sequential(
     `join` combines the two terms (default: their sum).
     """
     device = _device_of_pass(device, kernels.pass_)
-    compute_s, memory_s = price.at_peak(kernels, device)
+    compute_s, memory_s = price.peak_times(kernels, device)
     if device.clock_hz is not None:
         cycle_s, rate = 1.0 / device.clock_hz, device.memory_bytes_per_s
         compute_s = np.maximum(cycle_s, compute_s) * (kernels.flop > 0)

@@ -15,7 +15,7 @@ from steptime.planning.problem import PlanProblem
 from steptime.planning.rank_model import RankModel
 from steptime.planning.request import Request
 from steptime.planning.step import PlanTime, time_plan
-from steptime.prediction.calibrated.method import calibrated_under, notes_of
+from steptime.prediction.calibrated.method import device_notes, stack_notes
 from steptime.prediction.states import host_memory
 
 KWH_J = 3.6e6
@@ -101,8 +101,8 @@ def fit_notes(problem: PlanProblem) -> list[str]:
     if rank.is_training and not problem.cluster.levels:
         notes = [*rank.step_model.of(graph, 1).remarks(1)]  # those of `predict`
     else:
-        notes = notes_of(rank.device) if rank.method.name == "calibrated" else []
-        notes += [*calibrated_under(rank.device, stack.name), *graph.remarks]
+        notes = device_notes(rank.device) if rank.method.name == "calibrated" else []
+        notes += [*stack_notes(rank.device, stack.name), *graph.remarks]
     is_fitted_kind = not rank.is_training or rank.shape.unit == "tokens"
     if rank.is_training and not stack.training:
         notes.append(f"stack {stack.name}: constants of training are those of torch-eager")

@@ -10,7 +10,7 @@ from steptime.hardware.software import Software
 from steptime.planning.caches import Caches
 from steptime.planning.problem import PlanProblem
 from steptime.planning.step import PlanTime, time_plan
-from steptime.prediction.calibrated.interval import mixed
+from steptime.prediction.calibrated.interval import mix_intervals
 from steptime.prediction.kernel import Interval
 
 DEFAULT_YEARS = 1.0  # the weight of a stack that was never the newest one
@@ -59,7 +59,7 @@ def widen_over_stacks(
         except InputError:  # the stack has no such plan
             continue
     if len(times) > 1:
-        low_s, high_s = mixed(
+        low_s, high_s = mix_intervals(
             [
                 (
                     software.years.get(stack, DEFAULT_YEARS),

@@ -7,7 +7,7 @@ from steptime.planning.plan_cost import PlanCost
 from steptime.planning.plan_step import PlanStep
 from steptime.planning.rank_model import RankModel
 from steptime.planning.single_device import KernelEnergy, kernel_energy
-from steptime.prediction.calibrated.power import drawn_of
+from steptime.prediction.calibrated.power import step_joules
 from steptime.prediction.power import step_energy
 
 
@@ -52,10 +52,10 @@ def _single_device_j(rank: RankModel, step: PlanStep, step_s: float) -> float | 
     model = rank.full_step(microbatch)
     if step.plan.device_count == step.microbatches == 1:
         columns = model.lowered(microbatch).columns
-        return step_energy(model.timeline(microbatch), model.seen, columns).energy_j
+        return step_energy(model.timeline(microbatch), model.effective_device, columns).energy_j
     kernels = _full_kernel_energy(rank, microbatch)
     kernels_j = kernels.passes_j * step.microbatches + kernels.update_j
-    energy_j = drawn_of(kernels_j, (step_s, step_s, step_s), model.seen)
+    energy_j = step_joules(kernels_j, (step_s, step_s, step_s), model.effective_device)
     return None if energy_j is None else energy_j[0]
 
 

@@ -28,7 +28,7 @@ from steptime.planning.saved_activations import Activations, measure_activations
 from steptime.planning.shape import Shape
 from steptime.planning.stages import Layout, Load
 from steptime.prediction import DEFAULT, cost_model
-from steptime.prediction.calibrated.power import spent_j
+from steptime.prediction.calibrated.power import kernels_j
 from steptime.prediction.kernel import Kernel
 from steptime.prediction.kernels import Kernels
 from steptime.prediction.lower import Row
@@ -267,14 +267,14 @@ class NetworkRankModel(RankModel):
             forward_s[name] += row.forward.value
             backward_s[name] += row.backward.value
             parameters[name] += int(row.row.parameters)
-        forward_slowdown, backward_slowdown, _ = times.slower
+        forward_slowdown, backward_slowdown, _ = times.host_slowdowns
         pieces = {
             name: Piece(
                 forward_s=forward_s[name] * forward_slowdown,
                 backward_s=backward_s[name] * backward_slowdown,
                 parameters=parameters[name],
                 activations=activations.get(name, Activations()),
-                joules=float(spent_j(Kernels(kernels[name]), self.calibrated_device)),
+                joules=float(kernels_j(Kernels(kernels[name]), self.calibrated_device)),
             )
             for name in self.shape.kinds
         }

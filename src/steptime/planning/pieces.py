@@ -21,10 +21,11 @@ from steptime.network.ops.table import ShapeError
 from steptime.network.recompute import needed
 from steptime.network.tuning import ADDED_NAMES, tuned
 from steptime.planning.saved_activations import Activations, group_of, measure_activations
-from steptime.prediction.calibrated.power import joules_of
-from steptime.prediction.host import calls_of, host_of
+from steptime.prediction.calibrated.power import kernel_energies
+from steptime.prediction.host import count_calls, find_host
 from steptime.prediction.kernel import Kernel
-from steptime.prediction.kernels import Kernels, added
+from steptime.prediction.kernels import Kernels
+from steptime.prediction.prices import sum_rows
 from steptime.prediction.step_model import StepModel
 from steptime.prediction.training import FIRST, LAST, piece_of
 
@@ -199,7 +200,7 @@ def price_pieces(
             collectives.setdefault(name, []).append(_piece_collective(kernel))
     costs = _price_kernels(model, kernels, kinds, imbalance)
     activations = measure_activations(
-        graph, model.stack, regathered_groups, model.low, imbalance=imbalance
+        graph, model.stack, regathered_groups, model.low_dtype, imbalance=imbalance
     )
     parameters = _count_parameters(graph)
     pieces = {}
@@ -212,7 +213,7 @@ def price_pieces(
             weight_s=_weight_gradient_s(seconds, kinds),
             attention_s=_attention_s(seconds, kinds),
             last_product_s=_last_product_s(seconds, kinds, recomputed_rows),
-            host_s=_host_s(piece_kernels, model.seen.constants),
+            host_s=_host_s(piece_kernels, model.effective_device.constants),
             collectives=tuple(collectives.get(name, ())),
             activations=activations[name],
             joules=cost.joules,
@@ -255,11 +256,11 @@ def _price_kernels(
         ]
     )
     of_experts = [kinds.get(kernel.op) == "experts" for kernel in rows]
-    times = model.priced(columns).at(columns.which)
+    times = model.price_kernels(columns).take(columns.index)
     values_s = times.value * np.where(of_experts, imbalance, 1.0)
-    cell_s = added(values_s, cells, 3 * len(kernels)).reshape(-1, 3).tolist()
-    kernel_j = joules_of(columns, model.seen)[columns.which]
-    cell_j = added(kernel_j, cells, 3 * len(kernels)).reshape(-1, 3)
+    cell_s = sum_rows(values_s, cells, 3 * len(kernels)).reshape(-1, 3).tolist()
+    kernel_j = kernel_energies(columns, model.effective_device)[columns.index]
+    cell_j = sum_rows(kernel_j, cells, 3 * len(kernels)).reshape(-1, 3)
     pass_j = cell_j[:, :2].sum(axis=1).tolist()
     seconds = values_s.tolist()
     costs = {}
@@ -317,7 +318,7 @@ def _last_product_s(
 
 def _host_s(kernels: Sequence[Kernel], constants: Mapping[str, float]) -> PassPair:
     """Return the seconds in which the host issues the kernels of each pass."""
-    host = host_of(calls_of(kernels), constants)
+    host = find_host(count_calls(kernels), constants)
     if host is None:
         return PassPair()
     forward_s, backward_s, _ = host.issued_s

@@ -23,7 +23,7 @@ from steptime.planning.plan_step import PlanStep
 from steptime.planning.problem import PlanProblem
 from steptime.planning.rank_model import RankModel
 from steptime.planning.stages import Layout, Load, Part, RankGroups, rank_groups
-from steptime.prediction.host import Host, behind_host
+from steptime.prediction.host import Host, wait_for_host
 from steptime.prediction.training import LAST
 
 
@@ -125,7 +125,7 @@ class PlanCost:
         host_wait_s = max(0.0, issue_s - forward_s - backward_s)
         if issue_s > forward_s + backward_s:
             host = Host((forward_host_s, issue_s, issue_s), waits=False)
-            passes = behind_host((forward_s, backward_s, 0.0), host)
+            passes = wait_for_host((forward_s, backward_s, 0.0), host)
             forward_s = float(passes[0])
             backward_s = float(passes[1])
         send_s = self.send.exposed_s

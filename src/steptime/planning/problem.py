@@ -18,17 +18,11 @@ from steptime.planning.caches import Caches, cached_by_owner
 from steptime.planning.rank_model import RankModel
 from steptime.planning.shape import Shape
 from steptime.planning.stages import Group, Load
-from steptime.prediction.collectives import (
-    EXCHANGES,
-    Collective,
-    Fabric,
-    Startup,
-    all_reduce,
-    fabric_of_group,
-)
+from steptime.prediction.collectives import EXCHANGES, Collective, Startup, all_reduce
 from steptime.prediction.exposed import exposed_exchange_s
+from steptime.prediction.fabric import Fabric, fabric_of_group
 from steptime.prediction.method import Method
-from steptime.prediction.routing import once_a_part
+from steptime.prediction.routing import dispatch_s
 
 
 class LinkTime(NamedTuple):
@@ -127,7 +121,7 @@ class PlanProblem:
 
     def _collective(self, kind: str) -> Collective:
         """Return the function that prices a kind of collective."""
-        send_once = partial(once_a_part, spread=self.shape.expected_expert_groups)
+        send_once = partial(dispatch_s, spread=self.shape.expected_expert_groups)
         collectives: Mapping[str, Collective] = {
             "all_reduce": all_reduce,
             "once": send_once,
@@ -153,7 +147,7 @@ class PlanProblem:
         fabric = fabric_of_group(self.cluster, group)
         if level is None or fabric is None:
             raise InputError("several devices need a link: --link LINK (steptime list links)")
-        effective_fabric = self.method.joins(fabric, self.device.memory_bytes_per_s)
+        effective_fabric = self.method.join_devices(fabric, self.device.memory_bytes_per_s)
         return GroupFabric(effective_fabric, self.level_names[level])
 
     @cached_by_owner
@@ -170,7 +164,7 @@ class PlanProblem:
         if self.host_link is None:
             joins = "what joins a device to its host, such as pcie-5-x16"
             raise InputError(f"plan: --offload needs --host-link LINK, {joins}")
-        fabric = self.method.copies(self.host_link)
+        fabric = self.method.join_host(self.host_link)
         return LinkTime(fabric.message_s(size_bytes), self.host_link.name)
 
     def exposed_bucket_s(

@@ -28,7 +28,7 @@ from steptime.planning.rank_setup import RankSetup
 from steptime.planning.stages import Layout, Load, layout_of_plan
 from steptime.prediction import conformal
 from steptime.prediction.calibrated.interval import Bounds
-from steptime.prediction.calibrated.power import draws
+from steptime.prediction.calibrated.power import power_draw
 from steptime.prediction.kernel import Interval, Kernel
 from steptime.prediction.kernels import Kernels
 from steptime.prediction.step_model import StepModel
@@ -271,7 +271,7 @@ class RankModel(RankSetup):
         """Return the seconds of each kernel on the calibrated device, or on another device."""
         columns = Kernels(kernels)
         prices = self.method.prices(columns, device or self.calibrated_device)
-        seconds: list[float] = prices.value[columns.which].tolist()
+        seconds: list[float] = prices.value[columns.index].tolist()
         return seconds
 
     @cached_property
@@ -293,7 +293,7 @@ class RankModel(RankSetup):
     @cached_property
     def power_limits_w(self) -> tuple[float, float] | None:
         """The power of a waiting device and its limit; None where they are unknown."""
-        return draws(self.calibrated_device)
+        return power_draw(self.calibrated_device)
 
     @cached_property
     def unsplit_pieces(self) -> Mapping[str, Piece]:

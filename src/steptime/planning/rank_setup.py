@@ -21,7 +21,7 @@ from steptime.prediction.step_model import StepModel
 from steptime.prediction.training import (
     LOW_BYTES,
     graph_dtype,
-    numbers,
+    training_constants,
 )
 
 
@@ -105,7 +105,7 @@ class RankSetup:
     @property
     def calibrated_device(self) -> Device:
         """The device with the rates that kernels reach."""
-        return self.step_model.seen
+        return self.step_model.effective_device
 
     @cached_property
     def weight_dtype(self) -> str:
@@ -137,7 +137,7 @@ class RankSetup:
             served, flags = split_flags(self.use, device_constants)
             low_gradient_bytes = 0.0
         else:
-            served, flags = numbers(
+            served, flags = training_constants(
                 device_constants, self.workload_dtype, self.stack.master_weights
             )
             state_dtype = "float32" if self.is_mixed else self.base_dtype

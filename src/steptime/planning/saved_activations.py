@@ -6,7 +6,7 @@ from typing import NamedTuple
 from steptime.core.graph import Graph, Op
 from steptime.hardware.stack import Stack
 from steptime.network.ops import OPS
-from steptime.prediction.memory import kept_sizes
+from steptime.prediction.memory import stack_sizes
 from steptime.prediction.training import FIRST, LAST, piece_of
 
 COLLECTIVE_GROUPS = {
@@ -141,7 +141,7 @@ def _backward_reads(graph: Graph, owner: Mapping[str, str]) -> set[str]:
 def _tensor_sizes(graph: Graph, stack: Stack, imbalance: float) -> dict[str, int]:
     """Return the bytes of each tensor; those of experts are the busiest rank's."""
     sizes = {name: spec.size_bytes for name, spec in graph.tensors.items()}
-    sizes |= kept_sizes(graph, stack)
+    sizes |= stack_sizes(graph, stack)
     if imbalance == 1:
         return sizes
     for op in graph.ops:

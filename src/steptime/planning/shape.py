@@ -7,7 +7,7 @@ from typing import Any
 from steptime.core.tuning import state_weights
 from steptime.core.workload import Tuning
 from steptime.network.families.family import Family
-from steptime.prediction.routing import reached
+from steptime.prediction.routing import expected_parts
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,6 @@ class Shape:
         """Return the expected number of equal groups of experts that a token reaches."""
         expert_groups = self.settings["expert_groups"]
         groups_per_token = self.settings["groups_per_token"]
-        return reached(
+        return expected_parts(
             group_count, self.experts, self.experts_per_token, expert_groups, groups_per_token
         )

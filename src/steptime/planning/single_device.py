@@ -11,10 +11,10 @@ from steptime.network.ops.training import STATE_BLOCK
 from steptime.planning.pieces import PassPair, Piece
 from steptime.prediction import conformal
 from steptime.prediction.calibrated.interval import Bounds, bounds
-from steptime.prediction.calibrated.power import spent_j
-from steptime.prediction.host import finish
+from steptime.prediction.calibrated.power import kernels_j
+from steptime.prediction.host import bound_step
 from steptime.prediction.kernels import Kernels
-from steptime.prediction.schedule import together
+from steptime.prediction.schedule import sum_repeats
 from steptime.prediction.step_model import StepModel
 from steptime.prediction.training import FIRST, LAST, piece_of
 
@@ -65,11 +65,11 @@ def accumulate_passes(model: StepModel, microbatch: int, microbatches: int) -> S
     backward_s = sum(row.backward.value for row in times.rows)
     update_s = sum(row.update.value for row in times.rows)
     columns = model.lowered(microbatch).columns
-    shares = together(columns, model.prices(microbatch)).total().shares
-    single_passes, _, _ = finish((forward_s, backward_s, update_s), shares, host)
+    shares = sum_repeats(columns, model.prices(microbatch)).total().shares
+    single_passes, _, _ = bound_step((forward_s, backward_s, update_s), shares, host)
     repeated_host = None if host is None else host.rounds(microbatches)
     kernel_s = (microbatches * forward_s, microbatches * backward_s, update_s)
-    passes, low_s, high_s = finish(kernel_s, shares, repeated_host)
+    passes, low_s, high_s = bound_step(kernel_s, shares, repeated_host)
     transfer_s = times.update_s - float(single_passes[2])  # of states, to the host and back
     return StepPasses(
         forward_s=float(passes[0]),
@@ -193,7 +193,10 @@ def kernel_energy(model: StepModel, microbatch: int) -> KernelEnergy:
     kernels = model.lowered(microbatch).kernels
     passes = [kernel for kernel in kernels if kernel.pass_ != "update"]
     updates = [kernel for kernel in kernels if kernel.pass_ == "update"]
-    return KernelEnergy(spent_j(Kernels(passes), model.seen), spent_j(Kernels(updates), model.seen))
+    return KernelEnergy(
+        kernels_j(Kernels(passes), model.effective_device),
+        kernels_j(Kernels(updates), model.effective_device),
+    )
 
 
 def step_interval(

@@ -10,7 +10,7 @@ from steptime.planning.pass_settings import GroupCollective
 from steptime.planning.plan_cost import PlanCost
 from steptime.planning.rank_model import RankModel
 from steptime.planning.stages import Group, Load
-from steptime.prediction.states import host_memory, on_host
+from steptime.prediction.states import host_memory, time_host_update
 from steptime.prediction.training import FIRST
 
 
@@ -207,8 +207,9 @@ def _host_update(
     memory_bytes_per_s, usual_device_count = host_memory()
     device_bytes_per_s = memory_bytes_per_s / min(host_device_count, usual_device_count)
     update_s = cost.rank.constant("update_bytes") * parameters / device_bytes_per_s
-    host_update = on_host(
-        (gradient_bytes, weight_bytes),
+    host_update = time_host_update(
+        gradient_bytes,
+        weight_bytes,
         update_s,
         hidden_s,
         lambda size_bytes: problem.host_transfer(size_bytes).seconds,

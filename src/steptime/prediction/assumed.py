@@ -10,27 +10,41 @@ from steptime.prediction.step_model import StepModel
 def assumed_of(model: StepModel) -> dict[str, str]:
     """Return the assumed settings of a prediction, each as its option has it.
 
-    They are stack, layout of images, TF32 and host, and data type and optimizer where nobody said
-    them.
-
-    A setting is left out where the method does not know it or the step does not depend on it.
+    They are stack, layout of images, TF32 and host, and data type and optimizer if the user named
+    none. A setting is left out if the method does not know it or the step does not depend on it.
     The same question with an option set to the value that stands here has the same answer.
     """
-    known, kernels = model.method.options, model.lowered().kernels
-    assumed = {"stack": model.settings.stack} if "stack" in known else {}
-    images = [kernel for kernel in kernels if kernel.window and kernel.unit == "matrix"]
-    if "channels_last" in known and images:
-        is_last = any(kernel.channels_last for kernel in images)
-        assumed["channels_last"] = "yes" if is_last else "no"
-    products = [kernel for kernel in kernels if kernel.products and kernel.dtype == "float32"]
-    if "tf32" in known and "tf32" in model.device.peak_flop_per_s and products:
-        assumed["tf32"] = model.settings.tf32
-        by_stack = "channels_last" in known and any(kernel.tf32 for kernel in products)
-        if model.settings.tf32 == "auto" and not by_stack:
-            assumed["tf32"] = "off"
-    if "host" in known and not model.device.is_cpu and model.stack.host:
+    options = model.method.options
+    assumed = {"stack": model.settings.stack} if "stack" in options else {}
+    if "channels_last" in options:
+        assumed |= _image_layout(model)
+    if "tf32" in options:
+        assumed |= _tf32_setting(model)
+    if "host" in options and not model.device.is_cpu and model.stack.host:
         assumed["host"] = model.settings.host_name or assumed_host(model.device)
     return assumed | assumed_step(model.workload)
+
+
+def _image_layout(model: StepModel) -> dict[str, str]:
+    """Return the layout of images; nothing for a step without convolutions."""
+    kernels = model.lowered().kernels
+    convolutions = [kernel for kernel in kernels if kernel.window and kernel.unit == "matrix"]
+    if not convolutions:
+        return {}
+    is_channels_last = any(kernel.channels_last for kernel in convolutions)
+    return {"channels_last": "yes" if is_channels_last else "no"}
+
+
+def _tf32_setting(model: StepModel) -> dict[str, str]:
+    """Return whether products run as TF32; nothing if the device or the step cannot."""
+    kernels = model.lowered().kernels
+    products = [kernel for kernel in kernels if kernel.products and kernel.dtype == "float32"]
+    if not products or "tf32" not in model.device.peak_flop_per_s:
+        return {}
+    setting = model.settings.tf32
+    knows_stack = "channels_last" in model.method.options
+    runs_as_tf32 = knows_stack and any(kernel.tf32 for kernel in products)
+    return {"tf32": "off" if setting == "auto" and not runs_as_tf32 else setting}
 
 
 def common_settings(settings: Iterable[Mapping[str, str]]) -> dict[str, str]:

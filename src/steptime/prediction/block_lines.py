@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from steptime.prediction.kernels import Floats, Ints
 from steptime.prediction.memory import LARGE, ROUNDED, SEGMENTS, SHARED, SMALL, Allocation
+from steptime.prediction.prices import Floats, Ints
 
 CHUNK = 1 << 18  # numbers of a column at once
 SIZE_STEP = 1 / 256  # of a byte: interpolated sizes are rounded to it, far above their error

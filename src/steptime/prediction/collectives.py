@@ -1,149 +1,27 @@
-"""Seconds that a group of devices needs to exchange tensors: one function a scheme.
+"""The seconds of collectives among a group of devices: a function for each algorithm.
 
-`COLLECTIVES` are the schemes by which a gradient is added up (all-reduce), `EXCHANGES` what else is
-exchanged. Every message takes latency + bytes / bandwidth (the alpha-beta model of Thakur,
-Rabenseifner, Gropp 2005, "Optimization of Collective Communication Operations in MPICH"), a device
+`COLLECTIVES` are the algorithms of an all-reduce, by which gradients are added up; `EXCHANGES` are
+the other collectives. Every message takes latency + bytes / bandwidth (the alpha-beta model of
+Thakur, Rabenseifner, Gropp 2005, "Optimization of Collective Communication Operations in MPICH"), a device
 sends and receives one message at a time, both at once, and one device alone exchanges nothing.
 Adding up takes the time of memory traffic, two bytes read and one written for each that is added,
 where the rate of the memory is known: seconds that libraries hide in part. How the share of a
 link's rate that a protocol reaches depends on the size of a message is not known without measuring
 it (`steptime calibrate --only link`).
 
-Devices are alone on their links, or several to a node: `Fabric`.
+Devices are alone on their links, or several to a node: `Fabric` (`fabric.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from math import exp, hypot, inf, prod
+from dataclasses import replace
+from math import hypot, inf
 from typing import NamedTuple
 
-from steptime.core.errors import InputError, shorten
 from steptime.core.exchange import BUCKET_BYTES, ring_messages
-from steptime.hardware.device import Cluster, Link
-from steptime.hardware.topology import effective_link
-
-GROUP = 8  # devices a node: those of the common servers, and the groups of Paleo's forks
-BYTES_TO_ADD = 3  # moved for each byte that is added to another: two read, one written
-
-
-@dataclass(frozen=True)
-class Fabric:
-    """What joins the devices of a group.
-
-    `between` is the link of a device. With `inside`, with several `links_per_node` or with several
-    `groups`, devices are `per_node` to a node: they reach each other over `inside` (None: over
-    `between`), and other nodes over the `links_per_node` links of the node, which `groups` such
-    groups share at once. Only `hierarchical` has nodes without these. `servers` belongs to
-    `parameter-server`. Every bandwidth is multiplied by `efficiency`, the share of it that software
-    reaches (Paleo's ppp of communication). `memory_bytes_per_s` is the rate of a device's memory,
-    None where adding up takes no time: because it is not known, or because the link was measured,
-    whose rate is that of whole all-reduces. Raises `InputError` for a number out of its range.
-    """
-
-    between: Link
-    inside: Link | Fabric | None = None
-    per_node: int = GROUP
-    links_per_node: int = 1
-    servers: int = 1
-    efficiency: float = 1.0
-    groups: int = 1
-    memory_bytes_per_s: float | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("per_node", "links_per_node", "servers", "groups"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} must be at least 1, not {shorten(getattr(self, name))}")
-        if not 0 < self.efficiency < inf:
-            raise InputError(
-                f"the efficiency of a link must be positive, not {shorten(self.efficiency)}"
-            )
-
-    @property
-    def links(self) -> tuple[Link, ...]:
-        """The links of the fabric, from the outermost one in."""
-        inner = self.inside
-        if inner is None:
-            return (self.between,)
-        return (self.between, *(inner.links if isinstance(inner, Fabric) else (inner,)))
-
-    @property
-    def spread(self) -> float:
-        """The widest of the spreads of its links: how far its rates may be off, in ln."""
-        return max(link.spread for link in self.links)
-
-    def link_end(self, sign: int) -> Fabric:
-        """Return the fabric at an end of what its links reach: -1 the slow one, 1 the quick one."""
-        between = self.between.scale_rates(exp(sign * self.between.spread))
-        inner = self.inside
-        if isinstance(inner, Link):
-            return replace(
-                self, between=between, inside=inner.scale_rates(exp(sign * inner.spread))
-            )
-        return replace(self, between=between, inside=inner and inner.link_end(sign))
-
-    @property
-    def slowest(self) -> float:
-        """How many times longer exchanges take at the slow end of its rates."""
-        return exp(self.spread)
-
-    @property
-    def without_latency(self) -> tuple[str, ...]:
-        """Names of the links whose latency nobody publishes: it is counted as 0, to be noted."""
-        return tuple({link.name: 0 for link in self.links if link.latency_s is None})
-
-    def near_and_nodes(self, devices: int, always: bool = False) -> tuple[int, int]:
-        """Return the devices of a group in a node, and the nodes of the group.
-
-        A last node that is not full counts as a full one. `always` has nodes in any case.
-        """
-        alone = self.inside is None and self.links_per_node == 1 and self.groups == 1
-        per_node = 1 if alone and not always else self.per_node
-        return min(devices, per_node), -(-devices // per_node)
-
-    def message_s(self, size_bytes: float, senders: int = 1) -> float:
-        """Return the seconds of one message over `between`.
-
-        That many `senders` of a node, of each group, send one at once over its links.
-        """
-        return self._message_s(self.between, size_bytes * self.share(senders))
-
-    def inside_message_s(self, size_bytes: float, senders: int = 1) -> float:
-        """Return the seconds of one message inside a node; of a rack, between its nodes."""
-        inner = self.inside
-        if isinstance(inner, Fabric):
-            return self._message_s(inner.between, size_bytes * inner.share(senders))
-        return self._message_s(inner or self.between, size_bytes)
-
-    def share(self, senders: int) -> float:
-        """Return the number of a node's messages that pass each of its links at once."""
-        return senders * self.groups / self.links_per_node
-
-    def _message_s(self, link: Link, size_bytes: float) -> float:
-        return (link.latency_s or 0.0) + size_bytes / link.bytes_per_s / self.efficiency
-
-    def add_s(self, size_bytes: float) -> float:
-        """Return the seconds in which a device adds so many bytes to others."""
-        rate = self.memory_bytes_per_s
-        return BYTES_TO_ADD * size_bytes / rate if rate else 0.0
-
-    def slowest_s(self, size_bytes: float, near: int, nodes: int) -> float:
-        """Return the seconds of bytes through the slowest of the links that a group uses.
-
-        Latency apart: that of messages in a pipeline, or of a ring, in which all links are busy.
-        """
-        rates = [self.between.bytes_per_s / self.share(1)] if nodes > 1 else []
-        inner = self.inside
-        while isinstance(inner, Fabric):
-            rates.append(inner.between.bytes_per_s / inner.share(1))
-            near, inner = inner.per_node, inner.inside
-        rates += [(inner or self.between).bytes_per_s] if near > 1 else []
-        return size_bytes / min(rates, default=inf) / self.efficiency
-
-    def latencies_s(self, inside: int, between: int) -> float:
-        """Return the seconds of the latency of so many messages of either kind."""
-        return inside * self.inside_message_s(0.0) + between * self.message_s(0.0)
+from steptime.hardware.device import Link
+from steptime.prediction.fabric import Fabric
 
 
 def rounds(replicas: int) -> int:
@@ -151,8 +29,8 @@ def rounds(replicas: int) -> int:
     return (replicas - 1).bit_length()
 
 
-def one_to_all(size_bytes: float, replicas: int, fabric: Fabric) -> float:
-    """Everyone sends its gradient to one replica and gets the sum back, one after the other."""
+def gather_to_root(size_bytes: float, replicas: int, fabric: Fabric) -> float:
+    """All replicas send their gradients to one and get the sum back, one after the other."""
     near, _ = fabric.near_and_nodes(replicas)
     inside = (near - 1) * fabric.inside_message_s(size_bytes)
     between = (replicas - near) * fabric.message_s(size_bytes)
@@ -223,8 +101,8 @@ def in_switch(size_bytes: float, replicas: int, fabric: Fabric) -> float:
 
 def all_reduce(size_bytes: float, replicas: int, fabric: Fabric) -> float:
     """The faster of a ring and a switch that adds up, as libraries choose."""
-    ways = (ring, in_switch)
-    return min(way(size_bytes, replicas, fabric) for way in ways)
+    ring_s = ring(size_bytes, replicas, fabric)
+    return min(ring_s, in_switch(size_bytes, replicas, fabric))
 
 
 def halving_doubling(size_bytes: float, replicas: int, fabric: Fabric) -> float:
@@ -235,20 +113,23 @@ def halving_doubling(size_bytes: float, replicas: int, fabric: Fabric) -> float:
     numbers p is the power of two below: each replica too many first gives its whole gradient to a
     partner and gets the sum at the end, two more messages. The largest messages are to the nearest.
     """
-    rounds = replicas.bit_length() - 1
+    round_count = replicas.bit_length() - 1
     near, _ = fabric.near_and_nodes(replicas)
-    inside = near.bit_length() - 1
-    seconds = added = 0.0
-    for step in range(1, rounds + 1):
-        half = size_bytes / 2**step
-        added += half
-        within = step <= inside
-        seconds += fabric.inside_message_s(half) if within else fabric.message_s(half, near)
-    if replicas > 2**rounds:
-        added += size_bytes
-        near_by = near > 1
-        seconds += fabric.inside_message_s(size_bytes) if near_by else fabric.message_s(size_bytes)
-    return 2 * seconds + fabric.add_s(added)
+    inside_rounds = near.bit_length() - 1
+    half_s = added_bytes = 0.0
+    for i in range(1, round_count + 1):
+        message_bytes = size_bytes / 2**i
+        added_bytes += message_bytes
+        if i <= inside_rounds:
+            half_s += fabric.inside_message_s(message_bytes)
+        else:
+            half_s += fabric.message_s(message_bytes, near)
+    if replicas > 2**round_count:
+        added_bytes += size_bytes
+        has_near_partner = near > 1
+        send_s = fabric.inside_message_s if has_near_partner else fabric.message_s
+        half_s += send_s(size_bytes)
+    return 2 * half_s + fabric.add_s(added_bytes)
 
 
 def hierarchical(size_bytes: float, replicas: int, fabric: Fabric) -> float:
@@ -287,7 +168,7 @@ def parameter_server(size_bytes: float, replicas: int, fabric: Fabric) -> float:
 Collective = Callable[[float, int, Fabric], float]  # bytes, devices, fabric
 
 COLLECTIVES: Mapping[str, Collective] = {
-    "one-to-all": one_to_all,
+    "one-to-all": gather_to_root,
     "tree": tree,
     "butterfly": butterfly,
     "butterfly-mixing": butterfly_mixing,
@@ -352,18 +233,24 @@ EXCHANGES: Mapping[str, Collective] = {  # by the kind of op: what is not an all
 }
 
 
-def overlapped(
-    ready: Sequence[tuple[float, float]],
-    one: Callable[[float], float],
+class ReadyGradient(NamedTuple):
+    """A gradient: the time since the start of the backward pass at which it is ready, its bytes."""
+
+    ready_s: float
+    size_bytes: float
+
+
+def exposed_all_reduce_s(
+    gradients: Sequence[ReadyGradient],
+    all_reduce_s: Callable[[float], float],
     backward_s: float,
     bucket_bytes: float = BUCKET_BYTES,
 ) -> float:
-    """Return the seconds for which a step waits for exchanges after its backward pass.
+    """Return the seconds for which a step waits for bucketed all-reduces after its backward pass.
 
-    `ready` are the gradients in the order of the backward pass: (seconds after its start, bytes).
-    They fill buckets in that order; a bucket that holds `bucket_bytes` or more is full, and the
-    last is full at its end. A full bucket is exchanged, `one(its bytes)` seconds, when the one
-    before is done. An exchange slows no computation down.
+    Gradients fill buckets in the order of the backward pass. A bucket of `bucket_bytes` or more is
+    full, and so is the last at its end. A full bucket is exchanged when the one before is done. An
+    all-reduce slows no computation down.
 
     Gradients of 10, 10 and 4 bytes after 1, 2 and 3 s in buckets of 10 bytes, 1.5 s each: the first
     exchange runs from 1 to 2.5, the second waits for it until 4, the third until 5.5; of a backward
@@ -372,15 +259,22 @@ def overlapped(
     PyTorch's DistributedDataParallel does this; its first bucket is smaller (1 MiB), which is left
     out. Source: Li and others, VLDB 2020, "PyTorch Distributed", and the documentation of
     `bucket_cap_mb` (25 MiB).
+
+    Args:
+        gradients: the gradients in the order of the backward pass.
+        all_reduce_s: seconds of an all-reduce of so many bytes.
+        backward_s: seconds of the backward pass.
+        bucket_bytes: bytes of a full bucket.
     """
-    gradients = [(ready_s, size_bytes) for ready_s, size_bytes in ready if size_bytes]
-    done_s = filled = 0.0
-    for place, (ready_s, size_bytes) in enumerate(gradients, start=1):
-        filled += size_bytes
-        if filled >= bucket_bytes or place == len(gradients):
-            done_s = max(done_s, ready_s) + one(filled)
-            filled = 0.0
-    return max(0.0, done_s - backward_s)
+    sent_gradients = [gradient for gradient in gradients if gradient[1]]
+    end_s = bucket = 0.0
+    for place, (ready_s, size_bytes) in enumerate(sent_gradients, start=1):
+        bucket += size_bytes
+        is_last = place == len(sent_gradients)
+        if bucket >= bucket_bytes or is_last:
+            end_s = max(end_s, ready_s) + all_reduce_s(bucket)
+            bucket = 0.0
+    return max(0.0, end_s - backward_s)
 
 
 class StepEnds(NamedTuple):
@@ -412,73 +306,25 @@ def with_links(step_s: float, ends: StepEnds, quick_s: float, slow_s: float) -> 
 
 
 class Startup(NamedTuple):
-    """What software adds to the messages of an exchange: `s` seconds, at a rate `slow` times less.
+    """The time that software adds to the messages of a collective.
 
-    Where it has another protocol, that starts `large_s` later, the messages keep the link's rate.
+    Attributes:
+        s: seconds before the first message.
+        slow: factor by which the rate of messages is lower.
+        large_s: seconds before the first message in the other protocol, for large messages at the
+            link's rate; 0 without one.
     """
 
     s: float = 0.0
     slow: float = 1.0
     large_s: float = 0.0
 
-    def after(self, moved_s: float, fabric: Fabric) -> float:
-        """Return the seconds of an exchange whose messages take `moved_s`; 0 s is none.
+    def after(self, messages_s: float, fabric: Fabric) -> float:
+        """Return the seconds of a collective whose messages take `messages_s`; 0 s is none.
 
-        The times of a link that was measured hold what starts them.
+        The times of a measured link hold its startup already.
         """
-        if not moved_s or fabric.between.measured.keys() - {"bus"}:
-            return moved_s
-        seconds = moved_s * max(1.0, self.slow) + self.s
-        return min(seconds, moved_s + self.large_s) if self.large_s else seconds
-
-
-def as_reached(fabric: Fabric) -> Fabric:
-    """Return a fabric at the rates that its links reach, adding up included."""
-    inner, between = fabric.inside, fabric.between.for_collectives
-    inside = as_reached(inner) if isinstance(inner, Fabric) else inner and inner.for_collectives
-    adds = None if between.measured else fabric.memory_bytes_per_s
-    return replace(fabric, between=between, inside=inside, memory_bytes_per_s=adds)
-
-
-def fabric_of(
-    link: Link | Fabric, efficiency: float, memory_bytes_per_s: float | None = None
-) -> Fabric:
-    """Return the fabric of replicas; the rate of a measured link is that of whole all-reduces."""
-    fabric = link if isinstance(link, Fabric) else Fabric(link)
-    adds = None if fabric.between.measured else memory_bytes_per_s
-    return replace(fabric, efficiency=efficiency, memory_bytes_per_s=adds)
-
-
-def link_of_group(cluster: Cluster, ranks: Sequence[int]) -> Link | None:
-    """Return the outermost link that a group of ranks crosses as it has it; None for one rank."""
-    place = cluster.level_of(ranks)
-    if place is None:
-        return None
-    level, devices = cluster.ladder[place], prod(one.size for one in cluster.ladder[:place])
-    return effective_link(level.link, level.size, len({rank // devices for rank in ranks}))
-
-
-def fabric_of_group(cluster: Cluster, ranks: Sequence[int]) -> Fabric | None:
-    """Return the fabric of a group of ranks, None for a single rank.
-
-    Between nodes it is the link of the outermost level that the group crosses, and inside them that
-    of the levels below. A node is one part of that level; all of its devices exchange at
-    once, in as many groups as this one, which share its links. Ranks 0, 8, 16, ... of nodes of 8
-    are alone in each node, where 8 such groups share its links. Raises `InputError` for ranks that
-    the cluster does not have.
-    """
-    place = cluster.level_of(ranks)
-    if place is None:
-        return None
-    level = cluster.ladder[place]
-    link = link_of_group(cluster, ranks)
-    devices = prod(below.size for below in cluster.ladder[:place])
-    members = [rank for rank in ranks if rank // devices == ranks[0] // devices]
-    below = cluster.level_of(members)
-    return Fabric(
-        link or level.link,
-        fabric_of_group(cluster, members) if below else link_of_group(cluster, members),
-        per_node=len(members),
-        links_per_node=level.links,
-        groups=devices // len(members),
-    )
+        if not messages_s or fabric.between.measured.keys() - {"bus"}:
+            return messages_s
+        seconds = messages_s * max(1.0, self.slow) + self.s
+        return min(seconds, messages_s + self.large_s) if self.large_s else seconds

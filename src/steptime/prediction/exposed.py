@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Container
 
-from steptime.prediction.collectives import overlapped
+from steptime.prediction.collectives import ReadyGradient, exposed_all_reduce_s
 from steptime.prediction.step_model import StepModel
 
 
@@ -26,12 +26,13 @@ def exposed_exchange_s(
         row_names: the rows whose gradients are exchanged; None means all.
     """
     times, sizes = model.timeline(batch), model.gradients
-    host_slowdown = times.slower[1]
-    ready_sizes: list[tuple[float, float]] = []  # seconds, bytes
+    host_slowdown = times.host_slowdowns[1]
+    gradients: list[ReadyGradient] = []
     elapsed_s = 0.0
     for row in reversed(times.rows):
         name = row.row.name
         if row_names is None or name in row_names:
             elapsed_s += row.backward.value * host_slowdown
-            ready_sizes.append((elapsed_s, sizes.get(name, 0) / compression))
-    return overlapped(ready_sizes, exchange_s, elapsed_s)
+            size_bytes = sizes.get(name, 0) / compression
+            gradients.append(ReadyGradient(elapsed_s, size_bytes))
+    return exposed_all_reduce_s(gradients, exchange_s, elapsed_s)

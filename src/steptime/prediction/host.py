@@ -1,4 +1,4 @@
-"""The host's side of a step: what issuing its kernels takes, and when the device waits for that."""
+"""The host of a step: the time of issuing its kernels, and the waits of the device for it."""
 
 from __future__ import annotations
 
@@ -14,21 +14,24 @@ from steptime.core.graph import PASSES
 from steptime.network.ops import OPS
 from steptime.prediction.kernel import Kernel
 
-_LEAST_S = 1e-30  # keeps a share of nothing defined
+TINY_S = 1e-30  # keeps a share of nothing defined
 
-
-_RUN_AS = {kind: "conv2d" for kind, row in OPS.items() if row.work == "convolution"}
+_CONVOLUTION_KINDS = {kind for kind, row in OPS.items() if row.work == "convolution"}
 
 Steps = Sequence[tuple[float, float, float]]  # measured ones: seconds of host, of device; a weight
 
 
 class Host(NamedTuple):
-    """When the host has issued all kernels of each pass, in seconds since the step's start.
+    """The time at which the host has issued all kernels of each pass.
 
-    `base_s` of them come before the first kernel. A host that `waits` does so for the device at the
-    end of every step; else it runs ahead into the next one. `ends` are the shares of these times
-    that it takes at least and at most. `steps` tell what constants leave over (`left_over`).
-    `after_s` are the seconds of a step that come after all of that.
+    Attributes:
+        issued_s: seconds since the start of the step, by pass.
+        base_s: seconds of these before the first kernel.
+        waits: whether the host waits for the device at the end of every step; else it runs ahead
+            into the next one.
+        ends: shares of these times at the ends of their interval.
+        steps: measured steps with the residuals that constants leave (`kernel_weighted_factor`).
+        after_s: seconds of a step that come after all of that.
     """
 
     issued_s: tuple[float, float, float]
@@ -38,20 +41,21 @@ class Host(NamedTuple):
     steps: Steps = ()
     after_s: float = 0.0
 
-    def at(self, end: int) -> Host:
+    def scale_to_end(self, end: int) -> Host:
         """Return the host at an end of its interval: 0 the fastest, 1 the slowest."""
         share = self.ends[end]
-        forward, backward, update = (one * share for one in self.issued_s)
-        return self._replace(issued_s=(forward, backward, update), base_s=self.base_s * share)
+        forward_s, backward_s, update_s = self.issued_s
+        issued_s = (forward_s * share, backward_s * share, update_s * share)
+        return self._replace(issued_s=issued_s, base_s=self.base_s * share)
 
     def rounds(self, count: int) -> Host:
-        """Return the host of a step that runs both passes so many times before one update."""
+        """Return the host of a step that runs both passes `count` times before one update."""
         forward_s, backward_s, update_s = self.issued_s
-        more_s = (count - 1) * (backward_s - self.base_s)
+        extra_s = (count - 1) * (backward_s - self.base_s)
         issued_s = (
             self.base_s + count * (forward_s - self.base_s),
-            backward_s + more_s,
-            update_s + more_s,
+            backward_s + extra_s,
+            update_s + extra_s,
         )
         return self._replace(issued_s=issued_s)
 
@@ -60,61 +64,77 @@ NO_HOST = Host((0.0, 0.0, 0.0), waits=False)  # plays no part
 
 
 class Calls(NamedTuple):
-    """What the host calls for the kernels of one kind in a pass: ops, further launches, views."""
+    """The calls of the host for the kernels of one kind in a pass: ops, extra launches, views."""
 
     ops: int
     launches: int
     views: int
 
 
-def calls_of(kernels: Iterable[Kernel]) -> dict[tuple[str, str], Calls]:
-    """Return what the host calls, by pass and kind of the kernels.
+CallCounts = Mapping[tuple[str, str], Calls]  # by pass and kind
 
-    Every kernel is one op of a framework, or as many as a stack `calls` for it, whatever these
-    launch beyond the first; in an update each launch is an op, as loops and lists of an optimizer
-    call them. Exchanges are not counted.
+
+def count_calls(kernels: Iterable[Kernel]) -> dict[tuple[str, str], Calls]:
+    """Count the calls of the host, by pass and kind of the kernels.
+
+    A kernel is one op of a framework, or as many as its stack calls, however many launches follow
+    the first. In an update each launch is an op, as loops and lists of an optimizer call them.
+    Collectives are not counted.
     """
-    found: dict[tuple[str, str], Calls] = {}
-    for one in kernels:
-        if one.exchange is None:
-            key = one.pass_, one.kind
-            ops, launches, views = found.get(key, (0, 0, 0))
-            more = max(one.launches - one.calls, 0)
-            each = (one.calls + more, 0) if one.pass_ == "update" else (one.calls, more)
-            found[key] = Calls(ops + each[0], launches + each[1], views + one.views)
-    return found
+    counts: dict[tuple[str, str], Calls] = {}
+    for kernel in kernels:
+        if kernel.exchange is not None:
+            continue
+        key = kernel.pass_, kernel.kind
+        ops, launches, views = counts.get(key, (0, 0, 0))
+        extra_launches = max(kernel.launches - kernel.calls, 0)
+        ops += kernel.calls
+        if kernel.pass_ == "update":
+            ops += extra_launches
+        else:
+            launches += extra_launches
+        counts[key] = Calls(ops, launches, views + kernel.views)
+    return counts
 
 
-def spent(
-    calls: Mapping[tuple[str, str], Calls], named: Iterable[str]
-) -> dict[str, dict[str, float]]:
-    """Return how often each constant of the host is spent in each pass, by its name.
+def count_constants(calls: CallCounts, names: Iterable[str]) -> dict[str, dict[str, float]]:
+    """Count how many times each pass spends each constant of the host.
 
-    `named` are the constants that the stack knows: `host.forward_conv2d_s` comes before
-    `host.forward_op_s`, and a gradient goes by what it is of. The forward pass has the base of a
-    step, the update its own.
+    The constant of a kind (`host.forward_conv2d_s`) comes before that of all kinds
+    (`host.forward_op_s`); a gradient has the constant of its forward op. The forward pass has the
+    base of a step, the update its own.
+
+    Args:
+        calls: the calls of a step.
+        names: names of the constants that the stack has.
     """
-    known = frozenset(named)
-    found: dict[str, Counter[str]] = {name: Counter() for name in PASSES}
-    found["forward"]["host.step_s"] = 1
+    stack_constants = frozenset(names)
+    counts: dict[str, Counter[str]] = {pass_: Counter() for pass_ in PASSES}
+    counts["forward"]["host.step_s"] = 1
     for (pass_, kind), (ops, launches, views) in calls.items():
-        own = f"host.{pass_}_{_RUN_AS.get(kind, kind.removesuffix('_grad'))}_s"
-        count = found[pass_]
-        count[own if own in known else f"host.{pass_}_op_s"] += ops
+        kind_constant = f"host.{pass_}_{_constant_kind(kind)}_s"
+        has_constant = kind_constant in stack_constants
+        count = counts[pass_]
+        count[kind_constant if has_constant else f"host.{pass_}_op_s"] += ops
         count["host.launch_s"] += launches
         count["host.view_s"] += views
         if pass_ == "update":
             count["host.update_s"] = 1
     return {
-        pass_: {name: float(times) for name, times in count.items() if name in known}
-        for pass_, count in found.items()
+        pass_: {name: float(times) for name, times in count.items() if name in stack_constants}
+        for pass_, count in counts.items()
     }
 
 
-def host_of(
-    calls: Mapping[tuple[str, str], Calls], constants: Mapping[str, float], waits: bool = False
+def _constant_kind(kind: str) -> str:
+    """Return the kind whose constant a kernel has: `conv2d` for all convolutions."""
+    return "conv2d" if kind in _CONVOLUTION_KINDS else kind.removesuffix("_grad")
+
+
+def find_host(
+    calls: CallCounts, constants: Mapping[str, float], waits: bool = False
 ) -> Host | None:
-    """Return the host of a step under the constants of a stack, None where it names no `step_s`.
+    """Return the host of a step by the constants of a stack; None without `host.step_s`.
 
     100 ops of 10 us after a base of 1 ms are issued after 2 ms, by a host of `host.factor` 1. A CPU
     issues its own ops, whose calls are in their prices: it has the base `launch.step_s` alone.
@@ -123,110 +143,143 @@ def host_of(
         return Host((0.0, 0.0, 0.0), constants["launch.step_s"])
     if "host.step_s" not in constants:
         return None
-    return issued(spent(calls, constants), constants)._replace(waits=waits)
+    return time_host(count_constants(calls, constants), constants)._replace(waits=waits)
 
 
-def issued(often: Mapping[str, Mapping[str, Any]], constants: Mapping[str, float]) -> Host:
-    """Return the host that spends constants as `often` in each pass, by `spent`.
+def time_host(counts: Mapping[str, Mapping[str, Any]], constants: Mapping[str, float]) -> Host:
+    """Return the host that spends constants as often as counted in each pass.
 
-    With arrays of numbers it is the hosts of as many steps side by side.
+    With arrays of counts it is the hosts of as many steps side by side.
     """
     factor = constants["host.factor"]
     seconds: list[Any] = [
         factor * sum(constants[name] * times for name, times in count.items())
-        for count in often.values()
+        for count in counts.values()
     ]
-    forward, backward, update = accumulate(seconds)
-    return Host((forward, backward, update), factor * constants["host.step_s"])
+    forward_s, backward_s, update_s = accumulate(seconds)
+    return Host((forward_s, backward_s, update_s), factor * constants["host.step_s"])
 
 
-def issuing(launches: Sequence[int], issue_s: float | None) -> Host | None:
-    """Return a host that takes `issue_s` for each launch of a pass and waits after each step."""
-    if issue_s is None:
+def host_of_launches(launches: Sequence[int], launch_s: float | None) -> Host | None:
+    """Return a host that issues each launch of a pass in `launch_s` and waits after each step."""
+    if launch_s is None:
         return None
-    forward, backward, update = (count * issue_s for count in accumulate(launches))
-    return Host((forward, backward, update))
+    forward_s, backward_s, update_s = (count * launch_s for count in accumulate(launches))
+    return Host((forward_s, backward_s, update_s))
 
 
-def behind_host(parts_s: Sequence[Any], host: Host | None) -> tuple[Any, Any, Any]:
-    """Return the parts of a step when the device waits for the host wherever that is slower.
+def wait_for_host(parts_s: Sequence[Any], host: Host | None) -> tuple[Any, Any, Any]:
+    """Return the passes of a step, in which the device waits for the host where that is slower.
 
-    A part ends when the device has done its work and the host has issued it. If the host waits
-    after each step, parts of 1 and 4 s that are issued after 2 and 4 s take 2 and 4 s: the first
+    A pass ends when the device has done its work and the host has issued it. If the host waits
+    after each step, passes of 1 and 4 s that are issued after 2 and 4 s take 2 and 4 s: the first
     waits for the host, the second hides it. A host that runs ahead into the next step hides its
-    whole time behind the device's: a step takes the longer of both sums, 5 s here, and what it
-    takes beyond the device's belongs to the passes that wait.
+    time behind the device's: the step takes the longer of both sums, 5 s here, and the time beyond
+    the device's belongs to the passes that wait.
     """
-    one = NO_HOST if host is None else host
-    passes = (parts_s[0], parts_s[1], parts_s[2])
-    first, second, third = (_in_turn if one.waits else _ahead)(passes, one)
-    factor = longer(parts_s, one)
-    return first * factor, second * factor, third * factor
+    host = NO_HOST if host is None else host
+    device_s = (parts_s[0], parts_s[1], parts_s[2])
+    if host.waits:
+        forward_s, backward_s, update_s = _wait_after_step(device_s, host)
+    else:
+        forward_s, backward_s, update_s = _run_ahead(device_s, host)
+    factor = residual_factor(parts_s, host)
+    return forward_s * factor, backward_s * factor, update_s * factor
 
 
-def longer(parts_s: Sequence[Any], host: Host) -> Any:
-    """Return by what factor a step takes longer than kernels and host tell (`left_over`)."""
-    return left_over(host.steps, alike, host.issued_s[-1], sum(parts_s))
+def residual_factor(parts_s: Sequence[Any], host: Host) -> Any:
+    """Return the correction of a step by the residuals of measured steps of similar times."""
+    return kernel_weighted_factor(host.steps, step_similarity, host.issued_s[-1], sum(parts_s))
 
 
-def finish(
-    parts_s: Sequence[Any], shares: Sequence[Any], host: Host | None
-) -> tuple[tuple[Any, Any, Any], Any, Any]:
-    """Return the parts of a step behind its host, and the least and the most seconds of the step.
+class BoundedStep(NamedTuple):
+    """The passes of a step behind its host, and the bounds of the step; None if unknown."""
 
-    Its kernels lie between `shares` of their seconds, where a share of None has no bound; the host
-    is the fastest at the one end and the slowest at the other. What constants leave over moves with
-    the step as it is, so that the ends enclose it.
+    passes_s: tuple[Any, Any, Any]
+    low_s: Any
+    high_s: Any
+
+
+def bound_step(parts_s: Sequence[Any], shares: tuple[Any, Any], host: Host | None) -> BoundedStep:
+    """Return the passes of a step behind its host, with the bounds of the step.
+
+    The residual of a step moves its bounds with it, so that they enclose it.
+
+    Args:
+        parts_s: the passes of the device alone.
+        shares: bounds of the kernels, as shares of their seconds; None for an unknown bound.
+        host: the host: the fastest at the lower bound, the slowest at the upper one.
     """
-    at = NO_HOST if host is None else host
-    passes, factor = behind_host(parts_s, at), longer(parts_s, at)
-    whole: Any = sum(passes)
-    ends: list[Any] = [None, None]
-    for end, sign in enumerate((-1, 1)):
-        if (share := shares[end]) is not None:
-            moved = at.at(end)._replace(steps=())
-            moved_s: Any = sum(behind_host([one * share for one in parts_s], moved))
-            beyond = np.maximum(sign * (factor * moved_s - whole), 0.0)
-            ends[end] = whole + sign * beyond + at.after_s
-    return (*passes[:2], passes[2] + at.after_s), ends[0], ends[1]
+    host = NO_HOST if host is None else host
+    passes_s = wait_for_host(parts_s, host)
+    step_s: Any = sum(passes_s)
+    factor = residual_factor(parts_s, host)
+    low_s = high_s = None
+    low_share, high_share = shares
+    if low_share is not None:
+        fastest_s = factor * _scaled_step_s(parts_s, low_share, host, 0)
+        low_s = step_s - np.maximum(step_s - fastest_s, 0.0) + host.after_s
+    if high_share is not None:
+        slowest_s = factor * _scaled_step_s(parts_s, high_share, host, 1)
+        high_s = step_s + np.maximum(slowest_s - step_s, 0.0) + host.after_s
+    forward_s, backward_s, update_s = passes_s
+    return BoundedStep((forward_s, backward_s, update_s + host.after_s), low_s, high_s)
 
 
-def left_over(rows: Any, alike: Callable[..., Any], *sizes: Any) -> Any:
-    """Return by what factor what has these sizes takes longer than predicted, as the measured say.
+def _scaled_step_s(parts_s: Sequence[Any], share: Any, host: Host, end: int) -> Any:
+    """Return a step with kernels and host at an end of their intervals, without its residual."""
+    end_host = host.scale_to_end(end)._replace(steps=())
+    return sum(wait_for_host([part_s * share for part_s in parts_s], end_host))
 
-    Their rows end in a weight: one of 0.1 makes its like longer by exp(0.1), what is unlike all of
-    them not at all.
+
+def kernel_weighted_factor(rows: Any, similarity: Callable[..., Any], *sizes: Any) -> Any:
+    """Return the correction factor from the residuals of measured rows, weighted by similarity.
+
+    A row ends in a weight: one of 0.1 makes an equal row longer by exp(0.1), and a row that is
+    unlike all of them not at all.
     """
-    return e ** sum(weight * alike(*sizes, *known) for *known, weight in rows)
+    return e ** sum(
+        weight * similarity(*sizes, *measured_sizes) for *measured_sizes, weight in rows
+    )
 
 
-def alike(host_s: Any, device_s: Any, as_host_s: Any, as_device_s: Any) -> Any:
-    """Return how much two steps have to do with each other, by the seconds of host and device.
+def step_similarity(host_s: Any, device_s: Any, other_host_s: Any, other_device_s: Any) -> Any:
+    """Return the similarity of two steps by the seconds of host and device.
 
-    That is 1 of the same and 0.8 where both take the double; their ratio counts less.
+    It is 1 for equal steps and 0.8 where both times double; their ratio counts less.
     """
-    longer, ratio = host_s / as_host_s, device_s / host_s * (as_host_s / as_device_s)
-    return 2 * longer / (longer**2 + 1) * (2 * ratio / (ratio**2 + 1)) ** 0.5
+    scale = host_s / other_host_s
+    ratio = device_s / host_s * (other_host_s / other_device_s)
+    return 2 * scale / (scale**2 + 1) * (2 * ratio / (ratio**2 + 1)) ** 0.5
 
 
-def _in_turn(parts_s: tuple[Any, Any, Any], host: Host) -> tuple[Any, Any, Any]:
-    """Return the parts of a step at whose end the host waits for the device."""
-    found, before, end = [], 0.0, host.base_s
-    for part, issued in zip(parts_s, host.issued_s, strict=True):
-        finished: Any = np.maximum(end + part, issued)
-        found.append(finished - before)
-        before = end = finished
-    return found[0], found[1], found[2]
+def _wait_after_step(parts_s: tuple[Any, Any, Any], host: Host) -> tuple[Any, Any, Any]:
+    """Return the passes of a step at whose end the host waits for the device."""
+    passes_s = []
+    start_s: Any = 0.0
+    device_end_s: Any = host.base_s
+    for part_s, issued_s in zip(parts_s, host.issued_s, strict=True):
+        end_s: Any = np.maximum(device_end_s + part_s, issued_s)
+        passes_s.append(end_s - start_s)
+        start_s = device_end_s = end_s
+    return passes_s[0], passes_s[1], passes_s[2]
 
 
-def _ahead(parts_s: tuple[Any, Any, Any], host: Host) -> tuple[Any, Any, Any]:
-    """Return the parts of a step of many, of which the host issues each as soon as it can."""
-    forward, backward, update = host.issued_s
-    own = (forward, backward - forward, update - backward)
-    late: Any = np.maximum(update - sum(parts_s), 0.0)
-    longer: list[Any] = [
-        np.maximum(issued - part, 0.0) for issued, part in zip(own, parts_s, strict=True)
+def _run_ahead(parts_s: tuple[Any, Any, Any], host: Host) -> tuple[Any, Any, Any]:
+    """Return the passes of a step of many, of which the host issues each as soon as it can.
+
+    The seconds by which the host is slower than the device are shared among the passes that it
+    issues more slowly than they run.
+    """
+    forward_s, backward_s, update_s = host.issued_s
+    host_parts_s = (forward_s, backward_s - forward_s, update_s - backward_s)
+    wait_s: Any = np.maximum(update_s - sum(parts_s), 0.0)
+    excesses_s: list[Any] = [
+        np.maximum(host_s - device_s, 0.0)
+        for host_s, device_s in zip(host_parts_s, parts_s, strict=True)
     ]
-    share = late / np.maximum(sum(longer), _LEAST_S)
-    first, second, third = (part + share * more for part, more in zip(parts_s, longer, strict=True))
-    return first, second, third
+    share = wait_s / np.maximum(sum(excesses_s), TINY_S)
+    first_s, second_s, third_s = (
+        part_s + share * excess_s for part_s, excess_s in zip(parts_s, excesses_s, strict=True)
+    )
+    return first_s, second_s, third_s

@@ -1,4 +1,4 @@
-"""What the three verbs of a prediction are told and pass on: settings, kernels, intervals."""
+"""The settings of a method, the kernels that it prices, and the intervals that it returns."""
 
 from __future__ import annotations
 
@@ -14,17 +14,21 @@ Unit = Literal["matrix", "vector"]
 
 @dataclass(frozen=True)
 class Settings:
-    """What the verbs are told; the defaults are those of `analytic`.
+    """The settings of a method; the defaults are those of `analytic`. Methods may have more.
 
-    `host` says whether the host issues kernels `ahead` of the device, or the time for that is
-    `added` to each, or left out (`no`). `stack` is the software that runs the step, a name or a
-    file; `fuse` lets elementwise ops run in any kernel that makes their input. `pipelined` overlaps
-    all arithmetic of a row with all its traffic. The efficiencies are the shares of the peaks that
-    are reached. `tf32` lets products
-    in float32 run as TF32 (`on`), lets none do so (`off`), or those that the stack runs so; images
-    lie `channels_last` or not, or as the stack lays them (None). `host_name` is the host that
-    issues the kernels (`calibrated/hosts.py`), "" for any. Kernels know the new `pages` that they
-    write, which take time on a CPU alone. Methods may have more (subclasses).
+    Attributes:
+        host: the host issues kernels `ahead` of the device, or the time of issuing is `added` to
+            each kernel, or it is left out (`no`).
+        waits: whether the host waits for the device at the end of each step.
+        stack: the software that runs the step, a name or a file.
+        fuse: whether elementwise ops run in the kernel that makes their input.
+        tf32: whether products in float32 run as TF32: `on`, `off`, or as the stack runs them.
+        channels_last: whether images lie channels last; None as the stack lays them.
+        host_name: the host that issues the kernels (`calibrated/hosts.py`), "" for any.
+        pages: whether kernels know the new pages that they write, which take time on a CPU alone.
+        pipelined: whether all arithmetic of a row overlaps with all its traffic.
+        compute_efficiency: share of the device's peaks that is reached.
+        link_efficiency: share of a link's rate that is reached.
     """
 
     host: Literal["ahead", "added", "no"] = "ahead"
@@ -41,7 +45,13 @@ class Settings:
 
 
 class Exchange(NamedTuple):
-    """What exchanges over a link: the name of an op, and its group."""
+    """The collective of an op: the name of the op, and its group of ranks.
+
+    Attributes:
+        name: the name of the op.
+        ranks: number of ranks in the group.
+        stride: distance between neighbouring ranks of the group.
+    """
 
     name: str
     ranks: int
@@ -49,22 +59,33 @@ class Exchange(NamedTuple):
 
 
 class Kernel(NamedTuple):
-    """One kernel of a step: all that a price may ask. It knows no graph, no device and no clock.
+    """One kernel of a step, with all that a price may ask. It knows no graph and no device.
 
-    `op` is the row that it belongs to: a forward op, whose gradients and updates are rows of it
-    too, or a layer of a file. `dtype` is the type computed in, `flop` a multiply-add as 2, `bytes`
-    what it reads and writes. `products` are its matrix products `(batch, m, n, k)`. `serial` is the
-    number of its steps that wait for each other, each of them one launch or more of `launches`.
-    `figures` are what a method's own lowering has to tell its price beside. The bytes of an
-    `exchange` go over a link; `after` names the exchanges whose results a kernel reads.
-    `window` are height, width and strides of what moves over an image, and the height and width of
-    the map of its places. `views` were made since the kernel before: they take the host's time
-    alone. `row` is the number of elements that are reduced along the last axis, 1 for none. `fresh`
-    are the bytes of new pages that its output takes on a CPU (`count.fresh_bytes`). A convolution
-    knows whether its images are laid out `channels_last`, every product whether float32 may run as
-    `tf32` (`computed_as`) and whether its first operand is `transposed`, as in the gradient of a
-    weight: then no row of an operand or of the result runs along the contraction. The host calls
-    `calls` ops of a framework for it.
+    Attributes:
+        op: the row that it belongs to: a forward op, or a layer of a file. Gradients and updates
+            belong to the row of their forward op.
+        kind: kind of the op, by which its form is chosen.
+        pass_: forward, backward or update.
+        dtype: the type that it computes in.
+        unit: the units that it runs on.
+        flop: executed FLOP; a multiply-add counts 2.
+        bytes: bytes that it reads and writes; of a collective, bytes over the link.
+        products: its matrix products `(batch, m, n, k)`.
+        serial: number of its steps that wait for each other, each of one launch or more.
+        launches: number of launches.
+        figures: further numbers that a lowering has for its price.
+        exchange: the group of a collective; None for kernels of the device.
+        after: names of the collectives whose results it reads.
+        window: height, width and strides of a window that moves over an image, and height and
+            width of the map of its positions.
+        views: views that were made since the kernel before; they take the host's time alone.
+        row: elements that are reduced along the last axis, 1 for none.
+        fresh: bytes of new pages that its output takes on a CPU (`count.fresh_bytes`).
+        channels_last: whether the images of a convolution lie channels last.
+        tf32: whether a product in float32 may run as TF32 (`computed_as`).
+        transposed: whether the first operand of a product is transposed, as in the gradient of a
+            weight: then no row of an operand or of the result runs along the contraction.
+        calls: ops of a framework that the host calls for it.
     """
 
     op: str
@@ -91,11 +112,17 @@ class Kernel(NamedTuple):
 
 
 class Interval(NamedTuple):
-    """Seconds: a value, and between which bounds they lie, None for a bound that is not known.
+    """Seconds with the bounds between which 80 % of measurements lie; None for an unknown bound.
 
-    `is_extrapolated` says that the price was asked for something outside of what it was made from.
-    `compute_s` and `memory_s` are the parts for arithmetic and for moving bytes. `shared` is how
-    much of the way to the bounds all prices of a device go together; the rest is each one's own.
+    Attributes:
+        value: the seconds.
+        low: the lower bound.
+        high: the upper bound.
+        is_extrapolated: whether the price was asked for something unlike what it was fitted on.
+        compute_s: seconds of arithmetic.
+        memory_s: seconds of moving bytes.
+        shared: share of the way to the bounds that all prices of a device go together; the rest is
+            independent for each kernel.
     """
 
     value: float
@@ -108,23 +135,30 @@ class Interval(NamedTuple):
 
     @property
     def shares(self) -> tuple[float | None, float | None]:
-        """The bounds as shares of the value, those of nothing 1."""
-        low, high = (
-            end if end is None else end / self.value if self.value else 1.0
-            for end in (self.low, self.high)
+        """The bounds as shares of the value; 1 where the value is 0."""
+        low_share, high_share = (
+            None if bound is None else _ratio(bound, self.value) for bound in (self.low, self.high)
         )
-        return low, high
+        return low_share, high_share
 
     def times(self, factor: float) -> Interval:
-        """Return so many times as many seconds."""
-        low, high = (None if end is None else end * factor for end in (self.low, self.high))
-        value, compute, memory = (x * factor for x in (self.value, self.compute_s, self.memory_s))
-        return Interval(value, low, high, self.is_extrapolated, compute, memory, self.shared)
+        """Return the interval, its seconds multiplied by a factor."""
+        return self._replace(
+            value=self.value * factor,
+            low=None if self.low is None else self.low * factor,
+            high=None if self.high is None else self.high * factor,
+            compute_s=self.compute_s * factor,
+            memory_s=self.memory_s * factor,
+        )
+
+
+def _ratio(bound: float, value: float) -> float:
+    return bound / value if value else 1.0
 
 
 NOTHING = Interval(0.0, 0.0, 0.0)
 
 
-def interval_of(found: Interval | float) -> Interval:
-    """Return what a price says of a kernel, where it says seconds alone too."""
-    return found if isinstance(found, Interval) else Interval(float(found))
+def as_interval(price: Interval | float) -> Interval:
+    """Return a price as an interval; one that is only a number has no bounds."""
+    return price if isinstance(price, Interval) else Interval(float(price))

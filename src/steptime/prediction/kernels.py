@@ -1,33 +1,35 @@
 """Kernels as columns: those that differ in numbers alone side by side, and sums by index.
 
 A step, a grid, a stage of a plan and a table of measured rows are such columns, and numpy is their
-only arithmetic: a price is asked for a group of kernels at once, whatever they are of.
+only arithmetic: kernels are priced by groups that share kind, pass and data type.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from functools import cached_property
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from steptime.core.graph import PLACE, Part
 from steptime.hardware.device import Device
-from steptime.prediction.kernel import Interval, Kernel, Unit, interval_of
+from steptime.prediction.kernel import Interval, Kernel, Unit, as_interval
+from steptime.prediction.prices import Floats, Ints, Prices, SumParts
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
-Numbers = tuple[float, ...]  # of a kernel, in the order of `numbers_of`
+Numbers = tuple[float, ...]  # of a kernel, in the order of `kernel_numbers`
+SCALAR_NUMBERS = 6  # numbers of a kernel before those of its window: FLOP to fresh pages
+WINDOW_NUMBERS = 6  # height, width, two strides, height and width of the map
+EQUAL_SHARES = 1e-9  # shares of the way between two batches that round to one batch
 
 
 class Rows(NamedTuple):
     """Kernels that differ in numbers alone: each number is an array of theirs.
 
-    What the fields are `Kernel` says. An array has a row a kernel, and may have a column a batch.
+    The fields are those of `Kernel`. An array has a row for each kernel, and may have a column for
+    each batch.
     """
 
     kind: str
@@ -49,249 +51,203 @@ class Rows(NamedTuple):
 
 
 def computed_as(kernel: Kernel | Rows, device: Device) -> str:
-    """Return the type that kernels are computed in: TF32 where they may and it has it."""
+    """Return the type that kernels compute in: TF32 where they may and the device has it."""
     as_tf32 = kernel.tf32 and kernel.dtype == "float32" and "tf32" in device.peak_flop_per_s
     return "tf32" if as_tf32 else kernel.dtype
 
 
-_ALIKE = 7  # fields of `Rows` that are no numbers
-_kind_of = itemgetter(*[Kernel._fields.index(name) for name in Rows._fields[:_ALIKE]])
-_APART = ("op", "after", "views", "calls")  # what no price asks
-_same_of = itemgetter(
-    *[i for i, name in enumerate(Kernel._fields) if name not in (*_APART, "fresh")]
+_CLASS_FIELD_COUNT = 7  # first fields of `Rows`, which are no numbers
+_class_of = itemgetter(*[Kernel._fields.index(name) for name in Rows._fields[:_CLASS_FIELD_COUNT]])
+_UNPRICED_FIELDS = ("op", "after", "views", "calls")  # which no price reads
+_priced_fields_of = itemgetter(
+    *[i for i, name in enumerate(Kernel._fields) if name not in (*_UNPRICED_FIELDS, "fresh")]
 )
 
 
-def numbers_of(kernel: Kernel) -> Numbers:
-    """Return the numbers in which kernels differ that are priced side by side."""
+def kernel_numbers(kernel: Kernel) -> Numbers:
+    """Return the numbers of a kernel: those in which kernels of a group differ."""
     sizes = [size for product in kernel.products for size in product]
-    own = kernel.flop, kernel.bytes, kernel.serial, kernel.launches, kernel.row, kernel.fresh
-    return (*own, *(kernel.window or ()), *sizes, *kernel.figures)
+    scalars = (
+        kernel.flop,
+        kernel.bytes,
+        kernel.serial,
+        kernel.launches,
+        kernel.row,
+        kernel.fresh,
+    )
+    return (*scalars, *(kernel.window or ()), *sizes, *kernel.figures)
 
 
-class Prices(NamedTuple):
-    """The seconds of many kernels: what `Interval` says of one, as arrays of a row each.
+PriceRows = Callable[[Rows, Ints], Interval | float]
 
-    A bound that is not known is NaN.
+
+class ErrorClasses(NamedTuple):
+    """Distinct kernels by the error of their prices.
+
+    Attributes:
+        class_of: the class of each distinct kernel; those that differ in new pages alone share one.
+        class_count: number of classes.
     """
 
-    value: Floats
-    low: Floats
-    high: Floats
-    is_extrapolated: Floats
-    compute_s: Floats
-    memory_s: Floats
-    shared: Floats
-
-    @classmethod
-    def of(cls, times: Sequence[Interval]) -> Prices:
-        """Return the seconds of kernels, one after the other."""
-        return cls._make(np.array(times, dtype=float).reshape(-1, len(cls._fields)).T)
-
-    def at(self, places: Any) -> Prices:
-        """Return the seconds of kernels at places, as often as these are named."""
-        return Prices._make(column[places] for column in self)
-
-    def times(self, factor: Any) -> Prices:
-        """Return so many times as many seconds."""
-        value, low, high, is_extrapolated, compute_s, memory_s, shared = self
-        seconds = [one * factor for one in (value, low, high, compute_s, memory_s)]
-        return Prices._make((*seconds[:3], is_extrapolated, *seconds[3:], shared))
-
-    def intervals(self) -> list[Interval]:
-        """Return the seconds of each kernel."""
-        return [
-            Interval(
-                value,
-                None if low != low else low,  # noqa: PLR0124  # NaN
-                None if high != high else high,  # noqa: PLR0124
-                is_extrapolated > 0,
-                *rest,
-            )
-            for value, low, high, is_extrapolated, *rest in zip(
-                *(column.tolist() for column in self), strict=True
-            )
-        ]
-
-    def alike(self, which: Ints, count: int) -> Prices:
-        """Return the sums of kernels that are off alike whenever they run, by which they are."""
-        found = [added(column, which, count) for column in self]
-        first = np.zeros(count, dtype=np.intp)
-        first[which[::-1]] = np.arange(len(which))[::-1]
-        return Prices._make((*found[:-1], self.shared[first]))
-
-    def sums(self, index: Ints, count: int) -> Prices:
-        """Return the sums of kernels by index, which have a bound where all of them have one.
-
-        What prices share adds up, and what is their own as squares: each is another kernel. Two of
-        1 s, 0.5 s shared and 0.1 s own, are off by 1 s shared and 0.14 s own.
-        """
-        return sums_of(self.parts(*[lambda column: added(column, index, count)] * 2))
-
-    def parts(self, add: Adding, add_squares: Adding) -> list[Floats]:
-        """Return what sums are made of (`sums_of`), as two functions add up columns."""
-        shared, apart = self.shared, 1 - self.shared**2
-        down, up = _beyond(self.value, self.low, 1), _beyond(self.value, self.high, -1)
-        squares = map(add_squares, (apart * down**2, apart * up**2))
-        return [*map(add, (*self[:-1], shared * down, shared * up)), *squares]
-
-    def total(self) -> Interval:
-        """Return the sum of all kernels, as `sums` has it."""
-        return self.sums(np.zeros(len(self.value), dtype=np.intp), 1).intervals()[0]
+    class_of: Ints
+    class_count: int
 
 
-def _beyond(value: Floats, end: Floats, sign: int) -> Floats:
-    """Return how far a bound is off, a column where nobody knows it at any batch."""
-    is_known = end.shape == value.shape or not np.isnan(end).all()
-    return (value - end) * sign if is_known else end
+class _Group(NamedTuple):
+    """Distinct kernels that differ in numbers alone.
 
+    Attributes:
+        kernel: one of them, for all that is no number.
+        places: their places among the distinct kernels.
+        first: their numbers at the first batch, a row for each number.
+        last: their numbers at the last batch; no rows without one.
+    """
 
-Ask = Callable[[Rows, Ints], Interval | float]
-Adding = Callable[[Floats], Floats]
-PARTS = 10  # of a sum
-EQUAL_SHARES = 1e-9  # shares of the way between two batches that round to one batch
-
-
-def sums_of(parts: Sequence[Floats]) -> Prices:
-    """Return sums of which parts are known: those of a price, both ends off, squares of those."""
-    value, low, high, is_extrapolated, compute_s, memory_s, below, above, below2, above2 = parts
-    squares = below2 + above2 > 0  # not so of NaN
-    off_low, off_high = np.sqrt(below**2 + below2), np.sqrt(above**2 + above2)
-    return Prices(
-        value,
-        np.where(squares, value - off_low, low),
-        np.where(squares, value + off_high, high),
-        is_extrapolated,
-        compute_s,
-        memory_s,
-        np.divide(above, off_high, out=np.ones_like(off_high), where=squares & (off_high > 0)),
-    )
-
-
-def added(column: Floats, index: Ints, count: int) -> Floats:
-    """Return the sums of a column's rows by index, in their order."""
-    if column.ndim == 1:
-        one: Floats = np.bincount(index, column, count).astype(float)
-        return one
-    found: Floats = np.zeros((count, *column.shape[1:]))
-    if len(index):
-        order = np.argsort(index, kind="stable")
-        places, starts = np.unique(index[order], return_index=True)
-        found[places] = np.add.reduceat(column[order], starts)
-    return found
+    kernel: Kernel
+    places: Ints
+    first: Floats
+    last: Floats
 
 
 class Kernels:
-    """Kernels as columns, each of those that differ once.
+    """Kernels as columns of the distinct ones.
 
-    `which` says which of them each kernel is, `groups` are their rows side by side with their
-    places; exchanges are in none. `alike` says which of them differ in new pages alone, and how
-    many do not. `last` are the same kernels at another batch (`between`). Kernels whose `owners`
-    differ are kept apart.
+    Kernels of different `owners` are distinct. `last_kernels` are the same kernels at another
+    batch, for `interpolate`.
+
+    Attributes:
+        distinct: the distinct kernels.
+        index: for each kernel, the place of its distinct one.
+        owner: the owner of each distinct kernel.
+        error_classes: distinct kernels by the error of their prices.
+        groups: rows of distinct kernels that differ in numbers alone, with their places;
+            collectives are in none.
+        width: number of batches, a column each.
     """
 
     def __init__(
         self,
         kernels: Sequence[Kernel],
-        last: Sequence[Kernel] = (),
+        last_kernels: Sequence[Kernel] = (),
         owners: Sequence[int] = (),
     ) -> None:
         places: dict[object, int] = {}
-        alike: dict[object, int] = {}
-        which, same, owner = [], [], []
+        classes: dict[object, int] = {}
+        index: list[int] = []
+        class_index: list[int] = []
+        distinct_owners: list[int] = []
         self.distinct: list[Kernel] = []
-        rows: dict[object, tuple[list[int], list[Numbers], list[Numbers]]] = {}
-        for i, (kernel, end) in enumerate(zip(kernels, last or kernels, strict=True)):
-            owned_by = owners[i] if owners else 0
-            key = _same_of(kernel), _same_of(end) if last else (), owned_by
+        groups: dict[object, tuple[list[int], list[Numbers], list[Numbers]]] = {}
+        for i, (kernel, last) in enumerate(zip(kernels, last_kernels or kernels, strict=True)):
+            owner = owners[i] if owners else 0
+            last_fields = _priced_fields_of(last) if last_kernels else ()
+            key = (_priced_fields_of(kernel), last_fields, owner)
             place = places.setdefault((key, kernel.fresh), len(places))
-            which.append(place)
+            index.append(place)
             if place < len(self.distinct):
                 continue
             self.distinct.append(kernel)
-            owner.append(owned_by)
-            same.append(alike.setdefault(key, len(alike)))
+            distinct_owners.append(owner)
+            class_index.append(classes.setdefault(key, len(classes)))
             if kernel.exchange is None:
                 counts = len(kernel.products), len(kernel.figures), kernel.window is None
-                found = rows.setdefault((_kind_of(kernel), counts), ([], [], []))
-                found[0].append(place)
-                found[1].append(numbers_of(kernel))
-                found[2].append(numbers_of(end) if last else ())
-        self.owner: Ints = np.array(owner, dtype=np.intp)
-        self.alike: tuple[Ints, int] = np.array(same, dtype=np.intp), len(alike)
-        self.which: Ints = np.array(which, dtype=np.intp)
+                group = groups.setdefault((_class_of(kernel), counts), ([], [], []))
+                group[0].append(place)
+                group[1].append(kernel_numbers(kernel))
+                group[2].append(kernel_numbers(last) if last_kernels else ())
+        self.owner: Ints = np.array(distinct_owners, dtype=np.intp)
+        self.error_classes = ErrorClasses(np.array(class_index, dtype=np.intp), len(classes))
+        self.index: Ints = np.array(index, dtype=np.intp)
         self.width = 1
-        self._ends = [
-            (self.distinct[own[0]], np.array(own), _columns(first), _columns(end))
-            for own, first, end in rows.values()
+        self._groups = [
+            _Group(
+                self.distinct[group_places[0]],
+                np.array(group_places),
+                _to_columns(first),
+                _to_columns(last),
+            )
+            for group_places, first, last in groups.values()
         ]
         self.groups: list[tuple[Rows, Ints]] = [
-            (_side_by_side(one, [*first]), own) for one, own, first, _ in self._ends
+            (_make_rows(group.kernel, [*group.first]), group.places) for group in self._groups
         ]
 
-    def between(self, shares: Floats) -> Kernels:
-        """Return the kernels at batches so far on the way to the `last` ones: a column each."""
-        found = copy(self)
-        found.width = len(shares)
-        found.groups = []
-        for one, own, first, last in self._ends:
-            change = last - first
-            moved = np.flatnonzero(change.any(axis=1))
-            along = first[moved, :, None] + change[moved, :, None] * shares
-            columns = dict(zip(moved.tolist(), along, strict=True))
-            still = first[:, :, None]
-            every = [columns.get(i, still[i]) for i in range(len(first))]
-            found.groups.append((_side_by_side(one, every), own))
-        return found
+    def interpolate(self, shares: Floats) -> Kernels:
+        """Return the kernels between the first (0) and the last batch (1), a column for each share.
+
+        Numbers that do not change stay a column of one.
+        """
+        kernels = copy(self)
+        kernels.width = len(shares)
+        kernels.groups = []
+        for group in self._groups:
+            change = group.last - group.first
+            moving = np.flatnonzero(change.any(axis=1))
+            values = group.first[moving, :, None] + change[moving, :, None] * shares
+            moving_columns = dict(zip(moving.tolist(), values, strict=True))
+            constant_columns = group.first[:, :, None]
+            columns = [moving_columns.get(i, constant_columns[i]) for i in range(len(group.first))]
+            kernels.groups.append((_make_rows(group.kernel, columns), group.places))
+        return kernels
 
     def merging_shares(self) -> list[float]:
-        """Return shares of the way to the `last` batch at which two kernels are the same.
+        """Return shares of the way to the last batch at which two distinct kernels are equal.
 
         Two products of 1 and 3 rows at the first batch, of 5 and 3 at the last are so halfway.
         """
         shares: set[float] = set()
-        for _, places, first, last in self._ends:
-            for i in range(len(places) - 1):
-                initial = first[:, i + 1 :] - first[:, i : i + 1]
-                final = last[:, i + 1 :] - last[:, i : i + 1]
+        for group in self._groups:
+            for i in range(len(group.places) - 1):
+                initial = group.first[:, i + 1 :] - group.first[:, i : i + 1]
+                final = group.last[:, i + 1 :] - group.last[:, i : i + 1]
                 shares.update(_find_zeros(initial, final))
         return sorted(shares)
 
     @cached_property
-    def often(self) -> Floats:
-        """How often each kernel of those that differ comes."""
-        return np.bincount(self.which, minlength=len(self.distinct)).astype(float)
+    def counts(self) -> Floats:
+        """The number of times each distinct kernel runs."""
+        return np.bincount(self.index, minlength=len(self.distinct)).astype(float)
 
     @cached_property
     def passes(self) -> Ints:
-        """The place of the pass of each kernel of those that differ."""
-        return np.array([PLACE[one.pass_] for one in self.distinct], dtype=np.intp)
+        """The place of the pass of each distinct kernel."""
+        return np.array([PLACE[kernel.pass_] for kernel in self.distinct], dtype=np.intp)
 
-    def priced(self, ask: Ask) -> Prices:
-        """Return the prices of those that differ: `ask` says those of rows and their places."""
+    def price(self, price_rows: PriceRows) -> Prices:
+        """Return the prices of the distinct kernels; collectives have none (0)."""
         block: Floats = np.zeros((len(Prices._fields), len(self.distinct)))
         for rows, places in self.groups:
-            for column, one in zip(block, interval_of(ask(rows, places)), strict=True):
-                column[places] = np.nan if one is None else one
+            interval = as_interval(price_rows(rows, places))
+            for column, value in zip(block, interval, strict=True):
+                column[places] = np.nan if value is None else value
         return Prices._make(block)
 
-    def weighted(self, ask: Ask, often: Floats) -> list[Floats]:
-        """Return the parts of sums, of which each row of `often` says how often kernels come.
+    def price_sums(self, price_rows: PriceRows, counts: Floats) -> SumParts:
+        """Return the parts of sums of prices, at each batch.
 
-        Each is off alike whenever it comes.
+        Args:
+            price_rows: the price of a group.
+            counts: a row for each sum with the number of times that each distinct kernel runs; all
+                runs of a kernel have one common error.
         """
-        found: Floats = np.zeros((PARTS, len(often), self.width))
+        sums: Floats = np.zeros((len(SumParts._fields), len(counts), self.width))
         for rows, places in self.groups:
-            count = often[:, places]
-            own = count.any(axis=1)  # sums of its pass
-            count = count[own]
-            one_each = np.ones((len(places), 1))
-            said: Any = (np.nan if one is None else one for one in interval_of(ask(rows, places)))
-            each = Prices._make(one if np.ndim(one) else one * one_each for one in said)
-            parts = each.parts(count.__matmul__, (count**2).__matmul__)
-            for into, part in zip(found, parts, strict=True):
-                into[own] += part
-        return [*found]
+            group_counts = counts[:, places]
+            is_used = group_counts.any(axis=1)  # of each sum: those of the group's pass
+            group_counts = group_counts[is_used]
+            prices = Prices._make(_to_two_axes(as_interval(price_rows(rows, places)), len(places)))
+            parts = prices.sum_parts(group_counts.__matmul__, (group_counts**2).__matmul__)
+            for total, part in zip(sums, parts, strict=True):
+                total[is_used] += part
+        return SumParts._make(sums)
+
+
+def _to_two_axes(interval: Interval, count: int) -> Iterator[Any]:
+    """Yield the fields of a group's price as arrays: kernels by batches, NaN where unknown."""
+    column = np.ones((count, 1))
+    for value in interval:
+        number: Any = np.nan if value is None else value
+        yield number if np.ndim(number) else number * column
 
 
 def _find_zeros(initial: Floats, final: Floats) -> list[float]:
@@ -307,15 +263,26 @@ def _find_zeros(initial: Floats, final: Floats) -> list[float]:
     return shares
 
 
-def _columns(rows: Sequence[Numbers]) -> Floats:
-    found: Floats = np.array(rows, dtype=float).T
-    return found
+def _to_columns(rows: Sequence[Numbers]) -> Floats:
+    columns: Floats = np.array(rows, dtype=float).T
+    return columns
 
 
-def _side_by_side(one: Kernel, columns: Sequence[Floats]) -> Rows:
-    """Return kernels as rows of arrays, all as `one` in what is no number."""
-    own, i = columns[:6], 6 if one.window is None else 12
-    window = None if one.window is None else tuple(columns[6:12])
-    sides = i + 4 * len(one.products)
-    products: Any = tuple([tuple(columns[at : at + 4]) for at in range(i, sides, 4)])
-    return Rows._make((*_kind_of(one), *own, window, products, tuple(columns[sides:])))
+def _make_rows(kernel: Kernel, columns: Sequence[Floats]) -> Rows:
+    """Return a group as rows of arrays.
+
+    Args:
+        kernel: a kernel of the group, for all that is no number.
+        columns: the numbers of the group, in the order of `kernel_numbers`.
+    """
+    scalars = columns[:SCALAR_NUMBERS]
+    products_start = SCALAR_NUMBERS
+    window: tuple[Any, ...] | None = None
+    if kernel.window is not None:
+        products_start += WINDOW_NUMBERS
+        window = tuple(columns[SCALAR_NUMBERS:products_start])
+    products_end = products_start + 4 * len(kernel.products)
+    starts = range(products_start, products_end, 4)
+    products: Any = tuple([tuple(columns[start : start + 4]) for start in starts])
+    figures = tuple(columns[products_end:])
+    return Rows._make((*_class_of(kernel), *scalars, window, products, figures))

@@ -1,8 +1,8 @@
-"""What networks run at any batch, as lines; their times at many batches, on many devices.
+"""The kernels of a network at any batch, interpolated between two; times at many batches.
 
 FLOP and bytes of every kernel are lines in the batch, or bend one way only. So three batches, the
-least, the largest and one between, tell: if they lie on a line for every kernel, all do, and what
-the network runs at any batch between is known without building it.
+lowest, the highest and one between, decide: if they lie on a line for every kernel, all do, and the
+kernels at any batch between are known without building the step.
 """
 
 from __future__ import annotations
@@ -16,20 +16,26 @@ import numpy as np
 from steptime.core.graph import PLACE
 from steptime.core.progress import tell
 from steptime.prediction.block_lines import BlockLines, block_lines_through
-from steptime.prediction.host import finish
-from steptime.prediction.kernels import Floats, Kernels, Numbers, Prices, numbers_of, sums_of
-from steptime.prediction.lower import Lowered
+from steptime.prediction.host import bound_step
+from steptime.prediction.kernels import Kernels, Numbers, kernel_numbers
+from steptime.prediction.lower import NO_CELL, Lowered
 from steptime.prediction.memory import Allocation
+from steptime.prediction.prices import Floats
 from steptime.prediction.remarks import RemarkKey, remark_key
+from steptime.prediction.schedule import overlap_traffic
 from steptime.prediction.step_model import StepModel
 
 CHUNK = 1 << 18  # numbers of a column at once
 
 
 class Span(NamedTuple):
-    """The seconds of each of a step's passes, and between which the step lies, batch by batch.
+    """The times of a step, batch by batch.
 
-    None for what the method does not say. `is_extrapolated` is that of a `Timeline`.
+    Attributes:
+        times: seconds of each of the three passes.
+        is_extrapolated: as of a `Timeline`.
+        low_s: lower bound of the step; None if the method has none.
+        high_s: upper bound, likewise.
     """
 
     times: Sequence[Sequence[float]]
@@ -40,9 +46,15 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class Lines:
-    """What a step runs at any batch from `low` to `high`: `first` and `last` at both ends.
+    """The steps of a network at any batch between two.
 
-    `memory` are bytes that live at both ends; `blocks` what an allocator takes for them.
+    Attributes:
+        low: the lowest batch.
+        high: the highest batch.
+        first: the kernels at the lowest batch.
+        last: the kernels at the highest batch.
+        memory: living bytes of each moment of a step, at both batches.
+        blocks: bytes of the allocator for them.
     """
 
     low: int
@@ -53,57 +65,74 @@ class Lines:
     blocks: BlockLines
 
     def highest(self, lines: Sequence[tuple[float, float]], batches: Sequence[int]) -> list[int]:
-        """Return the highest of lines at each batch."""
-        ends, share = np.unique(np.array(lines), axis=0), self.share(batches)
-        found: list[int] = []
-        for piece in np.array_split(share, -(-len(batches) * len(ends) // CHUNK)):
-            values = ends[:, :1] + (ends[:, 1:] - ends[:, :1]) * piece
-            found += np.rint(values.max(axis=0)).astype(np.int64).tolist()
-        return found
+        """Return the highest of lines, given by their values at both ends, at each batch."""
+        ends = np.unique(np.array(lines), axis=0)
+        shares = self.share(batches)
+        chunk_count = -(-len(batches) * len(ends) // CHUNK)
+        highest: list[int] = []
+        for chunk in np.array_split(shares, chunk_count):
+            values = ends[:, :1] + (ends[:, 1:] - ends[:, :1]) * chunk
+            highest += np.rint(values.max(axis=0)).astype(np.int64).tolist()
+        return highest
 
     def share(self, batches: Sequence[int]) -> Floats:
-        """Return where each batch lies between the least, 0, and the largest, 1."""
+        """Return the place of each batch between the lowest (0) and the highest (1)."""
         return (np.array(batches, dtype=float) - self.low) / (self.high - self.low)
 
 
-def lines_of(model: StepModel, wanted: Sequence[int]) -> Lines | None:
-    """Return what a step runs at any of `wanted` batches, None if it does not lie on lines.
+class _StepAtBatch(NamedTuple):
+    """A step at one batch, with all that has to lie on lines."""
 
-    New pages of a CPU do not, and are left out: its batches are priced singly. Nor do steps of
-    which the graphs have other remarks at another batch.
+    lowered: Lowered
+    living_bytes: Numbers
+    allocations: list[Allocation]
+    remark_key: RemarkKey
+
+    @classmethod
+    def read(cls, model: StepModel, batch: int) -> _StepAtBatch:
+        """Return the step of a model at a batch, without new pages."""
+        living_bytes = tuple(map(float, model.living(batch)))
+        allocations = model.allocations(batch)
+        lowered = model.lowered(batch)
+        kernels = tuple([kernel._replace(fresh=0.0) for kernel in lowered.kernels])
+        key = remark_key(model.graph(batch))
+        return cls(replace(lowered, kernels=kernels), living_bytes, allocations, key)
+
+
+def lines_of(model: StepModel, batches: Sequence[int]) -> Lines | None:
+    """Return the steps of a model between the first and the last batch; None if they bend.
+
+    New pages of a CPU lie on no lines, and are left out: its batches are priced singly. Steps of
+    which the graphs have other remarks at another batch count as bent, too.
+
+    Args:
+        model: the network on a device.
+        batches: the batches, ascending.
     """
-    points = (wanted[0], wanted[len(wanted) // 2], wanted[-1])
-
-    def at(batch: int) -> tuple[Lowered, Numbers, list[Allocation], RemarkKey]:
-        living, allocations = model.living(batch), model.allocations(batch)
-        step = model.lowered(batch)
-        kernels = tuple([one._replace(fresh=0.0) for one in step.kernels])
-        return (
-            replace(step, kernels=kernels),
-            tuple(map(float, living)),
-            allocations,
-            remark_key(model.graph(batch)),
-        )
-
-    steps, memory, allocations, remark_keys = zip(*map(at, points), strict=True)
-    numbers = [[numbers_of(kernel) for kernel in step.kernels] for step in steps]
-    if len({*remark_keys}) > 1 or len({len(one) for one in numbers}) > 1:
+    points = (batches[0], batches[len(batches) // 2], batches[-1])
+    steps = [_StepAtBatch.read(model, batch) for batch in points]
+    first, last = steps[0], steps[-1]
+    numbers = [[kernel_numbers(kernel) for kernel in step.lowered.kernels] for step in steps]
+    if len({step.remark_key for step in steps}) > 1:
         return None
-    if not _straight(points, memory):
+    if len({len(kernels) for kernels in numbers}) > 1:
         return None
-    if not all(_straight(points, same) for same in {*zip(*numbers, strict=True)}):
+    if not _is_straight(points, [step.living_bytes for step in steps]):
         return None
-    blocks = block_lines_through(points, allocations)
+    kernel_values = {*zip(*numbers, strict=True)}
+    if not all(_is_straight(points, values) for values in kernel_values):
+        return None
+    blocks = block_lines_through(points, [step.allocations for step in steps])
     if blocks is None:
         return None
-    lives = list(zip(memory[0], memory[2], strict=True))
-    return Lines(points[0], points[2], steps[0], steps[2], lives, blocks)
+    memory = list(zip(first.living_bytes, last.living_bytes, strict=True))
+    return Lines(points[0], points[2], first.lowered, last.lowered, memory, blocks)
 
 
 def merging_batches(lines: Lines) -> set[int]:
-    """Return batches at which two kernels are the same that differ at others.
+    """Return batches at which two kernels are equal that differ at others.
 
-    Such are off alike there, so that the interval lies on no line.
+    Equal kernels have a common error, so that the interval lies on no line there.
     """
     kernels = Kernels(lines.first.kernels, lines.last.kernels)
     length = lines.high - lines.low
@@ -111,53 +140,78 @@ def merging_batches(lines: Lines) -> set[int]:
 
 
 def spans(lines: Lines, models: Sequence[StepModel], batches: Sequence[int]) -> list[Span]:
-    """Return the times of a network at each batch on each device.
+    """Return the times of a network at each batch on the device of each model.
 
-    Kernels that are alike are priced once. All models are of one method and type.
+    Equal kernels are priced once. All models are of one method and type.
     """
     kernels = Kernels(lines.first.kernels, lines.last.kernels)
-    often = _often(lines, kernels, models[0].settings.pipelined)
-    step = max(1, CHUNK // len(kernels.distinct))
-    pieces = []
-    for i in range(0, len(batches), step):
-        some = kernels.between(lines.share(batches[i : i + step]))
-        pieces.append([_rows(lines, some, often, on) for on in models])
-        if step < len(batches):  # of one piece somebody else says how far it is
-            tell("batches", i, len(batches))
-    of_models = (np.concatenate(same, axis=1).tolist() for same in zip(*pieces, strict=True))
-    return [Span(whole[:3], [count > 0 for count in whole[3]], *whole[4:]) for whole in of_models]
+    counts = _count_kernels(lines, kernels, models[0].settings.pipelined)
+    chunk_length = max(1, CHUNK // len(kernels.distinct))
+    chunks = []
+    for start in range(0, len(batches), chunk_length):
+        chunk_batches = batches[start : start + chunk_length]
+        chunk_kernels = kernels.interpolate(lines.share(chunk_batches))
+        chunks.append([_price_batches(lines, chunk_kernels, counts, model) for model in models])
+        if chunk_length < len(batches):  # the caller reports the progress of a single chunk
+            tell("batches", start, len(batches))
+    chunks_by_model = zip(*chunks, strict=True)
+    return [_make_span(np.concatenate(parts, axis=1)) for parts in chunks_by_model]
 
 
-def _often(lines: Lines, kernels: Kernels, pipelined: bool) -> Floats:
-    """Return how often each kernel comes in each pass, of each row where arithmetic overlaps."""
-    cells = np.array([PLACE[one.pass_] for one in lines.first.kernels])
-    cells = lines.first.cells if pipelined else cells
-    found: Floats = np.zeros((int(cells.max()) // 3 * 3 + 3, len(kernels.distinct)))
-    np.add.at(found, (cells, kernels.which), 1.0)
-    return found
+def _make_span(rows: Floats) -> Span:
+    """Return the rows of `_price_batches` as a span."""
+    forward_s, backward_s, update_s, extrapolated, *ends = rows.tolist()
+    is_extrapolated = [count > 0 for count in extrapolated]
+    return Span([forward_s, backward_s, update_s], is_extrapolated, *ends)
 
 
-def _rows(lines: Lines, kernels: Kernels, often: Floats, on: StepModel) -> Floats:
-    """Return rows of numbers: passes, extrapolated kernels, the ends of the step if known."""
-    parts = kernels.weighted(on.method.ask(on.seen), often)
-    if on.settings.pipelined:  # arithmetic and traffic of a row overlap
-        parts[0] = parts[1] = np.maximum(parts[4], parts[5])
-    by_pass = parts[0].reshape(-1, 3, parts[0].shape[-1]).sum(axis=0)
-    whole = sums_of([one.sum(axis=0) for one in parts])
-    low, high = (
-        None if np.isnan(end).any() else end / whole.value for end in (whole.low, whole.high)
+def _count_kernels(lines: Lines, kernels: Kernels, pipelined: bool) -> Floats:
+    """Count the distinct kernels of each pass; of each pass of each row if `pipelined`.
+
+    In the latter case, arithmetic and traffic overlap within a row.
+    """
+    passes = np.array([PLACE[kernel.pass_] for kernel in lines.first.kernels])
+    cells = passes
+    if pipelined:
+        row_cells = lines.first.cells
+        extra_row = 3 * len(lines.first.rows)
+        cells = np.where(row_cells == NO_CELL, extra_row + passes, row_cells)
+    sum_count = int(cells.max()) // 3 * 3 + 3
+    counts: Floats = np.zeros((sum_count, len(kernels.distinct)))
+    np.add.at(counts, (cells, kernels.index), 1.0)
+    return counts
+
+
+def _price_batches(lines: Lines, kernels: Kernels, counts: Floats, model: StepModel) -> Floats:
+    """Return rows of numbers, a column a batch.
+
+    The rows are the three passes, the number of extrapolated kernels, and the bounds of the step if
+    they are known.
+    """
+    price_rows = model.method.price_on(model.effective_device)
+    parts = kernels.price_sums(price_rows, counts)
+    if model.settings.pipelined:
+        value = overlap_traffic(parts)
+        parts = parts._replace(value=value, low=value)
+    pass_s = parts.value.reshape(-1, 3, parts.value.shape[-1]).sum(axis=0)
+    step = parts.sum_all().to_prices()
+    low_share, high_share = (
+        None if np.isnan(end_s).any() else end_s / step.value for end_s in (step.low, step.high)
     )
-    shown, *ends = finish(by_pass, (low, high), on.host(lines.first))
-    low, high = on.widen(sum(shown), *ends)
-    extrapolated = parts[Prices._fields.index("is_extrapolated")].sum(axis=0)
-    return np.array([*shown, extrapolated, *(end for end in (low, high) if end is not None)])
+    bounded = bound_step(pass_s, (low_share, high_share), model.host(lines.first))
+    low_s, high_s = model.widen(sum(bounded.passes_s), bounded.low_s, bounded.high_s)
+    ends_s = [end_s for end_s in (low_s, high_s) if end_s is not None]
+    return np.array([*bounded.passes_s, parts.is_extrapolated.sum(axis=0), *ends_s])
 
 
-def _straight(points: tuple[int, int, int], values: Sequence[Numbers]) -> bool:
-    """Whether each number lies on a line through its values at the three points."""
-    low, between, high = points
-    share = (between - low) / (high - low)
-    return len({len(row) for row in values}) == 1 and all(
-        abs(first + (last - first) * share - middle) <= 1e-12 * abs(middle)
-        for first, middle, last in zip(*values, strict=True)
+def _is_straight(points: tuple[int, int, int], values: Sequence[Numbers]) -> bool:
+    """Return whether each number lies on a line through its values at the three points."""
+    low, middle, high = points
+    share = (middle - low) / (high - low)
+    first, between, last = values
+    if not len(first) == len(between) == len(last):
+        return False
+    return all(
+        abs(start + (end - start) * share - middle_value) <= 1e-12 * abs(middle_value)
+        for start, middle_value, end in zip(first, between, last, strict=True)
     )

@@ -1,5 +1,8 @@
-"""From a graph to kernels: what a step runs. No device and no clock."""
+"""From a graph to the kernels of a step. No device and no clock."""
 
+from __future__ import annotations
+
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,17 +19,29 @@ from steptime.network.count import fresh_bytes
 from steptime.network.ops import OPS, exchanged_of, row_of, window_of
 from steptime.network.ops.execution import Launch, executed, one_by_one
 from steptime.network.ops.training import parameters_of
-from steptime.prediction.host import Calls, calls_of
+from steptime.prediction.host import Calls, count_calls
 from steptime.prediction.kernel import Exchange, Kernel, Settings
-from steptime.prediction.kernels import Ints, Kernels
+from steptime.prediction.kernels import Kernels
 from steptime.prediction.price import FLOATS
+from steptime.prediction.prices import Ints
+
+NO_CELL = -1  # of collectives, and of kernels of an unknown row
+LAYOUT_PASSES, LAYOUT_KERNELS = 4, 2  # of two copies, each of which reads and writes an image
+NUMBERS_IN_PIECE = 8  # numbers of 16 bit in 16 bytes
+MAX_SMALL_CHANNELS = 64  # in and out, of which the layout does not matter
+MAX_GROUPED_SHARE = 0.33  # of FLOP: groups take 1.358 times as long channels last, others 0.823
 
 
 class Row(NamedTuple):
-    """A forward op, or a layer of a file: what a prediction shows.
+    """A row of a prediction: a forward op, or a layer of a file.
 
-    `parents` are the rows whose tensors it reads, "" the inputs of the network; `output_bytes` are
-    those of what it makes. `is_input` marks a layer of a file that is an input itself.
+    Attributes:
+        name: its name.
+        kind: kind of the op or layer.
+        parameters: trained parameters.
+        parents: rows whose tensors it reads, "" for inputs of the network.
+        output_bytes: bytes of its output.
+        is_input: whether a layer of a file is an input itself.
     """
 
     name: str
@@ -41,9 +56,13 @@ class Row(NamedTuple):
 class Lowered:
     """The kernels of a step, and the rows that they belong to.
 
-    A kernel of no row (`op` "") is the update of all. `input_bytes` are those of the network's
-    inputs, `gradient_bytes` those of what replicas exchange. `by_layer` says that rows are layers
-    of a file and not ops.
+    Attributes:
+        rows: the rows.
+        kernels: the kernels, in the order in which they run; one of no row (`op` "") is the update
+            of all weights.
+        input_bytes: bytes of the network's inputs.
+        gradient_bytes: bytes of the gradients that replicas exchange.
+        by_layer: whether rows are layers of a file instead of ops.
     """
 
     rows: tuple[Row, ...]
@@ -64,27 +83,33 @@ class Lowered:
 
     @cached_property
     def cells(self) -> Ints:
-        """Of each kernel three times the place of its row, and its pass; behind them those of none.
+        """For each kernel, the index of its (row, pass) cell: `3 * row + pass`.
 
-        Exchanges, and kernels whose row is not known, are in no cell.
+        Kernels that belong to no row (the update of all weights) use one extra row, `len(rows)`.
+        Collectives and kernels of an unknown row have no cell (`NO_CELL`).
         """
-        place = {row.name: i for i, row in enumerate(self.rows)}
-        none = len(self.rows)
-        known = [
-            -1 if one.exchange else 3 * place.get(one.op, -1 if one.op else none) + PLACE[one.pass_]
-            for one in self.kernels
+        row_places = {row.name: i for i, row in enumerate(self.rows)}
+        row_places.setdefault("", len(self.rows))
+        cells = [
+            NO_CELL
+            if kernel.exchange or kernel.op not in row_places
+            else 3 * row_places[kernel.op] + PLACE[kernel.pass_]
+            for kernel in self.kernels
         ]
-        return np.array(known, dtype=np.intp)
+        return np.array(cells, dtype=np.intp)
 
     @cached_property
     def calls(self) -> Mapping[tuple[str, str], Calls]:
-        """What the host calls, by pass and kind of the kernels."""
-        return calls_of(self.kernels)
+        """The calls of the host, by pass and kind of the kernels."""
+        return count_calls(self.kernels)
 
     @cached_property
     def launches(self) -> list[int]:
         """The launches of each pass."""
-        return [sum(one.launches for one in self.kernels if one.pass_ == it) for it in PASSES]
+        launches: Counter[str] = Counter()
+        for kernel in self.kernels:
+            launches[kernel.pass_] += kernel.launches
+        return [launches[pass_] for pass_ in PASSES]
 
     @cached_property
     def executed_flop(self) -> float:
@@ -98,17 +123,17 @@ class Lowered:
 
 
 def lower(graph: Graph, dtype: str, settings: Settings) -> Lowered:
-    """Return the kernels that a software stack executes of the step that `graph` is."""
+    """Return the kernels that a software stack executes for the step of a graph."""
     stack = stack_of(settings)
-    return _lowered(graph, dtype, executed(graph, stack), stack, settings)
+    return _lower_launches(graph, dtype, executed(graph, stack), stack, settings)
 
 
 def lower_minimal(graph: Graph, dtype: str, settings: Settings) -> Lowered:
     """Return a kernel for each op, views among them, which moves every tensor once: a bound."""
-    return _lowered(graph, dtype, one_by_one(graph), None, settings)
+    return _lower_launches(graph, dtype, one_by_one(graph), None, settings)
 
 
-def _lowered(
+def _lower_launches(
     graph: Graph,
     dtype: str,
     launches: Iterable[Launch],
@@ -116,89 +141,143 @@ def _lowered(
     settings: Settings,
 ) -> Lowered:
     """Return the kernels of launches, with a row for each forward op."""
+    lowering = _Lowering.prepare(graph, dtype, stack, settings)
+    kernels = tuple(lowering.lower_all(launches))
+    return Lowered(tuple(_list_rows(graph)), kernels, input_bytes(graph), gradient_bytes(graph))
+
+
+def _list_rows(graph: Graph) -> Iterator[Row]:
+    """Yield a row for each forward op."""
     parameters = parameters_of(graph)
     maker = dict.fromkeys(graph.inputs, "")
-    rows = []
     for op in graph.ops:
         if op.part != "forward":
             continue
         parents = tuple([maker[name] for name in op.inputs if name in maker])
-        size = graph.tensors[op.outputs[0]].size_bytes
-        rows.append(Row(op.name, op.kind, parameters.get(op.name, 0), parents, size))
+        output_bytes = graph.tensors[op.outputs[0]].size_bytes
+        yield Row(op.name, op.kind, parameters.get(op.name, 0), parents, output_bytes)
         for name in op.outputs:
             maker[name] = op.name
-    found = tuple(_kernels(graph, dtype, launches, stack, settings))
-    return Lowered(tuple(rows), found, input_bytes(graph), gradient_bytes(graph))
 
 
-def _kernels(
-    graph: Graph, dtype: str, launches: Iterable[Launch], stack: Stack | None, settings: Settings
-) -> Iterator[Kernel]:
-    """Yield the kernels of a graph in the order in which they run; what does nothing is none."""
-    compute, awaited, views = precision(dtype).compute, _awaited(graph), 0
-    last = settings.channels_last
-    if last is None:
-        last = stack is not None and _lays_last(graph, stack)
-    fresh = fresh_bytes(graph) if settings.pages else {}
-    for ops, flop, moved, launched, products, serial, runs_as, row in launches:
-        if not launched and not moved:
-            views += 1
-            continue
-        head = ops[0]
-        case = graph.cases[head.name][:3]
-        own = graph.tensors[head.outputs[0]].dtype  # in a mixed step not the same for all
-        one = _add_calls(
-            head,
-            graph.tensors[head.outputs[0]].size_bytes,
+class _Lowering(NamedTuple):
+    """The lowering of a graph's launches to kernels.
+
+    Attributes:
+        graph: the graph.
+        compute_dtype: the type that most kernels compute in.
+        stack: the software stack; None for a lower bound.
+        is_channels_last: whether images lie channels last.
+        fresh_bytes: bytes of new pages that ops write, by name.
+        awaited: the collective that makes a tensor, by the tensor's name.
+    """
+
+    graph: Graph
+    compute_dtype: str
+    stack: Stack | None
+    is_channels_last: bool
+    fresh_bytes: Mapping[str, float]
+    awaited: Mapping[str, str]
+
+    @classmethod
+    def prepare(
+        cls, graph: Graph, dtype: str, stack: Stack | None, settings: Settings
+    ) -> _Lowering:
+        """Return the lowering of a graph under a stack."""
+        is_channels_last = settings.channels_last
+        if is_channels_last is None:
+            is_channels_last = stack is not None and _lays_last(graph, stack)
+        return cls(
+            graph,
+            precision(dtype).compute,
             stack,
-            last,
-            Kernel(
-                head.of or head.name,
-                runs_as or head.kind,
-                head.part,
-                own if own in FLOATS else compute,
-                "matrix" if products else "vector",
-                flop,
-                moved,
-                products,
-                serial,
-                launched * serial,
-                window=window_of(*case),
-                row=row if runs_as else row_of(*case),
-                views=views,
-                fresh=sum([fresh.get(op.name, 0.0) for op in ops]),
-            ),
+            is_channels_last,
+            fresh_bytes(graph) if settings.pages else {},
+            _awaited(graph),
         )
+
+    def lower_all(self, launches: Iterable[Launch]) -> Iterator[Kernel]:
+        """Yield the kernels of launches in the order in which they run.
+
+        Launches of nothing that move nothing are views, which the next kernel counts.
+        """
         views = 0
-        if stack and OPS[head.kind].work == "convolution":
-            spread = max(cast("tuple[int, ...]", head.attrs.get("dilation", ())), default=1)
-            figures = (float(spread),) if spread > 1 else ()
-            one = one._replace(channels_last=last, tf32=stack.conv_tf32, figures=figures)
-        elif stack and products:
-            one = one._replace(
-                tf32=stack.matmul_tf32, transposed=bool(head.attrs.get("transpose_a"))
-            )
-            if stack.pads and one.dtype in HALVES:
-                one = one._replace(products=tuple([_padded(shape) for shape in products]))
-            if (how := stack.kinds.get(head.kind)) and how.register_width is not None:
-                one = one._replace(
-                    figures=(float(how.register_width), float(how.register_width_half))
+        for launch in launches:
+            if not launch.kernels and not launch.traffic_bytes:
+                views += 1
+                continue
+            kernel = self._lower_launch(launch, views)
+            views = 0
+            if self.stack is not None:
+                kernel = _add_calls(
+                    launch.ops[0],
+                    self.graph.tensors[launch.ops[0].outputs[0]].size_bytes,
+                    self.stack,
+                    self.is_channels_last,
+                    kernel,
                 )
-        yield _with_exchanges(one, graph, ops, awaited) if awaited else one
+                kernel = self._add_layout(launch, self.stack, kernel)
+            if self.awaited:
+                kernel = _with_exchanges(kernel, self.graph, launch.ops, self.awaited)
+            yield kernel
+
+    def _lower_launch(self, launch: Launch, views: int) -> Kernel:
+        """Return the kernel of a launch without what its stack adds."""
+        ops, flop, moved, launched, products, serial, runs_as, row = launch
+        head = ops[0]
+        case = self.graph.cases[head.name][:3]
+        output_dtype = self.graph.tensors[head.outputs[0]].dtype  # several in a mixed step
+        return Kernel(
+            head.of or head.name,
+            runs_as or head.kind,
+            head.part,
+            output_dtype if output_dtype in FLOATS else self.compute_dtype,
+            "matrix" if products else "vector",
+            flop,
+            moved,
+            products,
+            serial,
+            launched * serial,
+            window=window_of(*case),
+            row=row if runs_as else row_of(*case),
+            views=views,
+            fresh=sum([self.fresh_bytes.get(op.name, 0.0) for op in ops]),
+        )
+
+    def _add_layout(self, launch: Launch, stack: Stack, kernel: Kernel) -> Kernel:
+        """Return the kernel of a convolution or product with its layout under the stack."""
+        head = launch.ops[0]
+        if OPS[head.kind].work == "convolution":
+            dilation = max(cast("tuple[int, ...]", head.attrs.get("dilation", ())), default=1)
+            return kernel._replace(
+                channels_last=self.is_channels_last,
+                tf32=stack.conv_tf32,
+                figures=(float(dilation),) if dilation > 1 else (),
+            )
+        if not launch.products:
+            return kernel
+        is_transposed = bool(head.attrs.get("transpose_a"))
+        kernel = kernel._replace(tf32=stack.matmul_tf32, transposed=is_transposed)
+        if stack.pads and kernel.dtype in HALVES:
+            products = tuple([_pad_product(shape) for shape in launch.products])
+            kernel = kernel._replace(products=products)
+        execution = stack.kinds.get(head.kind)
+        if execution is not None and execution.register_width is not None:
+            widths = (float(execution.register_width), float(execution.register_width_half))
+            kernel = kernel._replace(figures=widths)
+        return kernel
 
 
 def _add_calls(
-    op: Op, image_bytes: float, stack: Stack | None, is_last: bool, kernel: Kernel
+    op: Op, image_bytes: float, stack: Stack, is_channels_last: bool, kernel: Kernel
 ) -> Kernel:
-    """Return the kernel of an op with what the host calls for it, and with copies of its images.
+    """Return the kernel of an op with the calls of the host, and with copies of its images.
 
     PyTorch's group norm on CUDA makes its input contiguous, where images lie channels last, and
     leaves a contiguous output (aten/src/ATen/native/group_norm.cpp, native_group_norm); the next
     convolution copies it back. A compiler writes norms itself.
     """
-    if stack is None:
-        return kernel
-    if is_last and op.kind == "group_norm" and not stack.compile:
+    if is_channels_last and op.kind == "group_norm" and not stack.compile:
         moved_bytes = kernel.bytes + LAYOUT_PASSES * image_bytes
         kernel = kernel._replace(bytes=moved_bytes, launches=kernel.launches + LAYOUT_KERNELS)
     execution = stack.kinds.get(op.kind)
@@ -208,18 +287,21 @@ def _add_calls(
     return kernel
 
 
-def _padded(shape: Sequence[int]) -> tuple[int, int, int, int]:
-    """Return a product whose rows of 16 bit numbers are whole pieces of 16 bytes.
+def _pad_product(shape: Sequence[int]) -> tuple[int, int, int, int]:
+    """Return a product whose rows of 16 bit numbers are multiples of 16 bytes.
 
-    Of one on its own all sides are padded, of a batch those that lie along a row.
+    All sides of a single product are padded, and those along a row of a batch.
     """
     batch, m, n, k = shape
-    m = m if batch > 1 or m < NUMBERS_IN_PIECE else _whole_pieces(m)
-    return batch, m, _whole_pieces(n), _whole_pieces(k)
+    padded_m = m if batch > 1 else _pad_side(m)
+    return batch, padded_m, _pad_side(n), _pad_side(k)
 
 
-def _whole_pieces(size: int) -> int:
-    return size if size < NUMBERS_IN_PIECE else -(-size // NUMBERS_IN_PIECE) * NUMBERS_IN_PIECE
+def _pad_side(size: int) -> int:
+    """Return a size as a multiple of 8 numbers; small sizes stay."""
+    if size < NUMBERS_IN_PIECE:
+        return size
+    return -(-size // NUMBERS_IN_PIECE) * NUMBERS_IN_PIECE
 
 
 def _lays_last(graph: Graph, stack: Stack) -> bool:
@@ -230,56 +312,53 @@ def _lays_last(graph: Graph, stack: Stack) -> bool:
     """
     if not (stack.channels_last and stack.compile):
         return stack.channels_last
-    flop, grouped, fewer, wide = 0.0, 0.0, False, False
+    total_flop = grouped_flop = 0.0
+    has_narrowing = has_wide = False
     for op in graph.ops:
-        if op.part == "forward" and OPS[op.kind].work == "convolution":
-            filters, channels, *taps = graph.tensors[op.inputs[1]].shape
-            own = graph.tensors[op.outputs[0]].size * channels * prod(taps)
-            flop += own
-            grouped += own * (op.attrs.get("groups", 1) != 1 and channels > 1)
-            fewer |= 2 * filters <= channels and taps[0] > 1
-            wide |= max(filters, channels) > _SMALL
-    if graph.ops[-1].part == "forward":
-        return grouped <= _GROUPED * flop
-    return wide and not grouped and not fewer
-
-
-LAYOUT_PASSES, LAYOUT_KERNELS = 4, 2  # of two copies, each of which reads and writes an image
-NUMBERS_IN_PIECE = 8  # numbers of 16 bit in 16 bytes
-_SMALL = 64  # channels in and out, of which the layout does not matter
-_GROUPED = 0.33  # of FLOP: groups take 1.358 times as long channels last, most others 0.823
+        if op.part != "forward" or OPS[op.kind].work != "convolution":
+            continue
+        filters, channels, *taps = graph.tensors[op.inputs[1]].shape
+        flop = graph.tensors[op.outputs[0]].size * channels * prod(taps)
+        is_grouped = op.attrs.get("groups", 1) != 1 and channels > 1
+        total_flop += flop
+        grouped_flop += flop * is_grouped
+        has_narrowing |= 2 * filters <= channels and taps[0] > 1
+        has_wide |= max(filters, channels) > MAX_SMALL_CHANNELS
+    is_inference = graph.ops[-1].part == "forward"
+    if is_inference:
+        return grouped_flop <= MAX_GROUPED_SHARE * total_flop
+    return has_wide and not grouped_flop and not has_narrowing
 
 
 def _with_exchanges(
     kernel: Kernel, graph: Graph, ops: Sequence[Op], awaited: Mapping[str, str]
 ) -> Kernel:
-    """Return a kernel with the exchanges that it awaits, and with its group if it is one."""
+    """Return a kernel with the collectives that it awaits, and its group if it is one itself."""
     after = tuple({awaited[name]: 0 for op in ops for name in op.inputs if name in awaited})
     head = ops[0]
     specs = tuple([graph.tensors[name] for name in head.inputs])
-    exchanged = exchanged_of(head.kind, specs, head.settings)
-    if exchanged is None:
+    link_bytes = exchanged_of(head.kind, specs, head.settings)
+    if link_bytes is None:
         return kernel._replace(after=after)
-    ranks, stride = (
-        cast("int", head.attrs.get(name, i)) for name, i in (("ranks", 2), ("stride", 1))
-    )
+    ranks = cast("int", head.attrs.get("ranks", 2))
+    stride = cast("int", head.attrs.get("stride", 1))
     group = Exchange(head.name, ranks, stride)
-    return kernel._replace(flop=0, bytes=exchanged, launches=0, exchange=group, after=after)
+    return kernel._replace(flop=0, bytes=link_bytes, launches=0, exchange=group, after=after)
 
 
 def stack_of(settings: Settings) -> Stack:
     """Return the software stack of a prediction; raises `InputError` for an unknown one."""
-    found = catalog.stack(settings.stack)
+    stack = catalog.stack(settings.stack)
     if settings.fuse:
-        found = replace(found, fuses=UNITS)
+        stack = replace(stack, fuses=UNITS)
     if settings.tf32 != "auto":
         as_tf32 = settings.tf32 == "on"
-        found = replace(found, conv_tf32=as_tf32, matmul_tf32=as_tf32)
-    return found
+        stack = replace(stack, conv_tf32=as_tf32, matmul_tf32=as_tf32)
+    return stack
 
 
 def _awaited(graph: Graph) -> dict[str, str]:
-    """Return the exchange that makes a tensor, or makes what it is a view of; {} without any."""
+    """Return the collective that makes a tensor, or the source of a view, by the tensor's name."""
     makers: dict[str, str] = {}
     for op in graph.ops:
         row = OPS[op.kind]

@@ -1,4 +1,4 @@
-"""What a device holds in a step: its tensors, and what driver, libraries and allocator add."""
+"""The memory of a step on a device: its tensors, and the share of driver, libraries, allocator."""
 
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
@@ -18,14 +18,20 @@ MIB = 2**20
 ROUNDED, SMALL, SHARED, LARGE = 512, MIB, 10 * MIB, 2 * MIB
 SEGMENTS = (2 * MIB, 20 * MIB)
 HANDLES = {"train": 2, "infer": 1}  # of cuBLAS: one a thread, and autograd has its own
+UNSHARDED_BYTES = 25 * MIB  # of weights that FSDP gathers at once, at least
+PARTS = ("weights", "state", "inputs", "gradients", "copies", "activations", "temporaries")
 
 
 class Needs(NamedTuple):
-    """Bytes of a device's memory in a step: of all tensors at the worst moment, and beside them.
+    """Bytes of a device's memory in a step; None where unknown.
 
-    `blocks_bytes` are what the allocator's blocks hold beyond tensors, `workspace_bytes` those of
-    the library of matrix products, `context_bytes` those of driver and kernels; None where nobody
-    says. Workspaces of convolutions, and what lies between blocks, are not known.
+    Workspaces of convolutions, and gaps between blocks, are not known.
+
+    Attributes:
+        peak_bytes: all tensors at the worst moment.
+        blocks_bytes: the allocator's blocks beyond tensors.
+        workspace_bytes: workspaces of the library of matrix products.
+        context_bytes: the context of driver and kernels.
     """
 
     peak_bytes: int
@@ -137,23 +143,24 @@ def list_allocations(
 def blocks_bytes(
     graph: Graph, stack: Stack, peak_bytes: int, sizes: Mapping[str, int] | None = None
 ) -> int:
-    """Return what PyTorch's allocator takes at most beyond the `peak_bytes` of tensors, in bytes.
+    """Return the most bytes that PyTorch's allocator holds beyond the `peak_bytes` of tensors.
 
     Three tensors of 100 bytes lie in one segment of 2 MiB; one of 11 MiB in one of 12. No gap
-    between tensors that live is counted. `sizes` are as those of `live_bytes`.
+    between living tensors is counted. `sizes` are as those of `live_bytes`.
     """
-    pools, highest = [0, 0, 0], 0
+    pools = [0, 0, 0]
+    highest_bytes = 0
     for allocation in list_allocations(graph, stack, sizes):
-        _put(allocation.allocated, pools, 1)
-        _put(allocation.scratch, pools, 1)
-        highest = max(highest, _taken(pools))
-        _put(allocation.scratch, pools, -1)
-        _put(allocation.freed, pools, -1)
-    return highest - peak_bytes
+        _update_pools(pools, allocation.allocated, 1)
+        _update_pools(pools, allocation.scratch, 1)
+        highest_bytes = max(highest_bytes, _segment_bytes(pools))
+        _update_pools(pools, allocation.scratch, -1)
+        _update_pools(pools, allocation.freed, -1)
+    return highest_bytes - peak_bytes
 
 
-def _put(sizes: Iterable[int], pools: list[int], sign: int) -> None:
-    """Add tensors to the pools of small, middle and large ones, or take them out."""
+def _update_pools(pools: list[int], sizes: Iterable[int], sign: int) -> None:
+    """Add the bytes of tensors to the pools of small, middle and large ones, or subtract them."""
     for size_bytes in sizes:
         if size_bytes > SHARED:
             pools[2] += sign * -(-size_bytes // LARGE) * LARGE
@@ -161,33 +168,35 @@ def _put(sizes: Iterable[int], pools: list[int], sign: int) -> None:
             pools[size_bytes > SMALL] += sign * -(-size_bytes // ROUNDED) * ROUNDED
 
 
-def _taken(pools: list[int]) -> int:
-    few = zip(pools, SEGMENTS, strict=False)
-    return pools[2] + sum(-(-held // segment) * segment for held, segment in few)
+def _segment_bytes(pools: list[int]) -> int:
+    """Return the bytes of the segments that hold the pools."""
+    shared_pools = zip(pools, SEGMENTS, strict=False)
+    shared_bytes = sum(-(-pool // segment) * segment for pool, segment in shared_pools)
+    return pools[2] + shared_bytes
 
 
-def kept_sizes(graph: Graph, stack: Stack) -> dict[str, int]:
-    """Return the bytes of tensors that a stack holds otherwise than the op table has them.
+def stack_sizes(graph: Graph, stack: Stack) -> dict[str, int]:
+    """Return the bytes of tensors that a stack holds unlike the op table, by name.
 
-    Of some it keeps more for gradients, of others a chunk at a time. A loss that is fused with the
-    head (`training.logit_chunks`) has the logits, and their gradients, of a chunk of tokens alone.
+    It saves more of some for gradients, and holds some a chunk at a time. A loss that is fused with
+    the head (`training.logit_chunks`) holds logits, and their gradients, of a chunk of tokens.
     """
-    found: dict[str, int] = _logit_sizes(graph, stack)
+    sizes: dict[str, int] = _logit_sizes(graph, stack)
     for op in graph.ops:
-        how = execution_of(op, stack)
-        if how.keeps and len(op.outputs) > 1:
+        execution = execution_of(op, stack)
+        if execution.keeps and len(op.outputs) > 1:
             *_, saved = op.outputs
-            added_bytes = how.keeps * graph.tensors[op.inputs[0]].size_bytes
-            found[saved] = graph.tensors[saved].size_bytes + round(added_bytes)
-        if how.chunks > 1:
-            found[op.outputs[0]] = graph.tensors[op.outputs[0]].size_bytes // how.chunks
-        if how.in_place and op.part == "backward":
-            found[op.outputs[0]] = 0
-    return found
+            extra_bytes = execution.keeps * graph.tensors[op.inputs[0]].size_bytes
+            sizes[saved] = graph.tensors[saved].size_bytes + round(extra_bytes)
+        if execution.chunks > 1:
+            sizes[op.outputs[0]] = graph.tensors[op.outputs[0]].size_bytes // execution.chunks
+        if execution.in_place and op.part == "backward":
+            sizes[op.outputs[0]] = 0
+    return sizes
 
 
 def _logit_sizes(graph: Graph, stack: Stack) -> dict[str, int]:
-    """Return the bytes of logits, of what the loss keeps of them, and of their gradients."""
+    """Return the bytes of logits, of the loss's saved tensors, and of the gradients of logits."""
     constant = stack.training.get(LOGIT_CHUNKS)
     chunks = int(constant.value) if constant is not None else 0
     if chunks <= 1:
@@ -202,12 +211,14 @@ def _logit_sizes(graph: Graph, stack: Stack) -> dict[str, int]:
 
 
 class Moment(NamedTuple):
-    """The worst moment of a step: when it is, and what its tensors are for, in bytes.
+    """The worst moment of a step, with the purposes of its tensors.
 
-    `weights`, `state` (an optimizer's and that of norms) and `inputs` live always, `gradients` are
-    those of weights, `copies` weights in another type, `activations` what the forward pass makes,
-    `temporaries` what lives for a moment in the backward pass and inside ops, such as an
-    optimizer's. They add up to the bytes of all tensors.
+    Attributes:
+        name: when it is: `in the forward pass, at conv1`.
+        parts: bytes by purpose, which add up to those of all tensors. `weights`, `state` (of an
+            optimizer and of norms) and `inputs` always live; `gradients` are those of weights;
+            `copies` are weights in another type; `activations` are outputs of the forward pass;
+            `temporaries` live for a moment in the backward pass and inside ops.
     """
 
     name: str
@@ -215,83 +226,142 @@ class Moment(NamedTuple):
 
 
 def worst_moment(graph: Graph, stack: Stack, sizes: Mapping[str, int] | None = None) -> Moment:
-    """Return when most tensors live in a step, and what they are for.
+    """Return the moment at which most bytes of tensors live, with their purposes.
 
     `sizes` are as those of `live_bytes`.
     """
-    own = {name: spec.size_bytes for name, spec in graph.tensors.items()} | dict(sizes or {})
-    living = live_bytes(graph, stack, sizes)
-    worst = max(range(len(living)), key=living.__getitem__)
-    of, made, ended = storages(graph)
-    lives_now = always_living(graph)
-    for i in range(worst):
-        lives_now |= set(made[i])
-        lives_now -= set(ended[i]) if i + 1 < worst else set()
-    what = {of.get(op.inputs[-1], ""): "gradients" for op in graph.ops if op.part == "update"}
-    for op in graph.ops:
-        copies = op.kind == "cast" and op.inputs[0] in graph.weights
-        part = "copies" if copies else "activations"
-        for name in op.outputs:
-            what.setdefault(name, part if op.part == "forward" else "temporaries")
-    for names, part in ((graph.inputs, "inputs"), (graph.weights, "weights")):
-        what |= dict.fromkeys(names, part)
-    what |= dict.fromkeys(graph.buffers, "state") | dict.fromkeys(graph.frozen, "weights")
-    what |= {name: "activations" for name in graph.buffers if name.endswith(FORMER)}
+    bytes_of = {name: spec.size_bytes for name, spec in graph.tensors.items()} | dict(sizes or {})
+    living_bytes = live_bytes(graph, stack, sizes)
+    worst = max(range(len(living_bytes)), key=living_bytes.__getitem__)
+    purposes = _tensor_purposes(graph)
     parts = dict.fromkeys(PARTS, 0)
-    for name in lives_now:
-        parts[what[name]] += own[name]
-    parts["temporaries"] += living[worst] - sum(parts.values())
-    return Moment("before the step" if not worst else _when(graph.ops[worst - 1]), parts)
+    for name in _living_tensors(graph, worst):
+        parts[purposes[name]] += bytes_of[name]
+    parts["temporaries"] += living_bytes[worst] - sum(parts.values())
+    name = _describe_moment(graph.ops[worst - 1]) if worst else "before the step"
+    return Moment(name, parts)
 
 
-PARTS = ("weights", "state", "inputs", "gradients", "copies", "activations", "temporaries")
+def _living_tensors(graph: Graph, moment: int) -> set[str]:
+    """Return the tensors that live at a moment of a step: 0 before it, then one for each op."""
+    _, first_uses, last_uses = storages(graph)
+    living = always_living(graph)
+    for i in range(moment):
+        living |= set(first_uses[i])
+        is_over = i + 1 < moment
+        living -= set(last_uses[i]) if is_over else set()
+    return living
 
 
-def _when(op: Op) -> str:
+def _tensor_purposes(graph: Graph) -> dict[str, str]:
+    """Return the purpose of each tensor, one of `PARTS`."""
+    storage_of = storages(graph).of
+    purposes = {
+        storage_of.get(op.inputs[-1], ""): "gradients" for op in graph.ops if op.part == "update"
+    }
+    for op in graph.ops:
+        is_copy = op.kind == "cast" and op.inputs[0] in graph.weights
+        forward_purpose = "copies" if is_copy else "activations"
+        purpose = forward_purpose if op.part == "forward" else "temporaries"
+        for name in op.outputs:
+            purposes.setdefault(name, purpose)
+    purposes |= dict.fromkeys(graph.inputs, "inputs")
+    purposes |= dict.fromkeys(graph.weights, "weights")
+    purposes |= dict.fromkeys(graph.buffers, "state")
+    purposes |= dict.fromkeys(graph.frozen, "weights")
+    return purposes | {name: "activations" for name in graph.buffers if name.endswith(FORMER)}
+
+
+def _describe_moment(op: Op) -> str:
+    """Describe the moment of an op: `in the backward pass, at conv1`."""
     if op.part == "update":
         return "at the optimizer step"
     return f"in the {op.part} pass, at {op.of or op.name}"
 
 
-UNIT = 25 * MIB  # of weights that FSDP gathers at once, at least
+class Sharding(NamedTuple):
+    """The sharing of a rank's tensors by ZeRO.
+
+    Attributes:
+        zero: shares optimizer states (1), gradients (2) and weights (3), too.
+        shards: number of ranks that share.
+    """
+
+    zero: int
+    shards: int
 
 
-def memory_of(
+UNSHARDED = Sharding(0, 1)
+
+
+def rank_peak_bytes(
     graph: Graph,
     stack: Stack,
-    zero: int = 0,
-    shards: int = 1,
+    sharding: Sharding = UNSHARDED,
     fused: bool = False,
     state_bytes: int | None = None,
     accumulates: bool = False,
-    own: Mapping[str, int] | None = None,
+    sizes: Mapping[str, int] | None = None,
 ) -> int:
     """Return the bytes of all tensors of a rank at the worst moment of its step.
 
-    ZeRO shares out optimizer states (1), gradients (2) and weights (3) over `shards` ranks; the
-    largest weight, or 25 MiB of them, is whole for a moment, with the one that is gathered next. A
-    `fused` optimizer makes no temporaries; `state_bytes` are those of an element of its states. A
-    step that `accumulates` holds the gradients of former microbatches from its start. What has
-    sizes of its `own` has them before it is shared out (`training.sizes_of`).
+    The largest weight, or 25 MiB of weights, is gathered for a moment, beside the next one.
+
+    Args:
+        graph: the graph of the rank's step.
+        stack: the software that runs it.
+        sharding: the sharing of states, gradients and weights.
+        fused: whether the optimizer makes no temporaries.
+        state_bytes: bytes of an element of an optimizer state; None as the graph has it.
+        accumulates: whether gradients of earlier microbatches live from the start of the step.
+        sizes: bytes of tensors and ops that differ from the graph's, before they are shared
+            (`training.training_sizes`).
     """
-    tensors, ops = graph.tensors, [op for op in graph.ops if op.part == "update"]
-    of = storages(graph).of
-    states = {n for op in ops for n in op.inputs if n in graph.buffers and tensors[n].size > 1}
-    gradients = {of.get(op.inputs[-1], op.inputs[-1]) for op in ops}
-    sizes = dict(own or {})
-    sizes |= {n: tensors[n].size * state_bytes for n in states} if state_bytes else {}
-    inside = scratch_bytes(graph, stack) | dict(own or {})
-    sizes |= {op.name: 0 if fused else inside.get(op.name, 0) for op in ops}
-    shared = [*states, *(op.name for op in ops)] if zero >= 1 else []
-    shared += [*gradients] if zero >= 2 else []
-    shared += [*graph.weights] if zero >= 3 else []
-    for name in shared:
-        whole = sizes.get(name)
-        sizes[name] = -(-(tensors[name].size_bytes if whole is None else whole) // shards)
-    weights = [tensors[name].size_bytes for name in graph.weights]
-    unit = min(sum(weights), max([UNIT, *weights])) if zero >= 2 and shards > 1 else 0
-    standing = 0
+    zero, shards = sharding
+    changed_sizes = dict(sizes or {})
+    updates = [op for op in graph.ops if op.part == "update"]
+    states = _optimizer_states(graph, updates)
+    if state_bytes:
+        changed_sizes |= {name: graph.tensors[name].size * state_bytes for name in states}
+    scratch = scratch_bytes(graph, stack) | dict(sizes or {})
+    changed_sizes |= {op.name: 0 if fused else scratch.get(op.name, 0) for op in updates}
+
+    storage_of = storages(graph).of
+    gradients = {storage_of.get(op.inputs[-1], op.inputs[-1]) for op in updates}
+    sharded = [*states, *(op.name for op in updates)] if zero >= 1 else []
+    sharded += [*gradients] if zero >= 2 else []
+    sharded += [*graph.weights] if zero >= 3 else []
+    for name in sharded:
+        size_bytes = _size_of(graph, changed_sizes, name)
+        changed_sizes[name] = -(-size_bytes // shards)
+    accumulated_bytes = 0
     if accumulates:
-        each = {n: sizes.get(n, tensors[n].size_bytes) for n in gradients}
-        standing, sizes = sum(each.values()), sizes | dict.fromkeys(gradients, 0)
-    return standing + max(live_bytes(graph, stack, sizes)) + unit * (1 if zero == 2 else 3)
+        accumulated_bytes = sum(_size_of(graph, changed_sizes, name) for name in gradients)
+        changed_sizes |= dict.fromkeys(gradients, 0)
+    peak_bytes = max(live_bytes(graph, stack, changed_sizes))
+    return accumulated_bytes + peak_bytes + _gathered_bytes(graph, sharding)
+
+
+def _size_of(graph: Graph, sizes: Mapping[str, int], name: str) -> int:
+    """Return the bytes of a tensor, or of an op that has a size of its own."""
+    size_bytes = sizes.get(name)
+    return graph.tensors[name].size_bytes if size_bytes is None else size_bytes
+
+
+def _optimizer_states(graph: Graph, updates: Iterable[Op]) -> set[str]:
+    """Return the states of an optimizer that are as large as weights."""
+    return {
+        name
+        for op in updates
+        for name in op.inputs
+        if name in graph.buffers and graph.tensors[name].size > 1
+    }
+
+
+def _gathered_bytes(graph: Graph, sharding: Sharding) -> int:
+    """Return the bytes of weights, and of their gradients, that are whole for a moment."""
+    if sharding.zero < 2 or sharding.shards <= 1:
+        return 0
+    weights = [graph.tensors[name].size_bytes for name in graph.weights]
+    unit_bytes = min(sum(weights), max([UNSHARDED_BYTES, *weights]))
+    return unit_bytes * (1 if sharding.zero == 2 else 3)

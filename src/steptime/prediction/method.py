@@ -1,4 +1,4 @@
-"""A method of prediction: how a graph becomes kernels, what a kernel costs, and the options."""
+"""A method of prediction: functions that lower a graph and price kernels, and its options."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from steptime.hardware import catalog
 from steptime.hardware.device import Device, Link
 from steptime.hardware.software import defaults_for, resolve_stack
 from steptime.hardware.topology import effective_link
-from steptime.prediction.collectives import COLLECTIVES, Collective, Fabric, as_reached, fabric_of
-from steptime.prediction.kernel import Interval, Kernel, Settings, interval_of
-from steptime.prediction.kernels import Kernels, Prices
+from steptime.prediction.collectives import COLLECTIVES, Collective
+from steptime.prediction.fabric import Fabric, derate_fabric, fabric_of
+from steptime.prediction.kernel import Interval, Kernel, Settings, as_interval
+from steptime.prediction.kernels import Kernels
 from steptime.prediction.lower import Lowered, lower
-from steptime.prediction.price import roofline, seen
+from steptime.prediction.price import derate_device, roofline
+from steptime.prediction.prices import Prices
 
 ANALYTIC = Settings()
 
@@ -44,17 +46,27 @@ def refuse_few(replicas: int, examples: int) -> str:
 
 @dataclass(frozen=True, eq=False)  # what is priced is kept by method
 class Method:
-    """A method of prediction: two verbs, and which settings of them a user may change.
+    """A method of prediction: functions that lower and price a step, and settings of the user.
 
-    `lower(graph, dtype, settings)` returns the kernels of a step, `price(kernel, device)` the
-    seconds of one; `sees(device, dtype, settings)` returns the device as its kernels find it,
-    `notes(graph, dtype, device, settings)` what a reader must know. `collective` is how replicas
-    exchange gradients if nothing else is asked for, by a name of `collectives`, over links
-    as `links(fabric)` finds them; `latency` says whether messages over these have one.
-    `too_few(replicas, examples)` returns the note where each of more replicas than examples
-    computes one, and raises `InputError` where none may. `reads` names the fields of a device that
-    the price reads beyond those of a roofline; records hash them too (`device_hash`).
-    A price that takes `arrays` is asked for `Rows`, others for one `Kernel` after the other.
+    Attributes:
+        name: its name.
+        version: its version, for records.
+        lower: returns the kernels of a step, from its graph, data type and settings.
+        price: returns the seconds of one kernel, or of `Rows` if it takes `arrays`, on a device.
+        options: the settings that a user may change.
+        settings: the settings under the options so far.
+        derate: returns the device at the rates that kernels reach, with the constants of the price.
+        notes: returns remarks that a reader must know, from a graph, data type, device and
+            settings.
+        collective: the collective by which replicas exchange gradients unless the user names one.
+        collectives: the collectives by name.
+        links: returns a fabric with the rates that its links reach.
+        latency: whether messages over links have a latency.
+        too_few: returns the note where each of more replicas than examples computes one example;
+            raises `InputError` where none may.
+        reads: fields of a device that the price reads beyond those of a roofline; records hash
+            them too (`device_hash`).
+        arrays: whether the price takes `Rows` instead of one `Kernel` after the other.
     """
 
     name: str
@@ -63,59 +75,62 @@ class Method:
     price: Callable[[Any, Device], Interval | float] = roofline
     options: Mapping[str, Option] = field(default_factory=dict)
     settings: Settings = ANALYTIC
-    sees: Callable[[Device, str, Settings], Device] = seen
+    derate: Callable[[Device, str, Settings], Device] = derate_device
     notes: Callable[[Graph, str, Device, Settings], tuple[str, ...]] = lambda *_: ()
     collective: str = "ring"
     collectives: Mapping[str, Collective] = field(default_factory=lambda: COLLECTIVES)
-    links: Callable[[Fabric], Fabric] = as_reached
+    links: Callable[[Fabric], Fabric] = derate_fabric
     latency: bool = True
     too_few: Callable[[int, int], str] = refuse_few
     reads: tuple[str, ...] = ()
     arrays: bool = False
 
-    def joins(
+    def join_devices(
         self, link: Link | Fabric, memory_bytes_per_s: float | None = None, devices: int = 1
     ) -> Fabric:
-        """Return what joins devices as the method finds it: the one rate of a link.
+        """Return the fabric of devices at the rates that this method has for its links.
 
-        Of several `devices`, all that the links join, it is what these have of it together.
+        Args:
+            link: the link or fabric that joins them.
+            memory_bytes_per_s: rate of a device's memory, for adding up; None if unknown.
+            devices: number of devices that the links join; they may share them.
         """
-        share = self.settings.link_efficiency
-        return self.links(among(fabric_of(link, share, memory_bytes_per_s), devices))
+        efficiency = self.settings.link_efficiency
+        fabric = fabric_of(link, efficiency, memory_bytes_per_s)
+        return self.links(share_fabric(fabric, devices))
 
-    def copies(self, link: Link) -> Fabric:
-        """Return what joins a device to its host: copies reach the rate of the link."""
+    def join_host(self, link: Link) -> Fabric:
+        """Return the fabric of a device and its host; copies reach the rate of the link."""
         return fabric_of(link, self.settings.link_efficiency)
 
     def prices(self, kernels: Kernels, device: Device) -> Prices:
-        """Return the seconds of kernels that differ on a device, as the method sees it.
-
-        Exchanges, which know no device, have none.
-        """
-        ask = self.ask(device)
+        """Return the seconds of the distinct kernels on a device; collectives have none (0)."""
         if self.arrays:
-            return kernels.priced(ask)
-        every = (Interval(0.0) if one.exchange else ask(one) for one in kernels.distinct)
-        return Prices.of([interval_of(one) for one in every])
+            return kernels.price(self.price_on(device))
+        times = [
+            Interval(0.0) if kernel.exchange else as_interval(self.price(kernel, device))
+            for kernel in kernels.distinct
+        ]
+        return Prices.of(times)
 
-    def ask(self, device: Device) -> Callable[..., Interval | float]:
-        """Return what says the seconds of rows where the price takes `arrays`, else of a kernel."""
-        return lambda one, _places=None: self.price(one, device)
+    def price_on(self, device: Device) -> Callable[..., Interval | float]:
+        """Return a function that prices `Rows` (or a kernel, without `arrays`) on a device."""
+        return lambda kernels, _places=None: self.price(kernels, device)
 
-    def under(self, given: Mapping[str, str]) -> Method:
+    def under(self, options: Mapping[str, str]) -> Method:
         """Return the method under options as texts; raises `InputError`, naming the option."""
-        found = self
-        for name, text in given.items():
+        method = self
+        for name, text in options.items():
             check_choice("option", name, self.options, self.name)
             try:
-                found = self.options[name].read(found, text)
+                method = self.options[name].read(method, text)
             except ValueError as error:
                 raise InputError(f"{self.name}: option {name} {error}") from None
-        return found
+        return method
 
-    def changed(self, given: Mapping[str, str]) -> dict[str, str]:
+    def changed(self, options: Mapping[str, str]) -> dict[str, str]:
         """Return the options as texts that depart from their defaults."""
-        return {name: text for name, text in given.items() if text != self.options[name].default}
+        return {name: text for name, text in options.items() if text != self.options[name].default}
 
     def tuned(self, **changes: Any) -> Method:
         """Return the method with some of its settings changed."""
@@ -123,33 +138,33 @@ class Method:
 
 
 class PriceError(InputError):
-    """A price of one's own that fails, or says no time."""
+    """A price of the user's that fails, or returns no time."""
 
 
 Price = Callable[[Kernel, Device], Interval | float]
 
 
-def priced_by(name: str, price: Price) -> Method:
-    """Return the method of a price of one's own; predicting raises `PriceError` for no time.
+def method_of_price(name: str, price: Price) -> Method:
+    """Return a method with a price of the user's; predicting raises `PriceError` for no time.
 
-    It sees what launching takes, though the host issues ahead of the device.
+    Its price gets the time of a launch (`launch_s`), though the host issues ahead of the device.
     """
 
-    def checked(kernel: Kernel, device: Device) -> Interval:
+    def checked_price(kernel: Kernel, device: Device) -> Interval:
         try:
-            found = interval_of(price(kernel, device))
+            time = as_interval(price(kernel, device))
         except Exception as error:  # whatever a user's function raises
             reason = f"{type(error).__name__}: {error}".partition("\n")[0]
             raise PriceError(f"{name}: the price of {kernel.kind} fails: {reason}") from error
-        if not 0 <= found.value < inf:
-            raise PriceError(f"{name}: the price of {kernel.kind} is {found.value:g} s, not a time")
-        return found
+        if not 0 <= time.value < inf:
+            raise PriceError(f"{name}: the price of {kernel.kind} is {time.value:g} s, not a time")
+        return time
 
-    def sees(device: Device, dtype: str, settings: Settings) -> Device:
-        return replace(seen(device, dtype, settings), launch_s=device.launch_s)
+    def derate(device: Device, dtype: str, settings: Settings) -> Device:
+        return replace(derate_device(device, dtype, settings), launch_s=device.launch_s)
 
     options = {"stack": STACK, "tf32": TF32, "fuse": FUSE}
-    return Method(name, "1", price=checked, options=options, sees=sees)
+    return Method(name, "1", price=checked_price, options=options, derate=derate)
 
 
 def choice(meaning: str, setting: str, values: Mapping[str, Any], default: str) -> Option:
@@ -157,8 +172,8 @@ def choice(meaning: str, setting: str, values: Mapping[str, Any], default: str) 
 
     def read(method: Method, text: str) -> Method:
         if text not in values:
-            *others, last = values
-            raise ValueError(f"is {', '.join(others)} or {last}, not {shorten(text)}")
+            *first, last = values
+            raise ValueError(f"is {', '.join(first)} or {last}, not {shorten(text)}")
         return method.tuned(**{setting: values[text]})
 
     return Option(meaning, default, read)
@@ -176,7 +191,8 @@ def share(meaning: str, setting: str) -> Option:
     return Option(meaning, "1", read)
 
 
-def _stack(method: Method, text: str) -> Method:
+def _set_stack(method: Method, text: str) -> Method:
+    """Return a method with the stack of an option's text."""
     name = resolve_stack(text)
     catalog.stack(name)  # raises for a file that is none
     return method.tuned(stack=name)
@@ -187,8 +203,8 @@ def stack_option(name: str) -> dict[str, str]:
     return {} if name in {"", catalog.DEFAULT_STACK} else {"stack": name}
 
 
-def among(fabric: Fabric, devices: int) -> Fabric:
-    """Return what joins so many devices, which are all that its links join (`effective_link`)."""
+def share_fabric(fabric: Fabric, devices: int) -> Fabric:
+    """Return the fabric of devices that are all that its links join (`effective_link`)."""
     near, nodes = fabric.near_and_nodes(devices)
     parts = nodes if nodes > 1 else near
     inner = fabric.inside
@@ -210,7 +226,7 @@ def tf32_option(allowed: bool, device: Device) -> dict[str, str]:
 
 
 STACK = Option(
-    "the software that runs the step, a name or FILE.toml", catalog.DEFAULT_STACK, _stack
+    "the software that runs the step, a name or FILE.toml", catalog.DEFAULT_STACK, _set_stack
 )
 YES_NO = {"yes": True, "no": False}
 EFFICIENCIES = {  # Paleo's names for them

@@ -10,10 +10,11 @@ estimate that is low for steps that wait for memory. `max_j` is the peak power f
 step, of the predicted time: where the step takes longer, so is this too low.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from steptime.hardware.device import Device
-from steptime.prediction.calibrated.power import drawn_of, spent_j
+from steptime.prediction.calibrated.power import kernels_j, step_joules
 from steptime.prediction.kernels import Kernels
 from steptime.prediction.schedule import Timeline
 
@@ -51,24 +52,51 @@ def utilisation(times: Timeline) -> float | None:
 def step_energy(times: Timeline, device: Device, kernels: Kernels | None = None) -> StepEnergy:
     """Return the energy of a step on a device: 2 s, half used, at 100 W idle and 300 W are 400 J.
 
-    Where the device has constants of `calibrated` (`StepModel.seen`), it is that of its `kernels`.
-    A device that is said to draw more idle than at most has no energy, and the note says so.
+    A device with constants of `calibrated` has the energy of its kernels. A device that claims to
+    draw more idle than at most has no energy, and the note says so.
+
+    Args:
+        times: the times of the step.
+        device: the device (`StepModel.effective_device`).
+        kernels: the kernels of the step; None for a step without any.
     """
-    share, idle_w, peak_w = utilisation(times), device.idle_w, device.peak_w
-    max_j = None if peak_w is None else peak_w * times.step_s
-    if "power.flop_j" in device.constants and (idle_w or 0) <= (peak_w or 0):
-        whole = times.step_s
-        bounds = whole, times.low_s or whole, times.high_s or whole
-        drawn = drawn_of(spent_j(kernels, device) if kernels else 0.0, bounds, device)
-        if drawn is not None:
-            doubt = f"{device.name}: tdp_W unverified" if "tdp_W" in device.unverified else ""
-            return StepEnergy(share, drawn[0], max_j, doubt, drawn[1], drawn[2])
+    has_sound_power = (device.idle_w or 0) <= (device.peak_w or 0)
+    if "power.flop_j" in device.constants and has_sound_power:
+        energy = _calibrated_energy(times, device, kernels)
+        if energy is not None:
+            return energy
+    share, max_j = utilisation(times), _max_joules(times, device)
+    idle_w, peak_w = device.idle_w, device.peak_w
     if idle_w is None or peak_w is None:
         missing = [key for key, watts in (("idle_W", idle_w), ("tdp_W", peak_w)) if watts is None]
         return StepEnergy(share, None, max_j, f"{device.name}: {' and '.join(missing)} unknown")
     if idle_w > peak_w:
         return StepEnergy(share, None, None, f"{device.name}: idle_W is above tdp_W")
-    energy_j = (idle_w + (peak_w - idle_w) * (share or 0.0)) * times.step_s
-    doubted = [key for key in ("idle_W", "tdp_W") if key in device.unverified]
-    note = f"{device.name}: {' and '.join(doubted)} unverified" if doubted else ""
-    return StepEnergy(share, energy_j, max_j, note)
+    mean_w = idle_w + (peak_w - idle_w) * (share or 0.0)
+    note = _unverified_note(device, ("idle_W", "tdp_W"))
+    return StepEnergy(share, mean_w * times.step_s, max_j, note)
+
+
+def _calibrated_energy(
+    times: Timeline, device: Device, kernels: Kernels | None
+) -> StepEnergy | None:
+    """Return the energy of a step by that of its kernels; None if the power limit is unknown."""
+    step_s = times.step_s
+    bounds_s = (step_s, times.low_s or step_s, times.high_s or step_s)
+    joules = step_joules(kernels_j(kernels, device) if kernels else 0.0, bounds_s, device)
+    if joules is None:
+        return None
+    note = _unverified_note(device, ("tdp_W",))
+    max_j = _max_joules(times, device)
+    return StepEnergy(utilisation(times), joules.value, max_j, note, joules.low, joules.high)
+
+
+def _max_joules(times: Timeline, device: Device) -> float | None:
+    """Return the energy at peak power for the whole step; None if that power is unknown."""
+    return None if device.peak_w is None else device.peak_w * times.step_s
+
+
+def _unverified_note(device: Device, keys: Sequence[str]) -> str:
+    """Return a note on figures of a device that are to be checked: `k80: idle_W unverified`."""
+    unverified = [key for key in keys if key in device.unverified]
+    return f"{device.name}: {' and '.join(unverified)} unverified" if unverified else ""

@@ -1,7 +1,7 @@
 """Predictions as records: of the whole step first, then of each row."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import NamedTuple
 
 from steptime import __version__
 from steptime.core.copying import replace
@@ -9,99 +9,146 @@ from steptime.core.graph import PASSES
 from steptime.core.workload import Workload
 from steptime.hardware.device import Device, device_hash
 from steptime.prediction.method import stack_option, tf32_option
+from steptime.prediction.outcome import Prediction
+from steptime.prediction.schedule import RowTime
 from steptime.prediction.step_model import StepModel
 from steptime.records.record import Quantity, Record, RecordMethod, current_time
 from steptime.records.stacks import stack_of
 
 
+class StepVerdict(NamedTuple):
+    """The part of a prediction that is no number: whether it fits, and remarks."""
+
+    fits: bool
+    remarks: Sequence[str]
+
+
 def records(model: StepModel) -> Sequence[Record]:
     """Return the record of a workload's step, then one for each row."""
-    made, named, taken_at = model.predict(), record_method(model), current_time()
+    prediction = model.predict()
+    method = record_method(model)
+    verdict = StepVerdict(prediction.fits, prediction.remarks)
+    step_quantities = _step_quantities(model, prediction)
+    step = step_record(model, model.workload, method, step_quantities, verdict)
+    rows = []
+    traffic_bytes = _traffic_by_row(prediction)
+    for row_time in prediction.times.rows:
+        row = row_time.row
+        quantities = _row_quantities(row_time, prediction, traffic_bytes[row.name])
+        record = step_record(
+            model, model.workload, method, quantities, verdict, row.name, step.taken_at
+        )
+        rows.append(replace(record, env={**record.env, "op_kind": row.kind}))
+    return [step, *rows]
 
-    def record(values: Mapping[str, float], told: Mapping[str, Any], scope: str = "") -> Record:
-        step = Quantity(told["step_s"], low=told["low_s"], high=told["high_s"])
-        times = {f"{name}_s": Quantity(told[f"{name}_s"]) for name in PASSES}
-        times |= {"step_s": step, **{name: Quantity(value) for name, value in values.items()}}
-        how = times, made.fits, made.remarks, taken_at
-        return step_record(model, model.workload, named, *how, scope)
 
-    moved = dict.fromkeys((row.name for row in made.lowered.rows), 0.0)
-    for kernel in made.lowered.kernels:
-        if kernel.exchange is None and kernel.op in moved:
-            moved[kernel.op] += kernel.bytes
-    whole = {**costs(model), "peak_bytes": made.peak_bytes}
-    times = made.times
-    step_times = {
-        "step_s": times.step_s,
-        "low_s": times.low_s,
-        "high_s": times.high_s,
-        "forward_s": times.forward_s,
-        "backward_s": times.backward_s,
-        "update_s": times.update_s,
+def _step_quantities(model: StepModel, prediction: Prediction) -> dict[str, Quantity]:
+    """Return the quantities of a step's record."""
+    times = prediction.times
+    quantities = {
+        "forward_s": Quantity(times.forward_s),
+        "backward_s": Quantity(times.backward_s),
+        "update_s": Quantity(times.update_s),
+        "step_s": Quantity(times.step_s, low=times.low_s, high=times.high_s),
     }
-    found = [record(whole, step_times)]
-    for one in made.times.rows:
-        name, flop = one.row.name, made.counted[one.row.name]
-        values = {"flop": sum(flop.values()), "forward_flop": flop["forward"]}
-        own = record({**values, "traffic_bytes": moved[name]}, one.told, name)
-        found.append(replace(own, env={**own.env, "op_kind": one.row.kind}))
-    return found
+    values = {**costs(model), "peak_bytes": prediction.peak_bytes}
+    return quantities | {name: Quantity(value) for name, value in values.items()}
+
+
+def _row_quantities(
+    row_time: RowTime, prediction: Prediction, traffic_bytes: float
+) -> dict[str, Quantity]:
+    """Return the quantities of a row's record."""
+    flop = prediction.counted[row_time.row.name]
+    return {
+        "forward_s": Quantity(row_time.forward.value),
+        "backward_s": Quantity(row_time.backward.value),
+        "update_s": Quantity(row_time.update.value),
+        "step_s": Quantity(row_time.step_s, low=row_time.step.low, high=row_time.step.high),
+        "flop": Quantity(sum(flop.values())),
+        "forward_flop": Quantity(flop["forward"]),
+        "traffic_bytes": Quantity(traffic_bytes),
+    }
+
+
+def _traffic_by_row(prediction: Prediction) -> dict[str, float]:
+    """Return the bytes that the kernels of each row move in memory."""
+    lowered = prediction.lowered
+    traffic_bytes = dict.fromkeys((row.name for row in lowered.rows), 0.0)
+    for kernel in lowered.kernels:
+        if kernel.exchange is None and kernel.op in traffic_bytes:
+            traffic_bytes[kernel.op] += kernel.bytes
+    return traffic_bytes
 
 
 def costs(model: StepModel, batch: int | None = None) -> dict[str, float]:
-    """Return the FLOP of a step, those of its forward pass, and the bytes that it moves."""
-    every, moved = model.counted(batch).values(), model.lowered(batch).traffic_bytes
-    by_pass = {name: sum(parts[name] for parts in every) for name in PASSES}
-    forward = by_pass["forward"]
-    return {"flop": sum(by_pass.values()), "forward_flop": forward, "traffic_bytes": moved}
+    """Return the FLOP of a step, those of its forward pass, and its memory traffic."""
+    row_flop = model.counted(batch).values()
+    by_pass = {name: sum(passes[name] for passes in row_flop) for name in PASSES}
+    return {
+        "flop": sum(by_pass.values()),
+        "forward_flop": by_pass["forward"],
+        "traffic_bytes": model.lowered(batch).traffic_bytes,
+    }
 
 
 def step_record(
     model: StepModel,
     workload: Workload,
-    named: RecordMethod,
+    method: RecordMethod,
     quantities: Mapping[str, Quantity],
-    fits: bool,
-    remarks: Sequence[str],
-    taken_at: str,
+    verdict: StepVerdict,
     scope: str = "",
+    taken_at: str = "",
 ) -> Record:
-    """Return what a model found of a workload as a record, of the step or of a row of it."""
+    """Return the record of a predicted step, or of a row of it.
+
+    Args:
+        model: the step.
+        workload: the workload that the record names.
+        method: the method that the record names.
+        quantities: the predicted numbers by key.
+        verdict: whether the step fits, and remarks.
+        scope: name of the row, "" for the whole step.
+        taken_at: time of the prediction; "" for the present.
+    """
     stack = {"stack": model.stack.label} if "stack" in model.method.options else {}
     return Record(
         origin="predicted",
-        method=named,
+        method=method,
         workload=workload,
         platform=model.device.measured.get("platform", model.device.name),
         quantities=quantities,
-        status="ok" if fits else "oom",
-        cause="" if fits else "predicted-not-to-fit",
-        note="; ".join(remarks),
+        status="ok" if verdict.fits else "oom",
+        cause="" if verdict.fits else "predicted-not-to-fit",
+        note="; ".join(verdict.remarks),
         scope=scope,
         env={"steptime": __version__, **stack},
-        taken_at=taken_at,
+        taken_at=taken_at or current_time(),
     )
 
 
-def options_of(one: Record, device: Device) -> dict[str, str]:
-    """Return the options of methods that say how a record ran: its stack, and whether in TF32."""
-    allowed = one.method.options.get("tf32")
-    found = stack_option(stack_of(one))
-    return found if allowed is None else found | tf32_option(bool(allowed), device)
+def options_of(record: Record, device: Device) -> dict[str, str]:
+    """Return the options of methods under which a record ran: its stack, and TF32 if known."""
+    allows_tf32 = record.method.options.get("tf32")
+    options = stack_option(stack_of(record))
+    if allows_tf32 is None:
+        return options
+    return options | tf32_option(bool(allows_tf32), device)
 
 
 def record_method(model: StepModel) -> RecordMethod:
-    """Return what a record says of how its numbers were obtained."""
-    method, seen = model.method, model.seen
-    peak = next(iter(seen.peak_flop_per_s.values()))
+    """Return the method of a model, with the device figures that decide its numbers."""
+    method, device = model.method, model.effective_device
+    peak = next(iter(device.peak_flop_per_s.values()))
     return RecordMethod(
         method.name,
         method.version,
         {
             "device": model.device.name,
-            "device_hash": device_hash(model.device, model.method.reads),
+            "device_hash": device_hash(model.device, method.reads),
             "peak_flop_per_s": peak,
-            "memory_bytes_per_s": seen.memory_bytes_per_s,
+            "memory_bytes_per_s": device.memory_bytes_per_s,
             "launch_s": None if model.settings.host == "no" else model.device.launch_s,
             **method.changed(model.options),
         },

@@ -1,60 +1,80 @@
-"""Tokens on their way to experts: how many nodes and devices each reaches, and what that takes."""
+"""Tokens on their way to experts: the nodes and devices that each reaches, and the time of it."""
 
 from collections.abc import Callable
 from dataclasses import replace
 from math import comb
 
-from steptime.prediction.collectives import Fabric
+from steptime.prediction.fabric import Fabric
 
 
-def reached(
-    parts: int, experts: int, chosen: int, groups: int = 1, groups_chosen: int = 1
+def expected_parts(
+    parts: int, experts: int, active: int, groups: int = 1, active_groups: int = 1
 ) -> float:
-    """Return how many of equal `parts` a token is expected to reach, that chooses some experts.
+    """Return the expected number of parts that a token reaches, of equal parts of the experts.
 
-    It chooses groups first (1 of 1: none), then experts of these, all alike. A part that has j
-    experts of the a that may be chosen is missed with probability C(a - j, k) / C(a, k), and has j
-    with that of the hypergeometric distribution, where it has several groups; where it is a part of
-    a group, it has all its experts, or none. Of 256 experts in 8 groups, 8 of 4 groups chosen, 8
-    nodes: 8 / 2 (1 - C(96, 8) / C(128, 8)) = 3.63.
+    A token chooses groups first (1 of 1: none), then experts of these, all alike. A part that has j
+    of the a experts that may be chosen is missed with probability C(a - j, k) / C(a, k). A part of
+    several groups has j experts with the probability of the hypergeometric distribution; a part of
+    a group has all its experts among them, or none. For 256 experts in 8 groups, 8 of 4 groups
+    chosen, 8 nodes: 8 / 2 (1 - C(96, 8) / C(128, 8)) = 3.63.
+
+    Args:
+        parts: number of parts, such as nodes or devices.
+        experts: number of experts.
+        active: experts of a token.
+        groups: groups of experts.
+        active_groups: groups of a token.
     """
-    own, allowed = experts // parts, experts // groups * groups_chosen
+    allowed_experts = experts // groups * active_groups
 
-    def missed(has: int) -> float:
-        return comb(allowed - has, chosen) / comb(allowed, chosen)
+    def miss_probability(part_experts: int) -> float:
+        return comb(allowed_experts - part_experts, active) / comb(allowed_experts, active)
 
     if parts >= groups:
-        return parts * groups_chosen / groups * (1 - missed(own))
-    several, each = groups // parts, experts // groups
-    ways = comb(groups, groups_chosen)
-    hits = (
-        comb(several, n) * comb(groups - several, groups_chosen - n) * (1 - missed(n * each))
-        for n in range(min(several, groups_chosen) + 1)
-    )
-    return parts * sum(hits) / ways
+        allowed_parts = parts * active_groups / groups
+        return allowed_parts * (1 - miss_probability(experts // parts))
+    part_groups = groups // parts
+    group_experts = experts // groups
+    hits = 0.0
+    for n in range(min(part_groups, active_groups) + 1):
+        choices = comb(part_groups, n) * comb(groups - part_groups, active_groups - n)
+        hits += choices * (1 - miss_probability(n * group_experts))
+    return parts * hits / comb(groups, active_groups)
 
 
-def once_a_part(
+def dispatch_s(
     size_bytes: float, devices: int, fabric: Fabric, spread: Callable[[int], float], above: int = 1
 ) -> float:
-    """Each device sends `size_bytes`, of them each token once to every part that it reaches.
+    """Return the seconds in which each device sends its tokens, once to every part they reach.
 
-    Parts are nodes, or racks of them, then the devices inside: a token crosses to each of the
-    `spread(parts)` that it reaches but its own, and is copied on from there while the next arrive,
-    so that the slowest level counts (DeepSeek-AI 2024, section 3.2.2).
+    Parts are nodes, or racks of them, then the devices inside. A token crosses to each part that it
+    reaches but its own, and is copied on from there while the next arrive, so that the slowest
+    level counts (DeepSeek-AI 2024, section 3.2.2).
+
+    Args:
+        size_bytes: bytes that each device sends.
+        devices: number of devices.
+        fabric: the fabric that joins them.
+        spread: the expected number of parts that a token reaches, by the number of parts.
+        above: number of such fabrics, of a larger one.
     """
-    near, parts = fabric.near_and_nodes(devices)
+    near, nodes = fabric.near_and_nodes(devices)
+    all_nodes = above * nodes
+    all_devices = all_nodes * near
 
-    def level_s(many: int, every: int, hops: float, message: Callable[[float], float]) -> float:
-        crossing = size_bytes * spread(every) / many  # to each of the others
-        return (many - 1) * message(crossing * hops) if many > 1 else 0.0
+    def crossing_bytes(parts: int, all_parts: int) -> float:
+        """Return the bytes that a device sends to each other part of its level."""
+        return size_bytes * spread(all_parts) / parts
 
-    between_s = level_s(
-        parts, above * parts, fabric.between.hops, lambda part: fabric.message_s(part, near)
-    )
-    if isinstance(inner := fabric.inside, Fabric):
-        inner = replace(inner, efficiency=fabric.efficiency)
-        return max(between_s, once_a_part(size_bytes, near, inner, spread, above * parts))
-    hops = (inner or fabric.between).hops
-    inside_s = level_s(near, above * parts * near, hops, fabric.inside_message_s)
+    between_s = 0.0
+    if nodes > 1:
+        node_bytes = crossing_bytes(nodes, all_nodes) * fabric.between.hops
+        between_s = (nodes - 1) * fabric.message_s(node_bytes, near)
+    if isinstance(fabric.inside, Fabric):
+        inner = replace(fabric.inside, efficiency=fabric.efficiency)
+        return max(between_s, dispatch_s(size_bytes, near, inner, spread, all_nodes))
+    inside_s = 0.0
+    if near > 1:
+        device_bytes = crossing_bytes(near, all_devices) * (fabric.inside or fabric.between).hops
+        inside_s = (near - 1) * fabric.inside_message_s(device_bytes)
     return max(between_s, inside_s)

@@ -1,4 +1,6 @@
-"""From the seconds of kernels to the time of a step: what overlaps, and who waits for whom."""
+"""From the seconds of kernels to the time of a step: overlap, and waits for host and links."""
+
+from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -8,10 +10,24 @@ import numpy as np
 
 from steptime.core.graph import PLACE
 from steptime.prediction.collectives import StepEnds, with_links
-from steptime.prediction.host import Host, finish
+from steptime.prediction.host import Host, bound_step
 from steptime.prediction.kernel import Interval, Kernel
-from steptime.prediction.kernels import Ints, Kernels, Prices
-from steptime.prediction.lower import Lowered, Row
+from steptime.prediction.kernels import Kernels
+from steptime.prediction.lower import NO_CELL, Lowered, Row
+from steptime.prediction.prices import Prices
+
+
+class RowSeconds(NamedTuple):
+    """The seconds of a row by key; a bound of the step is None if unknown."""
+
+    name: str
+    kind: str
+    step_s: float
+    low_s: float | None
+    high_s: float | None
+    forward_s: float
+    backward_s: float
+    update_s: float
 
 
 class RowTime(NamedTuple):
@@ -30,28 +46,36 @@ class RowTime(NamedTuple):
         return self.forward.value + self.backward.value + self.update.value
 
     @property
-    def told(self) -> dict[str, Any]:
-        """The row's name, kind and seconds by key; a bound of the step is None if not known."""
-        return {
-            "name": self.row.name,
-            "kind": self.row.kind,
-            "step_s": self.step_s,
-            "low_s": self.step.low,
-            "high_s": self.step.high,
-            "forward_s": self.forward.value,
-            "backward_s": self.backward.value,
-            "update_s": self.update.value,
-        }
+    def seconds(self) -> RowSeconds:
+        """The row's name, kind and seconds."""
+        return RowSeconds(
+            self.row.name,
+            self.row.kind,
+            self.step_s,
+            self.step.low,
+            self.step.high,
+            self.forward.value,
+            self.backward.value,
+            self.update.value,
+        )
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """The times of one step. Parts, and `exposed_s` of its exchanges, add up to the step.
+    """The times of one step. Passes, and `exposed_s` of its collectives, add up to the step.
 
-    The parts are those of the rows, or longer where the device waits for the host, which takes
-    `host_s` to issue the step (None where that is unknown or left out). `low_s` and `high_s` bound
-    the step, None where no price gives a bound; `is_extrapolated` if any price is. All
-    exchanges of its ops take `exchange_s`, of which the step waits for `exposed_s`.
+    Attributes:
+        rows: the times of each row.
+        forward_s: the forward pass: the sum of its rows, or longer where the device waits for the
+            host. So are the next two.
+        backward_s: the backward pass.
+        update_s: the update.
+        host_s: seconds of the host to issue the step; None where unknown or left out.
+        low_s: lower bound of the step; None where no price has a bound.
+        high_s: upper bound, likewise.
+        is_extrapolated: whether any price is.
+        exchange_s: seconds of all collectives of its ops.
+        exposed_s: exposed communication: seconds for which the step waits for collectives.
     """
 
     rows: tuple[RowTime, ...]
@@ -71,12 +95,19 @@ class Timeline:
         return self.forward_s + self.backward_s + self.update_s + self.exposed_s
 
     @property
-    def slower(self) -> list[float]:
+    def host_slowdowns(self) -> list[float]:
         """The factors by which passes take longer than their rows, behind the host."""
-        passes = zip(*(row[1:4] for row in self.rows), strict=True)
-        own = [sum(time.value for time in times) for times in passes] or [0.0] * 3
-        taken = (self.forward_s, self.backward_s, self.update_s)
-        return [whole / rows if rows else 1.0 for whole, rows in zip(taken, own, strict=True)]
+        forward_s = sum(row.forward.value for row in self.rows)
+        backward_s = sum(row.backward.value for row in self.rows)
+        update_s = sum(row.update.value for row in self.rows)
+        passes_s = (self.forward_s, self.backward_s, self.update_s)
+        return _ratios(passes_s, (forward_s, backward_s, update_s))
+
+
+def _ratios(values: Sequence[float], references: Sequence[float]) -> list[float]:
+    """Return values over their references; 1 where a reference is 0."""
+    pairs = zip(values, references, strict=True)
+    return [value / reference if reference else 1.0 for value, reference in pairs]
 
 
 def schedule(
@@ -89,154 +120,215 @@ def schedule(
 ) -> Timeline:
     """Return the timeline of kernels that run one after another, issued by a host ahead of them.
 
-    `prices` are those of the kernels of `lowered.columns` that differ.
+    Collectives run one after another over the link, each when all kernels before it are done;
+    kernels go on meanwhile, and wait for the collectives whose results they read. The update waits
+    for all, as PyTorch's optimizers do.
 
-    Exchanges run one after another over the link, each when all kernels before it are done; kernels
-    go on meanwhile (unless `overlap` is off), and wait for the exchanges whose results they read.
-    The update waits for all, as PyTorch's optimizers do.
-
-    `host` says when the host has issued each pass, None where it plays no part. `pipelined`
-    overlaps all arithmetic of a row's pass with all its traffic: a lower bound. The update
-    of no row in particular is shared among the rows by their parameters. Exchanges may take
-    `link_slowdown` times as long, or 1 / `link_slowdown` of that (80 %).
+    Args:
+        lowered: the kernels of the step.
+        prices: prices of the distinct kernels of `lowered.columns`.
+        host: the host that issues the kernels; None where it plays no part.
+        pipelined: whether all arithmetic of a row's pass overlaps with its traffic: a lower bound.
+        overlap: whether kernels go on beside collectives.
+        link_slowdown: collectives take this factor longer at one end of their 80 % interval, and
+            are this factor quicker at the other.
     """
-    count, known = len(lowered.rows), lowered.cells >= 0
-    which, cells = lowered.columns.which[known], lowered.cells[known]
-    times = prices.at(which).sums(cells, 3 * count + 3)
-    if pipelined:
-        value = overlapped(times)
-        times = times._replace(value=value, low=value, shared=np.ones_like(value))
-    whole = times.at(slice(3 * count + 2, None))
-    has_whole = bool((cells == 3 * count + 2).any())
-    times = times.at(slice(3 * count))
-    if has_whole and lowered.parameters:
-        of_rows = np.array([row.parameters for row in lowered.rows]) / lowered.parameters
-        shared = whole.at(np.zeros(count, dtype=np.intp)).times(of_rows)
-        for column, own in zip(times, shared, strict=True):
-            column[2::3] = own
-    parts = times.sums(np.arange(3 * count) % 3, 3)
-    if has_whole:
-        parts = Prices(*map(np.append, parts.at(slice(2)), whole))
-    kernels = parts.total() if pipelined else together(lowered.columns, prices).total()
-    taken, *ends = finish(parts.value.tolist(), kernels.shares, host)
-    forward, backward, update = passes = [float(one) for one in taken]
-    low, high = (None if end is None else float(end) for end in ends)
-    exchange_s = exposed_s = 0.0
-    ends_s = StepEnds(low, high)
-    if not known.all():
-        slower = [
-            taken_s / part if part else 1.0
-            for taken_s, part in zip(passes, parts.value.tolist(), strict=True)
-        ]
-        values = prices.value[lowered.columns.which].tolist()
-        issued = _Issued(lowered.kernels, values, slower, overlap)
-        exchange_s = issued.exchange_s
-        exposed_s, slow_s, quick_s = (
-            max(0.0, issued.end_s(times) - sum(passes))
-            for times in (1.0, link_slowdown, 1 / link_slowdown)
+    passes, row_cells = _price_cells(lowered, prices, pipelined)
+    kernels = passes.total() if pipelined else sum_repeats(lowered.columns, prices).total()
+    parts_s = passes.value.tolist()
+    bounded = bound_step(parts_s, kernels.shares, host)
+    forward_s, backward_s, update_s = (float(pass_s) for pass_s in bounded.passes_s)
+    low_s, high_s = (
+        None if end_s is None else float(end_s) for end_s in (bounded.low_s, bounded.high_s)
+    )
+    communication = _Communication(StepEnds(low_s, high_s))
+    if (lowered.cells == NO_CELL).any():
+        passes_s = (forward_s, backward_s, update_s)
+        seconds = prices.value[lowered.columns.index].tolist()
+        queue = _Queue(lowered.kernels, seconds, _ratios(passes_s, parts_s), overlap)
+        communication = _add_communication(
+            queue, sum(passes_s), StepEnds(low_s, high_s), link_slowdown
         )
-        ends_s = StepEnds(
-            None if low is None else low + exposed_s, None if high is None else high + exposed_s
-        )
-        step_s = sum(passes)
-        ends_s = with_links(step_s + exposed_s, ends_s, step_s + quick_s, step_s + slow_s)
     return Timeline(
-        _rows(lowered, times, cells),
-        forward,
-        backward,
-        update,
+        _time_rows(lowered, row_cells),
+        forward_s,
+        backward_s,
+        update_s,
         None if host is None else host.issued_s[-1],
-        ends_s.low_s,
-        ends_s.high_s,
+        communication.ends.low_s,
+        communication.ends.high_s,
         kernels.is_extrapolated,
-        exchange_s,
-        exposed_s,
+        communication.exchange_s,
+        communication.exposed_s,
     )
 
 
-class _Issued(NamedTuple):
-    """Kernels and exchanges in their order, with their seconds.
+def _price_cells(lowered: Lowered, prices: Prices, pipelined: bool) -> tuple[Prices, Prices]:
+    """Return the prices of the three passes, and those of each cell of a row (`Lowered.cells`).
 
-    `slower` are the factors by which kernels of each pass take longer behind the host; `overlap`
-    says whether kernels go on beside exchanges.
+    The update of all weights is shared among the rows by their parameters.
+    """
+    row_count = len(lowered.rows)
+    has_cell = lowered.cells != NO_CELL
+    index, cells = lowered.columns.index[has_cell], lowered.cells[has_cell]
+    all_cells = prices.take(index).sum_groups(cells, 3 * row_count + 3)
+    if pipelined:
+        value = overlap_traffic(all_cells)
+        all_cells = all_cells._replace(value=value, low=value, shared=np.ones_like(value))
+    update_cell = 3 * row_count + 2
+    update = all_cells.take(slice(update_cell, None))
+    has_common_update = bool((cells == update_cell).any())
+    row_cells = all_cells.take(slice(3 * row_count))
+    if has_common_update and lowered.parameters:
+        parameters = np.array([row.parameters for row in lowered.rows])
+        row_shares = parameters / lowered.parameters
+        row_updates = update.take(np.zeros(row_count, dtype=np.intp)).times(row_shares)
+        for column, row_column in zip(row_cells, row_updates, strict=True):
+            column[2::3] = row_column
+    passes = row_cells.sum_groups(np.arange(3 * row_count) % 3, 3)
+    if has_common_update:
+        passes = Prices(*map(np.append, passes.take(slice(2)), update))
+    return passes, row_cells
+
+
+class _Communication(NamedTuple):
+    """The collectives of a step.
+
+    Attributes:
+        ends: bounds of the step with its collectives.
+        exchange_s: seconds of all collectives.
+        exposed_s: seconds for which the step waits for them.
+    """
+
+    ends: StepEnds
+    exchange_s: float = 0.0
+    exposed_s: float = 0.0
+
+
+def _add_communication(
+    queue: _Queue, passes_s: float, ends: StepEnds, link_slowdown: float
+) -> _Communication:
+    """Return the collectives of a step whose passes take `passes_s` without them."""
+
+    def exposed_s(slowdown: float) -> float:
+        return max(0.0, queue.end_s(slowdown) - passes_s)
+
+    usual_s = exposed_s(1.0)
+    slow_s = passes_s + exposed_s(link_slowdown)
+    quick_s = passes_s + exposed_s(1 / link_slowdown)
+    ends = with_links(passes_s + usual_s, ends.later(usual_s), quick_s, slow_s)
+    return _Communication(ends, queue.exchange_s, usual_s)
+
+
+class _Queue(NamedTuple):
+    """Kernels and collectives in their order.
+
+    Attributes:
+        kernels: the kernels and collectives.
+        seconds: their seconds.
+        slowdowns: factors by which kernels of each pass take longer behind the host.
+        overlap: whether kernels go on beside collectives.
     """
 
     kernels: Sequence[Kernel]
     seconds: Sequence[float]
-    slower: Sequence[float]
+    slowdowns: Sequence[float]
     overlap: bool
 
     @property
     def exchange_s(self) -> float:
-        """Seconds of all exchanges."""
+        """Seconds of all collectives."""
         pairs = zip(self.kernels, self.seconds, strict=True)
         return sum(seconds for kernel, seconds in pairs if kernel.exchange is not None)
 
-    def end_s(self, times: float) -> float:
-        """Return when all is done if exchanges take so many times as long."""
+    def end_s(self, link_slowdown: float) -> float:
+        """Return the end of the last kernel if collectives take a factor longer."""
         seconds = [
-            kernel_s * times if kernel.exchange is not None else kernel_s
+            kernel_s * link_slowdown if kernel.exchange is not None else kernel_s
             for kernel, kernel_s in zip(self.kernels, self.seconds, strict=True)
         ]
-        end = 0.0
-        for kernel, start, kernel_s in placed(self.kernels, seconds, self.slower, self.overlap):
-            slowed = 1.0 if kernel.exchange else self.slower[PLACE[kernel.pass_]]
-            end = max(end, start + kernel_s * slowed)
-        return end
+        end_s = 0.0
+        for kernel, start_s, kernel_s in place_kernels(
+            self.kernels, seconds, self.slowdowns, self.overlap
+        ):
+            slowdown = 1.0 if kernel.exchange else self.slowdowns[PLACE[kernel.pass_]]
+            end_s = max(end_s, start_s + kernel_s * slowdown)
+        return end_s
 
 
-def _rows(lowered: Lowered, times: Prices, cells: Ints) -> tuple[RowTime, ...]:
-    """Return the times of rows, of each its three passes."""
-    count, known = len(lowered.rows), lowered.cells >= 0
-    counts = np.array([one.launches for one in lowered.kernels], dtype=float)[known]
-    launches = np.bincount(cells, counts, 3 * count + 3).astype(int).tolist()
-    steps = times.sums(np.arange(3 * count) // 3, count).intervals()
-    each = times.intervals()
+def _time_rows(lowered: Lowered, row_cells: Prices) -> tuple[RowTime, ...]:
+    """Return the times of each row in its three passes."""
+    row_count = len(lowered.rows)
+    has_cell = lowered.cells != NO_CELL
+    cells = lowered.cells[has_cell]
+    counts = np.array([kernel.launches for kernel in lowered.kernels], dtype=float)[has_cell]
+    launches = np.bincount(cells, counts, 3 * row_count + 3).astype(int).tolist()
+    steps = row_cells.sum_groups(np.arange(3 * row_count) // 3, row_count).intervals()
+    passes = row_cells.intervals()
     return tuple(
-        RowTime(row, each[i], each[i + 1], each[i + 2], step, tuple(launches[i : i + 3]))
-        for i, row, step in zip(range(0, 3 * count, 3), lowered.rows, steps, strict=True)
+        RowTime(row, passes[i], passes[i + 1], passes[i + 2], step, tuple(launches[i : i + 3]))
+        for i, row, step in zip(range(0, 3 * row_count, 3), lowered.rows, steps, strict=True)
     )
 
 
-def together(kernels: Kernels, prices: Prices) -> Prices:
-    """Return the seconds of all kernels of a step but exchanges, one row for those off alike.
+def sum_repeats(kernels: Kernels, prices: Prices) -> Prices:
+    """Return the seconds of all kernels of a step but collectives, summed by common errors.
 
-    Such are the same kernel whenever it runs, and those that differ in new pages alone.
+    Repeats of a kernel have a common error, and so have kernels that differ in new pages alone.
     """
-    own = np.array([one.exchange is None for one in kernels.distinct])
-    which, count = kernels.alike
-    return prices.times(kernels.often).at(own).alike(which[own], count)
+    is_kernel = np.array([kernel.exchange is None for kernel in kernels.distinct])
+    classes, class_count = kernels.error_classes
+    repeated = prices.times(kernels.counts).take(is_kernel)
+    return repeated.sum_correlated(classes[is_kernel], class_count)
 
 
-def placed(
-    kernels: Sequence[Kernel], times: Sequence[float], slower: Sequence[float], overlap: bool
-) -> Iterator[tuple[Kernel, float, float]]:
-    """Yield each kernel or exchange, when it starts, and its seconds [s].
+class PlacedKernel(NamedTuple):
+    """A kernel or collective on the timeline, with the seconds that it takes itself."""
 
-    `slower` are the factors by which kernels of each pass take longer behind the host.
+    kernel: Kernel
+    start_s: float
+    seconds: float
+
+
+def place_kernels(
+    kernels: Sequence[Kernel],
+    times: Sequence[float],
+    slowdowns: Sequence[float],
+    overlap: bool,
+) -> Iterator[PlacedKernel]:
+    """Yield each kernel or collective with its start.
+
+    Args:
+        kernels: kernels and collectives in their order.
+        times: their seconds.
+        slowdowns: factors by which kernels of each pass take longer behind the host.
+        overlap: whether kernels go on beside collectives.
     """
-    device = link = 0.0
-    done: dict[str, float] = {}
-    updates = False
+    device_end_s = link_end_s = 0.0
+    exchange_ends: dict[str, float] = {}
+    is_updating = False
     for kernel, seconds in zip(kernels, times, strict=True):
-        awaited = max([device, *[done[name] for name in kernel.after if name in done]])
+        inputs_s = [exchange_ends[name] for name in kernel.after if name in exchange_ends]
+        start_s = max([device_end_s, *inputs_s])
         if kernel.exchange is not None:
-            start = max(link, awaited)
-            link = done[kernel.exchange.name] = start + seconds
-            device = device if overlap else link
+            start_s = max(link_end_s, start_s)
+            link_end_s = start_s + seconds
+            exchange_ends[kernel.exchange.name] = link_end_s
+            if not overlap:
+                device_end_s = link_end_s
         else:
-            if kernel.pass_ == "update" and not updates:
-                awaited, updates = max(awaited, link), True
-            start = awaited
-            device = start + seconds * slower[PLACE[kernel.pass_]]
-        yield kernel, start, seconds
+            if kernel.pass_ == "update" and not is_updating:
+                start_s = max(start_s, link_end_s)
+                is_updating = True
+            device_end_s = start_s + seconds * slowdowns[PLACE[kernel.pass_]]
+        yield PlacedKernel(kernel, start_s, seconds)
 
 
 def total(times: Sequence[Interval]) -> Interval:
-    """Return the sum of times, as `Prices.sums` has it."""
+    """Return the sum of times, as `Prices.sum_groups` adds them."""
     return Prices.of(times).total()
 
 
-def overlapped(one: Any) -> Any:
+def overlap_traffic(times: Any) -> Any:
     """Return the seconds of times of which all arithmetic overlaps with all traffic."""
-    return np.maximum(one.compute_s, one.memory_s)
+    return np.maximum(times.compute_s, times.memory_s)

@@ -18,12 +18,20 @@ from steptime.prediction.schedule import Timeline
 from steptime.prediction.training import fused_update, states_of
 
 
-class Stepped(Protocol):
-    """What of a step is asked: its workload on a device, its graph, and what these need."""
+class PredictedStep(Protocol):
+    """A step on a device: the part of a `StepModel` that states in the host's memory depend on."""
 
-    workload: Workload
-    device: Device
-    method: Method
+    @property
+    def workload(self) -> Workload:
+        """The network."""
+
+    @property
+    def device(self) -> Device:
+        """The device."""
+
+    @property
+    def method(self) -> Method:
+        """The method under its options."""
 
     @property
     def gradient_bytes(self) -> int:
@@ -40,31 +48,57 @@ PAGED, OFFLOADED = "paged", "offloaded"  # words of `Tuning.states`
 USUAL_LINK = "pcie-4-x16"  # of a device that does not say what joins it to its host
 
 
-class OnHost(NamedTuple):
-    """Seconds of an update on the host, of what moves there and back, and what of it is waited."""
+class HostUpdate(NamedTuple):
+    """Seconds of an update on the host.
+
+    Attributes:
+        update_s: the update.
+        moved_s: gradients and weights on their way there and back.
+        exposed_s: the part of `moved_s` for which the step waits.
+    """
 
     update_s: float
     moved_s: float
     exposed_s: float
 
 
-def on_host(
-    sizes: tuple[float, float], updated_s: float, beside_s: float, moves_s: Callable[[float], float]
-) -> OnHost:
-    """Return what an update on the host takes; `sizes` are bytes of gradients and of weights.
+def time_host_update(
+    gradient_bytes: float,
+    weight_bytes: float,
+    update_s: float,
+    backward_s: float,
+    move_s: Callable[[float], float],
+) -> HostUpdate:
+    """Return the times of an update on the host.
 
-    Gradients go out beside the last backward pass; weights come back in 16 bit, part by part while
+    Gradients go out during the last backward pass; weights come back in 16 bit, part by part while
     the host works on the next one (Ren and others 2021, ZeRO-Offload).
+
+    Args:
+        gradient_bytes: bytes that go to the host.
+        weight_bytes: bytes that come back.
+        update_s: seconds of the update.
+        backward_s: seconds of the backward pass in which gradients can move.
+        move_s: seconds of a transfer of so many bytes.
     """
-    out_s, back_s = map(moves_s, sizes)
-    exposed_s = max(0.0, out_s - beside_s) + max(0.0, back_s - updated_s)
-    return OnHost(updated_s, out_s + back_s, exposed_s)
+    out_s = move_s(gradient_bytes)
+    back_s = move_s(weight_bytes)
+    exposed_s = max(0.0, out_s - backward_s) + max(0.0, back_s - update_s)
+    return HostUpdate(update_s, out_s + back_s, exposed_s)
 
 
-def host_memory() -> tuple[float, int]:
-    """Return what a host is taken to have: bytes a second of memory, and devices that share it."""
+class HostMemory(NamedTuple):
+    """The memory of a host: its rate, and the number of devices that share it."""
+
+    bytes_per_s: float
+    devices: int
+
+
+def host_memory() -> HostMemory:
+    """Return the memory that a host is assumed to have."""
     constants = catalog.constants_of("host")
-    return constants["memory.bytes_per_s"].value, int(constants["memory.devices"].value)
+    devices = int(constants["memory.devices"].value)
+    return HostMemory(constants["memory.bytes_per_s"].value, devices)
 
 
 def host_link(device: Device) -> str:
@@ -73,50 +107,64 @@ def host_link(device: Device) -> str:
     return f"pcie-{generation[1]}-x16" if generation else USUAL_LINK
 
 
-def with_states(step: Lowered, graph: Graph, tuning: Tuning) -> Lowered:
+def merge_updates(step: Lowered, graph: Graph, tuning: Tuning) -> Lowered:
     """Return a step whose update is one kernel a weight, where states are of 8 bits or paged.
 
-    Each reads weight, gradient and states once, and writes weight and states.
+    Each kernel reads weight, gradient and states once, and writes weight and states.
     """
     if not tuning.states:
         return step
-    others = [one for one in step.kernels if one.pass_ != "update"]
-    made = [
-        fused_update(float(op_work(graph, op)[1]), graph.tensors[op.inputs[0]].size)
-        for op in _updates(graph)
-    ]
-    return replace(step, kernels=(*others, *made))
+    kernels = [kernel for kernel in step.kernels if kernel.pass_ != "update"]
+    for op in _updates(graph):
+        moved_bytes = float(op_work(graph, op)[1])
+        kernels.append(fused_update(moved_bytes, graph.tensors[op.inputs[0]].size))
+    return replace(step, kernels=tuple(kernels))
 
 
-def sizes_away(graph: Graph, tuning: Tuning) -> dict[str, int]:
-    """Return 0 bytes for states that may lie in the host's memory, and inside of updates."""
-    away = states_of(graph) if may_leave(tuning) else []
-    inside = [op.name for op in _updates(graph)] if tuning.states else []
-    return dict.fromkeys((*away, *inside), 0)
+def sizes_on_host(graph: Graph, tuning: Tuning) -> dict[str, int]:
+    """Return 0 bytes, by name, for states that may lie in the host's memory, and inside updates."""
+    states = states_of(graph) if may_leave(tuning) else []
+    updates = [op.name for op in _updates(graph)] if tuning.states else []
+    return dict.fromkeys((*states, *updates), 0)
 
 
-def beyond_device(times: Timeline, model: Stepped, batch: int) -> Timeline:
-    """Return the times of a step with what its states take that lie in the host's memory.
+def add_host_states(times: Timeline, step: PredictedStep, batch: int) -> Timeline:
+    """Return the times of a step with the time of states that lie in the host's memory.
 
-    Those that are paged and have no room go there and back.
+    Paged states that have no room on the device go there and back. Offloaded states are updated by
+    the host.
     """
-    tuning = model.workload.tuning
+    tuning = step.workload.tuning
     if not may_leave(tuning):
         return times
-    graph = model.graph(batch)
-    link = model.method.copies(catalog.link(tuning.host_link or host_link(model.device)))
+    link = step.method.join_host(catalog.link(tuning.host_link or host_link(step.device)))
     if OFFLOADED not in tuning.states:
-        held = sum(graph.tensors[name].size_bytes for name in states_of(graph))
-        room = model.device.usable_bytes or inf
-        away = min(held, max(0.0, model.needs(batch).total_bytes + held - room))
-        return _later(times, times.update_s + 2 * link.message_s(away)) if away else times
+        paged_bytes = _paged_bytes(step, batch)
+        if not paged_bytes:
+            return times
+        return _replace_update(times, times.update_s + 2 * link.message_s(paged_bytes))
+    graph = step.graph(batch)
     updates = _updates(graph)
-    moved = sum(op_work(graph, op)[1] for op in updates)
-    weights = sum(graph.tensors[op.inputs[0]].size_bytes for op in updates)
-    sizes = float(model.gradient_bytes), float(weights)
-    beside_s = times.backward_s * (1 - 1 / max(1, len(updates)))
-    made = on_host(sizes, moved / host_memory()[0], beside_s, link.message_s)
-    return _later(times, made.update_s + made.exposed_s)
+    moved_bytes = sum(op_work(graph, op)[1] for op in updates)
+    weight_bytes = sum(graph.tensors[op.inputs[0]].size_bytes for op in updates)
+    last_gradient_share = 1 / max(1, len(updates))
+    update = time_host_update(
+        float(step.gradient_bytes),
+        float(weight_bytes),
+        moved_bytes / host_memory().bytes_per_s,
+        times.backward_s * (1 - last_gradient_share),
+        link.message_s,
+    )
+    return _replace_update(times, update.update_s + update.exposed_s)
+
+
+def _paged_bytes(step: PredictedStep, batch: int) -> float:
+    """Return the bytes of states that have no room on the device."""
+    graph = step.graph(batch)
+    state_bytes = sum(graph.tensors[name].size_bytes for name in states_of(graph))
+    usable_bytes = step.device.usable_bytes or inf
+    excess_bytes = step.needs(batch).total_bytes + state_bytes - usable_bytes
+    return min(state_bytes, max(0.0, excess_bytes))
 
 
 def may_leave(tuning: Tuning) -> bool:
@@ -125,11 +173,13 @@ def may_leave(tuning: Tuning) -> bool:
 
 
 def _updates(graph: Graph) -> list[Op]:
+    """Return the ops that update weights."""
     return [op for op in graph.ops if op.part == "update"]
 
 
-def _later(times: Timeline, update_s: float) -> Timeline:
-    """Return the times of a step whose update takes so long."""
-    more = update_s - times.update_s
-    low, high = (None if end is None else end + more for end in (times.low_s, times.high_s))
-    return replace(times, update_s=update_s, low_s=low, high_s=high)
+def _replace_update(times: Timeline, update_s: float) -> Timeline:
+    """Return the times of a step with another time of its update."""
+    change_s = update_s - times.update_s
+    low_s = None if times.low_s is None else times.low_s + change_s
+    high_s = None if times.high_s is None else times.high_s + change_s
+    return replace(times, update_s=update_s, low_s=low_s, high_s=high_s)

@@ -4,56 +4,73 @@ The format: complete events (`ph` X) with `ts` and `dur` in microseconds, and me
 names processes and threads (Google, "Trace Event Format").
 """
 
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
 
 from steptime.core.graph import PASSES, PLACE
-from steptime.prediction.schedule import placed
+from steptime.prediction.schedule import place_kernels
 from steptime.prediction.step_model import StepModel
 
-Event = dict[str, Any]
+Event = dict[str, object]
 HOST, DEVICE, LINK = 1, 2, 3  # tracks of a process
 TRACKS = {HOST: "host, issuing", DEVICE: "device", LINK: "link"}
-US = 1e6
+US = 1e6  # microseconds of a second
 
 
 def trace_events(model: StepModel, process: int = 1) -> Iterator[Event]:
     """Yield the events of a predicted step: host, device and link, as one process of a trace.
 
-    Kernels start where the device has waited for the host; what is between them are those waits.
+    Kernels start where the device has waited for the host; the gaps between them are those waits.
     """
     times, lowered = model.timeline(), model.lowered()
     host = model.host(lowered)
     yield from names(process, f"predicted: {model.workload.label} on {model.device.name}", TRACKS)
-    issued = () if host is None else host.issued_s
-    for number, (pass_, end) in enumerate(zip(PASSES, issued, strict=False)):
-        start = issued[number - 1] if number else 0.0
-        if end > start:
-            yield event(process, HOST, f"issue {pass_}", "host", start, end - start, {})
-    seconds = model.prices().value[lowered.columns.which].tolist()
-    slower = times.slower
-    for kernel, start, time in placed(lowered.kernels, seconds, slower, model.overlap):
-        shown = time if kernel.exchange else min(time, time * slower[PLACE[kernel.pass_]])
-        told = {"pass": kernel.pass_, "flop": kernel.flop, "bytes": kernel.bytes}
+    issued_s = () if host is None else host.issued_s
+    start_s = 0.0
+    for pass_, end_s in zip(PASSES, issued_s, strict=False):
+        if end_s > start_s:
+            yield event(process, HOST, f"issue {pass_}", "host", start_s, end_s - start_s, {})
+        start_s = end_s
+    seconds = model.prices().value[lowered.columns.index].tolist()
+    slowdowns = times.host_slowdowns
+    for kernel, start_s, kernel_s in place_kernels(
+        lowered.kernels, seconds, slowdowns, model.overlap
+    ):
+        slowed_s = kernel_s * slowdowns[PLACE[kernel.pass_]]
+        visible_s = kernel_s if kernel.exchange else min(kernel_s, slowed_s)
+        arguments = {"pass": kernel.pass_, "flop": kernel.flop, "bytes": kernel.bytes}
         track = LINK if kernel.exchange else DEVICE
         name = kernel.op or kernel.pass_
-        yield event(process, track, name, kernel.kind, start, shown, told)
+        yield event(process, track, name, kernel.kind, start_s, visible_s, arguments)
 
 
-def names(process: int, name: str, tracks: dict[int, str]) -> Iterator[Event]:
+def names(process: int, name: str, tracks: Mapping[int, str]) -> Iterator[Event]:
     """Yield the metadata that names a process and its tracks."""
     yield {"ph": "M", "name": "process_name", "pid": process, "args": {"name": name}}
     for track, text in tracks.items():
-        about = {"ph": "M", "name": "thread_name", "pid": process, "tid": track}
-        yield {**about, "args": {"name": text}}
+        metadata: Event = {"ph": "M", "name": "thread_name", "pid": process, "tid": track}
+        yield {**metadata, "args": {"name": text}}
 
 
 def event(
-    process: int, track: int, name: str, kind: str, start_s: float, time_s: float, args: Event
+    process: int,
+    track: int,
+    name: str,
+    kind: str,
+    start_s: float,
+    time_s: float,
+    arguments: Mapping[str, object],
 ) -> Event:
-    """Return what a track does from `start_s` on for `time_s`, with `args` beside it."""
-    told = {"ph": "X", "pid": process, "tid": track, "name": name, "cat": kind, "args": args}
-    return {**told, "ts": start_s * US, "dur": time_s * US}
+    """Return a complete event: a track is busy with something from `start_s` for `time_s`."""
+    return {
+        "ph": "X",
+        "pid": process,
+        "tid": track,
+        "name": name,
+        "cat": kind,
+        "args": dict(arguments),
+        "ts": start_s * US,
+        "dur": time_s * US,
+    }
 
 
 def document(events: Iterable[Event]) -> Event:

@@ -1,8 +1,9 @@
-"""What a software stack adds to the graph of a training step, by its constants of trainings."""
+"""The changes that a software stack makes to a training step: kernels, types and sizes."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from steptime.core.dtypes import HALVES, SIZE_BYTES, precision
 from steptime.core.graph import Graph, Op, Part
@@ -19,27 +20,38 @@ USE = "training"
 LOW_BYTES = {"float8": 1.0, "float4": 0.5}  # a copy of weights in the type of products alone
 LOW_KINDS = ("linear", "experts")  # rows whose products may run in 8 or 4 bit
 FIRST, LAST = "first", "last"  # pieces of a language model beside its layers
-_BEFORE = ("embedding", "position", "add_", "segment")  # rows before the layers
+_ROWS_BEFORE_LAYERS = ("embedding", "position", "add_", "segment")
 OPTIMIZER_FLOP = 13  # of Adam a parameter (`network/ops/loss.py`)
+LOGIT_CAST_BYTES = 6.0  # a logit: 2 read and 4 written, or back
 
 
-def numbers(
-    said: Mapping[str, float], dtype: str, master_weights: bool
-) -> tuple[dict[str, float], dict[str, bool]]:
-    """Return the numbers and the flags of trainings in a type, by the names that they have inside.
+class TrainingConstants(NamedTuple):
+    """The constants of a stack's trainings: numbers and flags, without the prefix `training.`."""
+
+    numbers: dict[str, float]
+    flags: dict[str, bool]
+
+
+def training_constants(
+    constants: Mapping[str, float], dtype: str, master_weights: bool
+) -> TrainingConstants:
+    """Return the constants of a stack's trainings in a data type.
 
     Without `master_weights` beside those in 16 bit, weights, gradients and states are of one type:
-    Adam keeps two states a parameter, a fused update moves its share of what it moves in float32,
-    and logits of 4 bytes have no copy.
+    Adam keeps two states a parameter, a fused update moves its share of the bytes that it moves in
+    float32, and logits of 4 bytes have no copy.
     """
-    found, flags = split_flags(USE, said)
-    kind = precision(dtype)
-    if not (kind.mixed and master_weights):
-        size, whole = SIZE_BYTES[kind.weights], SIZE_BYTES["float32"]
-        found |= {"state_bytes": 2 * size, "gradient_bytes": size}
-        found["update_bytes"] *= size / whole
-        found |= {"logit_bytes": 0.0} if size >= whole else {}
-    return found, flags
+    numbers, flags = split_flags(USE, constants)
+    types = precision(dtype)
+    if not (types.mixed and master_weights):
+        weight_bytes = SIZE_BYTES[types.weights]
+        float32_bytes = SIZE_BYTES["float32"]
+        numbers["state_bytes"] = 2 * weight_bytes
+        numbers["gradient_bytes"] = weight_bytes
+        numbers["update_bytes"] *= weight_bytes / float32_bytes
+        if weight_bytes >= float32_bytes:
+            numbers["logit_bytes"] = 0.0
+    return TrainingConstants(numbers, flags)
 
 
 def graph_dtype(dtype: str, master_weights: bool) -> str:
@@ -48,187 +60,233 @@ def graph_dtype(dtype: str, master_weights: bool) -> str:
 
 
 def in_training(device: Device) -> Device:
-    """Return a device as the kernels of a training find it: its stack says what they take longer.
+    """Return an effective device with the factors by which a training slows its kernels down.
 
-    It is as a method sees it: `step.product` and `step.attention` are the factors of its kernels.
+    The factors are `step.product` and `step.attention`; `attention.softmax` may change, too.
     """
-    said = device.constants
-    if not said:
+    constants = device.constants
+    if not constants:
         return device
-    slower, of_attention = value_of("training.products", said), 1.0
+    product_factor = value_of("training.products", constants)
+    attention_factor = 1.0
     if has_trait(device, "copied_tensors"):
-        slower *= value_of("training.products_new", said)
-        published = catalog.constants_of("gpu")["attention.published"].value
-        limit = limit_of(device, said, "matrix", "bfloat16")
-        late = 0.0
-        if limit is not None:  # clocks fall, and joules with them (`capped_s`)
-            late = published * limit.peak_flop_per_s * limit.flop_j / limit.alone_w
-            late **= 1 / (1 + limit.clock)
-        of_attention = value_of("training.attention", said) * max(1.0, late)
-    found = {"step.product": slower, "step.attention": of_attention}
-    if "training.softmax" in said:
-        found["attention.softmax"] = said["training.softmax"]
-    return replace(device, constants={**said, **found})
+        product_factor *= value_of("training.products_new", constants)
+        clock_factor = max(1.0, _attention_clock_factor(device))
+        attention_factor = value_of("training.attention", constants) * clock_factor
+    changed = {"step.product": product_factor, "step.attention": attention_factor}
+    if "training.softmax" in constants:
+        changed["attention.softmax"] = constants["training.softmax"]
+    return replace(device, constants={**constants, **changed})
 
 
-def as_trained(
+def _attention_clock_factor(device: Device) -> float:
+    """Return the slow-down of attention by the power limit; 0 if the limit is unknown.
+
+    Clocks fall under the limit, and the joules of a FLOP with them (`capped_s`).
+    """
+    limit = limit_of(device, device.constants, "matrix", "bfloat16")
+    if limit is None:
+        return 0.0
+    peak_share = catalog.constants_of("gpu")["attention.published"].value
+    power_ratio = peak_share * limit.peak_flop_per_s * limit.flop_j / limit.alone_w
+    return float(power_ratio ** (1 / (1 + limit.clock_power)))
+
+
+def lower_training(
     step: Lowered,
     graph: Graph,
-    said: Mapping[str, float],
+    constants: Mapping[str, float],
     dtype: str,
     master_weights: bool,
-    low: str = "",
+    low_dtype: str = "",
 ) -> Lowered:
-    """Return the kernels of a training step as its stack runs them, by the constants that it says.
+    """Return the kernels of a training step as its stack runs them; other steps unchanged.
 
     With `master_weights` the loss is computed in 32 bit, of logits that are cast, and a fused Adam
-    updates all weights at once. Rows are sorted by experts, and back. Products of layers run in a
-    type of their own where `low` names one: what several of them read is cast once, and a gradient
-    for the two that read it.
+    updates all weights at once. Rows are sorted by experts, and back. Products of layers run in
+    `low_dtype` where it names a type: an operand that several products read is cast once, and a
+    gradient for the two that read it.
     """
-    if not said or not any(op.part == "backward" for op in graph.ops):
+    is_training = any(op.part == "backward" for op in graph.ops)
+    if not constants or not is_training:
         return step
-    constants, _ = numbers(said, dtype, master_weights)
-    master = master_weights and precision(dtype).compute in HALVES
+    numbers = training_constants(constants, dtype, master_weights).numbers
+    casts_loss = master_weights and precision(dtype).compute in HALVES
     kinds = {op.name: op.kind for op in graph.ops}
-    update_bytes = constants["update_bytes"]
-    fused = update_bytes and any(op.kind in ("adam", "adamw") for op in graph.ops)
-    added: dict[tuple[str, Part], list[Kernel]] = {}
-    for one in _added(graph, constants, master, low):
-        added.setdefault((one.op, one.pass_), []).append(one)
+    extra_kernels: dict[tuple[str, Part], list[Kernel]] = {}
+    for kernel in _extra_kernels(graph, numbers, casts_loss, low_dtype):
+        extra_kernels.setdefault((kernel.op, kernel.pass_), []).append(kernel)
     kernels: list[Kernel] = []
-    updates: list[Kernel] = []
     for kernel in step.kernels:
-        if kernel.pass_ == "update":
-            updates.append(kernel)
-            continue
-        kernels += [_typed(kernel, kinds, master, low), *added.pop((kernel.op, kernel.pass_), ())]
-    kernels += [one for some in added.values() for one in some]
-    count = sum(graph.tensors[op.inputs[0]].size for op in graph.ops if op.part == "update")
-    updates = [fused_update(update_bytes * count, count)] if fused else updates
-    gradients = round(constants["gradient_bytes"] * count)
-    return replace(step, kernels=(*kernels, *updates), gradient_bytes=gradients)
+        if kernel.pass_ != "update":
+            kernels.append(_change_dtype(kernel, kinds, casts_loss, low_dtype))
+            kernels += extra_kernels.pop((kernel.op, kernel.pass_), ())
+    for group in extra_kernels.values():
+        kernels += group
+    parameters = sum(graph.tensors[op.inputs[0]].size for op in graph.ops if op.part == "update")
+    update_bytes = numbers["update_bytes"]
+    is_fused = update_bytes and any(op.kind in ("adam", "adamw") for op in graph.ops)
+    if is_fused:
+        kernels.append(fused_update(update_bytes * parameters, parameters))
+    else:
+        kernels += [kernel for kernel in step.kernels if kernel.pass_ == "update"]
+    gradient_bytes = round(numbers["gradient_bytes"] * parameters)
+    return replace(step, kernels=tuple(kernels), gradient_bytes=gradient_bytes)
 
 
-def fused_update(moved: float, parameters: float) -> Kernel:
+def fused_update(moved_bytes: float, parameters: float) -> Kernel:
     """Return the kernel of a fused Adam that moves so many bytes for so many parameters."""
     flop = OPTIMIZER_FLOP * parameters
-    return Kernel("", "adam", "update", "float32", "vector", flop, moved)
+    return Kernel("", "adam", "update", "float32", "vector", flop, moved_bytes)
 
 
-def _typed(kernel: Kernel, kinds: Mapping[str, str], master: bool, low: str) -> Kernel:
-    """Return a kernel in the type that it runs in: of the loss 32 bit, twice the bytes of 16."""
+def _change_dtype(
+    kernel: Kernel, kinds: Mapping[str, str], casts_loss: bool, low_dtype: str
+) -> Kernel:
+    """Return a kernel in the type that it runs in: float32 for the loss, with twice the bytes."""
     kind = kinds.get(kernel.op)
-    if master and kind == "cross_entropy" and kernel.dtype in HALVES:
+    if casts_loss and kind == "cross_entropy" and kernel.dtype in HALVES:
         return kernel._replace(bytes=2 * kernel.bytes, dtype="float32")
-    if low and kernel.unit == "matrix" and kind in LOW_KINDS and in_layer(kernel.op):
-        return kernel._replace(dtype=low)
+    is_low = kernel.unit == "matrix" and kind in LOW_KINDS and in_layer(kernel.op)
+    if low_dtype and is_low:
+        return kernel._replace(dtype=low_dtype)
     return kernel
 
 
 def in_layer(row: str) -> bool:
-    """Whether a row of a language model belongs to one of its layers, `block1` and on."""
+    """Return whether a row of a language model belongs to a layer, `block1` and so on."""
     return row.startswith("block")
 
 
 def piece_of(row: str) -> str:
-    """Return the piece that a row belongs to: what is no layer's stands before or after them."""
+    """Return the piece of a language model that a row belongs to: a layer, `first` or `last`."""
     head = row.partition("/")[0]
     if in_layer(head):
         return head
-    return FIRST if head.startswith(_BEFORE) else LAST
+    return FIRST if head.startswith(_ROWS_BEFORE_LAYERS) else LAST
 
 
-def _added(
-    graph: Graph, constants: Mapping[str, float], master: bool, low: str
+def _extra_kernels(
+    graph: Graph, numbers: Mapping[str, float], casts_loss: bool, low_dtype: str
 ) -> Iterator[Kernel]:
-    """Yield kernels that a stack adds.
+    """Yield the kernels that a stack runs beside those of the graph."""
+    if casts_loss:
+        yield from _logit_casts(graph)
+    yield from _expert_kernels(graph, numbers, low_dtype)
+    if low_dtype:
+        yield from _operand_casts(graph, numbers)
+    if numbers["accumulate_bytes"]:
+        yield from _gradient_sums(graph, numbers["accumulate_bytes"])
 
-    They are casts of logits and of operands, what experts do beside their products, and the sums of
-    gradients with those of other microbatches, of each layer at once.
-    """
+
+def _logit_casts(graph: Graph) -> Iterator[Kernel]:
+    """Yield the casts of logits to 32 bit, and of their gradients back."""
     passes: Sequence[Part] = ("forward", "backward")
-    seen: set[str] = set()
     for op in graph.ops:
-        if op.kind not in (*LOW_KINDS, "cross_entropy"):
+        if op.kind != "cross_entropy":
             continue
-        x = graph.tensors[op.inputs[0]]
-        is_low = low and op.kind in LOW_KINDS and in_layer(op.name)
+        logits = graph.tensors[op.inputs[0]]
+        if logits.dtype not in HALVES:
+            continue
+        cast_bytes = LOGIT_CAST_BYTES * logits.size
+        for pass_ in passes:
+            yield Kernel(op.name, "cast", pass_, "float32", "vector", 0, cast_bytes)
+
+
+def _operand_casts(graph: Graph, numbers: Mapping[str, float]) -> Iterator[Kernel]:
+    """Yield the casts of operands to 8 or 4 bit, each tensor once."""
+    passes: Sequence[Part] = ("forward", "backward")
+    cast_names: set[str] = set()
+    for op in graph.ops:
+        if op.kind not in LOW_KINDS or not in_layer(op.name):
+            continue
         for pass_, name in zip(passes, (op.inputs[0], op.outputs[0]), strict=True):
-            if op.kind == "cross_entropy" and master and x.dtype in HALVES:
-                moved = 6.0 * x.size  # 2 read and 4 written, or back
-                yield Kernel(op.name, "cast", pass_, "float32", "vector", 0, moved)
-            if op.kind == "experts":
-                yield from _of_experts(graph, op, pass_, constants, is_low)
-            if is_low and name not in seen:
-                seen.add(name)
-                moved = constants["quantised_bytes"] * graph.tensors[name].size
-                yield Kernel(op.name, "cast", pass_, "bfloat16", "vector", 0, moved)
-    if constants["accumulate_bytes"]:
-        sizes: Counter[str] = Counter()
-        rows: dict[str, str] = {}
-        for op in (one for one in graph.ops if one.part == "update"):
+            if name not in cast_names:
+                cast_names.add(name)
+                cast_bytes = numbers["quantised_bytes"] * graph.tensors[name].size
+                yield Kernel(op.name, "cast", pass_, "bfloat16", "vector", 0, cast_bytes)
+
+
+def _gradient_sums(graph: Graph, accumulate_bytes: float) -> Iterator[Kernel]:
+    """Yield the sums of gradients with those of other microbatches, one kernel for each piece."""
+    sizes: Counter[str] = Counter()
+    rows: dict[str, str] = {}
+    for op in graph.ops:
+        if op.part == "update":
             piece = piece_of(op.inputs[0])
             sizes[piece] += graph.tensors[op.inputs[0]].size
             rows.setdefault(piece, op.of)
-        for piece, size in sizes.items():
-            moved = constants["accumulate_bytes"] * size
-            yield Kernel(rows[piece], "add", "backward", "float32", "vector", 0, moved)
+    for piece, size in sizes.items():
+        sum_bytes = accumulate_bytes * size
+        yield Kernel(rows[piece], "add", "backward", "float32", "vector", 0, sum_bytes)
 
 
-def _of_experts(
-    graph: Graph, op: Op, pass_: Part, constants: Mapping[str, float], is_low: object
+def _expert_kernels(graph: Graph, numbers: Mapping[str, float], low_dtype: str) -> Iterator[Kernel]:
+    """Yield the kernels of experts beside their products, forward and backward."""
+    passes: Sequence[Part] = ("forward", "backward")
+    for op in graph.ops:
+        if op.kind == "experts":
+            is_low = bool(low_dtype) and in_layer(op.name)
+            for pass_ in passes:
+                yield from _kernels_of_experts(graph, op, pass_, numbers, is_low)
+
+
+def _kernels_of_experts(
+    graph: Graph, op: Op, pass_: Part, numbers: Mapping[str, float], is_low: bool
 ) -> Iterator[Kernel]:
-    """Yield what experts do beside their products: rows are sorted, activated, and cast between.
+    """Yield the kernels of experts beside their products, in one pass.
 
-    Limits of a clamped activation run beside it.
-
-    Forward the activation reads what the first product made, and writes what the second reads;
-    backward it reads both of the first and the gradient, and writes that of the first's.
+    Rows are sorted by experts, activated, and cast between the products. Forward the activation
+    reads the result of the first product and writes the operand of the second; backward it reads
+    both halves of the first and the gradient, and writes the gradient of the first. The limits of a
+    clamped activation run beside it.
     """
     x, _, up, down = (graph.tensors[name] for name in op.inputs[:4])
     rows = x.size / x.shape[-1] * float(str(op.attrs["per_token"]))
-    moved = constants["routed_bytes"] + constants["expert_bias_bytes"] * (len(op.inputs) > 4)
-    if moved:
-        size = moved * rows * x.shape[-1]
-        yield Kernel(op.name, "gather", pass_, "bfloat16", "vector", 0, size)
-    outer, inner = rows * up.shape[1], rows * down.shape[2]
-    back = pass_ == "backward"
-    moved = SIZE_BYTES[x.dtype] * (outer * (2 if back else 1) + inner)
-    yield Kernel(op.name, "mul", pass_, x.dtype, "vector", 0, moved)
+    has_bias = len(op.inputs) > 4
+    element_bytes = numbers["routed_bytes"] + numbers["expert_bias_bytes"] * has_bias
+    if element_bytes:
+        routed_bytes = element_bytes * rows * x.shape[-1]
+        yield Kernel(op.name, "gather", pass_, "bfloat16", "vector", 0, routed_bytes)
+    outer = rows * up.shape[1]
+    inner = rows * down.shape[2]
+    is_backward = pass_ == "backward"
+    activation_bytes = SIZE_BYTES[x.dtype] * (outer * (2 if is_backward else 1) + inner)
+    yield Kernel(op.name, "mul", pass_, x.dtype, "vector", 0, activation_bytes)
     if str(op.attrs["activation"]).startswith("clamped"):
-        moved = constants["clamped_bytes"] * outer
-        yield Kernel(op.name, "pointwise", pass_, x.dtype, "vector", 0, moved)
+        clamp_bytes = numbers["clamped_bytes"] * outer
+        yield Kernel(op.name, "pointwise", pass_, x.dtype, "vector", 0, clamp_bytes)
     if is_low:
-        moved = constants["quantised_bytes"] * (outer if back else inner)
-        yield Kernel(op.name, "cast", pass_, "bfloat16", "vector", 0, moved)
+        cast_bytes = numbers["quantised_bytes"] * (outer if is_backward else inner)
+        yield Kernel(op.name, "cast", pass_, "bfloat16", "vector", 0, cast_bytes)
 
 
 def states_of(graph: Graph) -> list[str]:
-    """Return the names of what an optimizer keeps for each weight."""
-    kept = [name for op in graph.ops if op.part == "update" for name in op.inputs[1:-1]]
-    return [*kept, *(name for name in graph.buffers if name.endswith(SCALES))]
+    """Return the names of the tensors that an optimizer keeps for each weight."""
+    states = [name for op in graph.ops if op.part == "update" for name in op.inputs[1:-1]]
+    return [*states, *(name for name in graph.buffers if name.endswith(SCALES))]
 
 
-def sizes_of(
-    graph: Graph, said: Mapping[str, float], dtype: str, master_weights: bool
+def training_sizes(
+    graph: Graph, constants: Mapping[str, float], dtype: str, master_weights: bool
 ) -> dict[str, int]:
-    """Return the bytes of what a stack with `master_weights` holds otherwise than the graph has it.
+    """Return the bytes of tensors and ops that a stack with `master_weights` holds, by name.
 
-    Those are states, the optimizer's weights among them, gradients, what an update drops inside,
-    and beside logits their copies, by the names of tensors and ops (`count.live_bytes`).
+    They differ from those of the graph: states (the optimizer's weights among them), gradients,
+    temporaries of an update, and copies of logits (`count.live_bytes`).
     """
-    if not (said and master_weights and precision(dtype).mixed):
+    if not (constants and master_weights and precision(dtype).mixed):
         return {}
-    constants, _ = numbers(said, dtype, master_weights)
-    found: dict[str, int] = {}
+    numbers = training_constants(constants, dtype, master_weights).numbers
+    sizes: dict[str, int] = {}
     for op in graph.ops:
         size = graph.tensors[op.inputs[0]].size if op.inputs else 0
         if op.part == "update":
-            found[op.name] = 0
-            found[op.inputs[-1]] = round(constants["gradient_bytes"] * size)
-            for name in op.inputs[1:-1]:
-                found[name] = round(constants["state_bytes"] / (len(op.inputs) - 2) * size)
+            sizes[op.name] = 0
+            sizes[op.inputs[-1]] = round(numbers["gradient_bytes"] * size)
+            states = op.inputs[1:-1]
+            for name in states:
+                sizes[name] = round(numbers["state_bytes"] / len(states) * size)
         elif op.kind == "cross_entropy":
-            found[op.name] = round(constants["logit_bytes"] * size)
-    return found
+            sizes[op.name] = round(numbers["logit_bytes"] * size)
+    return sizes

@@ -13,7 +13,7 @@ from steptime.grids.replicas import Sync, exposed_s
 from steptime.prediction.host import Host
 from steptime.prediction.kernel import Interval, Kernel
 from steptime.prediction.kernels import Kernels, computed_as
-from steptime.prediction.price import at_peak
+from steptime.prediction.price import peak_times
 from steptime.prediction.step_model import StepModel
 
 BOUNDS = ("compute", "memory", "host", "input", "communication")
@@ -37,7 +37,9 @@ def _idle(kernel: Kernel) -> Kernel:
 
 def ceilings_s(model: StepModel, kernel: Kernel) -> tuple[float, float]:
     """Return the seconds of a kernel's arithmetic and of its traffic at the device's peaks."""
-    return at_peak(kernel._replace(dtype=computed_as(kernel, model.device)), model.seen)
+    return peak_times(
+        kernel._replace(dtype=computed_as(kernel, model.device)), model.effective_device
+    )
 
 
 def parts(model: StepModel, batch: int | None = None) -> list[Binding]:
@@ -50,13 +52,13 @@ def parts(model: StepModel, batch: int | None = None) -> list[Binding]:
     columns = lowered.columns
     times = model.prices(batch).intervals()
     idle = Kernels([_idle(kernel) for kernel in columns.distinct])
-    calls_s = model.priced(idle).value[idle.which].tolist()
+    calls_s = model.price_kernels(idle).value[idle.index].tolist()
     bounds = []
     for kernel, time, call_s in zip(columns.distinct, times, calls_s, strict=True):
         compute_s, memory_s = (0.0, 0.0) if kernel.exchange else ceilings_s(model, kernel)
         bound = "compute" if compute_s >= memory_s else "memory"
         bounds.append("host" if 2 * call_s > time.value else bound)
-    launches = zip(lowered.kernels, columns.which.tolist(), strict=True)
+    launches = zip(lowered.kernels, columns.index.tolist(), strict=True)
     return [
         Binding(kernel, times[i], bounds[i]) for kernel, i in launches if kernel.exchange is None
     ]

@@ -224,7 +224,7 @@ def find_cuts(first: StepModel, second: StepModel, link: Link) -> Iterator[Cut]:
     lowered, counted = first.lowered(), first.counted()
     ops = [row for row in lowered.rows if not row.is_input]
     tensors = _order_tensors(lowered.input_bytes, ops)
-    transfer = first.method.joins(link)
+    transfer = first.method.join_devices(link)
     first_s, second_s = (_elapsed_s(model, ops) for model in (first, second))
     flop = list(accumulate((counted[op.name]["forward"] for op in ops), initial=0.0))
     for index, name in enumerate(tensors.names):

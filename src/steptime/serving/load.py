@@ -277,7 +277,7 @@ def transfer_time(phases: Phases, site: Site) -> Callable[[int], float]:
     link = server_link(site, phases.problem.device)
     if link is None:
         raise InputError("serve: --prefill-replicas send the cache on: --link LINK")
-    method = phases.problem.method.joins(link)
+    method = phases.problem.method.join_devices(link)
     return lambda tokens: method.message_s(phases.kv_bytes(tokens))
 
 

@@ -16,9 +16,9 @@ from steptime.planning.problem import PlanProblem
 from steptime.planning.shape import Shape
 from steptime.prediction import conformal
 from steptime.prediction.calibrated.interval import bounds
-from steptime.prediction.calibrated.power import spent_j
+from steptime.prediction.calibrated.power import kernels_j
 from steptime.prediction.collectives import StepEnds, with_links
-from steptime.prediction.host import calls_of, host_of
+from steptime.prediction.host import count_calls, find_host
 from steptime.prediction.kernel import Exchange, Interval, Kernel
 from steptime.prediction.kernels import Kernels
 from steptime.prediction.training import FIRST, LAST, LOW_KINDS, piece_of
@@ -195,7 +195,7 @@ class Phases(Replica):
 
     def issue_s(self, kernels: Sequence[Kernel]) -> float:
         """Return the time at which the host has issued a step of some kernels."""
-        host = host_of(calls_of(kernels), self.device.constants)
+        host = find_host(count_calls(kernels), self.device.constants)
         return 0.0 if host is None else host.issued_s[0]
 
     def _price_attention(self, name: str, group: Group) -> StepCost:
@@ -208,7 +208,7 @@ class Phases(Replica):
             if has_trait(self.problem.device, "copied_tensors") and group.tokens > 1:
                 attention_s *= self.constant("attention")
             main_kernels = kernels[: len(self.attention[name])]
-            joules = spent_j(Kernels(main_kernels), self.device)
+            joules = kernels_j(Kernels(main_kernels), self.device)
             self._attention_costs[key] = StepCost(attention_s=attention_s, joules=joules)
         return self._attention_costs[key]
 
@@ -296,7 +296,7 @@ class Phases(Replica):
             products_s=products_s,
             other_s=other_s,
             exchange_s=exchange_s,
-            joules=spent_j(Kernels(computing), self.device),
+            joules=kernels_j(Kernels(computing), self.device),
             issue_s=self._piece_issue_s(ops, kernels),
         )
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from steptime.core.errors import InputError
-from steptime.prediction.calibrated.interval import mixed
-from steptime.prediction.calibrated.power import drawn_of, running_w
+from steptime.prediction.calibrated.interval import mix_intervals
+from steptime.prediction.calibrated.power import running_w, step_joules
 from steptime.prediction.conformal import FIRST_TOKENS
 from steptime.prediction.kernel import Interval
 from steptime.serving.demand import Demand
@@ -121,7 +121,7 @@ def _mix_times(alternatives: Sequence[RequestTimes]) -> RequestTimes:
 
 
 def _mix(intervals: Sequence[Interval]) -> Interval:
-    low, high = mixed([(1.0, interval) for interval in intervals])
+    low, high = mix_intervals([(1.0, interval) for interval in intervals])
     return Interval(intervals[0].value, low, high)
 
 
@@ -227,7 +227,7 @@ def predict_energy(
     for step, count in ((prefill, 1), (decode, service.output - 1)):
         step_s = (step.seconds,) * 3
         running_j = running_w(phases.device) * (step.seconds - step.host_s)
-        power = drawn_of(step.joules / service.pipeline + running_j, step_s, phases.device)
+        power = step_joules(step.joules / service.pipeline + running_j, step_s, phases.device)
         if power is None:
             return None
         energy_j += count * power[0]

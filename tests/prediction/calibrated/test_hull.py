@@ -1,4 +1,4 @@
-"""What lies beyond the devices that the priors were fitted on, and how much wider prices are."""
+"""Devices unlike those that the priors were fitted on, and the width of their intervals."""
 
 from dataclasses import replace
 from math import log, sqrt
@@ -8,7 +8,13 @@ import pytest
 from every import every
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
-from steptime.prediction.calibrated.hull import NO_KIND, WIDER, beyond, is_told, wider
+from steptime.prediction.calibrated.hull import (
+    REASONS_OF_UNMEASURED_KIND,
+    WIDTH_OF_REASON,
+    extrapolation_reasons,
+    extrapolation_width,
+    is_measured,
+)
 from steptime.prediction.step_model import StepModel
 
 FITTED_ON = (
@@ -21,8 +27,8 @@ EIGHT = Device("mine", "gpu", {"float32": 8e12}, 3e11, "me", memory_bytes=8e9)
 
 @every("name", FITTED_ON)
 def test_nothing_of_a_measured_device_is_beyond(name):
-    assert beyond(catalog.device(name)) == ()
-    assert wider(catalog.device(name)) == 0
+    assert extrapolation_reasons(catalog.device(name)) == ()
+    assert extrapolation_width(catalog.device(name)) == 0
 
 
 @every(
@@ -39,24 +45,28 @@ def test_nothing_of_a_measured_device_is_beyond(name):
     ],
 )
 def test_what_is_beyond_is_said_in_words(name, words):
-    assert beyond(catalog.device(name)) == words
+    assert extrapolation_reasons(catalog.device(name)) == words
 
 
 def test_a_file_of_few_numbers_is_told_what_it_does_not_say():
-    (said,) = beyond(EIGHT)
+    (said,) = extrapolation_reasons(EIGHT)
     assert said.startswith("not said: maker, architecture, ")
-    assert wider(EIGHT) == pytest.approx(WIDER * sqrt(7))
-    assert wider(catalog.device("tpu-v3")) == pytest.approx(WIDER * sqrt(NO_KIND))
+    assert extrapolation_width(EIGHT) == pytest.approx(WIDTH_OF_REASON * sqrt(7))
+    assert extrapolation_width(catalog.device("tpu-v3")) == pytest.approx(
+        WIDTH_OF_REASON * sqrt(REASONS_OF_UNMEASURED_KIND)
+    )
     calibrated = replace(EIGHT, calibration={"intervals": {"all": (-0.1, 0.1)}})
-    assert (beyond(calibrated), wider(calibrated)) == ((), 0)
+    assert (extrapolation_reasons(calibrated), extrapolation_width(calibrated)) == ((), 0)
 
 
 def test_a_cpu_whose_file_does_not_say_its_cores_has_those_of_its_peak():
     known = replace(catalog.device("epyc-7b12"), calibration={})  # 64 x 2.25 GHz x 32
     few = replace(known, maker=None, architecture=None, cores=None)
-    assert beyond(known) == ()
-    assert beyond(few) == ("not said: maker, cores",)
-    assert beyond(replace(few, measured={"threads": 64})) == ()  # its ceilings were measured there
+    assert extrapolation_reasons(known) == ()
+    assert extrapolation_reasons(few) == ("not said: maker, cores",)
+    assert (
+        extrapolation_reasons(replace(few, measured={"threads": 64})) == ()
+    )  # its ceilings were measured there
     plain, bare = (
         StepModel("resnet18", one, method="calibrated").predict(8) for one in (known, few)
     )
@@ -75,9 +85,9 @@ def test_the_interval_is_wider_and_the_prediction_says_why():
 
 
 def test_kernels_may_have_been_measured_on_fewer_devices():
-    assert is_told("recurrent", catalog.device("p100-pcie-16gb"))
-    assert not is_told("recurrent", catalog.device("v100"))
-    assert is_told("product", catalog.device("v100"))
+    assert is_measured("recurrent", catalog.device("p100-pcie-16gb"))
+    assert not is_measured("recurrent", catalog.device("v100"))
+    assert is_measured("product", catalog.device("v100"))
     calibrated = replace(catalog.device("v100"), calibration={"intervals": {"all": (-0.1, 0.1)}})
-    assert is_told("recurrent", calibrated)
-    assert is_told("recurrent", catalog.device("tpu-v3"))  # of which nothing was
+    assert is_measured("recurrent", calibrated)
+    assert is_measured("recurrent", catalog.device("tpu-v3"))  # of which nothing was

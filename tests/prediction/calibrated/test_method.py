@@ -8,8 +8,8 @@ from steptime.prediction.calibrated.method import (
     FORMS,
     GPU,
     calibrated_device,
+    form_name,
     form_of,
-    name_of,
     price,
 )
 from steptime.prediction.calibrated.stream import stream
@@ -24,10 +24,10 @@ def test_a_kernel_has_the_form_and_the_name_of_its_work_or_unit(kind, name):
     unit = "vector" if name == "stream" else "matrix"
     kernel = Kernel("a", kind, "forward", "float32", unit, 1.0, 1.0)
     card, host, array = map(catalog.device, ("v100-sxm2-16gb", "epyc-7763", "tpu-v3"))
-    assert (name_of(kernel, card), form_of(kernel, card)) == (name, GPU[name])
-    assert (name_of(kernel, host), form_of(kernel, host)) == (name, cpu.FORMS[name])
+    assert (form_name(kernel, card), form_of(kernel, card)) == (name, GPU[name])
+    assert (form_name(kernel, host), form_of(kernel, host)) == (name, cpu.FORMS[name])
     one = "systolic" if unit == "matrix" else name  # arrays know products alone
-    assert (name_of(kernel, array), form_of(kernel, array)) == (one, FORMS["tpu"][one])
+    assert (form_name(kernel, array), form_of(kernel, array)) == (one, FORMS["tpu"][one])
 
 
 def test_an_interval_does_not_hang_on_the_name_of_a_function(monkeypatch):

@@ -11,7 +11,7 @@ from steptime.hardware import catalog
 from steptime.hardware.architectures import family_of, find_family, value_by_family
 from steptime.hardware.device import Device
 from steptime.prediction.calibrated.method import METHOD, price
-from steptime.prediction.calibrated.power import capped_s, drawn_of, limit_of, spent_j
+from steptime.prediction.calibrated.power import capped_s, kernels_j, limit_of, step_joules
 from steptime.prediction.calibrated.product import (
     cached_weight_bytes,
     product,
@@ -246,7 +246,7 @@ def test_an_architecture_belongs_to_its_longest_family():
 
 @every("architecture", ["Pascal", "Volta", "Turing", "Ampere", "CDNA 2.0", None])
 def test_time_never_falls_with_whole_tiles(architecture):
-    device = METHOD.sees(catalog.device("a100-pcie-40gb"), "float32", Settings())
+    device = METHOD.derate(catalog.device("a100-pcie-40gb"), "float32", Settings())
     device = replace(device, architecture=architecture)
     for place in range(4):
         before = 0.0
@@ -335,10 +335,10 @@ def test_a_step_draws_what_it_waits_and_what_its_kernels_take():
     work = Kernel("op", "matmul", "forward", "float32", "matrix", 1e12, 1e10)
     off = math.exp(1.2816 * 0.1)
     # 5 J of FLOP, twice as much at full clocks, and 1 J of bytes; 20 W waiting
-    assert drawn_of(spent_j(Kernels([work]), device), (1.0, 0.5, 2.0), device) == pytest.approx(
-        (20 + 11, 10 + 11 / off, 40 + 11 * off)
-    )
-    assert drawn_of(spent_j(Kernels([work]), device), (0.05,) * 3, device) == pytest.approx(
+    assert step_joules(
+        kernels_j(Kernels([work]), device), (1.0, 0.5, 2.0), device
+    ) == pytest.approx((20 + 11, 10 + 11 / off, 40 + 11 * off))
+    assert step_joules(kernels_j(Kernels([work]), device), (0.05,) * 3, device) == pytest.approx(
         (5, 5, 5)
     )  # the limit
-    assert drawn_of(1.0, (1.0, 0.5, 2.0), AMPERE) is None
+    assert step_joules(1.0, (1.0, 0.5, 2.0), AMPERE) is None

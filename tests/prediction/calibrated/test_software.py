@@ -70,7 +70,7 @@ def test_a_slow_host_takes_as_much_longer_as_hosts_differ():
     assert not {"interval.host_shared", "interval.host_own"} & {
         *shared
     }  # the stack has those of all GPUs
-    constants = StepModel("fc", "v100").seen.constants
+    constants = StepModel("fc", "v100").effective_device.constants
     apart = constants["interval.host_shared"] * constants["interval.host_unstated"]
     assert hosts["slow"].host_s == pytest.approx(hosts["any"].host_s * exp(apart))
     assert hosts["fast"].host_s == pytest.approx(hosts["any"].host_s * exp(-apart))

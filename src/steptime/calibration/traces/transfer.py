@@ -19,7 +19,7 @@ from steptime.core.errors import InputError
 from steptime.core.graph import PASSES, Part
 from steptime.core.units import percent
 from steptime.hardware.device import Device
-from steptime.prediction.host import calls_of, finish, host_of
+from steptime.prediction.host import bound_step, count_calls, find_host
 from steptime.prediction.kernel import Kernel, Settings
 from steptime.prediction.kernels import Kernels
 from steptime.prediction.method import Method
@@ -146,8 +146,8 @@ def price_ops(
     kernels = [kernels_of(key, dtype, settings) for key in keys]
     columns = Kernels([kernel for group in kernels for kernel in group])
     main_dtype = dtype or _main_dtype(keys)
-    prices = method.prices(columns, method.sees(device, main_dtype, settings))
-    seconds = iter(prices.value[columns.which].tolist())
+    prices = method.prices(columns, method.derate(device, main_dtype, settings))
+    seconds = iter(prices.value[columns.index].tolist())
     return [sum(next(seconds) for _ in group) for group in kernels]
 
 
@@ -203,8 +203,8 @@ def _host_s(
         issue_s = min(step.issue_s, step.step_s) if is_device_bound else step.step_s
         return max(0.0, issue_s - moved.step_s)
     settings = _settings(method, target)
-    priced_device = method.sees(target, _main_dtype([op.key for op in moved.ops]), settings)
-    host = host_of(calls_of(kernels), priced_device.constants, settings.waits)
+    priced_device = method.derate(target, _main_dtype([op.key for op in moved.ops]), settings)
+    host = find_host(count_calls(kernels), priced_device.constants, settings.waits)
     parts_s = [moved.pass_s(pass_) for pass_ in PASSES]
-    passes_s, _, _ = finish(parts_s, (None, None), host)
+    passes_s, _, _ = bound_step(parts_s, (None, None), host)
     return max(0.0, float(sum(passes_s)) - sum(parts_s))

@@ -389,10 +389,8 @@ def _select_faster(fits: Any, candidate: Parts, best: Parts) -> Parts:
 
 def _select(condition: Any, parts: Parts, fallback: Parts) -> Parts:
     """Return the first parts where the condition holds, else the fallback."""
-    columns = []
-    for new, old in zip(parts, fallback, strict=True):
-        columns.append(None if new is None else np.where(condition, new, old))
-    return Parts(*columns)
+    pairs = zip(parts, fallback, strict=True)
+    return Parts(*[None if new is None else np.where(condition, new, old) for new, old in pairs])
 
 
 def _approximate_s(parts: Parts) -> Any:

@@ -1,7 +1,6 @@
 """The host that issues a step's kernels: the usual one of a card, or one that a user names."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from math import exp
 
 from steptime.core.errors import InputError, shorten, unknown
@@ -16,8 +15,8 @@ NAMES = tuple(sorted(path.stem for path in (DATA / "hosts").glob("*.toml")))
 SPEEDS = {"fast": -1, "slow": 1}  # ends of the interval of hosts, 80 % of which lie between
 ANY, CALIBRATED = "any", "calibrated"
 UNNAMED = {f"any-{name}": name for name in NAMES}  # a host of a kind, nobody says which
-_KNOWN = (ANY, CALIBRATED, *SPEEDS, *NAMES, *UNNAMED)
-_OWN = ("interval.host_low", "interval.host_high")
+_CHOICES = (ANY, CALIBRATED, *SPEEDS, *NAMES, *UNNAMED)
+_INTERVAL_CONSTANTS = ("interval.host_low", "interval.host_high")
 _NOT_CALIBRATED = "was not calibrated with steps (steptime calibrate)"
 
 
@@ -32,20 +31,24 @@ def assumed_host(device: Device) -> str:
 
 
 def _is_calibrated(device: Device) -> bool:
+    """Return whether a device was calibrated with steps, which fit its host."""
     return "host.factor" in device.calibration.get("constants", {})
 
 
 def on_usual_host(device: Device, stack: str = catalog.DEFAULT_STACK) -> Mapping[str, Constant]:
     """Return the constants of a device of its kind under a stack, on its usual host."""
-    return _on(usual_host(device), catalog.priors(device.kind, stack))
+    return _scale_host(catalog.priors(device.kind, stack), usual_host(device))
 
 
-def _on(name: str, priors: Mapping[str, Constant]) -> Mapping[str, Constant]:
-    """Return constants with the `host.factor` of a stack as a host of `data/hosts` has it."""
-    if (known := priors.get("host.factor")) is None:
+def _scale_host(priors: Mapping[str, Constant], host_name: str) -> Mapping[str, Constant]:
+    """Return constants with the `host.factor` of a stack times that of a host of `data/hosts`."""
+    stack_factor = priors.get("host.factor")
+    if stack_factor is None:
         return priors
-    times = constants_from_table(packaged(f"hosts/{name}.toml"), name)["host.factor"].value
-    return {**priors, "host.factor": known._replace(value=known.value * times)}
+    table = packaged(f"hosts/{host_name}.toml")
+    host_factor = constants_from_table(table, host_name)["host.factor"].value
+    factor = stack_factor._replace(value=stack_factor.value * host_factor)
+    return {**priors, "host.factor": factor}
 
 
 def host_constants(
@@ -67,40 +70,53 @@ def host_constants(
             raise InputError(f"device '{device.name}' {_NOT_CALIBRATED}")
         return dict(constants)
     kind = UNNAMED.get(name, name if name in NAMES else usual_host(device))
-    priors = _on(kind, catalog.priors(device.kind, stack))
-    found = {key: value for key, value in constants.items() if key not in _OWN}
-    found |= {key: one.value for key, one in priors.items() if key.startswith("host.")}
+    priors = _scale_host(catalog.priors(device.kind, stack), kind)
+    values = {key: value for key, value in constants.items() if key not in _INTERVAL_CONSTANTS}
+    for key, constant in priors.items():
+        if key.startswith("host."):
+            values[key] = constant.value
     if name in UNNAMED:
-        return found
-    wider = found.pop("interval.host_unstated")
+        return values
+    unstated_factor = values.pop("interval.host_unstated")
     if name in NAMES:
-        return found
+        return values
     if name not in SPEEDS:
-        return {**found, **_of_device(name)}
-    found["host.factor"] *= exp(SPEEDS[name] * wider * found["interval.host_shared"])
-    return {**found, "interval.host_shared": 0.0}
+        return {**values, **_calibrated_host_constants(name)}
+    width = unstated_factor * values["interval.host_shared"]
+    values["host.factor"] *= exp(SPEEDS[name] * width)
+    return {**values, "interval.host_shared": 0.0}
 
 
-def _of_device(name: str) -> dict[str, float]:
-    """Return the constants of the host that a device was calibrated with."""
+def _calibrated_host_constants(device_name: str) -> dict[str, float]:
+    """Return the constants of the host that a device was calibrated with.
+
+    Raises:
+        InputError: if there is no such device, or it was not calibrated with steps.
+    """
     try:
-        told = catalog.device(name).calibration
+        calibration = catalog.device(device_name).calibration
     except InputError:
-        raise unknown("host", name, _KNOWN, "--host") from None
-    found = {key: v for key, v in told.get("constants", {}).items() if key.startswith("host.")}
-    if not found:
-        known = ", ".join(_KNOWN)
-        raise InputError(f"host {shorten(name)}: it {_NOT_CALIBRATED}; else {known}")
-    ends = told.get("intervals", {}).get("host")
-    return found | (dict(zip(_OWN, ends, strict=True)) if ends else {})
+        raise unknown("host", device_name, _CHOICES, "--host") from None
+    constants = calibration.get("constants", {})
+    values = {key: value for key, value in constants.items() if key.startswith("host.")}
+    if not values:
+        choices = ", ".join(_CHOICES)
+        raise InputError(f"host {shorten(device_name)}: it {_NOT_CALIBRATED}; else {choices}")
+    interval = calibration.get("intervals", {}).get("host")
+    if interval:
+        values |= dict(zip(_INTERVAL_CONSTANTS, interval, strict=True))
+    return values
 
 
-def _read(method: Method, text: str) -> Method:
-    if text not in _KNOWN:
-        _of_device(text)
-    return replace(method, settings=replace(method.settings, host_name="" if text == ANY else text))
+def _set_host(method: Method, text: str) -> Method:
+    """Return a method with the host of an option's text."""
+    if text not in _CHOICES:
+        _calibrated_host_constants(text)  # raises for an unknown one
+    return method.tuned(host_name="" if text == ANY else text)
 
 
 HOST = Option(
-    f"the host that issues kernels: {', '.join(_KNOWN)}, or a device calibrated on it", ANY, _read
+    f"the host that issues kernels: {', '.join(_CHOICES)}, or a device calibrated on it",
+    ANY,
+    _set_host,
 )

@@ -1,4 +1,4 @@
-"""What of a device lies beyond the devices that the priors were fitted on, in words."""
+"""Properties of a device that lie outside those of the devices that the priors were fitted on."""
 
 from collections.abc import Mapping
 from functools import lru_cache
@@ -8,11 +8,11 @@ from typing import Any
 from steptime.core.toml_files import DATA, read_toml
 from steptime.hardware.device import Device
 
-NEAR = 1.25  # watts within this factor of what was measured count as measured
-WIDER = 0.15  # of ln(measured / predicted), for each reason: assumed, as much as kinds differ by
-NO_KIND = 9  # reasons that a kind of device counts of which none was measured
+POWER_MARGIN = 1.25  # watts within this factor of measured ones count as measured
+WIDTH_OF_REASON = 0.15  # in ln(measured / predicted); assumed: as much as kinds of kernels differ
+REASONS_OF_UNMEASURED_KIND = 9  # of a device of a kind (GPU, TPU) of which none was measured
 _FILE = DATA / "measured.toml"
-_ASKED = {  # by kind of device, field: how a person calls it
+_FIELD_LABELS = {  # by kind of device, by field: its name for a person
     "gpu": {
         "maker": "maker",
         "architecture": "architecture",
@@ -26,74 +26,81 @@ _ASKED = {  # by kind of device, field: how a person calls it
 }
 
 
-def wider(device: Device) -> float:
-    """Return by how much a device beyond those that were measured may miss more, in ln.
+def extrapolation_width(device: Device) -> float:
+    """Return the width that extrapolation to a device adds to an interval, in ln.
 
-    Reasons add as squares; each figure that its file does not say is one.
+    Reasons add as squares; each figure that the device file does not say is a reason.
     """
-    if device.kind not in _measured():
-        return WIDER * sqrt(NO_KIND)
-    lacking = len(_lacking(device))
-    return WIDER * sqrt(len(beyond(device)) + max(0, lacking - 1))
+    if device.kind not in _measured_devices():
+        return WIDTH_OF_REASON * sqrt(REASONS_OF_UNMEASURED_KIND)
+    unstated_count = len(_unstated_figures(device))
+    reason_count = len(extrapolation_reasons(device)) + max(0, unstated_count - 1)
+    return WIDTH_OF_REASON * sqrt(reason_count)
 
 
-def beyond(device: Device) -> tuple[str, ...]:
-    """Return in what a device differs from all that were measured, nothing for a calibrated one.
+def extrapolation_reasons(device: Device) -> tuple[str, ...]:
+    """Return the properties of a device that no measured device has; none if it is calibrated.
 
-    A GPU of 72 W in 5 nm is beyond, since those that were measured draw 350 W or more.
+    A GPU of 72 W in 5 nm is outside, since all that were measured draw 350 W or more.
     """
     if device.calibration.get("intervals"):
         return ()
-    known = _measured().get(device.kind)
-    if known is None:
+    measured = _measured_devices().get(device.kind)
+    if measured is None:
         return (f"no {device.kind} was measured",)
-    found = [
-        str(said)
-        for field in ("maker", "architecture", "memory_type")
-        if (said := getattr(device, field)) and not _among(said, known[field])
-    ]
-    found += _power(device, known.get("watts", {}))
-    if lacking := _lacking(device):
-        found.append(f"not said: {', '.join(lacking)}")
-    return tuple(found)
+    reasons = []
+    for field in ("maker", "architecture", "memory_type"):
+        value = getattr(device, field)
+        if value and not _is_measured_value(value, measured[field]):
+            reasons.append(str(value))
+    reasons += _power_reasons(device, measured.get("watts", {}))
+    if unstated := _unstated_figures(device):
+        reasons.append(f"not said: {', '.join(unstated)}")
+    return tuple(reasons)
 
 
-def is_told(name: str, device: Device) -> bool:
-    """Whether kernels of a name were measured on devices of this architecture.
+def is_measured(form: str, device: Device) -> bool:
+    """Return whether kernels of a form were measured on devices of this architecture.
 
-    Those of which the file does not say `only` were measured on as many as other kernels.
+    The file lists the architectures of forms that were measured on some alone (`only`).
     """
     if device.calibration.get("intervals"):
         return True
-    only = _measured().get(device.kind, {}).get("only", {}).get(name)
-    return only is None or device.architecture in only
+    architectures = _measured_devices().get(device.kind, {}).get("only", {}).get(form)
+    return architectures is None or device.architecture in architectures
 
 
-def _lacking(device: Device) -> list[str]:
+def _unstated_figures(device: Device) -> list[str]:
+    """Return the figures that the file of a device, never measured or calibrated, leaves out."""
     if device.calibration.get("intervals") or device.measured:
         return []
-    asked = _ASKED.get(device.kind, {})
-    return [word for field, word in asked.items() if getattr(device, field) is None]
+    labels = _FIELD_LABELS.get(device.kind, {})
+    return [label for field, label in labels.items() if getattr(device, field) is None]
 
 
-def _among(said: str, known: list[str]) -> bool:
-    """Whether a word, or its first one (`Zen 4`), is known; what memory is shared with is not."""
-    word = said.partition(",")[0]
-    return word in known or word.split()[0] in known
+def _is_measured_value(value: str, measured: list[str]) -> bool:
+    """Return whether a value, or its first word (`Zen 4`), was measured.
+
+    A remark behind a comma, such as who shares the memory, is left out.
+    """
+    text = value.partition(",")[0]
+    return text in measured or text.split()[0] in measured
 
 
-def _power(device: Device, watts: Mapping[str, tuple[float, float]]) -> list[str]:
+def _power_reasons(device: Device, watts: Mapping[str, tuple[float, float]]) -> list[str]:
+    """Return a line if no device of this process drew as many watts: `5 nm at 72 W`."""
     if device.process_nm is None or not watts:
         return []
     process = f"{device.process_nm:g}"
     if process not in watts:
         return [f"{process} nm"]
-    low, high = watts[process]
-    if device.peak_w is None or low / NEAR <= device.peak_w <= high * NEAR:
+    low_w, high_w = watts[process]
+    if device.peak_w is None or low_w / POWER_MARGIN <= device.peak_w <= high_w * POWER_MARGIN:
         return []
     return [f"{process} nm at {device.peak_w:g} W"]
 
 
 @lru_cache(maxsize=1)
-def _measured() -> Mapping[str, Any]:
+def _measured_devices() -> Mapping[str, Any]:
+    """Return the properties of all measured devices, by kind of device."""
     return read_toml(_FILE)

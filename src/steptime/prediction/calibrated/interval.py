@@ -1,16 +1,22 @@
-"""Between which seconds a price lies: 80 % of what is measured, on devices seen and never seen.
+"""Intervals of prices, which hold 80 % of measurements, on measured and unmeasured devices.
 
-Constants of a form, all in ln(measured / predicted): `interval.<form>_own` is half of the width
-that its kernels differ by on one device, `interval.<form>_shared` half of that by which a device
-never seen moves all of them together; `interval.step` is what the kernels of a step share beyond
-it, and `interval.old` how many times as far off kernels are on GPUs before Volta. The host of a
-stack is off by `interval.host_own` and `_shared`, and `interval.host_unstated` times as far where
-nobody named it. A calibrated device has `interval.<form>_low` and `_high` instead of forms that its
-rows told, from what was not fitted. Forms without their own take those of `all` on a calibrated
-device, and of the widest of `NEIGHBOURS` on others; where there are no such either, as on a CPU,
-`all` stands for every form. `interval.beyond` widens what is shared on a device beyond those that
-were measured (`hull.py`).
+Constants of a form, all in ln(measured / predicted):
+
+* `interval.<form>_own`: half-width by which its kernels differ on one device.
+* `interval.<form>_shared`: half-width by which an unmeasured device moves all of them together.
+* `interval.step`: what the kernels of a step share beyond that.
+* `interval.old`: factor of the width on GPUs before Volta.
+* `interval.host_own` and `_shared`: the host of a stack; `interval.host_unstated` is the factor of
+  its width if nobody named the host.
+* `interval.<form>_low` and `_high`: ends of the interval of a calibrated device, from rows that
+  were not fitted.
+* `interval.beyond`: adds to the shared width on a device unlike all measured ones (`hull.py`).
+
+A form without constants takes those of `all` on a calibrated device, else those of the widest of
+`NEIGHBOURS`. Where there are none either, as on a CPU, `all` stands for every form.
 """
+
+from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import erf, hypot, log, sqrt
@@ -24,8 +30,10 @@ E = 2.718281828459045
 NEIGHBOURS = ("product", "stream", "reduction", "convolution")  # forms of single kernels
 
 
-_TEN = 1.2815515655446008  # half of an interval of 80 %, in standard deviations
-_HALVINGS = 60
+_HALF_WIDTH = 1.2815515655446008  # of a central 80 % of a normal distribution, in deviations
+_HALVINGS = 60  # of a bisection, beyond which a float64 has no digits left
+_TAIL_DEVIATIONS = 6  # beyond which nearly nothing of a normal distribution lies
+_SMALLEST_DEVIATION = 1e-9  # keeps a distribution without width defined
 
 
 class _Normal(NamedTuple):
@@ -39,36 +47,69 @@ class _Normal(NamedTuple):
         return 0.5 * (1.0 + erf((value - self.mean) / (self.deviation * sqrt(2.0))))
 
 
-def mixed(parts: Sequence[tuple[float, Interval]]) -> tuple[float, float]:
-    """Return the interval of a time that is one of several, each with a weight.
+def mix_intervals(parts: Sequence[tuple[float, Interval]]) -> tuple[float, float]:
+    """Return the ends of the interval of a mixture of times, each with a weight.
 
-    Each is normal in ln to either side of its value, as wide as the interval there; of all 80 % lie
-    within. The interval holds the first one's value.
+    Each time is normal in ln to either side of its value, as wide as its interval there. The
+    result holds 80 % of the mixture, and the first value in any case.
     """
-    mixture = []
-    for weight, (value, low, high, *_) in parts:
-        widths = (log(value / (low or value)), log((high or value) / value))
-        normals = [_Normal(log(value), max(width / _TEN, 1e-9)) for width in widths]
-        mixture.append((weight, log(value), normals))
-    total_weight, first = sum(weight for weight, *_ in mixture), parts[0][1].value
+    components = [_Component.from_interval(weight, interval) for weight, interval in parts]
+    first_value = parts[0][1].value
+    low = E ** _quantile(components, (1 - LEVEL) / 2)
+    high = E ** _quantile(components, (1 + LEVEL) / 2)
+    return min(first_value, low), max(first_value, high)
 
-    def below(at: float) -> float:
-        shares = (weight * normals[at > middle].cdf(at) for weight, middle, normals in mixture)
-        return sum(shares) / total_weight
 
-    ends = []
-    for share in ((1 - LEVEL) / 2, (1 + LEVEL) / 2):
-        low = min(middle - 6 * normals[0].deviation for _, middle, normals in mixture)
-        high = max(middle + 6 * normals[1].deviation for _, middle, normals in mixture)
-        for _ in range(_HALVINGS):
-            middle = (low + high) / 2
-            low, high = (middle, high) if below(middle) < share else (low, middle)
-        ends.append(E**low)
-    return min(first, ends[0]), max(first, ends[1])
+class _Component(NamedTuple):
+    """A time of a mixture, in ln, with a normal distribution for each side.
+
+    Attributes:
+        weight: its weight in the mixture.
+        mean: ln of its value.
+        lower: the distribution below the value.
+        upper: the distribution above it.
+    """
+
+    weight: float
+    mean: float
+    lower: _Normal
+    upper: _Normal
+
+    @classmethod
+    def from_interval(cls, weight: float, interval: Interval) -> _Component:
+        """Return the component of a time with its interval; an unknown end is the value."""
+        value = interval.value
+        lower_width = log(value / (interval.low or value))
+        upper_width = log((interval.high or value) / value)
+        lower, upper = (
+            _Normal(log(value), max(width / _HALF_WIDTH, _SMALLEST_DEVIATION))
+            for width in (lower_width, upper_width)
+        )
+        return cls(weight, log(value), lower, upper)
+
+    def cdf(self, value: float) -> float:
+        """Return the share below a value."""
+        side = self.upper if value > self.mean else self.lower
+        return side.cdf(value)
+
+
+def _quantile(components: Sequence[_Component], share: float) -> float:
+    """Return the value below which a share of a mixture lies, by bisection."""
+    total_weight = sum(component.weight for component in components)
+    low = min(part.mean - _TAIL_DEVIATIONS * part.lower.deviation for part in components)
+    high = max(part.mean + _TAIL_DEVIATIONS * part.upper.deviation for part in components)
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        weighted_shares = (part.weight * part.cdf(middle) for part in components)
+        if sum(weighted_shares) / total_weight < share:
+            low = middle
+        else:
+            high = middle
+    return low
 
 
 class Bounds(NamedTuple):
-    """The ends of an interval as shares of its value, and how much of it kernels share."""
+    """The ends of an interval as shares of its value, and the share that kernels have in common."""
 
     low: Any
     high: Any
@@ -76,65 +117,73 @@ class Bounds(NamedTuple):
 
 
 def bounds(
-    form: str, constants: Constants, wider: float = 1.0, in_step: bool = False, unseen: float = 0.0
+    form: str,
+    constants: Constants,
+    factor: float = 1.0,
+    in_step: bool = False,
 ) -> Bounds:
     """Return the interval of a form's kernels: own 0.3 and shared 0.4 are 1 / 1.65 to 1.65.
 
-    That is exp(0.5), since the two parts add as squares; 0.8 of it is shared. A device never seen
-    is `wider` times as far off; kernels `in_step` share more than one that is measured by itself.
-    Whole steps of many devices share what is `unseen`, too.
+    That is exp(0.5), since the two parts add as squares; 0.8 of it is shared.
+
+    Args:
+        form: the form, or `host`.
+        constants: the constants of the device.
+        factor: factor of the width, on devices that the priors know badly.
+        in_step: whether kernels run in a step, where they share more than measured alone.
     """
-    at = known_as(form, constants)
-    low = constants.get(f"interval.{at}_low")
+    name = interval_name(form, constants)
+    low = constants.get(f"interval.{name}_low")
     if low is not None:
-        return Bounds(E**low, E ** constants[f"interval.{at}_high"], constants["interval.together"])
-    own, shared = wider * constants[f"interval.{at}_own"], constants[f"interval.{at}_shared"]
+        high = constants[f"interval.{name}_high"]
+        return Bounds(E**low, E**high, constants["interval.together"])
+    kernel_width = factor * constants[f"interval.{name}_own"]
+    shared = constants[f"interval.{name}_shared"]
     step = constants.get("interval.step", 0.0) if in_step else 0.0
-    beyond2 = constants.get("interval.beyond", 0.0) ** 2 + unseen**2
-    shared2 = wider**2 * (shared**2 + step**2) + beyond2
-    half = (own**2 + shared2) ** 0.5
-    return Bounds(E**-half, E**half, shared2**0.5 / half)
+    extrapolation = constants.get("interval.beyond", 0.0)
+    shared2 = factor**2 * (shared**2 + step**2) + extrapolation**2
+    half_width = (kernel_width**2 + shared2) ** 0.5
+    return Bounds(E**-half_width, E**half_width, shared2**0.5 / half_width)
 
 
-def known_as(form: str, constants: Constants) -> str:
-    """Return whose interval a form takes: its own, `all` if it stands for each, the widest."""
+def interval_name(form: str, constants: Constants) -> str:
+    """Return the form whose interval a form takes: itself, `all`, or the widest neighbour."""
     if f"interval.{form}_low" in constants or f"interval.{form}_own" in constants:
         return form
-    told = [one for one in NEIGHBOURS if f"interval.{one}_own" in constants]
-    if "interval.all_low" in constants or not told:
+    neighbours = [name for name in NEIGHBOURS if f"interval.{name}_own" in constants]
+    if "interval.all_low" in constants or not neighbours:
         return "all"
-    halves = [
-        hypot(constants[f"interval.{one}_own"], constants[f"interval.{one}_shared"]) for one in told
+    half_widths = [
+        hypot(constants[f"interval.{name}_own"], constants[f"interval.{name}_shared"])
+        for name in neighbours
     ]
-    return max(zip(halves, told, strict=True))[1]
+    return max(zip(half_widths, neighbours, strict=True))[1]
 
 
-def of_host(constants: Constants) -> tuple[float, float]:
+def host_bounds(constants: Constants) -> tuple[float, float]:
     """Return the ends of the interval of a host that issues steps, as shares of its seconds.
 
-    One that nobody named is `interval.host_unstated` times as far off as those of the priors; one
-    that was measured is as far off as its rows say.
+    The interval of a host that nobody named is `interval.host_unstated` times as wide as that of
+    the priors; the interval of a calibrated host is that of its rows.
     """
     low, high, _ = bounds("host", constants, constants.get("interval.host_unstated", 1.0))
     return low, high
 
 
-def ends_of(calibration: Mapping[str, Any]) -> dict[str, float]:
-    """Return what a calibration says of intervals, as constants."""
-    return {
-        f"interval.{form}_{end}": value
-        for form, pair in calibration.get("intervals", {}).items()
-        for end, value in zip(("low", "high"), pair, strict=True)
-    }
+def interval_constants(calibration: Mapping[str, Any]) -> dict[str, float]:
+    """Return the intervals of a calibration as constants: `interval.stream_low` and so on."""
+    constants = {}
+    for form, (low, high) in calibration.get("intervals", {}).items():
+        constants[f"interval.{form}_low"] = low
+        constants[f"interval.{form}_high"] = high
+    return constants
 
 
-OF_HOST = ("launch.isolated_s", "host.factor")  # constants that all times of the host go with
+HOST_TIME_CONSTANTS = ("launch.isolated_s", "host.factor")  # all times of a host scale with them
 
 
-def widened(constants: Constants, end: int) -> dict[str, float]:
-    """Return constants at an end of the interval of what is no kernel: 0 the least, 1 the most."""
+def scale_host(constants: Constants, end: int) -> dict[str, float]:
+    """Return constants with the host at an end of its interval: 0 the fast one, 1 the slow one."""
     factor = bounds("host", constants)[end]
-    return {
-        **constants,
-        **{name: constants[name] * factor for name in OF_HOST if name in constants},
-    }
+    changed = {name: constants[name] * factor for name in HOST_TIME_CONSTANTS if name in constants}
+    return {**constants, **changed}

@@ -1,4 +1,4 @@
-"""The method `calibrated`: what kernels take on a device as it is, with an interval."""
+"""The method `calibrated`: the time of kernels on real devices, with an 80 % interval."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -22,8 +22,17 @@ from steptime.prediction.calibrated.form import (
     rated_dtype,
 )
 from steptime.prediction.calibrated.hosts import HOST, host_constants, on_usual_host
-from steptime.prediction.calibrated.hull import beyond, is_told, wider
-from steptime.prediction.calibrated.interval import bounds, ends_of, known_as
+from steptime.prediction.calibrated.hull import (
+    extrapolation_reasons,
+    extrapolation_width,
+    is_measured,
+)
+from steptime.prediction.calibrated.interval import (
+    Bounds,
+    bounds,
+    interval_constants,
+    interval_name,
+)
 from steptime.prediction.calibrated.power import capped_s, limit_of
 from steptime.prediction.calibrated.product import product
 from steptime.prediction.calibrated.recurrent import recurrent
@@ -41,7 +50,7 @@ from steptime.prediction.method import (
     Method,
     choice,
 )
-from steptime.prediction.price import peak_flop_per_s, seen
+from steptime.prediction.price import derate_device, peak_flop_per_s
 
 GPU: dict[str, Form] = {  # by the name under which constants say how far off a form is
     "product": product,
@@ -52,124 +61,179 @@ GPU: dict[str, Form] = {  # by the name under which constants say how far off a 
 }
 TPU: dict[str, Form] = {"systolic": systolic, "stream": stream}
 FORMS = {"cpu": cpu.FORMS, "tpu": TPU}  # by kind of device; of GPUs for what nobody measured
-_OF_UNIT = {"matrix": ("product", "systolic"), "vector": ("stream",)}
+_FORMS_OF_UNIT = {"matrix": ("product", "systolic"), "vector": ("stream",)}
 
 
 def price(rows: Rows, device: Device, alone: Any = 0, pause_s: Any = 0.0) -> Interval:
-    """Return the seconds of kernels by the form of their kind, with a central 80 % interval.
+    """Return the time of kernels by the form of their kind, with a central 80 % interval.
 
-    `alone` is 1 for those that run again and again, 0 among those of a step; `pause_s` is how long
-    the device rests each time, which spares power. The powers join arithmetic and traffic, and both
-    and the limit where units made for products run.
+    Arithmetic and traffic join in a norm; so does the power limit, where matrix units run.
+
+    Args:
+        rows: the kernels.
+        device: the device with the constants of its calibration.
+        alone: 1 for a kernel that is repeated alone, 0 for one among others in a step.
+        pause_s: seconds that the device rests between repetitions, which saves power.
     """
     rows = rows._replace(kind=OVER_VOLUMES.get(rows.kind, rows.kind))
-    constants, dtype, form = device.constants, rated_dtype(rows, device), form_of(rows, device)
-    compute_s, memory_s, gap_s, done = form(rows, device, constants)
+    constants = device.constants
+    dtype = rated_dtype(rows, device)
+    form = form_of(rows, device)
+    parts = form(rows, device, constants)
     limit = limit_of(device, constants, rows.unit, dtype)
-    least_s = capped_s(rows, compute_s, alone, limit, done) - pause_s
-    multiplies = rows.unit == "matrix" and device.kind == "gpu" and has_matrix_units(device, dtype)
-    power = constants["joint.matrix_power" if multiplies else "joint.power"]
-    running_s = (compute_s**power + memory_s**power) ** (1 / power)
-    value = np.maximum(running_s, least_s)
-    if multiplies:  # over hours, clocks fall before the limit is reached
-        joint = constants["joint.power"]
-        often_s = (running_s**joint + np.maximum(least_s, 0) ** joint) ** (1 / joint)
-        value = alone * value + (1 - alone) * often_s
-    value = value + gap_s
-    wider = constants["interval.old"] if has_trait(device, "old") else 1.0
-    name = name_of(rows, device)
-    like = _known_as(name, device, constants)
-    apart, in_step = (bounds(like, constants, wider, one) for one in (False, True))
-    low, high, shared = (alone * a + (1 - alone) * s for a, s in zip(apart, in_step, strict=True))
-    beyond = constants.get("interval.beyond", 0.0) > 0 or like not in (name, "all")
-    time = Interval(value, value * low, value * high, beyond, compute_s, memory_s, shared)
+    limit_s = capped_s(rows, parts.compute_s, alone, limit, parts.flop) - pause_s
+    on_matrix_units = (
+        rows.unit == "matrix" and device.kind == "gpu" and has_matrix_units(device, dtype)
+    )
+    power = constants["joint.matrix_power" if on_matrix_units else "joint.power"]
+    running_s = (parts.compute_s**power + parts.memory_s**power) ** (1 / power)
+    value = np.maximum(running_s, limit_s)
+    if on_matrix_units:  # over hours, clocks fall before the limit is effective_device
+        joint_power = constants["joint.power"]
+        capped_power_s = np.maximum(limit_s, 0) ** joint_power
+        in_step_s = (running_s**joint_power + capped_power_s) ** (1 / joint_power)
+        value = alone * value + (1 - alone) * in_step_s
+    value = value + parts.gap_s
+    ends = _price_bounds(rows, device, alone)
+    time = Interval(
+        value,
+        value * ends.low,
+        value * ends.high,
+        _is_extrapolated(rows, device),
+        parts.compute_s,
+        parts.memory_s,
+        ends.shared,
+    )
     if rows.unit == "vector" or "step.product" not in constants:
         return time
     return time.times(constants["step.attention" if form is attention else "step.product"])
 
 
+def _price_bounds(rows: Rows, device: Device, alone: Any) -> Bounds:
+    """Return the ends of kernels' interval, as shares; `alone` is as in `price`."""
+    constants = device.constants
+    factor = constants["interval.old"] if has_trait(device, "old") else 1.0
+    name = _interval_name(form_name(rows, device), device, constants)
+    single = bounds(name, constants, factor, in_step=False)
+    in_step = bounds(name, constants, factor, in_step=True)
+    return Bounds(
+        alone * single.low + (1 - alone) * in_step.low,
+        alone * single.high + (1 - alone) * in_step.high,
+        alone * single.shared + (1 - alone) * in_step.shared,
+    )
+
+
+def _is_extrapolated(rows: Rows, device: Device) -> bool:
+    """Return whether no kernels of this form, or no devices like this one, were measured."""
+    name = form_name(rows, device)
+    interval = _interval_name(name, device, device.constants)
+    is_unlike_measured = device.constants.get("interval.beyond", 0.0) > 0
+    return is_unlike_measured or interval not in (name, "all")
+
+
 def form_of(kernel: Kernel | Rows, device: Device) -> Form:
     """Return the form that prices a kernel on a device: of the work of its kind, or of its unit."""
-    return _named(kernel, device)[1]
+    return _find_form(kernel, device)[1]
 
 
-def name_of(kernel: Kernel | Rows, device: Device) -> str:
-    """Return the name under which constants say how far off a kernel is on a device."""
-    name, form = _named(kernel, device)
+def form_name(kernel: Kernel | Rows, device: Device) -> str:
+    """Return the name of a kernel's form in the constants of intervals: `stream`, `reduction`."""
+    name, form = _find_form(kernel, device)
     return "reduction" if form is stream and kernel.kind in REDUCING else name
 
 
-def _named(kernel: Kernel | Rows, device: Device) -> tuple[str, Form]:
+def _find_form(kernel: Kernel | Rows, device: Device) -> tuple[str, Form]:
+    """Return the name and the form of a kernel on a device."""
     forms = FORMS.get(device.kind, GPU)
     work = OPS[kernel.kind].work if kernel.kind in OPS else ""
-    return next((name, forms[name]) for name in (work, *_OF_UNIT[kernel.unit]) if name in forms)
+    names = (work, *_FORMS_OF_UNIT[kernel.unit])
+    return next((name, forms[name]) for name in names if name in forms)
 
 
-def _known_as(name: str, device: Device, constants: Mapping[str, Any]) -> str:
-    """Return the name whose interval kernels of a name take; no own one if none was measured."""
-    return known_as(name if is_told(name, device) else "", constants)
+def _interval_name(form: str, device: Device, constants: Mapping[str, Any]) -> str:
+    """Return the form whose interval kernels take; not their own if it was not measured."""
+    return interval_name(form if is_measured(form, device) else "", constants)
 
 
 def calibrated_device(device: Device, dtype: str, settings: Settings) -> Device:
-    """Return the device as kernels find it, with the constants of its calibration or the priors."""
-    found = {name: one.value for name, one in on_usual_host(device, settings.stack).items()}
-    found |= device.calibration.get("constants", {})
-    if "alone" not in device.calibration or "stack" in device.calibration:
-        found |= ends_of(device.calibration)  # else ops by themselves told them
+    """Return a device at the rates that kernels reach, with the constants of their prices.
+
+    They are those of its calibration, else the priors.
+
+    Raises:
+        InputError: if a CPU is given another host, or if the device has no peak of the type.
+    """
+    calibration = device.calibration
+    priors = on_usual_host(device, settings.stack)
+    constants = {name: constant.value for name, constant in priors.items()}
+    constants |= calibration.get("constants", {})
+    was_fitted_on_steps = "alone" not in calibration or "stack" in calibration
+    if was_fitted_on_steps:
+        constants |= interval_constants(calibration)
     if settings.host_name:
         if device.is_cpu:
             raise InputError(f"device '{device.name}' is its own host; leave out --host")
-        found = host_constants(settings.host_name, device, settings.stack, found)
-    found["interval.beyond"] = wider(device)
-    return replace(reached(device, dtype, settings), constants=found)
+        constants = host_constants(settings.host_name, device, settings.stack, constants)
+    constants["interval.beyond"] = extrapolation_width(device)
+    return replace(effective_device(device, dtype, settings), constants=constants)
 
 
-def reached(device: Device, dtype: str, settings: Settings) -> Device:
-    """Return the device as kernels find it, with the peak of its vector units beside TF32's.
+def effective_device(device: Device, dtype: str, settings: Settings) -> Device:
+    """Return a device at the rates that kernels reach, with the peak of its vector units.
 
-    A CPU whose file does not say its cores has as many as its peak takes. Kernels say themselves
-    which of them run as TF32.
+    A CPU whose file does not say its cores has as many as its peak implies. Kernels say themselves
+    whether they run as TF32.
     """
     if settings.tf32 == "on":
         peak_flop_per_s(device, dtype, tf32=True)  # raises where there is none
         settings = replace(settings, tf32="auto")
-    units, vector = dict(device.vector_flop_per_s), device.vector_peak("float32")
-    if vector is not None:
-        units["float32"] = vector
-    cores = device.cores or (cpu.cores_of(device) if device.kind == "cpu" else None)
-    return replace(seen(device, dtype, settings), vector_flop_per_s=units, cores=cores)
+    vector_flop_per_s = dict(device.vector_flop_per_s)
+    vector_peak = device.vector_peak("float32")
+    if vector_peak is not None:
+        vector_flop_per_s["float32"] = vector_peak
+    cores = device.cores
+    if cores is None and device.kind == "cpu":
+        cores = cpu.cores_of(device)
+    derated_device = derate_device(device, dtype, settings)
+    return replace(derated_device, vector_flop_per_s=vector_flop_per_s, cores=cores)
 
 
 WAITS = choice("the host waits for the device at the end of each step", "waits", YES_NO, "no")
 
 
-def notes(graph: Graph, _dtype: str, device: Device, settings: Settings) -> tuple[str, ...]:
-    """Return what a reader must know: what lies beyond all measurements, what nobody measured."""
-    said = [*notes_of(device), *calibrated_under(device, settings.stack)]
+def list_notes(graph: Graph, _dtype: str, device: Device, settings: Settings) -> tuple[str, ...]:
+    """Return remarks about what was not measured: the device, its stack, its host, its kernels."""
+    notes = [*device_notes(device), *stack_notes(device, settings.stack)]
     forms = FORMS.get(device.kind, GPU)
-    known = {name: one.value for name, one in catalog.priors(device.kind, settings.stack).items()}
+    priors = catalog.priors(device.kind, settings.stack)
+    constants = {name: constant.value for name, constant in priors.items()}
     names = forms.keys() & {OPS[op.kind].work for op in graph.ops}
-    untold = {name for name in names if _known_as(name, device, known) not in (name, "all")}
-    if untold and not device.calibration.get("intervals"):
-        what = f"not measured on {device.name} or its like: {', '.join(sorted(untold))}"
-        said.append(f"{what}; the interval is the widest of other kernels")
+    unmeasured = {
+        name for name in names if _interval_name(name, device, constants) not in (name, "all")
+    }
+    if unmeasured and not device.calibration.get("intervals"):
+        text = f"not measured on {device.name} or its like: {', '.join(sorted(unmeasured))}"
+        notes.append(f"{text}; the interval is the widest of other kernels")
     if not (device.is_cpu or catalog.stack(settings.stack).host):
         stack = settings.stack
-        said.append(f"stack {stack}: the host's time is not known and left out: no [host]")
-    return tuple(said)
+        notes.append(f"stack {stack}: the host's time is not known and left out: no [host]")
+    return tuple(notes)
 
 
-def notes_of(device: Device) -> list[str]:
-    """Return what of a device lies beyond all measurements, in a line or none."""
-    words, wider = beyond(device), "the interval is wider"
-    line = f"{device.name} lies beyond what was measured: {'; '.join(words)}; {wider}"
-    return [line] if words else []
+def device_notes(device: Device) -> list[str]:
+    """Return a line about the properties of a device that no measured device has, or none."""
+    reasons = "; ".join(extrapolation_reasons(device))
+    if not reasons:
+        return []
+    return [f"{device.name} lies beyond what was measured: {reasons}; the interval is wider"]
 
 
-def calibrated_under(device: Device, stack: str) -> list[str]:
-    """Return that a device is calibrated with steps of another stack, in a line or none."""
-    told = device.calibration.get("stack", stack)
-    return [] if told == stack else [f"{device.name} is calibrated with steps of stack {told}"]
+def stack_notes(device: Device, stack: str) -> list[str]:
+    """Return a line if a device is calibrated with steps of another stack, or none."""
+    calibrated_stack = device.calibration.get("stack", stack)
+    if calibrated_stack == stack:
+        return []
+    return [f"{device.name} is calibrated with steps of stack {calibrated_stack}"]
 
 
 METHOD = Method(
@@ -186,20 +250,22 @@ METHOD = Method(
         "waits": WAITS,
         **EFFICIENCIES,
     },
-    sees=calibrated_device,
-    notes=notes,
+    derate=calibrated_device,
+    notes=list_notes,
     reads=(
-        *(
-            "multiprocessors",
-            "l2_bytes",
-            "l3_bytes",
-            "l3_of_core_bytes",
-            "process_nm",
-            "arrays",
-            "array_side",
-            "maker",
-            "series",
-        ),
-        *("architecture", "memory_type", "clock_hz", "vector_flop_per_s", "calibration"),
+        "multiprocessors",
+        "l2_bytes",
+        "l3_bytes",
+        "l3_of_core_bytes",
+        "process_nm",
+        "arrays",
+        "array_side",
+        "maker",
+        "series",
+        "architecture",
+        "memory_type",
+        "clock_hz",
+        "vector_flop_per_s",
+        "calibration",
     ),
 )

@@ -8,7 +8,8 @@ import numpy as np
 from steptime.hardware.architectures import family_of
 from steptime.hardware.device import Device
 from steptime.prediction.calibrated.form import CLOCK_HZ, Constants, has_matrix_units, rated_dtype
-from steptime.prediction.kernels import Floats, Kernels, Rows
+from steptime.prediction.kernels import Kernels, Rows
+from steptime.prediction.prices import Floats
 
 QUANTILE_80 = 1.2816  # of a normal distribution, whose central 80 % lie within
 NODE_NM = 16  # of the process in which energies are stated
@@ -17,32 +18,34 @@ TINY_J = 1e-30  # of a kernel that neither computes nor moves anything
 
 
 def dynamic_j(kernels: Rows, flop: Any, device: Device, constants: Constants) -> Any:
-    """Return the joules that a kernel takes at full clocks beyond those of a device that waits.
+    """Return the energy of kernels at full clocks, beyond that of a waiting device.
 
-    They are `power.flop_j` for a FLOP of vector units at 16 nm, `power.unthrottled` times as much
-    as at the limit, `power.tensor_j` of matrix units, less at smaller nodes by `power.node`, and
-    `power.byte_j` for a byte.
+    A FLOP of vector units takes `power.flop_j` at 16 nm and `power.unthrottled` times as much as
+    at the power limit; one of matrix units takes `power.tensor_j`. Both take less at smaller
+    process nodes (`power.node`). A byte takes `power.byte_j`.
     """
     dtype = rated_dtype(kernels, device)
-    multiplies = kernels.unit == "matrix" and has_matrix_units(device, dtype)
-    each = _flop_j(device, constants, multiplies, dtype)
-    each *= 1.0 if multiplies else constants["power.unthrottled"]
-    return flop * each + kernels.bytes * constants["power.byte_j"]
+    on_matrix_units = kernels.unit == "matrix" and has_matrix_units(device, dtype)
+    flop_j = _flop_j(device, constants, on_matrix_units, dtype)
+    flop_j *= 1.0 if on_matrix_units else constants["power.unthrottled"]
+    return flop * flop_j + kernels.bytes * constants["power.byte_j"]
 
 
-def _flop_j(device: Device, constants: Constants, multiplies: bool, dtype: str) -> float:
-    """Return the joules of a FLOP of vector units at any clock, or of matrix units at full clocks.
+def _flop_j(device: Device, constants: Constants, on_matrix_units: bool, dtype: str) -> float:
+    """Return the energy of a FLOP: of vector units at any clock, of matrix units at full clocks.
 
-    T4 and L4 at half of their clocks take what cards for games take at all of theirs for a FLOP of
-    vector units: they take the same. Those of matrix units fall with the clock (`capped_s`).
+    T4 and L4 at half of their clocks take for a FLOP of vector units what cards for games take at
+    full clocks. The energy of matrix units falls with the clock (`capped_s`).
     """
-    node = _node(device, constants)
-    if not multiplies:
+    node = _node_factor(device, constants)
+    if not on_matrix_units:
         return constants["power.flop_j"] * node
     family = family_of(device).lower()
-    each: float = (matrix_clock_hz(device, dtype) / CLOCK_HZ) ** constants["power.clock"]
-    each *= prod(constants[f"power.{of}"] for of in (family, dtype) if f"power.{of}" in constants)
-    return constants["power.tensor_j"] * each * node
+    clock_ratio = matrix_clock_hz(device, dtype) / CLOCK_HZ
+    factor: float = clock_ratio ** constants["power.clock"]
+    names = (f"power.{family}", f"power.{dtype}")
+    factor *= prod(constants[name] for name in names if name in constants)
+    return constants["power.tensor_j"] * factor * node
 
 
 def matrix_clock_hz(device: Device, dtype: str) -> float:
@@ -62,24 +65,26 @@ def matrix_clock_hz(device: Device, dtype: str) -> float:
     return float(peak / flop_per_clock / lanes)
 
 
-def _node(device: Device, constants: Constants) -> float:
-    """Return what a FLOP takes at a device's process, of what it takes at `NODE_NM`.
+def _node_factor(device: Device, constants: Constants) -> float:
+    """Return the energy of a FLOP in a device's process, relative to that in `NODE_NM`.
 
-    Some processes are as dense as another one than their names say (`power.nm_12` and others).
+    Some processes are denser or less dense than their names say (`power.nm_12` and others).
     """
-    size: float = device.process_nm or UNKNOWN_NM
-    name = f"power.nm_{size:g}"
-    if name in constants:
-        size = constants[name]
-    return float((size / NODE_NM) ** constants["power.node"])
+    node_nm: float = device.process_nm or UNKNOWN_NM
+    node_nm = constants.get(f"power.nm_{node_nm:g}", node_nm)
+    return float((node_nm / NODE_NM) ** constants["power.node"])
 
 
 class Limit(NamedTuple):
-    """What bounds kernels of a type: peak, joules of a FLOP and of a byte, and watts for them.
+    """The power limit of a device for kernels of one type.
 
-    The joules of a FLOP are those at full clocks; at a share of them they are that share to the
-    power of `clock` of it. The watts are those of a kernel that runs again and again, and of one
-    among others.
+    Attributes:
+        peak_flop_per_s: peak of the type.
+        flop_j: joules of a FLOP at full clocks.
+        byte_j: joules of a byte.
+        alone_w: watts for a kernel that is repeated alone.
+        mixed_w: watts for a kernel among others in a step.
+        clock_power: a FLOP at a share c of the full clocks takes c to this power of `flop_j`.
     """
 
     peak_flop_per_s: float
@@ -87,55 +92,65 @@ class Limit(NamedTuple):
     byte_j: float
     alone_w: float
     mixed_w: float
-    clock: float = 0.0
+    clock_power: float = 0.0
 
 
 def capped_s(
     kernels: Rows, compute_s: Any, alone: Any, limit: Limit | None, flop: Any = None
 ) -> Any:
-    """Return the least seconds in which a GPU may spend a kernel's energy, 0 if not known.
+    """Return the least seconds in which a GPU may spend a kernel's energy; 0 if unknown.
 
-    At 100 W, of which it draws 20 waiting, 8 J take 0.1 s. Where the kernel would take them in less
-    at full clocks, these fall, and the voltage with them: at half of its clocks, and a `clock` of
-    1, FLOP of matrix units take half of the joules. Vector units that are not `alone` have
-    `power.mixed` as many watts: the kernels around them save for them. `flop` is the arithmetic
-    done where it is not what is counted. What takes `compute_s` at the peak is no more than the
-    peak allows: Winograd's is less than counted.
+    At 100 W, of which it draws 20 waiting, 8 J take 0.1 s. If a kernel would take less at full
+    clocks, these fall, and the voltage with them: at half of the clocks, with a `clock_power` of 1,
+    FLOP of matrix units take half of the joules. Vector units in a step have more watts than alone:
+    the kernels around them save for them.
+
+    Args:
+        kernels: the kernels.
+        compute_s: seconds of their arithmetic; no more FLOP count than the peak allows in them, as
+            Winograd executes fewer than are counted.
+        alone: 1 for kernels that are repeated alone, 0 in a step.
+        limit: the limit; None if unknown.
+        flop: executed FLOP; None for the counted ones.
     """
     if limit is None:
         return 0.0
-    peak, flop_j, byte_j, alone_w, mixed_w, clock = limit
-    executed = np.minimum(kernels.flop if flop is None else flop, compute_s * peak)
-    budget_w = alone * alone_w + (1 - alone) * mixed_w
-    of_flop, of_bytes = executed * flop_j, kernels.bytes * byte_j
-    allowed = compute_s * budget_w / np.maximum(of_flop + of_bytes, TINY_J)
-    return (of_flop * np.minimum(allowed, 1.0) ** (clock / (1 + clock)) + of_bytes) / budget_w
+    executed_flop = kernels.flop if flop is None else flop
+    executed_flop = np.minimum(executed_flop, compute_s * limit.peak_flop_per_s)
+    budget_w = alone * limit.alone_w + (1 - alone) * limit.mixed_w
+    flop_j = executed_flop * limit.flop_j
+    bytes_j = kernels.bytes * limit.byte_j
+    clock_share = compute_s * budget_w / np.maximum(flop_j + bytes_j, TINY_J)
+    exponent = limit.clock_power / (1 + limit.clock_power)
+    return (flop_j * np.minimum(clock_share, 1.0) ** exponent + bytes_j) / budget_w
 
 
 def limit_of(device: Device, constants: Constants, unit: str, dtype: str) -> Limit | None:
-    """Return what bounds kernels of a type on a GPU; None where its limit is not known."""
+    """Return the power limit of a GPU for kernels of a type; None if it is unknown."""
     if device.peak_w is None or device.kind != "gpu":
         return None
-    multiplies = unit == "matrix" and has_matrix_units(device, dtype)
+    on_matrix_units = unit == "matrix" and has_matrix_units(device, dtype)
     budget_w = device.peak_w * (1 - waiting_share(device, constants))
-    mixed = 1.0 if multiplies else constants["power.mixed"]
-    flop_j = _flop_j(device, constants, multiplies, dtype)
-    peak = device.peak_flop_per_s[dtype]
-    watts = budget_w, budget_w * mixed
-    clock = constants["power.clock"] if multiplies else 0.0
-    return Limit(peak, flop_j, constants["power.byte_j"], *watts, clock)
+    return Limit(
+        device.peak_flop_per_s[dtype],
+        _flop_j(device, constants, on_matrix_units, dtype),
+        constants["power.byte_j"],
+        alone_w=budget_w,
+        mixed_w=budget_w * (1.0 if on_matrix_units else constants["power.mixed"]),
+        clock_power=constants["power.clock"] if on_matrix_units else 0.0,
+    )
 
 
 def waiting_share(device: Device, constants: Constants) -> float:
-    """Return what a device draws at its working clocks while it waits for work, of its limit.
+    """Return the draw of a device that waits at its working clocks, as a share of its limit.
 
-    It is `idle_W` where the file says it. Else it is more with GDDR, whose clock does not rest:
+    It is `idle_W` where the file says it. Else it is larger with GDDR, whose clock does not rest:
     V100 and A40 in the traces of Zeus (NSDI 2023) draw 37 of 250 and 85 of 300 W.
     """
     if device.idle_w is not None and device.peak_w is not None:
         return min(1.0, device.idle_w / device.peak_w)
-    stacked = "HBM" in (device.memory_type or "")
-    return constants["power.waiting_hbm" if stacked else "power.waiting_gddr"]
+    is_stacked = "HBM" in (device.memory_type or "")
+    return constants["power.waiting_hbm" if is_stacked else "power.waiting_gddr"]
 
 
 def running_w(device: Device) -> float:
@@ -146,45 +161,68 @@ def running_w(device: Device) -> float:
     return (device.peak_w or 0.0) * device.constants.get("power.running", 0.0)
 
 
-def joules_of(kernels: Kernels, device: Device) -> Floats:
-    """Return the joules of each kernel that differs beyond those of a device that waits.
-
-    They are 0 where not known.
-    """
-    found: Floats = np.zeros(len(kernels.distinct))
-    for rows, places in kernels.groups if "power.flop_j" in device.constants else ():
-        found[places] = dynamic_j(rows, rows.flop, device, device.constants)
-    return found
-
-
-def spent_j(kernels: Kernels, device: Device) -> float:
-    """Return the joules of all kernels beyond those of a device that waits, 0 where not known."""
-    return float(joules_of(kernels, device) @ kernels.often)
+def kernel_energies(kernels: Kernels, device: Device) -> Floats:
+    """Return the joules of each distinct kernel beyond those of a waiting device; 0 if unknown."""
+    joules: Floats = np.zeros(len(kernels.distinct))
+    if "power.flop_j" not in device.constants:
+        return joules
+    for rows, places in kernels.groups:
+        joules[places] = dynamic_j(rows, rows.flop, device, device.constants)
+    return joules
 
 
-def drawn_of(
+def kernels_j(kernels: Kernels, device: Device) -> float:
+    """Return the joules of all kernels beyond those of a waiting device; 0 if unknown."""
+    return float(kernel_energies(kernels, device) @ kernels.counts)
+
+
+class StepJoules(NamedTuple):
+    """The energy of a step with its 80 % interval, in joules."""
+
+    value: float
+    low: float
+    high: float
+
+
+def step_joules(
     dynamic: float, step: tuple[float, float, float], device: Device
-) -> tuple[float, float, float] | None:
-    """Return the joules of a step and between which they lie, None where no limit is known.
+) -> StepJoules | None:
+    """Return the energy of a step; None if the power limit of the device is unknown.
 
-    `step` are its seconds and their bounds. The device draws what it draws waiting all the time,
-    and the `dynamic` joules of its kernels at full clocks, but in the mean no more than its limit:
-    20 W, 8 J and a limit of 100 W are 28 J in 1 s, 10 J in 0.1 s.
+    The device draws its waiting power all the time, and the energy of its kernels, but in the mean
+    no more than its limit: 20 W, 8 J and a limit of 100 W are 28 J in 1 s, 10 J in 0.1 s.
+
+    Args:
+        dynamic: joules of the kernels at full clocks.
+        step: seconds of the step, and the ends of their interval.
+        device: the device with the constants of its calibration.
     """
-    known = draws(device)
-    if known is None:
+    draw = power_draw(device)
+    if draw is None:
         return None
-    (waiting_w, most_w), (value, low, high) = known, step
-    off = exp(QUANTILE_80 * device.constants["power.error"])
+    value_s, low_s, high_s = step
+    error_factor = exp(QUANTILE_80 * device.constants["power.error"])
 
-    def within(seconds: float, factor: float) -> float:
-        return min(waiting_w * seconds + dynamic * factor, most_w * seconds)
+    def joules_within(seconds: float, factor: float) -> float:
+        return min(draw.waiting_w * seconds + dynamic * factor, draw.limit_w * seconds)
 
-    return within(value, 1.0), within(low, 1 / off), within(high, off)
+    return StepJoules(
+        joules_within(value_s, 1.0),
+        joules_within(low_s, 1 / error_factor),
+        joules_within(high_s, error_factor),
+    )
 
 
-def draws(device: Device) -> tuple[float, float] | None:
-    """Return a GPU's watts of waiting, and its limit; None where that is not known."""
+class PowerDraw(NamedTuple):
+    """The power of a GPU that waits for work, and its limit, in watts."""
+
+    waiting_w: float
+    limit_w: float
+
+
+def power_draw(device: Device) -> PowerDraw | None:
+    """Return the power of a GPU; None if its limit or its calibration is unknown."""
     if device.peak_w is None or device.kind != "gpu" or "power.flop_j" not in device.constants:
         return None
-    return device.peak_w * waiting_share(device, device.constants), device.peak_w
+    waiting_w = device.peak_w * waiting_share(device, device.constants)
+    return PowerDraw(waiting_w, device.peak_w)

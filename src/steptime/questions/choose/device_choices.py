@@ -14,7 +14,7 @@ from steptime.grids.batches import knee, largest_batch
 from steptime.hardware.device import Device
 from steptime.hardware.prices import Offer, Training, bill_training
 from steptime.prediction.assumed import assumed_of
-from steptime.prediction.memory import Needs, memory_of
+from steptime.prediction.memory import Needs, rank_peak_bytes
 from steptime.prediction.power import step_energy
 from steptime.prediction.schedule import Timeline
 from steptime.prediction.step_model import StepModel
@@ -109,11 +109,11 @@ def compare_devices(
 
     @cache
     def accumulated_bytes(steps: BatchSteps, microbatch: int) -> int:
-        return memory_of(
+        return rank_peak_bytes(
             steps.model.graph(microbatch),
             steps.model.stack,
             accumulates=True,
-            own=steps.model.sizes(microbatch),
+            sizes=steps.model.sizes(microbatch),
         )
 
     rows = []
@@ -210,7 +210,7 @@ def _price_row(
     if offer is not None:
         training = replace(training, price=offer.price, billing=offer.billing)
     paid = bill_training(training, step_s, step.batch, 1)
-    energy = step_energy(times, step.model.seen, step.model.lowered(microbatch).columns)
+    energy = step_energy(times, step.model.effective_device, step.model.lowered(microbatch).columns)
     examples_per_s = step.batch / step_s if step_s else None
     microbatch_steps = training.examples * training.epochs / step.batch * growth
     return make_row(

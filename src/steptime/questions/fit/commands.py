@@ -144,7 +144,7 @@ def _runs_on(base: StepModel, card: Device) -> bool:
     """Return whether a step fits another card that has all that its options ask for."""
     model = base.on(card)
     try:
-        _ = model.seen  # raises for a card without TF32 under --tf32 on
+        _ = model.effective_device  # raises for a card without TF32 under --tf32 on
     except InputError:
         return False
     return bool(model.needs().fit(card))

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from steptime.core.workload import Workload
 from steptime.network.recompute import needed
-from steptime.prediction.memory import memory_of
+from steptime.prediction.memory import Sharding, rank_peak_bytes
 from steptime.prediction.step_model import StepModel
 
 FROZEN_WEIGHTS = "nf4"  # of QLoRA
@@ -70,14 +70,14 @@ def _changed_states_bytes(model: StepModel) -> Mapping[str, int]:
     """Return the needed memory of the same step with another optimizer or with ZeRO, by change."""
     needs = model.needs()
     process_bytes = needs.total_bytes - needs.peak_bytes
-    peak_bytes = partial(memory_of, model.graph(), model.stack, own=model.sizes())
+    peak_bytes = partial(rank_peak_bytes, model.graph(), model.stack, sizes=model.sizes())
     peaks = {
         "fused optimizer": peak_bytes(fused=True),
         "8-bit optimizer": peak_bytes(state_bytes=1),
     }
     for stage in ZERO_STAGES:
         change = f"ZeRO {stage} over {ZERO_DEVICES} devices"
-        peaks[change] = peak_bytes(zero=stage, shards=ZERO_DEVICES)
+        peaks[change] = peak_bytes(Sharding(stage, ZERO_DEVICES))
     return {change: peak + process_bytes for change, peak in peaks.items()}
 
 

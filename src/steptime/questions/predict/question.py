@@ -17,7 +17,7 @@ from steptime.core.table import Column, Table
 from steptime.core.values import parse_count, parse_devices, parse_names, parse_number
 from steptime.hardware import catalog
 from steptime.prediction import cost_model
-from steptime.prediction.method import Method, priced_by
+from steptime.prediction.method import Method, method_of_price
 from steptime.prediction.step_model import StepModel
 from steptime.questions import kinds, options
 from steptime.questions.predict.grid_answer import GridAnswer
@@ -196,7 +196,7 @@ def predict(
 def _method_of(method: Any) -> Method:
     """Return the cost model of a name, of code (`FILE.py:NAME`) or of a function of Python."""
     price = options.price_of(method)
-    return cost_model(method) if price is None else priced_by(str(method), price)
+    return cost_model(method) if price is None else method_of_price(str(method), price)
 
 
 def _list_settings(step: StepOptions, stacks: list[str]) -> list[dict[str, str]]:

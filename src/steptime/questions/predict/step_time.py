@@ -256,7 +256,7 @@ def predict_step(
     """
     workload, device, prediction = model.workload, model.device, model.predict()
     times, needs, lowered = prediction.times, prediction.needs, prediction.lowered
-    energy = step_energy(times, model.seen, lowered.columns)
+    energy = step_energy(times, model.effective_device, lowered.columns)
     length = tokens_per_example(workload)
     examples_per_s = workload.batch_per_replica / times.step_s if times.step_s else None
     source_texts = (device.source, device.note) if sources else ()

@@ -268,7 +268,7 @@ def _describe(request: _ScaleRequest, rows: Sequence[ScalingRow]) -> ScaleAnswer
         links_per_node=None if fabric is None else fabric.links_per_node,
         servers=None if fabric is None else fabric.servers,
         method=model.method.name,
-        options=model.options,
+        options=dict(model.options),
         assumed=assumed_of(model) | request.node_settings,
         batch=None if request.scaling == "strong" else workload.batch_per_replica,
         global_batch=workload.batch_per_replica if request.scaling == "strong" else None,

@@ -7,7 +7,7 @@ from typing import Any
 from steptime.core.kinds import text_of
 from steptime.core.values import parse_count
 from steptime.hardware import catalog
-from steptime.prediction.collectives import GROUP, Fabric
+from steptime.prediction.fabric import GROUP, Fabric
 from steptime.questions import kinds
 from steptime.questions.step_options import ExecutionKeywords, ExecutionOptions
 

@@ -85,7 +85,7 @@ def make_cases(
         key = replace(workload, batch_per_replica=1).key
         if key not in models:
             model = StepModel(workload, device, None, method, options, assumes=True)
-            _ = model.seen  # raises for a type without a peak
+            _ = model.effective_device  # raises for a type without a peak
             models[key] = model, BatchSteps(model, TRIAL_BATCHES)
         model, steps = models[key]
         cases.append(NetworkCase(model, steps, 0 if largest else workload.batch_per_replica))

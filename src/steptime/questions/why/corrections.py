@@ -244,7 +244,8 @@ def _join_ops(calibrated: Timeline, analytic: Timeline) -> tuple[CorrectedOp, ..
     """Return the ops of a step with their calibrated and their analytic times."""
     analytic_s = {row.row.name: row.step_s for row in analytic.rows}
     return tuple(
-        CorrectedOp(**row.told, analytic_s=analytic_s.get(row.row.name)) for row in calibrated.rows
+        CorrectedOp(**row.seconds._asdict(), analytic_s=analytic_s.get(row.row.name))
+        for row in calibrated.rows
     )
 
 

@@ -170,7 +170,9 @@ def _compare(record: Record, step: MeasuredStep, setup: Setup) -> Evidence:
     is_within = None
     if low_s is not None and high_s is not None:
         is_within = low_s <= step.worked_s <= high_s
-    dtype_peak = next(iter(setup.model.seen.peak_flop_per_s.values()))  # the step's type is first
+    dtype_peak = next(
+        iter(setup.model.effective_device.peak_flop_per_s.values())
+    )  # the step's type is first
     return Evidence(
         stack=record_stack(record),
         predicted_s=predicted.step_s,

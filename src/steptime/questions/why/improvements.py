@@ -58,7 +58,7 @@ def _changed_setups(setup: Setup) -> Iterator[tuple[str, Setup]]:
 
 def _changed_hardware(setup: Setup) -> Iterator[tuple[str, Setup]]:
     """Yield faster devices and hosts, and sizes that suit the device."""
-    device, constants = setup.device, setup.model.seen.constants
+    device, constants = setup.device, setup.model.effective_device.constants
     bandwidth = Change("memory_GB_per_s", 2, times=True)
     yield "twice the memory bandwidth", replace(setup, device=change_device(device, (bandwidth,)))
     peaks = (Change("peak", 2, times=True), Change("tdp_W", 2, times=True))
@@ -72,7 +72,7 @@ def _changed_hardware(setup: Setup) -> Iterator[tuple[str, Setup]]:
 
 def _with_faster_host(setup: Setup) -> Setup:
     """Return the step with a host that issues and launches kernels twice as fast."""
-    device, constants = setup.device, setup.model.seen.constants
+    device, constants = setup.device, setup.model.effective_device.constants
     launches = [name for name in constants if name.startswith("launch.") and name != DEVICE_GAP]
     host_constants = {name: value for name, value in constants.items() if name.startswith("host.")}
     for name in (*launches, "host.factor"):

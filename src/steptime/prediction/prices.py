@@ -1,0 +1,188 @@
+"""The prices of many kernels as arrays, and their sums with bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steptime.prediction.kernel import Interval
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
+Adding = Callable[[Floats], Floats]
+
+
+class Prices(NamedTuple):
+    """The seconds of many kernels: the fields of `Interval`, as arrays with a row for each.
+
+    A bound that is not known is NaN.
+    """
+
+    value: Floats
+    low: Floats
+    high: Floats
+    is_extrapolated: Floats
+    compute_s: Floats
+    memory_s: Floats
+    shared: Floats
+
+    @classmethod
+    def of(cls, times: Sequence[Interval]) -> Prices:
+        """Return the seconds of kernels, one after the other."""
+        return cls._make(np.array(times, dtype=float).reshape(-1, len(cls._fields)).T)
+
+    def take(self, places: Any) -> Prices:
+        """Return the seconds of the kernels at places, which may repeat."""
+        return Prices._make(column[places] for column in self)
+
+    def times(self, factor: Any) -> Prices:
+        """Return the prices, their seconds multiplied by a factor."""
+        return self._replace(
+            value=self.value * factor,
+            low=self.low * factor,
+            high=self.high * factor,
+            compute_s=self.compute_s * factor,
+            memory_s=self.memory_s * factor,
+        )
+
+    def intervals(self) -> list[Interval]:
+        """Return the seconds of each kernel."""
+        columns = zip(*(column.tolist() for column in self), strict=True)
+        return [
+            Interval(
+                value,
+                _none_if_nan(low),
+                _none_if_nan(high),
+                is_extrapolated > 0,
+                compute_s,
+                memory_s,
+                shared,
+            )
+            for value, low, high, is_extrapolated, compute_s, memory_s, shared in columns
+        ]
+
+    def sum_correlated(self, index: Ints, count: int) -> Prices:
+        """Return sums by index of kernels that have one common error, such as repeats of one.
+
+        The share of the error that all kernels of a device have in common is that of the first
+        kernel of each sum.
+        """
+        sums = [sum_rows(column, index, count) for column in self]
+        first = np.zeros(count, dtype=np.intp)
+        first[index[::-1]] = np.arange(len(index))[::-1]
+        return Prices._make((*sums[:-1], self.shared[first]))
+
+    def sum_groups(self, index: Ints, count: int) -> Prices:
+        """Return sums by index of different kernels, with a bound where all of them have one.
+
+        Errors that kernels share add up; the others are independent, and add as squares. Two
+        kernels of 1 s, each off by 0.5 s shared and 0.1 s of its own, are off by 1 s shared and
+        0.14 s of their own.
+        """
+
+        def add(column: Floats) -> Floats:
+            return sum_rows(column, index, count)
+
+        return self.sum_parts(add, add).to_prices()
+
+    def sum_parts(self, add: Adding, add_squares: Adding) -> SumParts:
+        """Return the parts of sums.
+
+        Args:
+            add: adds up a column by sums.
+            add_squares: adds up a column of squared errors by sums.
+        """
+        below = _distance(self.value, self.low, 1)
+        above = _distance(self.value, self.high, -1)
+        shared = self.shared
+        independent = 1 - shared**2
+        return SumParts(
+            add(self.value),
+            add(self.low),
+            add(self.high),
+            add(self.is_extrapolated),
+            add(self.compute_s),
+            add(self.memory_s),
+            add(shared * below),
+            add(shared * above),
+            add_squares(independent * below**2),
+            add_squares(independent * above**2),
+        )
+
+    def total(self) -> Interval:
+        """Return the sum of all kernels, as `sum_groups` adds them."""
+        return self.sum_groups(np.zeros(len(self.value), dtype=np.intp), 1).intervals()[0]
+
+
+def _none_if_nan(value: float) -> float | None:
+    return None if value != value else value  # noqa: PLR0124  # NaN
+
+
+def _distance(value: Floats, end: Floats, sign: int) -> Floats:
+    """Return the distance of a bound from its value, a column where it is unknown at any batch."""
+    has_bound = end.shape == value.shape or not np.isnan(end).all()
+    return (value - end) * sign if has_bound else end
+
+
+class SumParts(NamedTuple):
+    """The parts of sums of prices, each an array with a row for each sum.
+
+    Attributes:
+        value: seconds.
+        low: seconds at the lower bounds, if errors were all equal.
+        high: seconds at the upper bounds, likewise.
+        is_extrapolated: number of extrapolated kernels.
+        compute_s: seconds of arithmetic.
+        memory_s: seconds of traffic.
+        shared_below: shared errors below the value.
+        shared_above: shared errors above the value.
+        squares_below: squares of the independent errors below the value.
+        squares_above: squares of the independent errors above the value.
+    """
+
+    value: Floats
+    low: Floats
+    high: Floats
+    is_extrapolated: Floats
+    compute_s: Floats
+    memory_s: Floats
+    shared_below: Floats
+    shared_above: Floats
+    squares_below: Floats
+    squares_above: Floats
+
+    def sum_all(self) -> SumParts:
+        """Return the parts of the one sum of all sums."""
+        return SumParts._make(part.sum(axis=0) for part in self)
+
+    def to_prices(self) -> Prices:
+        """Return the sums with their bounds."""
+        is_mixed = self.squares_below + self.squares_above > 0  # False for NaN
+        below = np.sqrt(self.shared_below**2 + self.squares_below)
+        above = np.sqrt(self.shared_above**2 + self.squares_above)
+        has_width = is_mixed & (above > 0)
+        return Prices(
+            self.value,
+            np.where(is_mixed, self.value - below, self.low),
+            np.where(is_mixed, self.value + above, self.high),
+            self.is_extrapolated,
+            self.compute_s,
+            self.memory_s,
+            np.divide(self.shared_above, above, out=np.ones_like(above), where=has_width),
+        )
+
+
+def sum_rows(column: Floats, index: Ints, count: int) -> Floats:
+    """Return the sums of a column's rows by index, in their order."""
+    if column.ndim == 1:
+        sums: Floats = np.bincount(index, column, count).astype(float)
+        return sums
+    sums = np.zeros((count, *column.shape[1:]))
+    if len(index):
+        order = np.argsort(index, kind="stable")
+        places, starts = np.unique(index[order], return_index=True)
+        sums[places] = np.add.reduceat(column[order], starts)
+    return sums
