@@ -20,6 +20,7 @@ from steptime.core.workload import (
     OPTIMIZERS,
     PHASES,
     Plan,
+    StateMode,
     Tuning,
     Workload,
     tuning_to_json,
@@ -387,9 +388,9 @@ def tokens_per_example(workload: Workload) -> int | None:
 
 def differentiated(graph: Graph, optimizer: str, tuning: Tuning) -> Graph:
     """Return the graph of a step, its gradients and updates in the order of a fine-tuning."""
-    step = training_graph(graph, optimizer, tuning.methods, "8-bit" in tuning.states)
+    step = training_graph(graph, optimizer, tuning.methods, StateMode.EIGHT_BIT in tuning.states)
     if step.checkpoints:
         step = recompute_checkpoints(step)
     if tuning.recompute == "full":
         step = recomputed(step, "repeats" in tuning.methods)
-    return updated_early(step) if "early" in tuning.states else step
+    return updated_early(step) if StateMode.EARLY in tuning.states else step

@@ -7,7 +7,7 @@ from math import inf
 from typing import NamedTuple, Protocol
 
 from steptime.core.graph import Graph, Op
-from steptime.core.workload import Tuning, Workload
+from steptime.core.workload import StateMode, Tuning, Workload
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
 from steptime.network.count import op_work
@@ -36,7 +36,6 @@ class Stepped(Protocol):
         """Return the memory that a step on `batch` examples needs."""
 
 
-PAGED, OFFLOADED = "paged", "offloaded"  # words of `Tuning.states`
 USUAL_LINK = "pcie-4-x16"  # of a device that does not say what joins it to its host
 
 
@@ -105,7 +104,7 @@ def beyond_device(times: Timeline, model: Stepped, batch: int) -> Timeline:
         return times
     graph = model.graph(batch)
     link = model.method.copies(catalog.link(tuning.host_link or host_link(model.device)))
-    if OFFLOADED not in tuning.states:
+    if StateMode.OFFLOADED not in tuning.states:
         held = sum(graph.tensors[name].size_bytes for name in states_of(graph))
         room = model.device.usable_bytes or inf
         away = min(held, max(0.0, model.needs(batch).total_bytes + held - room))
@@ -121,7 +120,7 @@ def beyond_device(times: Timeline, model: Stepped, batch: int) -> Timeline:
 
 def may_leave(tuning: Tuning) -> bool:
     """Return whether optimizer states may lie in the host's memory: paged or offloaded."""
-    return PAGED in tuning.states or OFFLOADED in tuning.states
+    return StateMode.PAGED in tuning.states or StateMode.OFFLOADED in tuning.states
 
 
 def _updates(graph: Graph) -> list[Op]:
