@@ -369,7 +369,7 @@ def experts_products(*specs: TensorSpec, per_token: int, **_: Any) -> Products:
     spread = _spread_tokens(x, up.shape[0], per_token)
     products = []
     for weight in (up, down):
-        _, n, k = weight.shape
+        n, k = weight.shape[1:]
         products += [(experts, tokens, n, k) for experts, tokens in spread]
     return tuple(products)
 

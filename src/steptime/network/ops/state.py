@@ -59,13 +59,13 @@ class Chunks(NamedTuple):
     """The chunks in which a state is updated.
 
     Attributes:
-        count: chunks of a head, of all sequences.
+        chunk_count: chunks of a head, of all sequences.
         tokens: tokens of a chunk.
         key_width: width of a key of a head.
         value_width: width of a value of a head.
     """
 
-    count: int
+    chunk_count: int
     tokens: int
     key_width: int
     value_width: int
@@ -77,7 +77,7 @@ def _find_chunks(q: TensorSpec, v: TensorSpec, heads: int, key_heads: int, rule:
     tokens = min(CHUNKS[rule], length)
     chunks_per_sequence = -(-length // tokens)
     return Chunks(
-        count=batch * chunks_per_sequence,
+        chunk_count=batch * chunks_per_sequence,
         tokens=tokens,
         key_width=width // key_heads,
         value_width=v.shape[2] // heads,
@@ -111,7 +111,7 @@ def _read_bytes(*specs: TensorSpec, heads: int, key_heads: int, rule: str = "del
     """Return the bytes read: inputs, and the state before each chunk, which is written first."""
     chunks = _find_chunks(specs[0], specs[2], heads, key_heads, rule)
     state_size = heads * chunks.key_width * chunks.value_width
-    state_bytes = 2 * STATE_BYTES * chunks.count * state_size
+    state_bytes = 2 * STATE_BYTES * chunks.chunk_count * state_size
     return sum(spec.size_bytes for spec in specs) + state_bytes
 
 
