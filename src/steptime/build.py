@@ -20,6 +20,7 @@ from steptime.core.workload import (
     OPTIMIZERS,
     PHASES,
     Plan,
+    StateMode,
     Tuning,
     Workload,
     tuning_to_json,
@@ -44,8 +45,8 @@ from steptime.hardware.defaults import (
     default_dtype,
 )
 from steptime.hardware.device import Device
-from steptime.network.families import family, named, names
-from steptime.network.families.family import Family, resolve, stored
+from steptime.network.families import family, find_network_name, names
+from steptime.network.families.family import Family, drop_defaults, resolve
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.table import ShapeError
 from steptime.network.ops.training import training_graph
@@ -120,15 +121,15 @@ def read_model(
         values = {**choice.settings, **_read_settings(file_match[2], text)}
         return replace(choice, settings=values, batch=values.pop("batch", choice.batch))
     _check_words(text)
-    if is_path(text) and (named(text) not in names() or Path(text).exists()):
-        return _read_file(named(text), allow_unknown)
+    if is_path(text) and (find_network_name(text) not in names() or Path(text).exists()):
+        return _read_file(find_network_name(text), allow_unknown)
     name, colon, settings = text.partition(":")
     if colon and not settings.strip():
         raise InputError(f"model {shorten(text)}: nothing after ':'")
     values = _read_settings(settings, text)
     if not name.strip():
         raise InputError(f"model {shorten(text)}: a name such as fc or resnet50 is missing")
-    return Choice(named(name.strip()), values, values.pop("batch", None))
+    return Choice(find_network_name(name.strip()), values, values.pop("batch", None))
 
 
 def _check_words(text: str) -> None:
@@ -139,11 +140,11 @@ def _check_words(text: str) -> None:
     name = text.partition(":")[0].strip()
     words = name.split()
     is_file = path_exists(text) or text.endswith(".toml") or is_network_file(text)
-    if len(words) < 2 or is_file or named(name) in names():
+    if len(words) < 2 or is_file or find_network_name(name) in names():
         return
     model_names = set(names())
     for word in words:
-        if named(word) in model_names:
+        if find_network_name(word) in model_names:
             reason = f"several words, and MODEL is one; nearest: {word}"
             raise InputError(f"model {shorten(text)}: is {reason}")
 
@@ -260,7 +261,7 @@ def make_workload(
     """
     model_family = family_of(choice)
     values = resolve(model_family, choice.settings, choice.source or choice.model)
-    params = stored(model_family, values)
+    params = drop_defaults(model_family, values)
     sizes = [parse_count(size, "batch") for size in (batch, choice.batch) if size is not None]
     if len(set(sizes)) > 1:
         raise InputError(f"batch {sizes[0]} contradicts {sizes[1]} of the model")
@@ -387,9 +388,9 @@ def tokens_per_example(workload: Workload) -> int | None:
 
 def differentiated(graph: Graph, optimizer: str, tuning: Tuning) -> Graph:
     """Return the graph of a step, its gradients and updates in the order of a fine-tuning."""
-    step = training_graph(graph, optimizer, tuning.methods, "8-bit" in tuning.states)
+    step = training_graph(graph, optimizer, tuning.methods, StateMode.EIGHT_BIT in tuning.states)
     if step.checkpoints:
         step = recompute_checkpoints(step)
     if tuning.recompute == "full":
         step = recomputed(step, "repeats" in tuning.methods)
-    return updated_early(step) if "early" in tuning.states else step
+    return updated_early(step) if StateMode.EARLY in tuning.states else step

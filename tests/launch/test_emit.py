@@ -6,7 +6,7 @@ from steptime.core.errors import InputError
 from steptime.core.toml_files import packaged
 from steptime.launch.emit import emit_job
 from steptime.launch.reader import read_launch
-from steptime.network.families import named
+from steptime.network.families import find_network_name
 
 MODEL = "Qwen/Qwen3-8B"
 SERVER = {"tensor": 2, "data": 4, "devices": 8, "max_model_len": 8192, "max_num_seqs": 64}
@@ -91,4 +91,6 @@ def test_a_context_of_llama_server_is_that_of_all_slots():
 
 def test_ids_of_the_hub_are_read_as_their_networks():
     ids = packaged("hub_ids.toml")
-    assert {name: named(hub_id) for name, hub_id in ids.items()} == {name: name for name in ids}
+    assert {name: find_network_name(hub_id) for name, hub_id in ids.items()} == {
+        name: name for name in ids
+    }

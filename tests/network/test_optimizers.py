@@ -1,10 +1,19 @@
 """Optimizers of data/optimizers.toml: what they keep of weights, and what an update computes."""
 
+import json
+
 import pytest
 
 import steptime
 from steptime.core.graph import TensorSpec
-from steptime.core.workload import BASE_OPTIMIZERS, OPTIMIZERS
+from steptime.core.tuning import make_tuning
+from steptime.core.workload import (
+    BASE_OPTIMIZERS,
+    OPTIMIZERS,
+    StateMode,
+    Tuning,
+    tuning_to_json,
+)
 from steptime.network.ops.optimizers import find_update_kind, make_states, optimizer_rows
 
 MATRIX = TensorSpec((300, 500), "float32")
@@ -54,3 +63,16 @@ def test_words_for_states_name_their_optimizer() -> None:
     assert BASE_OPTIMIZERS["adam8bit"] == "adam"
     tuning = steptime.fit("gpt2", "rtx-4090", 1, optimizer="paged_lion8bit").tuning
     assert tuning == "paged 8-bit states"
+
+
+def test_modes_of_states_survive_json() -> None:
+    tuning = make_tuning(optimizer="paged_adamw8bit", offload="optimizer", update_early=True)
+    assert tuning.states == (
+        StateMode.PAGED,
+        StateMode.EIGHT_BIT,
+        StateMode.OFFLOADED,
+        StateMode.EARLY,
+    )
+    values = json.loads(json.dumps(tuning_to_json(tuning)))
+    assert values == {"states": ["paged", "8-bit", "offloaded", "early"]}
+    assert Tuning(**values) == tuning

@@ -17,7 +17,7 @@ from steptime.hardware import catalog
 from steptime.hardware.constants import Constant, constants_from_table
 from steptime.hardware.device import Device
 from steptime.hardware.file_cache import read_cached
-from steptime.network.ops import kind_row, output_names, outputs_of, renamed
+from steptime.network.ops import kind_row, output_names, outputs_of, resolve_alias
 from steptime.network.ops.table import ShapeError
 from steptime.network.ops.training import training_graph
 from steptime.prediction import cost_model
@@ -192,7 +192,7 @@ def op_kernels(
         ShapeError: if the op cannot take these inputs.
     """
     gradient_indices = None if gradients is None else tuple(gradients)
-    kind, attrs = renamed(resolve_kind(kind), shapes, attrs)
+    kind, attrs = resolve_alias(resolve_kind(kind), shapes, attrs)
     if any(size < 1 for shape in shapes for size in shape):
         raise ShapeError("each size is at least 1")
     if len(shapes) == 1 and kind in WEIGHT_SHAPES:

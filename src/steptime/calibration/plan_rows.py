@@ -178,7 +178,7 @@ def resolve_model(text: str) -> str:
     """Return the model of a usual name (`LLAMA3.1-405B`), or a text with hyperparameters."""
     if ":" in text:
         return text
-    name = models.named(text.partition("(")[0].strip())
+    name = models.find_network_name(text.partition("(")[0].strip())
     if name not in models.names():
         raise InputError(f"no model is named {shorten(text)}")
     return name

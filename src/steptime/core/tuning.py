@@ -14,6 +14,7 @@ from steptime.core.workload import (
     OFFLOADS,
     STATES,
     STORED_ALL,
+    StateMode,
     Tuning,
 )
 
@@ -78,8 +79,11 @@ def make_tuning(
     check_choice("offload", offload or "none", OFFLOADS)
     if offload in ("activations", "both"):
         raise InputError(f"--offload {offload}: by plan alone; nearest: --offload optimizer")
-    words = [STATES.get(optimizer or "", ""), "offloaded" if offload == "optimizer" else ""]
-    words += ["early"] if update_early else []
+    states = [*STATES.get(optimizer or "", ())]
+    if offload == "optimizer":
+        states.append(StateMode.OFFLOADED)
+    if update_early:
+        states.append(StateMode.EARLY)
     return Tuning(
         **_read_adapter(lora, adapter),
         **_read_weights(weights, phase),
@@ -87,7 +91,7 @@ def make_tuning(
         padded=0 if padded is None else parse_count(padded, "--padded"),
         train=train or "",
         recompute=recompute or "none",
-        states=" ".join(filter(None, words)),
+        states=tuple(states),
         host_link=host_link or "",
         saved="+".join(filter(None, (modules_to_save or "").replace(",", "+").split("+"))),
     )

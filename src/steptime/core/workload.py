@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from functools import cached_property
 from pathlib import PurePath
 from typing import Any, Literal, get_args
@@ -160,12 +161,29 @@ def plan_to_json(plan: Plan) -> Mapping[str, Any]:
 
 DEQUANTISED_FORMATS = ("float8", "float4", "mxfp4")  # formats that libraries dequantise to train
 STORED_ALL, STORED_MLP, STORED_EXPERTS = "all", "mlp", "experts"  # weights that a file quantises
-STATES = {  # optimizers beside the table's own, and how their states are kept
-    f"{paged}{name}{few}": " ".join(filter(None, (paged.rstrip("_"), "8-bit" if few else "")))
-    for name, row in _OPTIMIZER_ROWS.items()
-    if row.get("quantised")
-    for paged, few in (("", "8bit"), ("paged_", ""), ("paged_", "8bit"))
-}
+
+
+class StateMode(StrEnum):
+    """A way to save memory of an optimizer's states."""
+
+    PAGED = "paged"  # states without room lie in the host's memory
+    EIGHT_BIT = "8-bit"
+    OFFLOADED = "offloaded"  # all states lie in the host's memory, and the host updates
+    EARLY = "early"  # each weight is updated as soon as its gradient is made
+
+
+def _optimizers_by_state_mode() -> dict[str, tuple[StateMode, ...]]:
+    """Return the names of optimizers that keep states in a mode: `paged_adamw8bit`, `adam8bit`."""
+    modes: dict[str, tuple[StateMode, ...]] = {}
+    for name, row in _OPTIMIZER_ROWS.items():
+        if row.get("quantised"):
+            modes[f"{name}8bit"] = (StateMode.EIGHT_BIT,)
+            modes[f"paged_{name}"] = (StateMode.PAGED,)
+            modes[f"paged_{name}8bit"] = (StateMode.PAGED, StateMode.EIGHT_BIT)
+    return modes
+
+
+STATES = _optimizers_by_state_mode()
 BASE_OPTIMIZERS = {word: word.removeprefix("paged_").removesuffix("8bit") for word in STATES}
 LORA = "lora"  # the adapter of a rank where no other one is said
 
@@ -185,10 +203,9 @@ class Tuning:
     `methods` are those of the software
     (`Stack.tunes`). Layers that `recompute` keep their input alone for the backward pass. Sequences
     are `packed` from documents of so many tokens, which see no other, or `padded`: so many of their
-    tokens are text. An optimizer's `states` are kept in 8 bits, are paged (what has no room lies in
-    the host's memory) or offloaded (all lie there, and the host updates), over a `host_link` (the
-    device's own where none is said), or updated early, each as its gradient is made. Raises
-    `InputError` for other values.
+    tokens are text. An optimizer's `states` are the modes in which they are kept; paged and
+    offloaded ones move over a `host_link` (the device's own by default). Raises `InputError` for
+    other values.
     """
 
     rank: int = 0
@@ -201,13 +218,15 @@ class Tuning:
     recompute: str = "none"
     packed: int = 0
     padded: int = 0
-    states: str = ""
+    states: tuple[StateMode, ...] = ()
     host_link: str = ""
     adapter: str = LORA
     tokens: int = 0
     saved: str = ""
 
     def __post_init__(self) -> None:
+        states = tuple(StateMode(mode) for mode in self.states)  # JSON has their values
+        object.__setattr__(self, "states", states)
         check_choice("recompute", self.recompute, RECOMPUTES)
         if min(self.packed, self.padded) < 0 or (self.packed and self.padded):
             raise InputError("--packed and --padded: tokens, of one of them")
@@ -254,7 +273,7 @@ class Tuning:
             f"{self.saved} saved whole": self.saved,
             f"{self.weights} weights": self.weights,
             f"training {self.train}": self.train,
-            f"{self.states} states": self.states,
+            f"{' '.join(self.states)} states": self.states,
             f"{self.recompute} recompute": self.recompute != "none",
             f"packed from {self.packed:,} tokens": self.packed,
             f"padded from {self.padded:,} tokens": self.padded,

@@ -10,7 +10,7 @@ from steptime.network.layers.blocks import ACTIVATIONS
 from steptime.network.ops import OPS
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.elementwise import FUNCTIONS, function_of
-from steptime.network.ops.execution import TAKES_BIAS
+from steptime.network.ops.execution import BIAS_AXES
 from steptime.network.ops.table import require
 
 Operand = str | float
@@ -24,7 +24,7 @@ UNARY = (  # functions of one operand, whatever they are counted as
     *OF_THEIR_OWN,
     *(name for name in COMPOSED if name not in ("lerp", "swiglu")),
 )
-PRODUCTS = ("matmul", *TAKES_BIAS)
+PRODUCTS = ("matmul", *BIAS_AXES)
 LARGEST_FLOAT = {"float16": 65504.0, "bfloat16": 3.3895e38, "float32": 3.4028e38}
 
 
@@ -36,14 +36,14 @@ def is_float(b: Builder, x: str) -> bool:
 def free_name(b: Builder, name: str) -> str:
     """Return `name`, or with a number after it where it is taken in the open scopes."""
     found, i = name, 1
-    while b.named(found) in b.tensors:
+    while b.full_path(found) in b.tensors:
         found, i = f"{name}_{i}", i + 1 if i < 9 else i + len(b.tensors)  # of many, soon a free one
     return found
 
 
 def op(b: Builder, kind: str, *inputs: str, name: str, **attrs: Attr) -> str:
     """Append an op under a name that is free, and return its first output."""
-    return b.append(b.named(free_name(b, name)), kind, inputs, **attrs)[0]
+    return b.append(b.full_path(free_name(b, name)), kind, inputs, **attrs)[0]
 
 
 def made_by(b: Builder, x: str, *kinds: str) -> Op | None:
@@ -155,7 +155,9 @@ def split(b: Builder, x: str, sizes: Sequence[int], axis: int, name: str) -> lis
     require(sum(sizes) == whole, f"{name}: parts {list(sizes)} of {whole}")
     if len(sizes) == 1:
         return [x]
-    return list(b.append(b.named(free_name(b, name)), "split", (x,), axis=axis, sizes=tuple(sizes)))
+    return list(
+        b.append(b.full_path(free_name(b, name)), "split", (x,), axis=axis, sizes=tuple(sizes))
+    )
 
 
 def select(b: Builder, x: str, axis: int, index: int, name: str) -> str:

@@ -19,7 +19,7 @@ from steptime.core.workload import Phase
 from steptime.formats import READ_ERRORS, Source, describe_error
 from steptime.network import ops
 from steptime.network.families.family import Family
-from steptime.network.ops.builder import MOST_OPS, Builder
+from steptime.network.ops.builder import MAX_OPS, Builder
 from steptime.network.ops.training import training_graph
 
 SOURCE = "a graph as JSON"
@@ -53,7 +53,7 @@ class _GraphFile(Struct, forbid_unknown_fields=True):
     weights: list[_Name]
     outputs: _Names
     tensors: dict[_Name, tuple[_Name, _Shape]]
-    ops: Annotated[list[_Op], Meta(max_length=MOST_OPS, description=f"at most {MOST_OPS} ops")]
+    ops: Annotated[list[_Op], Meta(max_length=MAX_OPS, description=f"at most {MAX_OPS} ops")]
     buffers: list[_Name] = []
     unmodelled: list[_Name] = []
 
@@ -90,13 +90,15 @@ def read(source: Source, _allow_unknown: bool) -> Family:
         b.unmodelled.extend(graph.unmodelled)
         return graph.outputs[0]
 
-    return Family(source.name, build, {}, SOURCE, batch=file.batch, named=True, dtype=file.dtype)
+    return Family(
+        source.name, build, {}, SOURCE, batch=file.batch, is_preset=True, dtype=file.dtype
+    )
 
 
 def _update_kind(graph: Graph, op: Op) -> Op:
     """Return the op with the present name of its kind, which has another one in older files."""
     shapes = [graph.tensors[name].shape for name in op.inputs if name in graph.tensors]
-    kind, attrs = ops.renamed(op.kind, shapes, op.attrs)
+    kind, attrs = ops.resolve_alias(op.kind, shapes, op.attrs)
     return op if kind == op.kind else replace(op, kind=kind, attrs=attrs)
 
 

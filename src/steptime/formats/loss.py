@@ -39,7 +39,7 @@ def add_loss(b: Builder, outputs: Sequence[str]) -> str:
         return outputs[0]
     float_outputs = [x for x in dict.fromkeys(outputs) if is_float(b, x)]
     require(bool(float_outputs), "a network without an output of numbers that could be trained")
-    needs_scope = any(b.named(name) in b.tensors for name in ("labels", "loss"))
+    needs_scope = any(b.full_path(name) in b.tensors for name in ("labels", "loss"))
     with b.scope("training") if needs_scope else nullcontext():
         loss = _add_cross_entropy(b, float_outputs[0]) if len(float_outputs) == 1 else ""
         guess = "cross entropy"

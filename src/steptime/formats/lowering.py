@@ -331,5 +331,5 @@ def recurrent(
 def topk(b: Builder, x: str, k: int, axis: int, name: str, largest: bool = True) -> tuple[str, str]:
     """Return the `k` largest or smallest along an axis, in order, and their places."""
     how: dict[str, Attr] = {"k": k, "axis": el.axis_of(b, x, axis), "largest": largest}
-    values, places = b.append(b.named(el.free_name(b, name)), "topk", (x,), **how)
+    values, places = b.append(b.full_path(el.free_name(b, name)), "topk", (x,), **how)
     return values, places

@@ -11,7 +11,7 @@ from steptime.core.units import counted, first_of
 from steptime.formats.elements import free_name
 from steptime.network.ops import cost_of
 from steptime.network.ops.builder import Builder
-from steptime.network.ops.elementwise import promoted
+from steptime.network.ops.elementwise import promote_types
 from steptime.network.ops.opaque import pack_specs
 
 INCOMPARABLE_SHARE = 0.2  # of the bytes of a step that ops of unknown work may move
@@ -125,7 +125,7 @@ def append_opaque(
     op_flop = table.count_flop(op, specs, outputs) if flop_count is None else flop_count
     return list(
         b.append(
-            b.named(free_name(b, name)),
+            b.full_path(free_name(b, name)),
             "opaque",
             tuple(inputs),
             function=op,
@@ -140,7 +140,7 @@ def float_type(b: Builder, inputs: Sequence[str]) -> str:
     """Return the type of floating results: the widest of the inputs', else that of weights."""
     specs = [b.tensors[name] for name in inputs]
     floats = [spec for spec in specs if spec.dtype.startswith(("float", "bfloat"))]
-    return promoted(*floats) if floats else b.precision.weights
+    return promote_types(*floats) if floats else b.precision.weights
 
 
 def _moved_bytes(b: Builder, op: Op) -> int:

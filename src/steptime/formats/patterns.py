@@ -232,7 +232,7 @@ def _rotary(b: Builder, y: str, name: str) -> str | None:
 def turned_by_position(b: Builder, x: str, width: int, name: str) -> str:
     """Return `x [n, heads, l, d]` with the first `width` of each head turned by their position."""
     _, heads, length, head = b.shape(x)
-    table = b.named(f"rotary_positions_{length}_{width}")
+    table = b.full_path(f"rotary_positions_{length}_{width}")
     if table not in b.tensors:
         b.buffer(f"rotary_positions_{length}_{width}", (length, width))
     joined = heads_joined(b, x, name)

@@ -11,7 +11,7 @@ from typing import Any
 
 from steptime.core.graph import Graph, Op
 from steptime.measure.contract import UnsupportedError
-from steptime.network.ops.execution import joined_ops
+from steptime.network.ops.execution import merge_biases
 
 Table = Mapping[str, Callable[..., Any]]
 
@@ -44,7 +44,7 @@ def calls_of(
 ) -> tuple[TableCall, ...]:
     """Return the calls of a graph's ops, in order; `keep` names tensors that are read afterwards.
 
-    Where it `takes_bias`, a product adds one itself, as a third input (`joined_ops`). An op that
+    Where it `takes_bias`, a product adds one itself, as a third input (`merge_biases`). An op that
     `is_left_out` stands for its input. Raises `UnsupportedError` for kinds without a function.
     """
     missing = sorted({op.kind for op in graph.ops} - table.keys())
@@ -52,7 +52,7 @@ def calls_of(
         raise UnsupportedError(f"{backend} does not run: {', '.join(missing)}")
     stands_for: dict[str, str] = {}
     calls = []
-    for op, run_op in joined_ops(graph) if takes_bias else zip(graph.ops, graph.ops, strict=True):
+    for op, run_op in merge_biases(graph) if takes_bias else zip(graph.ops, graph.ops, strict=True):
         if is_left_out(op):
             stands_for[op.outputs[0]] = stands_for.get(op.inputs[0], op.inputs[0])
             continue

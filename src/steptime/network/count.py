@@ -1,4 +1,4 @@
-"""What a network costs: FLOP and bytes of every op, and the memory at its worst moment."""
+"""The cost of a network: FLOP and bytes of each op, and the memory at its worst moment."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -85,12 +85,12 @@ def count(graph: Graph, stack: Stack | None = None) -> Count:
 def peak_bytes(graph: Graph, stack: Stack | None = None) -> int:
     """Return the bytes that live at the worst moment of a step, run in order.
 
-    Inputs, weights and buffers (optimizer state with them) live always; any other tensor from the
-    op that makes it to the last op that reads it, the graph's outputs to the end; what an op makes
-    and drops inside lives while it runs; an optimizer that `stack` runs over all weights together
-    holds what it drops for all of them. A view or an op in place takes no memory of its own. Copies
-    of weights in another type live to the end of the forward pass, as autocast keeps them. Not
-    counted: workspace of kernels, fragmentation.
+    Inputs, weights and buffers (optimizer states too) live always. Other tensors live from the op
+    that makes them to the last op that reads them, the graph's outputs to the end. Scratch lives
+    while its op runs; an optimizer that `stack` runs over all weights together holds the scratch of
+    all of them. A view or an op in place takes no memory of its own. Copies of weights in another
+    type live to the end of the forward pass, as autocast keeps them. Not counted: workspace of
+    kernels, fragmentation.
     Three ops a -> b -> c of 1 byte each, no weights: 1, 2, then 2 (a is gone): the peak is 2.
     """
     return max(live_bytes(graph, stack))
@@ -101,17 +101,17 @@ def live_bytes(
 ) -> list[int]:
     """Return the bytes that live before the first op of a step and during each op.
 
-    The peak of `peak_bytes` is the largest of them. `sizes` are the bytes of tensors that
-    take others than their shape says, and of what ops drop inside, by the op's name.
+    The peak of `peak_bytes` is the largest of them. `sizes` replaces the bytes of tensors, which
+    follow from their shapes, and of the scratch of ops, by the op's name.
     """
-    taken = dict(sizes or {})
-    live = sum(taken.get(n, graph.tensors[n].size_bytes) for n in always_living(graph))
+    overrides = dict(sizes or {})
+    scratch = scratch_bytes(graph, stack or catalog.stack()) | overrides
+    live = sum(overrides.get(name, graph.tensors[name].size_bytes) for name in always_living(graph))
     result = [live]
-    scratch = scratch_bytes(graph, stack or catalog.stack()) | taken
-    for op, (made, ended) in zip(graph.ops, lives(graph, sizes), strict=True):
-        live += sum(made)
+    for op, (allocated, freed) in zip(graph.ops, lives(graph, sizes), strict=True):
+        live += sum(allocated)
         result.append(live + scratch.get(op.name, 0))
-        live -= sum(ended)
+        live -= sum(freed)
     return result
 
 
@@ -121,106 +121,137 @@ def always_living(graph: Graph) -> set[str]:
 
 
 class Storages(NamedTuple):
-    """Where tensors lie: the storage of each, those that each op makes, and drops after it."""
+    """The memory of tensors: views and results in place share the storage of their source.
+
+    Attributes:
+        of: the storage of each tensor, by the name of the tensor that it was allocated for.
+        allocated: storages that each op allocates.
+        freed: storages that are freed after each op.
+    """
 
     of: dict[str, str]
-    made: list[list[str]]
-    ended: list[list[str]]
+    allocated: list[list[str]]
+    freed: list[list[str]]
 
 
 def lives(
     graph: Graph, sizes: Mapping[str, int] | None = None
 ) -> list[tuple[list[int], list[int]]]:
-    """Return the bytes of each tensor that an op makes, and of each that is dropped after it.
+    """Return the bytes of each tensor that an op allocates, and of each that is freed after it.
 
     `sizes` are as those of `live_bytes`.
     """
-    own = {name: spec.size_bytes for name, spec in graph.tensors.items()} | dict(sizes or {})
-    _, *both = storages(graph)
-    made, ended = ([[own[name] for name in names] for names in some] for some in both)
-    return [*zip(made, ended, strict=True)]
+    size_of = {name: spec.size_bytes for name, spec in graph.tensors.items()} | dict(sizes or {})
+    storage = storages(graph)
+    pairs = zip(storage.allocated, storage.freed, strict=True)
+    return [
+        ([size_of[name] for name in allocated], [size_of[name] for name in freed])
+        for allocated, freed in pairs
+    ]
 
 
 @lru_cache(maxsize=1)
 def storages(graph: Graph) -> Storages:
-    """Return which tensors an op makes and drops; a view and a result in place are their source."""
-    weights = set(graph.weights)
+    """Return the storages that each op of a graph allocates, and those that are freed after it."""
+    storage = _find_storage(graph)
+    freed: list[list[str]] = [[] for _ in graph.ops]
+    permanent = always_living(graph)
+    for name, last_use in _find_last_uses(graph, storage).items():
+        if name not in permanent and last_use < len(graph.ops):
+            freed[last_use].append(name)
+    allocated = [[name for name in op.outputs if storage[name] == name] for op in graph.ops]
+    return Storages(storage, allocated, freed)
+
+
+def _find_storage(graph: Graph) -> dict[str, str]:
+    """Return the storage of the outputs of all ops."""
     storage: dict[str, str] = {}
     for op in graph.ops:
-        storage_of = OPS[op.kind].storage
+        rule = OPS[op.kind].storage
         for i, name in enumerate(op.outputs):
-            source = op.inputs[0] if storage_of == "view" else name
-            if storage_of == "in_place" and i < len(op.inputs):
+            source = name
+            if rule == "view":
+                source = op.inputs[0]
+            elif rule == "in_place" and i < len(op.inputs):
                 source = op.inputs[i]
             storage[name] = storage.get(source, source)
-    last = {
-        storage.get(name, name): i
-        for i, op in enumerate(graph.ops)
-        for name in (*op.inputs, *op.outputs)
-    }
+    return storage
+
+
+def _find_last_uses(graph: Graph, storage: Mapping[str, str]) -> dict[str, int]:
+    """Return the place of the last op that uses each storage, behind all ops for outputs.
+
+    Casts of weights live to the end of the forward pass, as autocast keeps them.
+    """
+    last_uses: dict[str, int] = {}
+    for i, op in enumerate(graph.ops):
+        for name in (*op.inputs, *op.outputs):
+            last_uses[storage.get(name, name)] = i
     for name in graph.outputs:
-        last[storage.get(name, name)] = len(graph.ops)
-    forward = sum(op.part == "forward" for op in graph.ops)
-    for op in graph.ops[:forward]:
+        last_uses[storage.get(name, name)] = len(graph.ops)
+    weights = set(graph.weights)
+    forward_count = sum(op.part == "forward" for op in graph.ops)
+    for op in graph.ops[:forward_count]:
         if op.kind == "cast" and op.inputs[0] in weights:
-            last[op.outputs[0]] = max(last[op.outputs[0]], forward - 1)
-    ending: dict[int, list[str]] = {}
-    for name, i in last.items():
-        ending.setdefault(i, []).append(name)
-    always = always_living(graph)
-    return Storages(
-        storage,
-        [[name for name in op.outputs if storage[name] == name] for op in graph.ops],
-        [[n for n in ending.get(i, ()) if n not in always] for i in range(len(graph.ops))],
-    )
+            name = op.outputs[0]
+            last_uses[name] = max(last_uses[name], forward_count - 1)
+    return last_uses
 
 
 MAPPED_BYTES = 32 * 2**20  # glibc's largest threshold: such a tensor is mapped each time
-LEAST_KEPT = 8 * 2**20  # what a framework has freed by itself before
-GIVEN_BACK = 0.5  # of free heap: what lies below a tensor that lives is not cut off; 63 networks
+MIN_THRESHOLD_BYTES = 8 * 2**20  # size of tensors that a framework has freed by itself before
+NEW_SHARE = 0.5  # of free heap: the part above all live tensors is cut off; from 63 networks
 
 
 def fresh_bytes(graph: Graph) -> dict[str, float]:
-    """Return the bytes that each op, by its name, writes into pages that the system zeroes before.
+    """Return, per op, the bytes of its output that land in new pages, which the kernel zeroes.
 
     As glibc's malloc does (mallopt(3), dynamic thresholds): tensors of 32 MiB and more are mapped
-    each time. Others lie in a heap, which grows with what lives and is cut back where more than
-    twice the largest of them is free; of that `GIVEN_BACK` is new the next time. The second of two
-    steps counts, its heap as the first left it. A step of one op that makes 40 MiB: 40 MiB.
+    each time. Others lie in a heap, which grows with the live tensors and is cut back if more than
+    twice the largest of them is free; of that `NEW_SHARE` is new the next time. The second of two
+    steps counts, its heap as the first left it. A step of one op that allocates 40 MiB: 40 MiB.
     """
-    living = lives(graph)
-    sizes = [size for made, _ in living for size in made]
-    most_free = 2 * max(size for size in (*sizes, LEAST_KEPT) if size < MAPPED_BYTES)
-    heap = 0
-    found: list[float] = []
+    op_lives = lives(graph)
+    heap_sizes = [size for sizes, _ in op_lives for size in sizes if size < MAPPED_BYTES]
+    max_free_bytes = 2 * max([*heap_sizes, MIN_THRESHOLD_BYTES])
+    heap_bytes = 0
+    fresh: list[float] = []
     for _ in range(2):
+        fresh = []
         live = 0
-        for made, ended in living:
-            mapped = sum([size for size in made if size >= MAPPED_BYTES])
-            live += sum(made) - mapped
-            found.append(mapped + GIVEN_BACK * max(0, live - heap))
-            heap = max(heap, live)
-            live -= sum([size for size in ended if size < MAPPED_BYTES])
-            heap = live if heap - live > most_free else heap
-        heap = heap if heap <= most_free else 0  # what the step gives is dropped, too
-    return dict(zip((op.name for op in graph.ops), found[len(living) :], strict=True))
+        for allocated, freed in op_lives:
+            mapped_bytes = sum([size for size in allocated if size >= MAPPED_BYTES])
+            live += sum(allocated) - mapped_bytes
+            fresh.append(mapped_bytes + NEW_SHARE * max(0, live - heap_bytes))
+            heap_bytes = max(heap_bytes, live)
+            live -= sum([size for size in freed if size < MAPPED_BYTES])
+            if heap_bytes - live > max_free_bytes:
+                heap_bytes = live
+        if heap_bytes > max_free_bytes:  # the outputs of the step are dropped, too
+            heap_bytes = 0
+    return dict(zip((op.name for op in graph.ops), fresh, strict=True))
 
 
 def scratch_bytes(graph: Graph, stack: Stack) -> dict[str, int]:
-    """Return the bytes that each op makes and drops inside, by the op's name."""
+    """Return the bytes that each op allocates and frees inside, by the op's name.
+
+    Ops that are launched together hold their scratch at once: the first has the bytes of all.
+    """
     result: dict[str, int] = {}
-    together: dict[str, str] = {}  # a kind: its first op, which holds those of all
+    first_of_kind: dict[str, str] = {}
     for op in graph.ops:
-        how, row = execution_of(op, stack), OPS[op.kind]
-        if how.temporaries is None and not (row.scratch or row.always_saves):
+        execution, row = execution_of(op, stack), OPS[op.kind]
+        if execution.temporaries is None and not (row.scratch or row.always_saves):
             continue
         specs = tuple([graph.tensors[name] for name in op.inputs])
-        if how.temporaries is not None:
-            size = how.temporaries * specs[0].size_bytes
-        else:
-            size = scratch_of(op.kind, specs, op.settings) if row.scratch else 0
-        if row.always_saves and len(op.outputs) == 1:  # not differentiated
+        size = 0
+        if execution.temporaries is not None:
+            size = execution.temporaries * specs[0].size_bytes
+        elif row.scratch:
+            size = scratch_of(op.kind, specs, op.settings)
+        is_differentiated = len(op.outputs) > 1
+        if row.always_saves and not is_differentiated:
             size += sum(spec.size_bytes for spec in saved_of(op.kind, specs, op.settings))
-        holder = together.setdefault(op.kind, op.name) if how.together else op.name
+        holder = first_of_kind.setdefault(op.kind, op.name) if execution.together else op.name
         result[holder] = result.get(holder, 0) + size
     return result

@@ -33,7 +33,9 @@ def recompute_checkpoints(graph: Graph) -> Graph:
         for i, checkpoint in enumerate(graph.checkpoints)
         for name in checkpoint.ops
     }
-    to_end = {f"checkpoint{i}" for i, one in enumerate(graph.checkpoints) if one.to_end}
+    to_end = {
+        f"checkpoint{i}" for i, checkpoint in enumerate(graph.checkpoints) if checkpoint.to_end
+    }
     return _repeat_ops(graph, regions, _needed_ops(graph, regions, to_end))
 
 
@@ -109,12 +111,12 @@ def _needed_ops(graph: Graph, regions: Regions, to_end: Collection[str]) -> dict
 
 def _ops_towards(ops: Sequence[Op], names: Collection[str], inside: Collection[str]) -> list[Op]:
     """Return the ops of a region that lead to tensors of these names, in their order."""
-    wanted = set(names)
+    targets = set(names)
     leading: list[Op] = []
     for op in reversed(ops):
-        if wanted.intersection(op.outputs):
+        if targets.intersection(op.outputs):
             leading.append(op)
-            wanted.update(name for name in op.inputs if name in inside)
+            targets.update(name for name in op.inputs if name in inside)
     return leading[::-1]
 
 

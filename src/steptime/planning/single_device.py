@@ -5,7 +5,7 @@ from math import exp
 from typing import NamedTuple
 
 from steptime.core.dtypes import SIZE_BYTES
-from steptime.core.workload import Tuning
+from steptime.core.workload import StateMode, Tuning
 from steptime.hardware.device import Device
 from steptime.network.ops.training import STATE_BLOCK
 from steptime.planning.pieces import PassPair, Piece
@@ -169,7 +169,7 @@ def memory_by_part(model: StepModel, batch: int) -> dict[str, float]:
 
 def saved_state_bytes(tuning: Tuning, dtype: str) -> float:
     """Return the bytes per parameter that states of 8 bit with their scales save."""
-    if "8-bit" not in tuning.states:
+    if StateMode.EIGHT_BIT not in tuning.states:
         return 0.0
     eight_bit_bytes = 1 + SCALE_BYTES / STATE_BLOCK
     return EIGHT_BIT_STATES * (SIZE_BYTES[dtype] - eight_bit_bytes)

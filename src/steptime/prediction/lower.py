@@ -17,7 +17,7 @@ from steptime.hardware import catalog
 from steptime.hardware.stack import UNITS, Stack
 from steptime.network.count import fresh_bytes
 from steptime.network.ops import OPS, exchanged_of, row_of, window_of
-from steptime.network.ops.execution import Launch, executed, one_by_one
+from steptime.network.ops.execution import Launch, executed, launch_single_ops
 from steptime.network.ops.training import parameters_of
 from steptime.prediction.host import Calls, count_calls
 from steptime.prediction.kernel import Exchange, Kernel, Settings
@@ -130,7 +130,7 @@ def lower(graph: Graph, dtype: str, settings: Settings) -> Lowered:
 
 def lower_minimal(graph: Graph, dtype: str, settings: Settings) -> Lowered:
     """Return a kernel for each op, views among them, which moves every tensor once: a bound."""
-    return _lower_launches(graph, dtype, one_by_one(graph), None, settings)
+    return _lower_launches(graph, dtype, launch_single_ops(graph), None, settings)
 
 
 def _lower_launches(

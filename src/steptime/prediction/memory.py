@@ -10,7 +10,7 @@ from steptime.hardware.device import Device
 from steptime.hardware.stack import Stack
 from steptime.network.count import always_living, live_bytes, lives, scratch_bytes, storages
 from steptime.network.ops.execution import execution_of
-from steptime.network.ops.training import FORMER
+from steptime.network.ops.gradient_tape import FORMER
 
 MIB = 2**20
 # c10/cuda/CUDACachingAllocator.cpp: requests are multiples of 512 bytes; those of at most 1 MiB

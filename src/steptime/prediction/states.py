@@ -7,7 +7,7 @@ from math import inf
 from typing import NamedTuple, Protocol
 
 from steptime.core.graph import Graph, Op
-from steptime.core.workload import Tuning, Workload
+from steptime.core.workload import StateMode, Tuning, Workload
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
 from steptime.network.count import op_work
@@ -44,7 +44,6 @@ class PredictedStep(Protocol):
         """Return the memory that a step on `batch` examples needs."""
 
 
-PAGED, OFFLOADED = "paged", "offloaded"  # words of `Tuning.states`
 USUAL_LINK = "pcie-4-x16"  # of a device that does not say what joins it to its host
 
 
@@ -138,7 +137,7 @@ def add_host_states(times: Timeline, step: PredictedStep, batch: int) -> Timelin
     if not may_leave(tuning):
         return times
     link = step.method.join_host(catalog.link(tuning.host_link or host_link(step.device)))
-    if OFFLOADED not in tuning.states:
+    if StateMode.OFFLOADED not in tuning.states:
         paged_bytes = _paged_bytes(step, batch)
         if not paged_bytes:
             return times
@@ -169,7 +168,7 @@ def _paged_bytes(step: PredictedStep, batch: int) -> float:
 
 def may_leave(tuning: Tuning) -> bool:
     """Return whether optimizer states may lie in the host's memory: paged or offloaded."""
-    return PAGED in tuning.states or OFFLOADED in tuning.states
+    return StateMode.PAGED in tuning.states or StateMode.OFFLOADED in tuning.states
 
 
 def _updates(graph: Graph) -> list[Op]:

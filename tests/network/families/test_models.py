@@ -14,7 +14,7 @@ from steptime.core.errors import InputError
 from steptime.core.graph import Graph
 from steptime.core.values import is_range, parse_range
 from steptime.network.count import op_cost
-from steptime.network.families import FAMILIES, ZOO, family, named
+from steptime.network.families import FAMILIES, ZOO, family, find_network_name
 from steptime.network.families.family import Family, Parameter, resolve
 from steptime.network.ops import OPS
 
@@ -330,7 +330,7 @@ def test_a_shorter_text_changes_no_parameter():
     "text", ["BERT-Base", "bert base", "Bert_Base", "bert-base-uncased", "google/bert-base-cased"]
 )
 def test_a_name_is_what_it_is_before_a_part_of_it_is_left_out(text):
-    assert named(text) == "bert_base"
+    assert find_network_name(text) == "bert_base"
 
 
 def test_each_setting_says_its_own_range():

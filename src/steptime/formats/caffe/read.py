@@ -72,7 +72,7 @@ def read(source: Source, allow_unknown: bool) -> Family:
         net = read_phase("TRAIN" if b.training else "TEST")
         return _add_network(b, net, batch, name, allow_unknown)
 
-    return Family(name, build, {}, f"read from Caffe's {name}", file_batch, named=True)
+    return Family(name, build, {}, f"read from Caffe's {name}", file_batch, is_preset=True)
 
 
 def _check_types(message: Any, file: str) -> None:

@@ -42,7 +42,7 @@ def modulation(b: Builder, state: str, width: int, count: int, name: str) -> lis
     with b.scope(name):
         x = linear(b, b.op("silu", state, name="silu"), count * width, "linear")
         sizes = (width,) * count
-        parts = b.append(b.named("parts"), "split", (x,), axis=-1, sizes=sizes)
+        parts = b.append(b.full_path("parts"), "split", (x,), axis=-1, sizes=sizes)
         shape = (b.shape(state)[0], 1, width)
         return [b.op("reshape", part, name=f"part{i}", shape=shape) for i, part in enumerate(parts)]
 

@@ -220,4 +220,4 @@ def describe_component(table: Mapping[str, Any], place: str) -> Family:
         "length": Parameter(sizes["length"], "tokens of the text"),
     }
     about = f"a config.json of diffusers, {name}"
-    return Family(place, build, free, about, 1, named=True, check=check)
+    return Family(place, build, free, about, 1, is_preset=True, check=check)

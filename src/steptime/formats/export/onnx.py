@@ -20,7 +20,7 @@ from steptime.formats.export.onnx_nodes import (
     tensor,
 )
 from steptime.formats.export.protobuf import Value, message
-from steptime.network.ops.execution import dequantised, joined_ops
+from steptime.network.ops.execution import dequantised, merge_biases
 
 OPSET, IR_VERSION = 23, 11  # the first with Attention, RMSNormalization and RotaryEmbedding
 Weights = Callable[[str, TensorSpec], bytes]
@@ -44,7 +44,7 @@ def model_of(graph: Graph, weights: Weights | None = None, apart: bool = False) 
             values.append((5, raw_tensor(name, spec, content)))
         else:
             _constant(nodes, name, spec)
-    for op, written in joined_ops(graph):
+    for op, written in merge_biases(graph):
         if written.kind not in KINDS:
             raise NoOnnxError(f"{graph.name}: {written.name}: ONNX has no form for {written.kind}")
         nodes.op = replace(written, outputs=op.outputs)

@@ -4,7 +4,7 @@ from typing import Any
 
 from steptime.core.toml_files import packaged
 from steptime.formats.export.onnx_nodes import TYPES, Function, Nodes, Write, node
-from steptime.network.ops.elementwise import promoted
+from steptime.network.ops.elementwise import promote_types
 from steptime.network.ops.norm import EPSILON
 
 _FIRST = -(1 << 63)  # before all places, for a slice that goes backwards
@@ -71,7 +71,7 @@ def pointwise(
     specs = [b.tensors[name] for name in inputs]
     dtype = "bool" if function in _OF_TRUTH else b.output.dtype
     if b.output.dtype == "bool" and function not in _OF_TRUTH:
-        dtype = promoted(*specs)
+        dtype = promote_types(*specs)
     operands = [
         name
         if spec.dtype == dtype or (function == "where" and i == 0)

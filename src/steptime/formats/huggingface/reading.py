@@ -85,7 +85,7 @@ def _describe_single(
         free,
         f"a config.json of Hugging Face, model_type {row.name}",
         1,
-        named=True,
+        is_preset=True,
         check=lambda p: base.check({**fixed, **p}),
         settings=fixed,
         weights=weights_format(table),
@@ -153,7 +153,7 @@ def _describe_towers(table: Mapping[str, Any], row: ModelType, place: str) -> Fa
 
     free = {"length": Parameter(text["length"], "tokens of a sequence")}
     about = f"a config.json of Hugging Face, model_type {row.name}"
-    return Family(place, build, free, about, 1, named=True, check=check)
+    return Family(place, build, free, about, 1, is_preset=True, check=check)
 
 
 def find_head(table: Mapping[str, Any], row: ModelType, place: str) -> tuple[str, list[str]]:

@@ -52,4 +52,4 @@ def read(source: Source, allow_unknown: bool) -> Family:
         network = KerasNetwork(b, place, allow_unknown, sizes, batch)
         return network.add_network_and_loss(table)
 
-    return Family(source.name, build, parameters, "a network of Keras", named=True)
+    return Family(source.name, build, parameters, "a network of Keras", is_preset=True)

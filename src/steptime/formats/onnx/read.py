@@ -134,12 +134,12 @@ def read(source: Source, allow_unknown: bool) -> Family:
         return last
 
     parameters = {
-        **{name: Parameter(0, "a size of an input", least=1) for name in sizes.free},
+        **{name: Parameter(0, "a size of an input", minimum=1) for name in sizes.free},
         **{_word(name): Parameter(0, "an input that is one number") for name in sizes.numbers},
         STRICT: Parameter(False, "refuse ops of unknown work"),
     }
     return Family(
-        source.name, build, parameters, SOURCE, sizes.batch, named=True, check=sizes.missing
+        source.name, build, parameters, SOURCE, sizes.batch, is_preset=True, check=sizes.missing
     )
 
 

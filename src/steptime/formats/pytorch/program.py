@@ -17,7 +17,7 @@ from steptime.formats import Source, parse_json_file
 from steptime.formats.archive import read_member
 from steptime.formats.code import read_export_facts
 from steptime.formats.pytorch.symbols import parsed, symbol_of
-from steptime.network.ops.builder import MOST_OPS
+from steptime.network.ops.builder import MAX_OPS
 
 MAJOR = 8
 MOST_NESTED = 20
@@ -135,8 +135,8 @@ class Program:
         for name, size in graph["sym_int_values"].items():
             self.numbers[prefix + name] = self._size(size)
         for node in graph["nodes"]:
-            if len(self.nodes) >= MOST_OPS:
-                raise ValueError(f"more than {MOST_OPS} nodes")
+            if len(self.nodes) >= MAX_OPS:
+                raise ValueError(f"more than {MAX_OPS} nodes")
             self._add_node(node, prefix, depth)
 
     def _add_node(self, node: Any, prefix: str, depth: int) -> None:

@@ -111,7 +111,7 @@ def read(source: Source, _allow_unknown: bool) -> Family:
         b.remarks += batches.describe_constant_products(b)
         return last
 
-    return Family(source.name, build, parameters, SOURCE, batch=own_batch, named=True)
+    return Family(source.name, build, parameters, SOURCE, batch=own_batch, is_preset=True)
 
 
 def _line(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""Families and named networks, by name; each is loaded when it is asked for."""
+"""Families and named networks, by name; each is loaded when it is used."""
 
 import re
 from collections.abc import Mapping
@@ -10,20 +10,22 @@ from steptime.core.toml_files import packaged
 from steptime.network.families import language
 from steptime.network.families.family import Family
 
-_HERE = "steptime.network.families"
+_PACKAGE = "steptime.network.families"
 FAMILIES = {
-    **{name: f"{_HERE}.{name}:FAMILY" for name in ("fc", "cnn", "rnn", "transformer")},
+    **{name: f"{_PACKAGE}.{name}:FAMILY" for name in ("fc", "cnn", "rnn", "transformer")},
 }
 ZOO = {
-    **{name: f"{_HERE}.convolutional:{name}" for name in packaged("convolutional_networks.toml")},
-    **{name: f"{_HERE}.densenet:{name}" for name in ("densenet121", "densenet_cifar")},
+    **{
+        name: f"{_PACKAGE}.convolutional:{name}" for name in packaged("convolutional_networks.toml")
+    },
+    **{name: f"{_PACKAGE}.densenet:{name}" for name in ("densenet121", "densenet_cifar")},
     **dict.fromkeys(("bert_base", "gpt2", "llama_7b"), ""),  # rows of `language`
 }
 
 SHORT: Mapping[str, str] = packaged("other_names.toml")
 
 _OTHER_FILES = (".py", ".pt", ".pth", ".pb", ".h5", ".safetensors", ".ckpt", ".tflite")
-BRING_YOUR_OWN = (
+YOUR_NETWORK_HINT = (
     "a network of your own is a PyTorch module (model.py:NAME, or a .pt2 of torch.export), a "
     "config.json of Hugging Face, a GGUF file, an ONNX file (.onnx), a .keras archive, a file of "
     "Caffe (.prototxt), of Paleo or a native graph (.json), a family's settings (a .toml file), or "
@@ -31,29 +33,34 @@ BRING_YOUR_OWN = (
 )
 
 
-def named(text: str) -> str:
-    """Return the name of a family or network that a text says, in any case: `ResNet-50`, `gpt-2`.
+def find_network_name(text: str) -> str:
+    """Return the name of the family or network that a text names, in any case: `ResNet-50`.
 
-    So does a name on Hugging Face, `meta-llama/Llama-3.1-8B-Instruct`.
-    Raises `InputError` for the name of a file that is not read; another unknown text stays.
+    Names on Hugging Face are read too: `meta-llama/Llama-3.1-8B-Instruct` is `llama3_8b`. An
+    unknown text is returned as it is.
+
+    Raises:
+        InputError: for the name of a file that is not read.
     """
     if text.lower().endswith(_OTHER_FILES):
-        raise InputError(f"unknown model {shorten(text)}; {BRING_YOUR_OWN}")
+        raise InputError(f"unknown model {shorten(text)}; {YOUR_NETWORK_HINT}")
     plain_names = {_plain(name): name for name in (*SHORT, *ZOO, *FAMILIES)}
-    if name := plain_names.get(_plain(text)):  # the large table of language models is not read
+    name = plain_names.get(_plain(text))
+    if name:  # the large table of language models is not read
         return SHORT.get(name, name)
-    known = {_plain(name): name for name in language.rows()} | plain_names
-    bare, dressed = text, ""
-    while bare != dressed:
-        if name := known.get(_plain(bare)):
+    all_names = {_plain(name): name for name in language.rows()} | plain_names
+    bare, longer = text, ""
+    while bare != longer:
+        name = all_names.get(_plain(bare))
+        if name:
             return SHORT.get(name, name)
-        bare, dressed = _DRESSED.sub("", bare, count=1), bare
+        bare, longer = _AFFIX.sub("", bare, count=1), bare
     return text
 
 
-# besides, of weights
-_DRESS = r"instruct|chat|thinking|base|hf|it|(nv|mx)?fp[48]|bf16|0528|2507|v0\.\d|(un)?cased"
-_DRESSED = re.compile(rf"^(\S*/|meta-)|[-_]({_DRESS})$", re.IGNORECASE)
+# affixes that say nothing of a network's sizes, among them data types of weights
+_SUFFIX = r"instruct|chat|thinking|base|hf|it|(nv|mx)?fp[48]|bf16|0528|2507|v0\.\d|(un)?cased"
+_AFFIX = re.compile(rf"^(\S*/|meta-)|[-_]({_SUFFIX})$", re.IGNORECASE)
 
 
 @lru_cache(maxsize=1024)
@@ -61,13 +68,24 @@ def _plain(name: str) -> str:
     return name.lower().translate({ord(mark): None for mark in "-_ ./"})
 
 
-def family(name: str, where: str = "") -> Family:
-    """Return the family or named network; raises `InputError` for an unknown name."""
-    if not (FAMILIES | ZOO).get(name) and name in language.rows():
-        return language.model(name)
-    if not (FAMILIES | ZOO).get(name) and name not in (known := names()):
-        raise unknown("model", name, known, where)
-    result: Family = registry.resolve(FAMILIES | ZOO, "models", "model", name, where)
+def family(name: str, context: str = "") -> Family:
+    """Return a family or named network.
+
+    Args:
+        name: its name.
+        context: the start of messages.
+
+    Raises:
+        InputError: for an unknown name.
+    """
+    is_built_in = bool((FAMILIES | ZOO).get(name))
+    if not is_built_in:
+        if name in language.rows():
+            return language.model(name)
+        all_names = names()
+        if name not in all_names:
+            raise unknown("model", name, all_names, context)
+    result: Family = registry.resolve(FAMILIES | ZOO, "models", "model", name, context)
     return result
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from steptime.core.workload import Value
-from steptime.network.families.family import Family, parameters_of
+from steptime.network.families.family import Family, read_parameters
 from steptime.network.layers.blocks import conv_norm, residual_block
 from steptime.network.layers.dense import classify, linear
 from steptime.network.layers.image import max_pool
@@ -29,12 +29,12 @@ def build_residual(
     p: Mapping[str, Any],
     batch: int,
     *,
-    project_every_group: bool = True,
+    projects_all_groups: bool = True,
     stride_first: bool = False,
 ) -> str:
     """Return stem, four groups of blocks, global pooling and a classifier.
 
-    Every group begins with a projection shortcut unless `project_every_group` is false, where
+    All groups begin with a projection shortcut unless `projects_all_groups` is false, where
     only a change of shape asks for one. With `stride_first` the first convolution has the stride.
     """
     blocks = [int(n) for n in str(p["blocks"]).split("-")]
@@ -51,7 +51,7 @@ def build_residual(
             if stride_first:
                 layers = [(n, k, 1 if i else stride) for i, (n, k, _) in enumerate(layers)]
             changes = stride > 1 or b.shape(x)[1] != layers[-1][0]
-            project = i == 0 and (project_every_group or changes)
+            project = i == 0 and (projects_all_groups or changes)
             name = f"group{group + 1}/block{i + 1}"
             x = residual_block(b, x, layers, name, project)
     x = b.op("global_avg_pool", x, name="pool")
@@ -61,7 +61,7 @@ def build_residual(
 FAMILY = Family(
     "cnn",
     build_residual,
-    parameters_of("cnn", block={"choices": (*BLOCKS,)}, blocks={"read": read_blocks}),
+    read_parameters("cnn", block={"choices": (*BLOCKS,)}, blocks={"read": read_blocks}),
     "Wang, Wei, Brooks 2019, table 2; He et al. 2015",
     batch_sweep="64..1024 x2",
 )

@@ -1,4 +1,4 @@
-"""Named convolutional networks, whose layers `data/convolutional_networks.toml` says as text."""
+"""Named convolutional networks, whose layers are text in `data/convolutional_networks.toml`."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -7,9 +7,9 @@ from typing import Any
 
 from steptime.core.toml_files import packaged
 from steptime.network.families import cnn
-from steptime.network.families.family import Family, Parameter, setting
+from steptime.network.families.family import Family, Parameter, make_setting
 from steptime.network.layers.dense import classify, dropout, linear
-from steptime.network.layers.image import avg_pool, batch_norm, conv2d, max_pool
+from steptime.network.layers.image import Padding, avg_pool, batch_norm, conv2d, max_pool
 from steptime.network.layers.norms import norm
 from steptime.network.ops.builder import Builder
 
@@ -31,12 +31,14 @@ _LINEAR = {"linear": "", "dense": "relu", "gelu": "gelu"}  # their activations
 
 @lru_cache(maxsize=64)
 def __getattr__(name: str) -> Family:
-    """Return the network that a row says; raises `AttributeError` where there is none."""
+    """Return the network of a row; raises `AttributeError` for an unknown name."""
     row = packaged("convolutional_networks.toml").get(name)
     if row is None:
         raise AttributeError(name)
     if "settings" in row:
-        return setting(name, cnn.FAMILY, row["source"], row["settings"], "image", **row["how"])
+        return make_setting(
+            name, cnn.FAMILY, row["source"], row["settings"], ["image"], **row["build_options"]
+        )
     parameters = {}
     if "image" in row:
         parameters["image"] = Parameter(row["image"], "height and width of the input")
@@ -52,18 +54,18 @@ def __getattr__(name: str) -> Family:
                 x = _block(b, x, line.partition(" ")[2] if line[0] == "@" else line)
         return classify(b, x)
 
-    return Family(name, build, parameters, row["source"], named=True)
+    return Family(name, build, parameters, row["source"], is_preset=True)
 
 
 def _block(b: Builder, x: str, line: str) -> str:
-    """Return what a line of layers makes, under the name before its colon if there is one."""
-    name, _, said = line.rpartition(": ")
+    """Append a line of layers, in the scope before its colon if there is one."""
+    name, _, layers = line.rpartition(": ")
     if not name:
-        return _chain(b, x, said)
+        return _chain(b, x, layers)
     with b.scope(name.removesuffix("+")):
-        branches = said.split(" | ")
+        branches = layers.split(" | ")
         if len(branches) == 1:
-            y = _chain(b, x, said)
+            y = _chain(b, x, layers)
             return b.op("add", x, y, name="add") if name.endswith("+") else y
         ends = []
         for i, branch in enumerate(branches):
@@ -72,41 +74,60 @@ def _block(b: Builder, x: str, line: str) -> str:
         return b.op("concat", *ends, name="concat", axis=1)
 
 
-def _chain(b: Builder, x: str, said: str) -> str:
-    for stage in said.split(", "):
+def _chain(b: Builder, x: str, layers: str) -> str:
+    """Append layers one after the other; those joined by `&` have one input."""
+    for stage in layers.split(", "):
         ends = [_layer(b, x, layer) for layer in stage.split(" & ")]
         x = ends[0] if len(ends) == 1 else b.op("concat", *ends, name="concat", axis=1)
     return x
 
 
 def _layer(b: Builder, x: str, text: str) -> str:
-    said: Any = _LAYER.fullmatch(text)
-    name, kind, width = said["name"], said["kind"], said["width"]
-    if kind in _OTHERS:
-        return _OTHERS[kind](b, x, name, float(width or 0))
+    """Append one layer, such as `conv1 conv 64 7 /2 p3`: name, kind, width, kernel, stride, pad."""
+    layer: Any = _LAYER.fullmatch(text)
+    name, kind, width = layer["name"], layer["kind"], layer["width"]
+    if kind in _OTHER_KINDS:
+        return _OTHER_KINDS[kind](b, x, name, float(width or 0))
     if kind in _LINEAR:
-        return _active(b, linear(b, x, int(width), name), name, _LINEAR[kind])
-    sizes: dict[str, Any] = {"stride": int(said["stride"] or 1)}
-    sizes["padding"] = "same" if " same" in text else int(said["padding"] or 0)
+        return _activate(b, linear(b, x, int(width), name), name, _LINEAR[kind])
+    stride = int(layer["stride"] or 1)
+    padding: Padding = "same" if " same" in text else int(layer["padding"] or 0)
     if kind in _POOLS:
         kernel = b.shape(x)[2] if width == "all" else int(width)
-        sizes |= {"ceil": True} if said["ceil"] else {}
-        return _POOLS[kind](b, x, kernel, name=name, **sizes)
-    window = _WINDOW.search("" if said["kernel"] else name)
-    height, wide = window.groups() if window else [said["kernel"] or 1] * 2
-    channels = b.shape(x)[1] if width == "all" else int(width)
-    sizes["groups"] = channels if width == "all" else 1
-    normed, activation = _CONVOLUTIONS[kind]
-    x = conv2d(b, x, channels, (int(height), int(wide)), name, bias=not normed, **sizes)
-    x = batch_norm(b, x, f"{name}/norm") if normed else x
-    return _active(b, x, name, activation)
+        ceil = {"ceil": True} if layer["ceil"] else {}
+        return _POOLS[kind](b, x, kernel, stride, name, padding, **ceil)
+    is_depthwise = width == "all"
+    channels = b.shape(x)[1] if is_depthwise else int(width)
+    has_norm, activation = _CONVOLUTIONS[kind]
+    x = conv2d(
+        b,
+        x,
+        channels,
+        _kernel_of(layer),
+        name,
+        stride=stride,
+        padding=padding,
+        groups=channels if is_depthwise else 1,
+        bias=not has_norm,
+    )
+    if has_norm:
+        x = batch_norm(b, x, f"{name}/norm")
+    return _activate(b, x, name, activation)
 
 
-def _active(b: Builder, x: str, name: str, activation: str) -> str:
+def _kernel_of(layer: re.Match[str]) -> tuple[int, int]:
+    """Return height and width of a kernel: as stated, or as the name ends (`3x1`), else 1."""
+    if layer["kernel"]:
+        return int(layer["kernel"]), int(layer["kernel"])
+    window = _WINDOW.search(layer["name"])
+    return (int(window[1]), int(window[2])) if window else (1, 1)
+
+
+def _activate(b: Builder, x: str, name: str, activation: str) -> str:
     return b.op(activation, x, name=f"{name}/{activation}") if activation else x
 
 
-def _excited(b: Builder, x: str, name: str, width: float) -> str:
+def _excite(b: Builder, x: str, name: str, width: float) -> str:
     """Return channels times a learned share of each, by their means (Hu, Shen, Sun 2017)."""
     with b.scope(name):
         y = b.op("reduce", x, name="pooled", function="mean", axes=(2, 3), keep=True)
@@ -115,14 +136,14 @@ def _excited(b: Builder, x: str, name: str, width: float) -> str:
         return b.op("pointwise", x, y, name="gated", function="mul")
 
 
-_OTHERS: Mapping[str, Callable[[Builder, str, str, float], str]] = {
+_OTHER_KINDS: Mapping[str, Callable[[Builder, str, str, float], str]] = {
     "flatten": lambda b, x, name, _: b.op("flatten", x, name=name),
     "global_avg_pool": lambda b, x, name, _: b.op("global_avg_pool", x, name=name),
     "rows": lambda b, x, name, _: b.op("transpose", x, name=name, order=(0, 2, 3, 1)),
     "images": lambda b, x, name, _: b.op("transpose", x, name=name, order=(0, 3, 1, 2)),
     "dropout": lambda b, x, name, share: dropout(b, x, share, name),
     "layer": lambda b, x, name, _: norm(b, x, "layer", name),
-    "excite": _excited,
+    "excite": _excite,
     "scale": lambda b, x, name, _: b.op(
         "pointwise", x, b.weight(f"{name}/w", b.shape(x)[-1:]), name=name, function="mul"
     ),

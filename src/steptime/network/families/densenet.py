@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from steptime.network.families.family import Parameter, named
+from steptime.network.families.family import Parameter, preset
 from steptime.network.layers.dense import classify, dropout, linear
 from steptime.network.layers.image import avg_pool, batch_norm, conv2d, max_pool
 from steptime.network.ops.builder import Builder
@@ -13,7 +13,7 @@ def _norm_relu(b: Builder, x: str, norm: str, relu: str) -> str:
     return b.op("relu", batch_norm(b, x, norm), name=relu)
 
 
-@named(
+@preset(
     "Huang et al. 2016, as torchvision has it: 7,978,856 parameters, 2.83 GMAC an image",
     image=Parameter(224, "height and width of the input"),
 )
@@ -37,7 +37,7 @@ def densenet121(b: Builder, p: Mapping[str, Any], batch: int) -> str:
     return classify(b, linear(b, x, 1000, "classifier"))
 
 
-@named("Huang et al. 2016, L=40, k=12, for CIFAR-10: 1,019,722 parameters")
+@preset("Huang et al. 2016, L=40, k=12, for CIFAR-10: 1,019,722 parameters")
 def densenet_cifar(b: Builder, _: Mapping[str, Any], batch: int) -> str:
     """Return the DenseNet of 40 layers for CIFAR-10, with the names of the Caffe file."""
     blocks, layers, growth = 3, 12, 12

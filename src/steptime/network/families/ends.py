@@ -1,4 +1,4 @@
-"""What transformers begin and end with: words, patches of an image or sound; words or classes."""
+"""The first and last layers of transformers: words, patches or sound; words or classes."""
 
 from collections.abc import Callable, Mapping
 from math import sqrt
@@ -22,15 +22,17 @@ def words(
     if p["length"] % (b.plan.context * b.plan.tensor**b.plan.sequence):
         raise ShapeError(f"{p['length']} tokens do not divide among the ranks of a sequence")
     ids = b.input(f"{name}tokens", (batch, p["length"] // b.plan.context), "int64")
-    shape = (b.words(p["vocabulary"]), p["embedding_width"])
+    shape = (b.rank_words(p["vocabulary"]), p["embedding_width"])
     table = table or b.weight("embedding/w", shape)
-    x = b.summed(b.op("embedding", ids, table, name=f"{name}embedding"), f"{name}embedding_sum")
+    x = b.sum_over_ranks(
+        b.op("embedding", ids, table, name=f"{name}embedding"), f"{name}embedding_sum"
+    )
     narrow = p["embedding_width"] != p["width"]
     if p["projects_words"] and narrow:
         x = linear(b, x, p["width"], f"{name}embedding_in", bias=False)
     if p["scaled"]:
-        scale: dict[str, Any] = {"function": "mul", "scalar": sqrt(p["width"])}
-        x = b.op("pointwise", x, name=f"{name}embedding_scale", **scale)
+        factor = sqrt(p["width"])
+        x = b.op("pointwise", x, name=f"{name}embedding_scale", function="mul", scalar=factor)
     if p["segments"]:
         ids = b.input("segments", b.shape(x)[:2], "int64")
         segments = b.weight("segment/w", (p["segments"], b.shape(x)[-1]))
@@ -87,8 +89,15 @@ def _sound(b: Builder, p: Parameters, batch: int) -> tuple[str, str]:
     for i, stride in ((1, 1), (2, 2)):
         with b.scope(f"conv{i}"):
             w = b.weight("w", (p["width"], b.shape(x)[1], 1, 3))
-            how: dict[str, Any] = {"stride": (1, stride), "padding": (0, 0, 1, 1), "groups": 1}
-            x = b.op("conv2d", x, w, name="conv2d", **how)
+            x = b.op(
+                "conv2d",
+                x,
+                w,
+                name="conv2d",
+                stride=(1, stride),
+                padding=(0, 0, 1, 1),
+                groups=1,
+            )
             x = b.op("bias", x, b.weight("b", (p["width"],)), name="bias", axis=1)
             x = activated(b, x, "gelu")
     x = b.op("reshape", x, name="flat", shape=(batch, p["width"], p["length"]))
@@ -105,10 +114,10 @@ STEMS: Mapping[str, Callable[[Builder, Parameters, int], tuple[str, str]]] = {
 
 def _to_words(b: Builder, x: str, p: Parameters, table: str) -> str:
     if p["output_scaled"]:
-        how: dict[str, Any] = {"function": "mul", "scalar": p["width"] ** -0.5}
-        x = b.op("pointwise", x, name="output_scale", **how)
+        factor = p["width"] ** -0.5
+        x = b.op("pointwise", x, name="output_scale", function="mul", scalar=factor)
     if not (p["tied"] and table):
-        return classify(b, linear(b, x, b.words(p["vocabulary"]), "output", p["head_bias"]))
+        return classify(b, linear(b, x, b.rank_words(p["vocabulary"]), "output", p["head_bias"]))
     x = b.op("linear", x, table, name="output/linear")
     if p["head_bias"]:
         x = b.op("bias", x, b.weight("output/b", b.shape(x)[-1:]), name="output/bias", axis=-1)
@@ -179,12 +188,12 @@ def _to_mean(b: Builder, x: str, p: Parameters, _: str) -> str:
 
 def _to_teacher(b: Builder, x: str, p: Parameters, _: str) -> str:
     """Return the loss of the mean of two tokens' classes (Touvron et al. 2020, section 4)."""
-    both = [
+    logits = [
         linear(b, _token(b, x, i, f"token{i + 1}"), p["classes"], f"classifier{i + 1}")
         for i in (0, 1)
     ]
-    how: dict[str, Any] = {"function": "mul", "scalar": 0.5}
-    return classify(b, b.op("pointwise", b.op("add", *both, name="both"), name="mean", **how))
+    total = b.op("add", *logits, name="both")
+    return classify(b, b.op("pointwise", total, name="mean", function="mul", scalar=0.5))
 
 
 def _to_pixels(b: Builder, x: str, p: Parameters, _: str) -> str:

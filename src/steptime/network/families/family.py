@@ -1,32 +1,40 @@
-"""What a family of networks says of itself, and how its hyperparameters are read and checked."""
+"""Families of networks: their hyperparameters, which are read from text and checked."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf, isfinite
+from types import MappingProxyType
 from typing import Any
 
 from steptime.core.errors import InputError, shorten, unknown
-from steptime.core.formula import formula
 from steptime.core.toml_files import packaged
 from steptime.core.values import number_of, parse_count, parse_text, parse_truth
 from steptime.core.workload import STORED_ALL, Value
 from steptime.network.ops.builder import Builder
 
 Build = Callable[[Builder, Mapping[str, Any], int], str]
+NO_RULES: Mapping[str, Callable[[Mapping[str, Value]], Value]] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """One hyperparameter: its default (or a function of the others), its range in a sweep.
+    """One hyperparameter of a family.
 
-    `choices` lists the allowed texts, `aliases` other words for them; otherwise the type is that of
-    the default, whole numbers being at least `least`, other numbers at least the first and below
-    the second of `within`. A text of a `form` of its own, a regular
-    expression and what it must be in words, stays as it is. `read` reads a text, of that form if
-    there is one, or raises `ValueError`. A `detail` is kept in a workload only where it departs
-    from its default.
+    Attributes:
+        default: its default, or the rule that makes it from the hyperparameters before it. Its
+            type is the type of the hyperparameter.
+        meaning: its meaning in a few words.
+        sweep: its values in a sweep.
+        choices: the allowed texts.
+        aliases: other words for them.
+        minimum: the smallest whole number.
+        within: the limits of another number: at least the first, below the second.
+        pattern: a regular expression that a text must match; "" for any text.
+        pattern_text: the same in words.
+        read: the function that reads a text; raises `ValueError`.
+        detail: kept in a workload only if it departs from its default.
     """
 
     default: Value | Callable[[Mapping[str, Value]], Value]
@@ -34,14 +42,15 @@ class Parameter:
     sweep: str | tuple[Value, ...] = ()
     choices: tuple[str, ...] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)
-    least: int = 1
+    minimum: int = 1
     within: tuple[float, float] = (-inf, inf)
-    form: tuple[str, ...] = ()
+    pattern: str = ""
+    pattern_text: str = ""
     read: Callable[[str], Value] = str
     detail: bool = False
 
     def default_in(self, values: Mapping[str, Value]) -> Value:
-        """Return the default, given the hyperparameters that stand before this one."""
+        """Return the default, given the hyperparameters before this one."""
         return self.default(values) if callable(self.default) else self.default
 
 
@@ -50,7 +59,7 @@ class Family:
     """A family of networks, or one named network.
 
     `build(builder, params, batch)` gives the tensor that a step ends with: the loss in training,
-    the output in inference. In a `named` network every hyperparameter is a detail, so that
+    the output in inference. In a network with `is_preset` all hyperparameters are details, so that
     `resnet50` stays `resnet50`; `settings` are those of the family that it is a setting of.
     `weights` is the format in which a file keeps the weights (int4, float8), "" if not quantised,
     and `stored` which weights it keeps so (`Tuning.stored`).
@@ -63,7 +72,7 @@ class Family:
     source: str
     batch: int = 64
     batch_sweep: str | tuple[int, ...] = ()
-    named: bool = False
+    is_preset: bool = False
     check: Callable[[Mapping[str, Any]], str | None] = field(default=lambda _: None)
     settings: Mapping[str, Value] = field(default_factory=dict)
     weights: str = ""
@@ -71,39 +80,47 @@ class Family:
     dtype: str = ""
 
 
-def parameters_of(family: str, **more: Mapping[str, Any]) -> dict[str, Parameter]:
-    """Return the hyperparameters of a family as the table has them, with `more` of some of them."""
-    made = {}
-    for name, row in packaged("families.toml")[family].items():
-        own: dict[str, Any] = {
-            key: tuple(one) if isinstance(one, list) else one for key, one in row.items()
-        }
-        if "follows" in own:
-            own["default"] = formula(own.pop("follows"))
-        made[name] = Parameter(**own, **more.get(name, {}))
-    return made
+def read_parameters(
+    family: str,
+    defaults: Mapping[str, Callable[[Mapping[str, Value]], Value]] = NO_RULES,
+    **columns: Mapping[str, Any],
+) -> dict[str, Parameter]:
+    """Read the hyperparameters of a family from `families.toml`.
 
-
-def fault_of(family: str) -> Callable[[Mapping[str, Any]], str | None]:
-    """Return what says which sizes of a family do not fit together, None if all do."""
-    rules = [
-        (formula(when), said) for when, said in packaged("families.toml")["faults"][family].items()
-    ]
-    return lambda p: next((said.format_map(p) for when, said in rules if when(p)), None)
-
-
-def named(source: str, **parameters: Parameter) -> Callable[[Build], Family]:
-    """Return a decorator: the function builds the named network that is called as it is."""
-    return lambda build: Family(build.__name__, build, parameters, source, named=True)
-
-
-def resolve(family: Family, given: Mapping[str, object], where: str = "") -> dict[str, Value]:
-    """Return every hyperparameter of the family, `given` ones checked and the others by default.
-
-    Raises `InputError` for an unknown hyperparameter, a wrong type, or sizes that do not fit.
+    Args:
+        family: the name of the family.
+        defaults: rules of the defaults that follow from other hyperparameters.
+        columns: further columns of some hyperparameters, such as their choices.
     """
-    place = where or family.name
-    for name in given:
+    parameters = {}
+    for name, row in packaged("families.toml")[family].items():
+        values: Any = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in row.items()
+        }
+        if name in defaults:
+            values["default"] = defaults[name]
+        parameters[name] = Parameter(**values, **columns.get(name, {}))
+    return parameters
+
+
+def preset(source: str, **parameters: Parameter) -> Callable[[Build], Family]:
+    """Return a decorator that makes a function the named network of its own name."""
+    return lambda build: Family(build.__name__, build, parameters, source, is_preset=True)
+
+
+def resolve(family: Family, settings: Mapping[str, object], context: str = "") -> dict[str, Value]:
+    """Return all hyperparameters of a family: checked settings, and defaults of the others.
+
+    Args:
+        family: the family.
+        settings: values of some hyperparameters, as a user typed them.
+        context: the start of messages; the name of the family by default.
+
+    Raises:
+        InputError: for an unknown hyperparameter, a wrong type, or sizes that do not fit.
+    """
+    place = context or family.name
+    for name in settings:
         if name not in family.parameters:
             if not family.parameters:
                 raise InputError(f"{place}: takes no hyperparameters, got {shorten(name)}")
@@ -111,67 +128,94 @@ def resolve(family: Family, given: Mapping[str, object], where: str = "") -> dic
     values: dict[str, Value] = {}
     for name, parameter in family.parameters.items():
         default = parameter.default_in(values)
-        values[name] = (
-            _read(given[name], name, parameter, default, place) if name in given else default
-        )
+        if name in settings:
+            values[name] = _read_value(settings[name], name, parameter, default, place)
+        else:
+            values[name] = default
     problem = family.check(values)
     if problem:
         raise InputError(f"{place}: {problem}")
     return values
 
 
-def setting(
-    name: str, base: Family, source: str, settings: Mapping[str, Value], *free: str, **how: Any
+def make_setting(
+    name: str,
+    base: Family,
+    source: str,
+    settings: Mapping[str, Value],
+    free: Sequence[str],
+    **build_options: Any,
 ) -> Family:
-    """Return `base` under fixed `settings`, of which the `free` ones may still be chosen."""
+    """Return a family under fixed settings as a network of its own.
+
+    Args:
+        name: the name of the network.
+        base: the family.
+        source: the source of the settings.
+        settings: the fixed hyperparameters.
+        free: hyperparameters that a user may still choose.
+        build_options: further arguments of the family's `build`.
+    """
     values = resolve(base, settings)
+
+    def build(b: Builder, p: Mapping[str, Any], batch: int) -> str:
+        return partial(base.build, **build_options)(b, {**values, **p}, batch)
+
     return Family(
         name,
-        lambda b, p, batch: partial(base.build, **how)(b, {**values, **p}, batch),
+        build,
         {key: Parameter(values[key], base.parameters[key].meaning) for key in free},
         source,
         base.batch,
-        named=True,
+        is_preset=True,
         check=lambda p: base.check({**values, **p}),
         settings=values,
     )
 
 
-def stored(family: Family, values: Mapping[str, Value]) -> dict[str, Value]:
+def drop_defaults(family: Family, values: Mapping[str, Value]) -> dict[str, Value]:
     """Return the hyperparameters that a workload keeps: all but details at their defaults."""
-    return {
-        name: value
-        for name, value in values.items()
-        if not (family.named or family.parameters[name].detail)
-        or value != family.parameters[name].default_in(values)
-    }
+    workload_values = {}
+    for name, value in values.items():
+        parameter = family.parameters[name]
+        is_detail = family.is_preset or parameter.detail
+        if not is_detail or value != parameter.default_in(values):
+            workload_values[name] = value
+    return workload_values
 
 
-def _read(value: object, name: str, parameter: Parameter, default: Value, place: str) -> Value:
-    where = f"{place}: {name}"
-    text = parse_text(value, where)
-    if parameter.form and not re.fullmatch(parameter.form[0], text):
-        raise InputError(f"{where}: must be {parameter.form[1]}, not {shorten(text)}")
-    if parameter.form or parameter.read is not str:
+def _read_value(
+    value: object, name: str, parameter: Parameter, default: Value, place: str
+) -> Value:
+    """Read a hyperparameter in the type of its default; raises `InputError`."""
+    label = f"{place}: {name}"
+    text = parse_text(value, label)
+    if parameter.pattern and not re.fullmatch(parameter.pattern, text):
+        raise InputError(f"{label}: must be {parameter.pattern_text}, not {shorten(text)}")
+    if parameter.pattern or parameter.read is not str:
         try:
             return parameter.read(text)
         except ValueError as error:
-            raise InputError(f"{where}: {error}") from None
+            raise InputError(f"{label}: {error}") from None
     if parameter.choices:
         text = parameter.aliases.get(text.lower(), text)
         if text not in parameter.choices:
             raise unknown(name, value, parameter.choices, place)
         return text
     if isinstance(default, bool):
-        return parse_truth(text, f"{where}:")
+        return parse_truth(text, f"{label}:")
     if not isinstance(default, float):
-        return parse_count(value, where, parameter.least)
+        return parse_count(value, label, parameter.minimum)
+    return _read_number(value, text, parameter, label)
+
+
+def _read_number(value: object, text: str, parameter: Parameter, label: str) -> float:
     number = number_of(text)
     if not isfinite(number):
-        raise InputError(f"{where}: must be a number, not {shorten(value)}")
+        raise InputError(f"{label}: must be a number, not {shorten(value)}")
     low, high = parameter.within
     if not low <= number < high:
         below = f" and below {high:g}" if high < inf else ""
         limits = f"at least {low:g}{below}"
-        raise InputError(f"{where}: must be {limits}, not {shorten(value)}")
+        raise InputError(f"{label}: must be {limits}, not {shorten(value)}")
     return number

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from steptime.network.families.family import Family, parameters_of
+from steptime.network.families.family import Family, read_parameters
 from steptime.network.layers.dense import classify, linear
 from steptime.network.ops.builder import Builder
 
@@ -20,7 +20,7 @@ def build(b: Builder, p: Mapping[str, Any], batch: int) -> str:
 FAMILY = Family(
     "fc",
     build,
-    parameters_of("fc"),
+    read_parameters("fc"),
     "Wang, Wei, Brooks 2019, table 2",
     batch_sweep="64..16384 x2",
 )

@@ -5,7 +5,7 @@ from functools import lru_cache
 from typing import Any
 
 from steptime.core.toml_files import packaged
-from steptime.network.families.family import Family, setting
+from steptime.network.families.family import Family, make_setting
 
 
 @lru_cache(maxsize=1)
@@ -13,8 +13,12 @@ def rows() -> Mapping[str, Mapping[str, Any]]:
     """Return the hyperparameters of each model, its `source` and its `parameters`."""
     table = packaged("language_models.toml")
     styles, models = table["styles"], table["models"]
-    found = {name: {**styles.get(row.get("like", ""), {}), **row} for name, row in models.items()}
-    return {name: {key: row[key] for key in row if key != "like"} for name, row in found.items()}
+    settings: dict[str, Mapping[str, Any]] = {}
+    for name, row in models.items():
+        values = {**styles.get(row.get("like", ""), {}), **row}
+        values.pop("like", None)
+        settings[name] = values
+    return settings
 
 
 @lru_cache(maxsize=64)
@@ -25,4 +29,4 @@ def model(name: str) -> Family:
     row = dict(rows()[name])
     source = f"{row.pop('source')}: {row.pop('parameters'):,} parameters"
     free = "image" if row.get("stem") == "patches" else "length"
-    return setting(name, transformer.FAMILY, source, row, free)
+    return make_setting(name, transformer.FAMILY, source, row, [free])

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from steptime.network.families.family import Family, parameters_of
+from steptime.network.families.family import Family, read_parameters
 from steptime.network.layers.dense import classify, linear
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.sequence import GATES
@@ -27,7 +27,7 @@ def build(b: Builder, p: Mapping[str, Any], batch: int) -> str:
 FAMILY = Family(
     "rnn",
     build,
-    parameters_of("rnn", cell={"choices": (*GATES,)}),
+    read_parameters("rnn", cell={"choices": (*GATES,)}),
     "Wang, Wei, Brooks 2019, table 2; the steps of the vocabulary are ours",
     batch_sweep="16..1024 x4",
 )

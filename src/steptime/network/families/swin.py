@@ -4,10 +4,10 @@ Liu et al. 2021, "Swin Transformer". The mask of windows that a shift puts toget
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from steptime.network.families import transformer
-from steptime.network.families.family import Family, parameters_of, resolve
+from steptime.network.families.family import Family, read_parameters, resolve
 from steptime.network.layers.attention import Sight, attention
 from steptime.network.layers.blocks import block, feed_forward
 from steptime.network.layers.dense import classify, linear, mean_loss
@@ -16,90 +16,145 @@ from steptime.network.layers.norms import norm
 from steptime.network.ops.builder import Builder
 
 
-def numbers(text: str) -> list[int]:
+def parse_numbers(text: str) -> list[int]:
     """Return the numbers of a text such as `2-2-6-2`."""
     return [int(part) for part in text.split("-")]
 
 
 def build(b: Builder, p: Mapping[str, Any], batch: int) -> str:
-    """Return an image classified: patches, stages that each halve it, the mean of what is left."""
-    side, width = p["image"] // p["patch"], p["width"]
-    x = b.input("image", (batch, p["channels"], p["image"], p["image"]))
-    x = conv2d(b, x, width, p["patch"], "patches", stride=p["patch"], bias=True)
-    x = b.op("transpose", x, name="patches/last", order=(0, 2, 3, 1))
-    x = norm(b, x, "layer", "patch_norm")
-    depths = numbers(p["depths"])
-    for i, (depth, heads) in enumerate(zip(depths, numbers(p["heads"]), strict=False)):
-        own = {"width": width, "heads": heads, "kind": "encoder", "norms": "before"}
-        own |= {"ffn": int(p["ffn_ratio"] * width), "qkv_bias": p["qkv_bias"]}
-        q = resolve(transformer.FAMILY, {**own, "activation": p["activation"]})
+    """Return a classified image: patches, stages that halve it, the mean of the last one."""
+    side = p["image"] // p["patch"]
+    x = _cut_patches(b, p, batch)
+    depths = parse_numbers(p["depths"])
+    stage_heads = parse_numbers(p["heads"])
+    for i, (depth, heads) in enumerate(zip(depths, stage_heads, strict=False)):
+        width = p["width"] * 2**i
         with b.scope(f"stage{i + 1}"):
-            for j in b.repeat(depth):
-                with b.scope(f"block{j + 1}"):
-                    x = _block(b, x, {**q, "window": p["window"]}, side, j % 2 == 1)
-            if i + 1 < len(depths):
-                x, side, width = _merged(b, x), -(-side // 2), 2 * width
-    x = norm(b, b.op("reshape", x, name="rows", shape=(batch, side * side, width)), "layer", "norm")
-    if p["pixels"]:  # patches as they were, some of which a learned token stood for
+            x = _build_stage(b, x, p, _Stage(depth, heads, side, width))
+            is_last = i + 1 == len(depths)
+            if not is_last:
+                x = _merge_places(b, x)
+                side = -(-side // 2)
+    width = b.shape(x)[-1]
+    x = b.op("reshape", x, name="rows", shape=(batch, side * side, width))
+    x = norm(b, x, "layer", "norm")
+    if p["pixels"]:  # the pixels of all patches, some of which a learned token stood for
         b.weight("mask/w", (1, 1, p["width"]))
-        return mean_loss(b, linear(b, x, p["pixels"] ** 2 * p["channels"], "pixels"))
+        pixels = p["pixels"] ** 2 * p["channels"]
+        return mean_loss(b, linear(b, x, pixels, "pixels"))
     x = b.op("reduce", x, name="pooled", function="mean", axes=(1,), keep=False)
     if not p["classes"]:
         return mean_loss(b, x)
     return classify(b, linear(b, x, p["classes"], "classifier"))
 
 
-def _block(b: Builder, x: str, p: Mapping[str, Any], side: int, shifted: bool) -> str:
-    """Return attention within windows of `x [n, side, side, width]`, and feed-forward."""
-    window = p["window"]
-    shift = window // 2 if shifted and side > window else 0
+class _Stage(NamedTuple):
+    """A stage: its blocks and heads, places along a side of the image, and width of a place."""
 
-    def attends(y: str) -> str:
-        n, width, wide = b.shape(x)[0], p["width"], -(-side // window) * window
-        if wide > side:
-            y = b.op("pad", y, name="padded", pads=(0, 0, 0, wide - side, 0, wide - side, 0, 0))
-        y = _rolled(b, y, shift, "shift")
-        count = wide // window
-        cut = (n, count, window, count, window, width)
-        y = b.op("reshape", y, name="cut", shape=cut)
-        y = b.op("transpose", y, name="windows", order=(0, 1, 3, 2, 4, 5))
-        y = b.op("reshape", y, name="flat", shape=(n * count**2, window**2, width))
-        y = attention(b, y, p, "attention", Sight(relative=_places(b, p)))
-        y = b.op("reshape", y, name="uncut", shape=(n, count, count, window, window, width))
-        y = b.op("transpose", y, name="rows", order=(0, 1, 3, 2, 4, 5))
-        y = b.op("reshape", y, name="whole", shape=(n, wide, wide, width))
-        y = _rolled(b, y, wide - shift if shift else 0, "back")
-        for axis in (1, 2) if wide > side else ():
-            y = b.op("slice", y, name=f"unpadded{axis}", axis=axis, start=0, stop=side)
-        return y
-
-    def feeds(y: str) -> str:
-        return feed_forward(b, y, p["ffn"], p["activation"], True, "ffn")
-
-    return block(b, x, p, [attends, feeds])
+    depth: int
+    heads: int
+    side: int
+    width: int
 
 
-def _places(b: Builder, p: Mapping[str, Any]) -> str:
-    """Return what is added to the scores, by how far two places of a window are apart."""
-    area = p["window"] ** 2
-    ids = b.buffer("places", (area, area), "int64")
-    table = b.weight("relative/w", ((2 * p["window"] - 1) ** 2, p["heads"]))
-    found = b.op("embedding", ids, table, name="relative")
-    return b.op("transpose", found, name="relative/by_head", order=(2, 0, 1))
+def _cut_patches(b: Builder, p: Mapping[str, Any], batch: int) -> str:
+    """Return the patches of an image, `[n, side, side, width]`."""
+    patch = p["patch"]
+    x = b.input("image", (batch, p["channels"], p["image"], p["image"]))
+    x = conv2d(b, x, p["width"], patch, "patches", stride=patch, bias=True)
+    x = b.op("transpose", x, name="patches/last", order=(0, 2, 3, 1))
+    return norm(b, x, "layer", "patch_norm")
 
 
-def _rolled(b: Builder, x: str, shift: int, name: str) -> str:
-    """Return `x [n, h, w, c]` with both sides turned over by `shift`."""
-    for axis in (1, 2) if shift else ():
-        size, at = b.shape(x)[axis], f"{name}{axis}"
-        first = b.op("slice", x, name=f"{at}/first", axis=axis, start=0, stop=shift)
-        rest = b.op("slice", x, name=f"{at}/rest", axis=axis, start=shift, stop=size)
-        x = b.op("concat", rest, first, name=at, axis=axis)
+def _build_stage(b: Builder, x: str, p: Mapping[str, Any], stage: _Stage) -> str:
+    """Return `x` after the blocks of a stage; the windows of every second one are shifted."""
+    settings = {
+        "width": stage.width,
+        "heads": stage.heads,
+        "kind": "encoder",
+        "norms": "before",
+        "ffn": int(p["ffn_ratio"] * stage.width),
+        "qkv_bias": p["qkv_bias"],
+        "activation": p["activation"],
+    }
+    block_settings = {**resolve(transformer.FAMILY, settings), "window": p["window"]}
+    for j in b.repeat(stage.depth):
+        with b.scope(f"block{j + 1}"):
+            is_shifted = j % 2 == 1
+            x = _build_block(b, x, block_settings, stage.side, is_shifted)
     return x
 
 
-def _merged(b: Builder, x: str) -> str:
-    """Return each two by two places of `x [n, h, w, c]` as one of twice the width."""
+def _build_block(b: Builder, x: str, p: Mapping[str, Any], side: int, is_shifted: bool) -> str:
+    """Return attention within windows of `x [n, side, side, width]`, and feed-forward."""
+    window = p["window"]
+    shift = window // 2 if is_shifted and side > window else 0
+    padded_side = -(-side // window) * window
+
+    def attend(y: str) -> str:
+        if padded_side > side:
+            pad = padded_side - side
+            y = b.op("pad", y, name="padded", pads=(0, 0, 0, pad, 0, pad, 0, 0))
+        y = _roll_sides(b, y, shift, "shift")
+        y = _cut_windows(b, y, window)
+        y = attention(b, y, p, "attention", Sight(relative=_relative_scores(b, p)))
+        y = _join_windows(b, y, window, padded_side)
+        y = _roll_sides(b, y, padded_side - shift if shift else 0, "back")
+        if padded_side > side:
+            for axis in (1, 2):
+                y = b.op("slice", y, name=f"unpadded{axis}", axis=axis, start=0, stop=side)
+        return y
+
+    def feed(y: str) -> str:
+        return feed_forward(b, y, p["ffn"], p["activation"], True, "ffn")
+
+    return block(b, x, p, [attend, feed])
+
+
+def _cut_windows(b: Builder, y: str, window: int) -> str:
+    """Return `[n, side, side, width]` as sequences, one for each window."""
+    n, side, _, width = b.shape(y)
+    count = side // window
+    y = b.op("reshape", y, name="cut", shape=(n, count, window, count, window, width))
+    y = b.op("transpose", y, name="windows", order=(0, 1, 3, 2, 4, 5))
+    return b.op("reshape", y, name="flat", shape=(n * count**2, window**2, width))
+
+
+def _join_windows(b: Builder, y: str, window: int, side: int) -> str:
+    """Return the sequences of windows as `[n, side, side, width]`."""
+    window_count, _, width = b.shape(y)
+    count = side // window
+    n = window_count // count**2
+    y = b.op("reshape", y, name="uncut", shape=(n, count, count, window, window, width))
+    y = b.op("transpose", y, name="rows", order=(0, 1, 3, 2, 4, 5))
+    return b.op("reshape", y, name="whole", shape=(n, side, side, width))
+
+
+def _relative_scores(b: Builder, p: Mapping[str, Any]) -> str:
+    """Return the term of the scores that depends on the distance of two places of a window."""
+    area = p["window"] ** 2
+    distances = (2 * p["window"] - 1) ** 2
+    ids = b.buffer("places", (area, area), "int64")
+    table = b.weight("relative/w", (distances, p["heads"]))
+    scores = b.op("embedding", ids, table, name="relative")
+    return b.op("transpose", scores, name="relative/by_head", order=(2, 0, 1))
+
+
+def _roll_sides(b: Builder, x: str, shift: int, name: str) -> str:
+    """Return `x [n, h, w, c]` rolled by `shift` along both sides."""
+    if not shift:
+        return x
+    for axis in (1, 2):
+        size = b.shape(x)[axis]
+        path = f"{name}{axis}"
+        first = b.op("slice", x, name=f"{path}/first", axis=axis, start=0, stop=shift)
+        second = b.op("slice", x, name=f"{path}/rest", axis=axis, start=shift, stop=size)
+        x = b.op("concat", second, first, name=path, axis=axis)
+    return x
+
+
+def _merge_places(b: Builder, x: str) -> str:
+    """Return two by two places of `x [n, h, w, c]` as one of twice the width."""
     n, side, _, width = b.shape(x)
     if side % 2:
         x = b.op("pad", x, name="merge/padded", pads=(0, 0, 0, 1, 0, 1, 0, 0))
@@ -107,13 +162,14 @@ def _merged(b: Builder, x: str) -> str:
     x = b.op("reshape", x, name="merge/cut", shape=(n, half, 2, half, 2, width))
     x = b.op("transpose", x, name="merge/beside", order=(0, 1, 3, 4, 2, 5))
     x = b.op("reshape", x, name="merge/joined", shape=(n, half, half, 4 * width))
-    return linear(b, norm(b, x, "layer", "merge/norm"), 2 * width, "merge", bias=False)
+    x = norm(b, x, "layer", "merge/norm")
+    return linear(b, x, 2 * width, "merge", bias=False)
 
 
 def check(p: Mapping[str, Any]) -> str | None:
-    """Return what does not fit together, or None."""
-    depths = numbers(p["depths"])
-    heads = numbers(p["heads"])[: len(depths)]
+    """Return the first fault of sizes that do not fit together, or None."""
+    depths = parse_numbers(p["depths"])
+    heads = parse_numbers(p["heads"])[: len(depths)]
     if len(depths) != len(heads) or not all((*depths, *heads)):
         return f"depths {p['depths']} and heads {p['heads']} are not of as many stages"
     if p["image"] % p["patch"]:
@@ -131,7 +187,7 @@ FAMILY = Family(
     "swin",
     build,
     {
-        **parameters_of("swin", ffn_ratio={"read": float}),
+        **read_parameters("swin", ffn_ratio={"read": float}),
         "activation": transformer.FAMILY.parameters["activation"],
     },
     "Liu et al. 2021; the small ones: 28,288,354 parameters",

@@ -5,7 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from steptime.network.families.ends import HEADS, STEMS, words
-from steptime.network.families.family import Family, fault_of, parameters_of
+from steptime.network.families.family import Family, read_parameters
+from steptime.network.families.transformer_rules import DEFAULTS, check_transformer
 from steptime.network.layers.attention import Sight, attention
 from steptime.network.layers.blocks import (
     NORMS,
@@ -32,7 +33,7 @@ from steptime.network.ops.sequence import GATED
 def build(b: Builder, p: Mapping[str, Any], batch: int) -> str:
     """Return the output of a stem, its blocks, a decoder that reads them, and a head."""
     x, table = body(b, p, batch)
-    return HEADS[p["head"]](b, b.whole(x, "final_gather"), p, table)
+    return HEADS[p["head"]](b, b.gather_sequence(x, "final_gather"), p, table)
 
 
 def body(b: Builder, p: Mapping[str, Any], batch: int, join: Part = lambda x: x) -> tuple[str, str]:
@@ -100,8 +101,8 @@ def _embeddings_of_blocks(b: Builder, x: str, p: Mapping[str, Any], width: int) 
     layers = len(p["designs"])  # of the whole network, of which `p` may say the first blocks
     total_width = layers * width
     with b.scope("embedding_of_blocks"):
-        table = b.weight("w", (b.words(p["vocabulary"]), total_width))
-        y = b.summed(b.op("embedding", "tokens", table, name="embedding"), "sum")
+        table = b.weight("w", (b.rank_words(p["vocabulary"]), total_width))
+        y = b.sum_over_ranks(b.op("embedding", "tokens", table, name="embedding"), "sum")
         z = linear(b, x, total_width, "projection", bias=False)
         z = b.op("reshape", z, name="blocks", shape=(n, length, layers, width))
         z = b.op(
@@ -184,11 +185,18 @@ def _decoded(
 ) -> tuple[str, str]:
     """Return a decoder's blocks over words, which read what the encoder made, and their table."""
     heads = p["decoder_heads"]
-    is_same = heads == p["heads"]
-    q = {**p, "heads": heads, "kv_heads": p["kv_heads"] if is_same else heads}
-    q |= {} if is_same else dict.fromkeys(("head_width", "value_width"), p["width"] // heads)
-    q |= {"layers": p["decoder_layers"], "ffn": p["decoder_ffn"], "segments": 0}
-    q |= {"max_length": p["target_rows"], "length": p["target_length"]}
+    q = {
+        **p,
+        "heads": heads,
+        "layers": p["decoder_layers"],
+        "ffn": p["decoder_ffn"],
+        "segments": 0,
+        "max_length": p["target_rows"],
+        "length": p["target_length"],
+    }
+    if heads != p["heads"]:
+        q["kv_heads"] = heads
+        q["head_width"] = q["value_width"] = p["width"] // heads
     x, table = words(b, q, batch, "target_", table)
     x = blocks(b, x, q, True, "decoder", memory)
     return _normed(b, x, q, "target_final_norm"), table
@@ -209,8 +217,9 @@ PLAIN = ("gelu", "gelu_tanh", "quick_gelu", "relu", "relu2", "silu", "xielu")
 FAMILY = Family(
     "transformer",
     build,
-    parameters_of(
+    read_parameters(
         "transformer",
+        DEFAULTS,
         activation={"choices": (*PLAIN, *GATED)},
         norms={"choices": (*NORMS,)},
         head={"choices": (*HEADS,)},
@@ -218,5 +227,5 @@ FAMILY = Family(
     "Vaswani et al. 2017; Devlin et al. 2018; Radford et al. 2019; Touvron et al. 2023",
     batch=1,
     batch_sweep=(1, 2, 4, 8),
-    check=fault_of("transformer"),
+    check=check_transformer,
 )

@@ -1,4 +1,4 @@
-"""Attention: linear layers around the attention op, and what chooses or makes its keys."""
+"""Attention: linear layers around the attention op, and the layers that choose its keys."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ INDEX_VALUES = 1  # width of the values that an indexer's scores are summed with
 
 @dataclass(frozen=True)
 class Sight:
-    """What an attention layer sees: itself, or a `memory [n, m, width]`; all, or what is before.
+    """The tokens that an attention layer sees: its own, or a `memory [n, m, width]`.
 
     Attributes:
         causal: a token sees those before it alone.
@@ -38,46 +38,58 @@ class Sight:
 
 def attention(b: Builder, x: str, p: Parameters, name: str, sight: Sight) -> str:
     """Return attention of `x [n, l, width]`: linear layers around the attention op."""
-    heads = b.share(p["heads"], "heads")
-    kv_heads = b.share(p["kv_heads"], "heads of keys and values", least=1)
-    design, window = design_of(p), sight.window
+    heads = b.rank_share(p["heads"], "heads")
+    kv_heads = b.rank_share(p["kv_heads"], "heads of keys and values", min_share=1)
+    indexer, window = design_of(p).indexer, sight.window
     with b.scope(name):
-        x = b.whole(x, "gather")
+        x = b.gather_sequence(x, "gather")
         y, q, k, v = _queries_keys_values(b, x, p, sight, heads, kv_heads)
-        if design.indexer:
-            _score_tokens(b, x, y, design.indexer, sight.angles)
-            window = design.indexer.selected
+        if indexer:
+            _score_tokens(b, x, y, indexer, sight.angles)
+            window = indexer.selected
         extra = [sight.relative] if sight.relative else []
-        extra += [b.weight("sinks", (heads,))] if p["sinks"] else []
-        cut = b.plan.context if b.plan.context_method == "all-to-all" else 1
-        if cut > 1:
-            q = b.spread(q, "spread_q", heads)
-            k, v = b.spread(k, "spread_k", kv_heads), b.spread(v, "spread_v", kv_heads)
-            heads, kv_heads = heads // cut, max(1, kv_heads // cut)
+        if p["sinks"]:
+            extra.append(b.weight("sinks", (heads,)))
+        exchanges_heads = b.plan.context_method == "all-to-all" and b.plan.context > 1
+        if exchanges_heads:
+            q = b.exchange_sequence_for_heads(q, "spread_q", heads)
+            k = b.exchange_sequence_for_heads(k, "spread_k", kv_heads)
+            v = b.exchange_sequence_for_heads(v, "spread_v", kv_heads)
+            heads = heads // b.plan.context
+            kv_heads = max(1, kv_heads // b.plan.context)
             if p["sinks"]:
-                extra[-1] = b.op("slice", extra[-1], name="own_sinks", axis=0, start=0, stop=heads)
+                sinks = extra.pop()
+                extra.append(b.op("slice", sinks, name="own_sinks", axis=0, start=0, stop=heads))
         else:
-            k, v = b.all_parts(k, "gather_k"), b.all_parts(v, "gather_v")
+            k = b.gather_context(k, "gather_k")
+            v = b.gather_context(v, "gather_v")
         attributes: Attributes = {"heads": heads, "kv_heads": kv_heads, "causal": sight.causal}
-        attributes |= {"window": window} if window else {}
+        if window:
+            attributes["window"] = window
         z = b.op("attention", q, k, v, *extra, name="attention", **attributes)
-        z = b.joined(z, "join_y") if cut > 1 else z
+        if exchanges_heads:
+            z = b.exchange_heads_for_sequence(z, "join_y")
         if p["attention_gate"]:
             z = _gate_output(b, x, z, p, heads)
-        return b.summed(linear(b, z, p["width"], "out", p["out_bias"]), "sum")
+        z = linear(b, z, p["width"], "out", p["out_bias"])
+        return b.sum_over_ranks(z, "sum")
 
 
 def _queries_keys_values(
     b: Builder, x: str, p: Parameters, sight: Sight, heads: int, kv_heads: int
 ) -> tuple[str, str, str, str]:
     """Return the input of queries, then queries, keys and values."""
-    head, y, bias = p["head_width"], x, p["qkv_bias"]
+    head, y = p["head_width"], x
     if p["latent_q"]:
-        y = norm(b, linear(b, x, p["latent_q"], "q_down", bias), p["norm"], "q_down_norm")
-    bias = bias and not p["latent_kv"]
-    merged = p["merged_qkv"] and not sight.memory
-    q, k, v = _split_merged(b, x, p, heads, kv_heads) if merged else ("", "", "")
-    q = _normed(b, q or linear(b, y, head * heads, "q", bias), p, heads, "q_norm")
+        y = linear(b, x, p["latent_q"], "q_down", p["qkv_bias"])
+        y = norm(b, y, p["norm"], "q_down_norm")
+    q = k = v = ""
+    if p["merged_qkv"] and not sight.memory:
+        q, k, v = _split_merged(b, x, p, heads, kv_heads)
+    if not q:
+        has_bias = p["qkv_bias"] and not p["latent_kv"]
+        q = linear(b, y, head * heads, "q", has_bias)
+    q = _norm_queries_or_keys(b, q, p, heads, "q_norm")
     if sight.keys:
         k, v = sight.keys, sight.values
     elif p["latent_kv"]:
@@ -94,11 +106,11 @@ def _queries_keys_values(
 def _keys_values(
     b: Builder, x: str, p: Parameters, kv_heads: int, k: str, v: str
 ) -> tuple[str, str]:
-    """Return keys and values of `x`, of which both may be made already."""
+    """Return keys and values of `x`; `k` and `v` are "" if they are still to be made."""
     design = design_of(p)
     k = k or linear(b, x, p["head_width"] * kv_heads, "k", p["key_bias"])
     plain_keys = k
-    k = _normed(b, k, p, kv_heads, "k_norm")
+    k = _norm_queries_or_keys(b, k, p, kv_heads, "k_norm")
     if design.keys_are_values:
         v = plain_keys
     v = v or linear(b, x, p["value_width"] * kv_heads, "v", p["qkv_bias"])
@@ -150,7 +162,7 @@ def _split_merged(
     width = p["head_width"]
     sizes = (width * heads, width * kv_heads, p["value_width"] * kv_heads)
     x = linear(b, x, sum(sizes), "qkv", p["qkv_bias"])
-    q, k, v = b.append(b.named("parts"), "split", (x,), axis=-1, sizes=sizes)
+    q, k, v = b.append(b.full_path("parts"), "split", (x,), axis=-1, sizes=sizes)
     return q, k, v
 
 
@@ -161,8 +173,8 @@ def norm_heads(b: Builder, x: str, heads: int, kind: str, name: str) -> str:
     return b.op("reshape", norm(b, x, kind, name), name=f"{name}/whole", shape=shape)
 
 
-def _normed(b: Builder, x: str, p: Parameters, heads: int, name: str) -> str:
-    """Return queries or keys, normed where the network norms them: by head, or all at once."""
+def _norm_queries_or_keys(b: Builder, x: str, p: Parameters, heads: int, name: str) -> str:
+    """Return queries or keys as the network norms them: not, by head, or all together."""
     if p["qk_norm"] == "none":
         return x
     if p["qk_norm"] == "head":

@@ -80,16 +80,16 @@ def _xielu(b: Builder, x: str) -> str:
 def feed_forward(b: Builder, x: str, width: int, activation: str, bias: bool, name: str) -> str:
     """Return two linear layers with an activation between; a gated one has a third, the gate."""
     out = b.shape(x)[-1]
-    width = b.share(width, "columns of the feed-forward part")
+    width = b.rank_share(width, "columns of the feed-forward part")
     with b.scope(name):
-        x = b.whole(x, "gather")
+        x = b.gather_sequence(x, "gather")
         up = linear(b, x, width, "up", bias)
         if activation in GATED:
             gate = activated(b, linear(b, x, width, "gate", bias), GATED[activation])
             up = b.op("mul", gate, up, name="mul")
         else:
             up = activated(b, up, activation)
-        return b.summed(linear(b, up, out, "down", bias), "sum")
+        return b.sum_over_ranks(linear(b, up, out, "down", bias), "sum")
 
 
 def mixture(b: Builder, x: str, p: Parameters, name: str) -> str:
@@ -120,9 +120,9 @@ def _routed_experts(b: Builder, x: str, p: Parameters, chooser: str = "") -> str
     if p["experts"] % ranks:
         raise ShapeError(f"{p['experts']} experts do not divide into expert {ranks}")
     is_local = b.plan.routes_per_rank
-    inner = p["expert_ffn"] if is_local else b.share(p["expert_ffn"], "columns of an expert")
+    inner = p["expert_ffn"] if is_local else b.rank_share(p["expert_ffn"], "columns of an expert")
     rows = inner * (2 if p["activation"] in GATED else 1)
-    tokens = x if is_local else b.whole(x, "gather")
+    tokens = x if is_local else b.gather_sequence(x, "gather")
     choices = p["experts"] + p["zero_experts"]
     logits = linear(b, chooser or tokens, choices, "router", p["router_bias"])
     if width != p["width"]:
@@ -131,7 +131,7 @@ def _routed_experts(b: Builder, x: str, p: Parameters, chooser: str = "") -> str
         logits = b.op("slice", logits, name="own", axis=-1, start=0, stop=count)
     if ranks > 1:  # an own row for each of a token's experts, which go where these are
         logits = b.op("concat", *[logits] * per_token, name="chosen", axis=1)
-        tokens, per_token = b.routed(tokens, "dispatch", copies=per_token), 1
+        tokens, per_token = b.route_rows(tokens, "dispatch", copies=per_token), 1
     up, down = (count, rows, width), (count, width, inner)
     weights = [b.weight("up/w", up), b.weight("down/w", down)]
     if p["expert_bias"]:
@@ -139,8 +139,8 @@ def _routed_experts(b: Builder, x: str, p: Parameters, chooser: str = "") -> str
     attributes = {"per_token": per_token, "activation": p["activation"]}
     y = b.op("experts", tokens, logits, *weights, name="experts", **attributes)
     if ranks > 1:
-        y = b.routed(y, "combine", merged=p["experts_per_token"])
-    return y if is_local else b.summed(y, "sum")
+        y = b.route_rows(y, "combine", merged=p["experts_per_token"])
+    return y if is_local else b.sum_over_ranks(y, "sum")
 
 
 def add_dense_and_experts(b: Builder, x: str, p: Parameters) -> str:
@@ -185,8 +185,8 @@ def block(b: Builder, x: str, p: Parameters, parts: Sequence[Part]) -> str:
         inputs = [norm(b, x, p["norm"], "norm1")] * len(parts)
         if p["norms"] == "parallel_two":
             inputs[1:] = [norm(b, x, p["norm"], f"norm{i + 1}") for i in range(1, len(parts))]
-        made = [part(y) for part, y in zip(parts, inputs, strict=True)]
-        for i, branch in enumerate(made, 1):
+        branches = [part(y) for part, y in zip(parts, inputs, strict=True)]
+        for i, branch in enumerate(branches, 1):
             x = residual(b, x, branch, p["dropout"], f"add{i}")
         return x
     places = NORMS[p["norms"]]

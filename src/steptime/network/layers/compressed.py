@@ -42,9 +42,9 @@ class CompressedAttention:
     def build(self, b: Builder, x: str, width: int, name: str) -> str:
         """Return the mixed tokens of `x [n, l, width]`."""
         refuse_context_ranks(b)
-        heads = b.share(self.heads, "heads")
+        heads = b.rank_share(self.heads, "heads")
         with b.scope(name):
-            x = b.whole(x, "gather")
+            x = b.gather_sequence(x, "gather")
             angles = self._angles(b, x)
             reduced = norm(b, linear(b, x, self.latent_q, "q_down", False), "rms", "q_down_norm")
             q = linear(b, reduced, heads * self.head_width, "q", False)
@@ -62,7 +62,7 @@ class CompressedAttention:
             y = b.op(
                 "rotary", y, angles, name="rotary_back", head_width=self.head_width, inverse=True
             )
-            return b.summed(self._project(b, y, width), "sum")
+            return b.sum_over_ranks(self._project(b, y, width), "sum")
 
     def _angles(self, b: Builder, x: str) -> str:
         return b.buffer("angles", (b.shape(x)[1], self.rotary_width))
@@ -116,7 +116,7 @@ class CompressedAttention:
     def _project(self, b: Builder, y: str, width: int) -> str:
         """Return the output: each group of heads to a narrow vector, and all of these together."""
         n, length, inner = b.shape(y)
-        groups = b.share(self.groups, "groups of heads")
+        groups = b.rank_share(self.groups, "groups of heads")
         shape = (n * length, groups, inner // groups)
         y = b.op("reshape", y, name="groups", shape=shape)
         y = b.op("transpose", y, name="groups/first", order=(1, 0, 2))
@@ -151,7 +151,9 @@ def through_streams(
     with b.scope(f"{name}_streams"):
         both = _coefficients(b, x, (2 + count) * count, 3)
         sizes = (count, count, count * count)
-        before, after, mixing = b.append(b.named("parts"), "split", (both,), axis=-1, sizes=sizes)
+        before, after, mixing = b.append(
+            b.full_path("parts"), "split", (both,), axis=-1, sizes=sizes
+        )
         summed = _sum_of_streams(b, x, b.op("sigmoid", before, name="before"), count)
         mixing = b.op("reshape", mixing, name="matrix", shape=(n, length, count, count))
         mixing = b.op("softmax", mixing, name="stochastic")

@@ -1,7 +1,7 @@
 """Layers over images `[batch, channels, height, width]`."""
 
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 from steptime.core.graph import Attr
 from steptime.core.windows import tensorflow_padding
@@ -46,9 +46,15 @@ def conv2d(
     window = _pair(kernel)
     with b.scope(name):
         w = b.weight("w", (channels, b.shape(x)[1] // groups, *window))
-        how: dict[str, Any] = {"stride": (stride, stride), "groups": groups}
-        how["padding"] = _sides(b, x, window, stride, padding)
-        y = b.op("conv2d", x, w, name="conv2d", **how)
+        y = b.op(
+            "conv2d",
+            x,
+            w,
+            name="conv2d",
+            stride=(stride, stride),
+            groups=groups,
+            padding=_sides(b, x, window, stride, padding),
+        )
         return b.op("bias", y, b.weight("b", (channels,)), name="bias", axis=1) if bias else y
 
 
@@ -58,10 +64,10 @@ def batch_norm(b: Builder, x: str, name: str, op: str = "") -> str:
     Its weights lie under `name`, the op is `op`, or `batch_norm` there.
     """
     width = (b.shape(x)[1],)
-    weights = [b.weight(f"{name}/{kept}", width) for kept in ("w", "b")]
-    seen = [b.buffer(f"{name}/running_{kept}", width) for kept in ("mean", "variance")]
+    weights = [b.weight(f"{name}/{suffix}", width) for suffix in ("w", "b")]
+    statistics = [b.buffer(f"{name}/running_{suffix}", width) for suffix in ("mean", "variance")]
     op = op or f"{name}/batch_norm"
-    return b.op("batch_norm", x, *weights, *seen, name=op, training=b.training)
+    return b.op("batch_norm", x, *weights, *statistics, name=op, training=b.training)
 
 
 def _pool(
@@ -72,15 +78,15 @@ def _pool(
     stride: int,
     name: str,
     padding: Padding = 0,
-    **how: Any,
+    **attrs: Attr,
 ) -> str:
     """Return the maxima or means of square windows; a mean counts padding as zeros.
 
     `ceil=True` rounds the size up, as Caffe does.
     """
-    both = (kernel, kernel)
-    how |= {"stride": (stride, stride), "padding": _sides(b, x, both, stride, padding)}
-    return b.op(kind, x, name=name, kernel=both, **how)
+    window = (kernel, kernel)
+    sides = _sides(b, x, window, stride, padding)
+    return b.op(kind, x, name=name, kernel=window, **attrs, stride=(stride, stride), padding=sides)
 
 
 max_pool = partial(_pool, "max_pool2d")

@@ -73,12 +73,12 @@ def delta_net(b: Builder, x: str, p: Parameters, name: str) -> str:
     """
     refuse_context_ranks(b)
     heads, keys = (
-        b.share(p[f"linear_{count}"], f"linear {count}") for count in ("heads", "key_heads")
+        b.rank_share(p[f"linear_{count}"], f"linear {count}") for count in ("heads", "key_heads")
     )
     values, width = p["linear_value_width"], p["linear_width"] * keys
     sizes, kernel = (width, width, values * heads), p["linear_kernel"]
     with b.scope(name):
-        x = b.whole(x, "gather")
+        x = b.gather_sequence(x, "gather")
         mixed = linear(b, x, sum(sizes), "qkv", bias=False)
         gate = linear(b, x, values * heads, "gate", bias=False)
         share = b.op("sigmoid", linear(b, x, heads, "share", bias=False), name="share_sigmoid")
@@ -87,10 +87,10 @@ def delta_net(b: Builder, x: str, p: Parameters, name: str) -> str:
         decay = decay_of(b, decay, heads)
         mixed = b.op("silu", causal_convolution(b, mixed, kernel), name="silu")
         mixed = to_tokens(b, mixed)
-        parts = b.append(b.named("parts"), "split", (mixed,), axis=-1, sizes=sizes)
+        parts = b.append(b.full_path("parts"), "split", (mixed,), axis=-1, sizes=sizes)
         y = b.op("delta_rule", *parts, decay, share, name="delta_rule", heads=heads, key_heads=keys)
         y = apply_gate(b, normalise_heads(b, y, heads), gate, "silu")
-        return b.summed(linear(b, y, p["width"], "out", bias=False), "sum")
+        return b.sum_over_ranks(linear(b, y, p["width"], "out", bias=False), "sum")
 
 
 @dataclass(frozen=True)
@@ -120,11 +120,11 @@ class Mamba2:
     def build(self, b: Builder, x: str, width: int, name: str) -> str:
         """Return the mixed tokens of `x [n, l, width]`."""
         refuse_context_ranks(b)
-        heads = b.share(self.heads, "heads of a state")
-        groups = b.share(self.groups, "groups of a state", least=1)
+        heads = b.rank_share(self.heads, "heads of a state")
+        groups = b.rank_share(self.groups, "groups of a state", min_share=1)
         inner, keys = heads * self.head_width, groups * self.state
         with b.scope(name):
-            x = b.whole(x, "gather")
+            x = b.gather_sequence(x, "gather")
             mixed = linear(b, x, inner + 2 * keys, "mixed", self.bias)
             gate = linear(b, x, inner, "gate", self.bias)
             step = linear(b, x, heads, "step", self.bias)
@@ -132,7 +132,7 @@ class Mamba2:
             mixed = causal_convolution(b, mixed, self.kernel, bias=self.convolution_bias)
             mixed = to_tokens(b, b.op("silu", mixed, name="silu"))
             sizes = (inner, keys, keys)
-            values, k, q = b.append(b.named("parts"), "split", (mixed,), axis=-1, sizes=sizes)
+            values, k, q = b.append(b.full_path("parts"), "split", (mixed,), axis=-1, sizes=sizes)
             share = b.op("pointwise", step, name="softplus", function="softplus")
             decay = decay_of(b, share, heads)
             attributes: Attributes = {"heads": heads, "key_heads": groups, "rule": "sum"}
@@ -140,7 +140,7 @@ class Mamba2:
             y = b.op("add", y, self._passed(b, values, heads), name="add_passed")
             y = apply_gate(b, y, gate, "silu")
             y = norm(b, y, "rms", "norm") if self.is_normed else y
-            return b.summed(linear(b, y, width, "out", self.bias), "sum")
+            return b.sum_over_ranks(linear(b, y, width, "out", self.bias), "sum")
 
     def _passed(self, b: Builder, values: str, heads: int) -> str:
         """Return values times a learned number of each head."""
@@ -161,16 +161,18 @@ class ShortConvolution:
     def build(self, b: Builder, x: str, width: int, name: str) -> str:
         """Return the mixed tokens of `x [n, l, width]`."""
         refuse_context_ranks(b)
-        inner = b.share(width, "channels of a convolution")
+        inner = b.rank_share(width, "channels of a convolution")
         with b.scope(name):
-            x = b.whole(x, "gather")
+            x = b.gather_sequence(x, "gather")
             both = linear(b, x, 3 * inner, "in", self.bias)
             sizes = (inner,) * 3
-            before, after, x = b.append(b.named("parts"), "split", (both,), axis=-1, sizes=sizes)
+            before, after, x = b.append(
+                b.full_path("parts"), "split", (both,), axis=-1, sizes=sizes
+            )
             x = b.op("mul", before, x, name="gated_before")
             x = to_tokens(b, causal_convolution(b, x, self.kernel, bias=self.bias))
             x = b.op("mul", after, x, name="gated_after")
-            return b.summed(linear(b, x, width, "out", self.bias), "sum")
+            return b.sum_over_ranks(linear(b, x, width, "out", self.bias), "sum")
 
 
 @dataclass(frozen=True)
@@ -192,10 +194,10 @@ class KimiDelta:
     def build(self, b: Builder, x: str, width: int, name: str) -> str:
         """Return the mixed tokens of `x [n, l, width]`."""
         refuse_context_ranks(b)
-        heads = b.share(self.heads, "heads of a state")
+        heads = b.rank_share(self.heads, "heads of a state")
         inner = heads * self.head_width
         with b.scope(name):
-            x = b.whole(x, "gather")
+            x = b.gather_sequence(x, "gather")
             mixed = linear(b, x, 3 * inner, "qkv", bias=False)
             share = linear(b, x, heads, "share", bias=False)
             share = b.op("sigmoid", share, name="share_sigmoid")
@@ -206,12 +208,12 @@ class KimiDelta:
             mixed = b.op("silu", causal_convolution(b, mixed, self.kernel), name="silu")
             sizes = (inner,) * 3
             parts = b.append(
-                b.named("parts"), "split", (to_tokens(b, mixed),), axis=-1, sizes=sizes
+                b.full_path("parts"), "split", (to_tokens(b, mixed),), axis=-1, sizes=sizes
             )
             attributes: Attributes = {"heads": heads, "key_heads": heads}
             y = b.op("delta_rule", *parts, decay, share, name="delta_rule", **attributes)
             y = apply_gate(b, normalise_heads(b, y, heads), gate, "sigmoid")
-            return b.summed(linear(b, y, width, "out", bias=False), "sum")
+            return b.sum_over_ranks(linear(b, y, width, "out", bias=False), "sum")
 
     def _gate(self, b: Builder, x: str, inner: int) -> str:
         if self.has_full_gate:

@@ -20,9 +20,9 @@ from steptime.network.ops import (
     shaping,
     state,
 )
-from steptime.network.ops.table import OpKind, Products, Specs, Window, rows_of
+from steptime.network.ops.table import OpKind, Products, ShapeError, Specs, Window, expand_kind
 
-Found = TypeVar("Found")
+Value = TypeVar("Value")
 _MODULES = (
     linear,
     images,
@@ -37,32 +37,26 @@ _MODULES = (
     communication,
     opaque,
 )
-OPS: dict[str, OpKind] = {
-    name: made
-    for one in _MODULES
-    for kind, row in one.KINDS.items()
-    for name, made in rows_of(kind, row).items()
-}
+OPS: dict[str, OpKind] = {}
+for _module in _MODULES:
+    for _kind, _row in _module.KINDS.items():
+        OPS |= expand_kind(_kind, _row)
 
 
-def _larger(x: tuple[int, ...], scale: tuple[int, int]) -> dict[str, Attr]:
-    return {"size": (x[2] * scale[0], x[3] * scale[1]), "mode": "nearest"}
-
-
-_OLD: dict[str, tuple[str, Callable[..., dict[str, Attr]]]] = {"upsample2d": ("resize2d", _larger)}
-
-
-def renamed(
+def resolve_alias(
     kind: str, shapes: Sequence[tuple[int, ...]], attrs: Mapping[str, Attr]
 ) -> tuple[str, Mapping[str, Attr]]:
-    """Return the kind and attributes of an op whose kind may be one of before, now part of another.
+    """Return the kind and attributes of an op; `upsample2d` is a `resize2d` to the nearest.
 
-    Of an image of 4 x 5, `upsample2d` by (2, 3) is `resize2d` to (8, 15), the nearest.
+    Of an image of 4 x 5, `upsample2d` by (2, 3) is `resize2d` to (8, 15).
     """
-    if kind not in _OLD:
+    if kind != "upsample2d":
         return kind, attrs
-    now, how = _OLD[kind]
-    return now, how(*shapes, **attrs)
+    height, width = shapes[0][2:4]
+    scale = attrs.get("scale")
+    if not isinstance(scale, tuple):
+        raise ShapeError(f"upsample2d by {scale}, not by two numbers")
+    return "resize2d", {"size": (height * scale[0], width * scale[1]), "mode": "nearest"}
 
 
 def kind_row(kind: str) -> OpKind:
@@ -73,19 +67,19 @@ def kind_row(kind: str) -> OpKind:
 
 @lru_cache(maxsize=1 << 18)
 def _column(name: str, kind: str, specs: Specs, attrs: Attrs) -> Any:
-    """Return what a column says of an op, None where its row leaves the column out."""
+    """Return the value of a column of `OpKind` for an op, None if its row has no such rule."""
     rule = getattr(kind_row(kind), name)
     return rule(*specs, **dict(attrs)) if rule else None
 
 
-def _reader(column: str, without: Found) -> Callable[..., Found]:
-    """Return what reads a column of `OpKind` for an op, `without` where its kind has none."""
+def _reader(column: str, default: Value) -> Callable[..., Value]:
+    """Return the function that reads a column of `OpKind` for an op, with its default."""
 
-    def of(kind: str, specs: Specs, attrs: Attrs = ()) -> Found:
-        found = _column(column, kind, specs, attrs)
-        return without if found is None else found
+    def read_column(kind: str, specs: Specs, attrs: Attrs = ()) -> Value:
+        value: Value | None = _column(column, kind, specs, attrs)
+        return default if value is None else value
 
-    return of
+    return read_column
 
 
 outputs_of = _reader("outputs", Specs())  # raises `ShapeError` where shapes do not fit
@@ -104,9 +98,13 @@ def output_names(op: str, count: int) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=1 << 16)
-def cost_of(kind: str, specs: Specs, attrs: Attrs, written: Specs) -> tuple[int, int]:
-    """Return (FLOP, bytes) of one op: every input read once, every output in `written` once."""
+def cost_of(kind: str, specs: Specs, attrs: Attrs, output_specs: Specs) -> tuple[int, int]:
+    """Return (FLOP, bytes) of one op: every input read once, every output written once."""
     row = kind_row(kind)
-    values: dict[str, Any] = dict(attrs)
-    read = row.read(*specs, **values) if row.read else sum(s.size_bytes for s in specs)
-    return row.flop(*specs, **values), read + sum(s.size_bytes for s in written)
+    settings: Mapping[str, Any] = dict(attrs)
+    if row.read:
+        read_bytes = row.read(*specs, **settings)
+    else:
+        read_bytes = sum(spec.size_bytes for spec in specs)
+    output_bytes = sum(spec.size_bytes for spec in output_specs)
+    return row.flop(*specs, **settings), read_bytes + output_bytes

@@ -1,8 +1,7 @@
-"""Builds a graph op by op; shapes are found and checked as it grows."""
+"""Builds a graph op by op; shapes are inferred and checked as it grows."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 from steptime.core.dtypes import Precision
 from steptime.core.graph import Attr, Checkpoint, Graph, Op, TensorSpec, frozen
@@ -10,19 +9,22 @@ from steptime.core.workload import Plan
 from steptime.network.ops import kind_row, output_names, outputs_of
 from steptime.network.ops.table import ShapeError
 
-Attributes = dict[str, Any]  # of an op, by their names
-MOST_OPS = 1_000_000
-WHOLE = Plan()  # one device has all of it
-WORDS = 128  # by a multiple of which tensor-parallel ranks share a vocabulary, as Megatron-LM pads
+Attributes = dict[str, Attr]  # of an op, by their names
+MAX_OPS = 1_000_000
+SINGLE_DEVICE = Plan()
+WORDS_MULTIPLE = 128  # to which Megatron-LM pads a rank's share of a vocabulary
 
 
 class Builder:
-    """The graph so far. Tensors are named after the op that makes them, which is in `made_by`.
+    """A graph while it is built; tensors have the name of the op that makes them (`made_by`).
 
-    A `plan` makes it the graph of one rank: layers ask for their `share` and where ranks exchange.
+    With a `plan` it is the graph of one rank: layers ask for their `rank_share`, and exchange
+    tensors with other ranks.
     """
 
-    def __init__(self, name: str, precision: Precision, training: bool, plan: Plan = WHOLE) -> None:
+    def __init__(
+        self, name: str, precision: Precision, training: bool, plan: Plan = SINGLE_DEVICE
+    ) -> None:
         self.plan = plan
         self.name = name
         self.precision = precision
@@ -53,44 +55,46 @@ class Builder:
             self._path.pop()
             self._shared.pop()
 
-    def named(self, name: str) -> str:
+    def full_path(self, name: str) -> str:
         """Return the full path of `name` in the open scopes."""
         return "/".join((*self._path, name))
 
     def shape(self, tensor: str) -> tuple[int, ...]:
-        """Return the shape of a tensor made so far."""
+        """Return the shape of a tensor."""
         return self.tensors[tensor].shape
 
-    def _keep(self, name: str, shape: tuple[int, ...], dtype: str, kept: list[str]) -> str:
-        path = self.named(name)
+    def _add_tensor(self, name: str, shape: tuple[int, ...], dtype: str, names: list[str]) -> str:
+        """Add a tensor that no op makes, and its name to a list."""
+        path = self.full_path(name)
         if path in self.tensors:
             raise ShapeError(f"two tensors are named '{path}'")
         self.tensors[path] = TensorSpec(shape, dtype)
-        kept.append(path)
+        names.append(path)
         return path
 
     def input(self, name: str, shape: tuple[int, ...], dtype: str = "") -> str:
         """Add an input; without `dtype` it has the type of the weights, mixed precision or not."""
-        return self._keep(name, shape, dtype or self.precision.weights, self.inputs)
+        return self._add_tensor(name, shape, dtype or self.precision.weights, self.inputs)
 
     def frozen_weight(self, name: str, shape: tuple[int, ...]) -> str:
         """Add a weight that is a parameter of the network but is not trained."""
-        path = self._keep(name, shape, self.precision.weights, self.buffers)
+        path = self._add_tensor(name, shape, self.precision.weights, self.buffers)
         self.frozen.append(path)
         return path
 
     def weight(self, name: str, shape: tuple[int, ...]) -> str:
         """Add a trained weight."""
         if any(self._shared):
-            path = [other or own for own, other in zip(self._path, self._shared, strict=True)]
+            scopes = zip(self._path, self._shared, strict=True)
+            path = [shared_name or scope_name for scope_name, shared_name in scopes]
             return "/".join((*path, name))
-        new = self._keep(name, shape, self.precision.weights, self.weights)
+        new = self._add_tensor(name, shape, self.precision.weights, self.weights)
         self._trained.add(new)
         return new
 
     def buffer(self, name: str, shape: tuple[int, ...], dtype: str = "") -> str:
-        """Add a tensor that is kept but not trained."""
-        return self._keep(name, shape, dtype or self.precision.weights, self.buffers)
+        """Add a tensor that lives through all steps but is not trained."""
+        return self._add_tensor(name, shape, dtype or self.precision.weights, self.buffers)
 
     def _autocast(
         self, path: str, kind: str, inputs: tuple[str, ...], attrs: Mapping[str, Attr]
@@ -100,8 +104,8 @@ class Builder:
         A weight is cast once a step and its copy kept, any other tensor for every op that reads it,
         as torch's autocast does.
         """
-        said = kind_row(kind).autocast
-        rule = said(**attrs) if callable(said) else said
+        column = kind_row(kind).autocast
+        rule = column(**attrs) if callable(column) else column
         if not rule or not self.precision.mixed:
             return inputs
         types = {"low": self.precision.compute, "wide": self.precision.weights}
@@ -123,9 +127,9 @@ class Builder:
                 return path
         return self._append(path, "cast", (name,), {"dtype": dtype})[0]
 
-    def op(self, kind: str, *inputs: str, name: str, top: bool = False, **attrs: Attr) -> str:
-        """Append an op and give the name of its first output; `top` takes `name` as a full path."""
-        return self.append(name if top else self.named(name), kind, inputs, **attrs)[0]
+    def op(self, kind: str, *inputs: str, name: str, **attrs: Attr) -> str:
+        """Append an op in the open scopes, and return the name of its first output."""
+        return self.append(self.full_path(name), kind, inputs, **attrs)[0]
 
     def append(
         self, path: str, kind: str, inputs: tuple[str, ...], **attrs: Attr
@@ -140,15 +144,15 @@ class Builder:
     def _append(
         self, path: str, kind: str, inputs: tuple[str, ...], attrs: Mapping[str, Attr]
     ) -> tuple[str, ...]:
-        if len(self.ops) >= MOST_OPS:
-            raise ShapeError(f"more than {MOST_OPS} ops")
+        if len(self.ops) >= MAX_OPS:
+            raise ShapeError(f"more than {MAX_OPS} ops")
         specs = tuple(self.tensors[name] for name in inputs)
         try:
-            new = outputs_of(kind, specs, frozen(attrs))
+            output_specs = outputs_of(kind, specs, frozen(attrs))
         except ShapeError as error:
             raise ShapeError(f"{path}: {error}") from None
-        outputs = output_names(path, len(new))
-        for output, spec in zip(outputs, new, strict=True):
+        outputs = output_names(path, len(output_specs))
+        for output, spec in zip(outputs, output_specs, strict=True):
             if output in self.tensors:
                 raise ShapeError(f"two ops are named '{path}'")
             self.tensors[output] = spec
@@ -158,50 +162,59 @@ class Builder:
         return outputs
 
     def repeat(self, times: int) -> Iterator[int]:
-        """Return 0, 1, ... `times` - 1, for ops that repeat.
+        """Yield 0, 1, ... `times` - 1, for ops that repeat.
 
-        Raises `ShapeError` after the first time if so many times its ops are more than a network
-        may have, so that a slip of the hand in a size is told at once.
+        Raises:
+            ShapeError: after the first time, if all repetitions would exceed the ops of a network:
+                a mistyped size fails at once.
         """
-        before = len(self.ops)
+        ops_before = len(self.ops)
         for i in range(times):
             yield i
-            if i == 0 and before + times * (len(self.ops) - before) > MOST_OPS:
-                new = times * (len(self.ops) - before)
-                raise ShapeError(f"{new} ops are more than {MOST_OPS}")
+            if i:
+                continue
+            repeated_ops = times * (len(self.ops) - ops_before)
+            if ops_before + repeated_ops > MAX_OPS:
+                raise ShapeError(f"{repeated_ops} ops are more than {MAX_OPS}")
 
-    def share(self, count: int, what: str, least: int = 0) -> int:
-        """Return how many of `count` heads or columns a tensor-parallel rank has.
+    def rank_share(self, count: int, label: str, min_share: int = 0) -> int:
+        """Return the number of heads or columns that a tensor-parallel rank has.
 
-        Ranks that are more than `least` of them allows have copies. Raises `ShapeError`, naming
-        `what`, where they do not divide.
+        Args:
+            count: the heads or columns of all ranks.
+            label: their name in messages.
+            min_share: with 1, ranks have copies if there are more ranks than heads.
+
+        Raises:
+            ShapeError: if they do not divide among the ranks.
         """
         ranks = self.plan.tensor
-        if least and count < ranks and ranks % count == 0:
-            return least
+        if min_share and count < ranks and ranks % count == 0:
+            return min_share
         if count % ranks:
-            raise ShapeError(f"{count} {what} do not divide into tensor {ranks}")
+            raise ShapeError(f"{count} {label} do not divide into tensor {ranks}")
         return count // ranks
 
-    def words(self, vocabulary: int) -> int:
-        """Return how many words of a vocabulary, padded, a tensor-parallel rank has."""
+    def rank_words(self, vocabulary: int) -> int:
+        """Return the words of a padded vocabulary that a tensor-parallel rank has."""
         ranks = self.plan.tensor
-        return vocabulary if ranks == 1 else WORDS * -(-vocabulary // (WORDS * ranks))
+        return (
+            vocabulary
+            if ranks == 1
+            else WORDS_MULTIPLE * -(-vocabulary // (WORDS_MULTIPLE * ranks))
+        )
 
-    def whole(self, x: str, name: str) -> str:
-        """Return `x [n, l, width]` as products need it that tensor-parallel ranks share.
-
-        It is gathered along the sequence where the plan cuts that too.
-        """
+    def gather_sequence(self, x: str, name: str) -> str:
+        """Gather `x [n, l, width]` along the sequence, if tensor-parallel ranks share that too."""
         ranks = self.plan.tensor
         if ranks == 1 or not self.plan.sequence:
             return x
         return self.op("all_gather", x, name=name, ranks=ranks, axis=1)
 
-    def summed(self, x: str, name: str) -> str:
-        """Return the sum of what tensor-parallel ranks have of `x [n, l, width]`.
+    def sum_over_ranks(self, x: str, name: str) -> str:
+        """Return the sum of `x [n, l, width]` over tensor-parallel ranks.
 
-        It is the own part of the sequence where the plan cuts that.
+        If they share the sequence too, each rank has its part of the sum.
         """
         ranks = self.plan.tensor
         if ranks == 1:
@@ -210,20 +223,21 @@ class Builder:
             return self.op("reduce_scatter", x, name=name, ranks=ranks, axis=1)
         return self.op("all_reduce", x, name=name, ranks=ranks)
 
-    def all_parts(self, x: str, name: str) -> str:
-        """Return `x [n, l, width]` of the whole sequence, of which a context rank has a part."""
+    def gather_context(self, x: str, name: str) -> str:
+        """Gather `x [n, l, width]` along the sequence, of which each context rank has a part."""
         ranks = self.plan.context
         if ranks == 1:
             return x
         return self.op("all_gather", x, name=name, ranks=ranks, stride=self.plan.tensor, axis=1)
 
-    def spread(self, x: str, name: str, heads: int) -> str:
-        """Return some of the `heads` of `x [n, l, heads width]` for the whole sequence.
+    def exchange_sequence_for_heads(self, x: str, name: str, heads: int) -> str:
+        """Return a context rank's heads of `x [n, l, heads width]`, over the full sequence.
 
-        A context rank has all heads of its part of the sequence before. Fewer heads than ranks are
-        repeated. Raises `ShapeError` where they do not divide.
+        Before, the rank has all heads of its part of the sequence. Fewer heads than ranks are
+        repeated. Raises `ShapeError` if heads do not divide among ranks.
         """
-        ranks, (n, length, width) = self.plan.context, self.shape(x)
+        ranks = self.plan.context
+        n, length, width = self.shape(x)
         if heads % ranks and ranks % heads:
             raise ShapeError(f"{heads} heads of a rank do not divide into context {ranks}")
         if heads < ranks:
@@ -231,26 +245,37 @@ class Builder:
             x = self.op("reshape", x, name=f"{name}/heads", shape=single)
             x = self.op("tile", x, name=f"{name}/repeated", times=(1, 1, 1, times, 1))
             x = self.op("reshape", x, name=f"{name}/whole", shape=(n, length, width * times))
-        return self._turned(x, name, ranks, split=2, join=1)
+        return self._all_to_all(x, name, ranks, split=2, join=1)
 
-    def joined(self, y: str, name: str) -> str:
-        """Return the own part of the sequence with all heads, back from `spread`."""
-        return self._turned(y, name, self.plan.context, split=1, join=2)
+    def exchange_heads_for_sequence(self, y: str, name: str) -> str:
+        """Return all heads of a context rank's part of the sequence, the reverse exchange."""
+        return self._all_to_all(y, name, self.plan.context, split=1, join=2)
 
-    def _turned(self, x: str, name: str, ranks: int, **how: Any) -> str:
+    def _all_to_all(self, x: str, name: str, ranks: int, **attrs: int) -> str:
         stride = self.plan.tensor
-        return self.op("all_to_all", x, name=name, **how, ranks=ranks, stride=stride)
+        return self.op("all_to_all", x, name=name, **attrs, ranks=ranks, stride=stride)
 
-    def routed(self, x: str, name: str, copies: int = 1, merged: int = 1) -> str:
-        """Return rows of `x [n, l, width]` where their experts are, or back, among expert ranks.
+    def route_rows(self, x: str, name: str, copies: int = 1, merged: int = 1) -> str:
+        """Send the rows of `x [n, l, width]` to the ranks of their experts, or back.
 
-        Each row goes to `copies` experts; `merged` of them come back as one.
+        Each row goes to `copies` experts; `merged` rows come back as one.
         """
-        how = {"copies": copies, "merged": merged}
-        return self._turned(x, name, self.plan.expert, split=1, join=1, **how)
+        ranks = self.plan.expert
+        return self._all_to_all(x, name, ranks, split=1, join=1, copies=copies, merged=merged)
 
     def graph(self, *outputs: str) -> Graph:
         """Return the finished graph."""
-        lists = ("inputs", "weights", "buffers", "source", "unmodelled", "remarks", "frozen")
-        found = {name: tuple(getattr(self, name)) for name in (*lists, "checkpoints")}
-        return Graph(self.name, self.tensors, tuple(self.ops), outputs=outputs, **found)
+        return Graph(
+            self.name,
+            self.tensors,
+            tuple(self.ops),
+            inputs=tuple(self.inputs),
+            outputs=outputs,
+            weights=tuple(self.weights),
+            buffers=tuple(self.buffers),
+            source=tuple(self.source),
+            unmodelled=tuple(self.unmodelled),
+            remarks=tuple(self.remarks),
+            frozen=tuple(self.frozen),
+            checkpoints=tuple(self.checkpoints),
+        )

@@ -11,30 +11,55 @@ from typing import Any, Literal, NamedTuple
 from steptime.core.errors import check_choice
 from steptime.core.graph import TensorSpec
 from steptime.network.ops.table import (
-    Back,
     Backward,
+    GradientOp,
+    Operand,
     OpKind,
     Specs,
     broadcast_shape,
+    emit_per_input,
+    emit_single_op,
     example,
-    fused,
     last_axis,
+    like_first_input,
     no_flop,
-    of_each,
     per_element,
     require,
-    same_as_first,
     show,
-    summed,
+    sum_to_shape,
     widest,
 )
 
-_ACTIVATIONS = {  # kind: (FLOP, FLOP of the gradient, what is kept, input or output, source)
-    "relu": (1, 1, "y", "max(x, 0)"),
-    "sigmoid": (4, 3, "y", "1 / (1 + exp(-x)); dx = dy y (1 - y)"),
-    "tanh": (1, 3, "y", "tanh(x), one function; dx = dy (1 - y^2)"),
-    "gelu": (5, 11, "x", "Hendrycks, Gimpel 2016: x/2 (1 + erf(x / sqrt 2)), or with `tanh`"),
-    "silu": (5, 9, "x", "Elfwing, Uchibe, Doya 2017: x sigmoid(x), or of `beta` times x"),
+
+class Activation(NamedTuple):
+    """An activation function of one element.
+
+    Attributes:
+        flop: FLOP an element.
+        gradient_flop: FLOP an element of its gradient.
+        saved: the tensor that its gradient reads beside dy: the input or the output.
+        source: its definition.
+    """
+
+    flop: int
+    gradient_flop: int
+    saved: Operand
+    source: str
+
+
+_ACTIVATIONS = {
+    "relu": Activation(1, 1, Operand.OUTPUT, "max(x, 0)"),
+    "sigmoid": Activation(4, 3, Operand.OUTPUT, "1 / (1 + exp(-x)); dx = dy y (1 - y)"),
+    "tanh": Activation(1, 3, Operand.OUTPUT, "tanh(x), one function; dx = dy (1 - y^2)"),
+    "gelu": Activation(
+        5,
+        11,
+        Operand.INPUT,
+        "Hendrycks, Gimpel 2016: x/2 (1 + erf(x / sqrt 2)), or with `tanh`",
+    ),
+    "silu": Activation(
+        5, 9, Operand.INPUT, "Elfwing, Uchibe, Doya 2017: x sigmoid(x), or of `beta` times x"
+    ),
 }
 
 
@@ -45,19 +70,28 @@ def broadcast_outputs(a: TensorSpec, b: TensorSpec) -> Specs:
     return (TensorSpec(a.shape, widest(a, b)),)
 
 
-def _summed(b: Backward, kind: str, *beside: str, **how: Any) -> str:
-    """Return dY, or an op on it, summed to the second input's shape if that was broadcast."""
-    grad = b.emit(kind, (b.grad, *beside), "grad_b", **how)[0] if kind else b.grad
-    suffix = "grad_b_sum" if kind else "grad_b"
-    return summed(b, grad, b.out.shape, b.specs[1].shape, suffix)
+def _sum_to_second(b: Backward, grad: str, suffix: str) -> str:
+    """Return a gradient summed to the shape of the second input, which may have been broadcast."""
+    return sum_to_shape(b, grad, b.out.shape, b.specs[1].shape, suffix)
+
+
+def _negate_gradient(b: Backward) -> str:
+    """Return the gradient of the second input of a difference."""
+    (negated,) = b.emit("expand", (b.grad,), "grad_b", shape=b.out.shape, scale=-1.0)
+    return _sum_to_second(b, negated, "grad_b_sum")
+
+
+def _multiply_gradient(b: Backward) -> str:
+    """Return the gradient of the second input of a product."""
+    (product,) = b.emit("mul", (b.grad, b.op.inputs[0]), "grad_b")
+    return _sum_to_second(b, product, "grad_b_sum")
 
 
 _GRADIENTS = {  # of the first input, and of the second
-    "add": of_each(lambda b: b.grad, lambda b: _summed(b, "")),
-    "sub": of_each(lambda b: b.grad, lambda b: _summed(b, "expand", shape=b.out.shape, scale=-1.0)),
-    "mul": of_each(
-        lambda b: b.emit("mul", (b.grad, b.op.inputs[1]), "grad_a")[0],
-        lambda b: _summed(b, "mul", b.op.inputs[0]),
+    "add": emit_per_input(lambda b: b.grad, lambda b: _sum_to_second(b, b.grad, "grad_b")),
+    "sub": emit_per_input(lambda b: b.grad, _negate_gradient),
+    "mul": emit_per_input(
+        lambda b: b.emit("mul", (b.grad, b.op.inputs[1]), "grad_a")[0], _multiply_gradient
     ),
 }
 
@@ -80,36 +114,42 @@ _pointwise = partial(OpKind, pointwise=True)  # runs in the kernel of another on
 KINDS = {
     **{
         name: _pointwise(
-            same_as_first,
-            per_element(flop),
-            example("3x4"),
-            source,
-            back=Back(f"{kept} dy", per_element(cost), f"derivative of {name}"),
+            like_first_input,
+            per_element(activation.flop),
+            example((3, 4)),
+            activation.source,
+            gradient_op=GradientOp(
+                (activation.saved, Operand.GRADIENT),
+                per_element(activation.gradient_flop),
+                f"derivative of {name}",
+            ),
         )
-        for name, (flop, cost, kept, source) in _ACTIVATIONS.items()
+        for name, activation in _ACTIVATIONS.items()
     },
     "softmax": OpKind(
-        same_as_first,
+        like_first_input,
         per_element(5),
-        example("3x4"),
+        example((3, 4)),
         "over the last axis: maximum, difference, exp, sum, quotient",
         autocast="wide",
         row=last_axis,
-        back=Back("y dy", per_element(4), "dx = y (dy - sum(y dy))"),
+        gradient_op=GradientOp(
+            (Operand.OUTPUT, Operand.GRADIENT), per_element(4), "dx = y (dy - sum(y dy))"
+        ),
     ),
     **{
         name: _pointwise(
-            broadcast_outputs, per_element(1), example("2x3x4 3x4"), "definition", gradient
+            broadcast_outputs, per_element(1), example((2, 3, 4), (3, 4)), "definition", gradient
         )
         for name, gradient in _GRADIENTS.items()
     },
     "maximum": _pointwise(
         maximum_outputs,
         per_element(1),
-        example("3x4 3x4"),
+        example((3, 4), (3, 4)),
         "definition",
-        back=Back(
-            "inputs dy",
+        gradient_op=GradientOp(
+            (Operand.INPUTS, Operand.GRADIENT),
             per_element(3),
             "derivative of maximum: one comparison, dy to each input or 0",
         ),
@@ -117,39 +157,40 @@ KINDS = {
     "prelu": _pointwise(
         prelu_outputs,
         per_element(2),
-        example("2x3x4 3"),
+        example((2, 3, 4), (3,)),
         "He et al. 2015 (PReLU), eq. 1: max(x, 0) + a min(x, 0), a comparison and a product",
         autocast="low",
-        back=Back(
-            "inputs dy",
+        gradient_op=GradientOp(
+            (Operand.INPUTS, Operand.GRADIENT),
             per_element(4),
             "derivative of prelu, eq. 3: dx a comparison and a product, da a product and a sum",
             columns={"pointwise": False},
         ),
     ),
     "dropout": _pointwise(
-        same_as_first,
+        like_first_input,
         per_element(2),
-        example("3x4", p=0.5),
+        example((3, 4), p=0.5),
         "Srivastava et al. 2014: mask and scale; drawing the mask is not counted",
         saved=lambda x, **_: (TensorSpec(x.shape, "bool"),),
-        back=Back("dy saved", per_element(2), "mask and scale"),
+        gradient_op=GradientOp((Operand.GRADIENT, Operand.SAVED), per_element(2), "mask and scale"),
     ),
     "cast": _pointwise(
         lambda x, dtype: (TensorSpec(x.shape, dtype),),
         no_flop,
-        example("3x4", dtype="bfloat16"),
+        example((3, 4), dtype="bfloat16"),
         "definition: copies into another element type",
-        fused("cast", "dy", attrs=lambda b: {"dtype": b.specs[0].dtype}),
+        emit_single_op("cast", (Operand.GRADIENT,), attrs=lambda b: {"dtype": b.specs[0].dtype}),
     ),
 }
 
 
-Derivative = tuple[str, int] | None  # what it reads beside dy, and its FLOP an element
+Derivative = tuple[str, int] | None  # operands that it reads beside dy, and its FLOP an element
+DY_ITSELF = ("", 0)
 
 
 class Function(NamedTuple):
-    """FLOP an element of a function, and how each operand's gradient is made.
+    """FLOP an element of a function, and the derivative by each operand.
 
     A gradient reads operands `a`, `b`, `c` or the output `y`, and dy; `("", 0)` is dy itself, None
     an operand without one. `is_bool` functions make truth values.
@@ -218,8 +259,8 @@ def function_of(name: str) -> Function:
     return FUNCTIONS[name]
 
 
-def promoted(*specs: TensorSpec) -> str:
-    """Return the type of what is made of several: the widest of floats, if there are any."""
+def promote_types(*specs: TensorSpec) -> str:
+    """Return the type of a result of several inputs: the widest of their floats, if any."""
     complexes = [spec for spec in specs if "complex" in spec.dtype]
     floats = [spec for spec in specs if spec.is_floating]
     return widest(*(complexes or floats or specs))
@@ -239,17 +280,19 @@ def pointwise_outputs(
     """
     row = function_of(function)
     arity = len(row.gradients)
-    given = len(specs) + (scalar is not None and arity > 1)
-    require(bool(specs) and given == arity, f"{function} takes {arity} operands, not {given}")
-    places = scalar is None or (type(scalar) is float and -arity <= scalar_place < arity)
-    require(places, f"{function} has no operand {scalar_place} that could be {scalar!r}")
-    wanted = {"low", "high"} if function == "clamp" else set()
-    right = limits.keys() == wanted and all(type(n) is float for n in limits.values())
-    require(right, f"{function} with {', '.join(limits) or 'no limits'}")
+    count = len(specs) + (scalar is not None and arity > 1)
+    require(bool(specs) and count == arity, f"{function} takes {arity} operands, not {count}")
+    has_place = scalar is None or (type(scalar) is float and -arity <= scalar_place < arity)
+    require(has_place, f"{function} has no operand {scalar_place} that could be {scalar!r}")
+    limit_names = {"low", "high"} if function == "clamp" else set()
+    has_floats = all(type(limit) is float for limit in limits.values())
+    has_limits = limits.keys() == limit_names and has_floats
+    require(has_limits, f"{function} with {', '.join(limits) or 'no limits'}")
     shape = broadcast_shape(*(spec.shape for spec in specs))
     require(shape is not None, f"{function} of shapes {show(*specs)}, which do not broadcast")
-    chosen = specs[1 if len(specs) > 1 else 0 :] if function == "where" else specs
-    return (TensorSpec(shape or (), "bool" if row.is_bool else promoted(*chosen)),)
+    has_condition = function == "where" and len(specs) > 1
+    values = specs[1:] if has_condition else specs
+    return (TensorSpec(shape or (), "bool" if row.is_bool else promote_types(*values)),)
 
 
 def _operands(b: Backward) -> list[str | None]:
@@ -265,17 +308,21 @@ def pointwise_gradient(b: Backward) -> tuple[str | None, ...]:
     operands = _operands(b)
     tensors = {**dict(zip("abc", operands, strict=False)), "y": b.output}
     grads: list[str | None] = []
-    rules = enumerate(function_of(b.attrs["function"]).gradients)
-    for place, rule in (one for one in rules if operands[one[0]] is not None):
-        grad, i, suffix = b.grad, len(grads), f"grad_{'abc'[place]}"
+    for place, rule in enumerate(function_of(b.attrs["function"]).gradients):
+        if operands[place] is None:  # a number
+            continue
+        i = len(grads)
         if rule is None or not b.needs[i]:
             grads.append(None)
             continue
-        if rule != ("", 0):
-            reads = tuple(name for letter in rule[0] if (name := tensors[letter]))
-            how = {**b.attrs, "operand": place}
-            (grad,) = b.emit("pointwise_grad", (*reads, grad), suffix, **how)
-        grads.append(summed(b, grad, b.out.shape, b.specs[i].shape, f"{suffix}_sum"))
+        grad, suffix = b.grad, f"grad_{'abc'[place]}"
+        letters, _ = rule
+        if rule != DY_ITSELF:
+            reads = [tensors[letter] for letter in letters]
+            names = [name for name in reads if name]
+            attrs = {**b.attrs, "operand": place}
+            (grad,) = b.emit("pointwise_grad", (*names, grad), suffix, **attrs)
+        grads.append(sum_to_shape(b, grad, b.out.shape, b.specs[i].shape, f"{suffix}_sum"))
     return tuple(grads)
 
 
@@ -291,7 +338,7 @@ KINDS |= {
         lambda *specs, **attrs: (
             function_of(attrs["function"]).flop * pointwise_outputs(*specs, **attrs)[0].size
         ),
-        example("2x3x1 3x4", function="div"),
+        example((2, 3, 1), (3, 4), function="div"),
         "definition: one FLOP an element made, several where a function is written so",
         gradient=pointwise_gradient,
         autocast=_autocast,
@@ -300,7 +347,7 @@ KINDS |= {
     "pointwise_grad": OpKind(
         lambda *specs, **_: (specs[-1],),
         _grad_flop,
-        example("3x4 2x3x4", function="div", operand=0),
+        example((3, 4), (2, 3, 4), function="div", operand=0),
         "derivative of a pointwise function by an operand, times dy",
         pointwise=True,
     ),

@@ -1,7 +1,7 @@
-"""What a software stack executes of a graph: kernels, and the FLOP and bytes that they take.
+"""The execution of a graph on a software stack: kernels with their FLOP and bytes.
 
-`cost_of` is the convention, and a bound: every input read once, every output written once. Here a
-`Stack` says what is run in its place.
+`cost_of` is the convention, and a bound: each input read once, each output written once. Here the
+rules of a `Stack` replace it.
 """
 
 from collections import Counter
@@ -23,12 +23,20 @@ PLAIN = Execution()
 
 
 class Launch(NamedTuple):
-    """What runs as one: its ops, the first of which names it, FLOP, bytes, and kernels launched.
+    """Ops that run as one kernel, or the part of an op that does.
 
     Views launch nothing and move nothing. Ops that run together for all weights (an optimizer over
-    lists) are launches of their own, of which the first counts the kernels. `products` and `serial`
-    are those of its ops (`OpKind`). `runs_as` is the kind that it is priced as, and `row` what that
-    reduces, where it is a part of an op.
+    lists) have a launch each, of which the first counts the kernels.
+
+    Attributes:
+        ops: its ops, the first of which names it.
+        flop: executed FLOP.
+        traffic_bytes: bytes read and written.
+        kernels: kernels launched.
+        products: matrix products of its ops.
+        serial: steps that wait for each other.
+        runs_as: kind that a part of an op is priced as, "" for whole ops.
+        row: elements that such a part reduces.
     """
 
     ops: tuple[Op, ...]
@@ -41,239 +49,298 @@ class Launch(NamedTuple):
     row: int = 1
 
 
-def executed(graph: Graph, stack: Stack) -> list[Launch]:
-    """Return what `stack` executes of a step, in order; every op is in one launch, or in two.
+class OpRun(NamedTuple):
+    """The execution of one op that runs alone: FLOP, bytes, kernels, products, serial steps."""
 
-    A kernel reads what it did not make, each tensor as often as the stack does, and writes what is
-    read outside of it; in between, tensors stay in registers. x -> a -> b -> y, `a` and `b` fused,
-    on 4 bytes and nobody else reading what is between: 8 bytes in place of 24. Raises `InputError`
-    for a training step on a stack that does not train.
+    flop: float
+    traffic_bytes: float
+    kernels: int
+    products: Products
+    serial: int
+
+
+def executed(graph: Graph, stack: Stack) -> list[Launch]:
+    """Return the launches of a step on a stack, in order; each op is in one launch, or in two.
+
+    A kernel reads the tensors that it does not make itself, each as often as the stack does, and
+    writes those that are read outside of it; tensors in between stay in registers. Ops x -> a ->
+    b -> y on 4 bytes, `a` and `b` fused and read by nothing else, move 8 bytes in place of 24.
+
+    Raises:
+        InputError: for a training step on a stack that does not train.
     """
     if not stack.trains and any(op.part != "forward" for op in graph.ops):
         raise InputError(f"stack {stack.name} runs inference alone: --phase infer, or serve")
     users = Counter(chain(graph.outputs, *[op.inputs for op in graph.ops]))
     launches = []
-    seen: set[str] = set()
-    for ops in _groups(graph, stack, users):
+    launched_kinds: set[str] = set()  # of updates that run together
+    for ops in _group_ops(graph, stack, users):
         head = ops[0]
-        how = execution_of(head, stack)
-        flop, moved, kernels, products, serial = _run(*graph.cases[head.name], how)
-        if len(ops) > 1:
-            for op in ops[1:]:
-                more = _run(*graph.cases[op.name], execution_of(op, stack))
-                flop, moved, products = flop + more[0], moved + more[1], products + more[3]
-                serial = max(serial, more[4])
-            moved = max(0, moved - _kept_bytes(graph, ops, users))
-        if how.scores:
-            launches += _unfused(graph, head, how)
+        execution = execution_of(head, stack)
+        launch = _launch_group(graph, ops, stack, users)
+        if execution.scores:
+            launches += _launch_unfused_attention(graph, head, execution)
             continue
-        if how.together and head.part == "update":
-            kernels = 0 if head.kind in seen else kernels
-            seen.add(head.kind)
-        launches.append(Launch(tuple(ops), flop, moved, kernels, products, serial))
+        if execution.together and head.part == "update":
+            if head.kind in launched_kinds:
+                launch = launch._replace(kernels=0)
+            launched_kinds.add(head.kind)
+        launches.append(launch)
     return launches
 
 
-def _unfused(graph: Graph, op: Op, how: Execution) -> list[Launch]:
-    """Return attention as its products, each of which reads or writes the scores, and a softmax.
+def _launch_group(
+    graph: Graph, ops: Sequence[Op], stack: Stack, users: Mapping[str, int]
+) -> Launch:
+    """Return the launch of ops that run as one kernel."""
+    head = ops[0]
+    run = _run_alone(*graph.cases[head.name], execution_of(head, stack))
+    if len(ops) == 1:
+        return Launch(tuple(ops), *run)
+    flop, traffic_bytes, kernels, products, serial = run
+    for op in ops[1:]:
+        run = _run_alone(*graph.cases[op.name], execution_of(op, stack))
+        flop += run.flop
+        traffic_bytes += run.traffic_bytes
+        products += run.products
+        serial = max(serial, run.serial)
+    traffic_bytes = max(0, traffic_bytes - _register_bytes(graph, ops, users))
+    return Launch(tuple(ops), flop, traffic_bytes, kernels, products, serial)
 
-    A mask saves nothing. The softmax stands for all that runs on the scores.
+
+def _launch_unfused_attention(graph: Graph, op: Op, execution: Execution) -> list[Launch]:
+    """Return attention as its products, which read or write the scores, and a softmax.
+
+    A mask saves nothing. The softmax stands for all kernels on the scores.
     """
-    kind, specs, attrs, written = graph.cases[op.name]
-    products = products_of(kind, specs, attrs)
-    flop, moved = cost_of(kind, specs, attrs, written)
-    keys = specs[1].shape[1]
-    heads = cast("int", dict(attrs)["heads"])
-    count = specs[0].shape[0] * heads * specs[0].shape[1] * keys
-    size = count * SIZE_BYTES[specs[0].dtype]
-    between = "softmax_grad" if kind.endswith("_grad") else "softmax"
-    softmax = OPS[between].flop(TensorSpec((count,), specs[0].dtype))
+    case = graph.cases[op.name]
+    products = products_of(case.kind, case.specs, case.attrs)
+    flop, traffic_bytes = cost_of(*case)
+    queries, keys = case.specs[0], case.specs[1].shape[1]
+    heads = cast("int", dict(case.attrs)["heads"])
+    score_count = queries.shape[0] * heads * queries.shape[1] * keys
+    score_bytes = score_count * SIZE_BYTES[queries.dtype]
+    softmax_kind = "softmax_grad" if case.kind.endswith("_grad") else "softmax"
+    softmax_flop = OPS[softmax_kind].flop(TensorSpec((score_count,), queries.dtype))
     return [
-        Launch((op,), flop, moved + len(products) * size, len(products), products, 1, "matmul"),
-        Launch((op,), softmax, how.scores * size, how.kernels, (), 1, between, keys),
+        Launch(
+            (op,),
+            flop,
+            traffic_bytes + len(products) * score_bytes,
+            kernels=len(products),
+            products=products,
+            runs_as="matmul",
+        ),
+        Launch(
+            (op,),
+            softmax_flop,
+            execution.scores * score_bytes,
+            kernels=execution.kernels,
+            runs_as=softmax_kind,
+            row=keys,
+        ),
     ]
 
 
-def one_by_one(graph: Graph) -> list[Launch]:
-    """Return a launch of one kernel for each op, which moves every tensor once: the convention."""
-    cases = [(op, graph.cases[op.name]) for op in graph.ops]
-    return [
-        Launch((op,), *cost_of(*case), 1, products_of(*case[:3]), serial_of(*case[:3]))
-        for op, case in cases
-    ]
+def launch_single_ops(graph: Graph) -> list[Launch]:
+    """Return a launch of one kernel for each op, which moves each tensor once: the convention."""
+    launches = []
+    for op in graph.ops:
+        case = graph.cases[op.name]
+        flop, traffic_bytes = cost_of(*case)
+        products = products_of(case.kind, case.specs, case.attrs)
+        serial = serial_of(case.kind, case.specs, case.attrs)
+        launches.append(Launch((op,), flop, traffic_bytes, 1, products, serial))
+    return launches
 
 
 def execution_of(op: Op, stack: Stack) -> Execution:
-    """Return how `stack` runs an op."""
-    result = stack.kinds.get(op.kind, PLAIN)
-    return result if not result.condition or op.attrs.get(result.condition) else PLAIN
+    """Return the rules by which a stack runs an op."""
+    execution = stack.kinds.get(op.kind, PLAIN)
+    applies = not execution.condition or op.attrs.get(execution.condition)
+    return execution if applies else PLAIN
 
 
-def _groups(graph: Graph, stack: Stack, users: Mapping[str, int]) -> list[list[Op]]:
+def _group_ops(graph: Graph, stack: Stack, users: Mapping[str, int]) -> list[list[Op]]:
     """Return the ops of a step, in groups that run as one kernel.
 
     An op joins the group that made its inputs last, if both are in one part of the step and of one
-    shape, and `stack` joins or fuses the two. So a group reads only what groups before it have
-    made, and groups can run in their order. What takes in an op that alone reads it runs when the
-    op's other inputs are made: a product with a bias after the bias is cast.
+    shape, and `stack` joins or fuses the two. So a group reads only the results of earlier groups,
+    and groups can run in their order. A kernel that absorbs an op runs when the op's other inputs
+    are made: a product with a bias after the bias is cast.
     """
     group_of: dict[str, int] = {}
-    result: list[list[Op]] = []
+    groups: list[list[Op]] = []
     for op in graph.ops:
         last = -1
-        if op.kind in stack.joins or (stack.fuses and _loops(op, stack)):
-            made = [group_of[name] for name in op.inputs if name in group_of]
-            last = max(made, default=-1)
-            if made and made[0] < last and _waits(op, result[made[0]], users, stack):
-                last = len(result)  # runs once the casts of the others have
-                result.append(result[made[0]])
-                result[made[0]] = []
-        if last < 0 or not _joins(graph, op, result[last], users, stack):
-            last = len(result)
-            result.append([])
-        result[last].append(op)
+        if op.kind in stack.joins or (stack.fuses and _can_run_in_loop(op, stack)):
+            input_groups = [group_of[name] for name in op.inputs if name in group_of]
+            last = max(input_groups, default=-1)
+            first = input_groups[0] if input_groups else -1
+            if first < last and _can_wait(op, groups[first], users, stack):
+                last = len(groups)  # behind the casts of the other inputs
+                groups.append(groups[first])
+                groups[first] = []
+        if last < 0 or not _can_join(graph, op, groups[last], users, stack):
+            last = len(groups)
+            groups.append([])
+        groups[last].append(op)
         for name in op.outputs:
             group_of[name] = last
-    return [ops for ops in result if ops]
+    return [ops for ops in groups if ops]
 
 
-def _loops(op: Op, stack: Stack) -> bool:
-    """Whether an op can run in the loop of what it reads; a compiled loop sees through views."""
+def _can_run_in_loop(op: Op, stack: Stack) -> bool:
+    """Whether an op can run in the loop of its input; a compiled loop sees through views."""
     row = OPS[op.kind]
     return row.pointwise or (stack.compile and row.storage == "view")
 
 
-def _joins(
+def _can_join(
     graph: Graph, op: Op, group: Sequence[Op], users: Mapping[str, int], stack: Stack
 ) -> bool:
-    head = group[0]
+    """Whether an op can run in the kernel of a group."""
+    head, row = group[0], OPS[op.kind]
     if head.part != op.part:
         return False
-    joined = stack.joins.get(op.kind, ())
-    if head.kind in joined:
-        return _takes(op, group, users, stack)
+    mergeable_kinds = stack.joins.get(op.kind, ())
+    if head.kind in mergeable_kinds:
+        return _is_absorbed(op, group, users, stack)
     unit = "matrix" if OPS[head.kind].products else "vector"
     if unit not in stack.fuses or OPS[head.kind].storage == "view":
         return False
-    made = {name for one in group for name in one.outputs}.intersection(op.inputs)
-    if unit in joined or OPS[op.kind].storage == "view":  # it reduces or shows what is made
-        return bool(made)
+    outputs = {name for member in group for name in member.outputs}
+    inputs = outputs.intersection(op.inputs)
+    if unit in mergeable_kinds or row.storage == "view":  # it reduces or shows the results
+        return bool(inputs)
     shape = graph.tensors[op.outputs[0]].shape
-    return OPS[op.kind].pointwise and any(graph.tensors[name].shape == shape for name in made)
+    return row.pointwise and any(graph.tensors[name].shape == shape for name in inputs)
 
 
-def _takes(op: Op, group: Sequence[Op], users: Mapping[str, int], stack: Stack) -> bool:
-    """Whether a kernel also does an op that alone reads what the kernel makes, as with a bias."""
+def _is_absorbed(op: Op, group: Sequence[Op], users: Mapping[str, int], stack: Stack) -> bool:
+    """Whether a kernel also does an op that alone reads its result, as a product does a bias."""
     if not group or group[0].kind not in stack.joins.get(op.kind, ()):
         return False
-    last = group[-1].outputs[0]
-    return last in op.inputs and users[last] == 1
+    result = group[-1].outputs[0]
+    return result in op.inputs and users[result] == 1
 
 
-def _waits(op: Op, group: Sequence[Op], users: Mapping[str, int], stack: Stack) -> bool:
-    """Whether a kernel can run as late as an op that it also does: nobody else reads of it."""
-    made = [name for one in group for name in one.outputs]
-    inside = [name for one in group for name in one.inputs if name in made]
-    alone = sum(users[name] for name in made) == len(inside) + 1
-    return alone and _takes(op, group, users, stack)
+def _can_wait(op: Op, group: Sequence[Op], users: Mapping[str, int], stack: Stack) -> bool:
+    """Whether a kernel can run as late as an op that it absorbs: only that op reads it."""
+    outputs = [name for member in group for name in member.outputs]
+    internal_reads = [name for member in group for name in member.inputs if name in outputs]
+    has_single_reader = sum(users[name] for name in outputs) == len(internal_reads) + 1
+    return has_single_reader and _is_absorbed(op, group, users, stack)
 
 
-def _kept_bytes(graph: Graph, ops: Sequence[Op], users: Mapping[str, int]) -> int:
-    """Return the bytes that a group of ops neither reads nor writes, because it made them.
+def _register_bytes(graph: Graph, ops: Sequence[Op], users: Mapping[str, int]) -> int:
+    """Return the bytes that a group of ops neither reads nor writes, as they stay in registers.
 
-    What is read of a view stays in registers as what it is a view of, which is written only if
-    others read of either.
+    A view stays in registers with its source, which is written only if ops outside of the group
+    read either of them.
     """
     views = {name for op in ops if OPS[op.kind].storage == "view" for name in op.outputs}
-    new = {name for op in ops for name in op.outputs}
-    inside = Counter(name for op in ops for name in op.inputs if op.outputs[0] not in views)
-    left = {name: users[name] - inside[name] for name in new}
+    outputs = {name for op in ops for name in op.outputs}
+    reads = Counter(name for op in ops for name in op.inputs if op.outputs[0] not in views)
+    outside_reads = {name: users[name] - reads[name] for name in outputs}
     for op in reversed(ops):
-        if op.outputs[0] in views:  # others may read what it is a view of through it
-            left[op.inputs[0]] += sum(left[name] for name in op.outputs) - 1
-    times = inside - Counter(dict.fromkeys(inside.keys() - new, 1))  # others are read once
-    made = (name for name in new - views if users[name] and not left[name])
-    kept = times + Counter(made)  # reads, and writes
-    return sum(graph.tensors[name].size_bytes * count for name, count in kept.items())
+        if op.outputs[0] in views:  # reads of a view are reads of its source
+            outside_reads[op.inputs[0]] += sum(outside_reads[name] for name in op.outputs) - 1
+    saved = reads - Counter(dict.fromkeys(reads.keys() - outputs, 1))  # others are read once
+    saved += Counter(  # writes
+        name for name in outputs - views if users[name] and not outside_reads[name]
+    )
+    return sum(graph.tensors[name].size_bytes * count for name, count in saved.items())
 
 
 @lru_cache(maxsize=1 << 16)
-def _run(
-    kind: str, specs: Specs, attrs: Attrs, written: Specs, how: Execution
-) -> tuple[float, float, int, Products, int]:
-    """Return FLOP, bytes, kernels, products and steps in a row of an op that runs alone."""
+def _run_alone(
+    kind: str, specs: Specs, attrs: Attrs, output_specs: Specs, execution: Execution
+) -> OpRun:
+    """Return the execution of an op that runs alone."""
     products, steps = products_of(kind, specs, attrs), serial_of(kind, specs, attrs)
     if OPS[kind].storage == "view":
-        return 0, 0, 0, products, steps
-    flop, moved = cost_of(kind, specs, attrs, written)
-    done = flop * how.flop * _left(specs, dict(attrs), how)
-    if how.passes:
-        return _whole(done), _whole(how.passes * specs[0].size_bytes), how.kernels, products, steps
-    moved += sum((n - 1) * spec.size_bytes for n, spec in zip(how.reads, specs, strict=False))
-    again = (specs[place] for place in how.step_inputs if place < len(specs))
-    moved += (steps - 1) * sum(spec.size_bytes for spec in again)
-    return _whole(done), moved, how.kernels, products, steps
+        return OpRun(0, 0, 0, products, steps)
+    flop, traffic_bytes = cost_of(kind, specs, attrs, output_specs)
+    executed_flop = flop * execution.flop * _unmasked_share(specs, dict(attrs), execution)
+    if execution.passes:
+        passes_bytes = _as_int(execution.passes * specs[0].size_bytes)
+        return OpRun(_as_int(executed_flop), passes_bytes, execution.kernels, products, steps)
+    for reads, spec in zip(execution.reads, specs, strict=False):
+        traffic_bytes += (reads - 1) * spec.size_bytes
+    step_inputs = [specs[place] for place in execution.step_inputs if place < len(specs)]
+    traffic_bytes += (steps - 1) * sum(spec.size_bytes for spec in step_inputs)
+    return OpRun(_as_int(executed_flop), traffic_bytes, execution.kernels, products, steps)
 
 
-def _left(specs: Specs, attrs: Mapping[str, Any], how: Execution) -> float:
+def _unmasked_share(specs: Specs, attrs: Mapping[str, Any], execution: Execution) -> float:
     """Return the share of an op's FLOP that a stack does not skip under its mask or window."""
-    causal, window = bool(attrs.get("causal")), attrs.get("window")
-    if how.skips_window and window:
-        return share_in_window(specs[0], specs[1], window, causal)
-    return how.causal_flop if causal else 1.0
+    is_causal, window = bool(attrs.get("causal")), attrs.get("window")
+    if execution.skips_window and window:
+        return share_in_window(specs[0], specs[1], window, is_causal)
+    return execution.causal_flop if is_causal else 1.0
 
 
-def _whole(value: float) -> float:
-    """Return a whole number as an int, which it is but for a factor of the stack."""
-    whole = int(value)
-    return whole if whole == value else value
+def _as_int(value: float) -> float:
+    """Return an integral value as an int; a factor of the stack may make it fractional."""
+    integer = int(value)
+    return integer if integer == value else value
 
 
 def dequantised(graph: Graph) -> Graph:
-    """Return a graph with quantised weights in the type of what they are multiplied with.
+    """Return a graph with quantised weights in the type of the tensors that they multiply.
 
-    So backends and other formats have them, without what they are scaled by.
+    Backends and other formats have them so, without their scales.
     """
-    few = {name for name in graph.weights if "float" not in graph.tensors[name].dtype}
+    quantised = {name for name in graph.weights if "float" not in graph.tensors[name].dtype}
+    if not quantised:
+        return graph
     tensors, ops, dtype = dict(graph.tensors), list(graph.ops), ""
-    for i, op in enumerate(ops if few else ()):
-        if OPS[op.kind].storage == "view" and op.inputs[0] in few:
-            few.update(op.outputs)
-        elif not few.isdisjoint(op.inputs[1:]):
+    for i, op in enumerate(graph.ops):
+        if OPS[op.kind].storage == "view" and op.inputs[0] in quantised:
+            quantised.update(op.outputs)
+        elif not quantised.isdisjoint(op.inputs[1:]):
             dtype = graph.tensors[op.inputs[0]].dtype
-            if op.inputs[1] in few:  # what scales the weights stands behind them
+            if op.inputs[1] in quantised:  # its scales are further inputs
                 ops[i] = replace(op, inputs=op.inputs[:2])
-    tensors |= {name: tensors[name]._replace(dtype=dtype) for name in few}
-    read = {name for op in ops for name in op.inputs} if few else {*graph.buffers}
-    buffers = tuple(name for name in graph.buffers if name in read)
+    tensors |= {name: tensors[name]._replace(dtype=dtype) for name in quantised}
+    read_names = {name for op in ops for name in op.inputs}
+    buffers = tuple(name for name in graph.buffers if name in read_names)
     return replace(graph, tensors=tensors, ops=tuple(ops), buffers=buffers)
 
 
 _CONVOLUTIONS = ("conv2d", "conv3d", "conv_transpose2d", "conv_transpose3d")
-TAKES_BIAS = {"linear": -1} | dict.fromkeys(_CONVOLUTIONS, 1)  # as a third input, along this axis
+BIAS_AXES = {"linear": -1} | dict.fromkeys(_CONVOLUTIONS, 1)  # of a bias as a third input
 
 
-def joined_ops(graph: Graph) -> Iterator[tuple[Op, Op]]:
-    """Yield each op that has a result of its own, and what runs for it.
+def merge_biases(graph: Graph) -> Iterator[tuple[Op, Op]]:
+    """Yield each op that has a result of its own, and the op that runs for it.
 
-    That is the op itself; for a bias that alone reads the output of a product, the product with a
-    third input, where its kind can add one (`TAKES_BIAS`).
+    These are the same, but for a bias that alone reads the output of a product. There the product
+    runs with the bias as a third input, if its kind can add one (`BIAS_AXES`).
     """
-    makers = {name: op for op in graph.ops for name in op.outputs[:1]}
+    products = _find_biased_products(graph)
+    merged_names = {op.name for op in products.values()}
+    for op in graph.ops:
+        product = products.get(op.name)
+        if product is not None:
+            yield op, replace(product, inputs=(*product.inputs, op.inputs[1]))
+        elif op.name not in merged_names:
+            yield op, op
+
+
+def _find_biased_products(graph: Graph) -> dict[str, Op]:
+    """Return the products whose output a bias alone reads, by the name of the bias's op."""
+    makers = {op.outputs[0]: op for op in graph.ops if op.outputs}
     users = Counter(chain(graph.outputs, *(op.inputs for op in graph.ops)))
-    products: dict[str, Op] = {}  # of which a bias alone reads the output, by its op's name
+    products: dict[str, Op] = {}
     for op in graph.ops:
         product = makers.get(op.inputs[0]) if op.kind == "bias" else None
-        if product is None or product.kind not in TAKES_BIAS:
+        if product is None or product.kind not in BIAS_AXES:
             continue
         rank = len(graph.tensors[op.inputs[0]].shape)
         axis = op.attrs.get("axis", -1)
-        along = isinstance(axis, int) and axis % rank == TAKES_BIAS[product.kind] % rank
-        if along and users[op.inputs[0]] == 1:
+        has_axis = isinstance(axis, int) and axis % rank == BIAS_AXES[product.kind] % rank
+        if has_axis and users[op.inputs[0]] == 1:
             products[op.name] = product
-    joined = {op.name for op in products.values()}
-    for op in graph.ops:
-        if (product := products.get(op.name)) is not None:
-            yield op, replace(product, inputs=(*product.inputs, op.inputs[1]))
-        elif op.name not in joined:
-            yield op, op
+    return products

@@ -3,25 +3,29 @@
 They stand where no dedicated kind does. Axes are counted from the first, indices are whole numbers.
 """
 
+from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
-from steptime.core.graph import TensorSpec
+from steptime.core.graph import Attr, TensorSpec
 from steptime.network.ops.table import (
-    Back,
     Backward,
+    GradientOp,
+    Operand,
     OpKind,
     Specs,
     broadcast_shape,
-    copies,
+    copy_kind,
+    emit_single_op,
     example,
-    fused,
+    flip_attribute,
+    integers,
     no_flop,
     per_element,
     require,
     resized,
     show,
-    summed,
-    turned,
+    sum_to_shape,
 )
 
 REDUCTIONS = {  # function: the type that it makes, "" for that of its input
@@ -33,21 +37,28 @@ _READS_BOTH = ("max", "min", "prod")  # gradients that read input and output
 PADDINGS = ("constant", "reflect", "edge", "circular")
 
 
-def _axis(x: TensorSpec, axis: int) -> None:
+def _check_axis(x: TensorSpec, axis: int) -> None:
     require(0 <= axis < len(x.shape), f"axis {axis} of {show(x)}")
 
 
 def reduce_outputs(
     x: TensorSpec, function: str, axes: tuple[int, ...], keep: bool = False
 ) -> Specs:
-    """Return `x` reduced over `axes`, which stay as 1 where they are kept."""
+    """Return `x` reduced over `axes`, which stay as axes of length 1 with `keep`."""
     require(function in REDUCTIONS, f"reduce knows {', '.join(REDUCTIONS)}, not {function!r}")
     rank = len(x.shape)
-    once = bool(axes) and len({*axes}) == len(axes)
-    require(once and all(0 <= i < rank for i in axes), f"reduce over axes {axes} of {show(x)}")
-    single = not function.startswith("arg") or len(axes) == 1
-    require(single, f"{function} over {len(axes)} axes")
-    shape = [1 if i in axes else n for i, n in enumerate(x.shape) if keep or i not in axes]
+    is_distinct = bool(axes) and len({*axes}) == len(axes)
+    require(
+        is_distinct and all(0 <= i < rank for i in axes), f"reduce over axes {axes} of {show(x)}"
+    )
+    has_axis = not function.startswith("arg") or len(axes) == 1
+    require(has_axis, f"{function} over {len(axes)} axes")
+    shape = []
+    for axis, size in enumerate(x.shape):
+        if axis not in axes:
+            shape.append(size)
+        elif keep:
+            shape.append(1)
     return (TensorSpec(tuple(shape), REDUCTIONS[function] or x.dtype),)
 
 
@@ -57,8 +68,14 @@ def reduce_gradient(b: Backward) -> tuple[str | None, ...]:
     if REDUCTIONS[function]:
         return (None,)
     reads = (b.op.inputs[0], b.output) if function in _READS_BOTH else ()
-    how = {"function": function, "axes": b.attrs["axes"], "shape": b.specs[0].shape}
-    return (b.emit("reduce_grad", (*reads, b.grad), "grad_input", **how)[0],)
+    return b.emit(
+        "reduce_grad",
+        (*reads, b.grad),
+        "grad_input",
+        function=function,
+        axes=b.attrs["axes"],
+        shape=b.specs[0].shape,
+    )
 
 
 def broadcast_outputs(x: TensorSpec, shape: tuple[int, ...]) -> Specs:
@@ -77,11 +94,12 @@ def tile_outputs(x: TensorSpec, times: tuple[int, ...]) -> Specs:
 
 def tile_gradient(b: Backward) -> tuple[str | None, ...]:
     """Sum dY over the repetitions."""
-    x, times = b.specs[0].shape, b.attrs["times"]
-    apart = tuple(n for pair in zip(times, x, strict=True) for n in pair)
-    seen = b.emit("reshape", (b.grad,), "grad_apart", shape=apart)[0]
-    axes = tuple(range(0, 2 * len(x), 2))
-    return (b.emit("reduce_sum", (seen,), "grad_input", axes=axes, shape=x)[0],)
+    shape = b.specs[0].shape
+    pairs = zip(b.attrs["times"], shape, strict=True)
+    repeated_shape = tuple(chain.from_iterable(pairs))
+    (repeated,) = b.emit("reshape", (b.grad,), "grad_apart", shape=repeated_shape)
+    axes = tuple(range(0, 2 * len(shape), 2))
+    return b.emit("reduce_sum", (repeated,), "grad_input", axes=axes, shape=shape)
 
 
 def pad_outputs(
@@ -93,36 +111,39 @@ def pad_outputs(
     if mode != "constant":
         inner = len(x.shape) in (3, 4, 5) and not any(pads[:4]) and min(pads) >= 0
         require(inner, f"{mode} padding {pads} of {show(x)}: of the axes from the third on only")
-        for i, n in enumerate(x.shape):
-            most = n - (mode == "reflect") if mode != "edge" else max(pads)
-            require(max(pads[2 * i : 2 * i + 2]) <= most, f"{mode} padding {pads} of {show(x)}")
+        for i, size in enumerate(x.shape):
+            max_pads = {"edge": max(pads), "reflect": size - 1, "circular": size}
+            axis_pads = pads[2 * i : 2 * i + 2]
+            fits = max(axis_pads) <= max_pads[mode]
+            require(fits, f"{mode} padding {pads} of {show(x)}")
     shape = tuple(n + pads[2 * i] + pads[2 * i + 1] for i, n in enumerate(x.shape))
     require(min(shape, default=1) >= 1, f"padding {pads} of {show(x)} leaves nothing")
     return (TensorSpec(shape, x.dtype),)
 
 
 def pad_gradient(b: Backward) -> tuple[str | None, ...]:
-    """Cut dY, which is padding by the opposite; else add what was repeated."""
+    """Cut dY, which is padding by the opposite; else add the repeated elements up."""
     pads = b.attrs["pads"]
     if b.attrs.get("mode", "constant") == "constant":
-        return (b.emit("pad", (b.grad,), "grad_input", pads=tuple(-n for n in pads))[0],)
-    return (b.emit("pad_grad", (b.grad,), "grad_input", pads=pads, mode=b.attrs["mode"])[0],)
+        opposite = tuple(-pad for pad in pads)
+        return b.emit("pad", (b.grad,), "grad_input", pads=opposite)
+    return b.emit("pad_grad", (b.grad,), "grad_input", pads=pads, mode=b.attrs["mode"])
 
 
 def pad_grad_outputs(grad: TensorSpec, pads: tuple[int, ...], mode: str) -> Specs:
-    """Return `grad` with what lies in the padding added to the element that it repeats."""
+    """Return `grad` with the elements of the padding added to those that they repeat."""
     shape = tuple(n - pads[2 * i] - pads[2 * i + 1] for i, n in enumerate(grad.shape))
     require(mode in PADDINGS and min(shape) >= 1, f"{mode} padding {pads} in {show(grad)}")
     return (TensorSpec(shape, grad.dtype),)
 
 
 def _check_indices(x: TensorSpec, indices: TensorSpec, axis: int) -> None:
-    _axis(x, axis)
+    _check_axis(x, axis)
     require(indices.dtype in ("int64", "int32"), f"indices of {indices.dtype}")
 
 
 def gather_outputs(x: TensorSpec, indices: TensorSpec, axis: int) -> Specs:
-    """Return the parts of `x` at `indices [...]` along `axis`, which they stand in place of."""
+    """Return the parts of `x` at `indices [...]`, whose axes replace `axis`."""
     _check_indices(x, indices, axis)
     return (resized(x, axis, *indices.shape),)
 
@@ -137,34 +158,47 @@ def gather_grad_outputs(indices: TensorSpec, grad: TensorSpec, axis: int, size: 
 
 
 def gather_elements_outputs(x: TensorSpec, indices: TensorSpec, axis: int) -> Specs:
-    """Return the element of `x` at each index along `axis`; other places are its own."""
+    """Return the element of `x` at each index along `axis`, at the index's place on other axes."""
     _check_indices(x, indices, axis)
-    fits = len(x.shape) == len(indices.shape) and all(
-        n <= m for i, (n, m) in enumerate(zip(indices.shape, x.shape, strict=True)) if i != axis
-    )
-    require(fits, f"elements of {show(x)} at {show(indices)} along {axis}")
+    has_rank = len(x.shape) == len(indices.shape)
+    pairs = enumerate(zip(indices.shape, x.shape, strict=False))
+    has_places = all(size <= limit for i, (size, limit) in pairs if i != axis)
+    require(has_rank and has_places, f"elements of {show(x)} at {show(indices)} along {axis}")
     return (TensorSpec(indices.shape, x.dtype),)
 
 
-def _shaped(b: Backward) -> dict[str, Any]:
+def _axis_and_shape(b: Backward) -> Mapping[str, Attr]:
     return {"axis": b.attrs["axis"], "shape": b.specs[0].shape}
 
 
 def topk_outputs(x: TensorSpec, k: int, axis: int, largest: bool = True) -> Specs:
     """Return the `k` largest (or smallest) along `axis` in order, and their places."""
-    _axis(x, axis)
+    _check_axis(x, axis)
     require(1 <= k <= x.shape[axis], f"top {k} of {show(x)} along {axis}")
-    found = resized(x, axis, k)
-    return (found, found._replace(dtype="int64"))
+    values = resized(x, axis, k)
+    return (values, values._replace(dtype="int64"))
 
 
-def _added(_: TensorSpec, grad: TensorSpec, **__: Any) -> int:
+def _count_gradient(_: TensorSpec, grad: TensorSpec, **__: Any) -> int:
     return grad.size
 
 
-def _as_it_is(x: TensorSpec, *axes: int) -> Specs:
+def _gathered_bytes(x: TensorSpec, indices: TensorSpec, axis: int) -> int:
+    """Return the bytes that a gather reads: the indices, and the parts that it copies."""
+    (gathered,) = gather_outputs(x, indices, axis)
+    return indices.size_bytes + gathered.size_bytes
+
+
+def _gathered_element_bytes(x: TensorSpec, indices: TensorSpec, **_: Any) -> int:
+    """Return the bytes that a gather of elements reads: each index, and an element for it."""
+    element_bytes = x.size_bytes // x.size
+    return indices.size_bytes + element_bytes * indices.size
+
+
+def _check_axes(x: TensorSpec, *axes: int) -> Specs:
+    """Return the input after a check of the axes."""
     for axis in axes:
-        _axis(x, axis)
+        _check_axis(x, axis)
     return (x,)
 
 
@@ -175,7 +209,7 @@ KINDS = {
     "reduce": OpKind(
         reduce_outputs,
         per_element(1),
-        example("2x5x3", function="max", axes=(0, 2), keep=False),
+        example((2, 5, 3), function="max", axes=(0, 2), keep=False),
         "definition: one addition, product or comparison an element read",
         gradient=reduce_gradient,
         autocast=lambda function, **_: "wide" if function in ("sum", "prod") else "",
@@ -185,36 +219,36 @@ KINDS = {
         lambda *specs, function, **_: (
             2 * specs[0].size if len(specs) > 1 else specs[0].size * (function == "mean")
         ),
-        example("5", function="mean", axes=(0, 2), shape=(2, 5, 3)),
+        example((5,), function="mean", axes=(0, 2), shape=(2, 5, 3)),
         "derivative of reduce: copies; a quotient an element of dy, or two FLOP an element of x",
     ),
     "broadcast": OpKind(
         broadcast_outputs,
         no_flop,
-        example("3x1", shape=(2, 3, 4)),
+        example((3, 1), shape=(2, 3, 4)),
         "definition: a view with strides of 0",
-        gradient=lambda b: (summed(b, b.grad, b.out.shape, b.specs[0].shape, "grad_input"),),
+        gradient=lambda b: (sum_to_shape(b, b.grad, b.out.shape, b.specs[0].shape, "grad_input"),),
         storage="view",
     ),
-    "tile": copies(tile_outputs, example("2x3", times=(1, 2)), tile_gradient),
-    "pad": copies(
-        pad_outputs, example("2x3x4x5", pads=_PADS, mode="constant", value=0.0), pad_gradient
+    "tile": copy_kind(tile_outputs, example((2, 3), times=(1, 2)), tile_gradient),
+    "pad": copy_kind(
+        pad_outputs, example((2, 3, 4, 5), pads=_PADS, mode="constant", value=0.0), pad_gradient
     ),
     "pad_grad": OpKind(
         pad_grad_outputs,
         per_element(1),
-        example("2x3x7x8", pads=_PADS, mode="edge"),
+        example((2, 3, 7, 8), pads=_PADS, mode="edge"),
         "derivative of padding that repeats: one addition an element of dy",
     ),
     "gather": OpKind(
         gather_outputs,
         no_flop,
-        example("2x5x3 2x2:int64", axis=1),
+        example((2, 5, 3), integers(2, 2), axis=1),
         "definition: reads what it copies",
-        read=lambda x, at, **how: at.size_bytes + gather_outputs(x, at, **how)[0].size_bytes,
-        back=Back(
-            "w dy",
-            _added,
+        read=_gathered_bytes,
+        gradient_op=GradientOp(
+            (Operand.SECOND_INPUT, Operand.GRADIENT),
+            _count_gradient,
             _ADDED,
             attrs=lambda b: {**b.attrs, "size": b.specs[0].shape[b.attrs["axis"]]},
             outputs=gather_grad_outputs,
@@ -223,33 +257,37 @@ KINDS = {
     "gather_elements": OpKind(
         gather_elements_outputs,
         no_flop,
-        example("2x5x3 2x2x3:int64", axis=1),
+        example((2, 5, 3), integers(2, 2, 3), axis=1),
         "definition: reads what it copies",
-        read=lambda x, at, **_: at.size_bytes + x.size_bytes // x.size * at.size,
-        back=Back(
-            "w dy",
-            _added,
+        read=_gathered_element_bytes,
+        gradient_op=GradientOp(
+            (Operand.SECOND_INPUT, Operand.GRADIENT),
+            _count_gradient,
             _ADDED,
-            attrs=_shaped,
+            attrs=_axis_and_shape,
             outputs=lambda indices, grad, shape, **_: (TensorSpec(tuple(shape), grad.dtype),),
         ),
     ),
     "topk": OpKind(
         topk_outputs,
         per_element(1),
-        example("2x5x3", k=2, axis=1, largest=True),
+        example((2, 5, 3), k=2, axis=1, largest=True),
         "convention: one comparison an element read; how a library sorts is its own",
-        gradient=fused("gather_elements_grad", "places dy", attrs=_shaped),
+        gradient=emit_single_op(
+            "gather_elements_grad", (Operand.SECOND_OUTPUT, Operand.GRADIENT), attrs=_axis_and_shape
+        ),
     ),
     "cumsum": OpKind(
-        lambda x, axis, reverse=False: _as_it_is(x, axis),
+        lambda x, axis, reverse=False: _check_axes(x, axis),
         per_element(1),
-        example("2x5x3", axis=1, reverse=False),
+        example((2, 5, 3), axis=1, reverse=False),
         "definition: one addition an element",
         autocast="wide",
-        gradient=fused("cumsum", "dy", attrs=turned("reverse")),
+        gradient=emit_single_op("cumsum", (Operand.GRADIENT,), attrs=flip_attribute("reverse")),
     ),
-    "flip": copies(
-        lambda x, axes: _as_it_is(x, *axes), example("2x5x3", axes=(0, 1)), fused("flip", "dy")
+    "flip": copy_kind(
+        lambda x, axes: _check_axes(x, *axes),
+        example((2, 5, 3), axes=(0, 1)),
+        emit_single_op("flip", (Operand.GRADIENT,)),
     ),
 }

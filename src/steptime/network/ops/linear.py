@@ -5,18 +5,19 @@ import math
 from steptime.core.graph import TensorSpec
 from steptime.network.ops.table import (
     Backward,
+    Operand,
     OpKind,
     Products,
     Specs,
     broadcast_shape,
+    emit_per_input,
+    emit_single_op,
     example,
-    fused,
     matrix_kind,
-    of_each,
     per_element,
     require,
     show,
-    summed,
+    sum_to_shape,
 )
 
 
@@ -63,7 +64,7 @@ def matmul_outputs(
     return (TensorSpec((*(batch or ()), left[-2], right[-1]), a.dtype),)
 
 
-def matmul_products(a: TensorSpec, b: TensorSpec, **how: bool) -> Products:
+def matmul_products(a: TensorSpec, b: TensorSpec, **settings: bool) -> Products:
     """Return one product for each matrix of the batch, or one of all rows of the batch.
 
     All rows make one product where the batch shares a plain matrix on the right, as in the input
@@ -71,10 +72,10 @@ def matmul_products(a: TensorSpec, b: TensorSpec, **how: bool) -> Products:
 
     Source: PyTorch, `should_fold` in aten/src/ATen/native/LinearAlgebra.cpp.
     """
-    (out,) = matmul_outputs(a, b, **how)
+    (out,) = matmul_outputs(a, b, **settings)
     *batch, m, n = out.shape
-    is_transposed = how.get("transpose_a", False)
-    k = _matrix(a, is_transposed, how.get("fold", False))[-1]
+    is_transposed = settings.get("transpose_a", False)
+    k = _matrix(a, is_transposed, settings.get("fold", False))[-1]
     if len(b.shape) == 2 and not is_transposed:
         return ((1, math.prod(batch) * m, n, k),)
     return ((math.prod(batch), m, n, k),)
@@ -85,23 +86,35 @@ def matmul_gradient(b: Backward) -> tuple[str | None, ...]:
 
     A plain matrix that a batch shares gets one product over all of its rows.
     """
-    left, right = b.op.inputs
-    plain = not b.attrs.get("transpose_a") and not b.attrs.get("fold")
-    require(plain, f"no gradient of matmul '{b.op.name}' with transpose_a or fold")
-    turned = bool(b.attrs.get("transpose_b"))
-    batch = b.out.shape[:-2]
-    da = db = None
-    if b.needs[0]:
-        da = b.emit("matmul", (b.grad, right), "grad_a", transpose_b=not turned)[0]
-        da = summed(b, da, (*batch, *b.specs[0].shape[-2:]), b.specs[0].shape, "grad_a_sum")
-    if b.needs[1]:
-        pair = (b.grad, left) if turned else (left, b.grad)
-        shared = len(b.specs[1].shape) == 2 < len(b.out.shape) == len(b.specs[0].shape)
-        fold = {"fold": True} if shared else {}
-        db = b.emit("matmul", pair, "grad_b", transpose_a=True, **fold)[0]
-        if not shared:
-            db = summed(b, db, (*batch, *b.specs[1].shape[-2:]), b.specs[1].shape, "grad_b_sum")
+    is_plain = not b.attrs.get("transpose_a") and not b.attrs.get("fold")
+    require(is_plain, f"no gradient of matmul '{b.op.name}' with transpose_a or fold")
+    da = _left_gradient(b) if b.needs[0] else None
+    db = _right_gradient(b) if b.needs[1] else None
     return da, db
+
+
+def _left_gradient(b: Backward) -> str:
+    """Return dA, summed to the shape of A."""
+    right = b.op.inputs[1]
+    shape = b.specs[0].shape
+    is_transposed = bool(b.attrs.get("transpose_b"))
+    (da,) = b.emit("matmul", (b.grad, right), "grad_a", transpose_b=not is_transposed)
+    batch_shape = (*b.out.shape[:-2], *shape[-2:])
+    return sum_to_shape(b, da, batch_shape, shape, "grad_a_sum")
+
+
+def _right_gradient(b: Backward) -> str:
+    """Return dB, summed to the shape of B; one product over all rows if the batch shares B."""
+    left = b.op.inputs[0]
+    shape, out_shape = b.specs[1].shape, b.out.shape
+    factors = (b.grad, left) if b.attrs.get("transpose_b") else (left, b.grad)
+    has_batch = 2 < len(out_shape) == len(b.specs[0].shape)
+    if len(shape) == 2 and has_batch:
+        (db,) = b.emit("matmul", factors, "grad_b", transpose_a=True, fold=True)
+        return db
+    (db,) = b.emit("matmul", factors, "grad_b", transpose_a=True)
+    batch_shape = (*out_shape[:-2], *shape[-2:])
+    return sum_to_shape(b, db, batch_shape, shape, "grad_b_sum")
 
 
 def bias_outputs(x: TensorSpec, b: TensorSpec, axis: int = -1) -> Specs:
@@ -111,17 +124,20 @@ def bias_outputs(x: TensorSpec, b: TensorSpec, axis: int = -1) -> Specs:
     return (x,)
 
 
-def _of_bias(b: Backward) -> str:
-    """Return dY summed over every other axis."""
-    axis = b.attrs.get("axis", -1) % len(b.out.shape)
-    axes = tuple(i for i in range(len(b.out.shape)) if i != axis)
-    return b.emit("reduce_sum", (b.grad,), "grad_bias", axes=axes, shape=b.specs[1].shape)[0]
+def _sum_over_positions(b: Backward) -> str:
+    """Return dY summed over all axes but that of the bias."""
+    rank = len(b.out.shape)
+    axis = b.attrs.get("axis", -1) % rank
+    axes = tuple(i for i in range(rank) if i != axis)
+    shape = b.specs[1].shape
+    (grad,) = b.emit("reduce_sum", (b.grad,), "grad_bias", axes=axes, shape=shape)
+    return grad
 
 
 def reduce_sum_outputs(x: TensorSpec, axes: tuple[int, ...], shape: tuple[int, ...]) -> Specs:
     """Return `x` summed over `axes`, then seen as `shape`."""
-    kept = math.prod(n for i, n in enumerate(x.shape) if i not in axes)
-    require(kept == math.prod(shape), f"sum of {show(x)} over {axes} is not {list(shape)}")
+    summed_size = math.prod(n for i, n in enumerate(x.shape) if i not in axes)
+    require(summed_size == math.prod(shape), f"sum of {show(x)} over {axes} is not {list(shape)}")
     return (TensorSpec(tuple(shape), x.dtype),)
 
 
@@ -135,9 +151,9 @@ KINDS = {
     "linear": matrix_kind(
         linear_outputs,
         linear_products,
-        example("4x6 5x6"),
+        example((4, 6), (5, 6)),
         "definition: y = x W^T, 2mnk",
-        gradient=of_each(  # dX = dY W and dW = dY^T X, leading dimensions folded into rows
+        gradient=emit_per_input(  # dX = dY W and dW = dY^T X, leading dimensions folded into rows
             lambda b: b.emit("matmul", (b.grad, b.op.inputs[1]), "grad_input")[0],
             lambda b: b.emit(
                 "matmul", (b.grad, b.op.inputs[0]), "grad_weight", transpose_a=True, fold=True
@@ -149,7 +165,7 @@ KINDS = {
     "matmul": matrix_kind(
         matmul_outputs,
         matmul_products,
-        example("2x3x4 2x4x5"),
+        example((2, 3, 4), (2, 4, 5)),
         "definition: 2mnk for each of a batch",
         gradient=matmul_gradient,
         work="matmul",
@@ -158,9 +174,9 @@ KINDS = {
     "bias": OpKind(
         bias_outputs,
         per_element(1),
-        example("2x3x4x4 3", axis=1),
+        example((2, 3, 4, 4), (3,), axis=1),
         "definition: one addition an element; in place, as libraries add it in the product",
-        gradient=of_each(lambda b: b.grad, _of_bias),
+        gradient=emit_per_input(lambda b: b.grad, _sum_over_positions),
         autocast="first",
         storage="in_place",
         pointwise=True,
@@ -169,25 +185,25 @@ KINDS = {
     "reduce_sum": OpKind(
         reduce_sum_outputs,
         per_element(1),
-        example("2x3x4", axes=(0, 2), shape=(3,)),
+        example((2, 3, 4), axes=(0, 2), shape=(3,)),
         "definition: one addition an element read",
         autocast="wide",
     ),
     "mean": OpKind(
         lambda x: (TensorSpec((), x.dtype),),
         per_element(1),
-        example("2x3"),
+        example((2, 3)),
         "definition: one addition an element",
-        gradient=fused(
+        gradient=emit_single_op(
             "expand",
-            "dy",
+            (Operand.GRADIENT,),
             attrs=lambda b: {"shape": b.specs[0].shape, "scale": 1.0 / max(1, b.specs[0].size)},
         ),
     ),
     "expand": OpKind(
         expand_outputs,
         per_element(1),
-        example("2", shape=(2, 3), scale=0.5),
+        example((2,), shape=(2, 3), scale=0.5),
         "definition: one product an element read, then copies",
     ),
 }

@@ -1,4 +1,4 @@
-"""What training alone has: softmax cross-entropy and its gradient."""
+"""Ops of training alone: softmax cross-entropy and its gradient."""
 
 from steptime.core.graph import TensorSpec
 from steptime.network.ops.table import (
@@ -6,10 +6,11 @@ from steptime.network.ops.table import (
     OpKind,
     Specs,
     example,
+    integers,
     last_axis,
+    like_first_input,
     per_element,
     require,
-    same_as_first,
     show,
 )
 
@@ -25,32 +26,33 @@ def cross_entropy_outputs(logits: TensorSpec, labels: TensorSpec) -> Specs:
 def cross_entropy_gradient(b: Backward) -> tuple[str | None, ...]:
     """First the gradient of the chosen log-probabilities, then that of log-softmax."""
     labels, log_p = b.op.inputs[1], b.saved[0]
-    picked = b.emit("pick_grad", (log_p, labels, b.grad), "grad_log_p")[0]
-    return b.emit("log_softmax_grad", (log_p, picked), "grad_input")[0], None
+    (log_p_grad,) = b.emit("pick_grad", (log_p, labels, b.grad), "grad_log_p")
+    (logits_grad,) = b.emit("log_softmax_grad", (log_p, log_p_grad), "grad_input")
+    return logits_grad, None
 
 
 KINDS = {
     "cross_entropy": OpKind(
         cross_entropy_outputs,
         per_element(5),
-        example("3x5 3:int64"),
+        example((3, 5), integers(3)),
         "log-softmax (maximum, difference, exp, sum, difference), then the mean of the labels'",
         gradient=cross_entropy_gradient,
-        saved=same_as_first,
+        saved=like_first_input,
         autocast="wide",
         row=last_axis,
     ),
     "pick_grad": OpKind(
-        same_as_first,
+        like_first_input,
         lambda log_p, labels, grad: int(labels.size),
-        example("3x5 3:int64 :float32"),
+        example((3, 5), integers(3), ()),
         "-1/n at each label, 0 elsewhere",
         read=lambda log_p, labels, grad: int(labels.size_bytes + grad.size_bytes),
     ),
     "log_softmax_grad": OpKind(
-        same_as_first,
+        like_first_input,
         per_element(4),
-        example("3x5 3x5"),
+        example((3, 5), (3, 5)),
         "dx = dy - softmax(x) sum(dy)",
         row=last_axis,
     ),

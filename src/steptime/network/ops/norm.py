@@ -3,16 +3,17 @@
 from functools import partial
 from typing import Any
 
-from steptime.core.graph import TensorSpec
+from steptime.core.graph import Attr, TensorSpec
 from steptime.network.ops.table import (
-    Back,
+    GradientOp,
+    Operand,
     OpKind,
     Specs,
     example,
     last_axis,
+    like_first_input,
     per_element,
     require,
-    same_as_first,
     show,
 )
 
@@ -67,68 +68,69 @@ def _by_three(x: TensorSpec, _: TensorSpec, weight: TensorSpec, *__: Any, **___:
     return (x, weight, weight)
 
 
-def _centred(kind: str, **columns: Any) -> Back:
+def _centred(kind: str, **columns: Any) -> GradientOp:
     """Return the gradient of a norm by its input, its weight and its bias."""
-    said = f"derivative of {kind}: xhat 2, dw 2, db 1, g 1, sums 3, dx 4"
-    return Back("x dy w saved", per_element(13), said, outputs=_by_three, **columns)
+    source = f"derivative of {kind}: xhat 2, dw 2, db 1, g 1, sums 3, dx 4"
+    reads = (Operand.INPUT, Operand.GRADIENT, Operand.SECOND_INPUT, Operand.SAVED)
+    return GradientOp(reads, per_element(13), source, outputs=_by_three, **columns)
 
 
 _norm = partial(OpKind, always_saves=True, autocast="wide")
-_LRN: dict[str, Any] = {"size": 3, "alpha": 0.1, "beta": 0.75, "k": 2.0}
+_LRN: dict[str, Attr] = {"size": 3, "alpha": 0.1, "beta": 0.75, "k": 2.0}
 
 KINDS = {
     "batch_norm": OpKind(
         batch_norm_outputs,
         # in training mean 1, variance 3, normalise 2, scale, shift
         lambda x, *_, training=True: (8 if training else 4) * x.size,
-        example("4x3x5x5 3 3 3 3", training=True),
+        example((4, 3, 5, 5), (3,), (3,), (3,), (3,), training=True),
         "Ioffe, Szegedy 2015, algorithm 1; 8 FLOP an element in training, 4 in inference",
         saved=lambda x, *_, **__: (_statistics(x, x.shape[1]),) * 2,
-        back=_centred("batch_norm", attrs=lambda b: {}),
+        gradient_op=_centred("batch_norm", attrs=lambda b: {}),
     ),
     "layer_norm": _norm(
         layer_norm_outputs,
         per_element(8),
-        example("2x4x6 6 6"),
+        example((2, 4, 6), (6,), (6,)),
         "Ba, Kiros, Hinton 2016, eq. 3; mean 1, variance 3, normalise 2, scale and shift 2",
         saved=lambda x, *_, **__: (_statistics(x, *x.shape[:-1]),) * 2,
         row=last_axis,
-        back=_centred("layer_norm"),
+        gradient_op=_centred("layer_norm"),
     ),
     "group_norm": _norm(
         group_norm_outputs,
         per_element(8),
-        example("4x3x5x5 3 3", groups=3),
+        example((4, 3, 5, 5), (3,), (3,), groups=3),
         "Wu, He 2018, eq. 1; mean 1, variance 3, normalise 2, scale and shift 2",
         saved=lambda x, *_, groups, **__: (_statistics(x, x.shape[0], groups),) * 2,
-        back=_centred("group_norm"),
+        gradient_op=_centred("group_norm"),
         # torch's list of ops in float32 has group_norm, and not instance_norm
         autocast=lambda instance=False, **_: "" if instance else "wide",
     ),
     "rms_norm": _norm(
         rms_norm_outputs,
         per_element(4),
-        example("2x4x6 6"),
+        example((2, 4, 6), (6,)),
         "Zhang, Sennrich 2019, eq. 4; square and sum 2, normalise 1, scale 1",
         saved=lambda x, *_, **__: (_statistics(x, *x.shape[:-1]),),
         row=last_axis,
-        back=Back(
-            "x dy w saved",
+        gradient_op=GradientOp(
+            (Operand.INPUT, Operand.GRADIENT, Operand.SECOND_INPUT, Operand.SAVED),
             per_element(9),
             "derivative of rms_norm: xhat 1, dw 2, g 1, sum 2, dx 3",
             outputs=lambda x, grad, weight, *_: (x, weight),
         ),
     ),
     "local_response_norm": OpKind(
-        same_as_first,
+        like_first_input,
         # square, window sum, scale and shift, power, product
         lambda x, size, **_: int((size + 5) * x.size),
-        example("4x3x5x5", **_LRN),
+        example((4, 3, 5, 5), **_LRN),
         "Krizhevsky, Sutskever, Hinton 2012, section 3.3, alpha divided by the size as in Caffe",
         autocast="wide",
-        saved=same_as_first,
-        back=Back(
-            "x dy y saved",
+        saved=like_first_input,
+        gradient_op=GradientOp(
+            (Operand.INPUT, Operand.GRADIENT, Operand.OUTPUT, Operand.SAVED),
             lambda x, *_, size, **__: int((size + 6) * x.size),
             "derivative of local_response_norm: two products, ratio 2, window sum, last 2",
         ),

@@ -13,9 +13,9 @@ from steptime.network.ops.table import (
     OpKind,
     Specs,
     example,
+    like_first_input,
     no_flop,
     require,
-    same_as_first,
 )
 
 
@@ -60,33 +60,38 @@ def opaque_gradient(b: Backward) -> tuple[str | None, ...]:
 
     An op that is linear in its floating inputs reads only the others: indices and the like.
     """
-    needed = [i for i, needs in enumerate(b.needs) if needs]
+    differentiated = [i for i, is_needed in enumerate(b.needs) if is_needed]
     reads = [
         name
         for name, spec in zip(b.op.inputs, b.specs, strict=True)
         if not (b.attrs.get("is_linear") and spec.is_floating)
     ]
-    made = b.emit(
+    input_grads = b.emit(
         "opaque_grad",
         (*reads, *filter(None, b.grads)),
         "inputs_grad",
         function=b.attrs["function"],
         flop_count=b.attrs.get("flop_count", 0),
-        **pack_specs([b.specs[i] for i in needed]),
+        **pack_specs([b.specs[i] for i in differentiated]),
     )
-    grads = dict(zip(needed, made, strict=True))
+    grads = dict(zip(differentiated, input_grads, strict=True))
     return tuple(grads.get(i) for i in range(len(b.needs)))
 
 
 def _attach_gradient(b: Backward) -> tuple[str | None, ...]:
     """Pass dY on to the output of the layer, and make a gradient of each state from it."""
-    states = [i for i, needs in enumerate(b.needs) if i and needs]
-    grads: dict[int, str] = {0: b.grad} if b.needs[0] else {}
-    for i in states:
-        first = b.emit("slice", (b.grad,), f"grad_first_{i}", axis=1, start=0, stop=1)[0]
-        how = {"function": "attach", "flop_count": 0, **pack_specs([b.specs[i]])}
-        grads[i] = b.emit("opaque_grad", (first,), f"grad_{i}", **how)[0]
-    return tuple(grads.get(i) for i in range(len(b.needs)))
+    grads: list[str | None] = [b.grad if b.needs[0] else None]
+    for i in range(1, len(b.needs)):
+        if not b.needs[i]:
+            grads.append(None)
+            continue
+        (first,) = b.emit("slice", (b.grad,), f"grad_first_{i}", axis=1, start=0, stop=1)
+        specs = pack_specs([b.specs[i]])
+        (grad,) = b.emit(
+            "opaque_grad", (first,), f"grad_{i}", function="attach", flop_count=0, **specs
+        )
+        grads.append(grad)
+    return tuple(grads)
 
 
 def _stated_flop(*_: TensorSpec, flop_count: int = 0, **__: Any) -> int:
@@ -99,20 +104,20 @@ KINDS = {
     "opaque": OpKind(
         opaque_outputs,
         _stated_flop,
-        example("2x5", **_SORTED, flop_count=30),
+        example((2, 5), **_SORTED, flop_count=30),
         "definition: reads its inputs and writes its outputs; FLOP as stated, else 0",
         gradient=opaque_gradient,
     ),
     "opaque_grad": OpKind(
         opaque_outputs,
         _stated_flop,
-        example("2x5 2x5", **_SORTED, flop_count=30),
+        example((2, 5), (2, 5), **_SORTED, flop_count=30),
         "derivative of opaque: reads what it needs and dy, writes the gradients of its inputs",
     ),
     "attach": OpKind(
-        same_as_first,
+        like_first_input,
         no_flop,
-        example("2x3x4 2x4"),
+        example((2, 3, 4), (2, 4)),
         "definition: the output of a recurrent layer that begins with computed states",
         gradient=_attach_gradient,
         storage="view",

@@ -106,7 +106,7 @@ def _scratch(tensors: int) -> Callable[..., int]:
 def _make_kind(name: str, row: OptimizerRow) -> OpKind:
     """Return the kind of the updates of an optimizer."""
     weight = TensorSpec((3, 4), "float32")
-    states = ["3x4", *("x".join(map(str, s.shape)) for s in make_states(name, weight))]
+    states = make_states(name, weight)
     products = _orthogonal_products(row.iterations) if row.iterations else None
 
     def count_flop(*specs: TensorSpec) -> int:
@@ -116,7 +116,7 @@ def _make_kind(name: str, row: OptimizerRow) -> OpKind:
     return OpKind(
         lambda *weight_states_grad: weight_states_grad[:-1],
         count_flop if row.iterations else per_element(row.flop),
-        example(" ".join([*states, "3x4"])),
+        example(weight, *states, weight),
         row.source,
         products=products,
         work="matmul" if row.iterations else "",

@@ -36,12 +36,12 @@ class _Rank:
 
     def __init__(self, graph: Graph, ranks: int) -> None:
         self.ranks = ranks
-        self.whole = graph
+        self.step_graph = graph
         self.tensors = dict(graph.tensors)
         self.ops = list(graph.ops)
         self.place = {op.name: i for i, op in enumerate(graph.ops)}
         self.updates = {op.inputs[0]: op for op in graph.ops if op.part == "update"}
-        self.made = {name: i for i, op in enumerate(graph.ops) for name in op.outputs}
+        self.maker_places = {name: i for i, op in enumerate(graph.ops) for name in op.outputs}
         self.backward = {op.of: i for i, op in enumerate(graph.ops) if op.part == "backward"}
         self.readers: dict[str, list[int]] = {}
         for i, op in enumerate(graph.ops):
@@ -57,22 +57,22 @@ class _Rank:
         for weight, update in self.updates.items():
             rows.setdefault(update.of, []).append(weight)
         ordered = sorted(rows, key=lambda row: self.place[row])
-        found: list[list[str]] = [[]]
-        filled = 0.0
+        buckets: list[list[str]] = [[]]
+        filled_bytes = 0.0
         for row in reversed(ordered):
-            if filled >= bucket_bytes:
-                found.append([])
-                filled = 0.0
-            found[-1][:0] = rows[row]
-            filled += sum(self.tensors[weight].size_bytes for weight in rows[row])
-        return found[::-1]
+            if filled_bytes >= bucket_bytes:
+                buckets.append([])
+                filled_bytes = 0.0
+            buckets[-1][:0] = rows[row]
+            filled_bytes += sum(self.tensors[weight].size_bytes for weight in rows[row])
+        return buckets[::-1]
 
     def exchange_gradients(self, bucket: Sequence[str], number: int) -> None:
         """Scatter the sums of a bucket's gradients when its last row has them; update shards."""
         grads = [self.updates[weight].inputs[-1] for weight in bucket]
         rows = {self.updates[weight].of for weight in bucket}
         ends = [self.backward[row] for row in rows if row in self.backward]
-        ready = 1 + max([*ends, *(self.made[grad] for grad in grads)])
+        ready = 1 + max([*ends, *(self.maker_places[grad] for grad in grads)])
         row = self.updates[bucket[0]].of
         kind = "reduce_scatter"
         sums = self.add(ready, f"gradients{number}/{kind}", kind, grads, {}, "backward", row)
@@ -86,53 +86,65 @@ class _Rank:
         inputs = (shard, *op.inputs[1:-1], grad)
         for state in op.inputs[1:-1]:
             self.tensors[state] = self.tensors[shard]
-        made = outputs_of(op.kind, tuple(self.tensors[n] for n in inputs), op.settings)
-        self.tensors.update(zip(op.outputs, made, strict=True))
+        specs = outputs_of(op.kind, tuple(self.tensors[name] for name in inputs), op.settings)
+        self.tensors.update(zip(op.outputs, specs, strict=True))
         self.ops[self.place[op.name]] = replace(op, inputs=inputs)
 
     def shard(self, weight: str) -> str:
         """Return the name of the part of a weight that this rank keeps."""
         if weight not in self.shards:
-            spec = self.whole.tensors[weight]
+            spec = self.step_graph.tensors[weight]
             if not spec.shape:
-                raise InputError(f"{self.whole.name}: weight '{weight}' has no axis to shard")
+                raise InputError(f"{self.step_graph.name}: weight '{weight}' has no axis to shard")
             rows = -(-spec.shape[0] // self.ranks)
             self.shards[weight] = f"{weight}/shard"
             self.tensors[self.shards[weight]] = TensorSpec((rows, *spec.shape[1:]), spec.dtype)
         return self.shards[weight]
 
     def lengths(self, bucket: Iterable[str]) -> Mapping[str, Attr]:
-        return {"lengths": tuple(self.whole.tensors[weight].shape[0] for weight in bucket)}
+        return {"lengths": tuple(self.step_graph.tensors[weight].shape[0] for weight in bucket)}
 
     def gather_before_use(self, buckets: Sequence[Sequence[str]]) -> None:
         """Gather each bucket of weights while the one before is used, in both passes."""
         passes: tuple[Part, ...] = ("forward", "backward") if len(buckets) > 1 else ("forward",)
         for part in passes:
-            used = []  # where an op of the pass first reads a weight of each bucket
-            for number, bucket in enumerate(buckets):
-                places = (i for weight in bucket for i in self.readers[weight])
-                first = min((i for i in places if self.whole.ops[i].part == part), default=None)
-                used += [] if first is None else [(first, number)]
-            used.sort()
-            for (at, _), (_, number) in zip((used[0], *used), used, strict=False):
-                self.gather(buckets[number], number, part, at, len(passes) == 1)
+            first_reads = self._first_reads(buckets, part)
+            places = [place for place, _ in first_reads]
+            previous_places = [places[0], *places]  # a bucket is gathered at the start of the last
+            for place, (_, number) in zip(previous_places, first_reads, strict=False):
+                self.gather(buckets[number], number, part, place, len(passes) == 1)
+
+    def _first_reads(self, buckets: Sequence[Sequence[str]], part: Part) -> list[tuple[int, int]]:
+        """Return the place of the first op of a pass that reads each bucket, and its number."""
+        first_reads = []
+        for number, bucket in enumerate(buckets):
+            places = [
+                place
+                for weight in bucket
+                for place in self.readers[weight]
+                if self.step_graph.ops[place].part == part
+            ]
+            if places:
+                first_reads.append((min(places), number))
+        return sorted(first_reads)
 
     def gather(
-        self, bucket: Sequence[str], number: int, part: Part, at: int, for_both: bool
+        self, bucket: Sequence[str], number: int, part: Part, place: int, for_both: bool
     ) -> None:
         """Gather a bucket of weights before the op at a place; ops of the pass read the result."""
         shards = [self.shard(weight) for weight in bucket]
         name, row = f"weights{number}/{part}", self.updates[bucket[0]].of
-        gathered = self.add(at, name, "all_gather", shards, self.lengths(bucket), part, row)
-        whole = dict(zip(bucket, gathered, strict=True))
+        gathered = self.add(place, name, "all_gather", shards, self.lengths(bucket), part, row)
+        full_weights = dict(zip(bucket, gathered, strict=True))
         for i in {i for weight in bucket for i in self.readers[weight]}:
             op = self.ops[i]
             if op.part == part or (for_both and op.part != "update"):
-                self.ops[i] = replace(op, inputs=tuple(whole.get(n, n) for n in op.inputs))
+                inputs = tuple(full_weights.get(name, name) for name in op.inputs)
+                self.ops[i] = replace(op, inputs=inputs)
 
     def add(
         self,
-        at: int,
+        place: int,
         name: str,
         kind: str,
         inputs: Sequence[str],
@@ -140,18 +152,19 @@ class _Rank:
         part: Part,
         row: str,
     ) -> tuple[str, ...]:
-        """Put an exchange before the op at a place and return the names of what it makes."""
-        every = {"ranks": self.ranks, "stride": 1, **attrs}
-        op = Op(name, kind, tuple(inputs), (), every, part, "" if part == "forward" else row)
-        made = outputs_of(kind, tuple(self.tensors[n] for n in inputs), op.settings)
-        outputs = output_names(name, len(made))
-        self.tensors.update(zip(outputs, made, strict=True))
-        self.before.setdefault(at, []).append(replace(op, outputs=outputs))
+        """Put an exchange before the op at a place, and return the names of its outputs."""
+        exchange_attrs = {"ranks": self.ranks, "stride": 1, **attrs}
+        forward_op = "" if part == "forward" else row
+        op = Op(name, kind, tuple(inputs), (), exchange_attrs, part, forward_op)
+        specs = outputs_of(kind, tuple(self.tensors[name] for name in inputs), op.settings)
+        outputs = output_names(name, len(specs))
+        self.tensors.update(zip(outputs, specs, strict=True))
+        self.before.setdefault(place, []).append(replace(op, outputs=outputs))
         return outputs
 
     def graph(self) -> Graph:
         """Return the graph of the rank."""
-        weights = tuple(self.shards.get(weight, weight) for weight in self.whole.weights)
+        weights = tuple(self.shards.get(weight, weight) for weight in self.step_graph.weights)
         places = range(len(self.ops) + 1)
         ops = [op for i in places for op in (*self.before.get(i, ()), *self.ops[i : i + 1])]
-        return replace(self.whole, tensors=self.tensors, ops=tuple(ops), weights=weights)
+        return replace(self.step_graph, tensors=self.tensors, ops=tuple(ops), weights=weights)

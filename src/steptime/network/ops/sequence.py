@@ -2,27 +2,30 @@
 
 Attention and recurrent layers are single kinds because hardware runs them fused; their FLOP are
 those of their matrix products alone, so that other counters can be compared exactly. In a mixture
-of experts every token goes through the few feed-forward layers that a router chose (Shazeer et al.
+of experts each token goes through the few feed-forward layers that a router chose (Shazeer et al.
 2017, "Outrageously Large Neural Networks"). Tokens are taken to be spread evenly.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
-from steptime.core.graph import TensorSpec
+from steptime.core.graph import Attr, TensorSpec
 from steptime.network.ops.table import (
-    Back,
+    GradientOp,
+    Operand,
     OpKind,
     Products,
     Specs,
+    emit_single_op,
     example,
-    fused,
+    flip_attribute,
+    gradient_products,
+    integers,
     matrix_kind,
     no_flop,
     require,
     show,
-    turned,
-    twice,
 )
 
 GATES = {"rnn": 1, "lstm": 4, "gru": 3}
@@ -39,7 +42,7 @@ def attention_outputs(
     q: TensorSpec,
     k: TensorSpec,
     v: TensorSpec,
-    *more: TensorSpec,
+    *extra: TensorSpec,
     heads: int,
     kv_heads: int,
     causal: bool,
@@ -47,55 +50,75 @@ def attention_outputs(
 ) -> Specs:
     """Return `q [n, l, heads*d], k [n, m, kv_heads*d], v [n, m, kv_heads*e] -> [n, l, heads*e]`.
 
-    `more` may be `[heads, l, m]`, which is added to the scores (relative positions), and `[heads]`,
-    the score of a key without a value (a sink). In a `window` a place sees those that lie less than
-    so many away.
+    `extra` may be `[heads, l, m]`, which is added to the scores (relative positions), and
+    `[heads]`, the score of a key without a value (a sink). In a `window` a place sees the places at
+    a smaller distance.
     """
     require(
         min(heads, kv_heads) >= 1 and heads % kv_heads == 0 and window >= 0,
         f"{heads} heads do not share {kv_heads} key-value heads in a window of {window}",
     )
     require(len(q.shape) == 3, f"attention needs [batch, length, width], not {show(q)}")
-    require(q.shape[2] % heads == 0, f"width {q.shape[2]} in {heads} heads")
-    keys = (q.shape[0], *k.shape[1:2], q.shape[2] // heads * kv_heads)
-    fits = k.shape == keys and v.shape[:-1] == keys[:2] and v.shape[2] % kv_heads == 0
-    fits = fits and all(one.shape in ((heads, q.shape[1], keys[1]), (heads,)) for one in more)
-    require(fits, f"attention of {show(q, k, v, *more)} in {heads} heads")
-    return (TensorSpec((*q.shape[:2], v.shape[2] // kv_heads * heads), q.dtype),)
+    batch, length, width = q.shape
+    require(width % heads == 0, f"width {width} in {heads} heads")
+    message = f"attention of {show(q, k, v, *extra)} in {heads} heads"
+    require(len(k.shape) == len(v.shape) == 3, message)
+    key_count, value_width = k.shape[1], v.shape[2]
+    has_keys = k.shape == (batch, key_count, width // heads * kv_heads)
+    has_values = v.shape[:2] == (batch, key_count) and value_width % kv_heads == 0
+    score_shapes = ((heads, length, key_count), (heads,))
+    has_scores = all(spec.shape in score_shapes for spec in extra)
+    require(has_keys and has_values and has_scores, message)
+    output_width = value_width // kv_heads * heads
+    return (TensorSpec((batch, length, output_width), q.dtype),)
 
 
 def attention_products(
-    q: TensorSpec, k: TensorSpec, v: TensorSpec, *_: TensorSpec, heads: int, **how: Any
+    q: TensorSpec,
+    k: TensorSpec,
+    v: TensorSpec,
+    *_: TensorSpec,
+    heads: int,
+    kv_heads: int,
+    **__: Any,
 ) -> Products:
-    """Return scores and values of every head; masks and windows save nothing."""
-    batch, length, keys = q.shape[0] * heads, q.shape[1], k.shape[1]
-    width, values = q.shape[2] // heads, v.shape[2] // how["kv_heads"]
-    return ((batch, length, keys, width), (batch, length, values, keys))
+    """Return scores and values of all heads; masks and windows save nothing."""
+    batch, length, q_width = q.shape
+    keys = k.shape[1]
+    width = q_width // heads
+    value_width = v.shape[2] // kv_heads
+    scores = (batch * heads, length, keys, width)
+    values = (batch * heads, length, value_width, keys)
+    return (scores, values)
 
 
 def share_in_window(q: TensorSpec, k: TensorSpec, window: int, causal: bool) -> float:
     """Return the share of an attention's scores that lie in its window, queries at the end of keys.
 
-    Of 4 causal places that see themselves and the one before, 1 + 2 + 2 + 2 of 16.
+    For example 4 causal places with a window of 2 have (1 + 2 + 2 + 2) / 16.
     """
     length, keys = q.shape[1], k.shape[1]
     if keys < length:
         return 1.0
 
-    def near(places: int, most: int) -> int:  # the sum of min(1, most) + min(2, most) + ...
-        rising = min(places, most)
-        return rising * (rising + 1) // 2 + (places - rising) * most
+    def sum_capped(count: int, cap: int) -> int:
+        """Return the sum of min(1, cap) to min(count, cap)."""
+        rising = min(count, cap)
+        return rising * (rising + 1) // 2 + (count - rising) * cap
 
-    before = near(keys, window) - near(keys - length, window)
-    after = 0 if causal else near(length - 1, window - 1)
-    return (before + after) / (length * keys)
+    scores_back = sum_capped(keys, window) - sum_capped(keys - length, window)
+    scores_ahead = 0 if causal else sum_capped(length - 1, window - 1)
+    return (scores_back + scores_ahead) / (length * keys)
 
 
-def attention_grad_products(*specs: TensorSpec, **how: Any) -> Products:
-    """Return dV, dP, dQ and dK of every head; recomputing the scores is not counted."""
-    (batch, length, keys, width), (_, _, values, _) = attention_products(*specs, **how)
-    of_values = (batch, keys, values, length), (batch, length, keys, values)
-    return (*of_values, (batch, length, width, keys), (batch, keys, width, length))
+def attention_grad_products(*specs: TensorSpec, **attrs: Any) -> Products:
+    """Return dV, dP, dQ and dK of all heads; recomputing the scores is not counted."""
+    (batch, length, keys, width), (_, _, values, _) = attention_products(*specs, **attrs)
+    dv = (batch, keys, values, length)
+    dp = (batch, length, keys, values)
+    dq = (batch, length, width, keys)
+    dk = (batch, keys, width, length)
+    return (dv, dp, dq, dk)
 
 
 def attention_saved(q: TensorSpec, *_: TensorSpec, heads: int, **__: Any) -> Specs:
@@ -109,82 +132,110 @@ def rotary_outputs(
 ) -> Specs:
     """Return `x [n, l, heads*d]` rotated by the angles' `table [l, r]` (cosines, then sines).
 
-    Of each head the first `r` features are, of the `head_width` that it has.
+    The first `r` of the `head_width` features of each head are rotated.
     """
     require(len(x.shape) == 3, f"rotary needs [batch, length, width], not {show(x)}")
-    fits = head_width >= 2 and x.shape[2] % head_width == 0
-    require(fits, f"rotary of width {x.shape[2]} in heads of {head_width}")
-    fits = len(table.shape) == 2 and table.shape[0] == x.shape[1] and table.shape[1] % 2 == 0
-    require(fits and 2 <= table.shape[1] <= head_width, f"rotary of {show(x, table)}")
+    _, length, width = x.shape
+    has_heads = head_width >= 2 and width % head_width == 0
+    require(has_heads, f"rotary of width {width} in heads of {head_width}")
+    message = f"rotary of {show(x, table)}"
+    require(len(table.shape) == 2, message)
+    rows, rotated = table.shape
+    require(rows == length and rotated % 2 == 0, message)
+    require(2 <= rotated <= head_width, message)
     return (x,)
 
 
-def recurrent_outputs(gates: int) -> Any:
+def recurrent_outputs(gates: int) -> Callable[..., Specs]:
     """Return the output rule of a layer with `gates` gates."""
 
-    def outputs(x: TensorSpec, w_ih: TensorSpec, w_hh: TensorSpec, *rest: TensorSpec) -> Specs:
+    def outputs(x: TensorSpec, w_ih: TensorSpec, w_hh: TensorSpec, *extra: TensorSpec) -> Specs:
         require(len(x.shape) == 3, f"a recurrent layer needs [batch, length, width], not {show(x)}")
-        bias, projection = rest[:2], rest[2:]
-        hidden, width = (*projection, w_hh)[0].shape[-1], w_hh.shape[-1]
+        batch, length, input_width = x.shape
+        bias, projection = extra[:2], extra[2:]
+        width = w_hh.shape[-1]
+        hidden = projection[0].shape[-1] if projection else width
         rows = gates * hidden
-        require(
-            w_ih.shape == (rows, x.shape[2]) and w_hh.shape == (rows, width),
-            f"a recurrent layer of {show(x, w_ih, w_hh, *projection)} with {gates} gates",
-        )
-        require(
-            [b.shape for b in bias] == [(rows,)] * 2,
-            f"a recurrent layer needs two bias vectors of {rows}",
-        )
-        fits = gates == GATES["lstm"] and width < hidden
-        fits = fits and [w.shape for w in projection] == [(width, hidden)]
-        require(fits or not projection, f"a projection {show(*projection)} with {gates} gates")
-        return (TensorSpec((*x.shape[:2], width), x.dtype),)
+        has_matrices = w_ih.shape == (rows, input_width) and w_hh.shape == (rows, width)
+        shapes = show(x, w_ih, w_hh, *projection)
+        require(has_matrices, f"a recurrent layer of {shapes} with {gates} gates")
+        has_bias = [spec.shape for spec in bias] == [(rows,), (rows,)]
+        require(has_bias, f"a recurrent layer needs two bias vectors of {rows}")
+        if projection:
+            is_lstm = gates == GATES["lstm"]
+            has_shape = [w.shape for w in projection] == [(width, hidden)]
+            is_narrower = width < hidden
+            message = f"a projection {show(*projection)} with {gates} gates"
+            require(is_lstm and has_shape and is_narrower, message)
+        return (TensorSpec((batch, length, width), x.dtype),)
 
     return outputs
 
 
 def recurrent_products(
-    x: TensorSpec, _w_ih: TensorSpec, w_hh: TensorSpec, *rest: TensorSpec
+    x: TensorSpec, _w_ih: TensorSpec, w_hh: TensorSpec, *extra: TensorSpec
 ) -> Products:
-    """Return the product of all inputs at once, and those of the state at every step."""
+    """Return the product of all inputs together, and the products of the state, step by step."""
     batch, length, width = x.shape
-    each = ((length, batch, w.shape[0], w.shape[1]) for w in (w_hh, *rest[2:]))
-    return ((1, batch * length, w_hh.shape[0], width), *each)
+    rows = w_hh.shape[0]
+    input_product = (1, batch * length, rows, width)
+    step_products = []
+    for weight in (w_hh, *extra[2:]):  # of the state, and of a projection
+        n, k = weight.shape
+        step_products.append((length, batch, n, k))
+    return (input_product, *step_products)
 
 
 def recurrent_grad_products(*specs: TensorSpec, of_data: bool = True) -> Products:
-    """Return dX (if `of_data`), gradients of the state at every step, and those of the matrices."""
+    """Return dX (if `of_data`), gradients of the state at each step, and those of the matrices."""
     forward = recurrent_products(*specs[:5], *specs[8:])
-    back = tuple((times, m, k, n) for times, m, n, k in forward)
-    kept = back if of_data else back[1:]
-    return (*kept, *((1, n, k, times * m) for times, m, n, k in forward))
+    data_grads: list[tuple[int, int, int, int]] = []
+    weight_grads: list[tuple[int, int, int, int]] = []
+    for times, m, n, k in forward:
+        data_grads.append((times, m, k, n))
+        weight_grads.append((1, n, k, times * m))
+    if not of_data:
+        data_grads.pop(0)
+    return (*data_grads, *weight_grads)
 
 
 def recurrent_kinds(
-    kind: str, formula: str, kept: int, dropped: int, always_saves: bool = False
+    kind: str, formula: str, saved_sizes: int, scratch_sizes: int, always_saves: bool = False
 ) -> dict[str, OpKind]:
     """Return the two rows of a cell.
 
-    In hidden sizes a step, `kept` are saved for the backward pass, `dropped` are made besides: as
-    in torch's own layers, with inputs laid out batch first. An LSTM keeps the four gates, the cell
-    state, its tanh and the output; and makes as much in inference. A library may keep more: oneDNN
-    16 hidden sizes a step of an LSTM, in a workspace. What projects an LSTM's output is its sixth
-    input, the last of its gradient; what it makes of it is kept as well.
+    Args:
+        kind: `rnn`, `lstm` or `gru`.
+        formula: the definition of the cell, or its source.
+        saved_sizes: hidden sizes that a step saves for the backward pass, as torch's own layers do
+            with inputs laid out batch first: an LSTM saves four gates, the cell state, its tanh and
+            the output. A library may save more: oneDNN 16 of an LSTM, in a workspace.
+        scratch_sizes: further hidden sizes that a step makes and drops.
+        always_saves: the tensors are made in inference, too.
+
+    The projection of an LSTM's output is its sixth input and the last of its gradient. Its result
+    is saved as well.
     """
     gates = GATES[kind]
     rows = gates * 5
-    inputs = f"2x3x4 {rows}x4 {rows}x5 {rows} {rows}"
+    inputs = [(2, 3, 4), (rows, 4), (rows, 5), (rows,), (rows,)]
+    saved = (2, 3 * saved_sizes * 5)
 
-    def keep(x: TensorSpec, w_ih: TensorSpec, w_hh: TensorSpec, *rest: TensorSpec) -> Specs:
+    def save(x: TensorSpec, w_ih: TensorSpec, w_hh: TensorSpec, *extra: TensorSpec) -> Specs:
         batch, length = x.shape[:2]
-        each = kept * w_ih.shape[0] // gates + sum(w.shape[0] for w in rest[2:])
-        return (TensorSpec((batch, length * each), x.dtype),)
+        projected = sum(w.shape[0] for w in extra[2:])
+        step_size = saved_sizes * w_ih.shape[0] // gates + projected
+        return (TensorSpec((batch, length * step_size), x.dtype),)
+
+    def scratch(x: TensorSpec, w_ih: TensorSpec, w_hh: TensorSpec, *_: TensorSpec) -> int:
+        column_bytes = scratch_sizes * x.size_bytes // x.shape[2]
+        return column_bytes * w_hh.shape[1]
 
     return {
         kind: matrix_kind(
             recurrent_outputs(gates),
             recurrent_products,
-            example(inputs),
+            example(*inputs),
             f"{formula}; two bias vectors, as cuDNN and torch; the products alone are counted",
             gradient=lambda b: b.emit(
                 f"{kind}_grad",
@@ -192,16 +243,16 @@ def recurrent_kinds(
                 "grad",
                 **({} if b.needs[0] else {"of_data": False}),
             ),
-            saved=keep,
+            saved=save,
             always_saves=always_saves,
             work="recurrent",
             serial=lambda x, *_: x.shape[1],
-            scratch=lambda x, w_ih, w_hh, *_: dropped * x.size_bytes // x.shape[2] * w_hh.shape[1],
+            scratch=scratch,
         ),
         f"{kind}_grad": matrix_kind(
             lambda *specs, of_data=True: (*specs[:5], *specs[8:]),
             recurrent_grad_products,
-            example(f"{inputs} 2x3x5 2x{3 * kept * 5} 2x3x5"),
+            example(*inputs, (2, 3, 5), saved, (2, 3, 5)),
             f"derivative of {kind}: data and weight gradients, twice forward",
             work="recurrent",
             serial=lambda x, *_, **__: x.shape[1],
@@ -209,13 +260,13 @@ def recurrent_kinds(
     }
 
 
-_HEADS: dict[str, Any] = {"heads": 4, "kv_heads": 2, "causal": True}
+_HEADS: dict[str, Attr] = {"heads": 4, "kv_heads": 2, "causal": True}
 
 KINDS = {
     "embedding": OpKind(
         embedding_outputs,
         no_flop,
-        example("2x3:int64 7x4"),
+        example(integers(2, 3), (7, 4)),
         "definition: reads the rows it copies, not the whole table",
         gradient=lambda b: (  # each row of dY is added to its word's row of a dense gradient
             None,
@@ -228,19 +279,19 @@ KINDS = {
     "embedding_grad": OpKind(
         lambda ids, grad, rows: (TensorSpec((rows, grad.shape[-1]), grad.dtype),),
         lambda ids, grad, rows: int(grad.size),
-        example("2x3:int64 2x3x4", rows=7),
+        example(integers(2, 3), (2, 3, 4), rows=7),
         "definition: one addition an element of dY; writes the whole table",
     ),
     "attention": matrix_kind(
         attention_outputs,
         attention_products,
-        example("2x3x8 2x3x4 2x3x4", **_HEADS),
+        example((2, 3, 8), (2, 3, 4), (2, 3, 4), **_HEADS),
         "Vaswani et al. 2017, eq. 1; two products for each head, softmax inside not counted",
         saved=attention_saved,
         always_saves=True,
         work="attention",
-        back=Back(
-            "inputs dy y saved",
+        gradient_op=GradientOp(
+            (Operand.INPUTS, Operand.GRADIENT, Operand.OUTPUT, Operand.SAVED),
             attention_grad_products,
             "four products: dV, dP, dQ, dK; recomputing the scores is not counted",
         ),
@@ -248,9 +299,11 @@ KINDS = {
     "rotary": OpKind(
         rotary_outputs,
         lambda x, table, head_width, **_: 3 * x.size // head_width * table.shape[1],
-        example("2x3x8 3x2", head_width=2),
+        example((2, 3, 8), (3, 2), head_width=2),
         "Su et al. 2021, eq. 34: two products and a sum an element that is turned",
-        gradient=fused("rotary", "dy w", attrs=turned("inverse")),
+        gradient=emit_single_op(
+            "rotary", (Operand.GRADIENT, Operand.SECOND_INPUT), attrs=flip_attribute("inverse")
+        ),
     ),
     **recurrent_kinds("rnn", "h = tanh(W x + b + U h + c)", 1, 2),
     **recurrent_kinds("lstm", "Hochreiter, Schmidhuber 1997, with forget gate", 7, 0, True),
@@ -258,7 +311,7 @@ KINDS = {
 }
 
 
-GATED = {  # by what activates the gate; of a clamped one, limits and an offset are not run
+GATED = {  # activation of the gate; limits and offset of a clamped one are not run
     "swiglu": "silu",
     "clamped_swiglu": "silu",
     "geglu": "gelu",
@@ -287,67 +340,81 @@ def experts_outputs(
     )
     count, rows, width = up.shape
     inner = rows // 2 if activation in GATED else rows
-    fits = logits.shape[-1] == count and x.shape[-1] == width and 1 <= per_token <= count
-    fits = fits and down.shape == (count, width, inner) and inner >= 1
-    fits = fits and [b.shape for b in bias] in ([], [(count, rows), (count, width)])
-    require(fits, f"{per_token} experts a token of {show(x, logits, up, down, *bias)}")
+    has_logits = logits.shape[-1] == count and x.shape[-1] == width and 1 <= per_token <= count
+    has_matrices = down.shape == (count, width, inner) and inner >= 1
+    has_bias = [spec.shape for spec in bias] in ([], [(count, rows), (count, width)])
+    require(
+        has_logits and has_matrices and has_bias,
+        f"{per_token} experts a token of {show(x, logits, up, down, *bias)}",
+    )
     return (x,)
 
 
-def _share(x: TensorSpec, count: int, per_token: int) -> list[tuple[int, int]]:
-    """Return (experts, tokens of each) of an even spread: 7 over 3 is 1 of 3 and 2 of 2."""
-    each, more = divmod(math.prod(x.shape[:-1]) * per_token, count)
-    return [(n, rows) for n, rows in ((more, each + 1), (count - more, each)) if n and rows]
+def _spread_tokens(x: TensorSpec, expert_count: int, per_token: int) -> list[tuple[int, int]]:
+    """Return pairs (experts, tokens of each) of an even spread.
+
+    7 tokens over 3 experts are 1 expert with 3 tokens and 2 experts with 2.
+    """
+    rows = math.prod(x.shape[:-1]) * per_token
+    tokens, fuller_experts = divmod(rows, expert_count)
+    spread = [(fuller_experts, tokens + 1)] if fuller_experts else []
+    if tokens:
+        spread.append((expert_count - fuller_experts, tokens))
+    return spread
 
 
 def experts_products(*specs: TensorSpec, per_token: int, **_: Any) -> Products:
-    """Return both products of every expert that has tokens."""
+    """Return both products of each expert that has tokens."""
     x, _logits, up, down = specs[:4]
-    return tuple(
-        (count, rows, w.shape[1], w.shape[2])
-        for w in (up, down)
-        for count, rows in _share(x, up.shape[0], per_token)
-    )
+    spread = _spread_tokens(x, up.shape[0], per_token)
+    products = []
+    for weight in (up, down):
+        n, k = weight.shape[1:]
+        products += [(experts, tokens, n, k) for experts, tokens in spread]
+    return tuple(products)
 
 
 def experts_read(experts: int, per_token: int, tokens: float) -> float:
-    """Return how many of a layer's experts are expected to have tokens, and are read.
+    """Return the expected number of experts that have tokens, whose weights are read.
 
-    Each token chooses `per_token` of them, all alike: of 8 experts, 2 a token, one token reads 2
-    and two tokens 8 (1 - 0.75^2) = 3.5.
+    Each token chooses `per_token` experts with equal chances. With 8 experts and 2 a token, one
+    token reads 2 and two tokens read 8 (1 - 0.75^2) = 3.5.
     """
     return float(experts * (1 - (1 - per_token / experts) ** tokens))
 
 
-def _read(*specs: TensorSpec, per_token: int, **_: Any) -> int:
-    """Return the bytes read: of the experts' matrices, those of experts that have tokens."""
-    x, _logits, up, down = specs[:4]
-    touched = experts_read(up.shape[0], per_token, math.prod(x.shape[:-1]))
-    whole = sum(spec.size_bytes for spec in (*specs[:2], *specs[4:]))
-    return whole + round(sum(w.size_bytes / w.shape[0] * touched for w in (up, down)))
+def _read_bytes(*specs: TensorSpec, per_token: int, **_: Any) -> int:
+    """Return the bytes read: tokens, logits, biases, and matrices of experts that have tokens."""
+    x, logits, up, down, *bias = specs
+    tokens = math.prod(x.shape[:-1])
+    experts = experts_read(up.shape[0], per_token, tokens)
+    expert_bytes = sum(w.size_bytes / w.shape[0] * experts for w in (up, down))
+    input_bytes = sum(spec.size_bytes for spec in (x, logits, *bias))
+    return input_bytes + round(expert_bytes)
 
 
 def experts_saved(
     x: TensorSpec, _: TensorSpec, up: TensorSpec, *__: Any, per_token: int, **___: Any
 ) -> Specs:
-    """Return what the first product made of every token, before the activation."""
-    return (TensorSpec((math.prod(x.shape[:-1]) * per_token, up.shape[1]), x.dtype),)
+    """Return the result of the first product, before the activation."""
+    rows = math.prod(x.shape[:-1]) * per_token
+    return (TensorSpec((rows, up.shape[1]), x.dtype),)
 
 
-_HOW: dict[str, Any] = {"per_token": 2, "activation": "swiglu"}
+_ROUTING: dict[str, Attr] = {"per_token": 2, "activation": "swiglu"}
 
 KINDS |= {
     "experts": matrix_kind(
         experts_outputs,
         experts_products,
-        example("1x2x4 1x2x5 5x12x4 5x4x6 5x12 5x4", **_HOW),
+        example((1, 2, 4), (1, 2, 5), (5, 12, 4), (5, 4, 6), (5, 12), (5, 4), **_ROUTING),
         "Shazeer et al. 2017, eq. 1, spread evenly; the products of the chosen experts alone count",
         saved=experts_saved,
-        read=_read,
+        read=_read_bytes,
         work="matmul",
-        back=Back(
-            "inputs dy saved",
-            twice(experts_products),
+        gradient_op=GradientOp(
+            (Operand.INPUTS, Operand.GRADIENT, Operand.SAVED),
+            gradient_products(experts_products),
             "derivative of experts: data and weight gradients, twice forward",
         ),
     )

@@ -7,16 +7,19 @@ attention, whose decay is fixed). Hardware runs both fused, in chunks of tokens;
 those of the chunks' products. Of each chunk the state is written and read again.
 """
 
+from typing import NamedTuple
+
 from steptime.core.graph import TensorSpec
 from steptime.network.ops.table import (
-    Back,
+    GradientOp,
+    Operand,
     Products,
     Specs,
     example,
+    gradient_products,
     matrix_kind,
     require,
     show,
-    twice,
 )
 
 CHUNKS = {"delta": 64, "sum": 256}  # tokens that Yang et al., and Mamba-2 read at once
@@ -41,22 +44,44 @@ def delta_outputs(
     """
     require(rule in CHUNKS, f"a rule {rule}")
     require(key_heads >= 1 and heads % key_heads == 0, f"{heads} heads of {key_heads} keys")
-    sizes = q.shape[-1] % key_heads, v.shape[-1] % heads
-    fits = len(q.shape) == 3 and k.shape == q.shape and sizes == (0, 0)
-    fits = fits and v.shape[:-1] == q.shape[:-1] and len(v.shape) == 3
-    decays = {(*q.shape[:2], heads), (*q.shape[:2], q.shape[-1] // key_heads * heads)}
-    fits = fits and share.shape == (*q.shape[:2], heads) and decay.shape in decays
+    tokens = q.shape[:2]
+    width = q.shape[-1] // key_heads
+    has_keys = len(q.shape) == 3 and k.shape == q.shape and q.shape[-1] % key_heads == 0
+    has_values = len(v.shape) == 3 and v.shape[:2] == tokens and v.shape[-1] % heads == 0
+    has_share = share.shape == (*tokens, heads)
+    has_decay = decay.shape in ((*tokens, heads), (*tokens, width * heads))
+    fits = has_keys and has_values and has_share and has_decay
     require(fits, f"a delta rule of {show(q, k, v, decay, share)} in {heads} heads")
     return (v,)
 
 
-def _chunks(
-    q: TensorSpec, v: TensorSpec, heads: int, key_heads: int, rule: str
-) -> tuple[int, int, int, int]:
-    """Return the number of chunks of a head, tokens of one, widths of a key and a value."""
-    n, length, width = q.shape
-    size = min(CHUNKS[rule], length)
-    return n * -(-length // size), size, width // key_heads, v.shape[2] // heads
+class Chunks(NamedTuple):
+    """The chunks in which a state is updated.
+
+    Attributes:
+        chunk_count: chunks of a head, of all sequences.
+        tokens: tokens of a chunk.
+        key_width: width of a key of a head.
+        value_width: width of a value of a head.
+    """
+
+    chunk_count: int
+    tokens: int
+    key_width: int
+    value_width: int
+
+
+def _find_chunks(q: TensorSpec, v: TensorSpec, heads: int, key_heads: int, rule: str) -> Chunks:
+    """Return the chunks that the tokens are read in."""
+    batch, length, width = q.shape
+    tokens = min(CHUNKS[rule], length)
+    chunks_per_sequence = -(-length // tokens)
+    return Chunks(
+        chunk_count=batch * chunks_per_sequence,
+        tokens=tokens,
+        key_width=width // key_heads,
+        value_width=v.shape[2] // heads,
+    )
 
 
 def delta_products(
@@ -69,32 +94,38 @@ def delta_products(
     rule: str = "delta",
 ) -> Products:
     """Return the products of chunks: keys and queries with keys, and with the state."""
-    chunks, size, d, e = _chunks(q, v, heads, key_heads, rule)
+    chunks, size, d, e = _find_chunks(q, v, heads, key_heads, rule)
     count = chunks * heads
-    if rule == "sum":  # heads of one key share how alike queries and keys are
+    values = (count, size, e, size)
+    read_state = (count, size, e, d)
+    write_state = (count, d, e, size)
+    if rule == "sum":  # heads of one key share the scores
         scores = (chunks * key_heads, size, size, d)
-        return (scores, (count, size, e, size), (count, size, e, d), (count, d, e, size))
-    inside = [(count, size, size, d)] * 2 + [(count, size, d, size)] + [(count, size, e, size)] * 2
-    return (*inside, *[(count, size, e, d)] * 2, (count, d, e, size))
+        return (scores, values, read_state, write_state)
+    scores = (count, size, size, d)
+    keys = (count, size, d, size)
+    return (scores, scores, keys, values, values, read_state, read_state, write_state)
 
 
-def _states(*specs: TensorSpec, heads: int, key_heads: int, rule: str = "delta") -> int:
-    """Return the bytes read: of each chunk also the state before it, which is written first."""
-    chunks, _, d, e = _chunks(specs[0], specs[2], heads, key_heads, rule)
-    return sum(spec.size_bytes for spec in specs) + 2 * STATE_BYTES * chunks * heads * d * e
+def _read_bytes(*specs: TensorSpec, heads: int, key_heads: int, rule: str = "delta") -> int:
+    """Return the bytes read: inputs, and the state before each chunk, which is written first."""
+    chunks = _find_chunks(specs[0], specs[2], heads, key_heads, rule)
+    state_size = heads * chunks.key_width * chunks.value_width
+    state_bytes = 2 * STATE_BYTES * chunks.chunk_count * state_size
+    return sum(spec.size_bytes for spec in specs) + state_bytes
 
 
 KINDS = {
     "delta_rule": matrix_kind(
         delta_outputs,
         delta_products,
-        example("2x3x4 2x3x4 2x3x12 2x3x4 2x3x4", heads=4, key_heads=2),
+        example((2, 3, 4), (2, 3, 4), (2, 3, 12), (2, 3, 4), (2, 3, 4), heads=4, key_heads=2),
         "Yang et al. 2024, Gated Delta Networks, eq. 10, in chunks as section 3.3; products alone",
-        read=_states,
+        read=_read_bytes,
         work="attention",
-        back=Back(
-            "inputs dy",
-            twice(delta_products),
+        gradient_op=GradientOp(
+            (Operand.INPUTS, Operand.GRADIENT),
+            gradient_products(delta_products),
             "derivative of delta_rule: of each product twice its FLOP",
         ),
     )

@@ -1,7 +1,9 @@
-"""What one row of the op table says, and how the gradient of an op is written down as ops."""
+"""The columns of the op table, and the rules by which the gradient of an op is made of ops."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from enum import Enum, auto
+from itertools import chain
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from steptime.core.dtypes import SIZE_BYTES
@@ -51,8 +53,8 @@ class Backward:
         """Attributes of the op, each of the type that its kind gives it."""
         return self.op.attrs
 
-    def without(self, *names: str) -> dict[str, Any]:
-        """Return the attributes but for some."""
+    def attrs_without(self, *names: str) -> Mapping[str, Any]:
+        """Return the attributes without those of some names."""
         return {name: value for name, value in self.attrs.items() if name not in names}
 
     @property
@@ -69,16 +71,33 @@ class Backward:
 Gradient = Callable[[Backward], tuple[str | None, ...]]
 
 
-class Back(NamedTuple):
-    """The one op that makes the gradients of a kind: `<kind>_grad`, whose row follows from this.
+class Operand(Enum):
+    """A tensor of a forward op that its gradient op reads; `INPUTS` and `SAVED` are several."""
 
-    It `reads` what `fused` says; `cost` is the rule of its FLOP, of a kind that consists of matrix
-    products that of its own (`twice`: both gradients of each). It makes the gradients of all inputs
-    where it reads all, else that of what it reads first, or what `outputs` say. Where `columns` are
-    silent it is as the row of the kind; of products, so are the bytes that it reads.
+    INPUT = auto()  # the first input
+    SECOND_INPUT = auto()
+    INPUTS = auto()
+    OUTPUT = auto()  # the first output
+    SECOND_OUTPUT = auto()
+    SAVED = auto()  # tensors of `OpKind.saved`
+    GRADIENT = auto()  # of the first output
+
+
+class GradientOp(NamedTuple):
+    """The one op, `<kind>_grad`, that makes the gradients of a kind; its table row follows from it.
+
+    Attributes:
+        reads: its inputs, in order.
+        cost: its FLOP; for a kind that consists of matrix products, its products
+            (`gradient_products`: both gradients of each).
+        source: where the cost is from.
+        attrs: its attributes, from those of the forward op.
+        outputs: specs of its outputs. By default the gradients of all inputs if it reads all,
+            else the gradient of what it reads first.
+        columns: further columns of its row. The others are those of the forward kind.
     """
 
-    reads: str
+    reads: tuple[Operand, ...]
     cost: Callable[..., Any]
     source: str
     attrs: Callable[[Backward], Mapping[str, Any]] = lambda b: b.attrs
@@ -90,31 +109,39 @@ class Back(NamedTuple):
 class OpKind:
     """One row of the op table.
 
-    `outputs(*specs, **attrs)` returns the specs of the outputs; `flop(*specs, **attrs)` an int, a
-    multiply-add being 2. `gradient` emits the ops that make each input's gradient and returns their
-    names (None for an input without one), or `back` is that one op; a kind with neither cannot be
-    differentiated.
-    `products(*specs, **attrs)` returns the matrix products of a kind that consists of them, each
-    `(batch, m, n, k)`: `batch` times `[m, k] [k, n] -> [m, n]`; their FLOP follow (`matrix_kind`).
-    `serial(*specs, **attrs)` returns the number of steps that wait for each other, 1 if left out.
-    `saved(*specs, **attrs)` returns what the forward pass keeps for the backward pass besides
-    inputs and outputs; it is written only when the op is differentiated, and `always_saves` says
-    that kernels make it, and drop it, in inference too. `work` groups the kinds whose FLOP other
-    counters count too. `storage` says whether outputs are new tensors, views of the first
-    input, or overwrite it (every output overwrites the input of its place).
-    `read(*specs, **attrs)` returns the bytes read where those are not of every input, whole.
-    `scratch(*specs, **attrs)` returns the bytes of whole tensors that are made and dropped inside
-    the op (not the workspace of kernels). A `pointwise` kind makes each element from the same
-    element of its inputs, so that it can run in the kernel that makes one of them. `autocast` says
-    which type a forward op runs in under mixed precision, as torch's lists for CUDA devices do: the
-    `low` one, the `wide` one of the weights, that of its `first` input, or any ("", the widest); it
-    may be a function of the attributes.
-    `exchanged(*specs, **attrs)` returns the bytes that a kind exchanges with other ranks.
-    `window(*specs, **attrs)` returns the height and width of the window that moves over an image,
-    its strides, and the height and width of the map that it makes (a gradient's: that it reads).
-    `row(*specs, **attrs)` returns the number of elements that a kind reduces along the last axis,
-    which the batch does not change. What a kind with `logits` makes at the end of a network may be
-    the scores of classes. No gradient goes back through a kind that `stops_gradient`.
+    All rules take the specs of the inputs and the attributes of the op, `rule(*specs, **attrs)`.
+
+    Attributes:
+        outputs: specs of the outputs.
+        flop: FLOP, a multiply-add being 2.
+        example: a small case, for tests.
+        source: where the cost is from.
+        gradient: emits the ops of each input's gradient, and returns their names (None for an input
+            without one). A kind with neither this nor `gradient_op` cannot be differentiated.
+        gradient_op: the one op that makes the gradients.
+        saved: tensors that the forward pass saves for the backward pass, besides inputs and
+            outputs; written only if the op is differentiated.
+        always_saves: kernels make these tensors in inference, too, and drop them.
+        work: the group of kinds whose FLOP other counters count too.
+        storage: outputs are new tensors, views of the first input, or overwrite inputs (each
+            output the input of its place).
+        read: bytes read, if not each input once.
+        scratch: bytes of full tensors that are made and dropped inside the op, without the
+            workspace of kernels.
+        pointwise: each element follows from the same element of the inputs, so the op can run in
+            the kernel that makes one of them.
+        products: matrix products `(batch, m, n, k)` of a kind that consists of them: `batch` times
+            `[m, k] [k, n] -> [m, n]`; their FLOP follow (`matrix_kind`).
+        autocast: type of a forward op under mixed precision, as in torch's lists for CUDA: the
+            `low` one, the `wide` one of the weights, that of its `first` input, or the widest ("").
+            It may be a function of the attributes.
+        serial: steps that wait for each other; 1 by default.
+        exchanged: bytes that a kind exchanges with other ranks.
+        window: height and width of the window that moves over an image, its strides, and the height
+            and width of its output (of a gradient: of its input).
+        row: elements that are reduced along the last axis, which the batch does not change.
+        logits: the output may be the scores of classes at the end of a network.
+        stops_gradient: no gradient goes back through the op.
     """
 
     outputs: Callable[..., Specs]
@@ -122,7 +149,7 @@ class OpKind:
     example: Example
     source: str
     gradient: Gradient | None = None
-    back: Back | None = None
+    gradient_op: GradientOp | None = None
     saved: Callable[..., Specs] | None = None
     always_saves: bool = False
     work: Literal["", "matmul", "convolution", "attention", "recurrent"] = ""
@@ -156,103 +183,139 @@ def matrix_kind(
     return OpKind(outputs, flop, example, source, products=products, **columns)
 
 
-def twice(products: Callable[..., Products]) -> Callable[..., Products]:
-    """Return the rule of the products that make both gradients of each product of a kind."""
-    return lambda *specs, **attrs: tuple(
-        back for b, m, n, k in products(*specs, **attrs) for back in ((b, m, k, n), (b, n, k, m))
-    )
+def gradient_products(products: Callable[..., Products]) -> Callable[..., Products]:
+    """Return the rule of the products of both gradients, given the rule of the forward products."""
 
-
-def fused(
-    kind: str,
-    reads: str,
-    suffix: str = "grad_input",
-    attrs: Callable[[Backward], Mapping[str, Any]] = lambda b: b.attrs,
-) -> Gradient:
-    """Return the rule of one op `kind` that makes the gradients of the first inputs, not of others.
-
-    `reads` says what that op reads, in order: `x` and `w`, the first and second input, or all
-    `inputs`; `y`, the output, `dy`, its gradient, `places`, the second output, and what is `saved`.
-    Its `attrs` are those of the op, or others that are made of these.
-    """
-
-    def rule(b: Backward) -> tuple[str | None, ...]:
-        inputs = _parts(reads, b.op.inputs, b.op.outputs, b.grad, b.saved)
-        new = b.emit(kind, inputs, suffix, **attrs(b))
-        return (*new, *[None] * (len(b.op.inputs) - len(new)))
+    def rule(*specs: TensorSpec, **attrs: Any) -> Products:
+        pairs = [
+            ((batch, m, k, n), (batch, n, k, m)) for batch, m, n, k in products(*specs, **attrs)
+        ]
+        return tuple(chain.from_iterable(pairs))
 
     return rule
 
 
-def _parts(
-    reads: str,
+def emit_single_op(
+    kind: str,
+    reads: tuple[Operand, ...],
+    suffix: str = "grad_input",
+    attrs: Callable[[Backward], Mapping[str, Any]] = lambda b: b.attrs,
+) -> Gradient:
+    """Return the gradient rule that emits one op for the gradients of the first inputs.
+
+    Args:
+        kind: the kind of the op.
+        reads: its inputs, in order.
+        suffix: end of its name.
+        attrs: its attributes, from those of the forward op.
+    """
+
+    def rule(b: Backward) -> tuple[str | None, ...]:
+        inputs = _find_operands(reads, b.op.inputs, b.op.outputs, b.saved, b.grad)
+        gradients = b.emit(kind, inputs, suffix, **attrs(b))
+        return (*gradients, *[None] * (len(b.op.inputs) - len(gradients)))
+
+    return rule
+
+
+def _find_operands(
+    reads: tuple[Operand, ...],
     inputs: tuple[Part, ...],
     outputs: tuple[Part, ...],
-    grad: Part,
     saved: tuple[Part, ...],
+    grad: Part,
 ) -> tuple[Part, ...]:
-    """Return what a gradient reads of an op, in the words of `fused`."""
-    parts = {"x": inputs[:1], "w": inputs[1:2], "inputs": inputs, "y": outputs[:1], "dy": (grad,)}
-    parts |= {"places": outputs[1:2], "saved": saved}
-    return tuple(one for part in reads.split() for one in parts[part])
+    """Return the names, or the specs, of the operands that a gradient op reads."""
+    parts: dict[Operand, tuple[Part, ...]] = {
+        Operand.INPUT: inputs[:1],
+        Operand.SECOND_INPUT: inputs[1:2],
+        Operand.INPUTS: inputs,
+        Operand.OUTPUT: outputs[:1],
+        Operand.SECOND_OUTPUT: outputs[1:2],
+        Operand.SAVED: saved,
+        Operand.GRADIENT: (grad,),
+    }
+    return tuple(chain.from_iterable(parts[operand] for operand in reads))
 
 
-def rows_of(kind: str, row: OpKind) -> dict[str, OpKind]:
-    """Return the row of a kind and, where it says how that goes `back`, the row of its gradient.
-
-    The example of that follows from the example of the kind.
-    """
-    if row.back is None:
+def expand_kind(kind: str, row: OpKind) -> dict[str, OpKind]:
+    """Return the row of a kind and, if one op makes its gradients, the row of `<kind>_grad`."""
+    gradient_op = row.gradient_op
+    if gradient_op is None:
         return {kind: row}
-    reads, cost, source, attrs, outputs, said = row.back
-    specs, given = row.example.specs, row.example.attrs
-    made = row.outputs(*specs, **given)
-    kept = row.saved(*specs, **given) if row.saved else ()
-    op = Backward(Op("", kind, (), (), given), specs, made[0], (), (), (), lambda *_: ())
-    case = Example(_parts(reads, specs, made, made[0], kept), attrs(op))
-    behind = 1 - len(reads.split())
-    if outputs is None:
-        outputs = (lambda *specs, **_: specs[:behind]) if "inputs" in reads else same_as_first
-    alike = ("work", "read") if row.products else ("pointwise", "row", "window")
-    columns = {name: getattr(row, name) for name in alike} | dict(said)
-    grad = (matrix_kind if row.products else OpKind)(outputs, cost, case, source, **columns)
-    suffix = "grad" if len(outputs(*case.specs, **case.attrs)) > 1 else "grad_input"
-    rule = fused(f"{kind}_grad", reads, suffix, attrs)
-    return {kind: replace(row, gradient=rule), f"{kind}_grad": grad}
+    gradient_example = _make_gradient_example(kind, row, gradient_op)
+    outputs = gradient_op.outputs or _default_outputs(gradient_op)
+    gradient_count = len(outputs(*gradient_example.specs, **gradient_example.attrs))
+    suffix = "grad" if gradient_count > 1 else "grad_input"
+    rule = emit_single_op(f"{kind}_grad", gradient_op.reads, suffix, gradient_op.attrs)
+    shared_columns = ("work", "read") if row.products else ("pointwise", "row", "window")
+    columns = {name: getattr(row, name) for name in shared_columns} | dict(gradient_op.columns)
+    make_row = matrix_kind if row.products else OpKind
+    gradient_row = make_row(
+        outputs, gradient_op.cost, gradient_example, gradient_op.source, **columns
+    )
+    return {kind: replace(row, gradient=rule), f"{kind}_grad": gradient_row}
 
 
-def turned(name: str) -> Callable[[Backward], Mapping[str, Any]]:
-    """Return the attributes of an op with one the other way round, off where it is not said."""
+def _make_gradient_example(kind: str, row: OpKind, gradient_op: GradientOp) -> Example:
+    """Return the example of a gradient op from the example of the forward kind."""
+    specs, attrs = row.example.specs, row.example.attrs
+    outputs = row.outputs(*specs, **attrs)
+    saved = row.saved(*specs, **attrs) if row.saved else ()
+    operands = _find_operands(gradient_op.reads, specs, outputs, saved, outputs[0])
+    forward_op = Op("", kind, (), (), attrs)
+    backward = Backward(forward_op, specs, outputs[0], (), (), (), lambda *_: ())
+    return Example(operands, gradient_op.attrs(backward))
+
+
+def _default_outputs(gradient_op: GradientOp) -> Callable[..., Specs]:
+    """Return the rule of the outputs of a gradient op that states none."""
+    if Operand.INPUTS not in gradient_op.reads:
+        return like_first_input
+    operands_after_inputs = len(gradient_op.reads) - 1
+    return lambda *specs, **_: specs[: len(specs) - operands_after_inputs]
+
+
+def flip_attribute(name: str) -> Callable[[Backward], Mapping[str, Any]]:
+    """Return the attributes of an op with one truth value flipped, which is false by default."""
     return lambda b: {**b.attrs, name: not b.attrs.get(name, False)}
 
 
-def of_each(*rules: Callable[[Backward], str | None]) -> Gradient:
-    """Return the rule that makes each input's gradient by itself, where one is needed."""
-    return lambda b: tuple(
-        rule(b) if needed else None for rule, needed in zip(rules, b.needs, strict=True)
-    )
+def emit_per_input(*rules: Callable[[Backward], str | None]) -> Gradient:
+    """Return the gradient rule that makes the gradient of each input by itself, if it is needed."""
+
+    def rule(b: Backward) -> tuple[str | None, ...]:
+        pairs = zip(rules, b.needs, strict=True)
+        return tuple(input_rule(b) if is_needed else None for input_rule, is_needed in pairs)
+
+    return rule
 
 
 def broadcast_shape(*shapes: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Return the shape that shapes broadcast to by numpy's rule, None where they do not."""
+    """Return the shape that shapes broadcast to by numpy's rule, None if they do not."""
     rank = max(map(len, shapes))
+    padded_shapes = [(1,) * (rank - len(shape)) + shape for shape in shapes]
     result = []
-    for along in zip(*[(1,) * (rank - len(shape)) + shape for shape in shapes], strict=True):
-        sizes = {n for n in along if n != 1} or {1}
-        if len(sizes) > 1:
+    for sizes in zip(*padded_shapes, strict=True):
+        distinct_sizes = {size for size in sizes if size != 1} or {1}
+        if len(distinct_sizes) > 1:
             return None
-        result.append(sizes.pop())
+        result.append(distinct_sizes.pop())
     return tuple(result)
 
 
-def summed(
-    b: Backward, grad: str, wide: tuple[int, ...], shape: tuple[int, ...], suffix: str
+def sum_to_shape(
+    b: Backward, grad: str, grad_shape: tuple[int, ...], shape: tuple[int, ...], suffix: str
 ) -> str:
-    """Return `grad [*wide]` summed to the `shape` of an operand that was broadcast to it."""
-    if shape == wide:
+    """Return a gradient summed to the `shape` of an operand that was broadcast to `grad_shape`."""
+    if shape == grad_shape:
         return grad
-    lead = len(wide) - len(shape)
-    axes = tuple(i for i, n in enumerate(wide) if i < lead or (shape[i - lead] == 1 and n != 1))
+    new_axes = len(grad_shape) - len(shape)
+
+    def is_broadcast(axis: int) -> bool:
+        return axis < new_axes or (shape[axis - new_axes] == 1 and grad_shape[axis] != 1)
+
+    axes = tuple(axis for axis in range(len(grad_shape)) if is_broadcast(axis))
     return b.emit("reduce_sum", (grad,), suffix, axes=axes, shape=shape)[0]
 
 
@@ -267,9 +330,9 @@ def show(*specs: TensorSpec) -> str:
     return " and ".join(str(list(spec.shape)) for spec in specs)
 
 
-def along(x: TensorSpec, axis: int, what: str = "") -> int:
-    """Return an axis of `x` counted from its first; raises `ShapeError` for one that it has not."""
-    require(-len(x.shape) <= axis < len(x.shape), f"{what}axis {axis} of {show(x)}")
+def normalize_axis(x: TensorSpec, axis: int, prefix: str = "") -> int:
+    """Return a non-negative axis of `x`; raises `ShapeError` for an axis that it does not have."""
+    require(-len(x.shape) <= axis < len(x.shape), f"{prefix}axis {axis} of {show(x)}")
     return axis % len(x.shape)
 
 
@@ -278,7 +341,7 @@ def resized(x: TensorSpec, axis: int, *sizes: int) -> TensorSpec:
     return TensorSpec((*x.shape[:axis], *sizes, *x.shape[axis + 1 :]), x.dtype)
 
 
-def same_as_first(*specs: TensorSpec, **_: Any) -> Specs:
+def like_first_input(*specs: TensorSpec, **_: Any) -> Specs:
     """Return the spec of the first input: the output of an elementwise op."""
     return (specs[0],)
 
@@ -298,11 +361,11 @@ def no_flop(*_: TensorSpec, **__: Any) -> int:
     return 0
 
 
-def copies(
-    outputs: Callable[..., Specs], case: Example, gradient: Gradient | None = None, into: str = ""
+def copy_kind(
+    outputs: Callable[..., Specs], case: Example, gradient: Gradient | None = None, target: str = ""
 ) -> OpKind:
-    """Return the row of a kind that copies what it reads `into` what it makes."""
-    return OpKind(outputs, no_flop, case, f"definition: copies{into}", gradient)
+    """Return the row of a kind that copies its input; `target` ends its definition."""
+    return OpKind(outputs, no_flop, case, f"definition: copies{target}", gradient)
 
 
 def last_axis(*specs: TensorSpec, **_: Any) -> int:
@@ -310,11 +373,17 @@ def last_axis(*specs: TensorSpec, **_: Any) -> int:
     return specs[0].shape[-1]
 
 
-def example(shapes: str, /, **attrs: Any) -> Example:
-    """Return an example: inputs such as `2x3 4:int64`, a type if not float32, and attributes."""
-    parts = (text.partition(":") for text in shapes.split())
+def integers(*shape: int) -> TensorSpec:
+    """Return the spec of a tensor of int64."""
+    return TensorSpec(shape, "int64")
+
+
+def example(*inputs: TensorSpec | tuple[int, ...], **attrs: Attr) -> Example:
+    """Return an example of an op: its inputs, in float32 if only a shape is given, and attributes.
+
+    `example((2, 3), integers(4), axis=1)` has a float32 matrix and four integers.
+    """
     specs = [
-        TensorSpec(tuple(map(int, filter(None, sizes.split("x")))), dtype or "float32")
-        for sizes, _, dtype in parts
+        value if isinstance(value, TensorSpec) else TensorSpec(value, "float32") for value in inputs
     ]
     return Example(tuple(specs), attrs)

@@ -29,7 +29,7 @@ def read(source: Source, allow_unknown: bool) -> Family:
         with _naming(name):
             return _append_ops(b, entries, file_batch, batch)
 
-    return Family(name, build, {}, SOURCE, batch=file_batch, named=True)
+    return Family(name, build, {}, SOURCE, batch=file_batch, is_preset=True)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from steptime.core.errors import InputError
 from steptime.launch.job import LaunchJob
-from steptime.network.families import named, names
+from steptime.network.families import find_network_name, names
 
 
 def find_model(job: LaunchJob, folder: Path) -> str:
@@ -46,7 +46,7 @@ def find_network(model: str, folder: Path) -> str | None:
         return str(folder / model)
     models = set(names())
     for text in _shortened(model):
-        if (name := named(text)) in models:
+        if (name := find_network_name(text)) in models:
             return name
     return None
 
