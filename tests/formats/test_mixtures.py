@@ -7,8 +7,8 @@ from steptime.core.dtypes import precision
 from steptime.formats import elements as el
 from steptime.formats import lowering as low
 from steptime.formats.loss import add_loss
-from steptime.formats.patterns import recognised
-from steptime.formats.products import of_experts
+from steptime.formats.patterns import recognise_pattern
+from steptime.formats.products import multiply_experts
 from steptime.network.count import count
 from steptime.network.ops.builder import Builder
 
@@ -24,7 +24,7 @@ def written_out(b: Builder, function: str, gated: bool, biased: bool) -> str:
     number = TOKENS * CHOSEN
     y = el.embedding(b, b.buffer("sorted", (number,), "int64"), rows, "tokens")
     up = b.weight("up", (EXPERTS, INNER * (1 + gated), WIDTH))
-    y = of_experts(b, y, el.transpose(b, up, (0, 2, 1), "up/t"), "up_product")
+    y = multiply_experts(b, y, el.transpose(b, up, (0, 2, 1), "up/t"), "up_product")
     if biased:
         table = b.weight("up/b", (EXPERTS, INNER * (1 + gated)))
         own = el.embedding(b, b.buffer("of", (number,), "int64"), table, "up/own")
@@ -35,7 +35,7 @@ def written_out(b: Builder, function: str, gated: bool, biased: bool) -> str:
     else:
         y = el.pointwise(b, function, y, name="act")
     down = b.weight("down", (EXPERTS, WIDTH, INNER))
-    y = of_experts(b, y, el.transpose(b, down, (0, 2, 1), "down/t"), "down_product")
+    y = multiply_experts(b, y, el.transpose(b, down, (0, 2, 1), "down/t"), "down_product")
     if biased:
         own = el.embedding(
             b, b.buffer("of2", (number,), "int64"), b.weight("down/b", (EXPERTS, WIDTH)), "down/own"
@@ -55,8 +55,8 @@ def written_out(b: Builder, function: str, gated: bool, biased: bool) -> str:
 def test_a_mixture_is_one_op(function, gated, activation, biased):
     b = Builder("net", precision("float32"), training=False)
     written = written_out(b, function, gated, biased)
-    y = recognised(b, written, "experts")
-    made = b.made_by[el.made_by(b, y, "reshape").inputs[0]]  # type: ignore[union-attr]
+    y = recognise_pattern(b, written, "experts")
+    made = b.made_by[el.find_producer(b, y, "reshape").inputs[0]]  # type: ignore[union-attr]
     assert (made.kind, dict(made.attrs)) == (
         "experts",
         {"per_token": CHOSEN, "activation": activation},
@@ -73,4 +73,4 @@ def test_a_sum_of_something_else_stays():
     b = Builder("net", precision("float32"), training=False)
     x = b.input("x", (4, 2, 8))
     y = el.reduce(b, "sum", x, (1,), "sum")
-    assert recognised(b, y, "experts") == y
+    assert recognise_pattern(b, y, "experts") == y

@@ -46,13 +46,13 @@ def op(b: Builder, kind: str, *inputs: str, name: str, **attrs: Attr) -> str:
     return b.append(b.named(free_name(b, name)), kind, inputs, **attrs)[0]
 
 
-def made_by(b: Builder, x: str, *kinds: str) -> Op | None:
+def find_producer(b: Builder, x: str, *kinds: str) -> Op | None:
     """Return the op that makes a tensor, if it is of one of `kinds` (or any, without them)."""
     found = b.made_by.get(x)
     return found if found and (not kinds or found.kind in kinds) else None
 
 
-def is_kept(b: Builder, x: str) -> bool:
+def is_weight_or_buffer(b: Builder, x: str) -> bool:
     """Whether a tensor is a weight or a buffer, or a view of one."""
     maker = b.made_by.get(x)
     while maker and OPS[maker.kind].storage == "view":
@@ -73,7 +73,7 @@ def reshape(b: Builder, x: str, shape: Sequence[int], name: str) -> str:
     size, known = b.tensors[x].size, math.prod(n for n in shape if n != -1)
     rest = size // known if known else 0
     wanted = tuple(rest if n == -1 else n for n in shape)
-    before = made_by(b, x, "reshape", "flatten")
+    before = find_producer(b, x, "reshape", "flatten")
     if before and wanted != b.shape(x):
         x = before.inputs[0]
     return x if b.shape(x) == wanted else op(b, "reshape", x, name=name, shape=wanted)
@@ -101,7 +101,7 @@ def stack(b: Builder, tensors: Sequence[str], axis: int, name: str) -> str:
 
 def with_axes(b: Builder, x: str) -> str:
     """Return `[..., width]` where `x [rows, width]` is a view of that, else `x`."""
-    before = made_by(b, x, "reshape", "flatten")
+    before = find_producer(b, x, "reshape", "flatten")
     shape = b.shape(before.inputs[0]) if before else ()
     fits = before and len(shape) > 2 == len(b.shape(x)) and shape[-1] == b.shape(x)[-1]
     fits = fits and shape[0] != b.shape(x)[0]  # as where one of several tokens is taken
@@ -111,7 +111,7 @@ def with_axes(b: Builder, x: str) -> str:
 def transpose(b: Builder, x: str, order: Sequence[int], name: str) -> str:
     """Return `x` with its axes in `order`; two transposes that undo each other are none."""
     order = tuple(axis_of(b, x, i) for i in order)
-    before = made_by(b, x, "transpose")
+    before = find_producer(b, x, "transpose")
     if before:
         first = before.attrs["order"]
         if isinstance(first, tuple):
@@ -273,9 +273,9 @@ def _dedicated(b: Builder, function: str, x: str, y: str, name: str) -> str | No
     if not (is_float(b, x) and is_float(b, y)):
         return None
     if function in ("add", "mul"):
-        x, y = sorted((x, y), key=lambda one: (-b.tensors[one].size, is_kept(b, one)))
+        x, y = sorted((x, y), key=lambda one: (-b.tensors[one].size, is_weight_or_buffer(b, one)))
     long, short = b.shape(x), b.shape(y)
-    if function in ("add", "sub", "mul") and short[:1] == (1,) and is_kept(b, y):
+    if function in ("add", "sub", "mul") and short[:1] == (1,) and is_weight_or_buffer(b, y):
         short = short[next((i for i, n in enumerate(short) if n != 1), len(short)) :]
         y = reshape(b, y, short, f"{name}/each")  # a table, the same for every example
     if function == "maximum" and long == short:
@@ -283,10 +283,15 @@ def _dedicated(b: Builder, function: str, x: str, y: str, name: str) -> str | No
     if function not in ("add", "sub", "mul"):
         return None
     whole = with_axes(b, x)
-    if whole != x and made_by(b, whole, "linear") and short == long[-1:] and function == "add":
+    if (
+        whole != x
+        and find_producer(b, whole, "linear")
+        and short == long[-1:]
+        and function == "add"
+    ):
         return reshape(b, pointwise(b, "add", whole, y, name=name), long, f"{name}/rows")
-    product = made_by(b, x, *PRODUCTS)
-    if function == "add" and product and is_kept(b, y):
+    product = find_producer(b, x, *PRODUCTS)
+    if function == "add" and product and is_weight_or_buffer(b, y):
         axis = 1 if product.kind.startswith("conv") else len(long) - 1
         after = (1,) * (len(long) - axis - 1)
         tail = short[len(short) - 1 - len(after) :]
@@ -297,7 +302,7 @@ def _dedicated(b: Builder, function: str, x: str, y: str, name: str) -> str | No
     return op(b, function, x, y, name=name) if fits else None
 
 
-def where(b: Builder, condition: str, x: Operand, y: Operand, name: str) -> str:
+def select_where(b: Builder, condition: str, x: Operand, y: Operand, name: str) -> str:
     """Return `x` where the condition holds, else `y`."""
     return pointwise(b, "where", condition, x, y, name=name)
 
@@ -341,7 +346,7 @@ def embedding(b: Builder, ids: str, table: str, name: str) -> str:
     Places that are constants, the same for every example, are the first rows: no look-up.
     """
     places, count = b.shape(ids), b.tensors[ids].size
-    if is_kept(b, ids) and places[-1:] == (count,) and count <= b.shape(table)[0]:
+    if is_weight_or_buffer(b, ids) and places[-1:] == (count,) and count <= b.shape(table)[0]:
         rows = slice_(b, table, 0, 0, count, f"{name}/rows")
         return reshape(b, rows, (*places, b.shape(table)[1]), name)
     return op(b, "embedding", ids, table, name=name)

@@ -2,30 +2,30 @@
 
 import math
 
-from steptime.formats.elements import made_by, op, reshape, transpose
+from steptime.formats.elements import find_producer, op, reshape, transpose
 from steptime.network.ops.builder import Builder
 
 
-def heads_joined(b: Builder, x: str, name: str) -> str:
+def join_heads(b: Builder, x: str, name: str) -> str:
     """Return `[n, h, l, d] -> [n, l, h*d]`."""
     n, heads, length, width = b.shape(x)
     seen = transpose(b, x, (0, 2, 1, 3), f"{name}/transpose")
     return reshape(b, seen, (n, length, heads * width), f"{name}/join")
 
 
-def heads_apart(b: Builder, x: str, heads: int, name: str) -> str:
+def split_heads(b: Builder, x: str, heads: int, name: str) -> str:
     """Return `[n, l, h*d] -> [n, h, l, d]`."""
     n, length, width = b.shape(x)
     seen = reshape(b, x, (n, length, heads, width // heads), f"{name}/heads")
     return transpose(b, seen, (0, 2, 1, 3), f"{name}/transpose")
 
 
-def heads_shared(b: Builder, x: str, name: str) -> str:
+def find_shared_heads(b: Builder, x: str, name: str) -> str:
     """Return `[n, g, m, d]` where `x [n, h, m, d]` repeats each of its heads, else `x`."""
-    turned = made_by(b, x, "transpose")
+    turned = find_producer(b, x, "transpose")
     axis = 3 if turned and turned.attrs["order"] == (0, 2, 1, 3) else 2
-    wide = made_by(b, turned.inputs[0] if turned and axis == 3 else x, "reshape")
-    repeat = made_by(b, wide.inputs[0] if wide else x, "broadcast", "tile")
+    wide = find_producer(b, turned.inputs[0] if turned and axis == 3 else x, "reshape")
+    repeat = find_producer(b, wide.inputs[0] if wide else x, "broadcast", "tile")
     if repeat is None:
         return x
     own, shape = b.shape(repeat.inputs[0]), b.shape(repeat.outputs[0])
@@ -40,7 +40,7 @@ def heads_shared(b: Builder, x: str, name: str) -> str:
     return transpose(b, once, (0, 2, 1, 3), f"{name}/heads") if axis == 3 else once
 
 
-def heads_repeated(b: Builder, x: str, times: int, name: str) -> str:
+def repeat_heads(b: Builder, x: str, times: int, name: str) -> str:
     """Return `[n, g, m, d] -> [n, g*times, m, d]`, each head again and again."""
     n, groups, length, width = b.shape(x)
     seen = reshape(b, x, (n, groups, 1, length, width), f"{name}/apart")

@@ -13,8 +13,8 @@ from typing import Literal
 from steptime.core.graph import Attr
 from steptime.core.windows import reach
 from steptime.formats import elements as el
-from steptime.formats.heads import heads_apart, heads_joined, heads_repeated, heads_shared
-from steptime.formats.windows import sides_of
+from steptime.formats.heads import find_shared_heads, join_heads, repeat_heads, split_heads
+from steptime.formats.windows import resolve_padding
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.sequence import GATES
 from steptime.network.ops.table import require
@@ -40,7 +40,7 @@ def matmul(b: Builder, x: str, y: str, name: str) -> str:
     """
     before, after = len(b.shape(x)) == 1, len(b.shape(y)) == 1
     require(min(len(b.shape(x)), len(b.shape(y))) >= 1, f"{name}: a product of scalars")
-    if len(b.shape(y)) == 2 and el.is_kept(b, y):
+    if len(b.shape(y)) == 2 and el.is_weight_or_buffer(b, y):
         return linear(b, x, el.transpose(b, y, (1, 0), f"{name}/transpose"), name)
     if before:
         x = el.reshape(b, x, (1, -1), f"{name}/row")
@@ -93,11 +93,11 @@ def convolution(
 ) -> str:
     """Return a convolution of `x [n, c, h, w]`, `[n, c, l]` or `[n, c, d, h, w]`, or its transpose.
 
-    Sizes are one an axis, `padding` is before and after each axis or a word (`sides_of`). `w` is
-    `[c_out, c_in/groups, ...]`, transposed `[c_in, c_out/groups, ...]`; `output_padding` adds to
-    the end of a transpose, whose `size`, where it is given, says the padding.
+    Sizes are one an axis, `padding` is before and after each axis or a word (`resolve_padding`).
+    `w` is `[c_out, c_in/groups, ...]`, transposed `[c_in, c_out/groups, ...]`; `output_padding`
+    adds to the end of a transpose, whose `size`, where it is given, says the padding.
     """
-    padding = sides_of(padding, b.shape(x)[2:], b.shape(w)[2:], stride, dilation)
+    padding = resolve_padding(padding, b.shape(x)[2:], b.shape(w)[2:], stride, dilation)
     image, filters = _image(b, x, name), _image(b, w, f"{name}/filters")
     sides, steps, apart = _sides(padding), _each(stride), _each(dilation)
     how: dict[str, Attr] = {"stride": steps, "dilation": apart, "groups": groups}
@@ -130,9 +130,9 @@ def pool(
 ) -> str:
     """Return maxima or means of windows; means count the padding, whose cost is the same.
 
-    `padding` is before and after each axis, or a word (`sides_of`).
+    `padding` is before and after each axis, or a word (`resolve_padding`).
     """
-    padding = sides_of(padding, b.shape(x)[2:], kernel, stride, (1,) * len(kernel))
+    padding = resolve_padding(padding, b.shape(x)[2:], kernel, stride, (1,) * len(kernel))
     window = _each(kernel)
     how: dict[str, Attr] = {"ceil": True} if ceil else {}
     how |= {"kernel": window, "stride": _each(stride), "padding": _sides(padding)}
@@ -247,22 +247,20 @@ def attention(
     `window` a place sees those less than so many away.
     """
     _, heads, length, _ = b.shape(q)
-    once = [heads_shared(b, x, name) for x in (k, v)]
+    once = [find_shared_heads(b, x, name) for x in (k, v)]
     if b.shape(once[0])[1] == b.shape(once[1])[1]:
         k, v = once
     groups, keys = b.shape(k)[1:3]
     require(heads % max(1, groups) == 0, f"{name}: {heads} heads do not share {groups}")
     scores = (heads, length, keys)
     if not mask or (b.shape(mask)[-3:] == scores and b.tensors[mask].size == math.prod(scores)):
-        joined = [heads_joined(b, x, f"{name}/{s}") for s, x in (("q", q), ("k", k), ("v", v))]
+        joined = [join_heads(b, x, f"{name}/{s}") for s, x in (("q", q), ("k", k), ("v", v))]
         joined += [el.reshape(b, mask, scores, f"{name}/mask")] if mask else []
         how: dict[str, Attr] = {"heads": heads, "kv_heads": groups, "causal": causal}
         how |= {"window": window} if window else {}
-        return heads_apart(b, el.op(b, "attention", *joined, name=name, **how), heads, name)
+        return split_heads(b, el.op(b, "attention", *joined, name=name, **how), heads, name)
     if groups != heads:
-        k, v = (
-            heads_repeated(b, x, heads // groups, f"{name}/{s}") for s, x in (("k", k), ("v", v))
-        )
+        k, v = (repeat_heads(b, x, heads // groups, f"{name}/{s}") for s, x in (("k", k), ("v", v)))
     turned = el.transpose(b, k, (0, 1, 3, 2), f"{name}/transpose_k")
     y = matmul(b, q, turned, f"{name}/scores")
     y = el.pointwise(b, "mul", y, scale or b.shape(q)[3] ** -0.5, name=f"{name}/scale")

@@ -34,7 +34,7 @@ def _turned(b: Builder, w: str, axis: int, size: int, name: str) -> str:
     return w if b.shape(w)[axis] == size else elements.transpose(b, w, (0, 2, 1), f"{name}/w")
 
 
-def experts(b: Builder, y: str, name: str) -> str | None:
+def recognise_experts(b: Builder, y: str, name: str) -> str | None:
     """Recognise `y [tokens, d]`, the sums of what the chosen experts made of each token."""
     made = b.made_by[y]
     shape = b.shape(made.inputs[0])
@@ -44,7 +44,7 @@ def experts(b: Builder, y: str, name: str) -> str | None:
     weights = [w for w in starts if w in b.weights]
     rest = [x for x in starts if x not in weights and x not in b.buffers]
     large = [w for w in weights if len(b.shape(w)) == 3]
-    routers = [x for x in rest if elements.made_by(b, x, "linear")]
+    routers = [x for x in rest if elements.find_producer(b, x, "linear")]
     functions = {op.kind for op in pieces} & {*_GATED, "relu"}
     if len(large) != 2 or len(rest) != 2 or len(routers) != 1 or len(functions) != 1:
         return None

@@ -10,8 +10,8 @@ from typing import Any
 
 from steptime.core.graph import Op
 from steptime.formats import elements, lowering
-from steptime.formats.heads import heads_apart, heads_joined
-from steptime.formats.mixtures import experts
+from steptime.formats.heads import join_heads, split_heads
+from steptime.formats.mixtures import recognise_experts
 from steptime.network.ops import OPS
 from steptime.network.ops.builder import Builder
 
@@ -19,7 +19,7 @@ Operand = str | float
 _DEEPEST = 8
 
 
-def recognised(
+def recognise_pattern(
     b: Builder, y: str, name: str, is_shared: Callable[[set[str]], bool] = lambda _: False
 ) -> str:
     """Return the tensor that a whole kind makes where `y` is its last piece, else `y`.
@@ -225,19 +225,19 @@ def _rotary(b: Builder, y: str, name: str) -> str | None:
     for found in _matches(b, _ROTARY, y, {}):
         shape = b.shape(found["x"])
         if len(shape) == 4 and b.shape(found["cosines"])[-2:] == shape[-2:]:
-            return turned_by_position(b, found["x"], shape[-1], name)
+            return apply_rotary(b, found["x"], shape[-1], name)
     return None
 
 
-def turned_by_position(b: Builder, x: str, width: int, name: str) -> str:
+def apply_rotary(b: Builder, x: str, width: int, name: str) -> str:
     """Return `x [n, heads, l, d]` with the first `width` of each head turned by their position."""
     _, heads, length, head = b.shape(x)
     table = b.named(f"rotary_positions_{length}_{width}")
     if table not in b.tensors:
         b.buffer(f"rotary_positions_{length}_{width}", (length, width))
-    joined = heads_joined(b, x, name)
+    joined = join_heads(b, x, name)
     turned = elements.op(b, "rotary", joined, table, name=name, head_width=head)
-    return heads_apart(b, turned, heads, name)
+    return split_heads(b, turned, heads, name)
 
 
 # attention
@@ -292,7 +292,7 @@ def is_learnt(b: Builder, x: str) -> bool:
     return bool(ahead)
 
 
-def bias_of_scores(b: Builder, x: str, heads: int) -> str:
+def find_learnt_bias(b: Builder, x: str, heads: int) -> str:
     """Return what is added to scores if it is learnt, "" for a mask: one for all heads is one."""
     shape = b.shape(x)
     shared = heads > 1 and (len(shape) < 3 or shape[-3] == 1)
@@ -339,7 +339,7 @@ def _attention(b: Builder, y: str, name: str) -> str | None:
             elements.reshape(b, x, (lead[0], 1, *b.shape(x)[1:]), f"{name}/heads") for x in parts
         ]
     scores = (*b.shape(parts[0])[1:2], length, keys)
-    learnt = [mask for mask in masks if bias_of_scores(b, mask, scores[0])]
+    learnt = [mask for mask in masks if find_learnt_bias(b, mask, scores[0])]
     for mask in learnt:
         if b.shape(mask)[-3:] != scores or b.tensors[mask].size != math.prod(scores):
             return None
@@ -354,5 +354,5 @@ _RULES: dict[str, tuple[_Rule, ...]] = {
     "mul": (_gated_by_itself, _norm),
     "add": (_norm, _group_norm, _rotary),
     "matmul": (_attention,),
-    "sum": (experts,),
+    "sum": (recognise_experts,),
 }

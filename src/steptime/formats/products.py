@@ -83,7 +83,7 @@ def _product(b: Builder, first: Term, second: Term, wanted: set[str], name: str)
     return elements.reshape(b, y, [sizes[c] for c in made], f"{name}/apart"), "".join(made)
 
 
-def of_experts(b: Builder, x: str, w: str, name: str) -> str:
+def multiply_experts(b: Builder, x: str, w: str, name: str) -> str:
     """Return `x [tokens, d]`, sorted by expert, times `w [experts, d, out]`: an even spread."""
     (tokens, width), (experts, _, out) = b.shape(x), b.shape(w)
     few, more = divmod(tokens, experts)

@@ -11,7 +11,7 @@ from steptime.network.ops.table import require
 Sizes = Sequence[int]  # one an axis
 
 
-def sides_of(
+def resolve_padding(
     padding: Sizes | str, size: Sizes, kernel: Sizes, stride: Sizes, dilation: Sizes
 ) -> list[int]:
     """Return the padding before and after each axis, which a file may say by a word.
@@ -30,7 +30,7 @@ def sides_of(
     return sides
 
 
-def windows(
+def cut_windows(
     b: Builder, x: str, axis: int, size: int, name: str, step: int = 1, dilation: int = 1
 ) -> str:
     """Return `x` with `[count, size]` in place of `axis`: windows that begin `step` apart."""
@@ -53,7 +53,7 @@ def unfold(b: Builder, x: str, kernel: Sizes, stride: Sizes, dilation: Sizes, na
     n, c = b.shape(x)[:2]
     for i, suffix in enumerate(("rows", "columns")):
         how = {"step": stride[i], "dilation": dilation[i]}
-        x = windows(b, x, 2 + 2 * i, kernel[i], f"{name}/{suffix}", **how)
+        x = cut_windows(b, x, 2 + 2 * i, kernel[i], f"{name}/{suffix}", **how)
     x = el.transpose(b, x, (0, 1, 3, 5, 2, 4), f"{name}/transpose")
     return el.reshape(b, x, (n, c * kernel[0] * kernel[1], -1), name)
 

@@ -10,12 +10,12 @@ from functools import partial
 from typing import Any
 
 from steptime.formats import elements, lowering
-from steptime.formats.heads import heads_apart, heads_joined
+from steptime.formats.heads import join_heads, split_heads
 from steptime.formats.onnx.fold import Function, Quantised, Value
 from steptime.formats.onnx.matrices import convolution, layer_norm, matmul, rms_norm
 from steptime.formats.onnx.model import Static
 from steptime.formats.onnx.run import Visit
-from steptime.formats.patterns import bias_of_scores, turned_by_position
+from steptime.formats.patterns import apply_rotary, find_learnt_bias
 from steptime.network.ops.sequence import GATES
 from steptime.network.ops.table import require
 
@@ -41,7 +41,7 @@ def _heads(r: Visit, x: Value, heads: int) -> str:
     require(
         len(shape) == 3 and heads >= 1 and shape[2] % heads == 0, f"{list(shape)} in {heads} heads"
     )
-    return r.do(heads_apart, x, heads)
+    return r.do(split_heads, x, heads)
 
 
 # where an operator has its bias, what is added to the scores, and the past keys, behind q, k, v
@@ -67,9 +67,9 @@ def _attention(r: Visit, q: Value, k: Value, v: Value, *more: Value) -> Values:
         if kept is not None:  # keys and values of the places before
             parts[i] = r.do(elements.concat, [kept, parts[i]], 2, at=f"/past{i}")
     causal = bool(r.attr("is_causal", 0) or r.attr("unidirectional", 0))
-    mask = "" if added is None else bias_of_scores(r.b, r.tensor(added), r.shape(parts[0])[1])
+    mask = "" if added is None else find_learnt_bias(r.b, r.tensor(added), r.shape(parts[0])[1])
     y = r.do(lowering.attention, *parts, causal=causal, mask=mask)
-    return [r.do(heads_joined, y) if rank == 3 else y, parts[1], parts[2]]
+    return [r.do(join_heads, y) if rank == 3 else y, parts[1], parts[2]]
 
 
 def _packed_attention(r: Visit, x: Value, w: Value, bias: Value = None, *_: Value) -> Values:
@@ -94,8 +94,8 @@ def _grouped(r: Visit, q: Value, k: Value = None, v: Value = None, *more: Value)
 def _turned(r: Visit, x: Value, heads: int, cache: Sequence[int]) -> Value:
     """Return `x` with its heads turned by position; tables hold half of the width."""
     seen = _heads(r, x, heads)
-    made = turned_by_position(r.b, seen, min(2 * cache[-1], r.shape(seen)[-1]), r.name)
-    return made if len(r.shape(x)) == 4 else r.do(heads_joined, made)
+    made = apply_rotary(r.b, seen, min(2 * cache[-1], r.shape(seen)[-1]), r.name)
+    return made if len(r.shape(x)) == 4 else r.do(join_heads, made)
 
 
 def _rotary(r: Visit, x: Value, *tables: Value) -> Value:

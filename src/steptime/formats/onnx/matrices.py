@@ -25,7 +25,7 @@ def matmul(r: Visit, x: Value, y: Value, *_: Value) -> Value:
     """Return a product; with a weight it is a linear layer, whose rows are its outputs."""
     if isinstance(y, Static) and len(y.shape) == 2 and isinstance(x, str):
         return r.do(lowering.linear, x, y.viewed("transpose", (1, 0)))
-    return r.recognised(r.do(lowering.matmul, x, y))
+    return r.recognise_pattern(r.do(lowering.matmul, x, y))
 
 
 def _fused_matmul(r: Visit, x: Value, y: Value) -> Value:
@@ -60,7 +60,7 @@ def _window(r: Visit, x: Value, kernel: Sequence[int]) -> dict[str, Any]:
         given = r.attr("pads", (0,) * (2 * rank))
         require(len(given) == 2 * rank, f"{len(given)} pads of {rank} axes")
         padding = [n for i in range(rank) for n in (given[i], given[i + rank])]
-    sides = windows.sides_of(padding, r.shape(x)[2:], kernel, stride, apart)
+    sides = windows.resolve_padding(padding, r.shape(x)[2:], kernel, stride, apart)
     return {"stride": stride, "dilation": apart, "padding": sides}
 
 

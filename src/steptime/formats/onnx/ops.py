@@ -197,7 +197,7 @@ def _spectra(r: Visit, x: Value, step: Value, window: Value = None, length: Valu
     size = (r.whole(length) or r.shape(window))[0]
     bins = size // 2 + 1 if r.attr("onesided", 1) else size
     parts = 2 if shape[2:] == (2,) else 1  # a complex signal has two
-    y = r.do(windows.windows, x, 1, size, at="/frames", step=stride)
+    y = r.do(windows.cut_windows, x, 1, size, at="/frames", step=stride)
     y = r.do(elements.reshape, y, (*r.shape(y)[:3], parts), at="/parts")
     if window is not None:
         column = r.view(window, "reshape", (size, 1))

@@ -36,7 +36,7 @@ from steptime.formats.onnx.opaque import (
     output_specs,
 )
 from steptime.formats.opaque import UnpricedOps
-from steptime.formats.patterns import recognised
+from steptime.formats.patterns import recognise_pattern
 from steptime.formats.readers import FileNode, TensorReaders
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.table import ShapeError, require
@@ -173,9 +173,9 @@ class Visit(BatchWalk):
         self.node = node
         return [self.env[name] for name in graph.outputs]
 
-    def recognised(self, tensor: str) -> str:
+    def recognise_pattern(self, tensor: str) -> str:
         """Return a tensor, that of a whole kind where it is the last piece of one."""
-        return recognised(
+        return recognise_pattern(
             self.b,
             tensor,
             f"{self.name}/fused",
@@ -324,7 +324,7 @@ class Visit(BatchWalk):
         """Return a function of single elements."""
         tensors = [v for v in values if isinstance(v, str)]
         if function == "add" and len(tensors) == 1:  # one number is a bias after a product
-            product = elements.made_by(self.b, tensors[0], *elements.PRODUCTS)
+            product = elements.find_producer(self.b, tensors[0], *elements.PRODUCTS)
         else:
             product = None
         rank = max(len(self.shape(v)) for v in values)
@@ -338,7 +338,7 @@ class Visit(BatchWalk):
         if not any(isinstance(x, str) for x in operands):
             operands[0] = self.tensor(values[0])
         made = elements.pointwise(self.b, function, *operands, name=self.name, **how)
-        return self.recognised(made)
+        return self.recognise_pattern(made)
 
     def widened(self, shape: Shape, told: Shape, follows: bool) -> Shape:
         """Return what this node repeats its input to (`Batches.expanded_shape`)."""

@@ -220,7 +220,7 @@ def _pixel_shuffle(c: Call) -> Result:
 def _unfold(c: Call) -> Result:
     x, rank = c.x(), len(c.b.shape(c.x()))
     axis = c.axis(c["dimension"])
-    y = windows.windows(c.b, x, axis, c["size"], f"{c.name}/windows", c["step"])
+    y = windows.cut_windows(c.b, x, axis, c["size"], f"{c.name}/windows", c["step"])
     order = [*(i for i in range(rank + 1) if i != axis + 1), axis + 1]
     return c.do(el.transpose, y, order)
 

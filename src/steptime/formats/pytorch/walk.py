@@ -12,7 +12,7 @@ from steptime.formats import elements as el
 from steptime.formats.batch_search import BatchWalk
 from steptime.formats.batches import Batches
 from steptime.formats.opaque import UnpricedOps
-from steptime.formats.patterns import recognised
+from steptime.formats.patterns import recognise_pattern
 from steptime.formats.pytorch.opaque import TABLE, append_opaque, may_hold_products
 from steptime.formats.pytorch.program import (
     FxNode,
@@ -358,7 +358,7 @@ class Walk(BatchWalk):
 
     def _recognised(self, call: Call, tensor: str) -> str:
         """Return a tensor, that of a whole kind where it is the last piece of one."""
-        return recognised(
+        return recognise_pattern(
             self.b,
             tensor,
             f"{call.name}/fused",
