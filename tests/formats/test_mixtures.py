@@ -9,6 +9,7 @@ from steptime.formats import lowering as low
 from steptime.formats.loss import add_loss
 from steptime.formats.patterns import recognise_pattern
 from steptime.formats.products import multiply_experts
+from steptime.formats.tensors import find_producer
 from steptime.network.count import count
 from steptime.network.ops.builder import Builder
 
@@ -56,7 +57,7 @@ def test_a_mixture_is_one_op(function, gated, activation, biased):
     b = Builder("net", precision("float32"), training=False)
     written = written_out(b, function, gated, biased)
     y = recognise_pattern(b, written, "experts")
-    made = b.made_by[el.find_producer(b, y, "reshape").inputs[0]]  # type: ignore[union-attr]
+    made = b.made_by[find_producer(b, y, "reshape").inputs[0]]  # type: ignore[union-attr]
     assert (made.kind, dict(made.attrs)) == (
         "experts",
         {"per_token": CHOSEN, "activation": activation},

@@ -14,6 +14,7 @@ from steptime.core.graph import Attr
 from steptime.core.windows import reach
 from steptime.formats import elements as el
 from steptime.formats.heads import find_shared_heads, join_heads, repeat_heads, split_heads
+from steptime.formats.tensors import axis_of, free_name, is_weight_or_buffer, with_axes
 from steptime.formats.windows import resolve_padding
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.sequence import GATES
@@ -22,7 +23,7 @@ from steptime.network.ops.table import require
 
 def linear(b: Builder, x: str, w: str, name: str, bias: str = "") -> str:
     """Return `x [..., fan_in], w [width, fan_in] -> [..., width]`, and `bias [width]` added."""
-    whole = el.with_axes(b, x)
+    whole = with_axes(b, x)
     if whole != x:
         y = linear(b, whole, w, name, bias)
         return el.reshape(b, y, (b.shape(x)[0], b.shape(y)[-1]), f"{name}/rows")
@@ -40,7 +41,7 @@ def matmul(b: Builder, x: str, y: str, name: str) -> str:
     """
     before, after = len(b.shape(x)) == 1, len(b.shape(y)) == 1
     require(min(len(b.shape(x)), len(b.shape(y))) >= 1, f"{name}: a product of scalars")
-    if len(b.shape(y)) == 2 and el.is_weight_or_buffer(b, y):
+    if len(b.shape(y)) == 2 and is_weight_or_buffer(b, y):
         return linear(b, x, el.transpose(b, y, (1, 0), f"{name}/transpose"), name)
     if before:
         x = el.reshape(b, x, (1, -1), f"{name}/row")
@@ -177,7 +178,7 @@ def resize(
 
 def _kept(b: Builder, tensor: str, width: int, name: str) -> str:
     """Return a weight of a norm, a buffer where it has none."""
-    return tensor or b.buffer(el.free_name(b, name), (width,))
+    return tensor or b.buffer(free_name(b, name), (width,))
 
 
 def batch_norm(
@@ -265,7 +266,7 @@ def attention(
     y = matmul(b, q, turned, f"{name}/scores")
     y = el.pointwise(b, "mul", y, scale or b.shape(q)[3] ** -0.5, name=f"{name}/scale")
     if causal or window:
-        own = b.buffer(el.free_name(b, f"{name}/causal"), (length, keys))
+        own = b.buffer(free_name(b, f"{name}/causal"), (length, keys))
         y = el.pointwise(b, "add", y, own, name=f"{name}/mask")
     y = el.pointwise(b, "add", y, mask, name=f"{name}/mask")
     return matmul(b, el.softmax(b, y, -1, f"{name}/softmax"), v, name)
@@ -304,7 +305,7 @@ def recurrent(
             rows = b.shape(own[0])[0]
             projection = [own.pop()] if len(own) > 2 and len(b.shape(own[-1])) == 2 else []
             while len(own) < 4:
-                own.append(b.buffer(el.free_name(b, f"{place}/no_bias"), (rows,)))
+                own.append(b.buffer(free_name(b, f"{place}/no_bias"), (rows,)))
             at = f"{place}/back" if way else place
             seen = el.op(b, "flip", x, name=f"{at}/flip", axes=(1,)) if way else x
             y = el.op(b, cell, seen, *own, *projection, name=at)
@@ -328,6 +329,6 @@ def recurrent(
 
 def topk(b: Builder, x: str, k: int, axis: int, name: str, largest: bool = True) -> tuple[str, str]:
     """Return the `k` largest or smallest along an axis, in order, and their places."""
-    how: dict[str, Attr] = {"k": k, "axis": el.axis_of(b, x, axis), "largest": largest}
-    values, places = b.append(b.named(el.free_name(b, name)), "topk", (x,), **how)
+    how: dict[str, Attr] = {"k": k, "axis": axis_of(b, x, axis), "largest": largest}
+    values, places = b.append(b.named(free_name(b, name)), "topk", (x,), **how)
     return values, places

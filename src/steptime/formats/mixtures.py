@@ -2,6 +2,7 @@
 
 from steptime.core.graph import Attr, Op
 from steptime.formats import elements
+from steptime.formats.tensors import find_producer
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.sequence import GATED
 
@@ -44,7 +45,7 @@ def recognise_experts(b: Builder, y: str, name: str) -> str | None:
     weights = [w for w in starts if w in b.weights]
     rest = [x for x in starts if x not in weights and x not in b.buffers]
     large = [w for w in weights if len(b.shape(w)) == 3]
-    routers = [x for x in rest if elements.find_producer(b, x, "linear")]
+    routers = [x for x in rest if find_producer(b, x, "linear")]
     functions = {op.kind for op in pieces} & {*_GATED, "relu"}
     if len(large) != 2 or len(rest) != 2 or len(routers) != 1 or len(functions) != 1:
         return None

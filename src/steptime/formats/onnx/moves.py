@@ -11,6 +11,7 @@ from steptime.formats.onnx.fold import TABLES, Function, Value, axis_of
 from steptime.formats.onnx.model import Static
 from steptime.formats.onnx.run import Visit
 from steptime.formats.onnx.weightless import DTYPES
+from steptime.formats.tensors import free_name
 from steptime.network.ops.table import ShapeError, broadcast_shape, require
 
 Values = Sequence[Value]
@@ -83,7 +84,7 @@ def _gather_nd(r: Visit, x: Value, indices: Value) -> Value:
     require(batch + depth <= len(own), f"indices {list(at)} of {list(own)}")
     require(batch == 0, "batch_dims of GatherND other than 0")
     merged = (math.prod(own[:depth]), *own[depth:])
-    ids = r.b.buffer(elements.free_name(r.b, f"{r.name}/rows"), at[:-1], "int64")
+    ids = r.b.buffer(free_name(r.b, f"{r.name}/rows"), at[:-1], "int64")
     return r.do(elements.gather, r.view(x, "reshape", merged), ids, 0)
 
 
@@ -150,7 +151,7 @@ def _type(to: int | str) -> str:
 
 def _trilu(r: Visit, x: Value, *_: Value) -> Value:
     """Return a triangle of `x`, a product with a mask."""
-    mask = r.b.buffer(elements.free_name(r.b, f"{r.name}/triangle"), r.shape(x)[-2:])
+    mask = r.b.buffer(free_name(r.b, f"{r.name}/triangle"), r.shape(x)[-2:])
     return r.do(elements.pointwise, "mul", x, mask)
 
 

@@ -19,6 +19,7 @@ from steptime.formats.onnx.model import MAX_NODES, Static, Subgraph
 from steptime.formats.onnx.moves import MOVES
 from steptime.formats.onnx.opaque import append_stated
 from steptime.formats.onnx.run import Visit
+from steptime.formats.tensors import free_name
 from steptime.network.ops.table import require
 
 Values = Sequence[Value]
@@ -204,7 +205,7 @@ def _spectra(r: Visit, x: Value, step: Value, window: Value = None, length: Valu
         y = r.do(elements.pointwise, "mul", y, column, at="/window")
     n, frames = r.shape(y)[:2]
     y = r.do(elements.reshape, y, (n, frames, size * parts), at="/rows")
-    waves = r.b.buffer(elements.free_name(r.b, f"{r.name}/waves"), (2 * bins, size * parts))
+    waves = r.b.buffer(free_name(r.b, f"{r.name}/waves"), (2 * bins, size * parts))
     y = r.do(lowering.linear, y, waves)
     return r.do(elements.reshape, y, (n, frames, bins, 2), at="/bins")
 

@@ -38,6 +38,7 @@ from steptime.formats.onnx.opaque import (
 from steptime.formats.opaque import UnpricedOps
 from steptime.formats.patterns import recognise_pattern
 from steptime.formats.readers import FileNode, TensorReaders
+from steptime.formats.tensors import find_producer, free_name
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.table import ShapeError, require
 
@@ -267,7 +268,7 @@ class Visit(BatchWalk):
         constant: Static = value  # type: ignore[assignment]
         require(constant.dtype != "text", "reads texts")
         if constant.name not in self.roots:
-            name = elements.free_name(self.b, cleaned(constant.name) or "constant")
+            name = free_name(self.b, cleaned(constant.name) or "constant")
             seen = constant.steps
             at = next((i for i, step in enumerate(seen) if step[0] == "repeat"), len(seen))
             shape = seen[at][2] if at < len(seen) else constant.shape
@@ -324,7 +325,7 @@ class Visit(BatchWalk):
         """Return a function of single elements."""
         tensors = [v for v in values if isinstance(v, str)]
         if function == "add" and len(tensors) == 1:  # one number is a bias after a product
-            product = elements.find_producer(self.b, tensors[0], *elements.PRODUCTS)
+            product = find_producer(self.b, tensors[0], *elements.PRODUCTS)
         else:
             product = None
         rank = max(len(self.shape(v)) for v in values)

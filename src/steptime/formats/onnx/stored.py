@@ -10,10 +10,11 @@ from dataclasses import replace
 from steptime.core.dtypes import SIZE_BYTES
 from steptime.core.graph import Op
 from steptime.core.units import counted
-from steptime.formats.elements import PRODUCTS, free_name
+from steptime.formats.elements import PRODUCTS
 from steptime.formats.onnx.fold import cleaned
 from steptime.formats.onnx.model import Static
 from steptime.formats.onnx.run import Visit
+from steptime.formats.tensors import free_name
 from steptime.network.ops import OPS
 
 _NARROW = [name for name, size in SIZE_BYTES.items() if name.startswith("int") and size <= 1]
