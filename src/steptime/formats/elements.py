@@ -22,8 +22,7 @@ from steptime.network.ops.execution import TAKES_BIAS
 from steptime.network.ops.table import require
 
 Operand = str | float  # a tensor or a number
-# functions that an op kind of their own computes, not `pointwise`
-FUNCTIONS_WITH_KIND = ("relu", "sigmoid", "tanh", "gelu", "silu", *ACTIVATIONS)
+FUNCTIONS_WITH_KIND = ("relu", "sigmoid", "tanh", "gelu", "silu", *ACTIVATIONS)  # not `pointwise`
 INTEGER_FUNCTIONS = (  # pointwise functions that keep integers integers
     *("neg", "abs", "sign", "add", "sub", "mul", "maximum", "minimum", "mod", "floor_divide"),
     *("where", "clamp", "eq", "ne", "lt", "le", "gt", "ge", "and", "or", "xor", "logical_not"),
@@ -60,8 +59,8 @@ def squeeze(b: Builder, x: str, axes: Sequence[int], name: str) -> str:
     """Return `x` without `axes`, all of size 1."""
     shape = b.shape(x)
     removed = {axis_of(b, x, axis) for axis in axes}
-    all_of_size_1 = all(shape[i] == 1 for i in removed)
-    require(all_of_size_1, f"squeeze of {list(shape)} along {sorted(removed)}")
+    message = f"squeeze of {list(shape)} along {sorted(removed)}"
+    require(all(shape[i] == 1 for i in removed), message)
     return reshape(b, x, [n for i, n in enumerate(shape) if i not in removed], name)
 
 
@@ -95,8 +94,7 @@ def transpose(b: Builder, x: str, order: Sequence[int], name: str) -> str:
 def expand(b: Builder, x: str, shape: Sequence[int], name: str) -> str:
     """Return `x` broadcast to a shape; -1 keeps a size."""
     new_axes = len(shape) - len(b.shape(x))
-    sizes = enumerate(shape)
-    new_shape = tuple(b.shape(x)[i - new_axes] if n == -1 else n for i, n in sizes)
+    new_shape = tuple(b.shape(x)[i - new_axes] if n == -1 else n for i, n in enumerate(shape))
     return x if b.shape(x) == new_shape else op(b, "broadcast", x, name=name, shape=new_shape)
 
 
@@ -153,8 +151,7 @@ def pad(
 ) -> str:
     """Return `x` with `pads` (before and after each axis); a negative one cuts.
 
-    Other modes than `constant` pad the axes after the first two, so that a vector or a matrix is
-    seen with axes of size 1 before its own.
+    Modes but `constant` pad axes after the first two: a matrix gets axes of size 1 before its own.
     """
     if not any(pads):
         return x
@@ -236,10 +233,7 @@ def pointwise(
 def _cast_integers(
     b: Builder, function: str, operands: tuple[Operand, ...], name: str
 ) -> tuple[Operand, ...]:
-    """Return operands, integer tensors cast to floats where the function makes floats of them.
-
-    It does where it is no function of integers, or a number among the operands has a fraction.
-    """
+    """Return operands, integer tensors cast to floats unless the result is of integers too."""
     tensors = [x for x in operands if isinstance(x, str)]
     numbers = [x for x in operands if not isinstance(x, str)]
     # every number is checked, so that one that is not a number is refused
@@ -247,8 +241,8 @@ def _cast_integers(
     has_floats = any(is_float(b, x) for x in tensors)
     if has_floats or (function in INTEGER_FUNCTIONS and not fractions):
         return operands
-    cast_tensors = {x: cast(b, x, b.precision.weights, f"{name}/cast") for x in tensors}
-    return tuple(cast_tensors[x] if isinstance(x, str) else x for x in operands)
+    floats = {x: cast(b, x, b.precision.weights, f"{name}/cast") for x in tensors}
+    return tuple(floats[x] if isinstance(x, str) else x for x in operands)
 
 
 def _place_operands(
@@ -323,10 +317,8 @@ def _add_to_product(b: Builder, x: str, y: str, name: str) -> str | None:
     axis = 1 if product.kind.startswith("conv") else len(shape) - 1
     axes_after = len(shape) - axis - 1
     bias_shape = (shape[axis], *(1,) * axes_after)
-    has_number_per_channel = math.prod(short_shape) == shape[axis]
-    if short_shape[len(short_shape) - 1 - axes_after :] != bias_shape:
-        return None
-    if not has_number_per_channel:
+    ends_as_bias = short_shape[len(short_shape) - 1 - axes_after :] == bias_shape
+    if not ends_as_bias or math.prod(short_shape) != shape[axis]:
         return None
     bias = reshape(b, y, (shape[axis],), f"{name}/vector")
     return op(b, "bias", x, bias, name=name, axis=axis if axes_after else -1)
