@@ -10,12 +10,13 @@ from functools import partial
 from typing import Any
 
 from steptime.formats import elements, lowering
+from steptime.formats.attention_pattern import find_learnt_bias
 from steptime.formats.heads import join_heads, split_heads
 from steptime.formats.onnx.fold import Function, Quantised, Value
 from steptime.formats.onnx.matrices import convolution, layer_norm, matmul, rms_norm
 from steptime.formats.onnx.model import Static
 from steptime.formats.onnx.run import Visit
-from steptime.formats.patterns import apply_rotary, find_learnt_bias
+from steptime.formats.patterns import apply_rotary
 from steptime.network.ops.sequence import GATES
 from steptime.network.ops.table import require
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from steptime.formats import elements as el
 from steptime.formats import lowering as low
-from steptime.formats.patterns import find_learnt_bias
+from steptime.formats.attention_pattern import find_learnt_bias
 from steptime.formats.pytorch.opaque import append_opaque
 from steptime.formats.pytorch.walk import Call, Const, Handler, Result
 from steptime.formats.tensors import is_float
