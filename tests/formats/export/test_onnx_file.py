@@ -17,7 +17,7 @@ from steptime.core.dtypes import precision
 from steptime.core.graph import Graph
 from steptime.core.workload import OPTIMIZERS
 from steptime.formats.export import onnx_general
-from steptime.formats.export.onnx import model_of
+from steptime.formats.export.onnx import export_onnx
 from steptime.formats.export.onnx_kinds import KINDS
 from steptime.formats.export.onnx_nodes import NoOnnxError
 from steptime.network.count import count
@@ -82,7 +82,7 @@ def run(model: bytes, graph: Graph, values: dict[str, Any]) -> list[Any]:
 
 def assert_runs(graph: Graph) -> None:
     values = values_of(graph)
-    model = model_of(graph, lambda name, _: values[name].tobytes())
+    model = export_onnx(graph, lambda name, _: values[name].tobytes())
     onnx.checker.check_model(model, full_check=True)
     ours = execute(graph, values)
     for name, theirs in zip(graph.outputs, run(model, graph, values), strict=True):
@@ -120,7 +120,7 @@ def test_kinds_over_volumes_come_back(tmp_path):
     graph = b.graph(b.op("avg_pool3d", x, name="means", kernel=(4, 2, 2), **each))
     values = values_of(graph)
     file = tmp_path / "net.onnx"
-    file.write_bytes(model_of(graph, lambda name, _: values[name].tobytes()))
+    file.write_bytes(export_onnx(graph, lambda name, _: values[name].tobytes()))
     for batch in (2, 3):
         again = build(make_workload(read_model(str(file)), batch, dtype="float32", phase="infer"))
         costs = {op.kind: op.flop for op in count(again).ops}
@@ -176,7 +176,7 @@ def test_windows_that_hang_over_and_uneven_padding(kind, case):
 
 def test_a_large_network_is_a_small_file():
     graph = build(make_workload(read_model("llama_7b:length=64"), dtype="float32", phase="infer"))
-    model = model_of(graph)
+    model = export_onnx(graph)
     onnx.checker.check_model(model)
     assert len(model) < 1_000_000
     read = onnx.load_from_string(model)
@@ -188,7 +188,7 @@ def test_a_large_network_is_a_small_file():
 
 def test_an_op_keeps_its_name_and_a_bias_is_in_its_product():
     graph = build(make_workload(read_model(WHOLE["fc"]), dtype="float32", phase="infer"))
-    nodes = onnx.load_from_string(model_of(graph)).graph.node
+    nodes = onnx.load_from_string(export_onnx(graph)).graph.node
     assert [len(one.input) for one in nodes if one.op_type == "Gemm"] == [3, 3, 3, 3]
     named = {one.name for one in nodes}
     assert {op.name for op in graph.ops if op.kind != "bias"} <= named
@@ -197,15 +197,15 @@ def test_an_op_keeps_its_name_and_a_bias_is_in_its_product():
 def test_what_onnx_cannot_say_is_named():
     training = build(make_workload(read_model(WHOLE["cnn residual"])))
     with pytest.raises(NoOnnxError, match="batch_norm trains"):
-        model_of(training)
+        export_onnx(training)
     b = Builder("many", precision("float32"), training=False)
     x = b.input("x", (4, 4))
     with pytest.raises(NoOnnxError, match="many: sum: ONNX has no form for all_reduce"):
-        model_of(b.graph(b.op("all_reduce", x, name="sum", **communication_attrs())))
+        export_onnx(b.graph(b.op("all_reduce", x, name="sum", **communication_attrs())))
     b = Builder("projected", precision("float32"), training=False)
     last = CASES["lstm with a projection"](b)
     with pytest.raises(NoOnnxError, match="op: ONNX has no lstm with a projection"):
-        model_of(b.graph(last))
+        export_onnx(b.graph(last))
 
 
 def communication_attrs() -> dict[str, Any]:
@@ -252,7 +252,7 @@ AS_FILES = ("fc", "cnn bottleneck", "lstm", "gru", "rnn", "encoder", "resnet18")
 @every("name", AS_FILES)
 def test_our_reader_reads_it_back_to_the_same_network(name, tmp_path):
     chosen, path = read_model(WHOLE[name]), tmp_path / "net.onnx"
-    path.write_bytes(model_of(build(make_workload(chosen, dtype="float32", phase="infer"))))
+    path.write_bytes(export_onnx(build(make_workload(chosen, dtype="float32", phase="infer"))))
     for batch in (chosen.batch, 8):  # the file's own batch, and another
         named = read_model(WHOLE[name].rpartition("batch=")[0].rstrip(",:"))
         ours, theirs = (
@@ -269,5 +269,5 @@ def test_a_slope_of_zero_is_written_as_zero(function):
     x = b.input("x", (3, 4))
     graph = b.graph(b.op("pointwise", x, name="y", function=function, scalar=0.0))
     assert_runs(graph)
-    (node,) = onnx.load_from_string(model_of(graph, lambda *_: b"")).graph.node
+    (node,) = onnx.load_from_string(export_onnx(graph, lambda *_: b"")).graph.node
     assert {one.name: one.f for one in node.attribute} == {"alpha": 0.0}
