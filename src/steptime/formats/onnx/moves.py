@@ -114,13 +114,13 @@ def _gather_nd(walk: OnnxWalk, x: Value, indices: Value) -> Value:
 def _expand(walk: OnnxWalk, x: Value, shape: Value) -> Value:
     """Lower Expand: the shape of the file, its batch replaced by the one that is built."""
     input_shape = walk.shape(x)
-    file_shape = walk.integers(shape) or ()
-    follows = broadcast_shape(input_shape, file_shape) != walk.file_shape(walk.node.outputs[0])
-    target = file_shape
-    if len(file_shape) >= len(input_shape):
-        target = walk.repeated_shape(input_shape, file_shape, follows)
+    stated_shape = walk.integers(shape) or ()
+    follows = broadcast_shape(input_shape, stated_shape) != walk.file_shape(walk.node.outputs[0])
+    target = stated_shape
+    if len(stated_shape) >= len(input_shape):
+        target = walk.repeated_shape(input_shape, stated_shape, follows)
     new_shape = broadcast_shape(input_shape, target)
-    require(new_shape is not None, f"{list(input_shape)} is not {list(file_shape)} repeated")
+    require(new_shape is not None, f"{list(input_shape)} is not {list(stated_shape)} repeated")
     return x if new_shape == input_shape else walk.lower(elements.expand, x, new_shape)
 
 
@@ -129,9 +129,9 @@ def _tile(walk: OnnxWalk, x: Value, times: Value) -> Value:
     shape = walk.shape(x)
     file_times = walk.integers(times) or ()
     require(len(file_times) == len(shape), f"{list(shape)} times {list(file_times)}")
-    file_shape = tuple(n * count for n, count in zip(shape, file_times, strict=True))
-    follows = file_shape != walk.file_shape(walk.node.outputs[0])
-    new_shape = walk.repeated_shape(shape, file_shape, follows)
+    stated_shape = tuple(n * count for n, count in zip(shape, file_times, strict=True))
+    follows = stated_shape != walk.file_shape(walk.node.outputs[0])
+    new_shape = walk.repeated_shape(shape, stated_shape, follows)
     new_times = tuple(
         new_size if n == 1 else count
         for n, count, new_size in zip(shape, file_times, new_shape, strict=True)

@@ -135,9 +135,9 @@ def _output_tensors(model: Model, walk: OnnxWalk) -> list[str]:
         raise InputError(f"{model.place}: no output depends on an input")
     main = find_main_output(walk.b, [*outputs])
     main_name = outputs[main]
-    old_shape = walk.file_shape(main_name)
-    if old_shape is not None:
-        fault = walk.batches.describe_output_fault(main_name, old_shape, walk.b.shape(main))
+    shape_in_file = walk.file_shape(main_name)
+    if shape_in_file is not None:
+        fault = walk.batches.describe_output_fault(main_name, shape_in_file, walk.b.shape(main))
         if fault:
             raise walk.batch_error(model.place, fault, [main_name])
     return [*outputs]

@@ -287,23 +287,24 @@ class OnnxWalk(NodeValues):
         result = elements.pointwise(self.b, function, *operands, name=self.name, **parameters)
         return self.recognise_pattern(result)
 
-    def repeated_shape(self, shape: Shape, file_shape: Shape, follows: bool) -> Shape:
+    def repeated_shape(self, shape: Shape, stated_shape: Shape, follows: bool) -> Shape:
         """Return the shape to which this node repeats its input (`Batches.expanded_shape`)."""
         has_grown = self.file_shape(self.node.inputs[0]) not in {None, tuple(shape)}
         output = self.node.outputs[0]
         stays = self.node.op == "Expand" and shape == self.file_shape(output)
-        return self.batches.expanded_shape(output, shape, file_shape, has_grown or stays, follows)
+        return self.batches.expanded_shape(output, shape, stated_shape, has_grown or stays, follows)
 
     def reshape_as_before(self, x: Value, new_shape: Callable[[], Shape]) -> Value:
         """Return `x` seen as the file has it for its own batch, scaled to the one that is built.
 
         Where the file's batch is built, or its view does not scale, the shape is `new_shape`.
         """
-        old_shape = self.file_shape(self.node.inputs[0])
-        old_view = self.file_shape(self.node.outputs[0])
+        file_input = self.file_shape(self.node.inputs[0])
+        file_view = self.file_shape(self.node.outputs[0])
         shape = None
-        if old_shape is not None and old_view is not None:
-            shape = infer_view_shape(old_shape, self.shape(x), old_view, self.batches.file_batch)
+        if file_input is not None and file_view is not None:
+            file_batch = self.batches.file_batch
+            shape = infer_view_shape(file_input, self.shape(x), file_view, file_batch)
         try:
             shape = new_shape() if shape is None else shape
         except ShapeError as error:
@@ -317,9 +318,9 @@ class OnnxWalk(NodeValues):
         """Raise `ShapeError` for an output that neither keeps its shape nor grows as the batch."""
         for name in node.outputs:
             value = self.env.get(name)
-            old_shape = self.file_shape(name)
-            if name and isinstance(value, str) and old_shape is not None:
-                self.batches.check_growth(old_shape, self.b.shape(value))
+            shape_in_file = self.file_shape(name)
+            if name and isinstance(value, str) and shape_in_file is not None:
+                self.batches.check_growth(shape_in_file, self.b.shape(value))
 
 
 def _listed(result: Value | Sequence[Value]) -> list[Value]:
