@@ -317,7 +317,7 @@ def _add_to_product(b: Builder, x: str, y: str, name: str) -> str | None:
     axis = 1 if product.kind.startswith("conv") else len(shape) - 1
     axes_after = len(shape) - axis - 1
     bias_shape = (shape[axis], *(1,) * axes_after)
-    ends_as_bias = short_shape[len(short_shape) - 1 - axes_after :] == bias_shape
+    ends_as_bias = short_shape[-len(bias_shape) :] == bias_shape
     if not ends_as_bias or math.prod(short_shape) != shape[axis]:
         return None
     bias = reshape(b, y, (shape[axis],), f"{name}/vector")

@@ -315,7 +315,7 @@ def _read_input(value: onnx.ValueInfoProto) -> OnnxInput:
         raise NoModelError(f"input {shorten(value.name)} is not a tensor")
     tensor = value.type.tensor_type
     if tensor.elem_type not in DTYPES:
-        raise NoModelError(f"input {shorten(value.name)} is not of numbers")
+        raise NoModelError(f"input {shorten(value.name)} does not hold numbers")
     sizes = tuple(max(size.dim_value, 0) or size.dim_param for size in tensor.shape.dim)
     if any(isinstance(text, bytes) for text in (value.name, *sizes)):
         raise NoModelError("a text that is not UTF-8")

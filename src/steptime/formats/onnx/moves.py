@@ -181,7 +181,7 @@ def _cast(walk: OnnxWalk, x: Value, like: Value = None) -> Value:
         return x
     if isinstance(x, FileConstant):
         return walk.fold_constants()[0]
-    require(dtype != "text", "a cast to what is not of numbers")
+    require(dtype != "text", "a cast to a type that does not hold numbers")
     return walk.lower(elements.cast, x, walk.b.precision.weights if is_float else dtype)
 
 

@@ -112,7 +112,7 @@ class NodeValues(BatchWalk):
             return value
         require(value is not None, "an input is missing")
         constant: FileConstant = value  # type: ignore[assignment]
-        require(constant.dtype != "text", "reads texts")
+        require(constant.dtype != "text", "reads text")
         root = self.roots.get(constant.name)
         if root is None:
             root = self._append_root(constant)

@@ -100,16 +100,16 @@ def append_opaque(
         The tensors of its outputs, None for an output without a name.
 
     Raises:
-        ShapeError: if it reads or makes texts.
+        ShapeError: if it reads or makes text.
     """
     constants = [value for value in values if isinstance(value, FileConstant)]
-    require(all(constant.dtype != "text" for constant in constants), "reads texts")
+    require(all(constant.dtype != "text" for constant in constants), "reads text")
     inputs = [walk.tensor(_as_setting(value)) for value in values if value is not None]
     float_dtype = opaque.float_type(walk.b, inputs)
     places = [i for i, name in enumerate(walk.node.outputs) if name]
     outputs: list[TensorSpec] = []
     for dtype, shape in (specs[i] for i in places):
-        require(dtype != "text", "makes texts")
+        require(dtype != "text", "makes text")
         outputs.append(TensorSpec(shape or (), float_dtype if "float" in dtype else dtype))
     op = walk.node.op
     tensors = opaque.append_opaque(walk.b, TABLE, op, walk.name, inputs, outputs, flop_count)

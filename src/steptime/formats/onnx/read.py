@@ -127,7 +127,7 @@ def _output_tensors(model: Model, walk: OnnxWalk) -> list[str]:
     outputs: dict[str, str] = {}  # tensor -> name in the file
     for name in model.graph.outputs:
         if name not in walk.env:
-            raise InputError(f"{model.place}: output {shorten(name)} is made by nothing")
+            raise InputError(f"{model.place}: no node makes output {shorten(name)}")
         tensor = walk.env[name]
         if isinstance(tensor, str):
             outputs.setdefault(tensor, name)

@@ -109,7 +109,7 @@ class OnnxWalk(NodeValues):
         one.
         """
         absent = next((name for name in node.inputs if name not in self.env), "")
-        require(not absent, f"reads {absent[:MAX_NAME_IN_MESSAGE]!a}, which nothing makes before")
+        require(not absent, f"reads {absent[:MAX_NAME_IN_MESSAGE]!a}, which no earlier node makes")
         results = self._lower_node(node)
         self.env.update(zip(node.outputs, results, strict=False))
         for name in node.outputs[len(results) :]:
