@@ -13,8 +13,9 @@ from typing import Literal
 from steptime.core.graph import Attr
 from steptime.core.windows import reach
 from steptime.formats import elements as el
-from steptime.formats.heads import heads_apart, heads_joined, heads_repeated, heads_shared
-from steptime.formats.windows import sides_of
+from steptime.formats.heads import find_shared_heads, join_heads, repeat_heads, split_heads
+from steptime.formats.tensors import axis_of, free_name, is_weight_or_buffer, with_axes
+from steptime.formats.windows import resolve_padding
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.sequence import GATES
 from steptime.network.ops.table import require
@@ -22,7 +23,7 @@ from steptime.network.ops.table import require
 
 def linear(b: Builder, x: str, w: str, name: str, bias: str = "") -> str:
     """Return `x [..., fan_in], w [width, fan_in] -> [..., width]`, and `bias [width]` added."""
-    whole = el.with_axes(b, x)
+    whole = with_axes(b, x)
     if whole != x:
         y = linear(b, whole, w, name, bias)
         return el.reshape(b, y, (b.shape(x)[0], b.shape(y)[-1]), f"{name}/rows")
@@ -40,7 +41,7 @@ def matmul(b: Builder, x: str, y: str, name: str) -> str:
     """
     before, after = len(b.shape(x)) == 1, len(b.shape(y)) == 1
     require(min(len(b.shape(x)), len(b.shape(y))) >= 1, f"{name}: a product of scalars")
-    if len(b.shape(y)) == 2 and el.is_kept(b, y):
+    if len(b.shape(y)) == 2 and is_weight_or_buffer(b, y):
         return linear(b, x, el.transpose(b, y, (1, 0), f"{name}/transpose"), name)
     if before:
         x = el.reshape(b, x, (1, -1), f"{name}/row")
@@ -93,11 +94,11 @@ def convolution(
 ) -> str:
     """Return a convolution of `x [n, c, h, w]`, `[n, c, l]` or `[n, c, d, h, w]`, or its transpose.
 
-    Sizes are one an axis, `padding` is before and after each axis or a word (`sides_of`). `w` is
-    `[c_out, c_in/groups, ...]`, transposed `[c_in, c_out/groups, ...]`; `output_padding` adds to
-    the end of a transpose, whose `size`, where it is given, says the padding.
+    Sizes are one an axis, `padding` is before and after each axis or a word (`resolve_padding`).
+    `w` is `[c_out, c_in/groups, ...]`, transposed `[c_in, c_out/groups, ...]`; `output_padding`
+    adds to the end of a transpose, whose `size`, where it is given, says the padding.
     """
-    padding = sides_of(padding, b.shape(x)[2:], b.shape(w)[2:], stride, dilation)
+    padding = resolve_padding(padding, b.shape(x)[2:], b.shape(w)[2:], stride, dilation)
     image, filters = _image(b, x, name), _image(b, w, f"{name}/filters")
     sides, steps, apart = _sides(padding), _each(stride), _each(dilation)
     how: dict[str, Attr] = {"stride": steps, "dilation": apart, "groups": groups}
@@ -130,9 +131,9 @@ def pool(
 ) -> str:
     """Return maxima or means of windows; means count the padding, whose cost is the same.
 
-    `padding` is before and after each axis, or a word (`sides_of`).
+    `padding` is before and after each axis, or a word (`resolve_padding`).
     """
-    padding = sides_of(padding, b.shape(x)[2:], kernel, stride, (1,) * len(kernel))
+    padding = resolve_padding(padding, b.shape(x)[2:], kernel, stride, (1,) * len(kernel))
     window = _each(kernel)
     how: dict[str, Attr] = {"ceil": True} if ceil else {}
     how |= {"kernel": window, "stride": _each(stride), "padding": _sides(padding)}
@@ -177,7 +178,7 @@ def resize(
 
 def _kept(b: Builder, tensor: str, width: int, name: str) -> str:
     """Return a weight of a norm, a buffer where it has none."""
-    return tensor or b.buffer(el.free_name(b, name), (width,))
+    return tensor or b.buffer(free_name(b, name), (width,))
 
 
 def batch_norm(
@@ -247,27 +248,25 @@ def attention(
     `window` a place sees those less than so many away.
     """
     _, heads, length, _ = b.shape(q)
-    once = [heads_shared(b, x, name) for x in (k, v)]
+    once = [find_shared_heads(b, x, name) for x in (k, v)]
     if b.shape(once[0])[1] == b.shape(once[1])[1]:
         k, v = once
     groups, keys = b.shape(k)[1:3]
     require(heads % max(1, groups) == 0, f"{name}: {heads} heads do not share {groups}")
     scores = (heads, length, keys)
     if not mask or (b.shape(mask)[-3:] == scores and b.tensors[mask].size == math.prod(scores)):
-        joined = [heads_joined(b, x, f"{name}/{s}") for s, x in (("q", q), ("k", k), ("v", v))]
+        joined = [join_heads(b, x, f"{name}/{s}") for s, x in (("q", q), ("k", k), ("v", v))]
         joined += [el.reshape(b, mask, scores, f"{name}/mask")] if mask else []
         how: dict[str, Attr] = {"heads": heads, "kv_heads": groups, "causal": causal}
         how |= {"window": window} if window else {}
-        return heads_apart(b, el.op(b, "attention", *joined, name=name, **how), heads, name)
+        return split_heads(b, el.op(b, "attention", *joined, name=name, **how), heads, name)
     if groups != heads:
-        k, v = (
-            heads_repeated(b, x, heads // groups, f"{name}/{s}") for s, x in (("k", k), ("v", v))
-        )
+        k, v = (repeat_heads(b, x, heads // groups, f"{name}/{s}") for s, x in (("k", k), ("v", v)))
     turned = el.transpose(b, k, (0, 1, 3, 2), f"{name}/transpose_k")
     y = matmul(b, q, turned, f"{name}/scores")
     y = el.pointwise(b, "mul", y, scale or b.shape(q)[3] ** -0.5, name=f"{name}/scale")
     if causal or window:
-        own = b.buffer(el.free_name(b, f"{name}/causal"), (length, keys))
+        own = b.buffer(free_name(b, f"{name}/causal"), (length, keys))
         y = el.pointwise(b, "add", y, own, name=f"{name}/mask")
     y = el.pointwise(b, "add", y, mask, name=f"{name}/mask")
     return matmul(b, el.softmax(b, y, -1, f"{name}/softmax"), v, name)
@@ -306,7 +305,7 @@ def recurrent(
             rows = b.shape(own[0])[0]
             projection = [own.pop()] if len(own) > 2 and len(b.shape(own[-1])) == 2 else []
             while len(own) < 4:
-                own.append(b.buffer(el.free_name(b, f"{place}/no_bias"), (rows,)))
+                own.append(b.buffer(free_name(b, f"{place}/no_bias"), (rows,)))
             at = f"{place}/back" if way else place
             seen = el.op(b, "flip", x, name=f"{at}/flip", axes=(1,)) if way else x
             y = el.op(b, cell, seen, *own, *projection, name=at)
@@ -330,6 +329,6 @@ def recurrent(
 
 def topk(b: Builder, x: str, k: int, axis: int, name: str, largest: bool = True) -> tuple[str, str]:
     """Return the `k` largest or smallest along an axis, in order, and their places."""
-    how: dict[str, Attr] = {"k": k, "axis": el.axis_of(b, x, axis), "largest": largest}
-    values, places = b.append(b.full_path(el.free_name(b, name)), "topk", (x,), **how)
+    how: dict[str, Attr] = {"k": k, "axis": axis_of(b, x, axis), "largest": largest}
+    values, places = b.append(b.full_path(free_name(b, name)), "topk", (x,), **how)
     return values, places

@@ -17,6 +17,7 @@ from steptime.formats.pytorch.fused import BATCH_NORM, FUSED, weights_of
 from steptime.formats.pytorch.recurrent import RECURRENT
 from steptime.formats.pytorch.views import OTHERS, VIEWS
 from steptime.formats.pytorch.walk import Call, Const, Handler, Result, listed
+from steptime.formats.tensors import is_weight_or_buffer
 from steptime.network.ops.table import require
 
 NAMES = packaged("torch_names.toml")
@@ -88,9 +89,9 @@ def _function(function: str, c: Call, argument: str = "", default: float = 0.0) 
 def _where(c: Call) -> Result:
     if c.node.op == "masked_fill":
         condition, fill, x = _operands(c, c["mask"], c["value"], c["self"])
-        return c.do(el.where, condition, fill, x)
+        return c.do(el.select_by_mask, condition, fill, x)
     condition, x, y = _operands(c, c["condition"], c["self"], c["other"])
-    return c.do(el.where, condition, x, y)
+    return c.do(el.select_by_mask, condition, x, y)
 
 
 def _addcmul(c: Call) -> Result:
@@ -103,7 +104,7 @@ def _addcmul(c: Call) -> Result:
 
 def _threshold(c: Call) -> Result:
     above = c.do(el.pointwise, "gt", c.x(), float(c["threshold"]), at="/above")
-    return c.do(el.where, above, c.x(), float(c["value"]))
+    return c.do(el.select_by_mask, above, c.x(), float(c["value"]))
 
 
 def _glu(c: Call) -> Result:
@@ -127,7 +128,7 @@ def _spread_and_mean(c: Call) -> Result:
 
 def _product(first: str, second: str, c: Call) -> Result:
     x, w = c.x(first), c.x(second)
-    bias = c.x() if first == "mat1" and el.is_kept(c.b, w) else ""
+    bias = c.x() if first == "mat1" and is_weight_or_buffer(c.b, w) else ""
     if bias and c.b.shape(bias) == c.b.shape(w)[1:]:
         turned = c.do(el.transpose, w, (1, 0), at="/transpose")
         return low.linear(c.b, x, turned, c.name, bias)
@@ -280,7 +281,9 @@ ATEN: Mapping[str, Handler] = {
     **dict.fromkeys(
         ("_grouped_mm", "grouped_mm_fallback"),
         lambda c: c.do(
-            products.of_experts, c.x(c.either("input", "self")), c.x(c.either("weight", "mat2"))
+            products.multiply_experts,
+            c.x(c.either("input", "self")),
+            c.x(c.either("weight", "mat2")),
         ),
     ),
     "topk": lambda c: c.do(

@@ -6,9 +6,10 @@ from typing import Any
 
 from steptime.formats import elements as el
 from steptime.formats import lowering as low
-from steptime.formats.patterns import bias_of_scores
+from steptime.formats.attention_pattern import find_learnt_bias
 from steptime.formats.pytorch.opaque import append_opaque
 from steptime.formats.pytorch.walk import Call, Const, Handler, Result
+from steptime.formats.tensors import is_float
 
 BATCH_NORM = ("weight", "bias", "running_mean", "running_var")
 
@@ -27,7 +28,7 @@ def _attention(c: Call) -> Result:
         for i, (x, shape) in enumerate(zip(parts, shapes, strict=True))
     )
     mask = c.get("attn_mask")
-    learnt = bias_of_scores(c.b, mask, shapes[0][-3]) if isinstance(mask, str) else ""
+    learnt = find_learnt_bias(c.b, mask, shapes[0][-3]) if isinstance(mask, str) else ""
     settings = {"causal": bool(c.get("is_causal", False)), "mask": learnt, "scale": c.get("scale")}
     y = c.do(low.attention, q, k, v, **settings)
     return c.do(el.reshape, y, (*shapes[0][:-1], shapes[2][-1]), at="/back")
@@ -37,13 +38,13 @@ def _cross_entropy(c: Call) -> Result:
     """Return the mean loss of classes, other forms by a softmax and its terms."""
     x, target = c.x(), c.walk.tensor(c["target"])
     plain = c.get("reduction", 1) == 1 and not c.get("label_smoothing") and c.get("weight") is None
-    if plain and not el.is_float(c.b, target) and len(c.b.shape(x)) > 1:
+    if plain and not is_float(c.b, target) and len(c.b.shape(x)) > 1:
         last = len(c.b.shape(x)) - 1
         order = [0, *range(2, last + 1), 1]
         return c.do(el.op, "cross_entropy", c.do(el.transpose, x, order, at="/last"), target)
     axis = 1 if len(c.b.shape(x)) > 1 else 0
     logs = c.do(el.softmax, x, axis, at="/log_softmax", log=True)
-    if el.is_float(c.b, target):
+    if is_float(c.b, target):
         terms = c.do(el.pointwise, "mul", logs, target, at="/weighed")
         terms = c.do(el.reduce, "sum", terms, (axis,), at="/sum")
     else:

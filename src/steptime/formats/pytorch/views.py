@@ -7,6 +7,7 @@ from typing import Any
 from steptime.formats import elements as el
 from steptime.formats import windows
 from steptime.formats.pytorch.walk import Call, Const, Handler, Result, Value, held_as, listed
+from steptime.formats.tensors import is_float
 from steptime.network.ops.table import broadcast_shape, require
 
 END = 2**62
@@ -15,7 +16,7 @@ PADDING = {"replicate": "edge", "replication": "edge", "reflection": "reflect"}
 
 def _cast(c: Call) -> Result:
     x, dtype = c.x(), held_as(c.dtype)
-    if not dtype and el.is_float(c.b, x):  # the workload says in which type it computes
+    if not dtype and is_float(c.b, x):  # the workload says in which type it computes
         return x
     return c.do(el.cast, x, dtype or c.b.precision.weights)
 
@@ -23,7 +24,7 @@ def _cast(c: Call) -> Result:
 def _detach(c: Call) -> Result:
     """Return a view without a gradient; in inference, and of what has none, the tensor itself."""
     x = c.first
-    return c.do(el.op, "detach", x) if c.b.training and el.is_float(c.b, x) else x
+    return c.do(el.op, "detach", x) if c.b.training and is_float(c.b, x) else x
 
 
 def _view(c: Call) -> Result:
@@ -220,7 +221,7 @@ def _pixel_shuffle(c: Call) -> Result:
 def _unfold(c: Call) -> Result:
     x, rank = c.x(), len(c.b.shape(c.x()))
     axis = c.axis(c["dimension"])
-    y = windows.windows(c.b, x, axis, c["size"], f"{c.name}/windows", c["step"])
+    y = windows.cut_windows(c.b, x, axis, c["size"], f"{c.name}/windows", c["step"])
     order = [*(i for i in range(rank + 1) if i != axis + 1), axis + 1]
     return c.do(el.transpose, y, order)
 

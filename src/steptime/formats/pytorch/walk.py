@@ -8,11 +8,10 @@ from typing import Any, TypeVar
 from steptime.core.errors import shorten
 from steptime.core.graph import Checkpoint, TensorSpec
 from steptime.core.values import MAX_COUNT
-from steptime.formats import elements as el
 from steptime.formats.batch_search import BatchWalk
 from steptime.formats.batches import Batches
 from steptime.formats.opaque import UnpricedOps
-from steptime.formats.patterns import recognised
+from steptime.formats.patterns import recognise_pattern
 from steptime.formats.pytorch.opaque import TABLE, append_opaque, may_hold_products
 from steptime.formats.pytorch.program import (
     FxNode,
@@ -24,6 +23,7 @@ from steptime.formats.pytorch.program import (
 )
 from steptime.formats.pytorch.symbols import value_of
 from steptime.formats.readers import FileNode, TensorReaders
+from steptime.formats.tensors import axis_of, free_name, is_float
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.table import ShapeError, require
 
@@ -106,7 +106,7 @@ class Call:
 
     def axis(self, given: int) -> int:
         """Return an axis of `self`, counted from the first."""
-        return el.axis_of(self.b, self.x(), given)
+        return axis_of(self.b, self.x(), given)
 
     def either(self, first: str, second: str) -> str:
         """Return which of two names an argument has here."""
@@ -213,7 +213,7 @@ class Walk(BatchWalk):
         dtype = held_as(value.dtype)
         key = value.origin, value.shape, dtype
         if key not in self._buffers:
-            name = el.free_name(self.b, value.origin)
+            name = free_name(self.b, value.origin)
             self._buffers[key] = self.b.buffer(name, value.shape, dtype)
         return self._buffers[key]
 
@@ -234,7 +234,7 @@ class Walk(BatchWalk):
             self.env[name] = Const(self.told(name), program.specs[name].dtype, path)
         for name in program.inputs:
             dtype = held_as(program.specs[name].dtype)
-            path = el.free_name(self.b, name)
+            path = free_name(self.b, name)
             self.env[name] = self.b.input(path, self.scaled(self.told(name)), dtype)
         self.repeat_constants([*program.weights, *program.buffers])
 
@@ -324,7 +324,7 @@ class Walk(BatchWalk):
 
     def _is_computed(self, tensor: str) -> bool:
         """Whether a tensor holds floats, or what was computed of floats: gates, codes, choices."""
-        return el.is_float(self.b, tensor) or tensor in self._computed
+        return is_float(self.b, tensor) or tensor in self._computed
 
     def _lowered(self, call: Call, reads: Sequence[Value]) -> Result:
         """Return what the table makes of a node; without a row it is priced by its bytes."""
@@ -358,7 +358,7 @@ class Walk(BatchWalk):
 
     def _recognised(self, call: Call, tensor: str) -> str:
         """Return a tensor, that of a whole kind where it is the last piece of one."""
-        return recognised(
+        return recognise_pattern(
             self.b,
             tensor,
             f"{call.name}/fused",
