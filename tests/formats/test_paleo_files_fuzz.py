@@ -159,6 +159,7 @@ def test_the_seeds_are_good():
             assert outcome(json.dumps({"layers": seed}), 3, training) == ""
 
 
+@pytest.mark.slow
 @settings(max_examples=600)
 @given(mutated(), st.sampled_from([1, 2, 5, 2**40]), st.booleans())
 def test_changed_networks(layers, batch, training):

@@ -184,6 +184,7 @@ def test_{number}():
         result.stdout.fnmatch_lines([words])
 
 
+@pytest.mark.slow
 def test_a_marker_without_a_model_is_of_what_the_test_benchmarks(session):
     result = session("""
         import pytest
@@ -204,6 +205,7 @@ def test_a_marker_without_a_model_is_of_what_the_test_benchmarks(session):
     result.stdout.fnmatch_lines(["*name a model, or let the test take steptime_bench"])
 
 
+@pytest.mark.slow
 def test_a_limit_of_time_is_measured_on_the_device_that_is_present(made_up):
     limits = ('"1.1ms"', '"0.8ms"', *['"1.2x predicted"'] * 3, '"1.2x predicted", device="l4"')
     tests = [
