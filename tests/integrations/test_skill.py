@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import runpy
 
+import pytest
+
 from places import ROOT
 from steptime.api import PROGRAMS, QUESTIONS
 
