@@ -15,6 +15,7 @@ MODULES = (
     "latent",
     "hybrids",
     "states",
+    "selective",
     "sparse",
     "encoders",
     "further_encoders",
@@ -55,8 +56,6 @@ UNLIKE = {  # types that something decides which no op here has
     "minimax": _LIGHTNING,
     "minimax_m1": _LIGHTNING,
     "minimax_text_01": _LIGHTNING,
-    "mamba": "blocks with a state of Mamba",
-    "jamba": "blocks with a state of Mamba",
     "nanochat": "norms without weights",
 }
 Describe = Callable[[Config], Settings]
