@@ -128,4 +128,13 @@ DEFAULTS = {  # parameters of an empty configuration of each type, as transforme
     "mamba": 159_308_544,
     "falcon_mamba": 159_308_544,
     "jamba": 51_570_323_328,
+    "deberta-v2": 877_507_584,
+    "wav2vec2": 94_396_320,
+    "hubert": 94_396_320,
+    "siglip": 203_155_970,
+    "siglip2": 203_202_050,
+    "siglip_text_model": 110_271_744,
+    "siglip_vision_model": 92_884_224,
+    "siglip2_text_model": 110_271_744,
+    "siglip2_vision_model": 92_930_304,
 }

@@ -7,6 +7,7 @@ Each class was built on the device `meta` by transformers 5.24 and ran under tor
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from every import every
@@ -27,55 +28,14 @@ class Case(NamedTuple):
     flop: int
 
 
-CASES = (
-    Case(
-        {"model_type": "mamba", "architectures": ["MambaForCausalLM"], "num_hidden_layers": 3},
-        "length=128",
-        49_930_752,
-        25_556_115_456,
-    ),
-    Case(
-        {
-            "model_type": "mamba",
-            "architectures": ["MambaModel"],
-            "num_hidden_layers": 3,
-            "hidden_size": 1000,
-            "time_step_rank": 48,
-            "expand": 3,
-        },
-        "length=128",
-        78_643_000,
-        14_506_416_000,
-    ),
-    Case(
-        {
-            "model_type": "falcon_mamba",
-            "architectures": ["FalconMambaForCausalLM"],
-            "num_hidden_layers": 3,
-        },
-        "length=128",
-        49_930_752,
-        25_556_115_456,
-    ),
-    Case(
-        {"model_type": "jamba", "architectures": ["JambaForCausalLM"], "num_hidden_layers": 8},
-        "length=128",
-        13_295_237_088,
-        1_619_255_754_752,
-    ),
-    Case(
-        {
-            "model_type": "jamba",
-            "architectures": ["JambaForCausalLM"],
-            "num_hidden_layers": 4,
-            "attn_layer_offset": 0,
-            "num_experts": 1,
-        },
-        "length=128",
-        1_599_419_232,
-        681_944_678_400,
-    ),
-)
+def _cases() -> list[Case]:
+    """Return the cases of a file of one object a line."""
+    path = Path(__file__).with_name("huggingface_counts.jsonl")
+    rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    return [Case(row["config"], row["settings"], row["parameters"], row["flop"]) for row in rows]
+
+
+CASES = _cases()
 
 
 @every("case", CASES)

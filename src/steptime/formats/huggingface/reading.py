@@ -22,7 +22,7 @@ from steptime.formats.huggingface.quantised import find_quantised_part, weights_
 from steptime.formats.huggingface.remarks import describe_file
 from steptime.formats.huggingface.settings import finish_settings, resolve_settings
 from steptime.formats.huggingface.types import UNLIKE, ModelType, all_types, types
-from steptime.network.families.family import Family, Parameter, resolve
+from steptime.network.families.family import Family, Parameter
 from steptime.network.ops.builder import Builder
 
 TYPE_FIELD = "model_type"
@@ -132,7 +132,7 @@ def _describe_towers(table: Mapping[str, Any], row: ModelType, place: str) -> Fa
         tower_place = f"{place}: {tower}_config"
         config = Config(inner, tower_place, head if tower == "text" else "none")
         settings = finish_settings(config, inner_type.describe(config))
-        towers[tower] = resolve(base, settings, tower_place)
+        towers[tower] = resolve_settings(base, settings, tower_place)
         outer_table |= {key: inner[key] for key in inner_type.passed if key in inner}
         remarks += [*describe_file(inner, config.read_fields), *config.remarks]
     outer = Config(outer_table, place, head)

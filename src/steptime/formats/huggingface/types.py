@@ -20,6 +20,7 @@ MODULES = (
     "encoders",
     "further_encoders",
     "images",
+    "sounds",
 )  # of families, in the order of the docs
 ENDS = {  # ends of the names of classes, and what their networks end with
     "ForCausalLM": "words",
@@ -36,6 +37,7 @@ ENDS = {  # ends of the names of classes, and what their networks end with
     "WithLMHeadModel": "words",
     "EncoderModel": "encoder",
     "ForAudioClassification": "sound",
+    "ForCTC": "tokens",
     "ForImageClassification": "classes",
     "ForMaskedImageModeling": "pixels",
     "ForImageClassificationWithTeacher": "teacher",

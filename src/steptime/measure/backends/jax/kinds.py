@@ -205,11 +205,7 @@ def delta_rule(
     key_heads: int,
     rule: str = "delta",
 ) -> Array:
-    """Return the outputs of a linear-attention state, updated by each token in turn.
-
-    By the rule `delta` queries and keys have length 1. By the rule `scan` the decay of a head is
-    multiplied by `rates [heads, d]`.
-    """
+    """Return the outputs of a state that each token updates; `delta` has unit queries and keys."""
 
     def step(state: Array, token: tuple[Array, ...]) -> tuple[Array, Array]:
         q, k, v, retained, share = token
