@@ -26,7 +26,7 @@ from steptime.network.layers.dense import linear
 from steptime.network.layers.designs import block_parameters, design_of
 from steptime.network.layers.mixers import delta_net
 from steptime.network.layers.norms import norm
-from steptime.network.layers.stems import Stem
+from steptime.network.layers.stems import Prefix, Stem
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.sequence import GATED
 
@@ -40,6 +40,8 @@ def build(b: Builder, p: Mapping[str, Any], batch: int) -> str:
 def body(b: Builder, p: Mapping[str, Any], batch: int, join: Part = lambda x: x) -> tuple[str, str]:
     """Return all but the head, and the table of words; what comes in may be `join` with more."""
     x, table = _stem(b, p, batch)
+    prefix: Prefix | None = p.get("image_prefix")
+    x = prefix.join(b, x, p, batch) if prefix else x
     x = _normed(b, blocks(b, join(x), p, p["kind"] == "decoder"), p, "final_norm")
     if p["projects_words"] and p["embedding_width"] != p["width"]:
         x = linear(b, x, p["embedding_width"], "output_in", bias=False)
@@ -145,8 +147,9 @@ def _angles(b: Builder, p: Mapping[str, Any], length: int) -> str:
     if p["positions"] != "rotary":
         return ""
     width = p["rotary_width"]
-    names = [name for name in ("angles", f"angles_{width}") if name in b.tensors]
-    fitting = [name for name in names if b.shape(name) == (length, width)]
+    paths = [b.named(name) for name in ("angles", f"angles_{width}")]
+    names = [path for path in paths if path in b.tensors]
+    fitting = [path for path in names if b.shape(path) == (length, width)]
     return (
         fitting[0]
         if fitting

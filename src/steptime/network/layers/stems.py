@@ -19,6 +19,13 @@ class Stem(Protocol):
         """Return the tokens `[n, l, width]` with their places."""
 
 
+class Prefix(Protocol):
+    """What stands in place of the first words of a decoder."""
+
+    def join(self, b: Builder, words: str, p: Parameters, batch: int) -> str:
+        """Return the words `[n, l, width]` with the first ones replaced."""
+
+
 @dataclass(frozen=True)
 class PackedPatches:
     """Patches that come in as vectors, with positions resized to each image (SigLIP 2).
