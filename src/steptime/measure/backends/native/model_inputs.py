@@ -1,7 +1,7 @@
 """The usual inputs of models of transformers, by the name of their main input."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import product
+from itertools import islice, product
 from typing import Any
 
 from steptime.measure.backends.native.inputs import Spec
@@ -15,7 +15,7 @@ CHANNELS = 3
 VIDEO_FRAMES = 16
 MEL_BINS = 80
 DEFAULT_WIDTH = 768
-MAX_LACKING = 2  # arguments
+MAX_LACKING, MAX_GUESSES = 2, 8  # arguments, and shapes that are tried of them
 BOX = 4  # numbers that say a box
 PARTS = (
     "",
@@ -74,7 +74,7 @@ def complete_inputs(
     if not 0 < len(names) <= MAX_LACKING:
         return
     shapes = [list(_main_specs(name, config, batch)) for name in names]
-    for specs in product(*shapes):
+    for specs in islice(product(*shapes), MAX_GUESSES):
         yield {**proposal, **dict(zip(names, specs, strict=True))}
 
 
