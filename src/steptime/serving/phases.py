@@ -61,9 +61,7 @@ class Phases(Replica):
         quantised_part: str = STORED_ALL,
     ) -> None:
         formats = weight_format, cache_format
-        super().__init__(
-            problem, plan, *formats, engine, guesses, calibration, quantised_part
-        )
+        super().__init__(problem, plan, *formats, engine, guesses, calibration, quantised_part)
         has_experts = bool(problem.shape.experts)
         self.kind = conformal.MIXTURE_SERVINGS if has_experts else conformal.SERVINGS
         self._costs_by_tokens: dict[int, dict[str, StepCost]] = {}

@@ -250,7 +250,7 @@ def _quantised_part(shape: Shape, weights: str) -> str:
     if weights == "mxfp4" and shape.experts:
         return STORED_EXPERTS
     stated = shape.family.weights
-    is_stated = bool(weights and stated) and find_quantised_type(stated, FORMATS) == weights
+    is_stated = bool(weights and stated) and find_quantised_type(stated, BYTES_BY_FORMAT) == weights
     return shape.family.stored if is_stated else STORED_ALL
 
 

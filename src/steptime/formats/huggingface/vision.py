@@ -123,7 +123,7 @@ def add_images(family: Family, table: Mapping[str, Any], kind: str, place: str) 
         return base_check(p)
 
     free = {
-        "images": Parameter(0, "images before the words of a sequence", least=0),
+        "images": Parameter(0, "images before the words of a sequence", minimum=0),
         "image": Parameter(IMAGE_PIXELS, "height and width of an image in pixels"),
     }
     return replace(family, build=build, check=check, parameters={**family.parameters, **free})

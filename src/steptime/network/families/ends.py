@@ -9,7 +9,7 @@ from steptime.network.layers.blocks import activated, feed_forward
 from steptime.network.layers.dense import classify, dropout, linear, mean_loss
 from steptime.network.layers.image import conv2d
 from steptime.network.layers.norms import norm
-from steptime.network.ops.builder import Attributes, Builder
+from steptime.network.ops.builder import Builder
 from steptime.network.ops.sequence import GATED
 from steptime.network.ops.table import ShapeError
 

@@ -147,7 +147,7 @@ def _angles(b: Builder, p: Mapping[str, Any], length: int) -> str:
     if p["positions"] != "rotary":
         return ""
     width = p["rotary_width"]
-    paths = [b.named(name) for name in ("angles", f"angles_{width}")]
+    paths = [b.full_path(name) for name in ("angles", f"angles_{width}")]
     names = [path for path in paths if path in b.tensors]
     fitting = [path for path in names if b.shape(path) == (length, width)]
     return (

@@ -39,10 +39,10 @@ class Disentangled:
 
     def attention(self, b: Builder, x: str, p: Parameters, name: str, table: str) -> str:
         """Return the attention of `x [n, l, width]` to itself."""
-        heads = b.share(p["heads"], "heads")
+        heads = b.rank_share(p["heads"], "heads")
         inner = heads * p["head_width"]
         with b.scope(name):
-            x = b.whole(x, "gather")
+            x = b.gather_sequence(x, "gather")
             q, k, v = (_heads(b, linear(b, x, inner, part), heads, part) for part in "qkv")
             scale: Attributes = {"function": "mul", "scalar": self._scale(p["head_width"])}
             scaled = b.op("pointwise", k, name="k_scaled", **scale)
@@ -60,7 +60,7 @@ class Disentangled:
             y = b.op("matmul", shares, v, name="attended")
             y = b.op("transpose", y, name="tokens", order=(0, 2, 1, 3))
             y = b.op("reshape", y, name="whole", shape=(*b.shape(x)[:2], inner))
-            return b.summed(linear(b, y, p["width"], "out"), "sum")
+            return b.sum_over_ranks(linear(b, y, p["width"], "out"), "sum")
 
     def _scale(self, head_width: int) -> float:
         terms = 1 + self.reads_places + self.is_read_by_places
@@ -70,7 +70,7 @@ class Disentangled:
         """Return the keys or queries of places of each head, `[heads, 2*span, d]`."""
         scope = part if self.shares_products else f"place_{part}"
         if self.shares_products:
-            w, bias = (f"{b.named(scope)}/{name}" for name in "wb")
+            w, bias = (f"{b.full_path(scope)}/{name}" for name in "wb")
             y = b.op("linear", table, w, name=f"place_{part}/linear")
             y = b.op("bias", y, bias, name=f"place_{part}/bias", axis=-1)
         else:

@@ -246,12 +246,12 @@ class Mamba:
     def build(self, b: Builder, x: str, width: int, name: str) -> str:
         """Return the mixed tokens of `x [n, l, width]`."""
         refuse_context_ranks(b)
-        inner = b.share(self.inner, "channels of a state")
+        inner = b.rank_share(self.inner, "channels of a state")
         with b.scope(name):
-            x = b.whole(x, "gather")
+            x = b.gather_sequence(x, "gather")
             both = linear(b, x, 2 * inner, "in", self.bias)
             sizes = (inner, inner)
-            mixed, gate = b.append(b.named("halves"), "split", (both,), axis=-1, sizes=sizes)
+            mixed, gate = b.append(b.full_path("halves"), "split", (both,), axis=-1, sizes=sizes)
             mixed = causal_convolution(b, mixed, self.kernel, bias=self.convolution_bias)
             mixed = to_tokens(b, b.op("silu", mixed, name="silu"))
             step, k, q = self._steps_keys_queries(b, mixed)
@@ -266,13 +266,15 @@ class Mamba:
                 "pointwise", mixed, b.weight("passed/w", (inner,)), name="passed", function="mul"
             )
             y = apply_gate(b, b.op("add", y, passed, name="add_passed"), gate, "silu")
-            return b.summed(linear(b, y, width, "out", self.bias), "sum")
+            return b.sum_over_ranks(linear(b, y, width, "out", self.bias), "sum")
 
     def _steps_keys_queries(self, b: Builder, x: str) -> list[str]:
-        """Return what step sizes are made from, keys and queries, normed if there is a norm."""
+        """Return the vector of step sizes, keys and queries, normed if there is a norm."""
         sizes = (self.rank, self.state, self.state)
-        x = b.summed(linear(b, x, sum(sizes), "steps_keys_queries", bias=False), "parts_sum")
-        parts = b.append(b.named("parts"), "split", (x,), axis=-1, sizes=sizes)
+        x = b.sum_over_ranks(
+            linear(b, x, sum(sizes), "steps_keys_queries", bias=False), "parts_sum"
+        )
+        parts = b.append(b.full_path("parts"), "split", (x,), axis=-1, sizes=sizes)
         if not self.norm:
             return [*parts]
         names = ("step_norm", "key_norm", "query_norm")

@@ -104,7 +104,7 @@ class Waveform:
         return b.op("group_norm", x, *weights, name="norm/group_norm", groups=channels)
 
     def _places(self, b: Builder, x: str) -> str:
-        """Return what a convolution of all frames about each adds; its weights are normed."""
+        """Return a convolution of the frames around each; its weights are normed."""
         n, length, width = b.shape(x)
         kernel, groups = self.place_kernel, self.place_groups
         shape = (width, width // groups, 1, kernel)
