@@ -43,7 +43,7 @@ def test_a_selective_state_reads_a_rate_of_each_number_and_no_past(tmp_path):
     served = Service(str(path), Site("h100-sxm5"), stack="vllm").phases()
     state_bytes = 2 * (2 * 256) * 16 * 4  # of 2 blocks: 512 channels of 16 numbers in float32
     assert served.kv_bytes(0) == served.kv_bytes(4096) == state_bytes
-    assert served.decode(4, 64).attention_s == served.decode(4, 4096).attention_s > 0
+    assert served.price_decode(4, 64).attention_s == served.price_decode(4, 4096).attention_s > 0
 
 
 def test_a_sequence_does_not_divide_into_context_ranks_of_states():

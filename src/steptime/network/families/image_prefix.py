@@ -52,7 +52,11 @@ class ImagePrefix:
         tokens = self.token_count(p)
         with b.scope("images"):
             image = self._tokens(b, p, batch)
-        range_: Attributes = {"axis": 1, "start": tokens, "stop": b.shape(words)[1]}
+        range_: Attributes = {
+            "axis": 1,
+            "start": tokens,
+            "stop": b.shape(words)[1],
+        }
         remainder = b.op("slice", words, name="words", **range_)
         return b.op("concat", image, remainder, name="images_and_words", axis=1)
 
@@ -85,7 +89,11 @@ class ImagePrefix:
         places = b.op("embedding", corners, table, name="position")
         shares = b.buffer("corner_shares", (patches, CORNERS, 1))
         places = b.op("pointwise", places, shares, name="position_shares", function="mul")
-        sums: Attributes = {"function": "sum", "axes": (1,), "keep": False}
+        sums: Attributes = {
+            "function": "sum",
+            "axes": (1,),
+            "keep": False,
+        }
         places = b.op("reduce", places, name="position_sum", **sums)
         return b.op("add", x, places, name="add_position")
 

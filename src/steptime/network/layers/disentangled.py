@@ -44,7 +44,10 @@ class Disentangled:
         with b.scope(name):
             x = b.gather_sequence(x, "gather")
             q, k, v = (_heads(b, linear(b, x, inner, part), heads, part) for part in "qkv")
-            scale: Attributes = {"function": "mul", "scalar": self._scale(p["head_width"])}
+            scale: Attributes = {
+                "function": "mul",
+                "scalar": self._scale(p["head_width"]),
+            }
             scaled = b.op("pointwise", k, name="k_scaled", **scale)
             scores = b.op("matmul", q, scaled, name="scores", transpose_b=True)
             if self.reads_places:

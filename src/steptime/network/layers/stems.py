@@ -111,7 +111,11 @@ class Waveform:
         direction = b.weight("direction/w", shape)
         size = b.weight("size/w", (1, 1, 1, kernel))
         square = b.op("mul", direction, direction, name="square")
-        squares: Attributes = {"function": "sum", "axes": (0, 1), "keep": True}
+        squares: Attributes = {
+            "function": "sum",
+            "axes": (0, 1),
+            "keep": True,
+        }
         scale = b.op("reduce", square, name="sum", **squares)
         scale = b.op("pointwise", scale, name="rsqrt", function="rsqrt")
         scale = b.op("pointwise", scale, size, name="scale", function="mul")
@@ -119,7 +123,11 @@ class Waveform:
         x = b.op("transpose", x, name="channels", order=(0, 2, 1))
         x = b.op("reshape", x, name="image", shape=(n, width, 1, length))
         sides = (0, 0, kernel // 2, (kernel - 1) // 2)
-        attributes: Attributes = {"stride": (1, 1), "padding": sides, "groups": groups}
+        attributes: Attributes = {
+            "stride": (1, 1),
+            "padding": sides,
+            "groups": groups,
+        }
         x = b.op("conv2d", x, w, name="conv2d", **attributes)
         x = b.op("bias", x, b.weight("b", (width,)), name="bias", axis=1)
         return _to_frames(b, activated(b, x, self.activation))
@@ -129,7 +137,11 @@ def _convolve(b: Builder, x: str, channels: int, window: tuple[int, int], *, bia
     """Return `x [n, c, 1, samples]` after a convolution of a (kernel, stride)."""
     kernel, stride = window
     w = b.weight("w", (channels, b.shape(x)[1], 1, kernel))
-    attributes: Attributes = {"stride": (1, stride), "padding": (0,) * 4, "groups": 1}
+    attributes: Attributes = {
+        "stride": (1, stride),
+        "padding": (0,) * 4,
+        "groups": 1,
+    }
     x = b.op("conv2d", x, w, name="conv2d", **attributes)
     return b.op("bias", x, b.weight("b", (channels,)), name="bias", axis=1) if bias else x
 
