@@ -1,4 +1,4 @@
-"""An accessibility checker, axe-core, finds nothing on any page, light or dark."""
+"""An accessibility checker, axe-core, finds nothing on a report or a chart, light or dark."""
 
 from __future__ import annotations
 
@@ -25,10 +25,7 @@ setTimeout(async () => {
 }, 3000);
 </script></body>"""
 PAGES = {
-    "report": "report results -o page.html",
-    "choose": "choose resnet50,gpt2 --device t4,h100 --batch 8,32 --page page.html",
-    "plan": "plan gpt2 --device h100 --inside nvlink-4 --device-count 2 --global-batch 8 "
-    "--page page.html",
+    "report": "report results --expected predicted -o page.html",
     "picture": "analyse roofline results -o page.html",
 }
 
