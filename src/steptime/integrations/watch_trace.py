@@ -93,7 +93,7 @@ class LoopTrace:
 
 
 def describe_fault(error: BaseException) -> str:
-    """Return what a library says on one line, at most `MAX_REASON` characters of it."""
+    """Return the text of an error on one line, at most `MAX_REASON` characters of it."""
     return " ".join(str(error).split())[:MAX_REASON] or type(error).__name__
 
 

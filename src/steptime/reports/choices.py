@@ -102,14 +102,28 @@ def write_choices(choices: Choices, path: Path) -> WrittenPage:
     if good is None:
         reason = "; ".join(rows[0]["notes"]) or "out of memory"
         raise InputError(f"none of {len(rows)} choices fits: {reason}")
-    good_device = next(device for device in choices.devices if device.name == good["device"])
-    usual_link = node_link_name(good_device)
-    start = {**{name: str(good[name]) for name in AXES}, "replicas": values["replicas"][-1]}
-    start |= {"link": usual_link} if usual_link in values["link"] else {}
-    data = {
+    data = _page_data(choices, rows, values) | {"start": _find_start(choices, good, values)}
+    write_atomically(path, rendered("choose.html", data=data, method=str(choices.method)))
+    return WrittenPage(len(rows), values)
+
+
+def _find_start(
+    choices: Choices, row: JsonObject, values: Mapping[str, Sequence[str]]
+) -> dict[str, str]:
+    """Return the choice with which the page opens: a row on all replicas, over its usual link."""
+    device = next(device for device in choices.devices if device.name == row["device"])
+    usual_link = node_link_name(device)
+    start = {**{name: str(row[name]) for name in AXES}, "replicas": values["replicas"][-1]}
+    return start | ({"link": usual_link} if usual_link in values["link"] else {})
+
+
+def _page_data(
+    choices: Choices, rows: Sequence[JsonObject], values: Mapping[str, Sequence[str]]
+) -> JsonObject:
+    """Return the data of the page but the choice with which it opens; rows are columns."""
+    return {
         "axes": values,
         "labels": AXES,
-        "start": start,
         "rows": {
             **{name: [values[name].index(str(row[name])) for row in rows] for name in AXES},
             **{name: [style.short(row[name]) for row in rows] for name in _VALUES},
@@ -122,8 +136,6 @@ def write_choices(choices: Choices, path: Path) -> WrittenPage:
         "training": {"examples": choices.training.examples, "epochs": choices.training.epochs},
         "offers": {name: f"{offer.name}, {offer.date}" for name, offer in choices.offers.items()},
     }
-    write_atomically(path, rendered("choose.html", data=data, method=str(choices.method)))
-    return WrittenPage(len(rows), values)
 
 
 def choice_rows(choices: Choices) -> Iterator[JsonObject]:
