@@ -166,10 +166,12 @@ class OnnxWalk(NodeValues):
         Moves of weights are not: they cost the step that makes them. Operators outside of ONNX's
         own domain, whose names have a dot, cannot be.
         """
+        if not self._reads_constants_only():
+            return False
+        if "." in node.op or node.op in LOWERED_CONSTANTS:
+            return False
         weights = [v for v in self.values if isinstance(v, FileConstant) and v.is_weight]
-        moves_weight = node.op in WEIGHTS_MOVED and bool(weights)
-        is_lowered = moves_weight or "." in node.op or node.op in LOWERED_CONSTANTS
-        return self._reads_constants_only() and not is_lowered
+        return not (weights and node.op in WEIGHTS_MOVED)
 
     def _specs_to_count(self, node: OnnxNode) -> list[Spec] | None:
         """Return the outputs of a refused node that may count by its bytes, None if it may not."""

@@ -49,16 +49,11 @@ MAX_VARINT_BITS = 70  # ten bytes of seven bits
 Span = tuple[int, int]  # the first byte, and that after the last
 
 
-class Field(NamedTuple):
-    """A field of a message: its number and wire type, and offsets into the file.
-
-    `start` is where its key begins, `content` where its content does, and `end` is after it.
-    """
+class ValueField(NamedTuple):
+    """A field of a tensor that holds values: its number, and the offsets of its content."""
 
     number: int
-    wire: int
     start: int
-    content: int
     end: int
 
 
@@ -87,9 +82,11 @@ class WeightlessCopy:
 
     def read_varint(self, offset: int, end: int) -> tuple[int, int]:
         """Return the integer of up to 64 bits at `offset`, and the offset after it."""
+        content: bytes | mmap.mmap = self.source.content
+        if offset < end and content[offset] < 0x80:  # one byte, as most are
+            return content[offset], offset + 1
         value = 0
         shift = 0
-        content: bytes | mmap.mmap = self.source.content
         while offset < end and shift < MAX_VARINT_BITS:
             byte = content[offset]
             offset += 1
@@ -99,8 +96,12 @@ class WeightlessCopy:
             shift += 7
         raise NoModelError(f"a number at byte {offset} has no end")
 
-    def fields(self, offset: int, end: int) -> Iterator[Field]:
-        """Yield the fields of the message from `offset` to `end`."""
+    def fields(self, offset: int, end: int) -> Iterator[tuple[int, int, int, int, int]]:
+        """Yield the fields of the message from `offset` to `end`.
+
+        Each is its number, its wire type, and three offsets: of its key, of its content, and after
+        it. Plain tuples, since a file has many thousands.
+        """
         while offset < end:
             self.field_count += 1
             if self.field_count > MAX_FIELDS:
@@ -118,7 +119,7 @@ class WeightlessCopy:
                 offset = content + length
                 if length < 0 or number == 0 or offset > end:
                     raise NoModelError(f"field {number} at byte {content} ends after its message")
-            yield Field(number, wire, start, content, offset)
+            yield number, wire, start, content, offset
 
     def copy(self, kind: str, offset: int, end: int, depth: int = 0) -> bytes:
         """Return the bytes of the message from `offset` to `end`, without those of weights.
@@ -133,18 +134,17 @@ class WeightlessCopy:
             raise NoModelError(f"messages nest deeper than {MAX_DEPTH}")
         nested_fields = _NESTED_FIELDS.get(kind, {})
         copied = bytearray()
-        value_fields: list[Field] = []
-        for item in self.fields(offset, end):
-            is_delimited = item.wire == _LENGTH_DELIMITED
-            if is_delimited and item.number in nested_fields:
-                inner_kind = nested_fields[item.number]
-                inner = self.copy(inner_kind, item.content, item.end, depth + 1)
-                copied += message((item.number, inner))
-            elif is_delimited and kind == "tensor" and item.number in _VALUE_FIELDS:
-                value_fields.append(item)
+        value_fields: list[ValueField] = []
+        for number, wire, start, content, field_end in self.fields(offset, end):
+            is_delimited = wire == _LENGTH_DELIMITED
+            if is_delimited and number in nested_fields:
+                inner = self.copy(nested_fields[number], content, field_end, depth + 1)
+                copied += message((number, inner))
+            elif is_delimited and kind == "tensor" and number in _VALUE_FIELDS:
+                value_fields.append(ValueField(number, content, field_end))
             else:
-                self._count_bytes(item.end - item.start)
-                copied += self.source.content[item.start : item.end]
+                self._count_bytes(field_end - start)
+                copied += self.source.content[start:field_end]
         if kind == "tensor":
             return bytes(copied) + self._copy_values(bytes(copied), value_fields)
         return bytes(copied)
@@ -154,19 +154,19 @@ class WeightlessCopy:
         if self.copied_bytes > MAX_BYTES:
             raise NoModelError(f"more than {MAX_BYTES} bytes that are no weights")
 
-    def _copy_values(self, header: bytes, value_fields: list[Field]) -> bytes:
+    def _copy_values(self, header: bytes, value_fields: list[ValueField]) -> bytes:
         """Return the fields of a constant's values; of a weight nothing, its spans are noted."""
         tensor = TensorProto.FromString(header)
-        sizes = [item.end - item.content for item in value_fields]
-        raw_sizes = [item.end - item.content for item in value_fields if item.number == _RAW_DATA]
+        sizes = [item.end - item.start for item in value_fields]
+        raw_sizes = [item.end - item.start for item in value_fields if item.number == _RAW_DATA]
         self._check_tensor(tensor, raw_sizes, sum(sizes))
         if not is_read(tensor):
             if tensor.data_location == 0:
-                self.unread += [(item.content, item.end) for item in value_fields]
+                self.unread += [(item.start, item.end) for item in value_fields]
             return b""
         self._count_bytes(sum(sizes))
         parts: list[tuple[int, Value]] = [
-            (item.number, self.source.content[item.content : item.end]) for item in value_fields
+            (item.number, self.source.content[item.start : item.end]) for item in value_fields
         ]
         return message(*parts)
 
