@@ -201,8 +201,7 @@ def pointwise(
 
     Args:
         b: the graph so far.
-        function: a name of `ops.elementwise.FUNCTIONS`, an activation, or a function of `COMPOSED`,
-            which is written out in others.
+        function: a key of `FUNCTIONS`, an activation, or a key of `COMPOSED` (written in others).
         *operands: tensors or numbers, at least one tensor.
         name: the name of the op.
         parameter: that of `elu` or `leaky_relu`.
@@ -250,10 +249,9 @@ def _cast_integers(
 def _place_operands(
     b: Builder, operands: Sequence[Operand], attrs: dict[str, Attr], name: str
 ) -> list[str]:
-    """Return the input tensors of a pointwise op; set its scalar in `attrs`.
+    """Return the input tensors of a pointwise op; set its `scalar`, the first number, in `attrs`.
 
-    The first number becomes the attribute `scalar`, with `scalar_place` unless it is the last
-    operand. A second number becomes a buffer of one element.
+    `scalar_place` is set unless it is the last operand; a second number is a buffer of one element.
     """
     inputs: list[str] = []
     for place, operand in enumerate(operands):
