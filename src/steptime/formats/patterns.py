@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from steptime.core.graph import Op
-from steptime.formats import elements, lowering
+from steptime.formats import elements, lowering, sequence_lowering
 from steptime.formats.heads import heads_apart, heads_joined
 from steptime.formats.mixtures import experts
 from steptime.network.ops import OPS
@@ -345,7 +345,7 @@ def _attention(b: Builder, y: str, name: str) -> str | None:
             return None
     if len(learnt) > 1:
         return None
-    made = lowering.attention(b, parts[0], parts[1], parts[2], name, mask="".join(learnt))
+    made = sequence_lowering.attention(b, parts[0], parts[1], parts[2], name, mask="".join(learnt))
     return elements.reshape(b, made, b.shape(y), f"{name}/reshape")
 
 

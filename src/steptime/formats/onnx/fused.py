@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from steptime.formats import elements, lowering
+from steptime.formats import elements, lowering, sequence_lowering
 from steptime.formats.heads import heads_apart, heads_joined
 from steptime.formats.onnx.fold import Function, Quantised, Value
 from steptime.formats.onnx.matrices import convolution, layer_norm, matmul, rms_norm
@@ -68,7 +68,7 @@ def _attention(r: Visit, q: Value, k: Value, v: Value, *more: Value) -> Values:
             parts[i] = r.do(elements.concat, [kept, parts[i]], 2, at=f"/past{i}")
     causal = bool(r.attr("is_causal", 0) or r.attr("unidirectional", 0))
     mask = "" if added is None else bias_of_scores(r.b, r.tensor(added), r.shape(parts[0])[1])
-    y = r.do(lowering.attention, *parts, causal=causal, mask=mask)
+    y = r.do(sequence_lowering.attention, *parts, causal=causal, mask=mask)
     return [r.do(heads_joined, y) if rank == 3 else y, parts[1], parts[2]]
 
 
@@ -132,7 +132,7 @@ def _recurrent(
         weights.append(own)
     how: dict[str, Any] = {"bidirectional": ways == 2, "batch_first": last}
     how["states"] = [state for state in first_states if state]
-    y, state = r.do(lowering.recurrent, x, cell, weights, **how)
+    y, state = r.do(sequence_lowering.recurrent, x, cell, weights, **how)
     apart = r.view(y, "reshape", (*r.shape(y)[:2], ways, hidden))
     if last:
         first = r.view(state, "transpose", (1, 0, 2))

@@ -6,6 +6,7 @@ from typing import Any
 
 from steptime.formats import elements as el
 from steptime.formats import lowering as low
+from steptime.formats import sequence_lowering
 from steptime.formats.patterns import bias_of_scores
 from steptime.formats.pytorch.opaque import append_opaque
 from steptime.formats.pytorch.walk import Call, Const, Handler, Result
@@ -29,7 +30,7 @@ def _attention(c: Call) -> Result:
     mask = c.get("attn_mask")
     learnt = bias_of_scores(c.b, mask, shapes[0][-3]) if isinstance(mask, str) else ""
     settings = {"causal": bool(c.get("is_causal", False)), "mask": learnt, "scale": c.get("scale")}
-    y = c.do(low.attention, q, k, v, **settings)
+    y = c.do(sequence_lowering.attention, q, k, v, **settings)
     return c.do(el.reshape, y, (*shapes[0][:-1], shapes[2][-1]), at="/back")
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from steptime.formats import elements as el
 from steptime.formats import lowering as low
+from steptime.formats import sequence_lowering
 from steptime.formats.pytorch.walk import Call, Handler, Result
 from steptime.network.ops.table import require
 
@@ -23,7 +24,9 @@ def _recurrent(cell: str, c: Call) -> Result:
     options = ("bidirectional", "batch_first")
     settings: dict[str, Any] = {name: bool(c.get(name)) for name in options}
     p = float(c.get("dropout", 0.0))
-    y, state = c.do(low.recurrent, c.x("input"), cell, weights, p=p, states=computed, **settings)
+    y, state = c.do(
+        sequence_lowering.recurrent, c.x("input"), cell, weights, p=p, states=computed, **settings
+    )
     wider = (0, 0, 0, 0, 0, widths[-1] - widths[0])  # the last cells: as the last output is made
     return [y, state, c.do(el.pad, state, wider, at="/cells") if projected else state]
 
