@@ -38,6 +38,12 @@ CODE = {  # a class with two products of 8 x 8: its inputs, its forward
         "{'x': (WIDE), 't': ((2,), 'int64')}",
         "z = s.m(s.l(x)); return z, F.cross_entropy(z, t)",
     ),
+    "ctc": (
+        "{'x': ((2, 5, 8), 'float32'), 'y': ((2, 3), 'int64')}",
+        "n = torch.full((x.shape[0],), 5)\n        z = s.m(s.l(x)).log_softmax(-1)\n        "
+        + "return F.ctc_loss(z.transpose(0, 1), y, n, n - 3)",
+    ),
+    "number": ("{'x': (WIDE), 't': (0.5, 'number')}", "return s.m(s.l(x)) * t"),
     "cosine": ("{'x': (WIDE)}", "return F.cosine_similarity(s.l(x), s.m(x))"),
     "outputs": ("{'x': (WIDE)}", "return {'a': s.l(x), 'b': s.m(x)}"),
     "dict": ("{'b': {'x': (WIDE), 'y': (WIDE)}}", "return s.l(b['x']) + s.m(b['y'])"),
@@ -52,6 +58,8 @@ BY_NAME = {  # products of a forward pass, of a training step
     "sorted": (2 * ONE, 5 * ONE),
     "outer": (2 * ONE, 4 * ONE),
     "loss": (2 * ONE, 5 * ONE),
+    "ctc": (2 * 5 * ONE, 5 * 5 * ONE),  # 5 steps
+    "number": (2 * ONE, 5 * ONE),
     "cosine": (2 * ONE, 4 * ONE),
     "outputs": (2 * ONE, 4 * ONE),
     "dict": (2 * ONE, 4 * ONE),

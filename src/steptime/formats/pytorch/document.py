@@ -62,6 +62,8 @@ def read_program(
 def _add_input(program: Program, input_spec: Mapping[str, Any]) -> None:
     """Note a parameter, a buffer or an input of the program's signature."""
     ((kind, spec),) = input_spec.items()
+    if "arg" not in spec:  # a number given at export: nodes state its value
+        return
     name = (spec["arg"].get("as_tensor") or spec["arg"]).get("name")
     if kind == "parameter":
         program.weights[name] = spec["parameter_name"]

@@ -36,6 +36,7 @@ from steptime.measure.backends.native.inputs import (
     specs_of,
     tensors_of,
 )
+from steptime.measure.backends.native.losses import traceable_losses
 from steptime.measure.backends.native.making import META, without_values
 from steptime.measure.backends.native.module import module_of
 from steptime.measure.backends.native.outputs import tensors_alone
@@ -115,7 +116,12 @@ def _exported(network: nn.Module, inputs: Mapping[str, Spec], axes: Mapping[str,
     marks, keyword_marks = nest(open_axes)
     dynamic: Any = (keyword_marks or tuple(marks)) if axes else None
     CALLS.clear()
-    with warnings.catch_warnings(), tensors_alone(network), _without_fast_paths():
+    with (
+        warnings.catch_warnings(),
+        tensors_alone(network),
+        _without_fast_paths(),
+        traceable_losses(),
+    ):
         warnings.simplefilter("ignore")
         settings = {"dynamic_shapes": dynamic, "strict": False}
         program = torch.export.export(network, tuple(by_place), by_name, **settings)
