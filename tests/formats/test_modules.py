@@ -41,7 +41,7 @@ CODE = {  # a class with two products of 8 x 8: its inputs, its forward
     "ctc": (
         "{'x': ((2, 5, 8), 'float32'), 'y': ((2, 3), 'int64')}",
         "n = torch.full((x.shape[0],), 5)\n        z = s.m(s.l(x)).log_softmax(-1)\n        "
-        + "return F.ctc_loss(z.transpose(0, 1), y, n, n - 3)",
+        "return F.ctc_loss(z.transpose(0, 1), y, n, n - 3)",
     ),
     "number": ("{'x': (WIDE), 't': (0.5, 'number')}", "return s.m(s.l(x)) * t"),
     "cosine": ("{'x': (WIDE)}", "return F.cosine_similarity(s.l(x), s.m(x))"),
