@@ -337,8 +337,10 @@ def gather(b: Builder, x: str, indices: str, axis: int, name: str) -> str:
     return op(b, "gather", x, indices, name=name, axis=axis)
 
 
-def embedding(b: Builder, ids: str, table: str, name: str) -> str:
+def embedding(b: Builder, ids: str, table: str, name: str, sparse: bool = False) -> str:
     """Return the rows of `table [rows, width]` at `ids [...]`, `-> [..., width]`.
+
+    A `sparse` table has a gradient of the rows that are read alone.
 
     Places that are constants, the same for every example, are the first rows: no look-up.
     """
@@ -346,7 +348,8 @@ def embedding(b: Builder, ids: str, table: str, name: str) -> str:
     if is_kept(b, ids) and places[-1:] == (count,) and count <= b.shape(table)[0]:
         rows = slice_(b, table, 0, 0, count, f"{name}/rows")
         return reshape(b, rows, (*places, b.shape(table)[1]), name)
-    return op(b, "embedding", ids, table, name=name)
+    attrs: dict[str, Attr] = {"sparse": True} if sparse else {}
+    return op(b, "embedding", ids, table, name=name, **attrs)
 
 
 def dropout(b: Builder, x: str, p: float, name: str) -> str:

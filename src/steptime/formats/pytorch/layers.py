@@ -137,11 +137,31 @@ def _resize(mode: str, call: Call) -> Result:
 
 
 def _embedding(call: Call) -> Result:
-    """Look up rows of a table; a sparse gradient is counted as a dense one, with a note."""
-    if call.argument("sparse") and call.b.training:
-        dense = "its gradient and its update are counted over all rows, as dense ones"
+    """Look up rows of a table; a sparse gradient is one of the rows that are read.
+
+    If something else reads the table, too, torch adds a dense gradient to it.
+    """
+    is_sparse = bool(call.argument("sparse")) and call.b.training
+    if is_sparse and not _reads_sparse_table_alone(call):
+        is_sparse = False
+        dense = "its gradient and its update are of all rows, since another op reads the table, too"
         call.b.remarks.append(f"{call.name}: sparse=True; {dense}")
-    return call.lower(el.embedding, call.tensor("indices"), call.tensor("weight"))
+    elif is_sparse:
+        optimizers = "in PyTorch by SGD, Adagrad or SparseAdam"
+        rows = "its gradient and its update are of the rows read"
+        call.b.remarks.append(f"{call.name}: sparse=True; {rows}, {optimizers}")
+    indices, table = call.tensor("indices"), call.tensor("weight")
+    return call.lower(el.embedding, indices, table, sparse=is_sparse)
+
+
+def _reads_sparse_table_alone(call: Call) -> bool:
+    """Whether only sparse look-ups read the table of an embedding."""
+    table = call.node.args["weight"]
+    return all(
+        node.op == "embedding" and bool(node.args.get("sparse"))
+        for node in call.walk.program.nodes
+        if table in node.tensors
+    )
 
 
 def _embedding_bag(call: Call) -> Result:

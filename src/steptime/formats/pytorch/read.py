@@ -16,6 +16,7 @@ from steptime.formats.pytorch.aten import ATEN
 from steptime.formats.pytorch.document import read_document, read_program, read_ties
 from steptime.formats.pytorch.program import Program
 from steptime.formats.pytorch.symbols import SymbolError, symbol_of, symbols_of
+from steptime.formats.pytorch.value_sizes import bound_value_sizes, find_value_symbols
 from steptime.formats.pytorch.views import VIEWS
 from steptime.formats.pytorch.walk import Walk
 from steptime.formats.pytorch.writes import WRITES
@@ -74,6 +75,7 @@ class ProgramFile:
             self.program = read_program(read_document(source), read_ties(source), about)
             self.batch_symbol, self.batch = _find_batch(self.program)
             self.names = _name_open_sizes(self.program, self.batch_symbol)
+            self.value_symbols = find_value_symbols(self.program)
         except InputError as error:
             names_file = str(error).startswith("model ")
             raise InputError(str(error) if names_file else f"{self.place}: {error}") from None
@@ -82,11 +84,14 @@ class ProgramFile:
             raise InputError(f"{self.place}: not what torch.export writes: {fault}") from None
 
     def list_parameters(self) -> dict[str, Parameter]:
-        """Return the parameters of the family: open sizes, strictness and dropout."""
+        """Return the parameters of the family: open sizes, sizes of values, choices."""
         parameters = {
             name: Parameter(self.program.hints.get(symbol, 1), f"size {symbol} of the file")
             for symbol, name in self.names.items()
         }
+        for symbol in self.value_symbols:
+            about = f"size {symbol} of the file, which values decide; 0 for the largest"
+            parameters[symbol] = Parameter(0, about)
         parameters[STRICT] = Parameter(False, "refuse ops of unknown work")
         parameters[DROPOUT] = Parameter(False, "dropout in training, where the export has none")
         return parameters
@@ -101,6 +106,7 @@ class ProgramFile:
             hint = "give that one with its code: FILE.py:NAME:x=8x16"
             raise InputError(f"{self.place}: its ops depend on the batch, {self.batch}; {hint}")
         b.remarks += self._list_remarks(batch)
+        b.remarks += self._bind_value_sizes(bound, parameters)
 
         def walk(builder: Builder, batches: Batches) -> str:
             drops = parameters[DROPOUT]
@@ -133,6 +139,24 @@ class ProgramFile:
             remarks.append(f"{sizes}, {reason}")
         remarks += self.program.remarks
         return [f"{self.place}: {remark}" for remark in remarks]
+
+    def _bind_value_sizes(self, bound: dict[str, int], parameters: Mapping[str, Any]) -> list[str]:
+        """Bind the sizes that values decide: as stated, else the largest; return remarks.
+
+        Raises:
+            InputError: if nothing limits a size that is not stated.
+        """
+        bound |= {symbol: parameters[symbol] for symbol in self.value_symbols if parameters[symbol]}
+        largest = bound_value_sizes(self.program, bound)
+        bound |= largest
+        for symbol in self.value_symbols:
+            if symbol not in bound:
+                hint = f"state it in the exported file: FILE.pt2:{symbol}=100"
+                raise InputError(f"{self.place}: size {symbol} depends on values; {hint}")
+        return [
+            f"{self.place}: values decide size {symbol}: counted as the largest, {size}"
+            for symbol, size in largest.items()
+        ]
 
     def _check_ranges(self, bound: Mapping[str, int]) -> None:
         """Raise `InputError` for a size outside of the range that the file was exported for."""

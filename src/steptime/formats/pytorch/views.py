@@ -1,11 +1,20 @@
 """ATen ops that move, cut, join or repeat elements, onto `formats/lowering.py`."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from steptime.formats import elements as el
 from steptime.formats import windows
-from steptime.formats.pytorch.call import Call, Constant, Handler, Result, as_list, graph_dtype
+from steptime.formats.pytorch.call import (
+    Call,
+    Constant,
+    Handler,
+    Result,
+    Shape,
+    Value,
+    as_list,
+    graph_dtype,
+)
 from steptime.formats.pytorch.writes import TO_END, axis_order, write_index, write_slice
 from steptime.network.ops.table import broadcast_shape, require
 
@@ -196,9 +205,20 @@ def _index(call: Call) -> Result:
     flat_shape = (*shape[:first], math.prod(shape[first:end]), *shape[end:])
     index_shape = broadcast_shape(*(call.walk.shape(index) for index in tensors))
     require(index_shape is not None, "indices whose shapes do not broadcast")
-    flat_index = Constant(index_shape or (), "int64", f"{call.name}/places")
+    flat_index = _join_indices(call, tensors, index_shape or ())
     flat = call.lower(el.reshape, x, flat_shape, suffix="/axes")
-    return call.lower(el.gather, flat, call.walk.tensor(flat_index), first)
+    return call.lower(el.gather, flat, flat_index, first)
+
+
+def _join_indices(call: Call, indices: Sequence[Value], shape: Shape) -> str:
+    """Return one tensor of indices for several: the sum of those that the network computes."""
+    computed = [index for index in indices if isinstance(index, str)]
+    if not computed:
+        return call.walk.tensor(Constant(shape, "int64", f"{call.name}/places"))
+    index_sum = computed[0]
+    for index in computed[1:]:
+        index_sum = call.lower(el.pointwise, "add", index_sum, index, suffix="/places")
+    return call.lower(el.expand, index_sum, shape, suffix="/places")
 
 
 def _pixel_shuffle(call: Call) -> Result:

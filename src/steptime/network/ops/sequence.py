@@ -12,6 +12,7 @@ from typing import Any
 
 from steptime.core.graph import Attr, TensorSpec
 from steptime.network.ops.table import (
+    Backward,
     GradientOp,
     Operand,
     OpKind,
@@ -31,7 +32,7 @@ from steptime.network.ops.table import (
 GATES = {"rnn": 1, "lstm": 4, "gru": 3}
 
 
-def embedding_outputs(ids: TensorSpec, w: TensorSpec) -> Specs:
+def embedding_outputs(ids: TensorSpec, w: TensorSpec, sparse: bool = False) -> Specs:
     """Return `ids [...], w [vocabulary, width] -> [..., width]`."""
     require(len(w.shape) == 2, f"an embedding table is a matrix, not {show(w)}")
     require(ids.dtype in ("int64", "int32"), f"an embedding of {ids.dtype}")
@@ -260,6 +261,19 @@ def recurrent_kinds(
     }
 
 
+def _embedding_gradient(b: Backward) -> tuple[str | None, ...]:
+    """Add each row of dY to its word's row: of a dense gradient, or of the rows that were read.
+
+    A `sparse` gradient has at most as many rows as there are words. Source: the sparse gradients
+    of `torch.nn.Embedding`, coalesced as `torch.optim.SparseAdam` does.
+    """
+    ids, table = b.specs[:2]
+    rows = table.shape[0]
+    if b.attrs.get("sparse"):
+        rows = min(rows, ids.size)
+    return (None, *b.emit("embedding_grad", (b.op.inputs[0], b.grad), "grad_weight", rows=rows))
+
+
 _HEADS: dict[str, Attr] = {"heads": 4, "kv_heads": 2, "causal": True}
 
 KINDS = {
@@ -268,13 +282,8 @@ KINDS = {
         no_flop,
         example(integers(2, 3), (7, 4)),
         "definition: reads the rows it copies, not the whole table",
-        gradient=lambda b: (  # each row of dY is added to its word's row of a dense gradient
-            None,
-            *b.emit(
-                "embedding_grad", (b.op.inputs[0], b.grad), "grad_weight", rows=b.specs[1].shape[0]
-            ),
-        ),
-        read=lambda ids, w: ids.size_bytes + embedding_outputs(ids, w)[0].size_bytes,
+        gradient=_embedding_gradient,
+        read=lambda ids, w, **_: ids.size_bytes + embedding_outputs(ids, w)[0].size_bytes,
     ),
     "embedding_grad": OpKind(
         lambda ids, grad, rows: (TensorSpec((rows, grad.shape[-1]), grad.dtype),),
