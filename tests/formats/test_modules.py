@@ -239,6 +239,41 @@ def test_what_forward_lacks_is_proposed_as_a_command(tmp_path):
         check_arguments(Net(), {}, "net.py:Net")
 
 
+SWITCHING = """
+class Net(nn.Module):
+    INPUTS = {"x": ((2, 8, 16), "float32")}
+    def __init__(s): super().__init__(); s.l, s.o = nn.Linear(16, 16), nn.Linear(16, 16)
+    def forward(s, x):
+        h = s.l(x)
+        p = torch.sin(h.float()).to(h.dtype)
+        return s.o(p * h.softmax(-1, dtype=torch.float32).type_as(h))
+"""
+
+
+@pytest.mark.parametrize(
+    ("dtype", "types"),
+    [
+        ("float32", {"sin": "float32", "linear": "float32", "softmax": "float32"}),
+        ("bfloat16", {"sin": "float32", "linear": "bfloat16", "softmax": "float32"}),
+        ("float16", {"sin": "float32", "linear": "float16", "softmax": "float32"}),
+        ("bfloat16-mixed", {"sin": "float32", "linear": "bfloat16", "softmax": "float32"}),
+    ],
+)
+def test_a_module_that_switches_types_itself_does_so_in_the_type_asked(
+    dtype, types, exported, tmp_path
+):
+    exported(SWITCHING, "infer")
+    model = read_model(str(tmp_path / "net.pt2"))
+    graph = build_step(make_workload(model, None, phase="infer", dtype=dtype))
+    made = {
+        op.attrs.get("function", op.kind): graph.tensors[op.outputs[0]].dtype for op in graph.ops
+    }
+    assert {name: made[name] for name in types} == types
+    is_low = dtype in {"bfloat16", "float16"}
+    casts = [graph.tensors[op.outputs[0]].dtype for op in graph.ops if op.kind == "cast"]
+    assert not is_low or casts == ["float32", dtype, "float32", dtype]
+
+
 HEAD_OF_TWO = f"class Net(nn.Module):\n    INPUTS = {{'x': ({WIDE})}}\n{TWO}"
 SPARSE = """
 class Net(nn.Module):

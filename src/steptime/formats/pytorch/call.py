@@ -123,6 +123,13 @@ class Call:
         """Call a lowering function on the graph, its op named as this call with a suffix."""
         return function(self.b, *arguments, name=f"{self.name}{suffix}", **options)
 
+    def tensor_in_output_type(self) -> str:
+        """Return the tensor of `self`, cast if the call states a wider type (`dtype=`)."""
+        x = self.tensor()
+        dtype = self.walk.graph_dtype(self.dtype)
+        is_stated = self.argument("dtype") is not None and "float" in dtype
+        return self.lower(el.cast, x, dtype, suffix="/cast") if is_stated else x
+
     def index_output(self, i: int) -> Constant | None:
         """Return output `i` as indices that are found together with the values, if it is there."""
         if i >= len(self.node.outputs):

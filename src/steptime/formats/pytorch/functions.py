@@ -49,7 +49,7 @@ def _reduce(function: str, call: Call) -> str:
     """Append a reduction over the axes of `dim`, or over all."""
     axes = as_list(call.argument("dim")) or None
     keep = bool(call.argument("keepdim", False))
-    return el.reduce(call.b, function, call.tensor(), axes, call.name, keep)
+    return el.reduce(call.b, function, call.tensor_in_output_type(), axes, call.name, keep)
 
 
 def _reduction(function: str, call: Call) -> Result:
@@ -165,15 +165,16 @@ def _outer_product(call: Call) -> Result:
 
 
 def _softmax(call: Call) -> Result:
-    return call.lower(el.softmax, call.tensor(), call["dim"])
+    return call.lower(el.softmax, call.tensor_in_output_type(), call["dim"])
 
 
 def _log_softmax(call: Call) -> Result:
-    return call.lower(el.softmax, call.tensor(), call["dim"], log=True)
+    return call.lower(el.softmax, call.tensor_in_output_type(), call["dim"], log=True)
 
 
 def _cumulative_sum(call: Call) -> Result:
-    return call.lower(el.op, "cumsum", call.tensor(), axis=call.axis(call["dim"]))
+    x = call.tensor_in_output_type()
+    return call.lower(el.op, "cumsum", x, axis=call.axis(call["dim"]))
 
 
 FUNCTIONS: Mapping[str, Handler] = {

@@ -15,6 +15,7 @@ DTYPES = {
     **dict(enumerate(("float16", "float32", "float64"), start=6)),
     **dict(enumerate(("complex32", "complex64", "complex128", "bool", "bfloat16"), start=9)),
 }
+LOW_DTYPES = {"float16", "bfloat16"}
 WRAPPERS = {  # ops that only run a graph -> the place of that graph among their arguments
     "wrap_with_set_grad_enabled": 1,
     "wrap_with_autocast": 4,
@@ -139,6 +140,11 @@ class Program:
         """
         trained = {path for name, path in self.weights.items() if name not in self.frozen}
         return set(self.weights.values()) - trained if trained else set()
+
+    def has_low_weights(self) -> bool:
+        """Whether all weights have 16 bits, so that the network itself asks for float32."""
+        dtypes = {self.specs[name].dtype for name in self.weights if self.specs[name].is_floating}
+        return len(dtypes) == 1 and dtypes <= LOW_DTYPES
 
     def add_graph(self, graph: Mapping[str, Any], prefix: str = "", depth: int = 0) -> None:
         """Add the nodes of a graph, its tensors named with a prefix."""

@@ -13,21 +13,28 @@ from steptime.formats.pytorch.call import (
     Shape,
     Value,
     as_list,
-    graph_dtype,
 )
+from steptime.formats.pytorch.program import LOW_DTYPES
 from steptime.formats.pytorch.writes import TO_END, axis_order, write_index, write_slice
 from steptime.network.ops.table import broadcast_shape, require
 
+WIDE = "float32"
 PAD_MODES = {"replicate": "edge", "replication": "edge", "reflection": "reflect"}
 
 
 def _cast(call: Call) -> Result:
-    """Lower a cast; one between floating types is left out: the workload decides the type."""
+    """Lower a cast.
+
+    One between floating types is there only if the network switches types itself: the workload
+    decides the type of the rest.
+    """
     x = call.tensor()
-    dtype = graph_dtype(call.dtype)
-    if not dtype and el.is_float(call.b, x):
-        return x
-    return call.lower(el.cast, x, dtype or call.b.precision.weights)
+    dtype = call.walk.graph_dtype(call.dtype)
+    if dtype or not el.is_float(call.b, x):
+        return call.lower(el.cast, x, dtype or call.b.precision.weights)
+    precision = call.b.precision
+    is_switched = call.b.tensors[x].dtype == WIDE and precision.weights in LOW_DTYPES
+    return call.lower(el.cast, x, precision.weights) if is_switched else x
 
 
 def _detach(call: Call) -> Result:

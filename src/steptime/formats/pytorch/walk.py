@@ -22,7 +22,14 @@ from steptime.formats.pytorch.call import (
     graph_dtype,
 )
 from steptime.formats.pytorch.opaque import TABLE, append_opaque, may_hold_products
-from steptime.formats.pytorch.program import FxNode, NumberRef, Program, Size, TensorRef
+from steptime.formats.pytorch.program import (
+    LOW_DTYPES,
+    FxNode,
+    NumberRef,
+    Program,
+    Size,
+    TensorRef,
+)
 from steptime.formats.pytorch.symbols import evaluate_size
 from steptime.formats.readers import FileNode, TensorReaders
 from steptime.network.ops.builder import Builder
@@ -74,6 +81,8 @@ class Walk(Follower):
         self._buffers: dict[tuple[str, Shape, str], str] = {}
         self._view_calls: dict[str, Call] = {}
         self._file_shapes: dict[str, Shape] = {}
+        is_low = self.b.precision.compute in LOW_DTYPES
+        self._switches_types = is_low and self.program.has_low_weights()
 
     def evaluate(self, size: Size) -> int:
         """Return a size of the file with its symbols bound; raises `ShapeError`."""
@@ -88,6 +97,14 @@ class Walk(Follower):
             shape = tuple(self.evaluate(size) for size in self.program.specs[name].sizes)
             self._file_shapes[name] = shape
         return shape
+
+    def graph_dtype(self, file_dtype: str) -> str:
+        """Return the element type that a tensor has in the graph; "" for that of the arithmetic.
+
+        It is float32 if arithmetic of 16 bits is asked for and the network itself asks for more.
+        """
+        is_wide = self._switches_types and file_dtype not in LOW_DTYPES
+        return graph_dtype(file_dtype) or ("float32" if is_wide else "")
 
     def scale_batch(self, shape: Shape) -> Shape:
         """Replace a first size that is the file's batch by the batch that is built."""
@@ -111,7 +128,7 @@ class Walk(Follower):
             return value
         if not isinstance(value, Constant):
             raise ShapeError(f"a tensor is wanted, not {shorten(value)}")
-        dtype = graph_dtype(value.dtype)
+        dtype = self.graph_dtype(value.dtype) if value.shape else graph_dtype(value.dtype)
         key = value.origin, value.shape, dtype
         if key not in self._buffers:
             name = el.free_name(self.b, value.origin)
@@ -167,7 +184,7 @@ class Walk(Follower):
         for name, path in program.buffers.items():
             self.env[name] = Constant(self.file_shape(name), program.specs[name].dtype, path)
         for name in program.inputs:
-            dtype = graph_dtype(program.specs[name].dtype)
+            dtype = self.graph_dtype(program.specs[name].dtype)
             path = el.free_name(self.b, name)
             self.env[name] = self.b.input(path, self.scale_batch(self.file_shape(name)), dtype)
         self.decide([*program.weights, *program.buffers])
@@ -283,7 +300,7 @@ class Walk(Follower):
     ) -> TensorSpec:
         """Return the spec of an output of an op without a kind: as the file states it."""
         shape = self._grow_constant(node, inputs, self.file_shape(name))
-        return TensorSpec(shape, graph_dtype(self.program.specs[name].dtype) or float_dtype)
+        return TensorSpec(shape, self.graph_dtype(self.program.specs[name].dtype) or float_dtype)
 
     def _recognise_pattern(self, call: Call, tensor: str) -> str:
         """Replace a tensor by that of a fused kind if it is the last op of a known pattern."""

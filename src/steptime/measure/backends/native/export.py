@@ -39,6 +39,7 @@ from steptime.measure.backends.native.inputs import (
     tensors_of,
 )
 from steptime.measure.backends.native.losses import traceable_losses
+from steptime.measure.backends.native.low_type import export_in_low_type
 from steptime.measure.backends.native.making import META, without_values
 from steptime.measure.backends.native.module import module_of
 from steptime.measure.backends.native.outputs import tensors_alone
@@ -91,15 +92,31 @@ def _open_or_fixed(
     batch, axes = batch_axes(inputs, axis)
     wide = _with_batch(inputs, axes, max(2, batch))  # sizes of 0 and 1 are never left open
     try:
-        return "", _exported(network, wide, axes), False
+        return "", _export_in_own_types(network, wide, axes), False
     except Exception as error:  # noqa: BLE001  # whatever stands in the way of an open batch
         why = _reason(error)
-    program = _exported(network, inputs, {})
+    program = _export_in_own_types(network, inputs, {})
     try:
         other = _exported(network, _with_batch(inputs, axes, batch + 1), {})
     except Exception:  # noqa: BLE001  # it runs at this batch alone
         return why, program, True
     return why, program, len(other.graph.nodes) != len(program.graph.nodes)
+
+
+def _export_in_own_types(
+    network: nn.Module, inputs: Mapping[str, Spec], axes: Mapping[str, int]
+) -> Any:
+    """Export in float32, or in bfloat16 a module that switches types itself."""
+
+    def export_with_axes(module: nn.Module, specs: Mapping[str, Spec]) -> Any:
+        return _exported(module, specs, axes)
+
+    program = export_with_axes(network, inputs)
+    calls = list(CALLS)
+    low_program = export_in_low_type(program, network, inputs, export_with_axes)
+    if low_program is program:
+        CALLS[:] = calls
+    return low_program
 
 
 def _with_batch(inputs: Mapping[str, Spec], axes: Mapping[str, int], batch: int) -> dict[str, Spec]:
