@@ -343,5 +343,5 @@ class Walk(Follower):
 
 
 def _list_outputs(result: Result) -> list[Value | None]:
-    """Return what a row of the op table returned as a list with an item for each output."""
+    """List the outputs of a row of the op table, of which one may stand alone."""
     return [result] if isinstance(result, str | Constant) else list(result)

@@ -92,10 +92,10 @@ def _open_or_fixed(
     batch, axes = batch_axes(inputs, axis)
     wide = _with_batch(inputs, axes, max(2, batch))  # sizes of 0 and 1 are never left open
     try:
-        return "", _export_in_own_types(network, wide, axes), False
+        return "", _export_with_types(network, wide, axes), False
     except Exception as error:  # noqa: BLE001  # whatever stands in the way of an open batch
         why = _reason(error)
-    program = _export_in_own_types(network, inputs, {})
+    program = _export_with_types(network, inputs, {})
     try:
         other = _exported(network, _with_batch(inputs, axes, batch + 1), {})
     except Exception:  # noqa: BLE001  # it runs at this batch alone
@@ -103,7 +103,7 @@ def _open_or_fixed(
     return why, program, len(other.graph.nodes) != len(program.graph.nodes)
 
 
-def _export_in_own_types(
+def _export_with_types(
     network: nn.Module, inputs: Mapping[str, Spec], axes: Mapping[str, int]
 ) -> Any:
     """Export in float32, or in bfloat16 a module that switches types itself."""

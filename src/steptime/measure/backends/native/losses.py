@@ -42,7 +42,7 @@ def _ctc_loss(
 def traceable_losses() -> Iterator[None]:
     """Let modules call losses that can be traced while the block runs."""
     before = torch.ctc_loss
-    torch.ctc_loss = _ctc_loss  # type: ignore[assignment]
+    torch.ctc_loss = _ctc_loss
     try:
         yield
     finally:

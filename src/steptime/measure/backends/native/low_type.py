@@ -42,8 +42,8 @@ def export_in_low_type(
         low_program = export(copy.deepcopy(network).to(LOW), low_inputs)
     except Exception:  # noqa: BLE001  # FFTs and some solvers have no low type
         return program
-    has_same_ops = len(low_program.graph.nodes) == len(program.graph.nodes)
-    return low_program if has_same_ops else program
+    is_equal_in_ops = len(low_program.graph.nodes) == len(program.graph.nodes)
+    return low_program if is_equal_in_ops else program
 
 
 def _casts_floats(program: Any) -> bool:
