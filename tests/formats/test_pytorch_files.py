@@ -18,7 +18,7 @@ from steptime import count_step
 from steptime.build import build, build_step, make_workload, read_model
 from steptime.core.errors import InputError
 from steptime.formats import MAX_JSON_VALUES
-from steptime.formats.pytorch.symbols import SymbolError, parse_size, evaluate_size
+from steptime.formats.pytorch.symbols import SymbolError, evaluate_size, parse_size
 
 GRAPH = "graph_module.graph"
 

@@ -137,9 +137,11 @@ class Call:
         return Constant(self.walk.file_shape(self.node.outputs[i]), "int64", f"{self.name}/places")
 
     def expanded_shape(self, shape: Shape, file_shape: Sequence[int]) -> Shape:
-        """Return the shape that this call repeats its input to (`Batches.widened`)."""
+        """Return the shape that this call repeats its input to (`Batches.expanded_shape`)."""
         input_shape = self.walk.shape(self["self"])
         input_grew = self.walk.file_shape(self.node.args["self"]) != input_shape
         has_file_shape = self.node.op != "repeat" and shape == tuple(file_shape)
         output = self.node.outputs[0]
-        return self.walk.batches.widened(output, shape, file_shape, input_grew or has_file_shape)
+        return self.walk.batches.expanded_shape(
+            output, shape, file_shape, input_grew or has_file_shape
+        )

@@ -7,9 +7,9 @@ from typing import Any
 
 from steptime.core.errors import InputError, shorten
 from steptime.core.units import first_of
-from steptime.formats import Source, told
-from steptime.formats.archive import member
-from steptime.formats.code import about_of
+from steptime.formats import Source, parse_json_file
+from steptime.formats.archive import read_member
+from steptime.formats.code import read_export_facts
 from steptime.formats.pytorch.program import CheckpointedTensors, Program
 
 SCHEMA_VERSION = 8
@@ -19,8 +19,8 @@ _WEIGHTS = re.compile(r"([^/]*/)?data/weights/model_weights_config\.json")
 
 def read_document(source: Source) -> Any:
     """Return the values of a file's `models/model.json`; raises `InputError`."""
-    content = member(source, _DOCUMENT.fullmatch, "models/model.json of torch.export.save")
-    return told(content, f"model {shorten(source.path)}: model.json")
+    content = read_member(source, _DOCUMENT.fullmatch, "models/model.json of torch.export.save")
+    return parse_json_file(content, f"model {shorten(source.path)}: model.json")
 
 
 def read_program(
@@ -86,16 +86,16 @@ def read_ties(source: Source) -> dict[str, str] | None:
     Our exports state them. torch.export keeps tied weights as one member of the archive, but so it
     does all weights on the meta device, which have no storage.
     """
-    about = about_of(source)
+    about = read_export_facts(source)
     if "tied" in about:
         return dict(about["tied"])
     try:
-        content = member(source, _WEIGHTS.fullmatch, "data/weights/model_weights_config.json")
+        content = read_member(source, _WEIGHTS.fullmatch, "data/weights/model_weights_config.json")
     except InputError:
         return None
     first_paths: dict[str, str] = {}
     ties: dict[str, str] = {}
-    weights = told(content, f"model {shorten(source.path)}: weights")["config"]
+    weights = parse_json_file(content, f"model {shorten(source.path)}: weights")["config"]
     for path, row in weights.items():
         meta = row["tensor_meta"]
         if meta["device"]["type"] == "meta":

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from steptime.core.errors import InputError, shorten
-from steptime.formats import WRONG, Source, line_of
-from steptime.formats.batches import Batches, main_output
-from steptime.formats.code import STRICT, about_of
+from steptime.formats import READ_ERRORS, Source, describe_error
+from steptime.formats.batch_search import find_batch_axes
+from steptime.formats.batches import Batches, find_main_output
+from steptime.formats.code import STRICT, read_export_facts
 from steptime.formats.elements import is_float
-from steptime.formats.followed import followed
-from steptime.formats.loss import describe_weights, loss_of, trained_outputs
+from steptime.formats.loss import add_loss, describe_weights, find_trained_outputs
 from steptime.formats.pytorch.aten import ATEN
 from steptime.formats.pytorch.document import read_document, read_program, read_ties
 from steptime.formats.pytorch.program import Program
@@ -53,11 +53,11 @@ def identity(source: Source) -> bytes:
         ties = read_ties(source)
         if ties:
             parts.append(ties)
-        checkpoints = about_of(source).get("checkpoints")
+        checkpoints = read_export_facts(source).get("checkpoints")
         if checkpoints:
             parts.append(checkpoints)
         return json.dumps(parts).encode()
-    except WRONG:
+    except READ_ERRORS:
         return bytes(source.content[:])  # what is wrong with the file is said when it is read
 
 
@@ -69,7 +69,7 @@ class ProgramFile:
         self.source = source
         self.place = shorten(source.name)[1:-1]
         try:
-            about = about_of(source)
+            about = read_export_facts(source)
             self.is_unrolled = bool(about.get("unrolled"))
             self.fixed_batch_reason = str(about.get("static", ""))
             self.program = read_program(read_document(source), read_ties(source), about)
@@ -79,7 +79,7 @@ class ProgramFile:
         except InputError as error:
             names_file = str(error).startswith("model ")
             raise InputError(str(error) if names_file else f"{self.place}: {error}") from None
-        except WRONG as error:
+        except READ_ERRORS as error:
             fault = _describe_fault(error)
             raise InputError(f"{self.place}: not what torch.export writes: {fault}") from None
 
@@ -121,13 +121,13 @@ class ProgramFile:
         batches = Batches(batch if self.batch_symbol else self.batch, batch)
         key = (b.precision, b.training, tuple(sorted(parameters.items())))
         try:
-            batches = followed(batches, self.source, key, try_batches)
+            batches = find_batch_axes(batches, self.source, key, try_batches)
             end = walk(b, batches)
         except InputError:
             raise
-        except WRONG as error:
+        except READ_ERRORS as error:
             raise InputError(f"{self.place}: {_describe_fault(error)}") from None
-        b.remarks += batches.doubt(b)
+        b.remarks += batches.describe_constant_products(b)
         return end
 
     def _list_remarks(self, batch: int) -> list[str]:
@@ -180,7 +180,7 @@ def read(source: Source, _allow_unknown: bool) -> Family:
 def _describe_fault(error: Exception) -> str:
     """Return an exception of the reader as one line."""
     addition = ", which is not there" if isinstance(error, KeyError) else ""
-    return f"{line_of(error)}{addition}"
+    return f"{describe_error(error)}{addition}"
 
 
 def _finish_graph(walk: Walk, is_strict: bool) -> str:
@@ -194,11 +194,11 @@ def _finish_graph(walk: Walk, is_strict: bool) -> str:
     float_outputs = [name for name in outputs if is_float(b, name)]
     if not outputs or (b.training and not float_outputs):
         raise ValueError("gives no tensor of floating numbers")
-    output = main_output(b, float_outputs or outputs)
+    output = find_main_output(b, float_outputs or outputs)
     if walk.batches.differ:
         _check_output_batch(walk, output)
-    ends = trained_outputs(b, float_outputs) if b.training else [output, *outputs]
-    loss = loss_of(b, ends)
+    ends = find_trained_outputs(b, float_outputs) if b.training else [output, *outputs]
+    loss = add_loss(b, ends)
     b.remarks += describe_weights(b, loss)
     if is_strict:
         walk.unpriced.refuse(b, walk.place)
@@ -210,9 +210,9 @@ def _check_output_batch(walk: Walk, output: str) -> None:
     """Raise `UnfollowedError` if the output has not as many examples as the new batch."""
     name = next(name for name in walk.program.outputs if walk.env.get(name) == output)
     shape = walk.b.shape(output)
-    fault = walk.batches.fault_of_output(name, walk.file_shape(name), shape)
+    fault = walk.batches.describe_output_fault(name, walk.file_shape(name), shape)
     if fault:
-        raise walk.refusal(walk.place, fault, [name])
+        raise walk.batch_error(walk.place, fault, [name])
 
 
 def _find_batch(program: Program) -> tuple[str, int]:

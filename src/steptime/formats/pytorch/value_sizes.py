@@ -58,7 +58,7 @@ def bound_value_sizes(program: Program, bound: Mapping[str, int]) -> dict[str, i
 def _largest_value(
     program: Program, node: FxNode, symbol: str, values: Mapping[str, int]
 ) -> int | None:
-    """Return the largest value of a symbol that appears in the output of a node, None if unknown."""
+    """Return the largest value of a symbol in the output of a node, None if unknown."""
     candidates: list[int] = []
     highest = program.ranges.get(symbol, (0, None))[1]
     if highest is not None and highest <= MAX_COUNT:  # torch writes 2^63 for no limit

@@ -46,7 +46,7 @@ def _detach(call: Call) -> Result:
 def _view(call: Call) -> Result:
     input_shape = call.walk.file_shape(call.node.args["self"])
     x = call.tensor()
-    shape = call.walk.batches.seen(input_shape, call.b.shape(x), call.shape)
+    shape = call.walk.batches.view_shape(input_shape, call.b.shape(x), call.shape)
     return call.lower(el.reshape, x, shape)
 
 

@@ -8,8 +8,8 @@ from steptime.core.errors import shorten
 from steptime.core.graph import Checkpoint, TensorSpec
 from steptime.core.values import MAX_COUNT
 from steptime.formats import elements as el
+from steptime.formats.batch_search import BatchWalk
 from steptime.formats.batches import Batches
-from steptime.formats.followed import Follower
 from steptime.formats.opaque import UnpricedOps
 from steptime.formats.patterns import recognised
 from steptime.formats.pytorch.call import (
@@ -45,7 +45,7 @@ FAULTS_OF_NODES = (ShapeError, ValueError, LookupError, TypeError, ArithmeticErr
 
 
 @dataclass
-class Walk(Follower):
+class Walk(BatchWalk):
     """One building of a program's graph.
 
     Attributes:
@@ -108,8 +108,8 @@ class Walk(Follower):
 
     def scale_batch(self, shape: Shape) -> Shape:
         """Replace a first size that is the file's batch by the batch that is built."""
-        if shape[:1] == (self.batches.own,):
-            return (self.batches.new, *shape[1:])
+        if shape[:1] == (self.batches.file_batch,):
+            return (self.batches.new_batch, *shape[1:])
         return shape
 
     def look_up(self, argument: Any) -> Any:
@@ -139,16 +139,12 @@ class Walk(Follower):
         """Return the shape of a value."""
         return value.shape if isinstance(value, Constant) else self.b.shape(value)
 
-    def links(self) -> tuple[list[str], list[tuple[Sequence[str], Sequence[str]]]]:
+    def list_links(self) -> tuple[list[str], list[tuple[Sequence[str], Sequence[str]]]]:
         """Return the file's inputs, and each node's input and output tensors."""
         nodes: list[tuple[Sequence[str], Sequence[str]]] = [
             ([*node.tensors], node.outputs) for node in self.program.nodes
         ]
         return self.program.inputs, nodes
-
-    def old(self, name: str) -> Shape:
-        """Return the shape that a tensor has with the file's own batch."""
-        return self.file_shape(name)
 
     def run(self) -> list[str]:
         """Build all nodes; return the tensors that the program outputs."""
@@ -161,10 +157,10 @@ class Walk(Follower):
                 self._build_node(Call(self, node))
             except FAULTS_OF_NODES as error:
                 fault = shorten(str(error) or type(error).__name__)[1:-1]
-                raise self.refusal(self._describe_node(node), fault, [*node.tensors]) from None
+                raise self.batch_error(self._describe_node(node), fault, [*node.tensors]) from None
             self._note_names(node)
             self._note_checkpoint(node, op_count)
-            self.decide(node.outputs)
+            self.repeat_constants(node.outputs)
         for op_names, checkpoint in zip(
             self._recomputed_ops, self.program.checkpoints, strict=True
         ):
@@ -187,7 +183,7 @@ class Walk(Follower):
             dtype = self.graph_dtype(program.specs[name].dtype)
             path = el.free_name(self.b, name)
             self.env[name] = self.b.input(path, self.scale_batch(self.file_shape(name)), dtype)
-        self.decide([*program.weights, *program.buffers])
+        self.repeat_constants([*program.weights, *program.buffers])
 
     def _describe_node(self, node: FxNode) -> str:
         """Say where a node is: `net.pt2: op 'torch.ops.aten.add.Tensor' in 'blocks.0'`."""
@@ -246,9 +242,11 @@ class Walk(Follower):
             return file_shape
         pairs = zip(node.tensors, inputs, strict=True)
         if any(self.shape(value) != self.file_shape(name) for name, value in pairs):
-            first, remainder = divmod(file_shape[0] * self.batches.new, self.batches.own)
+            first, remainder = divmod(
+                file_shape[0] * self.batches.new_batch, self.batches.file_batch
+            )
             return file_shape if remainder else (first, *file_shape[1:])
-        is_undecided = node.outputs[0] not in self.batches.decided
+        is_undecided = node.outputs[0] not in self.batches.batch_axes
         if node.op in OPS_WITH_SIZES and is_undecided:
             return self.scale_batch(file_shape)
         return file_shape
@@ -336,7 +334,7 @@ class Walk(Follower):
         file_shape = self.file_shape(name)
         shape = self.shape(value)
         if self.batches.differ:
-            self.batches.check(file_shape, shape)
+            self.batches.check_growth(file_shape, shape)
         elif file_shape != shape:
             lists = f"{list(shape)}, where the file has {list(file_shape)}"
             raise ShapeError(f"it is lowered to {lists}")
