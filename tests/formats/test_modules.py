@@ -11,6 +11,8 @@ import pytest
 from steptime.build import build_step, make_workload, read_model
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph
+from steptime.measure.contract import UnsupportedError
+from steptime.measure.interpreter import calls_of
 from steptime.network.count import count, peak_bytes
 from steptime.network.ops import OPS
 
@@ -325,6 +327,13 @@ def test_a_size_that_nothing_limits_is_asked_for(exported, tmp_path):
         exported(HEAD_OF_TWO + body)
     model = read_model(f"{tmp_path / 'net.pt2'}:u0=12")
     assert products(build_step(make_workload(model, None, phase="infer"))) == ONE
+
+
+def test_a_backend_that_lacks_an_op_names_it_and_the_backend_that_runs_the_module(exported):
+    code = HEAD_OF_TWO + "    def forward(s, x): return s.m(s.l(x).sort(-1)[0])\n"
+    graph = exported(code, "infer")
+    with pytest.raises(UnsupportedError, match=r"opaque \(sort\); .*--backend native runs"):
+        calls_of(graph, {}, "torch")
 
 
 def test_code_that_values_steer_is_refused_with_its_line(tmp_path):
