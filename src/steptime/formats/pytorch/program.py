@@ -296,7 +296,9 @@ def _read_argument(argument: Mapping[str, Any], prefix: str) -> Any:
         return TensorRef(prefix + (value.get("as_tensor") or value)["name"])
     if kind == "as_name":
         return NumberRef(prefix + value)
-    return _read_argument(value, prefix) if kind.startswith("as_sym_") else None
+    if kind.startswith("as_sym_"):  # a number or the name of one
+        return _read_argument(value, prefix)
+    return None
 
 
 def _has_kind(item: object) -> bool:

@@ -98,7 +98,8 @@ def _slice(call: Call) -> Result:
     if call.shape[axis] == 0:  # an empty tensor, which concatenations leave out
         return Constant(call.shape, call.dtype, call.name)
     file_size = call.walk.file_shape(call.node.args["self"])[axis]
-    if call.walk.batches.differ and (start, stop) == (0, file_size):
+    is_of_all = (start, stop) == (0, file_size)
+    if call.walk.batches.differ and is_of_all:  # also of an axis that another batch makes longer
         stop = TO_END
     return el.slice_(call.b, call.tensor(), axis, start, stop, call.name, call.argument("step", 1))
 
