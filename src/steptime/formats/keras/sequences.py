@@ -68,7 +68,9 @@ def _run_cell(
     first_states = [
         elements.unsqueeze(layer.b, state.name, 0, f"{layer.name}/first_state") for state in states
     ]
-    steps, _ = sequence_lowering.recurrent(layer.b, y, cell, [weights], layer.name, states=first_states)
+    steps, _ = sequence_lowering.recurrent(
+        layer.b, y, cell, [weights], layer.name, states=first_states
+    )
     last = elements.select(layer.b, steps, 1, -1, f"{layer.name}/last")
     return _RecurrentOutput(steps, last)
 
