@@ -27,12 +27,14 @@ from typing import Any, NamedTuple
 
 import torch
 import transformers
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from steptime.build import build_step, make_workload, read_model
 from steptime.measure.backends.native.export import export
-from steptime.measure.backends.native.inputs import Spec, nest
+from steptime.measure.backends.native.inputs import Spec, nest, tensors_of
+from steptime.measure.backends.native.making import without_values
 from steptime.measure.backends.native.transformers_models import (
     find_class,
     find_class_name,
@@ -46,6 +48,7 @@ from steptime.network.ops import OPS, cost_of
 
 warnings.filterwarnings("ignore")
 WARM_UP = "gpt2"
+MAX_CPU_PARAMETERS = 500_000_000
 TOLERANCE = 0.01  # relative
 LAYER_FIELDS = ("num_hidden_layers", "n_layer", "num_layers", "encoder_layers", "decoder_layers")
 
@@ -83,8 +86,8 @@ def time_limit(seconds: int) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_PROF, 0)
 
 
-def make_model(kind: str, layers: int | None) -> tuple[Any, Any]:
-    """Return the model of a type on `meta`, and its configuration; any error of transformers."""
+def make_model(kind: str, layers: int | None, device: str = "meta") -> tuple[Any, Any]:
+    """Return the model of a type on a device, and its configuration; any error of transformers."""
     config = transformers.CONFIG_MAPPING[kind]()
     for part in (config, *vars(config).values()):
         for field in LAYER_FIELDS if layers else ():
@@ -93,11 +96,37 @@ def make_model(kind: str, layers: int | None) -> tuple[Any, Any]:
                     setattr(part, field, min(layers or 0, getattr(part, field)))
     prepare_config(config)
     make = find_class(transformers, find_class_name(transformers, kind), kind)
-    with torch.device("meta"):
+    with torch.device(device):
         return make_transformers_model(make, config), config
 
 
+def find_inputs_of(kind: str, layers: int | None, model: Any, config: Any) -> tuple[Any, Any]:
+    """Return the model of a type and its inputs, made on the CPU where `meta` has no values.
+
+    The product does so, too (`make_module`).
+    """
+    inputs = find_inputs(model, config)
+    is_small = sum(weight.numel() for weight in model.parameters()) <= MAX_CPU_PARAMETERS
+    if inputs or not is_small:
+        return model, inputs
+    model, config = make_model(kind, layers, "cpu")
+    return model, find_inputs(model, config)
+
+
 def count_by_torch(model: Any, inputs: dict[str, Spec]) -> int:
+    """Return the FLOP that torch's counter sees in a forward pass without values."""
+    try:
+        return count_on_meta(model, inputs)
+    except Exception:  # noqa: BLE001  # it reads values
+        network, counter = without_values(model), FlopCounterMode(display=False)
+        with FakeTensorMode(allow_non_fake_inputs=True), counter, torch.no_grad():
+            by_place, by_name = tensors_of(inputs)
+            with sdpa_kernel(SDPBackend.MATH):
+                network(*by_place, **by_name)
+        return int(counter.get_total_flops())
+
+
+def count_on_meta(model: Any, inputs: dict[str, Spec]) -> int:
     """Return the FLOP that torch's counter sees in a forward pass on `meta`."""
     values = {
         name: torch.zeros(tuple(shape), dtype=getattr(torch, dtype), device="meta")
@@ -107,6 +136,7 @@ def count_by_torch(model: Any, inputs: dict[str, Spec]) -> int:
     masks = transformers.masking_utils  # `meta` has no values to look at
     masks.fast_all = lambda _: True
     masks.find_packed_sequence_indices = lambda *_, **__: None
+    transformers.PreTrainedModel.warn_if_padding_and_no_attention_mask = lambda *_, **__: None
     counter = FlopCounterMode(display=False)
     with counter, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
         model(*by_place, **by_name)
@@ -132,7 +162,7 @@ def check_type(kind: str, layers: int | None, limit_s: int, folder: Path) -> Typ
         return TypeResult(kind, "skipped", describe_error(error))
     try:
         with time_limit(limit_s):
-            inputs = find_inputs(model, config)
+            model, inputs = find_inputs_of(kind, layers, model, config)
             if not inputs:
                 return TypeResult(kind, "refused", "its inputs are not known")
             flop, _ = count_by_steptime(copy.deepcopy(model), inputs, folder)

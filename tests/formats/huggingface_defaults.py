@@ -124,4 +124,17 @@ DEFAULTS = {  # parameters of an empty configuration of each type, as transforme
     # by hand: 45 blocks of 64 heads, 3 of them dense, 42 with 288 experts of 1280
     "step3p5": 195_843_833_088,
     "step3p7": 195_843_833_088,
+    # as transformers 5.24 counts them on the device `meta`
+    "mamba": 159_308_544,
+    "falcon_mamba": 159_308_544,
+    "jamba": 51_570_323_328,
+    "deberta-v2": 877_507_584,
+    "wav2vec2": 94_396_320,
+    "hubert": 94_396_320,
+    "siglip": 203_155_970,
+    "siglip2": 203_202_050,
+    "siglip_text_model": 110_271_744,
+    "siglip_vision_model": 92_884_224,
+    "siglip2_text_model": 110_271_744,
+    "siglip2_vision_model": 92_930_304,
 }

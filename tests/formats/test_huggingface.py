@@ -247,7 +247,6 @@ def test_what_is_not_counted_is_said(tmp_path):
         ),
         ({"model_type": "gemma3_text", "layer_types": ["chunked"]}, "unknown layer type 'chunked'"),
         ({"model_type": "llama", "layer_types": ["linear_attention"]}, "l need linear_heads"),
-        ({"model_type": "mamba"}, "has blocks with a state of Mamba"),
         ({"model_type": "nemotron_h", "hybrid_override_pattern": "MX"}, "unknown layer 'X'"),
         (
             {"model_type": "glm_moe_dsa", "indexer_types": ["full"]},

@@ -25,7 +25,7 @@ LLAVA = {"model_type": "llava", "text_config": {"model_type": "llama"}}
     [
         ({"model_type": "llama"}, ""),
         ({"model_type": "roc_bert"}, "transformers"),
-        ({"model_type": "mamba"}, "transformers"),
+        ({"model_type": "mamba"}, ""),
         (LLAVA, ""),
         ({"model_type": "some_vlm", "text_config": {"model_type": "gemma3n_text"}}, "transformers"),
         ({"_class_name": "UNet2DConditionModel"}, ""),

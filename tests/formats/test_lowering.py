@@ -15,8 +15,8 @@ from steptime.core.graph import Graph, check
 from steptime.formats import elements as el
 from steptime.formats import lowering as low
 from steptime.formats import sequence_lowering, windows
+from steptime.formats.attention_pattern import is_learnt
 from steptime.formats.loss import add_loss
-from steptime.formats.patterns import is_learnt
 from steptime.network.count import count
 from steptime.network.ops import OPS
 from steptime.network.ops.builder import Builder

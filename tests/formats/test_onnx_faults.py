@@ -84,11 +84,11 @@ DOUBLING = [
         ),
         (
             model([node("Relu", "z", "y"), node("Relu", "y", "z")]),
-            "node 'Relu_y' (Relu): reads 'z', which nothing makes before",
+            "node 'Relu_y' (Relu): reads 'z', which no earlier node makes",
         ),
-        (model([node("Relu", "x", "z")]), "output 'y' is made by nothing"),
+        (model([node("Relu", "x", "z")]), "no node makes output 'y'"),
         (model([node("Reluu", "x", "y")]), "unknown operator 'Reluu'; did you mean 'Relu'?"),
-        (model([node("Loop", "x", "y")]), "(Loop): a loop, whose number of turns"),
+        (model([node("Loop", "x", "y")]), "(Loop): a loop whose number of turns"),
         (model([node("Reshape", "x s", "y")], [whole("s", 3, -1)]), "written for another batch"),
         (model([node("Expand", "x s", "y")], [whole("s", 2**62, 4)]), "(Expand):"),
         (

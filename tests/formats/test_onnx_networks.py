@@ -15,7 +15,7 @@ from onnx_bytes import message, model, node, tensor, value, whole
 from steptime.build import build, build_step, make_workload, read_model
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph, check
-from steptime.formats.export.onnx import model_of
+from steptime.formats.export.onnx import export_onnx
 from steptime.formats.export.protobuf import varint
 from steptime.network.count import Count, count
 from steptime.network.ops import OPS
@@ -223,7 +223,7 @@ def test_a_family_comes_back_from_its_onnx_file(tmp_path, name):
     """The same FLOP, op for op, and parameters as the family counts by itself."""
     ours = build(make_workload(read_model(name), 2, phase="infer"))
     for batch in (2, 6):
-        theirs = built(tmp_path, model_of(ours), batch)
+        theirs = built(tmp_path, export_onnx(ours), batch)
         assert count(theirs).flop == count(ours).flop * batch // 2
         assert theirs.parameters == ours.parameters
     for kind in {*kinds(ours), *kinds(theirs)} - {"concat"}:

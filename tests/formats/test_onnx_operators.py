@@ -11,7 +11,7 @@ from every import every
 from onnx_bytes import INT64, model, node, tensor, value, whole
 from steptime.build import build, make_workload, read_model
 from steptime.core.graph import TensorSpec
-from steptime.formats.export.onnx import model_of
+from steptime.formats.export.onnx import export_onnx
 from steptime.network.count import count
 from steptime.network.ops import OPS
 from steptime.network.ops.execution import dequantised
@@ -280,7 +280,7 @@ def test_a_quantised_network_runs_in_the_type_of_the_run(tmp_path):
     assert [op.inputs for op in graph.ops] == [("x", "w")]
     assert graph.tensors["w"] == TensorSpec((1024, 1024), "float32")
     assert graph.buffers == ()
-    (tmp_path / "again.onnx").write_bytes(model_of(_step(path)[0]))
+    (tmp_path / "again.onnx").write_bytes(export_onnx(_step(path)[0]))
     assert _step(tmp_path / "again.onnx")[1].parameters == 1024 * 1024
 
 

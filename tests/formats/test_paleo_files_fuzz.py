@@ -6,6 +6,7 @@ import copy
 import json
 from typing import Any
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -159,6 +160,7 @@ def test_the_seeds_are_good():
             assert outcome(json.dumps({"layers": seed}), 3, training) == ""
 
 
+@pytest.mark.slow
 @settings(max_examples=600)
 @given(mutated(), st.sampled_from([1, 2, 5, 2**40]), st.booleans())
 def test_changed_networks(layers, batch, training):

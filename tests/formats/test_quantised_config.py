@@ -7,7 +7,7 @@ import pytest
 import steptime
 from every import every
 from steptime.core.errors import InputError
-from steptime.formats.huggingface.quantised import weights_format
+from steptime.formats.huggingface.quantised import find_quantised_part, weights_format
 
 LLAMA = {
     "model_type": "llama",
@@ -131,6 +131,57 @@ def test_attention_that_a_file_leaves_stays_wide(tmp_path):
         file.write_text(json.dumps(table), encoding="utf-8")
         weights.append(steptime.fit(str(file), "h100", phase="infer", batch=1).weights_bytes)
     assert weights[1] - weights[0] == 1.5 * 2 * 4 * 512 * 512
+
+
+ATTENTION_NAMES = [f"self_attn.{letter}_proj" for letter in "qkvo"]
+EVERY_PROJECTION = [f"model.layers.{i}.{name}" for i in range(8) for name in ATTENTION_NAMES]
+SHARED_NAMES = ["re:.*self_attn.*", "re:.*shared_experts.*", r"re:.*mlp\.(gate|up|down)_proj.*"]
+
+
+@every(
+    ("config", "part"),
+    [
+        ({}, "all"),
+        ({"modules_to_not_convert": ["lm_head", "model.layers.0.mlp.gate"]}, "all"),
+        ({"modules_to_not_convert": ["self_attn", "visual"]}, "mlp"),
+        ({"modules_to_not_convert": ["model.layers.*.self_attn", "model.embed_tokens"]}, "mlp"),
+        ({"ignore": [f"language_model.model.layers.{i}.self_attn*" for i in range(8)]}, "mlp"),
+        ({"ignore": ["model.layers.0.self_attn*"]}, "all"),
+        ({"ignore": ["re:.*self_attn.*"]}, "mlp"),
+        ({"ignore": SHARED_NAMES}, "experts"),
+        ({"ignore": ["re:.*(self_attn"]}, "all"),  # no expression
+        ({"ignored_layers": EVERY_PROJECTION}, "mlp"),
+        ({"llm_int8_skip_modules": ["q_proj", "k_proj", "v_proj", "o_proj"]}, "mlp"),
+        ({"llm_int8_skip_modules": ["q_proj"]}, "all"),
+        ({"modules_in_block_to_quantize": [["mlp.up_proj", "mlp.gate_proj"]]}, "mlp"),
+        ({"modules_in_block_to_quantize": [ATTENTION_NAMES]}, "all"),
+        ({"config_groups": {"a": {"targets": ["Linear"]}}}, "all"),
+        ({"config_groups": {"a": {"targets": ["re:.*mlp.experts.*"]}}}, "experts"),
+        ({"exclude": {"self_attn": 1}}, "all"),
+    ],
+)
+def test_which_weights_a_file_leaves_as_they_were(config, part):
+    table = {"num_hidden_layers": 8, "quantization_config": config}
+    assert find_quantised_part(table) == part
+
+
+def test_serve_prices_attention_that_a_file_leaves_as_it_is(tmp_path):
+    """A token of one sequence reads all weights: those of attention in 2 bytes, not in 0.516."""
+    config = {"quant_method": "awq", "bits": 4}
+    answers = []
+    for names in ([], ["self_attn"]):
+        file = tmp_path / f"{len(names)}.json"
+        table = LLAMA | {"hidden_size": 4096, "intermediate_size": 16384}
+        table["quantization_config"] = config | {"modules_to_not_convert": names}
+        file.write_text(json.dumps(table), encoding="utf-8")
+        answers.append(steptime.serve(str(file), "h100"))
+    quantised, kept = answers
+    attention = 2 * 4 * 4096**2  # of 2 blocks
+    more_bytes = kept.weights_bytes - quantised.weights_bytes
+    assert more_bytes == pytest.approx((2 - 0.516) * attention, rel=1e-6)
+    read_s = more_bytes / 3.35e12  # the memory of an H100 SXM
+    assert 0.8 * read_s < kept.tpot_s - quantised.tpot_s < 2 * read_s
+    assert kept.weights == "int4"
 
 
 def test_experts_are_kept_in_few_bits(tmp_path):

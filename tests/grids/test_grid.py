@@ -116,7 +116,7 @@ def _random_cells(text, method, batches, peak, rate, launch_s):
 PADDED = (  # network, device, data type and stack, which pads rows to multiples of 8
     ("resnet18", "tpu-v4", "bfloat16", None),
     ("fc:layers=2,nodes=64,inputs=64,outputs=64", "tpu-v3", "bfloat16", None),
-    ("bert_base:length=12", "tpu-v5e", "bfloat16-mixed", None),
+    pytest.param("bert_base:length=12", "tpu-v5e", "bfloat16-mixed", None, marks=pytest.mark.slow),
     ("resnet18", "a100", "bfloat16-mixed", "torch-compile"),
 )
 

@@ -211,6 +211,7 @@ def test_figures_of_a_paper_are_found_by_their_own_name_under_its_method_only():
         catalog.device("TITAN_X")
 
 
+@pytest.mark.slow
 def test_every_word_of_a_shipped_device_means_that_device():
     for device in DEVICES:
         for word in () if device.only_by_name else (device.name, *device.products):

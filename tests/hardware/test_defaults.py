@@ -70,7 +70,7 @@ def test_a_network_of_a_file_that_reads_tokens_is_a_sequence_model(tmp_path):
         assert workload.dtype == ("float32" if optimizer == "sgd" else "bfloat16-mixed")
 
 
-@pytest.mark.parametrize("model", ["gpt2", "resnet18"])
+@pytest.mark.parametrize("model", [pytest.param("gpt2", marks=pytest.mark.slow), "resnet18"])
 def test_every_command_takes_the_same_data_type_and_optimizer(model):
     link = {"link": "infiniband-ndr", "replicas": 1}
     answers = {

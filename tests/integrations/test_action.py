@@ -142,6 +142,7 @@ def outputs(folder: Path) -> dict[str, str]:
     return dict(line.split("=", 1) for line in lines)
 
 
+@pytest.mark.slow
 def test_a_first_run_has_no_baseline_and_shows_its_steps(job, tmp_path):
     write_records(tmp_path, "branch", 1.0)
     judged = job("Compare with the baseline", MARGIN="5%")

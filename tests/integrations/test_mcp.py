@@ -156,6 +156,7 @@ async def call_wrongly(client):
     return results, right
 
 
+@pytest.mark.slow
 def test_wrong_input_is_a_tool_error_of_one_line_with_the_nearest_name(folder):
     results, right = over(stdio_client, folder, call_wrongly)
     assert all(result.is_error for result in results)

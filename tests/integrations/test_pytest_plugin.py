@@ -37,10 +37,12 @@ from steptime.records.record import Quantity, Record, RecordMethod, current_time
 
 STEPS = {steps}  # by batch: seconds, noise from run to run, platform
 SEED = {seed}
+CALLS = []
 
 
 def run(model, batch=None, *, runs, out, **options):
-    random.seed(SEED)
+    CALLS.append(str(out))
+    random.seed(SEED + 1000 * (CALLS.count(str(out)) - 1))
     step_s, noise, platform = STEPS[batch]
     medians = [step_s * random.lognormvariate(0, noise) for _ in range(runs)]
     samples = [median * random.lognormvariate(0, 0.01) for median in medians for _ in range(40)]
@@ -159,6 +161,30 @@ def test_a_slower_step_fails_and_one_without_a_verdict_only_if_asked(made_up, py
 
 
 @pytest.mark.slow
+def test_noise_asks_for_further_rounds_unless_a_number_is_said(made_up, pytester):
+    loud = (0.001, 0.25, "cpu-test-2t")
+    test = f"""
+def test_step(steptime_bench):
+    steptime_bench("{NETWORK}", 1)
+"""
+    made_up(test, "--steptime-out", "main", batch1=loud).assert_outcomes(passed=1)
+    folder = pytester.path / "main/test_bench.py-test_step"
+    rounds = [
+        set(record.quantities["step_s"].columns["run"]) for record in store.load(folder, print)
+    ]
+    assert 10 <= sum(map(len, rounds)) <= 20
+    exact = ("--steptime-rounds", "5")
+    result = made_up(test, *exact, "--steptime-out", "exact", batch1=loud)
+    result.stdout.fnmatch_lines(["*batch 1: *; no baseline"])
+    assert len(list(store.load(pytester.path / "exact/test_bench.py-test_step", print))) == 1
+    slower = (0.0015, 0.25, "cpu-test-2t")
+    compared = ("--steptime-baseline", "main", "--steptime-out", "branch")
+    result = made_up(test, *compared, seed=2, batch1=slower)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*batch 1: * in * rounds; slower: +*"])
+
+
+@pytest.mark.slow
 def test_a_marker_with_a_model_is_held_before_the_test(session):
     cases = (
         ('fits="24GB"', "*resnet50, batch 8: needs * of 24 GB on rtx-4090"),
@@ -184,6 +210,7 @@ def test_{number}():
         result.stdout.fnmatch_lines([words])
 
 
+@pytest.mark.slow
 def test_a_marker_without_a_model_is_of_what_the_test_benchmarks(session):
     result = session("""
         import pytest
@@ -204,6 +231,7 @@ def test_a_marker_without_a_model_is_of_what_the_test_benchmarks(session):
     result.stdout.fnmatch_lines(["*name a model, or let the test take steptime_bench"])
 
 
+@pytest.mark.slow
 def test_a_limit_of_time_is_measured_on_the_device_that_is_present(made_up):
     limits = ('"1.1ms"', '"0.8ms"', *['"1.2x predicted"'] * 3, '"1.2x predicted", device="l4"')
     tests = [

@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 import runpy
 
+import pytest
+
 from places import ROOT
 from steptime.api import PROGRAMS, QUESTIONS
 
 MAKER = runpy.run_path(str(ROOT / "scripts/make-skill"))
 
 
+@pytest.mark.slow
 def test_the_skill_shows_what_its_examples_print():
     written = (ROOT / "SKILL.md").read_text("utf-8")
     assert written == MAKER["skill_page"](), "run scripts/make-skill"

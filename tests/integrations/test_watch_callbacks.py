@@ -13,6 +13,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from stepped_clock import SteppedClock
 from steptime.core.errors import InputError
 from steptime.integrations.accelerate import watch_accelerator
 from steptime.integrations.watch import Watch
@@ -44,20 +45,6 @@ def callback_module(monkeypatch):
         monkeypatch.setitem(sys.modules, "lightning.pytorch.callbacks", callbacks)
     yield importlib.import_module(name)
     monkeypatch.delitem(sys.modules, name, raising=False)
-
-
-class SteppedClock:
-    """A clock of which a reading takes 0.1 ms, and else only what a test says."""
-
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def read(self) -> float:
-        self.now_s += 1e-4
-        return self.now_s
-
-    def wait(self, seconds: float) -> None:
-        self.now_s += seconds
 
 
 @pytest.fixture

@@ -6,11 +6,13 @@ import contextlib
 import logging
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 import steptime
+from stepped_clock import SteppedClock
 from steptime.core.errors import InputError, OutsideError
 from steptime.integrations import watch_report
 from steptime.integrations.trainer import StepTimeCallback
@@ -123,12 +125,14 @@ def test_a_slow_loader_is_named(monkeypatch, caplog):
     without_processes(
         monkeypatch, {"predict": lambda _: times, "why": lambda _: {"causes": causes}}
     )
+    clock = SteppedClock()
+    monkeypatch.setattr(time, "perf_counter", clock.read)
     training = Training()
     batches = training.loader
 
     def slow_loader():
         for batch in batches:
-            time.sleep(0.01)  # the wait itself, not a wait for an event
+            clock.wait(0.01)
             yield batch
 
     training.loader = slow_loader()
@@ -152,15 +156,66 @@ class Unreadable(torch.nn.Module):
         return self.net(x if x.sum().item() > 0 else 2 * x)
 
 
-def test_an_unreadable_model_has_times(tmp_path):
-    training = Training()
+def test_a_model_that_cannot_be_exported_is_predicted_from_a_step(tmp_path):
+    training, exported = Training(), Training()
     training.net = Unreadable(training.net)
     answer = run(training, model=training.net, device=DEVICE, out=tmp_path)
-    assert answer.step_s > 0
-    assert answer.predicted_s is None
-    assert any(note.startswith("no prediction:") for note in answer.notes)
+    readable = run(exported, model=exported.net, device=DEVICE)
+    assert (answer.predicted_from, readable.predicted_from) == ("trace", "export")
+    assert answer.predicted_low_s < answer.predicted_s < answer.predicted_high_s
+    ratio = answer.predicted_s / readable.predicted_s  # the same layers, and a sum beside
+    assert 0.5 < ratio < 2
+    assert answer.step_count == len(training.loader) - 2  # the first and the traced one
+    (note,) = answer.notes
+    assert note.startswith("the network cannot be exported (")
+    assert "one profiled step, in " in note
     (record,) = store.load(tmp_path, pytest.fail)
     assert (record.workload.model, record.workload.batch_per_replica) == ("Unreadable", BATCH)
+    assert record.env["predicted_s"] == answer.predicted_s
+    assert training.losses != []
+
+
+def traced(monkeypatch, ask):
+    """Watch a training whose model cannot be exported, with a stub of `predict --trace`."""
+    monkeypatch.setattr("steptime.integrations.watch_trace.ask_question", ask)
+    training = Training(step_count=6)
+    training.net = Unreadable(training.net)
+    with steptime.watch(training.net, device=DEVICE) as watch:
+        for number, (x, y) in enumerate(watch.wrap(training.loader)):
+            with contextlib.suppress(ZeroDivisionError), watch.step():
+                training.step(x, y)
+                if number == 1:
+                    raise ZeroDivisionError
+    return watch.answer
+
+
+def test_the_trace_of_a_step_that_failed_is_taken_of_the_next(monkeypatch):
+    files = []
+
+    def ask(question, arguments, limit_s):
+        files.append(arguments["trace"])
+        assert arguments["steps"] == 1
+        ends = {"predicted_low_s": 0.5, "predicted_high_s": 2.0}
+        return {"predicted_s": 1.0, **ends, "device": DEVICE}
+
+    answer = traced(monkeypatch, ask)
+    assert answer.predicted_s == 1.0
+    assert answer.step_count == 3  # of six the first, the failed and the traced one are left out
+    assert len(files) == 1
+    assert not Path(files[0]).exists()
+
+
+def test_a_trace_that_is_refused_leaves_the_times(monkeypatch):
+    def ask(question, arguments, limit_s):
+        raise InputError("40 % of its step has no shapes")
+
+    answer = traced(monkeypatch, ask)
+    assert answer.predicted_s is None
+    assert answer.predicted_from is None
+    assert answer.step_s > 0
+    (note,) = answer.notes
+    assert note.startswith("no prediction: ")
+    assert note.endswith("; of a trace: 40 % of its step has no shapes")
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, ZeroDivisionError])

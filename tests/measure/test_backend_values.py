@@ -364,6 +364,13 @@ CASES: dict[str, Network] = {
         key_heads=2,
         rule="sum",
     ),
+    "delta_rule as a scan": op(
+        "delta_rule",
+        *((2, 5, 3), (2, 5, 3), (2, 5, 4), (2, 5, 4), (2, 5, 4), (4, 3)),
+        heads=4,
+        key_heads=1,
+        rule="scan",
+    ),
     "experts": op(
         "experts", (2, 3, 4), (2, 3, 5), (5, 6, 4), (5, 4, 6), per_token=2, activation="gelu"
     ),

@@ -234,6 +234,7 @@ def test_threads_are_bound_before_a_framework_only():
     assert done.stdout.strip() == "threads must be bound before numpy is imported"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux's /proc")
 def test_peak_memory_counts_this_network_and_not_the_one_before():
     bytearray(256 * MEGA)  # the one before: its high-water mark must not be seen

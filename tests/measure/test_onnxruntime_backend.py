@@ -14,7 +14,7 @@ from reference.backend import execute
 from steptime.build import build, make_workload, read_model
 from steptime.core.errors import InputError
 from steptime.core.workload import Workload
-from steptime.formats.export.onnx import model_of
+from steptime.formats.export.onnx import export_onnx
 from steptime.hardware import catalog
 from steptime.measure.contract import Options, Prepared, UnsupportedError, meaning
 from steptime.measure.launch import Worker
@@ -128,7 +128,7 @@ def test_it_runs_the_kernels_that_the_stack_says(network, tmp_path):
     options.optimized_model_filepath = path = str(tmp_path / "optimized.onnx")
     options.log_severity_level = 4
     values = initial_values(graph, 5, np.dtype)  # weights that are alike would be one product
-    model = model_of(graph, lambda name, _: values[name].tobytes())
+    model = export_onnx(graph, lambda name, _: values[name].tobytes())
     ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     nodes = onnx.load(path).graph.node
     runs = Counter(node.op_type.removeprefix("Fused") for node in nodes)

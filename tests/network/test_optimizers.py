@@ -44,6 +44,7 @@ def test_muon_leaves_tables_and_vectors_to_adamw() -> None:
     assert find_update_kind("muon", VECTOR, "rms_norm") == "adamw"
 
 
+@pytest.mark.slow
 def test_every_optimizer_is_priced() -> None:
     """Each row is a choice of --optimizer; states of 8 bits need a quarter."""
     assert tuple(optimizer_rows()) == OPTIMIZERS

@@ -124,7 +124,7 @@ def test_a_device_that_was_priced_is_data_still():
 
 def test_models_that_share_steps_predict_what_new_models_do():
     """60 random questions to models made by `on` and `of`, against a new model for each."""
-    numbers = random.Random(45)
+    numbers = random.Random(45)  # noqa: S311
     devices = ("a100-sxm4-80gb", "h100-sxm5", "t4", "epyc-7742", "tpu-v4", "tesla-k80")
     for network in ("fc:layers=2,nodes=64", "cnn", "transformer:layers=1,length=16"):
         model = StepModel(network, devices[0], assumes=True)

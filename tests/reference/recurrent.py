@@ -120,11 +120,13 @@ def _delta(
     v: Array,
     decay: Array,
     share: Array,
+    *rates: Array,
     heads: int,
     key_heads: int,
     rule: str = "delta",
 ) -> Array:
-    wide, kept = (x.reshape(*v.shape[:2], heads, -1) for x in (v, np.exp(-decay)))
+    wide, decay = (x.reshape(*v.shape[:2], heads, -1) for x in (v, decay))
+    kept = np.exp(-decay * rates[0] if rates else -decay)
     (q, _), (k, _) = (_turned(x, heads, key_heads, rule) for x in (q, k))
     states = np.stack(_state_of(k, wide, kept, share, rule)[1:], 1)
     return np.einsum("nthde,nthd->nthe", states, q).reshape(v.shape)
@@ -136,12 +138,14 @@ def _delta_grad(
     v: Array,
     decay: Array,
     share: Array,
-    grad: Array,
+    *rates_and_grad: Array,
     heads: int,
     key_heads: int,
     rule: str = "delta",
 ) -> tuple[Array, ...]:
-    wide, dy, kept = (x.reshape(*v.shape[:2], heads, -1) for x in (v, grad, np.exp(-decay)))
+    *rates, grad = rates_and_grad
+    wide, dy, by_head = (x.reshape(*v.shape[:2], heads, -1) for x in (v, grad, decay))
+    kept = np.exp(-by_head * rates[0] if rates else -by_head)
     (q1, q_size), (k1, k_size) = (_turned(x, heads, key_heads, rule) for x in (q, k))
     states = _state_of(k1, wide, kept, share, rule)
     dq, dk, dv = (np.zeros_like(x) for x in (q1, k1, wide))
@@ -163,6 +167,10 @@ def _delta_grad(
         d_decay[:, t] = of_decay.sum(-1, keepdims=True) if kept.shape[-1] == 1 else of_decay
         ds = ds * kept[:, t, :, :, None]
 
+    d_rates = [(d_decay * by_head).sum((0, 1)) for _ in rates]
+    if rates:
+        d_decay = (d_decay * rates[0]).sum(-1)
+
     def back(dx: Array, unit: Array, size: Array) -> Array:
         if rule == "delta":
             dx = (dx - unit * (dx * unit).sum(-1, keepdims=True)) / size
@@ -175,6 +183,7 @@ def _delta_grad(
         dv.reshape(v.shape),
         d_decay.reshape(decay.shape),
         d_share,
+        *d_rates,
     )
 
 

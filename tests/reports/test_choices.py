@@ -38,6 +38,7 @@ def test_a_row_is_what_scale_answers(tmp_path, capsys):
     }  # fmt: skip
     (row,) = [one for one in rows if wanted.items() <= one.items()]
     command = "scale resnet50 --device t4 --batch 64 --link ethernet-10 --replicas 8"
+    command += " --dtype float16"
     assert run([*command.split(), *data["words"], "--json"]) == 0
     (answer,) = json.loads(capsys.readouterr().out)["rows"]
     for name in ("step_s", "low_s", "high_s", "forward_s", "speedup", "examples_per_s"):
@@ -82,3 +83,33 @@ def test_a_page_opens_with_a_link_that_its_device_has(devices, link, tmp_path):
     data = data_of(page)
     assert data["start"]["link"] == link
     assert data["axes"]["link"][-2:] == ["infiniband-ndr", "ethernet-25"]
+
+
+def test_each_precision_of_a_list_is_a_choice(tmp_path, capsys):
+    page = tmp_path / "page.html"
+    words = "choose resnet50 --device a100,t4 --batch 8 --link nvlink-3 --replicas 1 --json"
+    assert run([*words.split(), "--dtype", "float32,fp16", "--page", str(page)]) == 0
+    assert json.loads(capsys.readouterr().out)["dtype"] == ["float32", "fp16"]
+    data = data_of(page)
+    for row in rows_of(data):
+        command = f"scale resnet50 --device {row['device']} --batch 8 --link nvlink-3 --replicas 1"
+        assert run([*command.split(), *data["words"], "--dtype", row["dtype"], "--json"]) == 0
+        (answer,) = json.loads(capsys.readouterr().out)["rows"]
+        assert row["step_s"] == pytest.approx(answer["step_s"], rel=1e-5)
+        assert row["precision"] == {"float32": "float32", "fp16": "float16"}[row["dtype"]]
+        assert row["needed_bytes"] <= data["usable"][row["device"]]
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "words"),
+    [("float32,flot16", "did you mean 'float16'?"), ("float32,float32", "is given twice")],
+)
+def test_a_wrong_list_of_precisions_is_refused(tmp_path, capsys, dtypes, words):
+    page = tmp_path / "page.html"
+    assert (
+        run(["choose", "resnet50", "--device", "t4", "--dtype", dtypes, "--page", str(page)]) == 2
+    )
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert words in error
+    assert not page.exists()

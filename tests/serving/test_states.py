@@ -37,6 +37,15 @@ def test_decoding_reads_and_writes_a_state_whatever_the_context():
     assert one.attention[block][0].state_bytes == 8 * 128 * 128 * 4
 
 
+def test_a_selective_state_reads_a_rate_of_each_number_and_no_past(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text('{"model_type": "mamba", "hidden_size": 256, "num_hidden_layers": 2}')
+    served = Service(str(path), Site("h100-sxm5"), stack="vllm").phases()
+    state_bytes = 2 * (2 * 256) * 16 * 4  # of 2 blocks: 512 channels of 16 numbers in float32
+    assert served.kv_bytes(0) == served.kv_bytes(4096) == state_bytes
+    assert served.price_decode(4, 64).attention_s == served.price_decode(4, 4096).attention_s > 0
+
+
 def test_a_sequence_does_not_divide_into_context_ranks_of_states():
     split = {"tensor": 2, "context": 2, "data": 4}
     with pytest.raises(InputError, match="do not divide a sequence into context ranks"):

@@ -3,42 +3,36 @@
 import math
 from collections.abc import Sequence
 
-from steptime.core.graph import Attr, Op
+from steptime.core.graph import Attr
 from steptime.formats.composed import COMPOSED, REDUCED
+from steptime.formats.tensors import (
+    axis_of,
+    clip_to_finite,
+    find_producer,
+    free_name,
+    is_float,
+    is_weight_or_buffer,
+    with_axes,
+)
 from steptime.network.layers import dense
 from steptime.network.layers.blocks import ACTIVATIONS
-from steptime.network.ops import OPS
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.elementwise import FUNCTIONS, function_of
 from steptime.network.ops.execution import BIAS_AXES
 from steptime.network.ops.table import require
 
-Operand = str | float
-OF_THEIR_OWN = ("relu", "sigmoid", "tanh", "gelu", "silu", *ACTIVATIONS)
-OF_WHOLE_NUMBERS = (  # pointwise functions that make whole numbers of them
+Operand = str | float  # a tensor or a number
+FUNCTIONS_WITH_KIND = ("relu", "sigmoid", "tanh", "gelu", "silu", *ACTIVATIONS)  # not `pointwise`
+INTEGER_FUNCTIONS = (  # pointwise functions that keep integers integers
     *("neg", "abs", "sign", "add", "sub", "mul", "maximum", "minimum", "mod", "floor_divide"),
     *("where", "clamp", "eq", "ne", "lt", "le", "gt", "ge", "and", "or", "xor", "logical_not"),
 )
 UNARY = (  # functions of one operand, whatever they are counted as
     *(name for name, row in FUNCTIONS.items() if len(row.gradients) == 1),
-    *OF_THEIR_OWN,
+    *FUNCTIONS_WITH_KIND,
     *(name for name in COMPOSED if name not in ("lerp", "swiglu")),
 )
 PRODUCTS = ("matmul", *BIAS_AXES)
-LARGEST_FLOAT = {"float16": 65504.0, "bfloat16": 3.3895e38, "float32": 3.4028e38}
-
-
-def is_float(b: Builder, x: str) -> bool:
-    """Whether a tensor holds floating numbers, real or complex."""
-    return b.tensors[x].is_floating
-
-
-def free_name(b: Builder, name: str) -> str:
-    """Return `name`, or with a number after it where it is taken in the open scopes."""
-    found, i = name, 1
-    while b.full_path(found) in b.tensors:
-        found, i = f"{name}_{i}", i + 1 if i < 9 else i + len(b.tensors)  # of many, soon a free one
-    return found
 
 
 def op(b: Builder, kind: str, *inputs: str, name: str, **attrs: Attr) -> str:
@@ -46,44 +40,28 @@ def op(b: Builder, kind: str, *inputs: str, name: str, **attrs: Attr) -> str:
     return b.append(b.full_path(free_name(b, name)), kind, inputs, **attrs)[0]
 
 
-def made_by(b: Builder, x: str, *kinds: str) -> Op | None:
-    """Return the op that makes a tensor, if it is of one of `kinds` (or any, without them)."""
-    found = b.made_by.get(x)
-    return found if found and (not kinds or found.kind in kinds) else None
-
-
-def is_kept(b: Builder, x: str) -> bool:
-    """Whether a tensor is a weight or a buffer, or a view of one."""
-    maker = b.made_by.get(x)
-    while maker and OPS[maker.kind].storage == "view":
-        x = maker.inputs[0]
-        maker = b.made_by.get(x)
-    return maker is None and x not in b.inputs
-
-
-def axis_of(b: Builder, x: str, axis: int) -> int:
-    """Return an axis counted from the first; `ShapeError` for one that is not there."""
-    rank = len(b.shape(x))
-    require(-max(rank, 1) <= axis < max(rank, 1), f"axis {axis} of {list(b.shape(x))}")
-    return axis % max(rank, 1)
-
-
 def reshape(b: Builder, x: str, shape: Sequence[int], name: str) -> str:
     """Return `x` seen with another shape, of which one size may be -1; views are joined."""
-    size, known = b.tensors[x].size, math.prod(n for n in shape if n != -1)
-    rest = size // known if known else 0
-    wanted = tuple(rest if n == -1 else n for n in shape)
-    before = made_by(b, x, "reshape", "flatten")
-    if before and wanted != b.shape(x):
-        x = before.inputs[0]
-    return x if b.shape(x) == wanted else op(b, "reshape", x, name=name, shape=wanted)
+    size = b.tensors[x].size
+    stated_size = math.prod(n for n in shape if n != -1)
+    open_size = size // stated_size if stated_size else 0
+    new_shape = tuple(open_size if n == -1 else n for n in shape)
+    if b.shape(x) == new_shape:
+        return x
+    view = find_producer(b, x, "reshape", "flatten")
+    source = view.inputs[0] if view else x
+    if b.shape(source) == new_shape:
+        return source
+    return op(b, "reshape", source, name=name, shape=new_shape)
 
 
 def squeeze(b: Builder, x: str, axes: Sequence[int], name: str) -> str:
     """Return `x` without `axes`, all of size 1."""
-    shape, gone = b.shape(x), {axis_of(b, x, axis) for axis in axes}
-    require(all(shape[i] == 1 for i in gone), f"squeeze of {list(shape)} along {sorted(gone)}")
-    return reshape(b, x, [n for i, n in enumerate(shape) if i not in gone], name)
+    shape = b.shape(x)
+    removed = {axis_of(b, x, axis) for axis in axes}
+    message = f"squeeze of {list(shape)} along {sorted(removed)}"
+    require(all(shape[i] == 1 for i in removed), message)
+    return reshape(b, x, [n for i, n in enumerate(shape) if i not in removed], name)
 
 
 def unsqueeze(b: Builder, x: str, axis: int, name: str) -> str:
@@ -95,36 +73,29 @@ def unsqueeze(b: Builder, x: str, axis: int, name: str) -> str:
 
 def stack(b: Builder, tensors: Sequence[str], axis: int, name: str) -> str:
     """Return tensors joined along a new axis."""
-    seen = [unsqueeze(b, x, axis, f"{name}/{i}") for i, x in enumerate(tensors)]
-    return concat(b, seen, axis, name)
-
-
-def with_axes(b: Builder, x: str) -> str:
-    """Return `[..., width]` where `x [rows, width]` is a view of that, else `x`."""
-    before = made_by(b, x, "reshape", "flatten")
-    shape = b.shape(before.inputs[0]) if before else ()
-    fits = before and len(shape) > 2 == len(b.shape(x)) and shape[-1] == b.shape(x)[-1]
-    fits = fits and shape[0] != b.shape(x)[0]  # as where one of several tokens is taken
-    return before.inputs[0] if before and fits else x
+    slices = [unsqueeze(b, x, axis, f"{name}/{i}") for i, x in enumerate(tensors)]
+    return concat(b, slices, axis, name)
 
 
 def transpose(b: Builder, x: str, order: Sequence[int], name: str) -> str:
     """Return `x` with its axes in `order`; two transposes that undo each other are none."""
     order = tuple(axis_of(b, x, i) for i in order)
-    before = made_by(b, x, "transpose")
-    if before:
-        first = before.attrs["order"]
-        if isinstance(first, tuple):
-            x, order = before.inputs[0], tuple(first[i] for i in order)
-    same = order == tuple(range(len(b.shape(x))))
-    return x if same else op(b, "transpose", x, name=name, order=order)
+    producer = find_producer(b, x, "transpose")
+    if producer:
+        first_order = producer.attrs["order"]
+        if isinstance(first_order, tuple):
+            x = producer.inputs[0]
+            order = tuple(first_order[i] for i in order)
+    if order == tuple(range(len(b.shape(x)))):
+        return x
+    return op(b, "transpose", x, name=name, order=order)
 
 
 def expand(b: Builder, x: str, shape: Sequence[int], name: str) -> str:
-    """Return `x` seen with the shape that it broadcasts to; -1 keeps a size."""
-    lead = len(shape) - len(b.shape(x))
-    wanted = tuple(b.shape(x)[i - lead] if n == -1 else n for i, n in enumerate(shape))
-    return x if b.shape(x) == wanted else op(b, "broadcast", x, name=name, shape=wanted)
+    """Return `x` broadcast to a shape; -1 keeps a size."""
+    new_axes = len(shape) - len(b.shape(x))
+    new_shape = tuple(b.shape(x)[i - new_axes] if n == -1 else n for i, n in enumerate(shape))
+    return x if b.shape(x) == new_shape else op(b, "broadcast", x, name=name, shape=new_shape)
 
 
 def cast(b: Builder, x: str, dtype: str, name: str) -> str:
@@ -151,8 +122,8 @@ def slice_(b: Builder, x: str, axis: int, start: int, stop: int, name: str, step
 def split(b: Builder, x: str, sizes: Sequence[int], axis: int, name: str) -> list[str]:
     """Return parts of `x` of these sizes along `axis`."""
     axis = axis_of(b, x, axis)
-    whole = b.shape(x)[axis]
-    require(sum(sizes) == whole, f"{name}: parts {list(sizes)} of {whole}")
+    axis_size = b.shape(x)[axis]
+    require(sum(sizes) == axis_size, f"{name}: parts {list(sizes)} of {axis_size}")
     if len(sizes) == 1:
         return [x]
     return list(
@@ -161,9 +132,10 @@ def split(b: Builder, x: str, sizes: Sequence[int], axis: int, name: str) -> lis
 
 
 def select(b: Builder, x: str, axis: int, index: int, name: str) -> str:
-    """Return `x` at one index of `axis`, which goes."""
+    """Return `x` at one index of `axis`, without that axis."""
     axis = axis_of(b, x, axis)
-    n, shape = b.shape(x)[axis], b.shape(x)
+    shape = b.shape(x)
+    n = shape[axis]
     require(-n <= index < n, f"{name}: index {index} of {n}")
     part = slice_(b, x, axis, index % n, index % n + 1, name)
     return reshape(b, part, (*shape[:axis], *shape[axis + 1 :]), f"{name}/reshape")
@@ -179,26 +151,23 @@ def concat(b: Builder, tensors: Sequence[str], axis: int, name: str) -> str:
 def pad(
     b: Builder, x: str, pads: Sequence[int], name: str, mode: str = "constant", value: float = 0.0
 ) -> str:
-    """Return `x` with `pads` (before and after each axis); a negative one cuts."""
+    """Return `x` with `pads` (before and after each axis); a negative one cuts.
+
+    Modes but `constant` pad axes after the first two: a matrix gets axes of size 1 before its own.
+    """
     if not any(pads):
         return x
-    how: dict[str, Attr] = {"mode": mode} if mode != "constant" else {}
+    attrs: dict[str, Attr] = {"mode": mode} if mode != "constant" else {}
     if value:
-        how["value"] = _finite(b, value)
+        attrs["value"] = clip_to_finite(b, value)
     rank = len(b.shape(x))
     if mode == "constant" or rank > 2:
-        return op(b, "pad", x, name=name, pads=tuple(pads), **how)
-    lead = (1,) * (3 - rank)
-    seen = reshape(b, x, (*lead, *b.shape(x)), f"{name}/axes")
-    y = op(b, "pad", seen, name=name, pads=(*(0, 0) * len(lead), *pads), **how)
-    return reshape(b, y, b.shape(y)[len(lead) :], f"{name}/reshape")
-
-
-def _finite(b: Builder, value: float) -> float:
-    """Return a number that is finite in the type of the arithmetic: a mask's -inf is the least."""
-    most = LARGEST_FLOAT.get(b.precision.compute, 1.7976931348623157e308)
-    require(not math.isnan(value), "a constant that is not a number")
-    return max(-most, min(most, float(value)))
+        return op(b, "pad", x, name=name, pads=tuple(pads), **attrs)
+    new_axes = (1,) * (3 - rank)
+    image = reshape(b, x, (*new_axes, *b.shape(x)), f"{name}/axes")
+    image_pads = (*(0, 0) * len(new_axes), *pads)
+    padded = op(b, "pad", image, name=name, pads=image_pads, **attrs)
+    return reshape(b, padded, b.shape(padded)[len(new_axes) :], f"{name}/reshape")
 
 
 def _simplify_clamp(
@@ -228,78 +197,136 @@ def pointwise(
     low: float = -math.inf,
     high: float = math.inf,
 ) -> str:
-    """Return a function of single elements (`ops.elementwise.FUNCTIONS` and the activations).
+    """Return a function of single elements, by an op kind of its own where one fits.
 
-    It is written out where it has no row of its own. Operands are tensors or numbers. `parameter`
-    is that of `elu` or `leaky_relu`, `low` and `high` the limits of `clamp`.
+    Args:
+        b: the graph so far.
+        function: a name of `ops.elementwise.FUNCTIONS`, an activation, or a function of `COMPOSED`,
+            which is written out in others.
+        *operands: tensors or numbers, at least one tensor.
+        name: the name of the op.
+        parameter: that of `elu` or `leaky_relu`.
+        low: the lower limit of `clamp`.
+        high: the upper limit of `clamp`.
     """
     if function in COMPOSED:
         return COMPOSED[function](lambda f, *x: pointwise(b, f, *x, name=name), *operands)
     tensors = [x for x in operands if isinstance(x, str)]
     require(bool(tensors), f"{name}: {function} of numbers alone")
     function, operands = _simplify_clamp(b, function, operands, low, high)
-    if function in OF_THEIR_OWN:
-        kind, how = ACTIVATIONS.get(function, (function, {}))
-        return op(b, kind, tensors[0], name=name, **how)
-    row = function_of(function)
-    require(len(operands) == len(row.gradients), f"{name}: {function} of {len(operands)} operands")
-    fractions = [x for x in operands if not isinstance(x, str) and x != int(_finite(b, x))]
-    if not any(is_float(b, x) for x in tensors) and (fractions or function not in OF_WHOLE_NUMBERS):
-        as_floats = {x: cast(b, x, b.precision.weights, f"{name}/cast") for x in tensors}
-        operands = tuple(as_floats[x] if isinstance(x, str) else x for x in operands)
-        tensors = list(as_floats.values())
-    if len(tensors) == len(operands) == 2:
-        found = _dedicated(b, function, tensors[0], tensors[1], name)
-        if found:
-            return found
+    if function in FUNCTIONS_WITH_KIND:
+        kind, kind_attrs = ACTIVATIONS.get(function, (function, {}))
+        return op(b, kind, tensors[0], name=name, **kind_attrs)
+    operand_count = len(function_of(function).gradients)
+    require(len(operands) == operand_count, f"{name}: {function} of {len(operands)} operands")
+    operands = _cast_integers(b, function, operands, name)
+    dedicated = _append_dedicated(b, function, operands, name)
+    if dedicated:
+        return dedicated
     attrs: dict[str, Attr] = {"function": function}
     if function == "clamp":
-        attrs |= {"low": _finite(b, low), "high": _finite(b, high)}
+        attrs |= {"low": clip_to_finite(b, low), "high": clip_to_finite(b, high)}
+    inputs = _place_operands(b, operands, attrs, name)
+    if parameter is not None:
+        attrs["scalar"] = clip_to_finite(b, parameter)
+    return op(b, "pointwise", *inputs, name=name, **attrs)
+
+
+def _cast_integers(
+    b: Builder, function: str, operands: tuple[Operand, ...], name: str
+) -> tuple[Operand, ...]:
+    """Return operands, integer tensors cast to floats unless the result is of integers too."""
+    tensors = [x for x in operands if isinstance(x, str)]
+    numbers = [x for x in operands if not isinstance(x, str)]
+    # every number is checked, so that one that is not a number is refused
+    fractions = [x for x in numbers if x != int(clip_to_finite(b, x))]
+    has_floats = any(is_float(b, x) for x in tensors)
+    if has_floats or (function in INTEGER_FUNCTIONS and not fractions):
+        return operands
+    floats = {x: cast(b, x, b.precision.weights, f"{name}/cast") for x in tensors}
+    return tuple(floats[x] if isinstance(x, str) else x for x in operands)
+
+
+def _place_operands(
+    b: Builder, operands: Sequence[Operand], attrs: dict[str, Attr], name: str
+) -> list[str]:
+    """Return the input tensors of a pointwise op; set its scalar in `attrs`.
+
+    The first number becomes the attribute `scalar`, with `scalar_place` unless it is the last
+    operand. A second number becomes a buffer of one element.
+    """
     inputs: list[str] = []
     for place, operand in enumerate(operands):
         if isinstance(operand, str):
             inputs.append(operand)
-        elif "scalar" in attrs:  # a second number is a tensor of one element
+        elif "scalar" in attrs:
             inputs.append(b.buffer(free_name(b, f"{name}/number"), ()))
         else:
-            attrs["scalar"] = _finite(b, operand)
+            attrs["scalar"] = clip_to_finite(b, operand)
             if place != len(operands) - 1:
                 attrs["scalar_place"] = place
-    if parameter is not None:
-        attrs["scalar"] = _finite(b, parameter)
-    return op(b, "pointwise", *inputs, name=name, **attrs)
+    return inputs
 
 
-def _dedicated(b: Builder, function: str, x: str, y: str, name: str) -> str | None:
-    """Return a sum, product or maximum by the kind of its own, None where that does not fit."""
-    if not (is_float(b, x) and is_float(b, y)):
+def _append_dedicated(
+    b: Builder, function: str, operands: tuple[Operand, ...], name: str
+) -> str | None:
+    """Append the op kind `add`, `sub`, `mul`, `maximum` or `bias` of two float tensors.
+
+    Returns None, and appends nothing, where no kind fits: other functions and types, or a second
+    shape that is not the end of the first.
+    """
+    if len(operands) != 2 or not all(isinstance(x, str) and is_float(b, x) for x in operands):
         return None
-    if function in ("add", "mul"):
-        x, y = sorted((x, y), key=lambda one: (-b.tensors[one].size, is_kept(b, one)))
-    long, short = b.shape(x), b.shape(y)
-    if function in ("add", "sub", "mul") and short[:1] == (1,) and is_kept(b, y):
-        short = short[next((i for i, n in enumerate(short) if n != 1), len(short)) :]
-        y = reshape(b, y, short, f"{name}/each")  # a table, the same for every example
-    if function == "maximum" and long == short:
+    x, y = str(operands[0]), str(operands[1])
+    if function == "maximum" and b.shape(x) == b.shape(y):
         return op(b, function, x, y, name=name)
     if function not in ("add", "sub", "mul"):
         return None
-    whole = with_axes(b, x)
-    if whole != x and made_by(b, whole, "linear") and short == long[-1:] and function == "add":
-        return reshape(b, pointwise(b, "add", whole, y, name=name), long, f"{name}/rows")
-    product = made_by(b, x, *PRODUCTS)
-    if function == "add" and product and is_kept(b, y):
-        axis = 1 if product.kind.startswith("conv") else len(long) - 1
-        after = (1,) * (len(long) - axis - 1)
-        tail = short[len(short) - 1 - len(after) :]
-        if tail == (long[axis], *after) and math.prod(short) == long[axis]:
-            bias = reshape(b, y, (long[axis],), f"{name}/vector")
-            return op(b, "bias", x, bias, name=name, axis=axis if after else -1)
-    fits = short == long[len(long) - len(short) :]
-    return op(b, function, x, y, name=name) if fits else None
+    if function != "sub":  # the larger tensor first, then what is computed
+        x, y = sorted((x, y), key=lambda t: (-b.tensors[t].size, is_weight_or_buffer(b, t)))
+    if b.shape(y)[:1] == (1,) and is_weight_or_buffer(b, y):
+        y = _squeeze_leading_axes(b, y, f"{name}/each")
+    sum_of_product = _add_to_product(b, x, y, name) if function == "add" else None
+    if sum_of_product:
+        return sum_of_product
+    shape, short_shape = b.shape(x), b.shape(y)
+    is_end_of_shape = short_shape == shape[len(shape) - len(short_shape) :]
+    return op(b, function, x, y, name=name) if is_end_of_shape else None
 
 
-def where(b: Builder, condition: str, x: Operand, y: Operand, name: str) -> str:
+def _squeeze_leading_axes(b: Builder, table: str, name: str) -> str:
+    """Return a weight or buffer, the same for every example, without its leading axes of size 1."""
+    shape = b.shape(table)
+    first_axis = next((i for i, n in enumerate(shape) if n != 1), len(shape))
+    return reshape(b, table, shape[first_axis:], name)
+
+
+def _add_to_product(b: Builder, x: str, y: str, name: str) -> str | None:
+    """Append the bias after a matrix product or convolution `x`, where `y` is one; else None.
+
+    A vector that is added to rows of a linear layer, seen as a matrix, is added before that view.
+    """
+    shape, short_shape = b.shape(x), b.shape(y)
+    tokens = with_axes(b, x)
+    is_linear = tokens != x and find_producer(b, tokens, "linear")
+    if is_linear and short_shape == shape[-1:]:
+        summed = pointwise(b, "add", tokens, y, name=name)
+        return reshape(b, summed, shape, f"{name}/rows")
+    product = find_producer(b, x, *PRODUCTS)
+    if product is None or not is_weight_or_buffer(b, y):
+        return None
+    axis = 1 if product.kind.startswith("conv") else len(shape) - 1
+    axes_after = len(shape) - axis - 1
+    bias_shape = (shape[axis], *(1,) * axes_after)
+    ends_as_bias = short_shape[-len(bias_shape) :] == bias_shape
+    if not ends_as_bias or math.prod(short_shape) != shape[axis]:
+        return None
+    bias = reshape(b, y, (shape[axis],), f"{name}/vector")
+    return op(b, "bias", x, bias, name=name, axis=axis if axes_after else -1)
+
+
+def select_by_mask(b: Builder, condition: str, x: Operand, y: Operand, name: str) -> str:
     """Return `x` where the condition holds, else `y`."""
     return pointwise(b, "where", condition, x, y, name=name)
 
@@ -307,26 +334,32 @@ def where(b: Builder, condition: str, x: Operand, y: Operand, name: str) -> str:
 def reduce(
     b: Builder, function: str, x: str, axes: Sequence[int] | None, name: str, keep: bool = False
 ) -> str:
-    """Return `x` reduced over `axes`, all where they are None; norms and the like written out."""
+    """Return `x` reduced over `axes`, or over all axes where they are None.
+
+    Functions of `REDUCED`, such as norms, are written out in others. `keep` leaves reduced axes
+    with size 1.
+    """
     rank = len(b.shape(x))
-    every = tuple(range(rank)) if axes is None else tuple(sorted({axis_of(b, x, i) for i in axes}))
-    if not every or rank == 0:
+    reduced_axes = tuple(range(rank))
+    if axes is not None:
+        reduced_axes = tuple(sorted({axis_of(b, x, i) for i in axes}))
+    if not reduced_axes or rank == 0:
         return x
     if function in REDUCED:
         y = REDUCED[function](
             lambda f, *operands: pointwise(b, f, *operands, name=name),
-            lambda f, z: reduce(b, f, z, every, name, True),
-            lambda f, z: reduce(b, f, z, every, name, keep),
+            lambda f, z: reduce(b, f, z, reduced_axes, name, True),
+            lambda f, z: reduce(b, f, z, reduced_axes, name, keep),
             x,
         )
-        kept = not keep and len(b.shape(y)) == rank
-        return squeeze(b, y, every, f"{name}/reshape") if kept else y
-    if function == "mean" and rank == 4 and every == (2, 3):
+        has_all_axes = len(b.shape(y)) == rank
+        return squeeze(b, y, reduced_axes, f"{name}/reshape") if has_all_axes and not keep else y
+    if function == "mean" and rank == 4 and reduced_axes == (2, 3):
         y = op(b, "global_avg_pool", x, name=name)
         return reshape(b, y, (*b.shape(x)[:2], 1, 1), f"{name}/keep") if keep else y
-    if function == "mean" and len(every) == rank and not keep:
+    if function == "mean" and len(reduced_axes) == rank and not keep:
         return op(b, "mean", x, name=name)
-    return op(b, "reduce", x, name=name, function=function, axes=every, keep=keep)
+    return op(b, "reduce", x, name=name, function=function, axes=reduced_axes, keep=keep)
 
 
 def gather(b: Builder, x: str, indices: str, axis: int, name: str) -> str:
@@ -342,12 +375,15 @@ def embedding(b: Builder, ids: str, table: str, name: str, sparse: bool = False)
 
     A `sparse` table has a gradient of the rows that are read alone.
 
-    Places that are constants, the same for every example, are the first rows: no look-up.
+    Constant ids in one row, such as positions, are the same for every example: they are taken to be
+    the first rows of the table, a slice without a look-up.
     """
-    places, count = b.shape(ids), b.tensors[ids].size
-    if is_kept(b, ids) and places[-1:] == (count,) and count <= b.shape(table)[0]:
+    shape = b.shape(ids)
+    count = b.tensors[ids].size
+    are_positions = is_weight_or_buffer(b, ids) and shape[-1:] == (count,)
+    if are_positions and count <= b.shape(table)[0]:
         rows = slice_(b, table, 0, 0, count, f"{name}/rows")
-        return reshape(b, rows, (*places, b.shape(table)[1]), name)
+        return reshape(b, rows, (*shape, b.shape(table)[1]), name)
     attrs: dict[str, Attr] = {"sparse": True} if sparse else {}
     return op(b, "embedding", ids, table, name=name, **attrs)
 
@@ -360,7 +396,8 @@ def dropout(b: Builder, x: str, p: float, name: str) -> str:
 
 def softmax(b: Builder, x: str, axis: int, name: str, log: bool = False) -> str:
     """Return the softmax over an axis, or its logarithm."""
-    rank, axis = len(b.shape(x)), axis_of(b, x, axis)
+    rank = len(b.shape(x))
+    axis = axis_of(b, x, axis)
     order = (*(i for i in range(rank) if i != axis), axis)
     y = op(b, "softmax", transpose(b, x, order, f"{name}/last"), name=name)
     if log:

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from steptime.core.graph import Op
 from steptime.core.units import first_of
-from steptime.formats.elements import is_float, op, transpose, with_axes
+from steptime.formats.elements import op, transpose
+from steptime.formats.tensors import is_float, with_axes
 from steptime.network.layers.dense import classify, mean_loss
 from steptime.network.ops import OPS
 from steptime.network.ops.builder import Builder

@@ -14,14 +14,15 @@ from typing import Literal
 from steptime.core.graph import Attr
 from steptime.core.windows import reach
 from steptime.formats import elements as el
-from steptime.formats.windows import sides_of
+from steptime.formats.tensors import axis_of, free_name, is_weight_or_buffer, with_axes
+from steptime.formats.windows import resolve_padding
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.table import require
 
 
 def linear(b: Builder, x: str, w: str, name: str, bias: str = "") -> str:
     """Multiply `x [..., fan_in]` by `w [width, fan_in]` and add `bias [width]` if there is one."""
-    unflattened = el.with_axes(b, x)
+    unflattened = with_axes(b, x)
     if unflattened != x:
         y = linear(b, unflattened, w, name, bias)
         return el.reshape(b, y, (b.shape(x)[0], b.shape(y)[-1]), f"{name}/rows")
@@ -41,7 +42,7 @@ def matmul(b: Builder, x: str, y: str, name: str) -> str:
     x_is_vector = len(b.shape(x)) == 1
     y_is_vector = len(b.shape(y)) == 1
     require(min(len(b.shape(x)), len(b.shape(y))) >= 1, f"{name}: a product of scalars")
-    if len(b.shape(y)) == 2 and el.is_kept(b, y):
+    if len(b.shape(y)) == 2 and is_weight_or_buffer(b, y):
         return linear(b, x, el.transpose(b, y, (1, 0), f"{name}/transpose"), name)
     if x_is_vector:
         x = el.reshape(b, x, (1, -1), f"{name}/row")
@@ -108,14 +109,14 @@ def convolution(
         name: the name of the op.
         bias: a tensor `[c_out]`, or "".
         stride: one number an axis.
-        padding: two numbers an axis, before and after it, or a word (`sides_of`).
+        padding: two numbers an axis, before and after it, or a word (`resolve_padding`).
         dilation: one number an axis.
         groups: the number of groups of channels.
         transposed: whether it is a transposed convolution.
         output_padding: what a transposed convolution appends to the end of each axis.
         size: the sizes of a transposed convolution's output; they decide its padding.
     """
-    padding = sides_of(padding, b.shape(x)[2:], b.shape(w)[2:], stride, dilation)
+    padding = resolve_padding(padding, b.shape(x)[2:], b.shape(w)[2:], stride, dilation)
     image = _view_as_image(b, x, name)
     filters = _view_as_image(b, w, f"{name}/filters")
     image_padding = _image_padding(padding)
@@ -193,10 +194,10 @@ def pool(
 ) -> str:
     """Pool windows of a sequence, an image or a volume to their maxima or means.
 
-    `padding` is two numbers an axis, before and after it, or a word (`sides_of`). Means count the
-    padding as elements, which does not change the cost.
+    `padding` is two numbers an axis, before and after it, or a word (`resolve_padding`). Means count
+    the padding as elements, which does not change the cost.
     """
-    padding = sides_of(padding, b.shape(x)[2:], kernel, stride, (1,) * len(kernel))
+    padding = resolve_padding(padding, b.shape(x)[2:], kernel, stride, (1,) * len(kernel))
     window = _image_sizes(kernel)
     attrs: dict[str, Attr] = {"ceil": True} if ceil else {}
     attrs |= {"kernel": window, "stride": _image_sizes(stride), "padding": _image_padding(padding)}
@@ -253,7 +254,7 @@ def resize(
 
 def _weight_or_buffer(b: Builder, tensor: str, width: int, name: str) -> str:
     """Return the tensor, or a new buffer `[width]` where a norm has no such weight ("")."""
-    return tensor or b.buffer(el.free_name(b, name), (width,))
+    return tensor or b.buffer(free_name(b, name), (width,))
 
 
 def batch_norm(
@@ -316,6 +317,6 @@ def group_norm(
 
 def topk(b: Builder, x: str, k: int, axis: int, name: str, largest: bool = True) -> tuple[str, str]:
     """Return the `k` largest or smallest along an axis, in order, and their indices."""
-    attrs: dict[str, Attr] = {"k": k, "axis": el.axis_of(b, x, axis), "largest": largest}
-    values, indices = b.append(b.full_path(el.free_name(b, name)), "topk", (x,), **attrs)
+    attrs: dict[str, Attr] = {"k": k, "axis": axis_of(b, x, axis), "largest": largest}
+    values, indices = b.append(b.full_path(free_name(b, name)), "topk", (x,), **attrs)
     return values, indices

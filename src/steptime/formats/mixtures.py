@@ -1,12 +1,15 @@
 """Recognises the experts that a router chooses for each token, where a file writes them out."""
 
+from typing import NamedTuple
+
 from steptime.core.graph import Attr, Op
 from steptime.formats import elements
+from steptime.formats.tensors import find_producer
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.sequence import GATED
 
-_MOST = 400  # ops of one mixture
-_GATED = {inner: outer for outer, inner in reversed(GATED.items())}  # the plain one of two
+MAX_PIECES = 400  # ops of one mixture; more are taken to be something larger
+_GATED_FORM = {inner: outer for outer, inner in reversed(GATED.items())}  # "silu" -> "swiglu"
 _PIECES = (  # kinds that one is written out in, between its tokens, its router and the sum
     *("reshape", "transpose", "slice", "split", "concat", "gather", "embedding", "broadcast"),
     *("gather_elements", "matmul", "mul", "add", "pointwise", "reduce", "softmax", "topk", "cast"),
@@ -14,54 +17,98 @@ _PIECES = (  # kinds that one is written out in, between its tokens, its router 
 )
 
 
-def _inside(b: Builder, last: str) -> tuple[list[Op], list[str]]:
-    """Return the pieces that lead to a tensor, the nearest first, and what they start from."""
+class _Mixture(NamedTuple):
+    """The tensors of a mixture of experts that is written out.
+
+    `up` is `[experts, inner or 2 * inner, width]`, `down` `[experts, width, inner]`, both perhaps
+    with their last two axes swapped.
+    """
+
+    tokens: str
+    logits: str
+    up: str
+    down: str
+    biases: tuple[str, ...]
+    function: str  # the activation of an expert
+
+
+def recognise_experts(b: Builder, y: str, name: str) -> str | None:
+    """Append the op `experts` if `y [tokens, width]` sums the outputs of the chosen experts.
+
+    Returns its output, None where `y` is something else.
+    """
+    reduction = b.made_by[y]
+    shape = b.shape(reduction.inputs[0])  # [tokens, experts per token, width]
+    sums_axis_1 = reduction.attrs.get("axes") == (1,) and len(shape) == 3
+    if not sums_axis_1 or b.shape(y) != (shape[0], shape[2]):
+        return None
+    mixture = _find_mixture(b, y)
+    if mixture is None:
+        return None
+    token_count, width = b.shape(y)
+    expert_count = b.shape(mixture.down)[0]
+    down = _orient_weight(b, mixture.down, 1, width, name)
+    up = _orient_weight(b, mixture.up, 2, width, name)
+    up_width = b.shape(up)[1]
+    inner_width = b.shape(down)[2]
+    bias_shapes = [(expert_count, up_width), (expert_count, width)] if mixture.biases else []
+    sizes_fit = (
+        b.tensors[mixture.tokens].size == token_count * width
+        and b.tensors[mixture.logits].size == token_count * expert_count
+        and [b.shape(bias) for bias in mixture.biases] == bias_shapes
+        and b.shape(down)[1] == width
+        and up_width in (inner_width, 2 * inner_width)
+    )
+    if not sizes_fit:
+        return None
+    is_gated = up_width == 2 * inner_width
+    function = mixture.function
+    activation = _GATED_FORM.get(function, function) if is_gated else function
+    logits_shape = (*b.shape(mixture.tokens)[:-1], expert_count)
+    logits = elements.reshape(b, mixture.logits, logits_shape, f"{name}/scores")
+    inputs = (mixture.tokens, logits, up, down, *mixture.biases)
+    attrs: dict[str, Attr] = {"per_token": shape[1], "activation": activation}
+    mixed = elements.op(b, "experts", *inputs, name=name, **attrs)
+    return elements.reshape(b, mixed, (token_count, width), f"{name}/rows")
+
+
+def _find_mixture(b: Builder, y: str) -> _Mixture | None:
+    """Return the tensors of the mixture that ends in `y`, None where they are no mixture's.
+
+    A mixture has two weights of three axes, one activation, and starts from two tensors: its
+    tokens, and the logits of its router, a linear layer.
+    """
+    pieces, sources = _collect_pieces(b, y)
+    weights = [tensor for tensor in sources if tensor in b.weights]
+    expert_weights = [w for w in weights if len(b.shape(w)) == 3]
+    biases = [w for w in weights if len(b.shape(w)) == 2]
+    computed = [x for x in sources if x not in weights and x not in b.buffers]
+    logits = [x for x in computed if find_producer(b, x, "linear")]
+    tokens = [x for x in computed if x not in logits]
+    functions = {op.kind for op in pieces} & {*_GATED_FORM, "relu"}
+    if len(expert_weights) != 2 or len(functions) != 1 or (len(logits), len(tokens)) != (1, 1):
+        return None
+    down, up = expert_weights  # the nearest to the sum comes first
+    return _Mixture(tokens[0], logits[0], up, down, tuple(reversed(biases)), functions.pop())
+
+
+def _collect_pieces(b: Builder, last: str) -> tuple[list[Op], list[str]]:
+    """Return the pieces that lead to a tensor, nearest first, and the tensors they start from."""
     pieces: list[Op] = []
-    starts: list[str] = []
-    waiting = [last]
-    for x in waiting:
-        made = b.made_by.get(x)
-        if made is None or made.kind not in _PIECES or len(pieces) > _MOST:
-            starts.append(x)
+    sources: list[str] = []
+    queue = [last]
+    for tensor in queue:
+        producer = b.made_by.get(tensor)
+        if producer is None or producer.kind not in _PIECES or len(pieces) > MAX_PIECES:
+            sources.append(tensor)
             continue
-        pieces.append(made)
-        waiting += [one for one in made.inputs if one not in waiting]
-    return pieces, starts
+        pieces.append(producer)
+        queue += [name for name in producer.inputs if name not in queue]
+    return pieces, sources
 
 
-def _turned(b: Builder, w: str, axis: int, size: int, name: str) -> str:
-    """Return a weight of three axes, the last two so that `axis` has a size."""
-    return w if b.shape(w)[axis] == size else elements.transpose(b, w, (0, 2, 1), f"{name}/w")
-
-
-def experts(b: Builder, y: str, name: str) -> str | None:
-    """Recognise `y [tokens, d]`, the sums of what the chosen experts made of each token."""
-    made = b.made_by[y]
-    shape = b.shape(made.inputs[0])
-    if made.attrs.get("axes") != (1,) or len(shape) != 3 or b.shape(y) != (shape[0], shape[2]):
-        return None
-    pieces, starts = _inside(b, y)
-    weights = [w for w in starts if w in b.weights]
-    rest = [x for x in starts if x not in weights and x not in b.buffers]
-    large = [w for w in weights if len(b.shape(w)) == 3]
-    routers = [x for x in rest if elements.made_by(b, x, "linear")]
-    functions = {op.kind for op in pieces} & {*_GATED, "relu"}
-    if len(large) != 2 or len(rest) != 2 or len(routers) != 1 or len(functions) != 1:
-        return None
-    (logits,), (x,) = routers, [one for one in rest if one not in routers]
-    (count, *_), (tokens, width) = b.shape(large[0]), b.shape(y)
-    down = _turned(b, large[0], 1, width, name)
-    up = _turned(b, large[1], 2, width, name)
-    inner, (function,) = b.shape(down)[2], functions
-    gated = b.shape(up)[1] == 2 * inner
-    biases = [w for w in weights if len(b.shape(w)) == 2][::-1]
-    wanted = [(count, b.shape(up)[1]), (count, width)] if biases else []
-    sizes = b.tensors[x].size, b.tensors[logits].size
-    fits = sizes == (tokens * width, tokens * count) and [b.shape(w) for w in biases] == wanted
-    if not fits or b.shape(down)[1] != width or b.shape(up)[1] not in (inner, 2 * inner):
-        return None
-    scores = elements.reshape(b, logits, (*b.shape(x)[:-1], count), f"{name}/scores")
-    activation = _GATED[function] if gated and function in _GATED else function
-    how: dict[str, Attr] = {"per_token": shape[1], "activation": activation}
-    whole = elements.op(b, "experts", x, scores, up, down, *biases, name=name, **how)
-    return elements.reshape(b, whole, (tokens, width), f"{name}/rows")
+def _orient_weight(b: Builder, weight: str, axis: int, size: int, name: str) -> str:
+    """Return a weight of three axes, its last two swapped unless `axis` has this size already."""
+    if b.shape(weight)[axis] == size:
+        return weight
+    return elements.transpose(b, weight, (0, 2, 1), f"{name}/w")

@@ -8,7 +8,7 @@ from typing import Any
 from steptime.core.errors import InputError
 from steptime.core.graph import Op, TensorSpec, frozen
 from steptime.core.units import counted, first_of
-from steptime.formats.elements import free_name
+from steptime.formats.tensors import free_name
 from steptime.network.ops import cost_of
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.elementwise import promote_types

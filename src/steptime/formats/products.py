@@ -2,99 +2,161 @@
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from steptime.formats import elements, lowering
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.table import require
 
-Term = tuple[str, str]  # a tensor and the letters of its axes
+ELLIPSIS = "..."
+FIRST_ELLIPSIS_LETTER = 0x391  # Greek capitals, which no equation uses, name the axes of "..."
+
+
+class Term(NamedTuple):
+    """An operand of an einsum: a tensor and a letter for each of its axes."""
+
+    tensor: str
+    letters: str
 
 
 def einsum(b: Builder, equation: str, tensors: Sequence[str], name: str) -> str:
-    """Return the sum of products of tensors that an equation says, two of them at a time."""
-    left, arrow, out = equation.replace(" ", "").partition("->")
-    given = left.split(",")
-    require(len(given) == len(tensors), f"equation {equation!a} of {len(tensors)} operands")
-    ranks = [len(b.shape(x)) for x in tensors]
-    most = max(
-        (
-            rank - len(letters) + 3
-            for rank, letters in zip(ranks, given, strict=True)
-            if "..." in letters
-        ),
-        default=0,
-    )
-    dots = "".join(chr(0x391 + i) for i in range(most))
-    terms: list[Term] = []
-    for x, letters, rank in zip(tensors, given, ranks, strict=True):
-        own = letters.replace("...", dots[most - (rank - len(letters) + 3) :])
-        require(
-            len(own) == len({*own}) == rank, f"equation {equation!a}: {letters!a} of {rank} axes"
-        )
-        terms.append((x, own))
-    if not arrow:
-        every = "".join(letters for _, letters in terms)
-        out = "..." + "".join(sorted(c for c in {*every} - {*dots} if every.count(c) == 1))
-    out = out.replace("...", dots)
+    """Return the sum of products of tensors that an equation states, two tensors at a time."""
+    left, arrow, result = equation.replace(" ", "").partition("->")
+    operands = left.split(",")
+    require(len(operands) == len(tensors), f"equation {equation!a} of {len(tensors)} operands")
+    terms, ellipsis_letters = _name_axes(b, equation, operands, tensors)
+    if not arrow:  # numpy's implicit form: the letters that stand once, in alphabetical order
+        all_letters = "".join(term.letters for term in terms)
+        single_letters = {letter for letter in all_letters if all_letters.count(letter) == 1}
+        result = ELLIPSIS + "".join(sorted(single_letters - {*ellipsis_letters}))
+    result = result.replace(ELLIPSIS, ellipsis_letters)
     while len(terms) > 1:
-        wanted = {*out}.union(*(letters for _, letters in terms[2:]))
-        terms[:2] = [_product(b, terms[0], terms[1], wanted, name)]
-    x, letters = _summed(b, terms[0], {*out}, name)
-    require(sorted(letters) == sorted(out), f"equation {equation!a}")
-    return elements.transpose(b, x, [letters.index(c) for c in out], f"{name}/order")
+        needed = {*result}.union(*(term.letters for term in terms[2:]))
+        terms[:2] = [_multiply(b, terms[0], terms[1], needed, name)]
+    x, letters = _sum_letters(b, terms[0], {*result}, name)
+    require(sorted(letters) == sorted(result), f"equation {equation!a}")
+    return elements.transpose(b, x, [letters.index(c) for c in result], f"{name}/order")
 
 
-def _summed(b: Builder, term: Term, wanted: set[str], name: str) -> Term:
-    """Return a term without the letters that nothing else has."""
-    x, letters = term
-    gone = [i for i, c in enumerate(letters) if c not in wanted]
-    kept = "".join(c for c in letters if c in wanted)
-    return (elements.reduce(b, "sum", x, gone, f"{name}/sum") if gone else x), kept
+def _name_axes(
+    b: Builder, equation: str, operands: Sequence[str], tensors: Sequence[str]
+) -> tuple[list[Term], str]:
+    """Return the operands with a letter for each axis, and the letters of the ellipsis.
 
-
-def _product(b: Builder, first: Term, second: Term, wanted: set[str], name: str) -> Term:
-    """Return the product of two terms as one of matrices; letters that both have alone go."""
-    terms = [
-        _summed(b, one, wanted | {*other[1]}, name)
-        for one, other in ((first, second), (second, first))
+    "..." stands for as many axes as an operand has beyond its letters; operands with fewer such
+    axes get the last letters, as broadcasting aligns them.
+    """
+    ranks = [len(b.shape(x)) for x in tensors]
+    ellipsis_sizes = [
+        rank - len(operand) + len(ELLIPSIS)
+        for rank, operand in zip(ranks, operands, strict=True)
+        if ELLIPSIS in operand
     ]
+    largest = max(ellipsis_sizes, default=0)
+    ellipsis_letters = "".join(chr(FIRST_ELLIPSIS_LETTER + i) for i in range(largest))
+    terms: list[Term] = []
+    for x, operand, rank in zip(tensors, operands, ranks, strict=True):
+        ellipsis_size = rank - len(operand) + len(ELLIPSIS)
+        letters = operand.replace(ELLIPSIS, ellipsis_letters[largest - ellipsis_size :])
+        has_letter_per_axis = len(letters) == len({*letters}) == rank
+        require(has_letter_per_axis, f"equation {equation!a}: {operand!a} of {rank} axes")
+        terms.append(Term(x, letters))
+    return terms, ellipsis_letters
+
+
+def _sum_letters(b: Builder, term: Term, needed: set[str], name: str) -> Term:
+    """Return a term summed over the axes whose letters are not needed."""
+    summed_axes = [i for i, letter in enumerate(term.letters) if letter not in needed]
+    if not summed_axes:
+        return term
+    remaining = "".join(letter for letter in term.letters if letter in needed)
+    return Term(elements.reduce(b, "sum", term.tensor, summed_axes, f"{name}/sum"), remaining)
+
+
+def _multiply(b: Builder, first: Term, second: Term, needed: set[str], name: str) -> Term:
+    """Return the product of two terms, by a batched matrix product.
+
+    Letters of both terms that are needed are batch axes; those that are not are summed over. The
+    other letters of the first term are the rows, of the second term the columns.
+    """
+    first, second = (
+        _sum_letters(b, first, needed | {*second.letters}, name),
+        _sum_letters(b, second, needed | {*first.letters}, name),
+    )
+    sizes = _size_letters(b, (first, second))
+    common = [letter for letter in first.letters if letter in second.letters]
+    batch = [letter for letter in common if letter in needed]
+    summed = [letter for letter in common if letter not in needed]
+    rows = [letter for letter in first.letters if letter not in common]
+    columns = [letter for letter in second.letters if letter not in common]
+    x = _order_axes(b, first, (batch, rows, summed), sizes, name)
+    y = _order_axes(b, second, (batch, summed, columns), sizes, name)
+    letters = [*batch, *rows, *columns]
+    if summed:
+        product = lowering.matmul(b, x, y, name)
+        shape = [sizes[letter] for letter in letters]
+        return Term(elements.reshape(b, product, shape, f"{name}/apart"), "".join(letters))
+    # nothing is added up: a product of elements
+    batch_sizes = [sizes[letter] for letter in batch]
+    row_sizes = [sizes[letter] for letter in rows]
+    column_sizes = [sizes[letter] for letter in columns]
+    row_shape = [*batch_sizes, *row_sizes, *[1] * len(columns)]
+    column_shape = [*batch_sizes, *[1] * len(rows), *column_sizes]
+    x = elements.reshape(b, x, row_shape, f"{name}/rows")
+    y = elements.reshape(b, y, column_shape, f"{name}/columns")
+    return Term(elements.pointwise(b, "mul", x, y, name=name), "".join(letters))
+
+
+def _size_letters(b: Builder, terms: Sequence[Term]) -> dict[str, int]:
+    """Return the size of each letter; raises `ShapeError` where two axes of a letter differ."""
     sizes: dict[str, int] = {}
-    for x, letters in terms:
-        for c, n in zip(letters, b.shape(x), strict=True):
-            require(sizes.setdefault(c, n) == n, f"axes {c} of {sizes[c]} and {n}")
-    both = [c for c in terms[0][1] if c in terms[1][1]]
-    shared, summed = ([c for c in both if (c in wanted) is kept] for kept in (True, False))
-    rows, columns = ([c for c in letters if c not in both] for _, letters in terms)
-    matrices = []
-    for (x, letters), groups in zip(terms, ((rows, summed), (summed, columns)), strict=True):
-        order = [letters.index(c) for group in (shared, *groups) for c in group]
-        lead = [sizes[c] for c in shared]
-        inner = [math.prod(sizes[c] for c in group) for group in groups]
-        turned = elements.transpose(b, x, order, f"{name}/transpose")
-        matrices.append(elements.reshape(b, turned, (*lead, *inner), f"{name}/reshape"))
-    made = [*shared, *rows, *columns]
-    if not summed:  # nothing is added up: a product of elements
-        upright = [*lead, *[sizes[c] for c in rows], *[1] * len(columns)]
-        across = [*lead, *[1] * len(rows), *[sizes[c] for c in columns]]
-        x = elements.reshape(b, matrices[0], upright, f"{name}/rows")
-        y = elements.reshape(b, matrices[1], across, f"{name}/columns")
-        return elements.pointwise(b, "mul", x, y, name=name), "".join(made)
-    y = lowering.matmul(b, matrices[0], matrices[1], name)
-    return elements.reshape(b, y, [sizes[c] for c in made], f"{name}/apart"), "".join(made)
+    for term in terms:
+        for letter, size in zip(term.letters, b.shape(term.tensor), strict=True):
+            stated_size = sizes.setdefault(letter, size)
+            require(stated_size == size, f"axes {letter} of {stated_size} and {size}")
+    return sizes
 
 
-def of_experts(b: Builder, x: str, w: str, name: str) -> str:
-    """Return `x [tokens, d]`, sorted by expert, times `w [experts, d, out]`: an even spread."""
-    (tokens, width), (experts, _, out) = b.shape(x), b.shape(w)
-    few, more = divmod(tokens, experts)
-    parts, done = [], 0
-    for count, each in ((more, few + 1), (experts - more, few)):
-        if count * each:
-            at = done and more * (few + 1)
-            rows = elements.slice_(b, x, 0, at, at + count * each, f"{name}/tokens")
-            own = elements.slice_(b, w, 0, done, done + count, f"{name}/experts")
-            rows = elements.reshape(b, rows, (count, each, width), f"{name}/apart")
-            y = lowering.matmul(b, rows, own, name)
-            parts.append(elements.reshape(b, y, (count * each, out), f"{name}/rows"))
-        done += count
+def _order_axes(
+    b: Builder,
+    term: Term,
+    groups: tuple[list[str], list[str], list[str]],
+    sizes: dict[str, int],
+    name: str,
+) -> str:
+    """Return a term as matrices: its batch axes, then one axis for each of two groups."""
+    batch, *matrix_groups = groups
+    order = [term.letters.index(letter) for group in groups for letter in group]
+    batch_sizes = [sizes[letter] for letter in batch]
+    matrix_sizes = [math.prod(sizes[letter] for letter in group) for group in matrix_groups]
+    ordered = elements.transpose(b, term.tensor, order, f"{name}/transpose")
+    return elements.reshape(b, ordered, (*batch_sizes, *matrix_sizes), f"{name}/reshape")
+
+
+def multiply_experts(b: Builder, x: str, w: str, name: str) -> str:
+    """Return `x [tokens, d]`, sorted by expert, times `w [experts, d, out]`.
+
+    Tokens are taken to spread evenly: the first `tokens % experts` experts get one more than the
+    others. All experts with the same number of tokens are one batched product.
+    """
+    token_count, width = b.shape(x)
+    expert_count, _, output_width = b.shape(w)
+    tokens_per_expert, remainder = divmod(token_count, expert_count)
+    groups = ((remainder, tokens_per_expert + 1), (expert_count - remainder, tokens_per_expert))
+    parts: list[str] = []
+    first_token = 0
+    first_expert = 0
+    for count, tokens in groups:
+        group_tokens = count * tokens
+        if group_tokens:
+            last_token = first_token + group_tokens
+            rows = elements.slice_(b, x, 0, first_token, last_token, f"{name}/tokens")
+            weights = elements.slice_(
+                b, w, 0, first_expert, first_expert + count, f"{name}/experts"
+            )
+            batched = elements.reshape(b, rows, (count, tokens, width), f"{name}/apart")
+            y = lowering.matmul(b, batched, weights, name)
+            parts.append(elements.reshape(b, y, (group_tokens, output_width), f"{name}/rows"))
+        first_token += group_tokens
+        first_expert += count
     return elements.concat(b, parts, 0, name)

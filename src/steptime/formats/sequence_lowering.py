@@ -5,8 +5,9 @@ from collections.abc import Sequence
 
 from steptime.core.graph import Attr
 from steptime.formats import elements as el
-from steptime.formats.heads import heads_apart, heads_joined, heads_repeated, heads_shared
+from steptime.formats.heads import find_shared_heads, join_heads, repeat_heads, split_heads
 from steptime.formats.lowering import matmul
+from steptime.formats.tensors import free_name
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.sequence import GATES
 from steptime.network.ops.table import require
@@ -44,7 +45,7 @@ def attention(
         scale: the factor of the scores; None for `1 / sqrt(d)`.
     """
     _, heads, length, _ = b.shape(q)
-    shared_k, shared_v = (heads_shared(b, x, name) for x in (k, v))
+    shared_k, shared_v = (find_shared_heads(b, x, name) for x in (k, v))
     if b.shape(shared_k)[1] == b.shape(shared_v)[1]:
         k, v = shared_k, shared_v
     kv_heads, keys = b.shape(k)[1:3]
@@ -54,19 +55,19 @@ def attention(
         b.shape(mask)[-3:] == score_shape and b.tensors[mask].size == math.prod(score_shape)
     )
     if mask_is_shared:
-        inputs = [heads_joined(b, x, f"{name}/{s}") for s, x in (("q", q), ("k", k), ("v", v))]
+        inputs = [join_heads(b, x, f"{name}/{s}") for s, x in (("q", q), ("k", k), ("v", v))]
         if mask:
             inputs.append(el.reshape(b, mask, score_shape, f"{name}/mask"))
         attrs: dict[str, Attr] = {"heads": heads, "kv_heads": kv_heads, "causal": causal}
         if window:
             attrs["window"] = window
-        return heads_apart(b, el.op(b, "attention", *inputs, name=name, **attrs), heads, name)
+        return split_heads(b, el.op(b, "attention", *inputs, name=name, **attrs), heads, name)
     if kv_heads != heads:
         repeats = heads // kv_heads
-        k = heads_repeated(b, k, repeats, f"{name}/k")
-        v = heads_repeated(b, v, repeats, f"{name}/v")
+        k = repeat_heads(b, k, repeats, f"{name}/k")
+        v = repeat_heads(b, v, repeats, f"{name}/v")
     if causal or window:
-        position_mask = el.free_name(b, f"{name}/causal")
+        position_mask = free_name(b, f"{name}/causal")
         masks = [b.buffer(position_mask, (length, keys)), mask]
     else:
         masks = [mask]
@@ -168,7 +169,7 @@ def _recurrent_direction(
         projection = [gate_weights.pop()]
     gate_rows = b.shape(gate_weights[0])[0]
     while len(gate_weights) < GATE_WEIGHT_COUNT:
-        gate_weights.append(b.buffer(el.free_name(b, f"{layer_name}/no_bias"), (gate_rows,)))
+        gate_weights.append(b.buffer(free_name(b, f"{layer_name}/no_bias"), (gate_rows,)))
     sequence = el.op(b, "flip", x, name=f"{name}/flip", axes=(1,)) if is_backward else x
     y = el.op(b, cell, sequence, *gate_weights, *projection, name=name)
     if first_states:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import importlib
 import sys
-import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from steptime.core.errors import InputError
-from steptime.integrations.watch import DEFAULT_LOG_STEPS, Watch
+from steptime.integrations.loop_callback import LoopCallback
 
 is_old_package = "pytorch_lightning" in sys.modules and "lightning" not in sys.modules
 PACKAGE = "pytorch_lightning" if is_old_package else "lightning.pytorch"
@@ -21,46 +18,20 @@ except ImportError as error:
     raise InputError(f"{text}; nearest: pip install lightning") from None
 
 
-class LightningStepTimeCallback(Callback):  # type: ignore[misc]  # Lightning may have no types here
+class LightningStepTimeCallback(LoopCallback, Callback):  # type: ignore[misc]  # without types
     """Watch the steps of a Trainer: `Trainer(callbacks=[LightningStepTimeCallback(out="runs")])`.
 
-    A step is what updates the weights: with `accumulate_grad_batches` several batches. The Trainer
-    takes its batches between them, so that this time is the wait for input. Times of validation,
-    of logging and of checkpoints are left out.
+    A step is what updates the weights: with `accumulate_grad_batches` several batches. Times of
+    validation, of logging and of checkpoints are left out. The settings are those of
+    `steptime.watch`: `device`, `out`, `log_every`, `log_to`.
     """
 
-    def __init__(
-        self,
-        device: str | None = None,
-        out: str | Path | None = None,
-        log_every: int = DEFAULT_LOG_STEPS,
-        log_to: str | None = None,
-    ) -> None:
-        """Remember the settings of `steptime.watch`.
-
-        Args:
-            device: the device of the prediction. Default: the one that runs the steps.
-            out: the folder of the record. Default: none is written.
-            log_every: steps between two log lines.
-            log_to: a tracker for the numbers of the log lines. Default: none.
-
-        Raises:
-            InputError: for an unknown tracker, and one whose library is not installed.
-        """
-        super().__init__()
-        self.watch: Watch | None = None
-        self._make_watch: Callable[[Any], Watch] = lambda model: Watch(
-            model, None, device, out, log_every, log_to
-        )
-        self._make_watch(None)  # refuses what is wrong before training
-        self._ready_s: float | None = None
-        self._updates = 0
+    _updates = 0
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Begin to watch the module."""
-        self.watch = self._make_watch(find_network(pl_module))
         self._updates = _count_updates(trainer)
-        self._restart_wait()
+        self._begin_watch(find_network(pl_module), None)
 
     def on_train_epoch_start(self, *_event: Any) -> None:
         """Begin to wait for the first batch of an epoch."""
@@ -68,12 +39,7 @@ class LightningStepTimeCallback(Callback):  # type: ignore[misc]  # Lightning ma
 
     def on_train_batch_start(self, _trainer: Any, _module: Any, batch: Any, *_event: Any) -> None:
         """Begin a step, or go on with one whose gradients are accumulated."""
-        if self.watch is None:
-            return
-        wait_s = 0.0 if self._ready_s is None else time.perf_counter() - self._ready_s
-        self._ready_s = None
-        self.watch.add_wait(wait_s, _count_examples(batch))
-        self.watch.begin_step()
+        self._begin_step(_count_examples(batch))
 
     def on_train_batch_end(self, trainer: Any, *_event: Any) -> None:
         """End the step if the weights were updated."""
@@ -95,15 +61,11 @@ class LightningStepTimeCallback(Callback):  # type: ignore[misc]  # Lightning ma
         """Write the record of the steps before an exception, Ctrl-C among them."""
         if self.watch is not None:
             self.watch.drop_step()
-            self.watch.finish(type(exception).__name__)
+        self._finish(type(exception).__name__)
 
     def on_train_end(self, *_event: Any) -> None:
         """Write the record and log the verdict."""
-        if self.watch is not None:
-            self.watch.finish()
-
-    def _restart_wait(self) -> None:
-        self._ready_s = time.perf_counter()
+        self._finish()
 
 
 def find_network(module: Any) -> Any:

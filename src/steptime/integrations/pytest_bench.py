@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 import pytest
 
 from steptime.core.errors import InputError, OutsideError
-from steptime.core.units import percent
+from steptime.core.units import counted, percent
 from steptime.core.values import parse_count, parse_share
 from steptime.integrations.pytest_limits import (
     LIMIT_NAMES,
@@ -28,12 +28,18 @@ from steptime.integrations.pytest_limits import (
     read_limits,
 )
 from steptime.integrations.pytest_names import LINES_KEY, MARKER
+from steptime.integrations.pytest_rounds import (
+    FIRST_ROUNDS,
+    BenchRounds,
+    needs_rounds,
+    read_rounds,
+)
 
 if TYPE_CHECKING:
     from steptime.questions.compare.answer import CompareAnswer
     from steptime.questions.run.measured_step import RunAnswer
 
-MAX_ROUNDS = 100
+MAX_TYPED_ROUNDS = 100  # that a person can ask for
 _OUTSIDE_NAME = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
@@ -66,7 +72,8 @@ class StepBench(Protocol):
             model: a MODEL of `steptime run`, a class or function of a file that makes a module, or
                 a `torch.nn.Module` with `inputs=`.
             batch: the batch size; None for the model's own.
-            rounds: fresh processes; None for `--steptime-rounds`.
+            rounds: fresh processes; None for `--steptime-rounds`, and where that says nothing for
+                five, and up to twenty on a machine with much noise.
             **step: further options of `steptime run`, such as `device`, `dtype` or `threads`.
         """
 
@@ -90,9 +97,12 @@ class Bench:
         self._budget = option("--steptime-budget")
         self._margin = option("--steptime-margin")
         with failing_on_wrong_input():
-            parse_share(self._margin, "--steptime-margin")
-            self._rounds = parse_count(
-                option("--steptime-rounds"), "--steptime-rounds", at_most=MAX_ROUNDS
+            self._margin_share = parse_share(self._margin, "--steptime-margin")
+            rounds = option("--steptime-rounds")
+            self._rounds = (
+                None
+                if rounds is None
+                else parse_count(rounds, "--steptime-rounds", at_most=MAX_TYPED_ROUNDS)
             )
             marker = item.get_closest_marker(MARKER)
             is_of_bench = marker is not None and not marker.args
@@ -121,16 +131,35 @@ class Bench:
             if limits.max_step is None:
                 return BenchResult(None, None, "fits", None)
         folder = self._next_folder()
-        measured = self._measure(step, limits, rounds or self._rounds, folder)
+        bench_rounds = self._measure_rounds(step, limits, rounds or self._rounds, folder)
         if limits is not None and limits.max_step is not None:
-            self._hold(self._judge_time(step, limits, measured))
-        return self._compare(measured, folder)
+            self._hold(self._judge_time(step, limits, bench_rounds.answer))
+        return self._compare(bench_rounds, folder)
 
     def _next_folder(self) -> Path:
         """Return the name of the folder of the next benchmark: that of the test, and a number."""
         self._count += 1
         suffix = "" if self._count == 1 else f"-{self._count}"
         return Path(_OUTSIDE_NAME.sub("-", self._item.nodeid).strip("-.") + suffix)
+
+    def _measure_rounds(
+        self, step: BenchStep, limits: Limits | None, rounds: int | None, folder: Path
+    ) -> BenchRounds:
+        """Measure a step in fresh processes, and in further ones while their noise asks for them.
+
+        Args:
+            step: the step.
+            limits: its limits.
+            rounds: so many processes and no more; None for as many as are needed.
+            folder: the folder of the records, in that of all benchmarks.
+        """
+        _refuse_records(self._out / folder)
+        count = FIRST_ROUNDS if rounds is None else rounds
+        bench_rounds = read_rounds(self._measure(step, limits, count, folder))
+        while rounds is None and needs_rounds(bench_rounds.medians_s, self._margin_share):
+            further = read_rounds(self._measure(step, limits, count, folder))
+            bench_rounds = bench_rounds.join(further)
+        return bench_rounds
 
     def _measure(
         self, step: BenchStep, limits: Limits | None, rounds: int, folder: Path
@@ -143,7 +172,6 @@ class Bench:
         if limits is not None and limits.device is not None:
             options.setdefault("device", _place_of(limits.device))
         out = self._out / folder
-        _refuse_records(out)
         out.parent.mkdir(parents=True, exist_ok=True)
         try:
             answer = run(step.model, step.batch, runs=rounds, out=out, **options)
@@ -176,12 +204,15 @@ class Bench:
         if verdict.word == "unsure":
             self._fail_unsure(verdict.line)
 
-    def _compare(self, measured: RunAnswer, folder: Path) -> BenchResult:
+    def _compare(self, bench_rounds: BenchRounds, folder: Path) -> BenchResult:
         """Return a benchmark beside its baseline; fail the test where it is slower."""
         from steptime.questions.compare.question import compare
 
         out = self._out / folder
-        step = describe_step(measured)
+        measured = bench_rounds.answer
+        step = describe_step(measured, bench_rounds.median_s)
+        if len(bench_rounds.medians_s) > FIRST_ROUNDS:
+            step += f" in {counted(len(bench_rounds.medians_s), 'round')}"
         if self._baseline is None or not (self._baseline / folder).is_dir():
             place = "" if self._baseline is None else f" in {self._baseline / folder}"
             self._add_line(f"{step}; no baseline{place}")

@@ -146,10 +146,17 @@ def judge_time(step: BenchStep, limits: Limits, measured: RunAnswer) -> Verdict:
     return Verdict(word, line)
 
 
-def describe_step(measured: RunAnswer) -> str:
-    """Describe a measured step: `fc:layers=2, batch 64: 1.2 ms`."""
-    median = "unknown" if measured.step_s is None else seconds(measured.step_s.median)
-    return f"{measured.model}, batch {measured.batch}: {median}"
+def describe_step(measured: RunAnswer, median_s: float | None = None) -> str:
+    """Describe a measured step: `fc:layers=2, batch 64: 1.2 ms`.
+
+    Args:
+        measured: the step.
+        median_s: its median over further rounds; None for that of `measured`.
+    """
+    if median_s is None and measured.step_s is not None:
+        median_s = measured.step_s.median
+    text = "unknown" if median_s is None else seconds(median_s)
+    return f"{measured.model}, batch {measured.batch}: {text}"
 
 
 def _compare_median(step: StepStatistics, longest_s: float) -> str:

@@ -38,8 +38,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--steptime-rounds",
         metavar="N",
-        default="5",
-        help="fresh processes that measure each benchmark (default: 5)",
+        help="fresh processes that measure each benchmark, so many and no more (default: 5, and "
+        "up to 20 where they differ so much that 5 would miss a large slowdown)",
     )
     group.addoption(
         "--steptime-budget",

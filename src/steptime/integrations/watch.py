@@ -135,6 +135,8 @@ class Watch:
         """Leave out a step that an exception ended, which the loop may catch."""
         self._wait_s = self._outer_wait_s = self._inner_wait_s = 0.0
         self._is_open = False
+        if self._report is not None and self._report.trace is not None:
+            self._shield(self._report.trace.drop)
         if self._first_step_s is None:
             self._examples = 0
 
@@ -164,13 +166,15 @@ class Watch:
             self._cpu_s += time.thread_time() - start_s
 
     def _begin(self) -> None:
-        """Set the first step up."""
+        """Set the first step up, and the record of one that is traced."""
         if self._report is None:
             from steptime.integrations.watch_report import LoopReport
 
             self._clock = choose_clock(self._model)
             self._report = LoopReport(self._model, self._device)
             self._report.start()
+        elif self._report.trace is not None and self._report.trace.needs_step:
+            self._report.trace.begin()
 
     def _count_steps(self) -> None:
         """Take the finished steps into the list, and log what is due."""
@@ -178,6 +182,10 @@ class Watch:
             return
         if self._first_step_s is None:
             self._end_first_step(self._clock)
+            return
+        trace = None if self._report is None else self._report.trace
+        if self._report is not None and trace is not None and trace.is_recording:
+            self._end_traced_step(self._clock, self._report)
             return
         for sample in self._clock.read():
             self._samples.add(sample)
@@ -198,6 +206,15 @@ class Watch:
             self._report.predict(self._batch, self._has_loader)
         self._prepare_s = time.perf_counter() - start_s
         self._cpu_s = start_cpu_s - time.thread_time()  # `_shield` adds it again: steps alone count
+
+    def _end_traced_step(self, clock: StepClock, report: LoopReport) -> None:
+        """Leave out the time of a step that a profiler slowed, and predict the step from it."""
+        start_s, start_cpu_s = time.perf_counter(), time.thread_time()
+        clock.sync()
+        clock.read()
+        report.predict_traced()
+        self._prepare_s += time.perf_counter() - start_s
+        self._cpu_s += start_cpu_s - time.thread_time()  # `_shield` adds it: other steps count
 
     def _log_step(self) -> None:
         if self._report is None:
@@ -316,8 +333,9 @@ def watch(
     """Watch the steps of a training loop: their time, their wait for input, and a verdict.
 
     The first step is timed apart. After it the network is exported, on shapes alone, and its step
-    is predicted; the loop waits for that, at most two minutes. Log lines go to the logger
-    `steptime` at level INFO.
+    is predicted; the loop waits for that, at most two minutes. Of a network that cannot be exported
+    the second step is recorded by PyTorch's profiler, and predicted as `predict --trace` does. Log
+    lines go to the logger `steptime` at level INFO.
 
     Args:
         model: the `torch.nn.Module` that is trained; None for times without a prediction.

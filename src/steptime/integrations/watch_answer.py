@@ -44,6 +44,8 @@ class WatchAnswer(Answer, frozen=True, kw_only=True):
         predicted_s: predicted seconds of a step without waiting; None without a prediction.
         predicted_low_s: lower end of the interval of the prediction; None where unknown.
         predicted_high_s: upper end of the same.
+        predicted_from: what the prediction was made from: export of the network, or trace of one
+            step where it cannot be exported; None without a prediction.
         ratio: measured over predicted seconds; None without a prediction.
         utilisation: share of the peak that the steps reach (MFU); None where no peak is known.
         predicted_utilisation: the same as predicted.
@@ -53,7 +55,7 @@ class WatchAnswer(Answer, frozen=True, kw_only=True):
         verdict: slower, faster, as predicted or unsure; None without a prediction.
         causes: what to check, the likeliest first, of a slow step.
         watch_s: seconds of the CPU that watching itself took of a step.
-        prepare_s: seconds that export and prediction took, once, after the first step.
+        prepare_s: seconds that reading the network and its prediction took, once.
         folder: the folder of the record; None where none was asked for.
         headline: the verdict in a few lines.
         notes: remarks that change how the answer is read.
@@ -71,6 +73,7 @@ class WatchAnswer(Answer, frozen=True, kw_only=True):
     predicted_s: float | None = None
     predicted_low_s: float | None = None
     predicted_high_s: float | None = None
+    predicted_from: str | None = None
     ratio: float | None = None
     utilisation: float | None = None
     predicted_utilisation: float | None = None

@@ -21,23 +21,29 @@ from steptime.integrations.watch_prediction import (
     predict_step,
 )
 from steptime.integrations.watch_record import Runtime
+from steptime.integrations.watch_trace import MAX_REASON, LoopTrace, describe_fault
 
+EXPORT, TRACE = "export", "trace"  # what a prediction was made from
 EXPORT_LIMIT_S = 60.0
 QUESTION_LIMIT_S = 60.0
-MAX_REASON = 200  # characters of what a library says
 
 
 class LoopReport:
     """What is known of a loop beside its samples."""
 
     def __init__(self, model: Any, device: str | None) -> None:
-        """Remember the model, and the device of the prediction."""
+        """Remember the model, and the device of the prediction.
+
+        `trace` is there where the network cannot be exported.
+        """
         self._model = model
         self._device = device
         self._watcher: ModelWatcher | None = None
         self._first_step = FirstStep()
         self._path: str | None = None
         self._predicted: PredictedStep | None = None
+        self._predicted_from: str | None = None
+        self.trace: LoopTrace | None = None
         self._runtime: Runtime | None = None
         self._batch: int | None = None
         self._has_loader = False
@@ -83,23 +89,38 @@ class LoopReport:
         rank, _ = watch_record.rank_and_size()
         if rank:
             return
+        self._device = self._device or find_device(self._runtime.platform)
         try:
             self._path, remarks = export_model(self._model, self._first_step, EXPORT_LIMIT_S)
-            self._notes += [remark[:MAX_REASON] for remark in remarks]
-            device = self._device or find_device(self._runtime.platform)
-            if device is None:
-                self._notes.append(
-                    f"no prediction: {self._runtime.platform} is no known device; name one with "
-                    "device=, or run steptime calibrate"
-                )
-                return
-            self._device = device
+        except Exception as error:  # noqa: BLE001  # torch raises anything for what it cannot read
+            if self._device is None:
+                self._note_unknown_device(self._runtime.platform)
+            else:
+                self.trace = LoopTrace(describe_fault(error), self._device)
+            return
+        self._notes += [remark[:MAX_REASON] for remark in remarks]
+        if self._device is None:
+            self._note_unknown_device(self._runtime.platform)
+            return
+        try:
             self._predicted = predict_step(
                 self._question(), self._first_step.forward_passes, QUESTION_LIMIT_S
             )
-        except Exception as error:  # noqa: BLE001  # torch raises anything for what it cannot read
-            reason = " ".join(str(error).split())[:MAX_REASON] or type(error).__name__
-            self._notes.append(f"no prediction: {reason}")
+            self._predicted_from = EXPORT
+        except (InputError, OutsideError) as error:
+            self._notes.append(f"no prediction: {describe_fault(error)}")
+
+    def _note_unknown_device(self, platform: str) -> None:
+        self._notes.append(
+            f"no prediction: {platform} is no known device; name one with "
+            "device=, or run steptime calibrate"
+        )
+
+    def predict_traced(self) -> None:
+        """End the record of a step, and predict the step from the shapes of its ops."""
+        if self.trace is not None:
+            self._predicted = self.trace.predict(QUESTION_LIMIT_S)
+            self._predicted_from = None if self._predicted is None else TRACE
 
     def describe(self, step_s: float, samples: Sequence[StepSample], count: int) -> str:
         """Return the log line of the last steps."""
@@ -171,6 +192,8 @@ class LoopReport:
         """
         if self._watcher is not None:
             self._watcher.stop()
+        if self.trace is not None:
+            self._notes += self.trace.finish()
         if first_step_s is None or not samples.samples or self._runtime is None:
             return None
         workload = self._make_workload()
@@ -267,6 +290,7 @@ class LoopReport:
             "predicted_s": predicted.step_s,
             "predicted_low_s": predicted.low_s,
             "predicted_high_s": predicted.high_s,
+            "predicted_from": self._predicted_from,
             "ratio": step_s / predicted.step_s,
             "utilisation": predicted.utilisation(step_s),
             "predicted_utilisation": predicted.utilisation(predicted.step_s),
@@ -303,6 +327,8 @@ class LoopReport:
         A measured wait for the loader comes first.
         """
         loader = ("loader",) if share is not None and share >= watch_answer.MIN_WAIT else ()
+        if self._path is None:  # `why` reads a network
+            return loader
         worked_s = step_s * (1 - (share or 0.0)) / max(1, self._first_step.forward_passes)
         try:
             answer = ask_question(

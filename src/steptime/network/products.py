@@ -3,6 +3,7 @@
 import re
 
 from steptime.core.graph import Graph, Op
+from steptime.core.workload import STORED_EXPERTS, STORED_MLP
 
 AFTER_HEAD = ("cross_entropy", "cast", "bias", "reshape", "slice", "mean")
 _ATTENTION = re.compile(r"(?i)(^|[/._])\w*(attn|attention)\w*([/._]|$)")
@@ -20,3 +21,16 @@ def find_head(graph: Graph) -> str:
 def is_attention_name(name: str) -> bool:
     """Whether the name of an op is that of one in attention: `block3/self_attn/q_proj`."""
     return bool(_ATTENTION.search(name))
+
+
+def is_left_wide(name: str, kind: str, stored: str) -> bool:
+    """Whether a file leaves the weights of a product of a layer as they were.
+
+    Args:
+        name: the name of the op.
+        kind: the kind of the op.
+        stored: the weights that the file quantises: all, those outside attention, or experts'.
+    """
+    if kind == "experts":
+        return False
+    return stored == STORED_EXPERTS or (stored == STORED_MLP and is_attention_name(name))

@@ -11,9 +11,9 @@ from itertools import chain
 
 from steptime.core.adapters import FEW_BITS
 from steptime.core.graph import Graph, Op, TensorSpec
-from steptime.core.workload import STORED_EXPERTS, STORED_MLP
+from steptime.core.workload import STORED_EXPERTS
 from steptime.network.ops import OPS
-from steptime.network.products import find_head, is_attention_name
+from steptime.network.products import find_head, is_left_wide
 
 EXPERT_MATRICES = (2, 3)  # inputs of an `experts` op that are matrices of weights
 ROUTER_LOGITS = 1  # input of an `experts` op that chooses the experts
@@ -86,8 +86,7 @@ def _matrix_places(op: Op, head: str, routers: set[str], stored: str) -> tuple[i
     if op.kind == "experts":
         return EXPERT_MATRICES
     is_wide = op.kind != "linear" or op.name == head or op.outputs[0] in routers
-    is_outside = stored == STORED_EXPERTS or (stored == STORED_MLP and is_attention_name(op.name))
-    return () if is_wide or is_outside else (1,)
+    return () if is_wide or is_left_wide(op.name, op.kind, stored) else (1,)
 
 
 def _read_quantised(

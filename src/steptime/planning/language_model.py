@@ -35,6 +35,7 @@ def read_language_model(model: str, length: int | None = None, trusted: bool = F
     family, settings = resolve_settings(read_model(model, trusted=trusted), length)
     if not is_language_model(settings):
         other = "an encoder with a decoder" if settings.get("decoder_layers") else family.name
+        other = "one that reads images; nearest: images=0" if settings.get("images") else other
         but = "" if other in model else f", but {other}"
         raise InputError(f"{shorten(model)[1:-1]}: not a language model of one decoder{but}")
     settings["length"] = length or settings["length"]
@@ -125,4 +126,5 @@ def resolve_settings(choice: Choice, length: int | None) -> tuple[Family, Mutabl
 def is_language_model(settings: Settings) -> bool:
     """Return whether hyperparameters are those of a language model of one encoder or decoder."""
     reads_words = settings.get("stem") == "words" and not settings.get("decoder_layers")
+    reads_words = reads_words and not settings.get("images")
     return reads_words and settings.keys() >= LANGUAGE_MODEL_SETTINGS

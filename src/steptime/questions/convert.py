@@ -182,11 +182,11 @@ def _write_graph(path: Path, graph: Graph, workload: Workload) -> list[str]:
 
 
 def _write_onnx(path: Path, graph: Graph, _: Workload) -> list[str]:
-    from steptime.formats.export.onnx import model_of
+    from steptime.formats.export.onnx import export_onnx
     from steptime.formats.export.onnx_nodes import NoOnnxError
 
     try:
-        content = model_of(graph)
+        content = export_onnx(graph)
     except NoOnnxError as error:
         raise InputError(f"-o {shorten(path)}: {error}") from None
     write_atomically(path, content, f"-o {shorten(path)}")

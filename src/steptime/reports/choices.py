@@ -1,4 +1,4 @@
-"""The page of `choose`: networks, devices, links and replicas as rows, with filters and charts.
+"""The page of `choose`: networks, types, devices, links and replicas as rows, with filters.
 
 Every row is a cell of a grid (`grids/grid.py`); the page shows those that its reader asks for,
 and computes nothing.
@@ -26,6 +26,7 @@ BEST = "best"  # of the batches listed, the least with 90 % of the best speed th
 PARTS = ("forward", "backward", "update", "communication")
 AXES = {
     "model": "Network",
+    "dtype": "Precision",
     "device": "Device",
     "batch": "Batch of a replica",
     "link": "Link between replicas",
@@ -33,7 +34,8 @@ AXES = {
 }
 _VALUES = (  # of a row, beside the axes
     *("step_s", "low_s", "high_s", "forward_s", "backward_s", "update_s", "communication_s"),
-    *("examples_per_s", "speedup", "peak_bytes", "train_h", "cost", "status", "examples"),
+    *("examples_per_s", "speedup", "needed_bytes", "train_h", "cost", "status", "examples"),
+    "precision",
 )
 
 
@@ -42,7 +44,8 @@ class Choices:
     """The choices of a page, and how a training is paid.
 
     Attributes:
-        models: makers of the workload of a network at a batch, by the network's text.
+        models: makers of the workload of a network at a batch, by the network's text and its data
+            type, which is "" for the network's own on each device.
         devices: the devices.
         batches: batches of a replica.
         links: links between replicas.
@@ -54,7 +57,7 @@ class Choices:
         words: options of all rows, as a command line has them.
     """
 
-    models: Mapping[str, Maker]
+    models: Mapping[tuple[str, str], Maker]
     devices: Sequence[Device]
     batches: Sequence[int]
     links: Sequence[Link]
@@ -99,38 +102,53 @@ def write_choices(choices: Choices, path: Path) -> WrittenPage:
     if good is None:
         reason = "; ".join(rows[0]["notes"]) or "out of memory"
         raise InputError(f"none of {len(rows)} choices fits: {reason}")
-    good_device = next(device for device in choices.devices if device.name == good["device"])
-    usual_link = node_link_name(good_device)
-    start = {**{name: str(good[name]) for name in AXES}, "replicas": values["replicas"][-1]}
-    start |= {"link": usual_link} if usual_link in values["link"] else {}
-    data = {
+    data = _page_data(choices, rows, values) | {"start": _find_start(choices, good, values)}
+    write_atomically(path, rendered("choose.html", data=data, method=str(choices.method)))
+    return WrittenPage(len(rows), values)
+
+
+def _find_start(
+    choices: Choices, row: JsonObject, values: Mapping[str, Sequence[str]]
+) -> dict[str, str]:
+    """Return the choice with which the page opens: a row on all replicas, over its usual link."""
+    device = next(device for device in choices.devices if device.name == row["device"])
+    usual_link = node_link_name(device)
+    start = {**{name: str(row[name]) for name in AXES}, "replicas": values["replicas"][-1]}
+    return start | ({"link": usual_link} if usual_link in values["link"] else {})
+
+
+def _page_data(
+    choices: Choices, rows: Sequence[JsonObject], values: Mapping[str, Sequence[str]]
+) -> JsonObject:
+    """Return the data of the page but the choice with which it opens; rows are columns."""
+    return {
         "axes": values,
         "labels": AXES,
-        "start": start,
         "rows": {
             **{name: [values[name].index(str(row[name])) for row in rows] for name in AXES},
             **{name: [style.short(row[name]) for row in rows] for name in _VALUES},
         },
         "charts": charts(),
         "words": choices.words,
+        "filters": ["max_price"],
+        "prices": {name: offer.price for name, offer in choices.offers.items()},
+        "usable": {device.name: device.usable_bytes for device in choices.devices},
         "training": {"examples": choices.training.examples, "epochs": choices.training.epochs},
         "offers": {name: f"{offer.name}, {offer.date}" for name, offer in choices.offers.items()},
     }
-    write_atomically(path, rendered("choose.html", data=data, method=str(choices.method)))
-    return WrittenPage(len(rows), values)
 
 
 def choice_rows(choices: Choices) -> Iterator[JsonObject]:
-    """Yield the rows: of each network, device, batch, link and number of replicas.
+    """Yield the rows: of each network, type, device, batch, link and number of replicas.
 
     `speedup` is over one replica of the same batch. Rows of the best batch of a device come twice:
     under its number, and under `BEST`. Hours and cost are of the whole training.
     """
     fewest_replicas = choices.replicas[0]
-    places = [(text, link) for text in choices.models for link in choices.links]
-    for text, link in watched(places, "networks and links"):
+    places = [(model, link) for model in choices.models.items() for link in choices.links]
+    for ((text, dtype), make), link in watched(places, "networks and links"):
         cells = grid(
-            [choices.models[text]],
+            [make],
             choices.devices,
             choices.batches,
             choices.replicas,
@@ -139,7 +157,8 @@ def choice_rows(choices: Choices) -> Iterator[JsonObject]:
             choices.options,
         )
         for _, device_cells in groupby(cells, lambda cell: cell.device):
-            rows = [{**_row(cell, link, choices), "model": text} for cell in device_cells]
+            network = {"model": text, "dtype": dtype}
+            rows = [{**_row(cell, link, choices), **network} for cell in device_cells]
             alone = {row["batch"]: row for row in rows if row["replicas"] == fewest_replicas}
             for row in rows:
                 single_per_s = alone[row["batch"]]["examples_per_s"]
@@ -163,6 +182,7 @@ def _row(cell: GridCell, link: Link, choices: Choices) -> JsonObject:
         paid = bill_training(training, cell.step_s, cell.batch * cell.replicas, cell.replicas)
     return {
         **cell._asdict(),
+        "precision": cell.dtype,
         "link": link.name,
         "replicas": cell.replicas,
         "examples": cell.batch,

@@ -13,7 +13,7 @@ from steptime.reports.charts import style, waterfall
 from steptime.reports.charts.plan import bars, memory, memory_rows, pipeline
 
 BARS = 240  # of a pipeline, about: a page has hundreds of them
-AXES = ("model", "device", "device_count", "length", "global_batch")
+AXES = ("model", "device", "device_count", "length", "global_batch", "dtype")
 Document = Mapping[str, Any]  # JSON values, for the page's code
 ChartRows = Mapping[str, list[style.Row]]
 
@@ -91,6 +91,7 @@ def _choices(request: Request) -> JsonObject:
         request.device_counts[0],
         request.length or "",
         request.global_batch,
+        request.dtype or "",
     )
     links = (("--inside", site.inside), ("--link", site.link))
     return {

@@ -122,6 +122,8 @@ def _delta_rule_kernels(
         builder.input(name, (group.sequences, group.tokens, width))
         for name, width in widths.items()
     ]
+    if attention.rule == "scan":
+        inputs.append(builder.weight("rates", (attention.heads, attention.width)))
     output = builder.op(
         attention.kind,
         *inputs,

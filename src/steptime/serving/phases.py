@@ -8,10 +8,11 @@ from copy import copy
 from typing import TYPE_CHECKING
 
 from steptime.core.graph import Graph, Op
-from steptime.core.workload import Plan
+from steptime.core.workload import STORED_ALL, Plan
 from steptime.hardware.architectures import has_trait
 from steptime.network.families import language
 from steptime.network.ops.sequence import experts_read
+from steptime.network.products import is_left_wide
 from steptime.planning.problem import PlanProblem
 from steptime.planning.shape import Shape
 from steptime.prediction import conformal
@@ -57,8 +58,10 @@ class Phases(Replica):
         engine: Engine | None = None,
         guesses: Guesses | None = None,
         calibration: ServingCalibration | None = None,
+        quantised_part: str = STORED_ALL,
     ) -> None:
-        super().__init__(problem, plan, weight_format, cache_format, engine, guesses, calibration)
+        formats = weight_format, cache_format
+        super().__init__(problem, plan, *formats, engine, guesses, calibration, quantised_part)
         has_experts = bool(problem.shape.experts)
         self.kind = conformal.MIXTURE_SERVINGS if has_experts else conformal.SERVINGS
         self._costs_by_tokens: dict[int, dict[str, StepCost]] = {}
@@ -328,6 +331,8 @@ class Phases(Replica):
         is_end = piece_of(kernel.op) in (FIRST, LAST)
         if kernel.kind not in LOW_KINDS or is_end:
             return kernel
+        if is_left_wide(kernel.op, kernel.kind, self.quantised_part):
+            return kernel._replace(dtype=self.problem.rank.weight_dtype)
         case = graph.cases[kernel.op]
         tokens_spec, *parameters = case.specs
         weights = [spec for spec in parameters if len(spec.shape) > 1]

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph
-from steptime.core.workload import Plan
+from steptime.core.workload import STORED_ALL, Plan
 from steptime.hardware.device import Device
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.table import ShapeError
+from steptime.network.products import is_left_wide
 from steptime.planning.problem import PlanProblem
 from steptime.prediction.training import FIRST, LAST, LOW_KINDS, piece_of
 from steptime.serving.attention_shape import ATTENDING, AttentionShape, find_attention_shapes
@@ -42,6 +43,7 @@ class Replica:
         engine: settings of the engine, which replace constants of stack and calibration.
         guesses: speculation, None without.
         calibration: constants that replace those of the stack.
+        quantised_part: the weights that lie in the format, as a file may leave those of attention.
     """
 
     def __init__(
@@ -53,8 +55,10 @@ class Replica:
         engine: Engine | None = None,
         guesses: Guesses | None = None,
         calibration: ServingCalibration | None = None,
+        quantised_part: str = STORED_ALL,
     ) -> None:
         self.problem = problem
+        self.quantised_part = quantised_part
         self.plan = plan
         self.guesses = guesses
         self.engine = engine or Engine()
@@ -132,7 +136,10 @@ class Replica:
         pieces = (FIRST, *dict.fromkeys(self.problem.shape.kinds), LAST)
         piece_bytes = dict.fromkeys(pieces, 0.0)
         product_weights = {
-            name for op in graph.ops if op.kind in LOW_KINDS for name in op.inputs[1:]
+            name
+            for op in graph.ops
+            if op.kind in LOW_KINDS and not is_left_wide(op.name, op.kind, self.quantised_part)
+            for name in op.inputs[1:]
         }
         for name in graph.weights:
             piece, spec = piece_of(name), graph.tensors[name]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from steptime.core.dtypes import find_quantised_type
 from steptime.core.errors import InputError, unknown
-from steptime.core.workload import Plan
+from steptime.core.workload import STORED_ALL, STORED_EXPERTS, Plan
 from steptime.hardware import catalog
 from steptime.hardware.software import defaults_for
 from steptime.planning.faults import check_step
@@ -140,16 +140,19 @@ class Service:
         kv = parse_format(self.kv, "--kv")
         problem = self._make_problem(shape, plan)
         weights = weights or self.weights_only_type or _file_format(shape)
-        guesses = self._guesses(problem, plan, weights, kv)
-        return Phases(problem, plan, weights, kv, self.engine, guesses, self.calibration)
+        part = _quantised_part(shape, weights)
+        guesses = self._guesses(problem, plan, weights, kv, part)
+        return Phases(problem, plan, weights, kv, self.engine, guesses, self.calibration, part)
 
-    def _guesses(self, problem: PlanProblem, plan: Plan, weights: str, kv: str) -> Guesses | None:
+    def _guesses(
+        self, problem: PlanProblem, plan: Plan, weights: str, kv: str, quantised_part: str
+    ) -> Guesses | None:
         """Return who guesses tokens for a step, None without; raises `InputError`."""
         speculation = self.speculation
         if speculation is None or speculation.draft == PROMPT_LOOKUP:
             return None if speculation is None else Guesses(speculation, None)
         if speculation.draft in LAYER_METHODS:
-            head = draft_head(problem, plan, weights, kv, self.engine)
+            head = draft_head(problem, plan, weights, kv, self.engine, quantised_part)
             return Guesses(speculation, head)
         network = replace(
             self, model=speculation.draft, data=1, expert=1, demand=None, speculation=None
@@ -240,6 +243,15 @@ def _file_format(shape: Shape) -> str:
         text = f"serve: {shape.label} has weights of {word}, which one's own machine alone runs"
         raise InputError(f"{text}; nearest: --stack llama.cpp")
     return name or ""
+
+
+def _quantised_part(shape: Shape, weights: str) -> str:
+    """Return the weights that lie in a format: those that the file says, of experts in MXFP4."""
+    if weights == "mxfp4" and shape.experts:
+        return STORED_EXPERTS
+    stated = shape.family.weights
+    is_stated = bool(weights and stated) and find_quantised_type(stated, BYTES_BY_FORMAT) == weights
+    return shape.family.stored if is_stated else STORED_ALL
 
 
 def parse_format(word: str | None, option: str) -> str:

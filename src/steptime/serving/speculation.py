@@ -134,10 +134,17 @@ class Guesses:
 
 
 def draft_head(
-    problem: PlanProblem, plan: Plan, weight_format: str, cache_format: str, engine: Engine
+    problem: PlanProblem,
+    plan: Plan,
+    weight_format: str,
+    cache_format: str,
+    engine: Engine,
+    quantised_part: str,
 ) -> DraftHead:
     """Return the layer that guesses for a network; all ranks of a pipeline's last stage have it."""
-    return DraftHead(problem, replace(plan, pipeline=1), weight_format, cache_format, engine)
+    plan = replace(plan, pipeline=1)
+    formats = weight_format, cache_format
+    return DraftHead(problem, plan, *formats, engine, quantised_part=quantised_part)
 
 
 def price_token(

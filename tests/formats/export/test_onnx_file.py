@@ -14,10 +14,10 @@ from measure.test_backend_values import CASES
 from reference.backend import execute, initial_values
 from steptime.build import build, make_workload, read_model
 from steptime.core.dtypes import precision
-from steptime.core.graph import Graph
+from steptime.core.graph import Graph, Op
 from steptime.core.workload import OPTIMIZERS
 from steptime.formats.export import onnx_general
-from steptime.formats.export.onnx import model_of
+from steptime.formats.export.onnx import export_onnx
 from steptime.formats.export.onnx_kinds import KINDS
 from steptime.formats.export.onnx_nodes import NoOnnxError
 from steptime.network.count import count
@@ -27,16 +27,16 @@ from steptime.network.ops.builder import Builder
 onnx = pytest.importorskip("onnx", reason="needs onnx, a witness: pip install onnx")
 ort = pytest.importorskip("onnxruntime", reason="needs onnxruntime: an extra of steptime")
 
-OF_TRAINING = ("_grad", "_grad_weight")
+TRAINING_SUFFIXES = ("_grad", "_grad_weight")
 FORWARD = sorted(
     kind
     for kind in OPS
-    if not kind.endswith(OF_TRAINING)
-    # of which ONNX has no form
+    if not kind.endswith(TRAINING_SUFFIXES)
+    # ONNX has no form for these
     and kind not in {*communication.KINDS, *opaque.KINDS, *OPTIMIZERS, "delta_rule"}
 )
-OTHERWISE = {"training": False, "p": 0.0, "dtype": "float16"}  # as numpy runs it, in inference
-WHOLE = {
+INFERENCE_ATTRS = {"training": False, "p": 0.0, "dtype": "float16"}  # as numpy computes them
+NETWORKS = {
     "fc": "fc:layers=3,nodes=16,inputs=10,outputs=7,batch=5",
     "cnn residual": "cnn:block=residual,blocks=1,filters=4,image=33,classes=7,batch=3",
     "cnn bottleneck": "cnn:block=bottleneck,blocks=1-2-1-1,filters=4,image=33,classes=7,batch=3",
@@ -52,20 +52,21 @@ WHOLE = {
 
 
 def example(kind: str) -> Graph:
-    """The graph of one op: floats after the first input are weights."""
+    """Return the graph of one op; its float inputs after the first are weights."""
     row = OPS[kind].example
     b = Builder("one", precision("float32"), training=False)
     names = []
     for i, spec in enumerate(row.specs):
-        of_input = i == 0 or spec.dtype != "float32"
-        make = b.input if of_input else b.weight
-        names.append(make(f"in{i}", spec.shape, *([spec.dtype] if of_input else [])))
-    attrs = {name: OTHERWISE.get(name, value) for name, value in row.attrs.items()}
+        if i == 0 or spec.dtype != "float32":
+            names.append(b.input(f"in{i}", spec.shape, spec.dtype))
+        else:
+            names.append(b.weight(f"in{i}", spec.shape))
+    attrs = {name: INFERENCE_ATTRS.get(name, value) for name, value in row.attrs.items()}
     return b.graph(*b.append("op", kind, tuple(names), **attrs))
 
 
 def values_of(graph: Graph) -> dict[str, Any]:
-    """Values as a network starts from them, but ordinary numbers for biases and norms."""
+    """Return the initial values of a network, but positive numbers for biases and norms."""
     values = initial_values(graph, 3)
     rng = np.random.default_rng(4)
     for name in (*graph.weights, *graph.buffers):
@@ -75,20 +76,21 @@ def values_of(graph: Graph) -> dict[str, Any]:
 
 
 def run(model: bytes, graph: Graph, values: dict[str, Any]) -> list[Any]:
-    """What onnxruntime gives, every optimization switched on."""
+    """Return the outputs of onnxruntime, with every optimization on."""
     session = ort.InferenceSession(model, providers=["CPUExecutionProvider"])
     return session.run(None, {name: values[name] for name in graph.inputs})
 
 
 def assert_runs(graph: Graph) -> None:
+    """Assert that onnxruntime computes a graph's file as numpy computes the graph."""
     values = values_of(graph)
-    model = model_of(graph, lambda name, _: values[name].tobytes())
+    model = export_onnx(graph, lambda name, _: values[name].tobytes())
     onnx.checker.check_model(model, full_check=True)
-    ours = execute(graph, values)
-    for name, theirs in zip(graph.outputs, run(model, graph, values), strict=True):
-        assert theirs.shape == graph.tensors[name].shape
-        near = 1e-5 * float(np.abs(ours[name]).max())
-        np.testing.assert_allclose(theirs, ours[name], rtol=1e-5, atol=near)
+    expected = execute(graph, values)
+    for name, output in zip(graph.outputs, run(model, graph, values), strict=True):
+        assert output.shape == graph.tensors[name].shape
+        tolerance = 1e-5 * float(np.abs(expected[name]).max())
+        np.testing.assert_allclose(output, expected[name], rtol=1e-5, atol=tolerance)
 
 
 def test_every_kind_of_a_forward_pass_and_every_function_has_a_row():
@@ -108,19 +110,20 @@ def test_onnxruntime_gives_of_each_kind_what_numpy_gives(kind):
 
 def test_kinds_over_volumes_come_back(tmp_path):
     b = Builder("volumes", precision("float32"), training=False)
-    x, each = b.input("x", (2, 3, 8, 6, 8)), {"stride": (2,) * 3, "padding": (0,) * 6}
-    sides: dict[str, Any] = {"stride": (1, 1, 2), "padding": (1, 1, 0, 0, 1, 1)}
-    x = b.op("conv3d", x, b.weight("w", (4, 3, 3, 1, 3)), name="conv", **sides)
+    x = b.input("x", (2, 3, 8, 6, 8))
+    halving: dict[str, Any] = {"stride": (2,) * 3, "padding": (0,) * 6}
+    uneven: dict[str, Any] = {"stride": (1, 1, 2), "padding": (1, 1, 0, 0, 1, 1)}
+    x = b.op("conv3d", x, b.weight("w", (4, 3, 3, 1, 3)), name="conv", **uneven)
     norm = [b.weight(name, (4,)) for name in ("scale", "shift")]
     norm += [b.buffer(name, (4,)) for name in ("mean", "variance")]
     x = b.op("batch_norm", x, *norm, name="norm", training=False)
-    x = b.op("max_pool3d", x, name="most", kernel=(2, 3, 2), **each)
-    wide, how = b.weight("wide", (4, 5, 2, 2, 2)), {**each, "output_size": (8, 4, 4)}
-    x = b.op("conv_transpose3d", x, wide, name="back", **how)
-    graph = b.graph(b.op("avg_pool3d", x, name="means", kernel=(4, 2, 2), **each))
+    x = b.op("max_pool3d", x, name="maxima", kernel=(2, 3, 2), **halving)
+    filters = b.weight("filters", (4, 5, 2, 2, 2))
+    x = b.op("conv_transpose3d", x, filters, name="back", output_size=(8, 4, 4), **halving)
+    graph = b.graph(b.op("avg_pool3d", x, name="means", kernel=(4, 2, 2), **halving))
     values = values_of(graph)
     file = tmp_path / "net.onnx"
-    file.write_bytes(model_of(graph, lambda name, _: values[name].tobytes()))
+    file.write_bytes(export_onnx(graph, lambda name, _: values[name].tobytes()))
     for batch in (2, 3):
         again = build(make_workload(read_model(str(file)), batch, dtype="float32", phase="infer"))
         costs = {op.kind: op.flop for op in count(again).ops}
@@ -128,12 +131,12 @@ def test_kinds_over_volumes_come_back(tmp_path):
         assert again.parameters == graph.parameters
 
 
-@every("name", WHOLE)
+@every("name", NETWORKS)
 def test_whole_networks_agree(name):
-    assert_runs(build(make_workload(read_model(WHOLE[name]), dtype="float32", phase="infer")))
+    assert_runs(build(make_workload(read_model(NETWORKS[name]), dtype="float32", phase="infer")))
 
 
-NOT_HERE = (
+NOT_TESTED = (
     "mean",
     "cross_entropy",
     "cast",
@@ -141,22 +144,28 @@ NOT_HERE = (
     "lstm with a projection",
     "delta_rule",
 )
-# of a loss, which inference has not; of float64; onnxruntime wants an odd size; ONNX has none
+# losses are not part of inference; the cast is to float64; onnxruntime wants an odd size of local
+# response norm; ONNX has no projection of an LSTM and no delta rule
 
 
-@every("case", [case for case in CASES if not case.startswith(NOT_HERE)])
+@every("case", [case for case in CASES if not case.startswith(NOT_TESTED)])
 def test_every_case_of_values_agrees(case):
     b = Builder("small", precision("float32"), training=False)
     last = CASES[case](b)
-    whole = b.graph("op" if "op" in b.tensors else last)
-    ops = whole.ops[: [op.outputs[0] for op in whole.ops].index(whole.outputs[0]) + 1]
-    read = {name for op in ops for name in op.inputs}
-    attrs = {"training": False}
-    ops = tuple(
-        replace(op, attrs={**op.attrs, **attrs}) if op.kind == "batch_norm" else op for op in ops
-    )
-    inputs = tuple(name for name in whole.inputs if name in read)
-    assert_runs(replace(whole, ops=ops, inputs=inputs))
+    graph = b.graph("op" if "op" in b.tensors else last)
+    first_outputs = [op.outputs[0] for op in graph.ops]
+    last_place = first_outputs.index(graph.outputs[0])
+    ops = tuple(infer(op) for op in graph.ops[: last_place + 1])
+    names_read = {name for op in ops for name in op.inputs}
+    inputs = tuple(name for name in graph.inputs if name in names_read)
+    assert_runs(replace(graph, ops=ops, inputs=inputs))
+
+
+def infer(op: Op) -> Op:
+    """Return an op as inference has it."""
+    if op.kind != "batch_norm":
+        return op
+    return replace(op, attrs={**op.attrs, "training": False})
 
 
 POOLS = {
@@ -176,36 +185,36 @@ def test_windows_that_hang_over_and_uneven_padding(kind, case):
 
 def test_a_large_network_is_a_small_file():
     graph = build(make_workload(read_model("llama_7b:length=64"), dtype="float32", phase="infer"))
-    model = model_of(graph)
+    model = export_onnx(graph)
     onnx.checker.check_model(model)
     assert len(model) < 1_000_000
-    read = onnx.load_from_string(model)
-    makers = {name: node for node in read.graph.node for name in node.output}
-    sizes = {one.name: onnx.numpy_helper.to_array(one) for one in read.graph.initializer}
-    shapes = [sizes[makers[name].input[0]] for name in graph.weights]
+    parsed = onnx.load_from_string(model).graph
+    producers = {name: node for node in parsed.node for name in node.output}
+    constants = {item.name: onnx.numpy_helper.to_array(item) for item in parsed.initializer}
+    shapes = [constants[producers[name].input[0]] for name in graph.weights]
     assert sum(int(np.prod(shape)) for shape in shapes) == 6_738_415_616
 
 
 def test_an_op_keeps_its_name_and_a_bias_is_in_its_product():
-    graph = build(make_workload(read_model(WHOLE["fc"]), dtype="float32", phase="infer"))
-    nodes = onnx.load_from_string(model_of(graph)).graph.node
-    assert [len(one.input) for one in nodes if one.op_type == "Gemm"] == [3, 3, 3, 3]
-    named = {one.name for one in nodes}
-    assert {op.name for op in graph.ops if op.kind != "bias"} <= named
+    graph = build(make_workload(read_model(NETWORKS["fc"]), dtype="float32", phase="infer"))
+    nodes = onnx.load_from_string(export_onnx(graph)).graph.node
+    assert [len(node.input) for node in nodes if node.op_type == "Gemm"] == [3, 3, 3, 3]
+    node_names = {node.name for node in nodes}
+    assert {op.name for op in graph.ops if op.kind != "bias"} <= node_names
 
 
-def test_what_onnx_cannot_say_is_named():
-    training = build(make_workload(read_model(WHOLE["cnn residual"])))
+def test_ops_without_a_form_in_onnx_are_refused_by_name():
+    training = build(make_workload(read_model(NETWORKS["cnn residual"])))
     with pytest.raises(NoOnnxError, match="batch_norm trains"):
-        model_of(training)
+        export_onnx(training)
     b = Builder("many", precision("float32"), training=False)
     x = b.input("x", (4, 4))
     with pytest.raises(NoOnnxError, match="many: sum: ONNX has no form for all_reduce"):
-        model_of(b.graph(b.op("all_reduce", x, name="sum", **communication_attrs())))
+        export_onnx(b.graph(b.op("all_reduce", x, name="sum", **communication_attrs())))
     b = Builder("projected", precision("float32"), training=False)
     last = CASES["lstm with a projection"](b)
     with pytest.raises(NoOnnxError, match="op: ONNX has no lstm with a projection"):
-        model_of(b.graph(last))
+        export_onnx(b.graph(last))
 
 
 def communication_attrs() -> dict[str, Any]:
@@ -246,21 +255,22 @@ def test_networks_of_hugging_face_agree(kind, tmp_path):
     )
 
 
-AS_FILES = ("fc", "cnn bottleneck", "lstm", "gru", "rnn", "encoder", "resnet18")
+READ_BACK = ("fc", "cnn bottleneck", "lstm", "gru", "rnn", "encoder", "resnet18")
 
 
-@every("name", AS_FILES)
+@every("name", READ_BACK)
 def test_our_reader_reads_it_back_to_the_same_network(name, tmp_path):
-    chosen, path = read_model(WHOLE[name]), tmp_path / "net.onnx"
-    path.write_bytes(model_of(build(make_workload(chosen, dtype="float32", phase="infer"))))
-    for batch in (chosen.batch, 8):  # the file's own batch, and another
-        named = read_model(WHOLE[name].rpartition("batch=")[0].rstrip(",:"))
-        ours, theirs = (
-            build(make_workload(one, batch, dtype="float32", phase="infer"))
-            for one in (named, read_model(str(path)))
+    network = read_model(NETWORKS[name])
+    path = tmp_path / "net.onnx"
+    path.write_bytes(export_onnx(build(make_workload(network, dtype="float32", phase="infer"))))
+    for batch in (network.batch, 8):  # the file's own batch, and another
+        original = read_model(NETWORKS[name].rpartition("batch=")[0].rstrip(",:"))
+        expected, read_back = (
+            build(make_workload(choice, batch, dtype="float32", phase="infer"))
+            for choice in (original, read_model(str(path)))
         )
-        assert theirs.parameters == ours.parameters
-        assert count(theirs).flop == count(ours).flop
+        assert read_back.parameters == expected.parameters
+        assert count(read_back).flop == count(expected).flop
 
 
 @pytest.mark.parametrize("function", ["leaky_relu", "elu"])
@@ -269,5 +279,5 @@ def test_a_slope_of_zero_is_written_as_zero(function):
     x = b.input("x", (3, 4))
     graph = b.graph(b.op("pointwise", x, name="y", function=function, scalar=0.0))
     assert_runs(graph)
-    (node,) = onnx.load_from_string(model_of(graph, lambda *_: b"")).graph.node
-    assert {one.name: one.f for one in node.attribute} == {"alpha": 0.0}
+    (node,) = onnx.load_from_string(export_onnx(graph, lambda *_: b"")).graph.node
+    assert {attribute.name: attribute.f for attribute in node.attribute} == {"alpha": 0.0}

@@ -18,6 +18,7 @@ def parameters(name: str) -> int:
     return build(make_workload(read_model(name), 1, phase="infer")).parameters
 
 
+@pytest.mark.slow
 @every("name", language.rows())
 def test_parameters_are_those_of_the_row(name):
     short = name if "stem" in language.rows()[name] else f"{name}:length=8"

@@ -69,12 +69,14 @@ class MovedStep:
         unshaped_s: seconds of what has no shapes.
         host_s: seconds of a step in which no op runs.
         is_carried: whether what predictions are off by is carried over.
+        priced_s: seconds of a step by the shapes of its ops alone, with nothing carried over.
     """
 
     ops: tuple[MovedOp, ...]
     unshaped_s: float
     host_s: float
     is_carried: bool
+    priced_s: float = 0.0
 
     @property
     def step_s(self) -> float:
@@ -133,8 +135,14 @@ def move_step(
         for op, origin_s, target_s in zip(step.ops, origin_times, target_times, strict=True)
     )
     unshaped_s = sum(step.unshaped_s.values()) * _traffic_ratio(step, origin, target, change)
-    moved = MovedStep(ops, unshaped_s, 0.0, is_carried)
     kernels = _repeated_kernels(step, changed, change.dtype, _settings(method, target))
+    priced_ops = tuple(
+        op._replace(moved_s=op.calls * target_s)
+        for op, target_s in zip(ops, target_times, strict=True)
+    )
+    priced = MovedStep(priced_ops, unshaped_s, 0.0, is_carried=False)
+    priced_s = priced.step_s + _host_s(step, priced, target, method, kernels)
+    moved = MovedStep(ops, unshaped_s, 0.0, is_carried, priced_s)
     return replace(moved, host_s=_host_s(step, moved, target, method, kernels))
 
 

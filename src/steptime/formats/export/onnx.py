@@ -22,93 +22,123 @@ from steptime.formats.export.onnx_nodes import (
 from steptime.formats.export.protobuf import Value, message
 from steptime.network.ops.execution import dequantised, merge_biases
 
-OPSET, IR_VERSION = 23, 11  # the first with Attention, RMSNormalization and RotaryEmbedding
+OPSET = 23  # the first with Attention, RMSNormalization and RotaryEmbedding
+IR_VERSION = 11
 Weights = Callable[[str, TensorSpec], bytes]
+Fields = list[tuple[int, Value]]
+# the enum AttributeProto.AttributeType
+FLOAT, INT, STRING, TENSOR, INTS = 1, 2, 3, 4, 7
 
 
-def model_of(graph: Graph, weights: Weights | None = None, apart: bool = False) -> bytes:
+def export_onnx(
+    graph: Graph, weights: Weights | None = None, external_values: bool = False
+) -> bytes:
     """Return the ONNX file of a forward graph, with the batch that it was built for.
 
-    `weights(name, spec)` returns the values of a weight or buffer, little-endian; without it each
-    is a constant, made by a node, that keeps sums in range. `apart` leaves the values out, for a
-    runtime that is given them by name. Raises `NoOnnxError` for an op that cannot be written.
+    Args:
+        graph: the graph.
+        weights: returns the values of a weight or buffer, little-endian, for its name and spec.
+            Without it each is a constant, made by a node, that keeps sums in range.
+        external_values: whether the values are left out, for a runtime that gets them by name.
+
+    Raises:
+        NoOnnxError: for an op that cannot be written.
     """
     graph = dequantised(graph)
     nodes = Nodes(graph)
-    kept = dict.fromkeys((*graph.weights, *graph.buffers))
-    values = []
-    for name in kept:
+    initializers: Fields = []
+    for name in dict.fromkeys((*graph.weights, *graph.buffers)):
         spec = graph.tensors[name]
-        if weights or apart:
+        if weights or external_values:
             content = weights(name, spec) if weights else None
-            values.append((5, raw_tensor(name, spec, content)))
+            initializers.append((5, raw_tensor(name, spec, content)))
         else:
-            _constant(nodes, name, spec)
-    for op, written in merge_biases(graph):
-        if written.kind not in KINDS:
-            raise NoOnnxError(f"{graph.name}: {written.name}: ONNX has no form for {written.kind}")
-        nodes.op = replace(written, outputs=op.outputs)
-        first = len(nodes.made)
-        nodes.finish(first, KINDS[written.kind](nodes, *written.inputs, **written.attrs))
-    values += [(5, content) for content in nodes.constants.values()]
+            _append_constant(nodes, name, spec)
+    _append_ops(graph, nodes)
+    initializers += [(5, content) for content in nodes.constants.values()]
+    graph_fields: Fields = [
+        *_node_fields(nodes.nodes),
+        (2, graph.name),
+        *initializers,
+        *_tensor_fields(graph, nodes.nodes),
+    ]
+    opset = message((1, ""), (2, OPSET))
+    return message((1, IR_VERSION), (2, "steptime"), (8, opset), (7, message(*graph_fields)))
+
+
+def _append_ops(graph: Graph, nodes: Nodes) -> None:
+    """Append the nodes of all ops; raises `NoOnnxError` for a kind that ONNX has no form for."""
+    for op, fused_op in merge_biases(graph):
+        kind = fused_op.kind
+        if kind not in KINDS:
+            raise NoOnnxError(f"{graph.name}: {fused_op.name}: ONNX has no form for {kind}")
+        nodes.op = replace(fused_op, outputs=op.outputs)
+        first_node = len(nodes.nodes)
+        results = KINDS[kind](nodes, *fused_op.inputs, **fused_op.attrs)
+        nodes.finish(first_node, results)
+
+
+def _append_constant(nodes: Nodes, name: str, spec: TensorSpec) -> None:
+    """Append the node that makes a weight.
+
+    All its values are 1 in vectors, such as the variances of norms, else 1 / its last size.
+    """
+    is_matrix = len(spec.shape) >= 2 and "float" in spec.dtype
+    amount = 1 / spec.shape[-1] if is_matrix else 1.0
+    value = tensor("", TensorSpec((1,), spec.dtype), (amount,))
+    shape = nodes.ints(*spec.shape)
+    nodes.nodes.append(ExportNode(name, "ConstantOfShape", (shape,), (name,), {"value": value}))
+
+
+def _node_fields(nodes: Iterable[ExportNode]) -> Fields:
+    """Return the fields of a GraphProto that hold its nodes."""
+    return [(1, _encode_node(node)) for node in nodes]
+
+
+def _encode_node(node: ExportNode) -> bytes:
+    """Return a NodeProto."""
     return message(
-        (1, IR_VERSION),
-        (2, "steptime"),
-        (8, message((1, ""), (2, OPSET))),
-        (7, message(*_nodes(nodes.made), (2, graph.name), *values, *_tensors(graph, nodes.made))),
+        *[(1, name) for name in node.inputs],
+        *[(2, name) for name in node.outputs],
+        (3, node.name),
+        (4, node.kind),
+        *[(5, _encode_attribute(name, value)) for name, value in node.attrs.items()],
     )
 
 
-def _constant(nodes: Nodes, name: str, spec: TensorSpec) -> None:
-    """Append the node that makes a weight: 1 in vectors, such as the variances of norms."""
-    amount = 1.0 if len(spec.shape) < 2 or "float" not in spec.dtype else 1 / spec.shape[-1]
-    value = tensor("", TensorSpec((1,), spec.dtype), (amount,))
-    shape = (nodes.ints(*spec.shape),)
-    nodes.made.append(ExportNode(name, "ConstantOfShape", shape, (name,), {"value": value}))
-
-
-def _nodes(made: Iterable[ExportNode]) -> list[tuple[int, Value]]:
-    return [
-        (
-            1,
-            message(
-                *[(1, name) for name in node.inputs],
-                *[(2, name) for name in node.outputs],
-                (3, node.name),
-                (4, node.kind),
-                *[(5, _attribute(name, value)) for name, value in node.attrs.items()],
-            ),
-        )
-        for node in made
-    ]
-
-
-def _attribute(name: str, value: Any) -> bytes:
+def _encode_attribute(name: str, value: Any) -> bytes:
     """Return an AttributeProto; bytes are those of a tensor."""
     match value:
         case bytes():
-            said: list[tuple[int, Value]] = [(5, value), (20, 4)]
+            fields: Fields = [(5, value), (20, TENSOR)]
         case bool() | int():
-            said = [(3, int(value)), (20, 2)]
+            fields = [(3, int(value)), (20, INT)]
         case float():
-            said = [(2, value), (20, 1)]
+            fields = [(2, value), (20, FLOAT)]
         case str():
-            said = [(4, value), (20, 3)]
+            fields = [(4, value), (20, STRING)]
         case _:
-            said = [*((8, int(one)) for one in value), (20, 7)]
-    return message((1, name), *said)
+            fields = [*((8, int(item)) for item in value), (20, INTS)]
+    return message((1, name), *fields)
 
 
-def _tensors(graph: Graph, made: Iterable[ExportNode]) -> list[tuple[int, Value]]:
-    """Return inputs, outputs and what lies between them, with types and shapes."""
-    written = [name for node in made for name in node.outputs]
-    between = [name for name in written if name in graph.tensors and name not in graph.outputs]
-    rows = ((11, graph.inputs), (12, graph.outputs), (13, between))
+def _tensor_fields(graph: Graph, nodes: Iterable[ExportNode]) -> Fields:
+    """Return the fields of a GraphProto that state types and shapes of its tensors.
+
+    They are the inputs, the outputs, and the tensors of the graph that lie between.
+    """
+    node_outputs = [name for node in nodes for name in node.outputs]
+    inner = [name for name in node_outputs if name in graph.tensors and name not in graph.outputs]
+    groups = ((11, graph.inputs), (12, graph.outputs), (13, inner))
     return [
-        (number, _value_info(name, graph.tensors[name])) for number, names in rows for name in names
+        (number, _encode_value_info(name, graph.tensors[name]))
+        for number, names in groups
+        for name in names
     ]
 
 
-def _value_info(name: str, spec: TensorSpec) -> bytes:
+def _encode_value_info(name: str, spec: TensorSpec) -> bytes:
+    """Return a ValueInfoProto."""
     shape = message(*[(1, message((1, size))) for size in spec.shape])
-    return message((1, name), (2, message((1, message((1, TYPES[spec.dtype]), (2, shape))))))
+    tensor_type = message((1, TYPES[spec.dtype]), (2, shape))
+    return message((1, name), (2, message((1, tensor_type))))

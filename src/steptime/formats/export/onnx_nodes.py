@@ -9,7 +9,7 @@ from steptime.core.errors import InputError
 from steptime.core.graph import Graph, Op, TensorSpec
 from steptime.formats.export.protobuf import Value, message
 
-TYPES = {
+TYPES = {  # our name of a type -> TensorProto.DataType
     "float32": 1,
     "int8": 3,
     "int32": 6,
@@ -19,12 +19,22 @@ TYPES = {
     "float64": 11,
     "bfloat16": 16,
 }
-_PACKS = {"float32": "<f", "int8": "<b", "int32": "<i", "int64": "<q", "bool": "<?"}
-_PACKS |= {"float16": "<e", "float64": "<d"}
+_PACK_FORMATS = {  # for `struct`
+    "float32": "<f",
+    "int8": "<b",
+    "int32": "<i",
+    "int64": "<q",
+    "bool": "<?",
+    "float16": "<e",
+    "float64": "<d",
+}
+INPUT_SIZE, OPEN_SIZE = 0, -1  # in a shape that ONNX's Reshape reads
+EXTERNAL = 1  # TensorProto.DataLocation
 
 
+Results = str | tuple[str, ...]  # the name of an output, or of several
 Function = Callable[..., str]  # (nodes, *inputs, **attributes) -> output
-Write = Callable[..., str | tuple[str, ...]]  # of one output or several
+Write = Callable[..., Results]  # the same of one output or several
 
 
 class NoOnnxError(InputError):
@@ -33,7 +43,15 @@ class NoOnnxError(InputError):
 
 @dataclass
 class ExportNode:
-    """A node of the file: `kind` is ONNX's op type."""
+    """A node of the file.
+
+    Attributes:
+        name: its name.
+        kind: ONNX's op type.
+        inputs: the names of the tensors that it reads, "" for one that is left out.
+        outputs: the names of the tensors that it makes.
+        attrs: its attributes; bytes are those of a tensor.
+    """
 
     name: str
     kind: str
@@ -45,13 +63,19 @@ class ExportNode:
 class Nodes:
     """The nodes of a file so far, and the small constants that they read.
 
-    `op` is the op being written; functions of `onnx_kinds.KINDS` append its nodes with `add`.
+    Functions of `onnx_kinds.KINDS` append the nodes of an op with `add`.
+
+    Attributes:
+        tensors: the tensors of the graph that is written.
+        constants: by name, each a TensorProto.
+        nodes: the nodes, in order.
+        op: the op that is written.
     """
 
     def __init__(self, graph: Graph) -> None:
         self.tensors = graph.tensors
         self.constants: dict[str, bytes] = {}
-        self.made: list[ExportNode] = []
+        self.nodes: list[ExportNode] = []
         self.op = Op("", "", (), ())
 
     @property
@@ -69,36 +93,38 @@ class Nodes:
 
     def add_several(self, kind: str, count: int, *inputs: str, **attrs: Any) -> tuple[str, ...]:
         """Append a node of `count` outputs, and return their names."""
-        name = f"{self.op.name}#{len(self.made) + 1}"
+        name = f"{self.op.name}#{len(self.nodes) + 1}"
         outputs = (name, *(f"{name}.{i}" for i in range(1, count)))
-        self.made.append(ExportNode(name, kind, inputs, outputs, attrs))
+        self.nodes.append(ExportNode(name, kind, inputs, outputs, attrs))
         return outputs
 
     def ints(self, *values: int) -> str:
-        """Return the name of a vector of whole numbers: a shape, axes."""
+        """Return the name of a constant vector of integers: a shape, axes."""
         name = f"#{','.join(map(str, values))}"
         self.constants[name] = tensor(name, TensorSpec((len(values),), "int64"), values)
         return name
 
     def number(self, value: float, dtype: str) -> str:
-        """Return the name of a scalar of a type."""
+        """Return the name of a constant scalar of a type."""
         name = f"#{dtype} {value!r}"
         self.constants[name] = tensor(name, TensorSpec((), dtype), (value,))
         return name
 
-    def finish(self, first: int, made: str | tuple[str, ...]) -> None:
-        """Name what an op's function returned as the op's outputs."""
-        results = made if isinstance(made, tuple) else (made,)
-        names = dict(zip(results, self.op.outputs, strict=False))
-        own = self.made[first:]
-        for node in own:
-            node.inputs = tuple(names.get(name, name) for name in node.inputs)
-            node.outputs = tuple(names.get(name, name) for name in node.outputs)
-        own[-1].name = self.op.name
+    def finish(self, first_node: int, results: Results) -> None:
+        """Name the results of an op's nodes, the last from `first_node` on, as the op's outputs.
+
+        The last node gets the name of the op.
+        """
+        result_names = results if isinstance(results, tuple) else (results,)
+        output_of_result = dict(zip(result_names, self.op.outputs, strict=False))
+        for node in self.nodes[first_node:]:
+            node.inputs = tuple(output_of_result.get(name, name) for name in node.inputs)
+            node.outputs = tuple(output_of_result.get(name, name) for name in node.outputs)
+        self.nodes[-1].name = self.op.name
 
 
 def node(kind: str, **attrs: Any) -> Function:
-    """Return what writes an op as one node that has the same inputs."""
+    """Return a function that writes an op as one node with the same inputs."""
     return lambda b, *inputs, **_: b.add(kind, *inputs, **attrs)
 
 
@@ -111,15 +137,19 @@ def pack(value: float, dtype: str) -> bytes:
     """Return a number in a type; bfloat16 is the upper half of a float32."""
     if dtype == "bfloat16":
         return struct.pack("<f", value)[2:]
-    return struct.pack(_PACKS[dtype], value if "float" in dtype else int(value))
+    return struct.pack(_PACK_FORMATS[dtype], value if "float" in dtype else int(value))
 
 
 def raw_tensor(name: str, spec: TensorSpec, content: bytes | None) -> bytes:
-    """Return a TensorProto of these bytes; of None, one whose values are said elsewhere."""
-    about: list[tuple[int, Value]] = [(1, size) for size in spec.shape]
-    about += [(2, TYPES[spec.dtype]), (8, name)]
+    """Return a TensorProto of these bytes.
+
+    None stands for values that a runtime gets by name. The file then says that they lie in another
+    file, which is never opened.
+    """
+    header: list[tuple[int, Value]] = [(1, size) for size in spec.shape]
+    header += [(2, TYPES[spec.dtype]), (8, name)]
     if content is not None:
-        return message(*about, (9, content))
-    place = {"location": "given", "offset": "0", "length": str(spec.size_bytes)}
-    entries = [(13, message((1, key), (2, value))) for key, value in place.items()]
-    return message(*about, *entries, (14, 1))
+        return message(*header, (9, content))
+    location = {"location": "given", "offset": "0", "length": str(spec.size_bytes)}
+    entries = [(13, message((1, key), (2, value))) for key, value in location.items()]
+    return message(*header, *entries, (14, EXTERNAL))

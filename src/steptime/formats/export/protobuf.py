@@ -3,27 +3,28 @@
 import struct
 
 Value = int | float | str | bytes
+VARINT, LENGTH_DELIMITED, FIXED_32_BIT = 0, 2, 5  # wire types, the low three bits of a field's key
 
 
 def varint(number: int) -> bytes:
-    """Return a whole number in 7 bits a byte, the least first; below 0 as its 64-bit complement."""
+    """Return an integer in 7 bits a byte, the lowest first; below 0 as its 64-bit complement."""
     number &= (1 << 64) - 1
-    made = bytearray()
+    encoded = bytearray()
     while number > 0x7F:
-        made.append(number & 0x7F | 0x80)
+        encoded.append(number & 0x7F | 0x80)
         number >>= 7
-    made.append(number)
-    return bytes(made)
+    encoded.append(number)
+    return bytes(encoded)
 
 
 def field(number: int, value: Value) -> bytes:
-    """Return one field: a whole number, a float of 32 bits, or a text, bytes or message."""
+    """Return one field: an integer, a float of 32 bits, or a text, bytes or message."""
     if isinstance(value, int):
-        return varint(number << 3) + varint(value)
+        return varint(number << 3 | VARINT) + varint(value)
     if isinstance(value, float):
-        return varint(number << 3 | 5) + struct.pack("<f", value)
+        return varint(number << 3 | FIXED_32_BIT) + struct.pack("<f", value)
     content = value.encode() if isinstance(value, str) else value
-    return varint(number << 3 | 2) + varint(len(content)) + content
+    return varint(number << 3 | LENGTH_DELIMITED) + varint(len(content)) + content
 
 
 def message(*fields: tuple[int, Value]) -> bytes:

@@ -8,6 +8,7 @@ from steptime.formats.huggingface.config import Table
 from steptime.formats.huggingface.types import ModelType
 
 NESTED_NAMES = ("text_config", "llm_config", "language_config")
+WORDS_ALONE = "alone is counted: what sees images is not"
 CLASS_UNCHECKED = "the name of its class is not checked"
 _INHERITED = ("quantization_config", "dtype", "torch_dtype")
 _TYPE, _TIED = "model_type", "tie_word_embeddings"
@@ -44,7 +45,7 @@ def text_part(
     if not name:
         inner = {key: value for key, value in table.items() if not key.endswith("_config")}
         inner |= {key: table[key] for key in _INHERITED if key in table}
-        remark = "the decoder of words alone is counted: what sees images is not"
+        remark = f"the decoder of words {WORDS_ALONE}"
         return {**inner, _TYPE: default}, [remark]
     inner = table[name]
     if not isinstance(inner, dict):
@@ -54,7 +55,7 @@ def text_part(
         raise InputError(f"{place}: {name}: has no {_TYPE}, which says what it is")
     if kind != default:
         _check_decoder(kind, types, f"{place}: {name}")
-    remarks = [f"{name} alone is counted: what sees images is not"]
+    remarks = [f"{name} {WORDS_ALONE}"]
     decoder = {key: table[key] for key in (*_INHERITED, _TIED) if key in table}
     decoder |= {key: value for key, value in inner.items() if key not in decoder or key == _TIED}
     if _TIED in inner and inner[_TIED] != table.get(_TIED, inner[_TIED]):

@@ -1,4 +1,6 @@
-"""Encoders of words for retrieval and translation: ModernBERT, MPNet, Nomic, mT5, Marian."""
+"""Encoders of words for retrieval and translation: ModernBERT, DeBERTa, MPNet, Nomic, Marian."""
+
+from dataclasses import replace
 
 from steptime.formats.huggingface.config import Config, Settings
 from steptime.formats.huggingface.encoders import (
@@ -12,6 +14,9 @@ from steptime.formats.huggingface.hybrids import changes
 from steptime.formats.huggingface.settings import windows_of
 from steptime.formats.huggingface.types import model_type
 from steptime.network.layers.designs import BlockDesign
+from steptime.network.layers.disentangled import Disentangled, InputConvolution
+
+PLACE_SCORES = ("c2p", "p2c")  # of content with places, of places with content
 
 
 @model_type("mpnet", "MPNet", ENCODER_HEADS)
@@ -27,6 +32,66 @@ def mpnet(config: Config) -> Settings:
         "pooler": config.head in ("none", "choices"),
         "class_layers": 2 if config.head == "classes" else 1,
     }
+
+
+@model_type("deberta-v2", "DebertaV2", ENCODER_HEADS)
+def deberta_v2(config: Config) -> Settings:
+    """Describe DeBERTa v2 and v3: scores of content with places, and of places with content."""
+    config.set_defaults(
+        vocab_size=128100,
+        hidden_size=1536,
+        num_hidden_layers=24,
+        num_attention_heads=24,
+        intermediate_size=6144,
+        type_vocab_size=0,
+    )
+    settings = encoder(config)
+    width, layers = settings["width"], settings["layers"]
+    for field in ("embedding_size", "pooler_hidden_size"):
+        config.require(field, only=width)
+    config.require("attention_head_size", only=width // settings["heads"])
+    config.get("legacy", True)
+    is_placed = config.get("position_biased_input", True)
+    places = _scores_of_places(config) if config.get("relative_attention", False) else None
+    kernel = config.table.get("conv_kernel_size") and config.count("conv_kernel_size", 3)
+    config.read_fields |= {"conv_kernel_size", "conv_act", "conv_groups"}
+    convolution = None
+    if kernel:
+        activation = config.get("conv_act", "tanh")
+        groups = config.count("conv_groups", 1)
+        convolution = InputConvolution(kernel, groups, activation)
+    is_pooled = config.head in ("classes", "choices")
+    usual = BlockDesign(places=places)
+    first = replace(usual, added_input=convolution)
+    return settings | {
+        "positions": "learned" if is_placed else "none",
+        "pooler": False,
+        "class_layers": 2 if is_pooled else 1,
+        "class_activation": config.get("pooler_hidden_act", "gelu"),
+        "designs": (first, *[usual] * (layers - 1)),
+    }
+
+
+def _scores_of_places(config: Config) -> Disentangled:
+    """Return the scores of places that a file of DeBERTa says."""
+    max_length = config.get("max_position_embeddings", 512)
+    stated_span, buckets = (
+        count if type(count := config.table.get(name)) is int and count > 0 else 0
+        for name in ("max_relative_positions", "position_buckets")
+    )
+    config.read_fields |= {"max_relative_positions", "position_buckets", "pos_att_type"}
+    kinds = config.table.get("pos_att_type") or []
+    names = kinds.lower().split("|") if isinstance(kinds, str) else kinds
+    if not isinstance(names, list) or not {*map(str, names)} <= {*PLACE_SCORES}:
+        raise config.error("pos_att_type", f"must be a list of {' and '.join(PLACE_SCORES)}")
+    norms = config.get("norm_rel_ebd", "none")
+    return Disentangled(
+        buckets or stated_span or max_length,
+        reads_places="c2p" in names,
+        is_read_by_places="p2c" in names,
+        shares_products=config.get("share_att_key", False),
+        has_norm="layer_norm" in norms.lower(),
+    )
 
 
 @model_type("nomic_bert", "NomicBert", ("Model", "ForMaskedLM"))

@@ -1,7 +1,10 @@
 """Networks of images, towers of networks of words and images, and the compositions themselves."""
 
+from math import isqrt
+
 from steptime.formats.huggingface.config import Config, Settings, join_numbers
 from steptime.formats.huggingface.types import describe_nothing, model_type
+from steptime.network.layers.stems import PackedPatches
 
 IMAGE_HEADS = ("ForImageClassification", "Model", "ForMaskedImageModeling")
 GENERATION = ("ForConditionalGeneration",)
@@ -116,14 +119,68 @@ def clip_vision_model(config: Config) -> Settings:
     }
 
 
-@model_type(
-    "siglip_vision_model", heads=("Model",), free=(), is_part=True, passed=("vision_use_head",)
-)
+@model_type("siglip_text_model", "SiglipText", ("Model",))
+@model_type("siglip2_text_model", "Siglip2Text", ("Model",))
+def siglip_text_model(config: Config) -> Settings:
+    """Describe the tower of words of SigLIP: every token sees all, the last one is read."""
+    width, max_length = config.count("hidden_size", 768), config.get("max_position_embeddings", 64)
+    return {
+        "kind": "encoder",
+        "width": width,
+        "layers": config.get("num_hidden_layers", 12),
+        "vocabulary": config.get("vocab_size", 32000),
+        "length": max_length,
+        "max_length": max_length,
+        "segments": 0,
+        "heads": config.count("num_attention_heads", 12),
+        "ffn": config.get("intermediate_size", 3072),
+        "activation": config.get("hidden_act", "gelu_pytorch_tanh"),
+        "norms": "before",
+        "pooler": False,
+        "head": "last",
+        "projection": config.get("projection_size", 0) or width,
+    }
+
+
+@model_type("siglip_vision_model", "SiglipVision", ("Model",), free=(), passed=("vision_use_head",))
 def siglip_vision_model(config: Config) -> Settings:
-    """Describe the tower of images of SigLIP."""
+    """Describe the tower of images of SigLIP, which a probe pools."""
     config.set_defaults(hidden_act="gelu_pytorch_tanh")
-    config.get("vision_use_head", True)
-    return patches(config) | {"class_tokens": 0, "pooler": False}
+    has_head = config.get("vision_use_head", True)
+    return patches(config) | {
+        "class_tokens": 0,
+        "pooler": False,
+        "head": "probe" if has_head else "none",
+    }
+
+
+@model_type("siglip2_vision_model", "Siglip2Vision", ("Model",), free=())
+def siglip2_vision_model(config: Config) -> Settings:
+    """Describe the tower of images of SigLIP 2, whose file says the number of patches."""
+    settings = siglip_vision_model(config)
+    patch_count = config.count("num_patches", 256)
+    side = isqrt(patch_count)
+    if side**2 != patch_count:
+        raise config.error("num_patches", f"{patch_count} is no square of patches")
+    return settings | {
+        "image": side * settings["patch"],
+        "stem_design": PackedPatches(patch_count),
+    }
+
+
+@model_type(
+    "siglip",
+    heads=("Model",),
+    towers={"text": "siglip_text_model", "vision": "siglip_vision_model"},
+)
+@model_type(
+    "siglip2",
+    heads=("Model",),
+    towers={"text": "siglip2_text_model", "vision": "siglip2_vision_model"},
+)
+def siglip(_: Config) -> Settings:
+    """Describe how SigLIP joins its towers: it has no hyperparameter of its own."""
+    return {}
 
 
 @model_type(

@@ -1,20 +1,38 @@
 """The format of the quantised weights that a `config.json` states."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Any
 
 from steptime.core.errors import shorten
-from steptime.core.workload import DEQUANTISED_FORMATS, STORED_ALL, STORED_MLP
+from steptime.core.workload import DEQUANTISED_FORMATS, STORED_ALL, STORED_EXPERTS, STORED_MLP
 
 FIELD = "quantization_config"
 FORMATS_OF_WORDS = {"mxfp4": "mxfp4", "nvfp4": "float4", "fp8": "float8"}  # words of a method
-PLAIN_MODULES = ("modules_to_not_convert", "ignore", "exclude_modules")
-_ATTENTION = r"(self_attn|attention|attn)"
-_ATTENTION_OF_LAYERS = re.compile(
-    rf"^(re:)?(model\.)?[.*]*(layers\.(\*|\\d\+))?[.*\\]*{_ATTENTION}"
+WIDE_FIELDS = (  # fields that list the modules that a file leaves as they were
+    "modules_to_not_convert",
+    "ignore",
+    "ignored_layers",
+    "exclude_modules",
+    "exclude",
+    "llm_int8_skip_modules",
+    "skip_modules",
 )
-_ATTENTION_OF_LAYER = re.compile(rf"layers\.(\d+)\.{_ATTENTION}")
+PROJECTIONS = {  # linear layers of a block, by the names that people's files have
+    "attention": (
+        "self_attn.q_proj self_attn.k_proj self_attn.v_proj self_attn.o_proj",
+        "self_attn.q_a_proj self_attn.q_b_proj self_attn.kv_a_proj_with_mqa self_attn.kv_b_proj",
+        "attn.qkv attn.proj",
+        "attention.query attention.key attention.value attention.dense",
+        "attention.wq attention.wk attention.wv attention.wo",
+    ),
+    "dense": ("mlp.gate_proj mlp.up_proj mlp.down_proj",),
+}
+SAMPLE_LAYERS = 8  # blocks whose modules are looked up, spread over all
+HALF = 0.5
+EXPRESSION = "re:"  # begins a regular expression
+PLACES = {STORED_ALL: "", STORED_MLP: " outside attention", STORED_EXPERTS: " of experts"}
 BITS_OF_FLAGS = {"load_in_4bit": 4, "load_in_8bit": 8}  # of bitsandbytes
 
 
@@ -45,23 +63,84 @@ def weights_format(table: Mapping[str, Any]) -> str:
 
 
 def find_quantised_part(table: Mapping[str, Any]) -> str:
-    """Return the weights that a file keeps quantised: `all` of the layers, or outside attention.
+    """Return the weights that a file keeps quantised: all, those outside attention, or experts'.
 
-    Files name the modules that they leave as they were: `modules_to_not_convert`, `ignore`,
-    `exclude_modules`. A pattern that names the attention of all layers decides.
+    Files list the modules that they leave as they were, by names, parts of names, wildcards or
+    regular expressions (`re:.*self_attn.*`); compressed-tensors also lists those that it
+    quantises (`targets`), GPTQ those of a block. Most projections of most blocks decide.
     """
     config = table.get(FIELD)
     if not isinstance(config, Mapping):
         return STORED_ALL
-    names: list[str] = []
-    for key in PLAIN_MODULES:
-        value = config.get(key)
-        names += [str(name) for name in value] if isinstance(value, list) else []
-    count = table.get("num_hidden_layers")
-    layers = {match[1] for name in names if (match := _ATTENTION_OF_LAYER.search(name))}
-    is_plain = any(_ATTENTION_OF_LAYERS.search(name) for name in names)
-    is_plain |= isinstance(count, int) and 0 < count <= len(layers)
-    return STORED_MLP if is_plain else STORED_ALL
+    layers = table.get("num_hidden_layers")
+    count = layers if type(layers) is int and layers > 0 else 1
+    step = max(1, count // SAMPLE_LAYERS)
+    sample = [*range(count // 2 % step, count, step)]
+    modules = {
+        part: [
+            [f"model.layers.{layer}.{name}" for layer in sample for name in names.split()]
+            for names in variants
+        ]
+        for part, variants in PROJECTIONS.items()
+    }
+    if not _is_left_wide(config, modules["attention"]):
+        return STORED_ALL
+    return STORED_EXPERTS if _is_left_wide(config, modules["dense"]) else STORED_MLP
+
+
+def _is_left_wide(config: Mapping[str, Any], variants: Sequence[Sequence[str]]) -> bool:
+    """Whether a file leaves most modules of a part as they were, under any spelling of them."""
+    patterns = [pattern for field in WIDE_FIELDS for pattern in _texts(config.get(field))]
+    if any(_matched_share(patterns, modules) > HALF for modules in variants):
+        return True
+    targets = _targets(config)
+    return bool(targets) and all(_matched_share(targets, modules) <= HALF for modules in variants)
+
+
+def _matched_share(patterns: Sequence[str], modules: Sequence[str]) -> float:
+    """Return the share of modules that some pattern stands for."""
+    matching_modules = [
+        module for module in modules if any(_names_module(pattern, module) for pattern in patterns)
+    ]
+    return len(matching_modules) / len(modules)
+
+
+def _texts(value: object) -> list[str]:
+    """Return the texts of a list, also of lists in it, [] for another value."""
+    if not isinstance(value, list):
+        return []
+    nested = [text for item in value for text in _texts(item)]
+    return [item for item in value if isinstance(item, str)] + nested
+
+
+def _names_module(pattern: str, module: str) -> bool:
+    """Whether a name, a part of one, a wildcard or a regular expression stands for a module."""
+    if pattern.startswith(EXPRESSION):
+        try:
+            return re.match(pattern.removeprefix(EXPRESSION), module) is not None
+        except re.error:
+            return False
+    layer_pattern = re.sub(r"^.*?(?=layers\.)", "", pattern)  # in front of it stands a prefix
+    layer_module = module.removeprefix("model.")
+    if "*" in layer_pattern:
+        candidates = (layer_pattern, f"*{layer_pattern}", f"{layer_pattern}.*")
+        return any(fnmatchcase(layer_module, candidate) for candidate in candidates)
+    return f".{layer_pattern}." in f".{layer_module}."
+
+
+def _targets(config: Mapping[str, Any]) -> list[str]:
+    """Return the modules that a file lists as quantised, [] where it lists none by name."""
+    inside = _texts(config.get("modules_in_block_to_quantize"))
+    groups = config.get("config_groups")
+    tables = groups.values() if isinstance(groups, Mapping) else ()
+    targets = [
+        text
+        for group in tables
+        if isinstance(group, Mapping)
+        for text in _texts(group.get("targets"))
+    ]
+    has_kinds = any("." not in target and target[:1].isupper() for target in targets)
+    return inside or ([] if has_kinds else targets)  # a kind: `Linear`
 
 
 def describe_quantisation(table: Mapping[str, Any]) -> list[str]:
@@ -76,7 +155,7 @@ def describe_quantisation(table: Mapping[str, Any]) -> list[str]:
     storage = weights_format(table)
     if not storage:
         return [f"its weights are quantised ({method}), which is not read; they count as before"]
-    place = " outside attention" if find_quantised_part(table) == STORED_MLP else ""
+    place = PLACES[find_quantised_part(table)]
     text = f"its weights{place} are {storage} ({method}) in inference and under adapters"
     wide = "; a training of all of them has them in its --dtype"
     return [text + (wide if storage in DEQUANTISED_FORMATS else "")]

@@ -22,7 +22,8 @@ from steptime.formats.huggingface.quantised import find_quantised_part, weights_
 from steptime.formats.huggingface.remarks import describe_file
 from steptime.formats.huggingface.settings import finish_settings, resolve_settings
 from steptime.formats.huggingface.types import UNLIKE, ModelType, all_types, types
-from steptime.network.families.family import Family, Parameter, resolve
+from steptime.formats.huggingface.vision import add_images
+from steptime.network.families.family import Family, Parameter
 from steptime.network.ops.builder import Builder
 
 TYPE_FIELD = "model_type"
@@ -98,7 +99,8 @@ def _describe_words(table: Mapping[str, Any], row: ModelType | None, place: str)
     remarks = find_head(table, row, place)[1] if row else [CLASS_UNCHECKED]
     decoder, text_remarks = text_part(table, row.text if row else "", types(), place)
     decoder["architectures"] = [name_class(types()[decoder[TYPE_FIELD]], "ForCausalLM")]
-    return describe_network(decoder, place, [*remarks, *text_remarks])
+    family = describe_network(decoder, place, [*remarks, *text_remarks])
+    return add_images(family, table, str(table[TYPE_FIELD]), place)
 
 
 def _nested_table(table: Mapping[str, Any], tower: str, kind: str, place: str) -> Table:
@@ -132,7 +134,7 @@ def _describe_towers(table: Mapping[str, Any], row: ModelType, place: str) -> Fa
         tower_place = f"{place}: {tower}_config"
         config = Config(inner, tower_place, head if tower == "text" else "none")
         settings = finish_settings(config, inner_type.describe(config))
-        towers[tower] = resolve(base, settings, tower_place)
+        towers[tower] = resolve_settings(base, settings, tower_place)
         outer_table |= {key: inner[key] for key in inner_type.passed if key in inner}
         remarks += [*describe_file(inner, config.read_fields), *config.remarks]
     outer = Config(outer_table, place, head)

@@ -10,6 +10,7 @@ from steptime.network.families.family import Family, resolve
 from steptime.network.layers.designs import BlockDesign
 
 DESIGN_FIELDS = ("designs", "ahead_designs")  # of all blocks, and of those that predict ahead
+STEM_FIELD = "stem_design"
 MAX_LAYERS = 2000  # of a file: some seconds, and a few hundred megabytes
 LAYER_LETTERS = {
     "sliding_attention": "w",
@@ -57,8 +58,10 @@ def resolve_settings(base: Family, settings: Settings, place: str) -> Settings:
     Raises:
         InputError: for sizes that do not fit, in the network or in one of its blocks.
     """
-    usual = {key: value for key, value in settings.items() if key not in DESIGN_FIELDS}
+    objects = (*DESIGN_FIELDS, STEM_FIELD)
+    usual = {key: value for key, value in settings.items() if key not in objects}
     fixed: Settings = resolve(base, usual, place)
+    fixed |= {name: settings[name] for name in (STEM_FIELD,) if name in settings}
     designs: tuple[BlockDesign, ...] = settings.get("designs", ())
     if not designs:
         return fixed

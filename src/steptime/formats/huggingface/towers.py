@@ -3,10 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from steptime.network.families.ends import HEADS, vector
+from steptime.network.families.ends import HEADS, last_token, pool_by_attention, vector
 from steptime.network.families.transformer import body
-from steptime.network.layers.attention import Sight, attention
-from steptime.network.layers.blocks import feed_forward
 from steptime.network.layers.dense import classify, linear
 from steptime.network.layers.norms import norm
 from steptime.network.ops.builder import Attributes, Builder
@@ -21,11 +19,7 @@ def clip(b: Builder, towers: Towers, values: Mapping[str, Any], batch: int) -> s
         with b.scope(name):
             x, _ = body(b, tower, batch)
             x = vector(b, x, {**tower, "projection": values["projection_dim"]})
-            square = b.op("mul", x, x, name="square")
-            attributes: Attributes = {"function": "sum", "axes": (1,), "keep": True}
-            size = b.op("reduce", square, name="sum", **attributes)
-            size = b.op("pointwise", size, name="length", function="rsqrt")
-            vectors.append(b.op("pointwise", x, size, name="direction", function="mul"))
+            vectors.append(unit_length(b, x))
     scale = b.op("pointwise", b.weight("scale/w", ()), name="scale", function="exp")
     logits = b.op("linear", *vectors, name="alike")
     return classify(b, b.op("pointwise", logits, scale, name="logits", function="mul"))
@@ -40,7 +34,7 @@ def gemma3(b: Builder, towers: Towers, values: Mapping[str, Any], batch: int) ->
     with b.scope("vision"):
         x, _ = body(b, vision, batch)
         if values["vision_use_head"]:
-            _pooled(b, x, vision, batch)
+            pool_by_attention(b, x, vision)  # which nothing reads
         width = vision["width"]
         x = b.op("reshape", x, name="map", shape=(batch, side, side, width))
         x = b.op("transpose", x, name="channels", order=(0, 3, 1, 2))
@@ -63,19 +57,33 @@ def gemma3(b: Builder, towers: Towers, values: Mapping[str, Any], batch: int) ->
     return HEADS[text["head"]](b, x, {**text, "tied": values["tie_word_embeddings"]}, table)
 
 
-def _pooled(b: Builder, x: str, p: Mapping[str, Any], batch: int) -> str:
-    """Return the pooled token of an image, which Gemma 3 makes and does not use."""
-    with b.scope("head"):
-        shape = (batch, 1, p["width"])
-        probe = b.op(
-            "broadcast", b.weight("probe/w", (1, 1, p["width"])), name="probe", shape=shape
-        )
-        y = attention(b, probe, p, "attention", Sight(memory=x))
-        z = feed_forward(b, norm(b, y, "layer", "norm"), p["ffn"], p["activation"], True, "ffn")
-        return b.op("add", y, z, name="add")
+def siglip(b: Builder, towers: Towers, _: Mapping[str, Any], batch: int) -> str:
+    """Return the similarity of each text with each image, with a bias (Zhai et al. 2023)."""
+    with b.scope("text"):
+        x, _table = body(b, towers["text"], batch)
+        text = unit_length(b, last_token(b, x, towers["text"]))
+    with b.scope("vision"):
+        x, _table = body(b, towers["vision"], batch)
+        image = unit_length(b, pool_by_attention(b, x, towers["vision"]))
+    scale = b.op("pointwise", b.weight("scale/w", (1,)), name="scale", function="exp")
+    logits = b.op("linear", text, image, name="alike")
+    logits = b.op("pointwise", logits, scale, name="scaled", function="mul")
+    bias = b.weight("bias/w", (1,))
+    return classify(b, b.op("pointwise", logits, bias, name="logits", function="add"))
+
+
+def unit_length(b: Builder, x: str) -> str:
+    """Return vectors `x [n, width]` of length 1."""
+    square = b.op("mul", x, x, name="square")
+    attributes: Attributes = {"function": "sum", "axes": (1,), "keep": True}
+    size = b.op("reduce", square, name="sum", **attributes)
+    size = b.op("pointwise", size, name="length", function="rsqrt")
+    return b.op("pointwise", x, size, name="direction", function="mul")
 
 
 TOWERS: Mapping[str, Callable[[Builder, Towers, Mapping[str, Any], int], str]] = {
     "clip": clip,
     "gemma3": gemma3,
+    "siglip": siglip,
+    "siglip2": siglip,
 }

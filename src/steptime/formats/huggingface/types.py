@@ -15,10 +15,12 @@ MODULES = (
     "latent",
     "hybrids",
     "states",
+    "selective",
     "sparse",
     "encoders",
     "further_encoders",
     "images",
+    "sounds",
 )  # of families, in the order of the docs
 ENDS = {  # ends of the names of classes, and what their networks end with
     "ForCausalLM": "words",
@@ -35,6 +37,7 @@ ENDS = {  # ends of the names of classes, and what their networks end with
     "WithLMHeadModel": "words",
     "EncoderModel": "encoder",
     "ForAudioClassification": "sound",
+    "ForCTC": "tokens",
     "ForImageClassification": "classes",
     "ForMaskedImageModeling": "pixels",
     "ForImageClassificationWithTeacher": "teacher",
@@ -55,8 +58,6 @@ UNLIKE = {  # types that something decides which no op here has
     "minimax": _LIGHTNING,
     "minimax_m1": _LIGHTNING,
     "minimax_text_01": _LIGHTNING,
-    "mamba": "blocks with a state of Mamba",
-    "jamba": "blocks with a state of Mamba",
     "nanochat": "norms without weights",
 }
 Describe = Callable[[Config], Settings]

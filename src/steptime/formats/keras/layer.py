@@ -15,6 +15,7 @@ from steptime.core.errors import InputError, check_choice, shorten, unknown
 from steptime.core.json_types import JsonObject, JsonValue
 from steptime.core.values import MAX_COUNT
 from steptime.formats import elements
+from steptime.formats.tensors import free_name
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.table import require
 
@@ -240,7 +241,7 @@ class KerasLayer:
     def add_weight(self, name: str, *shape: int, is_trained: bool = True, dtype: str = "") -> str:
         """Return the weight of a name, which the first call appends; a buffer if not trained."""
         if name not in self._weights:
-            path = elements.free_name(self.b, f"{self.name}/{name}")
+            path = free_name(self.b, f"{self.name}/{name}")
             if is_trained and self.is_trained:
                 self._weights[name] = self.b.weight(path, shape)
             else:

@@ -15,6 +15,7 @@ from steptime.core.errors import shorten
 from steptime.formats import elements, lowering
 from steptime.formats.keras import convolutions, norms
 from steptime.formats.keras.layer import AddLayer, KerasLayer, KerasTensor, channels_first_axis
+from steptime.formats.tensors import is_float
 from steptime.network.ops.table import require
 
 
@@ -294,7 +295,7 @@ def add_augmentation(layer: KerasLayer, x: KerasTensor) -> KerasTensor:
 def add_embedding(layer: KerasLayer, x: KerasTensor) -> KerasTensor:
     """Append the rows of a trained table at the ids of `x`."""
     ids = layer.to_channels_last(x)
-    if elements.is_float(layer.b, ids):
+    if is_float(layer.b, ids):
         ids = elements.cast(layer.b, ids, "int64", f"{layer.name}/ids")
     row_count, width = layer.read_int("input_dim"), layer.read_int("output_dim")
     table = layer.add_weight("embeddings", row_count, width)

@@ -9,7 +9,7 @@ from graphlib import CycleError, TopologicalSorter
 from steptime.core.errors import InputError, check_choice, shorten, unknown
 from steptime.core.json_types import JsonObject, JsonValue
 from steptime.core.values import MAX_COUNT
-from steptime.formats import READ_ERRORS, describe_error, elements
+from steptime.formats import READ_ERRORS, describe_error
 from steptime.formats.keras import convolutional_lstm, layers, operations, sequences
 from steptime.formats.keras.layer import AddCall, KerasLayer, KerasTensor
 from steptime.formats.keras.references import (
@@ -20,6 +20,7 @@ from steptime.formats.keras.references import (
     parse_arguments,
 )
 from steptime.formats.loss import add_loss
+from steptime.formats.tensors import free_name
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.table import ShapeError
 
@@ -168,7 +169,7 @@ class KerasNetwork:
         if is_image:
             height, width, channels = sizes
             sizes = [channels, height, width]
-        path = elements.free_name(self.b, name)
+        path = free_name(self.b, name)
         tensor = self.b.input(path, (self.batch, *sizes), "int64" if is_integer else "")
         return KerasTensor(tensor, is_image)
 

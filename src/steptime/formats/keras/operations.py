@@ -11,6 +11,7 @@ from typing import Any
 from steptime.formats import elements, lowering
 from steptime.formats.keras.layer import AddCall, KerasLayer, KerasTensor
 from steptime.formats.keras.layers import LAYERS, add_merge, make_elementwise_layer
+from steptime.formats.tensors import axis_of
 from steptime.network.ops.table import require
 
 MAX_PARTS = 4096  # of a split; so many ops are appended
@@ -66,7 +67,7 @@ def _stack(layer: KerasLayer, *tensors: KerasTensor) -> KerasTensor:
 def split(layer: KerasLayer, x: KerasTensor) -> list[KerasTensor]:
     """Append the parts of a tensor: a number of equal ones, or those between given places."""
     y = layer.to_channels_last(x)
-    axis = elements.axis_of(layer.b, y, layer.read_int("axis", 0, MIN_AXIS))
+    axis = axis_of(layer.b, y, layer.read_int("axis", 0, MIN_AXIS))
     size = layer.b.shape(y)[axis]
     setting = layer.config.get("indices_or_sections")
     if isinstance(setting, list):

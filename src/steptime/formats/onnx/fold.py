@@ -1,4 +1,4 @@
-"""What follows from the constants of an ONNX file: by `onnx`, its inference and its reference."""
+"""Works out constants of an ONNX file, by the shape inference and the reference of `onnx`."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -14,48 +14,59 @@ from steptime.core.errors import escape_controls
 from steptime.core.toml_files import packaged
 from steptime.formats import READ_ERRORS
 from steptime.formats.export.onnx_nodes import TYPES
-from steptime.formats.onnx.model import OnnxNode, Shape, Static
+from steptime.formats.onnx.constant import FileConstant, Spec
+from steptime.formats.onnx.model import OnnxNode
 from steptime.formats.onnx.weightless import DTYPES, MAX_VALUES
 from steptime.network.ops.table import ShapeError, require
 
-LONGEST_NAME = 200
+MAX_NAME_LENGTH = 200
 WEIGHTS_MOVED = ("Gather", "GatherND", "Slice", "Split", "Expand", "Tile", "Concat", "Pad")
-REPEATS = ("Gather", "Expand", "Tile")  # of rows that stay the weight that they are
+REPEATS = ("Gather", "Expand", "Tile")  # the rows of a weight stay those of that weight
 TABLES = ("Range", "NonZero", "Trilu", "ScatterND", "ScatterElements", "Scatter")
 _NAMES = packaged("onnx.toml")
-_POINTWISE = {*_NAMES["functions"].values(), *_NAMES["kinds"].values(), *_NAMES["read"]}
-_POINTWISE |= {"Cast", "CastLike", "Clip", "Sum", "Mean"}
-_MOVES = ("ConstantOfShape", "GatherElements", "CumSum", "TopK", "ArgMax", "ArgMin", "Constant")
-_CHEAP = _POINTWISE | {*_NAMES["reductions"], *WEIGHTS_MOVED, *TABLES[:3], *_MOVES}
-_GROWING = ("ConstantOfShape", "Expand", "Tile", "Pad", "Range")  # beyond all that they read
+_POINTWISE = {
+    *_NAMES["functions"].values(),
+    *_NAMES["kinds"].values(),
+    *_NAMES["read"],
+    *("Cast", "CastLike", "Clip", "Sum", "Mean"),
+}
+_COMPUTED = {  # operators whose numbers are worked out, where they are few
+    *_POINTWISE,
+    *_NAMES["reductions"],
+    *WEIGHTS_MOVED,
+    *("Range", "NonZero", "Trilu"),
+    *("ConstantOfShape", "GatherElements", "CumSum", "TopK", "ArgMax", "ArgMin", "Constant"),
+}
+_GROWING = ("ConstantOfShape", "Expand", "Tile", "Pad", "Range")  # may make more than they read
 _REFUSALS = (RuntimeError, InferenceError, onnx.checker.ValidationError, onnx.defs.SchemaError)
-_QUIET: dict[str, Any] = {"log": lambda *_: None, "verbose": 0, "new_ops": None}
 
 
-Value = str | Static | None
-Spec = tuple[str, Shape | None]  # type and shape
+Value = str | FileConstant | None  # a tensor of the graph, a constant, or an input left out
 Specs = Callable[[Value], Spec]
-Function = Callable[..., Value | Sequence[Value]]
+Function = Callable[..., Value | Sequence[Value]]  # (walk, *inputs) -> the outputs
 
 
 class Quantised(NamedTuple):
-    """The type that a file keeps a weight in, and its scales and zero points there."""
+    """The type of few bits in which a file stores a weight, with its scales and zero points."""
 
     dtype: str
-    scales: tuple[Static, ...]
+    scales: tuple[FileConstant, ...]
 
 
-def cleaned(name: str) -> str:
-    """Return a name of the file without what cannot be shown, of bounded length."""
-    return escape_controls(name[:LONGEST_NAME])
+def clean_name(name: str) -> str:
+    """Return a name of the file of bounded length, its control characters escaped."""
+    return escape_controls(name[:MAX_NAME_LENGTH])
 
 
 def as_weight(value: Value) -> Value:
-    """Return floating numbers in rows as the weight that they are, though they are known."""
-    if not isinstance(value, Static) or value.derived or not value.is_float:
+    """Return a table of floats as a weight, whose numbers are not known, though the file has them.
+
+    Small tables are read with the file; they are trained all the same.
+    """
+    if not isinstance(value, FileConstant) or value.derived or not value.is_float:
         return value
-    rows = len(value.shape) > 1 < math.prod(value.shape)
-    return replace(value, values=None) if rows else value
+    is_table = len(value.shape) > 1 and math.prod(value.shape) > 1
+    return replace(value, values=None) if is_table else value
 
 
 def axis_of(axis: int, rank: int) -> int:
@@ -64,78 +75,111 @@ def axis_of(axis: int, rank: int) -> int:
     return axis % rank
 
 
-def inferred(node: OnnxNode, values: Sequence[Value], specs: Specs) -> list[Spec]:
-    """Return type and shape of each output as ONNX has it, None for a shape that it does not know.
+def infer_outputs(node: OnnxNode, values: Sequence[Value], specs: Specs) -> list[Spec]:
+    """Return type and shape of each output by ONNX's inference, None for an unknown shape.
 
-    Raises `ShapeError` for a node that cannot be.
+    Args:
+        node: the node.
+        values: the values that it reads.
+        specs: returns type and shape of a value.
+
+    Raises:
+        ShapeError: if ONNX refuses the node.
     """
-    types, data = {}, {}
+    types: dict[str, onnx.TypeProto] = {}
+    data: dict[str, onnx.TensorProto] = {}
     for name, value in zip(node.proto.input, values, strict=True):
-        if value is not None:
-            dtype, shape = specs(value)
-            number = TYPES["float32"] if "float" in dtype else TYPES.get(dtype, TYPES["int8"])
-            types[name] = onnx.helper.make_tensor_type_proto(number, shape)
-        if isinstance(value, Static) and value.values is not None:
+        if value is None:
+            continue
+        dtype, shape = specs(value)
+        number = TYPES["float32"] if "float" in dtype else TYPES.get(dtype, TYPES["int8"])
+        types[name] = onnx.helper.make_tensor_type_proto(number, shape)
+        if isinstance(value, FileConstant) and value.values is not None:
             data[name] = onnx.numpy_helper.from_array(value.values, name)
     try:
         schema = onnx.defs.get_schema(node.op, node.opset, "")
         opsets = [onnx.helper.make_opsetid("", node.opset)]
-        made = infer_node_outputs(schema, node.proto, types, data, opset_imports=opsets)
+        outputs = infer_node_outputs(schema, node.proto, types, data, opset_imports=opsets)
     except (*READ_ERRORS, *_REFUSALS) as error:
-        raise ShapeError(_said(error)) from None
-    return [_spec(made.get(name)) for name in node.proto.output]
+        raise ShapeError(_first_line(error)) from None
+    return [_read_spec(outputs.get(name)) for name in node.proto.output]
 
 
-def _spec(proto: onnx.TypeProto | None) -> Spec:
+def _read_spec(proto: onnx.TypeProto | None) -> Spec:
+    """Return our form of a type of ONNX; it may leave a size open."""
     tensor = (proto or onnx.TypeProto()).tensor_type
-    sizes = [n.dim_value if n.HasField("dim_value") else -1 for n in tensor.shape.dim]
-    known = tensor.HasField("shape") and min(sizes, default=0) >= 0
-    return DTYPES.get(tensor.elem_type, ("text",))[0], tuple(sizes) if known else None
+    dtype = DTYPES.get(tensor.elem_type, ("text",))[0]
+    has_sizes = all(size.HasField("dim_value") and size.dim_value >= 0 for size in tensor.shape.dim)
+    if not tensor.HasField("shape") or not has_sizes:
+        return dtype, None
+    return dtype, tuple(size.dim_value for size in tensor.shape.dim)
 
 
-def folded(node: OnnxNode, values: Sequence[Value], specs: Specs) -> list[Static]:
-    """Return what a node makes of constants alone; numbers are known where they are few."""
-    constants = [value for value in values if isinstance(value, Static)]
-    known = node.op in _CHEAP and all(value.values is not None for value in constants)
-    sizes = math.prod(math.prod(value.shape) for value in constants)
-    rows: list[Spec] = []
-    if not known or node.op in _GROWING or sizes > MAX_VALUES:
-        rows = inferred(node, values, specs)
-        known = known and math.prod(math.prod(shape or ()) for _, shape in rows) <= MAX_VALUES
-        known = known and not any(shape is None for _, shape in rows)
-    arrays = _numbers(node, values) if known else []
-    rows = [(_dtype(array), array.shape) for array in arrays] or rows
-    rows = rows or inferred(node, values, specs)
-    derived = node.op in TABLES or any(value.derived for value in constants)
-    whole = any(value.shape and not value.is_float for value in constants)
-    made = []
-    for i, (name, (dtype, shape)) in enumerate(zip(node.outputs, rows, strict=False)):
+def fold_node(node: OnnxNode, values: Sequence[Value], specs: Specs) -> list[FileConstant]:
+    """Return the outputs of a node that reads constants alone.
+
+    Their numbers are worked out where they are few and cheap. Raises `ShapeError` for a node that
+    ONNX refuses, and where a shape is not known.
+    """
+    constants = [value for value in values if isinstance(value, FileConstant)]
+    arrays = _compute(node, values) if _is_cheap(node, values, specs) else []
+    if arrays:
+        outputs: list[Spec] = [(_dtype(array), array.shape) for array in arrays]
+    else:
+        outputs = infer_outputs(node, values, specs)
+    is_derived = node.op in TABLES or any(constant.derived for constant in constants)
+    reads_integers = any(constant.shape and not constant.is_float for constant in constants)
+    is_table_of_integers = reads_integers and node.op in _POINTWISE  # floats made of positions
+    folded: list[FileConstant] = []
+    for i, (name, (dtype, shape)) in enumerate(zip(node.outputs, outputs, strict=False)):
         require(shape is not None, "a size follows from numbers that are not known")
-        table = derived or ("float" in dtype and whole and node.op in _POINTWISE)
+        derived = is_derived or ("float" in dtype and is_table_of_integers)
         array = arrays[i] if arrays else None
-        made.append(Static(name, shape or (), dtype, array, derived=table))
-    return made
+        folded.append(FileConstant(name, shape or (), dtype, array, derived=derived))
+    return folded
+
+
+def _is_cheap(node: OnnxNode, values: Sequence[Value], specs: Specs) -> bool:
+    """Return whether the numbers of a node of constants can be worked out, and are few."""
+    constants = [value for value in values if isinstance(value, FileConstant)]
+    has_values = all(constant.values is not None for constant in constants)
+    if node.op not in _COMPUTED or not has_values:
+        return False
+    size_bound = math.prod(math.prod(constant.shape) for constant in constants)  # if broadcast
+    if node.op not in _GROWING and size_bound <= MAX_VALUES:
+        return True
+    shapes = [shape for _, shape in infer_outputs(node, values, specs)]
+    if any(shape is None for shape in shapes):
+        return False
+    return math.prod(math.prod(shape or ()) for shape in shapes) <= MAX_VALUES
 
 
 def _dtype(array: NDArray[Any]) -> str:
     return DTYPES.get(onnx.helper.np_dtype_to_tensor_dtype(array.dtype), ("text",))[0]
 
 
-def _numbers(node: OnnxNode, values: Sequence[Value]) -> list[NDArray[Any]]:
-    """Return what the reference of ONNX makes of a few numbers, nothing for an opset it lacks."""
+def _compute(node: OnnxNode, values: Sequence[Value]) -> list[NDArray[Any]]:
+    """Return the outputs of a node by ONNX's reference; [] for an opset that this lacks."""
     from onnx.reference.ops import load_op  # a tenth of a second, and few files need it
 
-    arrays = [value.values if isinstance(value, Static) else None for value in values]
+    arrays = [value.values if isinstance(value, FileConstant) else None for value in values]
+    settings: dict[str, object] = {
+        "log": lambda *_: None,
+        "verbose": 0,
+        "new_ops": None,
+        "opsets": {"": node.opset},
+    }
     try:
         with np.errstate(all="ignore"):
-            op = load_op("", node.op, node.opset)(node.proto, _QUIET | {"opsets": {"": node.opset}})
+            op = load_op("", node.op, node.opset)(node.proto, settings)
             return [np.asarray(array) for array in op.run(*arrays)]
     except (TypeError, NotImplementedError):
         return []
     except (*READ_ERRORS, RuntimeError) as error:
-        raise ShapeError(_said(error)) from None
+        raise ShapeError(_first_line(error)) from None
 
 
-def _said(error: Exception) -> str:
-    """Return the first line of what `onnx` says."""
-    return escape_controls(f"{error}".partition("\n")[0][:LONGEST_NAME]) or type(error).__name__
+def _first_line(error: Exception) -> str:
+    """Return the first line of a message of `onnx`."""
+    line = f"{error}".partition("\n")[0]
+    return escape_controls(line[:MAX_NAME_LENGTH]) or type(error).__name__

@@ -1,223 +1,315 @@
 """Operators that do the work of several: attention, recurrent layers, ONNX Runtime's fusions.
 
-8-bit products are multiplied in the run's own type; their weights are counted by `stored`.
+8-bit products are multiplied in the run's own type; `stored` counts their weights.
 https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import NamedTuple
 
 from steptime.formats import elements, lowering, sequence_lowering
-from steptime.formats.heads import heads_apart, heads_joined
+from steptime.formats.attention_pattern import find_learnt_bias
+from steptime.formats.heads import join_heads, split_heads
+from steptime.formats.onnx.constant import FileConstant
 from steptime.formats.onnx.fold import Function, Quantised, Value
 from steptime.formats.onnx.matrices import convolution, layer_norm, matmul, rms_norm
-from steptime.formats.onnx.model import Static
-from steptime.formats.onnx.run import Visit
-from steptime.formats.patterns import bias_of_scores, turned_by_position
+from steptime.formats.onnx.run import OnnxWalk
+from steptime.formats.patterns import apply_rotary
 from steptime.network.ops.sequence import GATES
 from steptime.network.ops.table import require
 
 Values = Sequence[Value]
 LIMITS_OF_8_BITS = (-128.0, 127.0)
+ANY_SCALE = 0.5  # stands for the scale of quantised numbers, whose value costs nothing
 
 
-def _skip_norm(norm: Function, r: Visit, x: Value, skip: Value, w: Value, *more: Value) -> Values:
-    """Return a sum and the norm of it, and the sum as the last output (ONNX Runtime's fusion)."""
-    biased = len(more) > (norm is layer_norm)
-    total = r.pointwise("add", x, skip)
-    if biased and more[-1] is not None:
-        total = r.pointwise("add", total, more[-1])
-    beta = more[:1] if norm is layer_norm else ()
-    return [norm(r, total, w, *beta), None, None, total]  # type: ignore[list-item]
+def _skip_norm(
+    norm: Function, walk: OnnxWalk, x: Value, skip: Value, w: Value, *optional: Value
+) -> Values:
+    """Lower ONNX Runtime's sum and norm: the norm is the first output, the sum the last.
+
+    A layer norm has its shift as the next input; the last one is a bias of the sum.
+    """
+    is_layer_norm = norm is layer_norm
+    has_bias = len(optional) > int(is_layer_norm) and optional[-1] is not None
+    total = walk.pointwise("add", x, skip)
+    if has_bias:
+        total = walk.pointwise("add", total, optional[-1])
+    shift = optional[:1] if is_layer_norm else ()
+    normalised: Value = norm(walk, total, w, *shift)  # type: ignore[assignment]
+    return [normalised, None, None, total]
 
 
-def _heads(r: Visit, x: Value, heads: int) -> str:
-    """Return `[n, l, heads*d]` as `[n, heads, l, d]`, what has four axes as it is."""
-    shape = r.shape(x)
+def _with_head_axis(walk: OnnxWalk, x: Value, heads: int) -> str:
+    """Return `[n, l, heads*d]` as `[n, heads, l, d]`; a tensor of four axes has them already."""
+    shape = walk.shape(x)
     if len(shape) == 4:
-        return r.tensor(x)
-    require(
-        len(shape) == 3 and heads >= 1 and shape[2] % heads == 0, f"{list(shape)} in {heads} heads"
-    )
-    return r.do(heads_apart, x, heads)
+        return walk.tensor(x)
+    fits = len(shape) == 3 and heads >= 1 and shape[2] % heads == 0
+    require(fits, f"{list(shape)} in {heads} heads")
+    return walk.lower(split_heads, x, heads)
 
 
-# where an operator has its bias, what is added to the scores, and the past keys, behind q, k, v
-_PLACES = {"Attention": (-1, 0, 1), "com.microsoft.MultiHeadAttention": (0, 2, 3)}
-_PLACES |= {"com.microsoft.GroupQueryAttention": (-1, -1, 0)}
+class _AttentionInputs(NamedTuple):
+    """The places of an operator's optional inputs after q, k, v; None where it has none."""
+
+    bias: int | None = None
+    mask: int | None = None
+    past_keys: int | None = None
+
+    @property
+    def past_values(self) -> int | None:
+        """The place after that of the past keys."""
+        return None if self.past_keys is None else self.past_keys + 1
 
 
-def _attention(r: Visit, q: Value, k: Value, v: Value, *more: Value) -> Values:
-    """Return attention; a mask is part of it and costs nothing, one that is learnt is kept."""
-    rank = len(r.shape(q))
-    heads = r.attr("q_num_heads", 0) or r.attr("num_heads", 0)
-    groups = r.attr("kv_num_heads", 0) or heads
-    places = _PLACES.get(r.node.op, (-1, -1, -1))
-    bias, added, past, before = (
-        more[i] if 0 <= i < len(more) else None for i in (*places, places[2] + 1)
-    )
+_ATTENTION_INPUTS = {
+    "Attention": _AttentionInputs(mask=0, past_keys=1),
+    "com.microsoft.MultiHeadAttention": _AttentionInputs(bias=0, mask=2, past_keys=3),
+    "com.microsoft.GroupQueryAttention": _AttentionInputs(past_keys=0),
+}
+
+
+def _attention(walk: OnnxWalk, q: Value, k: Value, v: Value, *optional: Value) -> Values:
+    """Lower attention; its outputs are the result, and all keys and values.
+
+    A mask is part of the op and costs nothing, but a learnt bias of the scores is read.
+    """
+
+    def optional_input(place: int | None) -> Value:
+        return optional[place] if place is not None and place < len(optional) else None
+
+    rank = len(walk.shape(q))
+    heads = walk.attr("q_num_heads", 0) or walk.attr("num_heads", 0)
+    kv_heads = walk.attr("kv_num_heads", 0) or heads
+    places = _ATTENTION_INPUTS.get(walk.node.op, _AttentionInputs())
+    bias = optional_input(places.bias)
     if bias is not None:
-        ends = [r.shape(x)[-1] for x in (q, k, v)]
-        terms = r.do(elements.split, bias, ends, 0, at="/bias")
-        q, k, v = (r.pointwise("add", x, t) for x, t in zip((q, k, v), terms, strict=True))
-    parts = [_heads(r, x, n) for x, n in ((q, heads), (k, groups), (v, groups))]
-    for i, kept in ((1, past), (2, before if past is not None else None)):
-        if kept is not None:  # keys and values of the places before
-            parts[i] = r.do(elements.concat, [kept, parts[i]], 2, at=f"/past{i}")
-    causal = bool(r.attr("is_causal", 0) or r.attr("unidirectional", 0))
-    mask = "" if added is None else bias_of_scores(r.b, r.tensor(added), r.shape(parts[0])[1])
-    y = r.do(sequence_lowering.attention, *parts, causal=causal, mask=mask)
-    return [r.do(heads_joined, y) if rank == 3 else y, parts[1], parts[2]]
+        q, k, v = _add_bias(walk, (q, k, v), bias)
+    queries = _with_head_axis(walk, q, heads)
+    keys = _with_head_axis(walk, k, kv_heads)
+    values = _with_head_axis(walk, v, kv_heads)
+    past_keys = optional_input(places.past_keys)
+    if past_keys is not None:
+        keys = walk.lower(elements.concat, [past_keys, keys], 2, suffix="/past1")
+        past_values = optional_input(places.past_values)
+        if past_values is not None:
+            values = walk.lower(elements.concat, [past_values, values], 2, suffix="/past2")
+    is_causal = bool(walk.attr("is_causal", 0) or walk.attr("unidirectional", 0))
+    added = optional_input(places.mask)
+    mask = ""
+    if added is not None:
+        mask = find_learnt_bias(walk.b, walk.tensor(added), walk.shape(queries)[1])
+    y = walk.lower(sequence_lowering.attention, queries, keys, values, causal=is_causal, mask=mask)
+    return [walk.lower(join_heads, y) if rank == 3 else y, keys, values]
 
 
-def _packed_attention(r: Visit, x: Value, w: Value, bias: Value = None, *_: Value) -> Values:
-    made = matmul(r, x, w)
-    made = made if bias is None else r.pointwise("add", made, bias)
-    width = r.shape(made)[-1] // 3
-    return _attention(r, *r.do(elements.split, made, [width] * 3, -1))[:1]
+def _add_bias(
+    walk: OnnxWalk, tensors: tuple[Value, Value, Value], bias: Value
+) -> tuple[Value, Value, Value]:
+    """Return queries, keys and values with their part of one bias vector added."""
+    q, k, v = tensors
+    widths = [walk.shape(x)[-1] for x in tensors]
+    q_bias, k_bias, v_bias = walk.lower(elements.split, bias, widths, 0, suffix="/bias")
+    return (
+        walk.pointwise("add", q, q_bias),
+        walk.pointwise("add", k, k_bias),
+        walk.pointwise("add", v, v_bias),
+    )
 
 
-def _grouped(r: Visit, q: Value, k: Value = None, v: Value = None, *more: Value) -> Values:
-    """Return attention with shared keys and values, and rotary positions if it is to turn them."""
-    heads, groups = r.attr("num_heads", 0), r.attr("kv_num_heads", 0)
-    if k is None:
-        head = r.shape(q)[-1] // max(1, heads + 2 * groups)
-        sizes = [heads * head, groups * head, groups * head]
-        q, k, v = r.do(elements.split, q, sizes, -1)
-    if r.attr("do_rotary", 0):
-        q, k = (_turned(r, x, n, r.shape(more[4])) for x, n in ((q, heads), (k, groups)))
-    return _attention(r, q, k, v, *more)
+def _packed_attention(walk: OnnxWalk, x: Value, w: Value, bias: Value = None, *_: Value) -> Values:
+    """Lower ONNX Runtime's attention, which makes queries, keys and values by one product."""
+    packed = matmul(walk, x, w)
+    if bias is not None:
+        packed = walk.pointwise("add", packed, bias)
+    width = walk.shape(packed)[-1] // 3
+    q, k, v = walk.lower(elements.split, packed, [width] * 3, -1)
+    return _attention(walk, q, k, v)[:1]
 
 
-def _turned(r: Visit, x: Value, heads: int, cache: Sequence[int]) -> Value:
-    """Return `x` with its heads turned by position; tables hold half of the width."""
-    seen = _heads(r, x, heads)
-    made = turned_by_position(r.b, seen, min(2 * cache[-1], r.shape(seen)[-1]), r.name)
-    return made if len(r.shape(x)) == 4 else r.do(heads_joined, made)
+def _grouped_query_attention(
+    walk: OnnxWalk, q: Value, k: Value = None, v: Value = None, *optional: Value
+) -> Values:
+    """Lower attention whose heads share keys and values, with rotary positions if it has them."""
+    heads = walk.attr("num_heads", 0)
+    kv_heads = walk.attr("kv_num_heads", 0)
+    if k is None:  # one tensor holds all three
+        head_width = walk.shape(q)[-1] // max(1, heads + 2 * kv_heads)
+        widths = [heads * head_width, kv_heads * head_width, kv_heads * head_width]
+        q, k, v = walk.lower(elements.split, q, widths, -1)
+    if walk.attr("do_rotary", 0):
+        cosines = optional[4]
+        q = _rotate(walk, q, heads, walk.shape(cosines))
+        k = _rotate(walk, k, kv_heads, walk.shape(cosines))
+    return _attention(walk, q, k, v, *optional)
 
 
-def _rotary(r: Visit, x: Value, *tables: Value) -> Value:
-    cache = tables[1] if r.node.op.startswith("com.") else tables[0]
-    shape = r.shape(x)
-    heads = r.attr("num_heads", 0) or shape[-1] // max(1, 2 * r.shape(cache)[-1])
-    return _turned(r, x, heads, r.shape(cache))
+def _rotate(walk: OnnxWalk, x: Value, heads: int, table_shape: Sequence[int]) -> Value:
+    """Return `x` with rotary positions; a row of the table is half as wide as what is rotated."""
+    by_head = _with_head_axis(walk, x, heads)
+    width = min(2 * table_shape[-1], walk.shape(by_head)[-1])
+    rotated = apply_rotary(walk.b, by_head, width, walk.name)
+    return rotated if len(walk.shape(x)) == 4 else walk.lower(join_heads, rotated)
 
 
-def _linear_of_few_bits(r: Visit, x: Value, w: Value, *scales: Value) -> Value:
-    """Return `x [..., k]` times a packed weight, a parameter `[n, k]`."""
-    require(isinstance(w, Static), "a packed weight that is computed")
-    packed: Static = w  # type: ignore[assignment]
-    _note(r, packed, f"int{r.attr('bits', 4)}", *scales[:2])
-    weight = Static(packed.name, (r.attr("N", 0), r.attr("K", 0)), "float32")
-    return r.do(lowering.linear, x, weight)
+def _rotary(walk: OnnxWalk, x: Value, *tables: Value) -> Value:
+    """Lower RotaryEmbedding; ONNX Runtime's has the positions before the tables."""
+    is_runtime = walk.node.op.startswith("com.")
+    table_shape = walk.shape(tables[1] if is_runtime else tables[0])
+    width = walk.shape(x)[-1]
+    heads = walk.attr("num_heads", 0) or width // max(1, 2 * table_shape[-1])
+    return _rotate(walk, x, heads, table_shape)
+
+
+def _quantised_linear(walk: OnnxWalk, x: Value, w: Value, *scales: Value) -> Value:
+    """Lower `x [..., k]` times a weight `[n, k]`, stored in few bits, several numbers a byte."""
+    require(isinstance(w, FileConstant), "a packed weight that is computed")
+    packed: FileConstant = w  # type: ignore[assignment]
+    _note_quantised(walk, packed, f"int{walk.attr('bits', 4)}", *scales[:2])
+    shape = (walk.attr("N", 0), walk.attr("K", 0))
+    return walk.lower(lowering.linear, x, FileConstant(packed.name, shape, "float32"))
 
 
 def _recurrent(
-    cell: str, r: Visit, x: Value, w: Value, u: Value, bias: Value = None, *more: Value
+    cell: str, walk: OnnxWalk, x: Value, w: Value, u: Value, bias: Value = None, *optional: Value
 ) -> Values:
-    require(len(more) < 4 or more[3] is None, "peepholes of an LSTM")
-    first_states = [_first_state(r, value) for value in more[1:3]]
-    ways, rows, width = r.shape(w)
-    if r.node.op.startswith("com."):  # 8-bit weights lie the other way round
+    """Lower a recurrent layer; its outputs are all states, and the last one (twice for an LSTM).
+
+    The optional inputs are lengths, the first hidden and cell state, and peepholes.
+    """
+    require(len(optional) < 4 or optional[3] is None, "peepholes of an LSTM")
+    first_states = [_first_state(walk, value) for value in optional[1:3]]
+    directions, rows, width = walk.shape(w)
+    if walk.node.op.startswith("com."):  # 8-bit weights are transposed
         rows, width = width, rows
     hidden = rows // GATES[cell]
-    last = bool(r.attr("layout", 0))
-    weights = []
-    for way in range(ways):
-        own = [_part(r, w, way, (rows, width)), _part(r, u, way, (rows, hidden))]
+    weights: list[list[str]] = []
+    for direction in range(directions):
+        direction_weights = [
+            _direction_weight(walk, w, direction, (rows, width)),
+            _direction_weight(walk, u, direction, (rows, hidden)),
+        ]
         if bias is not None:
-            own += [_part(r, bias, way, (rows,), half) for half in (0, 1)]
-        weights.append(own)
-    how: dict[str, Any] = {"bidirectional": ways == 2, "batch_first": last}
-    how["states"] = [state for state in first_states if state]
-    y, state = r.do(sequence_lowering.recurrent, x, cell, weights, **how)
-    apart = r.view(y, "reshape", (*r.shape(y)[:2], ways, hidden))
-    if last:
-        first = r.view(state, "transpose", (1, 0, 2))
-        return [apart, first, first]
-    return [r.view(apart, "transpose", (0, 2, 1, 3)), state, state]
+            direction_weights += [
+                _direction_weight(walk, bias, direction, (rows,), half) for half in (0, 1)
+            ]
+        weights.append(direction_weights)
+    is_batch_first = bool(walk.attr("layout", 0))
+    y, state = walk.lower(
+        sequence_lowering.recurrent,
+        x,
+        cell,
+        weights,
+        bidirectional=directions == 2,
+        batch_first=is_batch_first,
+        states=[state for state in first_states if state],
+    )
+    by_direction = walk.reshape(y, (*walk.shape(y)[:2], directions, hidden))
+    if is_batch_first:
+        batch_first_state = walk.transpose(state, (1, 0, 2))
+        return [by_direction, batch_first_state, batch_first_state]
+    return [walk.transpose(by_direction, (0, 2, 1, 3)), state, state]
 
 
-def _first_state(r: Visit, value: Value) -> str:
-    """Return a first state `[ways, n, hidden]` that is computed or learnt; "" for a constant."""
-    if value is None or (isinstance(value, Static) and not value.is_weight):
+def _first_state(walk: OnnxWalk, value: Value) -> str:
+    """Return a first state `[directions, n, hidden]` that gets a gradient; "" for a constant."""
+    if value is None or (isinstance(value, FileConstant) and not value.is_weight):
         return ""
-    if r.attr("layout", 0):
-        value = r.view(value, "transpose", (1, 0, 2))
-    return r.tensor(value)
+    if walk.attr("layout", 0):
+        value = walk.transpose(value, (1, 0, 2))
+    return walk.tensor(value)
 
 
-def _part(r: Visit, value: Value, way: int, shape: tuple[int, ...], half: int | None = None) -> str:
-    """Return one direction's part of a weight, as a weight of its own."""
-    if isinstance(value, Static):
-        name = f"{value.name}/{way}" + ("" if half is None else f"/{'wr'[half]}")
-        return r.tensor(Static(name, shape, value.dtype))
-    own = r.do(elements.select, value, 0, way, at="/way")
-    first = (half or 0) * shape[0]
-    return r.do(elements.slice_, own, 0, first, first + shape[0], at="/half")
+def _direction_weight(
+    walk: OnnxWalk, value: Value, direction: int, shape: tuple[int, ...], half: int | None = None
+) -> str:
+    """Return one direction's part of a weight, as a weight of its own.
 
-
-def _note(r: Visit, weight: Static, dtype: str, *scales: Value) -> None:
-    """Note that the file keeps a weight in a type of few bits."""
-    kept = tuple(one for one in scales if isinstance(one, Static))
-    r.quantised[weight.name] = Quantised(dtype, kept)
-
-
-def _quantized(r: Visit, x: Value, *_: Value) -> Values:
-    """Return `x` scaled, rounded: numbers of the run's own type stand for those of 8 bits.
-
-    In training the gradient passes straight through, but for numbers beyond the limits.
+    A bias has two halves: 0 is that of the input, 1 that of the state.
     """
-    if isinstance(x, Static):
+    if isinstance(value, FileConstant):
+        suffix = "" if half is None else f"/{'wr'[half]}"
+        return walk.tensor(FileConstant(f"{value.name}/{direction}{suffix}", shape, value.dtype))
+    part = walk.lower(elements.select, value, 0, direction, suffix="/way")
+    start = (half or 0) * shape[0]
+    return walk.lower(elements.slice_, part, 0, start, start + shape[0], suffix="/half")
+
+
+def _note_quantised(walk: OnnxWalk, weight: FileConstant, dtype: str, *scales: Value) -> None:
+    """Note that the file stores a weight in a type of few bits."""
+    constants = tuple(scale for scale in scales if isinstance(scale, FileConstant))
+    walk.quantised[weight.name] = Quantised(dtype, constants)
+
+
+def _quantise(walk: OnnxWalk, x: Value, *_: Value) -> Values:
+    """Return `x` scaled and rounded: numbers of the run's own type stand for those of 8 bits.
+
+    In training the gradient passes straight through, except for numbers beyond the limits.
+    """
+    if isinstance(x, FileConstant):
         return [x, None, None]
-    scaled = r.do(elements.pointwise, "mul", x, 0.5)
-    small = r.constant(0.5, "float32")
-    if r.b.training:
+    scaled = walk.lower(elements.pointwise, "mul", x, ANY_SCALE)
+    scale = walk.constant(ANY_SCALE, "float32")
+    if walk.b.training:
         low, high = LIMITS_OF_8_BITS
-        return [r.do(elements.pointwise, "clamp", scaled, low=low, high=high), small, small]
-    return [r.do(elements.pointwise, "round", scaled, at="/round"), small, small]
+        clipped = walk.lower(elements.pointwise, "clamp", scaled, low=low, high=high)
+        return [clipped, scale, scale]
+    return [walk.lower(elements.pointwise, "round", scaled, suffix="/round"), scale, scale]
 
 
-def _dequantized(r: Visit, x: Value, *scales: Value) -> Value:
-    if isinstance(x, Static):
-        _note(r, x, x.dtype, *scales)
+def _dequantise(walk: OnnxWalk, x: Value, *scales: Value) -> Value:
+    if isinstance(x, FileConstant):
+        _note_quantised(walk, x, x.dtype, *scales)
         return replace(x, dtype="float32", values=None, derived=False)
-    return r.do(elements.pointwise, "mul", _floats(r, x), 0.5)
+    return walk.lower(elements.pointwise, "mul", _as_floats(walk, x), ANY_SCALE)
 
 
-def _floats(r: Visit, x: Value, *scales: Value) -> Value:
-    if isinstance(x, Static):
-        return _dequantized(r, x, *scales)
-    return x if r.is_float(x) else r.do(elements.cast, x, r.b.precision.weights, at="/cast")
+def _as_floats(walk: OnnxWalk, x: Value, *scales: Value) -> Value:
+    if isinstance(x, FileConstant):
+        return _dequantise(walk, x, *scales)
+    if walk.is_float(x):
+        return x
+    return walk.lower(elements.cast, x, walk.b.precision.weights, suffix="/cast")
 
 
-def _of_integers(product: Function, *places: int, scales: int = 0) -> Function:
-    """Return a product of 8-bit numbers, multiplied in the run's type; `scales` follow each."""
+def _with_floats(product: Function, *places: int, scale_count: int = 0) -> Function:
+    """Return a function that lowers a product of 8-bit numbers in the run's own type.
 
-    def of_integers(r: Visit, *values: Value) -> Value | Values:
-        ends = [values[i : i + 1 + scales] for i in places if values[i:]]
-        return product(r, *(_floats(r, *end) for end in ends))
+    Args:
+        product: it lowers the product of floats.
+        *places: the inputs that are factors, or a bias.
+        scale_count: the number of inputs after each of those that are its scales.
+    """
 
-    return of_integers
+    def lower_product(walk: OnnxWalk, *values: Value) -> Value | Values:
+        factors = [values[place : place + 1 + scale_count] for place in places if values[place:]]
+        return product(walk, *(_as_floats(walk, *factor) for factor in factors))
+
+    return lower_product
+
+
+def _bias_gelu(walk: OnnxWalk, x: Value, bias: Value) -> Value:
+    return walk.pointwise("gelu", walk.pointwise("add", x, bias))
 
 
 FUSED: Mapping[str, Function] = {
     "com.microsoft.SkipLayerNormalization": partial(_skip_norm, layer_norm),
     "com.microsoft.SkipSimplifiedLayerNormalization": partial(_skip_norm, rms_norm),
-    "com.microsoft.BiasGelu": lambda r, x, b: r.pointwise("gelu", r.pointwise("add", x, b)),
+    "com.microsoft.BiasGelu": _bias_gelu,
     **dict.fromkeys(("Attention", "com.microsoft.MultiHeadAttention"), _attention),
     "com.microsoft.Attention": _packed_attention,
-    "com.microsoft.GroupQueryAttention": _grouped,
+    "com.microsoft.GroupQueryAttention": _grouped_query_attention,
     **dict.fromkeys(("RotaryEmbedding", "com.microsoft.RotaryEmbedding"), _rotary),
-    "com.microsoft.MatMulNBits": _linear_of_few_bits,
+    "com.microsoft.MatMulNBits": _quantised_linear,
     **{name: partial(_recurrent, name.lower()) for name in ("LSTM", "GRU", "RNN")},
     "com.microsoft.DynamicQuantizeLSTM": partial(_recurrent, "lstm"),
-    **dict.fromkeys(("QuantizeLinear", "DynamicQuantizeLinear"), _quantized),
-    "DequantizeLinear": _dequantized,
-    "MatMulInteger": _of_integers(matmul, 0, 1),
-    "ConvInteger": _of_integers(convolution, 0, 1),
-    "QLinearMatMul": _of_integers(matmul, 0, 3, scales=2),
-    "QLinearConv": _of_integers(convolution, 0, 3, 8, scales=2),
+    **dict.fromkeys(("QuantizeLinear", "DynamicQuantizeLinear"), _quantise),
+    "DequantizeLinear": _dequantise,
+    "MatMulInteger": _with_floats(matmul, 0, 1),
+    "ConvInteger": _with_floats(convolution, 0, 1),
+    "QLinearMatMul": _with_floats(matmul, 0, 3, scale_count=2),
+    "QLinearConv": _with_floats(convolution, 0, 3, 8, scale_count=2),
 }

@@ -3,132 +3,192 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Literal, NamedTuple
 
 from steptime.formats import elements, lowering, windows
+from steptime.formats.onnx.constant import FileConstant
 from steptime.formats.onnx.fold import Function, Value
-from steptime.formats.onnx.model import Static
 from steptime.formats.onnx.opaque import append_stated
-from steptime.formats.onnx.run import Visit
+from steptime.formats.onnx.run import OnnxWalk
 from steptime.formats.products import einsum
 from steptime.network.ops.table import require
 
 Values = Sequence[Value]
 
 
-def _scaled(r: Visit, y: Value, factor: float) -> Value:
-    same = factor == 1.0 or isinstance(y, Static)  # a weight times a number is one
-    return y if same else r.pointwise("mul", y, r.constant(factor, "float32"))
+class _Window(NamedTuple):
+    """Strides, dilations and the padding before and after each axis of a convolution or pool."""
+
+    stride: Sequence[int]
+    dilation: Sequence[int]
+    padding: Sequence[int]
 
 
-def matmul(r: Visit, x: Value, y: Value, *_: Value) -> Value:
-    """Return a product; with a weight it is a linear layer, whose rows are its outputs."""
-    if isinstance(y, Static) and len(y.shape) == 2 and isinstance(x, str):
-        return r.do(lowering.linear, x, y.viewed("transpose", (1, 0)))
-    return r.recognised(r.do(lowering.matmul, x, y))
+PADDING_WORDS = {"SAME_UPPER": "same", "SAME_LOWER": "same_lower", "VALID": "valid"}
 
 
-def _fused_matmul(r: Visit, x: Value, y: Value) -> Value:
-    for name in ("transA", "transB"):
-        if r.attr(name, 0):
-            value = x if name == "transA" else y
-            order = list(range(len(r.shape(value))))
-            order[-2:] = order[-1], order[-2]
-            turned = r.view(value, "transpose", order)
-            x, y = (turned, y) if name == "transA" else (x, turned)
-    return _scaled(r, matmul(r, x, y), float(r.attr("alpha", 1.0)))
+def _scale(walk: OnnxWalk, y: Value, factor: float) -> Value:
+    """Return `y` times a number; a weight times a number is a weight, which costs nothing."""
+    if factor == 1.0 or isinstance(y, FileConstant):
+        return y
+    return walk.pointwise("mul", y, walk.constant(factor, "float32"))
 
 
-def _gemm(r: Visit, x: Value, w: Value, c: Value = None) -> Value:
-    x = r.view(x, "transpose", (1, 0)) if r.attr("transA", 0) else x
-    w = w if r.attr("transB", 0) else r.view(w, "transpose", (1, 0))
-    c = c if r.attr("beta", 1.0) else None
-    width, alpha = r.shape(w)[0], float(r.attr("alpha", 1.0))
-    if c is not None and math.prod(r.shape(c)) == width and alpha == 1.0:
-        return r.do(lowering.linear, x, w, bias=r.view(c, "reshape", (width,)))
-    y = _scaled(r, r.do(lowering.linear, x, w), alpha)
-    return y if c is None else r.pointwise("add", y, _scaled(r, c, float(r.attr("beta", 1.0))))
+def matmul(walk: OnnxWalk, x: Value, y: Value, *_: Value) -> Value:
+    """Lower a product; with a weight it is a linear layer, whose rows are its outputs."""
+    if isinstance(y, FileConstant) and len(y.shape) == 2 and isinstance(x, str):
+        return walk.lower(lowering.linear, x, y.transposed((1, 0)))
+    return walk.recognise_pattern(walk.lower(lowering.matmul, x, y))
 
 
-def _window(r: Visit, x: Value, kernel: Sequence[int]) -> dict[str, Any]:
-    """Return strides, dilations and the padding, which a file may only call SAME or VALID."""
+def _swap_last_axes(walk: OnnxWalk, x: Value) -> Value:
+    rank = len(walk.shape(x))
+    return walk.transpose(x, [*range(rank - 2), rank - 1, rank - 2])
+
+
+def _fused_matmul(walk: OnnxWalk, x: Value, y: Value) -> Value:
+    if walk.attr("transA", 0):
+        x = _swap_last_axes(walk, x)
+    if walk.attr("transB", 0):
+        y = _swap_last_axes(walk, y)
+    return _scale(walk, matmul(walk, x, y), float(walk.attr("alpha", 1.0)))
+
+
+def _gemm(walk: OnnxWalk, x: Value, w: Value, c: Value = None) -> Value:
+    """Lower alpha * x w + beta * c; a vector `c` is the bias of a linear layer."""
+    alpha = float(walk.attr("alpha", 1.0))
+    beta = float(walk.attr("beta", 1.0))
+    if walk.attr("transA", 0):
+        x = walk.transpose(x, (1, 0))
+    if not walk.attr("transB", 0):
+        w = walk.transpose(w, (1, 0))
+    width = walk.shape(w)[0]
+    if c is None or beta == 0.0:
+        return _scale(walk, walk.lower(lowering.linear, x, w), alpha)
+    if math.prod(walk.shape(c)) == width and alpha == 1.0:
+        return walk.lower(lowering.linear, x, w, bias=walk.reshape(c, (width,)))
+    y = _scale(walk, walk.lower(lowering.linear, x, w), alpha)
+    return walk.pointwise("add", y, _scale(walk, c, beta))
+
+
+def _read_window(walk: OnnxWalk, x: Value, kernel: Sequence[int]) -> _Window:
+    """Return the window of a convolution or pool; a file may state its padding by a word."""
     rank = len(kernel)
-    stride, apart = r.attr("strides", (1,) * rank), r.attr("dilations", (1,) * rank)
-    words = {"SAME_UPPER": "same", "SAME_LOWER": "same_lower", "VALID": "valid"}
-    padding: Sequence[int] | str = words.get(r.attr("auto_pad", "NOTSET"), "")
+    stride = walk.attr("strides", (1,) * rank)
+    dilation = walk.attr("dilations", (1,) * rank)
+    padding: Sequence[int] | str = PADDING_WORDS.get(walk.attr("auto_pad", "NOTSET"), "")
     if not padding:
-        given = r.attr("pads", (0,) * (2 * rank))
-        require(len(given) == 2 * rank, f"{len(given)} pads of {rank} axes")
-        padding = [n for i in range(rank) for n in (given[i], given[i + rank])]
-    sides = windows.sides_of(padding, r.shape(x)[2:], kernel, stride, apart)
-    return {"stride": stride, "dilation": apart, "padding": sides}
+        pads = walk.attr("pads", (0,) * (2 * rank))  # before all axes, then after all axes
+        require(len(pads) == 2 * rank, f"{len(pads)} pads of {rank} axes")
+        padding = [pad for i in range(rank) for pad in (pads[i], pads[i + rank])]
+    sides = windows.resolve_padding(padding, walk.shape(x)[2:], kernel, stride, dilation)
+    return _Window(stride, dilation, sides)
 
 
-def convolution(r: Visit, x: Value, w: Value, bias: Value = None) -> Value:
-    """Return a convolution over one to three axes."""
-    how = _window(r, x, r.shape(w)[2:])
-    return r.do(lowering.convolution, x, w, bias=bias, groups=r.attr("group", 1), **how)
+def convolution(walk: OnnxWalk, x: Value, w: Value, bias: Value = None) -> Value:
+    """Lower a convolution over one to three axes."""
+    window = _read_window(walk, x, walk.shape(w)[2:])
+    groups = walk.attr("group", 1)
+    return walk.lower(lowering.convolution, x, w, bias=bias, groups=groups, **window._asdict())
 
 
-def _transposed(r: Visit, x: Value, w: Value, bias: Value = None) -> Value:
-    how = _window(r, x, r.shape(w)[2:]) | {"groups": r.attr("group", 1)}
-    how["output_padding"] = r.attr("output_padding", (0,) * len(how["stride"]))
-    if "output_shape" in r.node.attrs or r.attr("auto_pad", "NOTSET").startswith("SAME"):
-        how["size"] = r.out()[2:]
-    return r.do(lowering.convolution, x, w, bias=bias, transposed=True, **how)
-
-
-def _pool(kind: Any, r: Visit, x: Value) -> Value | Values:
-    kernel = r.attr("kernel_shape", ())
-    how = _window(r, x, kernel)
-    apart = how.pop("dilation")
-    if any(gap != 1 for gap in apart):  # as many windows as it says, of as many elements
-        return append_stated(r, x, flop_per_element=math.prod(kernel))
-    ceil = bool(r.attr("ceil_mode", 0))
-    return r.do(lowering.pool, x, kind, kernel=kernel, ceil=ceil, **how)
-
-
-def _pool_of_all(function: str) -> Function:
-    return lambda r, x: r.do(
-        elements.reduce, function, x, tuple(range(2, len(r.shape(x)))), keep=True
+def _transposed_convolution(walk: OnnxWalk, x: Value, w: Value, bias: Value = None) -> Value:
+    window = _read_window(walk, x, walk.shape(w)[2:])
+    keeps_size = walk.attr("auto_pad", "NOTSET").startswith("SAME")
+    states_size = "output_shape" in walk.node.attrs or keeps_size
+    return walk.lower(
+        lowering.convolution,
+        x,
+        w,
+        bias=bias,
+        groups=walk.attr("group", 1),
+        transposed=True,
+        output_padding=walk.attr("output_padding", (0,) * len(window.stride)),
+        size=walk.output_shape()[2:] if states_size else None,
+        **window._asdict(),
     )
 
 
-def _norm(norm: Callable[..., str], r: Visit, x: Value, w: Value = None, b: Value = None) -> Value:
-    """Return a norm over the axes from `axis` on."""
-    return r.do(norm, x, weight=w, bias=b, axes=len(r.shape(x)) - r.axis(x, -1))
+def _pool(kind: Literal["max", "avg"], walk: OnnxWalk, x: Value) -> Value | Values:
+    """Lower a pool; a dilated one counts by its bytes and one FLOP for each element of a window."""
+    kernel = walk.attr("kernel_shape", ())
+    window = _read_window(walk, x, kernel)
+    if any(gap != 1 for gap in window.dilation):
+        return append_stated(walk, x, flop_per_element=math.prod(kernel))
+    return walk.lower(
+        lowering.pool,
+        x,
+        kind,
+        kernel=kernel,
+        stride=window.stride,
+        padding=window.padding,
+        ceil=bool(walk.attr("ceil_mode", 0)),
+    )
+
+
+def _global_pool(function: str, walk: OnnxWalk, x: Value) -> Value:
+    axes = tuple(range(2, len(walk.shape(x))))
+    return walk.lower(elements.reduce, function, x, axes, keep=True)
+
+
+def _norm(
+    norm: Callable[..., str], walk: OnnxWalk, x: Value, w: Value = None, b: Value = None
+) -> Value:
+    """Lower a norm over the axes from `axis` on."""
+    axis_count = len(walk.shape(x)) - walk.axis(x, -1)
+    return walk.lower(norm, x, weight=w, bias=b, axes=axis_count)
 
 
 layer_norm = partial(_norm, lowering.layer_norm)
 
 
-def rms_norm(r: Visit, x: Value, w: Value = None) -> Value:
-    """Return root-mean-square norm over the axes from `axis` on."""
-    return _norm(lowering.rms_norm, r, x, w)
+def rms_norm(walk: OnnxWalk, x: Value, w: Value = None) -> Value:
+    """Lower a root-mean-square norm over the axes from `axis` on."""
+    return _norm(lowering.rms_norm, walk, x, w)
 
 
-def _group_norm(r: Visit, x: Value, w: Value = None, b: Value = None) -> Value:
-    channels = r.shape(x)[1]
-    groups = r.attr("num_groups", 0) or None
-    vectors = [w, b]
-    for i, t in enumerate(vectors):
-        if t is not None and r.shape(t) != (channels,):  # opset 18: one a group
-            count = groups or channels
-            column = r.do(elements.reshape, t, (count, 1), at="/group")
-            wide = r.do(elements.expand, column, (count, channels // count), at="/each")
-            vectors[i] = r.do(elements.reshape, wide, (channels,), at="/vector")
-    return r.do(lowering.group_norm, x, groups, weight=vectors[0], bias=vectors[1])
+def _batch_norm(walk: OnnxWalk, x: Value, w: Value, b: Value, *_: Value) -> Value:
+    return walk.lower(lowering.batch_norm, x, weight=w, bias=b)
 
 
-def _local_response_norm(r: Visit, x: Value) -> Value:
-    how = {"alpha": r.attr("alpha", 1e-4), "beta": r.attr("beta", 0.75), "k": r.attr("bias", 1.0)}
-    return r.do(elements.op, "local_response_norm", x, size=r.attr("size", 1), **how)
+def _group_norm(walk: OnnxWalk, x: Value, w: Value = None, b: Value = None) -> Value:
+    """Lower group norm, or instance norm, which has no attribute `num_groups`."""
+    groups = walk.attr("num_groups", 0) or None
+    weight, bias = (_channel_vector(walk, x, vector, groups) for vector in (w, b))
+    return walk.lower(lowering.group_norm, x, groups, weight=weight, bias=bias)
 
 
-def _lp_norm(r: Visit, x: Value) -> Value:
-    function = "l1" if r.attr("p", 2) == 1 else "l2"
-    norm = r.do(elements.reduce, function, x, (r.attr("axis", -1),), keep=True)
-    return r.pointwise("div", x, norm)
+def _channel_vector(walk: OnnxWalk, x: Value, vector: Value, groups: int | None) -> Value:
+    """Return a weight with a number for each channel; in opset 18 it has one for each group."""
+    channels = walk.shape(x)[1]
+    if vector is None or walk.shape(vector) == (channels,):
+        return vector
+    count = groups or channels
+    column = walk.lower(elements.reshape, vector, (count, 1), suffix="/group")
+    repeated = walk.lower(elements.expand, column, (count, channels // count), suffix="/each")
+    return walk.lower(elements.reshape, repeated, (channels,), suffix="/vector")
+
+
+def _local_response_norm(walk: OnnxWalk, x: Value) -> Value:
+    return walk.lower(
+        elements.op,
+        "local_response_norm",
+        x,
+        size=walk.attr("size", 1),
+        alpha=walk.attr("alpha", 1e-4),
+        beta=walk.attr("beta", 0.75),
+        k=walk.attr("bias", 1.0),
+    )
+
+
+def _lp_norm(walk: OnnxWalk, x: Value) -> Value:
+    function = "l1" if walk.attr("p", 2) == 1 else "l2"
+    norm = walk.lower(elements.reduce, function, x, (walk.attr("axis", -1),), keep=True)
+    return walk.pointwise("div", x, norm)
+
+
+def _einsum(walk: OnnxWalk, *operands: Value) -> Value:
+    return walk.lower(einsum, walk.attr("equation", ""), [*operands])
 
 
 MATRICES: Mapping[str, Function] = {
@@ -136,17 +196,17 @@ MATRICES: Mapping[str, Function] = {
     "com.microsoft.FusedMatMul": _fused_matmul,
     "Gemm": _gemm,
     "Conv": convolution,
-    "ConvTranspose": _transposed,
+    "ConvTranspose": _transposed_convolution,
     "MaxPool": partial(_pool, "max"),
     "AveragePool": partial(_pool, "avg"),
     "LpPool": partial(_pool, "avg"),
-    "GlobalAveragePool": _pool_of_all("mean"),
-    "GlobalMaxPool": _pool_of_all("max"),
-    "BatchNormalization": lambda r, x, w, b, *_: r.do(lowering.batch_norm, x, weight=w, bias=b),
+    "GlobalAveragePool": partial(_global_pool, "mean"),
+    "GlobalMaxPool": partial(_global_pool, "max"),
+    "BatchNormalization": _batch_norm,
     "LayerNormalization": layer_norm,
     **dict.fromkeys(("RMSNormalization", "SimplifiedLayerNormalization"), rms_norm),
     **dict.fromkeys(("GroupNormalization", "InstanceNormalization"), _group_norm),
     "LRN": _local_response_norm,
     "LpNormalization": _lp_norm,
-    "Einsum": lambda r, *xs: r.do(einsum, r.attr("equation", ""), [*xs]),
+    "Einsum": _einsum,
 }

@@ -4,17 +4,15 @@ Format: https://onnx.ai/onnx/repo-docs/IR.html, `onnx.proto`; Protocol Buffers, 
 (https://protobuf.dev/programming-guides/encoding).
 """
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+import mmap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
-
-from numpy.typing import NDArray
 
 from steptime.core.errors import InputError, shorten
 from steptime.formats import READ_ERRORS, Source, describe_error
+from steptime.formats.onnx.constant import FileConstant, Spec
 from steptime.formats.onnx.weightless import DTYPES, NoModelError, WeightlessCopy, is_read
-from steptime.network.ops.table import require
 
 try:
     import onnx
@@ -24,63 +22,23 @@ except ModuleNotFoundError:
     raise InputError("an ONNX file is read by onnx: pip install 'steptime[onnx]'") from None
 
 MAX_NODES = 300_000
-_STANDARD = ("", "ai.onnx")
-Shape = tuple[int, ...]
-Step = tuple[str, tuple[int, ...], Shape]  # transpose, reshape or repeat, how, the shape before
-
-
-@dataclass(frozen=True, eq=False)
-class Static:
-    """What follows from constants alone: a weight of the file, seen through `steps`.
-
-    Its `values` are None where they are many or not read. `derived` is what exporters work out of
-    sizes, positions and truth values: a table, not trained.
-    """
-
-    name: str
-    shape: Shape
-    dtype: str
-    values: NDArray[Any] | None = None
-    steps: tuple[Step, ...] = ()
-    derived: bool = False
-
-    @property
-    def is_float(self) -> bool:
-        """Whether the elements are floating-point numbers."""
-        return "float" in self.dtype
-
-    @property
-    def is_weight(self) -> bool:
-        """Whether it is a weight, whose numbers are not known."""
-        return self.is_float and not self.derived and self.values is None
-
-    def repeated(self, axis: int, size: int) -> "Static":
-        """Return the same weight with so many rows along an axis, its own again and again."""
-        values = self.values
-        if values is not None:
-            values = values.take(range(size), axis, mode="wrap")
-        shape = (*self.shape[:axis], size, *self.shape[axis + 1 :])
-        steps: tuple[Step, ...] = (*self.steps, ("repeat", (axis,), self.shape))
-        return replace(self, shape=shape, values=values, steps=steps)
-
-    def viewed(self, kind: str, how: Sequence[int]) -> "Static":
-        """Return the same weight, transposed by `how` or seen with the shape `how`."""
-        before = self.shape
-        order = tuple(how)
-        if kind == "transpose":
-            require(sorted(order) == list(range(len(before))), f"transpose {before} by {order}")
-            shape = tuple(before[i] for i in order)
-        else:
-            require(math.prod(order) == math.prod(before), f"reshape {before} to {order}")
-            shape = order
-        values = None if self.values is None else getattr(self.values, kind)(order)
-        steps = (*self.steps, (kind, order, before))
-        return replace(self, shape=shape, values=values, steps=steps)
+MAX_FUNCTION_DEPTH = 16
+_STANDARD_DOMAINS = ("", "ai.onnx")
 
 
 @dataclass(frozen=True)
 class OnnxNode:
-    """One node: its op, the names of what it reads ("" for none) and makes, its attributes."""
+    """One node of the file, after its local functions were replaced by their nodes.
+
+    Attributes:
+        name: its name, or that of its first output.
+        op: its operator, with its domain unless that is ONNX's own: `com.microsoft.Attention`.
+        inputs: the names of the tensors that it reads, "" for one that is left out.
+        outputs: the names of the tensors that it makes.
+        attrs: its attributes.
+        opset: the version of ONNX's operators that its file uses.
+        proto: the node as `onnx` parses it.
+    """
 
     name: str
     op: str
@@ -93,7 +51,13 @@ class OnnxNode:
 
 @dataclass(frozen=True)
 class OnnxInput:
-    """An input: its type, and its sizes, a text where the file names one ("" if it does not)."""
+    """An input of the graph, or a tensor whose type the file states.
+
+    Attributes:
+        name: its name.
+        dtype: the type of its elements.
+        sizes: its sizes; for an open size the name that the file gives it, or "".
+    """
 
     name: str
     dtype: str
@@ -102,153 +66,191 @@ class OnnxInput:
 
 @dataclass(frozen=True)
 class Subgraph:
-    """Nodes in order, constants by name, inputs and outputs; a branch has them too."""
+    """The graph of the file, of a branch or of a loop's body: nodes in order, constants by name."""
 
     nodes: tuple[OnnxNode, ...]
-    constants: Mapping[str, Static]
+    constants: Mapping[str, FileConstant]
     inputs: tuple[OnnxInput, ...]
     outputs: tuple[str, ...]
 
 
 class Model:
-    """An ONNX file: `graph` is what it says, `identity` its bytes without those of its weights."""
+    """An ONNX file.
+
+    Attributes:
+        place: the file's name, for messages.
+        graph: its graph.
+        identity: the bytes of the file without those of its weights.
+    """
 
     def __init__(self, source: Source) -> None:
         self.place = shorten(source.name)[1:-1]
-        content, self._nodes = source.content, 0
+        self._node_count = 0
         copied = WeightlessCopy(source)
         try:
-            proto = onnx.load_model_from_string(copied.copy("model", 0, len(content)))
-            if not (proto.HasField("graph") and proto.opset_import):
-                absent = "opsets" if proto.HasField("graph") else "graph"
-                raise NoModelError(f"it has no {absent}")
-            self._functions = {(one.domain, one.name): one for one in proto.functions}
-            self.graph = self._graph(proto.graph, _versions(proto))
-            values = (*proto.graph.value_info, *proto.graph.output)
-            self._stated = {value.name: value for value in values}
+            proto = onnx.load_model_from_string(copied.copy("model", 0, len(source.content)))
+            if not proto.HasField("graph"):
+                raise NoModelError("it has no graph")
+            if not proto.opset_import:
+                raise NoModelError("it has no opsets")
+            self._functions = {
+                (function.domain, function.name): function for function in proto.functions
+            }
+            self.graph = self._read_graph(proto.graph, _read_opsets(proto))
+            stated_values = (*proto.graph.value_info, *proto.graph.output)
+            self._stated_values = {value.name: value for value in stated_values}
         except (*READ_ERRORS, DecodeError) as error:
             reason = error if isinstance(error, NoModelError) else describe_error(error)
-            lack = f"is not an ONNX file that can be read: {reason}"
-            raise InputError(f"{self.place}: {lack}") from None
-        parts, at = [], 0
-        for start, end in sorted(copied.unread):
-            parts.append(content[at:start])
-            at = max(at, end)
-        self.identity = b"".join([*parts, content[at:]])
+            fault = f"is not an ONNX file that can be read: {reason}"
+            raise InputError(f"{self.place}: {fault}") from None
+        self.identity = _bytes_without(source.content, copied.unread)
 
-    def stated(self, name: str) -> OnnxInput | None:
+    def find_stated_input(self, name: str) -> OnnxInput | None:
         """Return type and sizes that the file states of a tensor, None if it states none."""
-        value = self._stated.get(name)
+        value = self._stated_values.get(name)
+        if value is None or not value.type.tensor_type.HasField("shape"):
+            return None
         try:
-            is_tensor = value is not None and value.type.tensor_type.HasField("shape")
-            return _input(value) if value is not None and is_tensor else None
+            return _read_input(value)
         except NoModelError:
             return None
 
-    def body(
-        self, node: OnnxNode, specs: Sequence[tuple[str, Shape | None] | None]
-    ) -> Subgraph | None:
+    def expand_operator(self, node: OnnxNode, specs: Sequence[Spec | None]) -> Subgraph | None:
         """Return the nodes that ONNX defines an operator by; None where it defines none.
 
         Args:
             node: a node of the file.
             specs: type and shape of each of its inputs, None for one that is left out.
         """
-        function = _defined(node, specs)
+        function = _find_definition(node, specs)
         if function is None:
             return None
-        names = dict.fromkeys(function.input, "") | dict(
-            [
-                *zip(function.input, node.inputs, strict=False),  # those left out stay ""
-                *zip(function.output, node.outputs, strict=False),
-            ]
+        names = _bind_names(function, node.inputs, node.outputs)
+        opsets = _read_opsets(function) or {"": node.opset}
+        attributes = _index_attributes(
+            _default_attributes(node), function.attribute_proto, node.proto.attribute
         )
-        defaults = _default_attributes(node)
-        given = (*defaults, *function.attribute_proto, *node.proto.attribute)
-        attributes = {one.name: one for one in given}
-        opsets = _versions(function) or {"": node.opset}
-        nodes = self._expanded(function.node, opsets, attributes, f"{node.name}/", 0, names)
+        nodes = self._read_nodes(function.node, opsets, attributes, f"{node.name}/", 0, names)
         return Subgraph(tuple(nodes), {}, (), node.outputs)
 
-    def _graph(self, graph: GraphProto, opsets: Mapping[str, int]) -> Subgraph:
+    def _read_graph(self, graph: GraphProto, opsets: Mapping[str, int]) -> Subgraph:
+        """Return a graph; raises `NoModelError` for one that is not read."""
         if graph.sparse_initializer:
             raise NoModelError("it has sparse weights")
-        constants = {one.name: _constant(one) for one in graph.initializer}
-        inputs = map(_input, graph.input)
+        constants = {tensor.name: _read_constant(tensor) for tensor in graph.initializer}
+        inputs = map(_read_input, graph.input)
         return Subgraph(
-            tuple(self._expanded(graph.node, opsets, {}, "", 0)),
+            tuple(self._read_nodes(graph.node, opsets, {}, "", 0)),
             constants,
             tuple(value for value in inputs if value.name not in constants),
             tuple(value.name for value in graph.output),
         )
 
-    def _expanded(
+    def _read_nodes(
         self,
         nodes: Sequence[NodeProto],
         opsets: Mapping[str, int],
-        given: Mapping[str, AttributeProto],
+        attributes: Mapping[str, AttributeProto],
         prefix: str,
         depth: int,
         names: Mapping[str, str] | None = None,
     ) -> Iterator[OnnxNode]:
-        """Return nodes, local functions replaced by theirs; `names` renames what they read.
+        """Yield nodes; a call of a local function is replaced by the function's nodes.
 
-        `onnx.inliner` does not bound what a file doubles, nor take a function of another opset.
+        `onnx.inliner` is not used: it does not bound functions that call each other twice, level by
+        level, and inlines no function of another opset than the file's.
+
+        Args:
+            nodes: the nodes of a graph or a function.
+            opsets: versions of operators by domain.
+            attributes: those of the call, to which nodes of a function may refer.
+            prefix: what the names of a function's nodes and tensors begin with.
+            depth: the number of function calls around the nodes.
+            names: inside a function, the caller's name of each of its inputs and outputs.
         """
 
-        def named(name: str) -> str:
+        def rename(name: str) -> str:
             return name if names is None or not name else names.get(name, f"{prefix}{name}")
 
-        if depth > 16:
-            raise NoModelError("local functions nest deeper than 16")
-        opset = next((opsets[domain] for domain in _STANDARD if domain in opsets), 1)
+        if depth > MAX_FUNCTION_DEPTH:
+            raise NoModelError(f"local functions nest deeper than {MAX_FUNCTION_DEPTH}")
+        opset = next((opsets[domain] for domain in _STANDARD_DOMAINS if domain in opsets), 1)
         for node in nodes:
-            self._nodes += 1
-            if self._nodes > MAX_NODES:
+            self._node_count += 1
+            if self._node_count > MAX_NODES:
                 raise NoModelError(f"more than {MAX_NODES} nodes")
-            proto = _resolved(node, given)
-            inputs, outputs = tuple(map(named, node.input)), tuple(map(named, node.output))
-            name = f"{prefix}{node.name or (outputs[0] if outputs else node.op_type)}"
+            proto = _resolve_attributes(node, attributes)
+            inputs = tuple(map(rename, node.input))
+            outputs = tuple(map(rename, node.output))
+            first_output = outputs[0] if outputs else node.op_type
+            name = f"{prefix}{node.name or first_output}"
             function = self._functions.get((node.domain, node.op_type))
             if function is None:
-                op = node.op_type if node.domain in _STANDARD else f"{node.domain}.{node.op_type}"
-                attrs = {one.name: self._value(one, opsets) for one in proto.attribute if one.name}
+                is_standard = node.domain in _STANDARD_DOMAINS
+                op = node.op_type if is_standard else f"{node.domain}.{node.op_type}"
+                attrs = self._read_attributes(proto, opsets)
                 yield OnnxNode(name, op, inputs, outputs, attrs, opset, proto)
                 continue
-            inner = dict.fromkeys(function.input, "") | dict(
-                [
-                    *zip(function.input, inputs, strict=False),  # those left out stay ""
-                    *zip(function.output, outputs, strict=False),
-                ]
-            )
-            attributes = {one.name: one for one in (*function.attribute_proto, *proto.attribute)}
-            yield from self._expanded(
+            yield from self._read_nodes(
                 function.node,
-                _versions(function) or opsets,
-                attributes,
+                _read_opsets(function) or opsets,
+                _index_attributes(function.attribute_proto, proto.attribute),
                 f"{name}/",
                 depth + 1,
-                inner,
+                _bind_names(function, inputs, outputs),
             )
 
-    def _value(self, attribute: AttributeProto, opsets: Mapping[str, int]) -> Any:
+    def _read_attributes(self, proto: NodeProto, opsets: Mapping[str, int]) -> dict[str, object]:
+        return {
+            attribute.name: self._read_value(attribute, opsets)
+            for attribute in proto.attribute
+            if attribute.name
+        }
+
+    def _read_value(self, attribute: AttributeProto, opsets: Mapping[str, int]) -> Any:
         """Return an attribute's value: a number, a text, a tuple, a graph, a constant."""
         value = onnx.helper.get_attribute_value(attribute)
         if isinstance(value, GraphProto):
-            return self._graph(value, opsets)
+            return self._read_graph(value, opsets)
         if isinstance(value, TensorProto):
-            return _constant(value)
+            return _read_constant(value)
         if isinstance(value, bytes):
             return value.decode()
         if isinstance(value, Sequence) and not isinstance(value, str):
-            return tuple(one.decode() if isinstance(one, bytes) else one for one in value)
+            return tuple(item.decode() if isinstance(item, bytes) else item for item in value)
         return value
 
 
-def _defined(
-    node: OnnxNode, specs: Sequence[tuple[str, Shape | None] | None]
-) -> FunctionProto | None:
-    """Return the function that ONNX defines a node's operator by, None for none."""
+def _bytes_without(content: bytes | mmap.mmap, spans: Sequence[tuple[int, int]]) -> bytes:
+    """Return bytes without those of some spans, which may overlap."""
+    parts: list[bytes] = []
+    position = 0
+    for start, end in sorted(spans):
+        parts.append(content[position:start])
+        position = max(position, end)
+    return b"".join([*parts, content[position:]])
+
+
+def _bind_names(
+    function: FunctionProto, inputs: Sequence[str], outputs: Sequence[str]
+) -> dict[str, str]:
+    """Return the caller's name of each input and output of a function, "" for one left out."""
+    names = dict.fromkeys(function.input, "")
+    names.update(zip(function.input, inputs, strict=False))
+    names.update(zip(function.output, outputs, strict=False))
+    return names
+
+
+def _index_attributes(*groups: Iterable[AttributeProto]) -> dict[str, AttributeProto]:
+    """Return attributes by name; those of a later group replace those of an earlier one."""
+    return {attribute.name: attribute for group in groups for attribute in group}
+
+
+def _find_definition(node: OnnxNode, specs: Sequence[Spec | None]) -> FunctionProto | None:
+    """Return the function that ONNX defines a node's operator by, None if there is none.
+
+    ONNX has a fixed function for some operators; for others it makes one for the node's types.
+    """
     try:
         schema: Any = onnx.defs.get_schema(node.op, node.opset, "")
     except onnx.defs.SchemaError:
@@ -270,55 +272,58 @@ def _default_attributes(node: OnnxNode) -> list[AttributeProto]:
     return [default for default in defaults if default.name]
 
 
-def _type_proto(spec: tuple[str, Shape | None] | None) -> onnx.TypeProto:
+def _type_proto(spec: Spec | None) -> onnx.TypeProto:
     """Return ONNX's form of type and shape, an empty one for an input that is left out."""
     if spec is None:
         return onnx.TypeProto()
-    dtype = "float32" if "float" in spec[0] else spec[0]
-    number = next((number for number, row in DTYPES.items() if row[0] == dtype), TensorProto.FLOAT)
-    return onnx.helper.make_tensor_type_proto(number, spec[1])
+    dtype, shape = spec
+    stated_dtype = "float32" if "float" in dtype else dtype
+    numbers = [number for number, row in DTYPES.items() if row[0] == stated_dtype]
+    return onnx.helper.make_tensor_type_proto(numbers[0] if numbers else TensorProto.FLOAT, shape)
 
 
-def _constant(tensor: TensorProto) -> Static:
+def _read_constant(tensor: TensorProto) -> FileConstant:
     dtype = DTYPES.get(tensor.data_type, ("text", 0, False))[0]
     values = onnx.numpy_helper.to_array(tensor) if is_read(tensor) else None
-    return Static(tensor.name, tuple(tensor.dims), dtype, values)
+    return FileConstant(tensor.name, tuple(tensor.dims), dtype, values)
 
 
-def _resolved(node: NodeProto, given: Mapping[str, AttributeProto]) -> NodeProto:
-    """Return a node of a function with the attributes that it takes from the function's."""
-    if not any(one.ref_attr_name for one in node.attribute):
+def _resolve_attributes(
+    node: NodeProto, call_attributes: Mapping[str, AttributeProto]
+) -> NodeProto:
+    """Return a node of a function with the attributes that it takes from the function's call."""
+    if not any(attribute.ref_attr_name for attribute in node.attribute):
         return node
     resolved = NodeProto()
     resolved.CopyFrom(node)
     del resolved.attribute[:]
-    for one in node.attribute:
-        if not one.ref_attr_name:
-            resolved.attribute.append(one)
-        elif one.ref_attr_name in given:
-            resolved.attribute.append(given[one.ref_attr_name])
-            resolved.attribute[-1].name = one.name
+    for attribute in node.attribute:
+        if not attribute.ref_attr_name:
+            resolved.attribute.append(attribute)
+        elif attribute.ref_attr_name in call_attributes:
+            resolved.attribute.append(call_attributes[attribute.ref_attr_name])
+            resolved.attribute[-1].name = attribute.name
     return resolved
 
 
-def _versions(proto: onnx.ModelProto | FunctionProto) -> dict[str, int]:
-    return {one.domain: one.version for one in proto.opset_import}
+def _read_opsets(proto: onnx.ModelProto | FunctionProto) -> dict[str, int]:
+    return {opset.domain: opset.version for opset in proto.opset_import}
 
 
-def _input(value: onnx.ValueInfoProto) -> OnnxInput:
+def _read_input(value: onnx.ValueInfoProto) -> OnnxInput:
     if not value.type.HasField("tensor_type"):
         raise NoModelError(f"input {shorten(value.name)} is not a tensor")
     tensor = value.type.tensor_type
     if tensor.elem_type not in DTYPES:
-        raise NoModelError(f"input {shorten(value.name)} is not of numbers")
-    sizes = tuple(max(one.dim_value, 0) or one.dim_param for one in tensor.shape.dim)
+        raise NoModelError(f"input {shorten(value.name)} does not hold numbers")
+    sizes = tuple(max(size.dim_value, 0) or size.dim_param for size in tensor.shape.dim)
     if any(isinstance(text, bytes) for text in (value.name, *sizes)):
         raise NoModelError("a text that is not UTF-8")
     return OnnxInput(value.name, DTYPES[tensor.elem_type][0], sizes)
 
 
 def model_of(source: Source) -> Model:
-    """Return the model of a file, read once; raises `InputError` for what is not one."""
+    """Return the model of a file, read once; raises `InputError` if the file is not one."""
     return source.memoise(Model, lambda: Model(source))
 
 

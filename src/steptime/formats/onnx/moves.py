@@ -7,198 +7,255 @@ from dataclasses import replace
 from onnx import TensorProto
 
 from steptime.formats import elements, windows
+from steptime.formats.onnx.constant import FileConstant
 from steptime.formats.onnx.fold import TABLES, Function, Value, axis_of
-from steptime.formats.onnx.model import Static
-from steptime.formats.onnx.run import Visit
+from steptime.formats.onnx.run import OnnxWalk
 from steptime.formats.onnx.weightless import DTYPES
+from steptime.formats.tensors import free_name
 from steptime.network.ops.table import ShapeError, broadcast_shape, require
 
 Values = Sequence[Value]
 
 
-def _reshape(r: Visit, x: Value, *_: Value) -> Value:
-    if "shape" not in r.node.attrs:
-        return r.reshaped(x, r.out)
-    own = r.shape(x)  # before opset 5
-    sizes = [own[i] if n == 0 else n for i, n in enumerate(r.node.attrs["shape"])]
-    rest = math.prod(own) // max(1, math.prod(n for n in sizes if n != -1))
-    return r.reshaped(x, lambda: tuple(rest if n == -1 else n for n in sizes))
+def _reshape(walk: OnnxWalk, x: Value, *_: Value) -> Value:
+    """Lower Reshape; before opset 5 its shape is an attribute, of which one size may be -1."""
+    if "shape" not in walk.node.attrs:
+        return walk.reshape_as_before(x, walk.output_shape)
+    shape = walk.shape(x)
+    sizes = [shape[i] if n == 0 else n for i, n in enumerate(walk.node.attrs["shape"])]
+    stated_size = math.prod(n for n in sizes if n != -1)
+    open_size = math.prod(shape) // max(1, stated_size)
+    return walk.reshape_as_before(x, lambda: tuple(open_size if n == -1 else n for n in sizes))
 
 
-def _seen_anew(r: Visit, x: Value, *_: Value) -> Value:
-    return r.view(x, "reshape", r.out())
+def _reshape_by_inference(walk: OnnxWalk, x: Value, *_: Value) -> Value:
+    return walk.reshape(x, walk.output_shape())
 
 
-def _transpose(r: Visit, x: Value) -> Value:
-    return r.view(x, "transpose", r.attr("perm", tuple(reversed(range(len(r.shape(x)))))))
+def _transpose(walk: OnnxWalk, x: Value) -> Value:
+    rank = len(walk.shape(x))
+    return walk.transpose(x, walk.attr("perm", tuple(reversed(range(rank)))))
 
 
-def _split(r: Visit, x: Value, *_: Value) -> Values:
-    axis = r.axis(x)
-    parts = [r.out(i)[axis] for i in range(len(r.node.outputs))]
-    return r.do(elements.split, x, parts, axis)
+def _split(walk: OnnxWalk, x: Value, *_: Value) -> Values:
+    axis = walk.axis(x)
+    parts = [walk.output_shape(i)[axis] for i in range(len(walk.node.outputs))]
+    return walk.lower(elements.split, x, parts, axis)
 
 
-def _of_constants(r: Visit, *_: Value) -> Value:
+def _refuse_computed(walk: OnnxWalk, *_: Value) -> Value:
+    """Refuse an operator that is only worked out from constants."""
     raise ShapeError("works on numbers that depend on an input")
 
 
-def _slice(r: Visit, x: Value, *given: Value) -> Value:
+def _slice(walk: OnnxWalk, x: Value, *limits: Value) -> Value:
+    """Lower Slice; before opset 10 its limits are attributes."""
     starts, ends, axes, steps = (
-        r.whole(given[i] if i < len(given) else None, name)
+        walk.integers(limits[i] if i < len(limits) else None, name)
         for i, name in enumerate(("starts", "ends", "axes", "steps"))
     )
-    rank = len(r.shape(x))
+    rank = len(walk.shape(x))
     require(starts is not None and ends is not None, "a slice without starts and ends")
     for i, (start, stop) in enumerate(zip(starts or (), ends or (), strict=True)):
-        axis, step = axis_of(axes[i] if axes else i, rank), steps[i] if steps else 1
+        axis = axis_of(axes[i] if axes else i, rank)
+        step = steps[i] if steps else 1
         require(step != 0, "a slice of step 0")
-        part = range(r.shape(x)[axis])[start:stop:step]
-        require(len(part) > 0, f"a slice {start}:{stop}:{step} of {r.shape(x)[axis]} is empty")
-        x = r.do(elements.slice_, x, axis, start, stop, step=step)
+        size = walk.shape(x)[axis]
+        is_empty = len(range(size)[start:stop:step]) == 0
+        require(not is_empty, f"a slice {start}:{stop}:{step} of {size} is empty")
+        x = walk.lower(elements.slice_, x, axis, start, stop, step=step)
     return x
 
 
-def _gather(r: Visit, x: Value, indices: Value) -> Value:
-    axis = r.axis(x)
-    if isinstance(indices, Static) and len(r.shape(x)) == 1:
-        size, known = math.prod(r.file_shape(r.node.inputs[0]) or r.shape(x)), indices.values
-        every = known is None or known.ravel().tolist() == list(range(size))
-        if every and math.prod(indices.shape) == size:  # torch's as_strided: all of it, in order
-            return r.reshaped(x, lambda: indices.shape)
-    index = r.number(indices)
+def _gather(walk: OnnxWalk, x: Value, indices: Value) -> Value:
+    """Lower Gather: a view, one part, or a look-up."""
+    axis = walk.axis(x)
+    if isinstance(indices, FileConstant) and _takes_all_in_order(walk, x, indices):
+        return walk.reshape_as_before(x, lambda: indices.shape)
+    index = walk.number(indices)
     if index is not None:
-        part, shape = r.do(elements.select, x, axis, int(index)), r.shape(x)
-        return r.view(part, "reshape", (*shape[:axis], *r.shape(indices), *shape[axis + 1 :]))
-    ids = r.tensor(indices)
-    if r.spec(ids)[0] not in ("int64", "int32"):
-        ids = r.do(elements.cast, ids, "int64", at="/cast")
-    return r.do(elements.gather, x, ids, axis)
+        shape = walk.shape(x)
+        part = walk.lower(elements.select, x, axis, int(index))
+        return walk.reshape(part, (*shape[:axis], *walk.shape(indices), *shape[axis + 1 :]))
+    ids = walk.tensor(indices)
+    if walk.spec(ids)[0] not in ("int64", "int32"):
+        ids = walk.lower(elements.cast, ids, "int64", suffix="/cast")
+    return walk.lower(elements.gather, x, ids, axis)
 
 
-def _gather_nd(r: Visit, x: Value, indices: Value) -> Value:
-    """Return the parts of `x` that rows of indices name: by one index into its first axes."""
-    own, at, batch = r.shape(x), r.shape(indices), r.attr("batch_dims", 0)
-    depth = at[-1]
-    require(batch + depth <= len(own), f"indices {list(at)} of {list(own)}")
-    require(batch == 0, "batch_dims of GatherND other than 0")
-    merged = (math.prod(own[:depth]), *own[depth:])
-    ids = r.b.buffer(elements.free_name(r.b, f"{r.name}/rows"), at[:-1], "int64")
-    return r.do(elements.gather, r.view(x, "reshape", merged), ids, 0)
+def _takes_all_in_order(walk: OnnxWalk, x: Value, indices: FileConstant) -> bool:
+    """Return whether indices take all elements of a vector in order, as torch's `as_strided`.
+
+    Indices whose values are not known are taken to do so if they are as many.
+    """
+    if len(walk.shape(x)) != 1:
+        return False
+    size = math.prod(walk.file_shape(walk.node.inputs[0]) or walk.shape(x))
+    if math.prod(indices.shape) != size:
+        return False
+    return indices.values is None or indices.values.ravel().tolist() == list(range(size))
 
 
-def _expand(r: Visit, x: Value, shape: Value) -> Value:
-    own, asked = r.shape(x), r.whole(shape) or ()
-    follows = broadcast_shape(own, asked) != r.file_shape(r.node.outputs[0])
-    wide = r.widened(own, asked, follows) if len(asked) >= len(own) else asked
-    wanted = broadcast_shape(own, wide)
-    require(wanted is not None, f"{list(own)} is not {list(asked)} repeated")
-    return x if wanted == own else r.do(elements.expand, x, wanted)
+def _gather_nd(walk: OnnxWalk, x: Value, indices: Value) -> Value:
+    """Lower GatherND: rows of indices become one index into the merged first axes of `x`."""
+    shape = walk.shape(x)
+    indices_shape = walk.shape(indices)
+    depth = indices_shape[-1]
+    batch_axes = walk.attr("batch_dims", 0)
+    fits = batch_axes + depth <= len(shape)
+    require(fits, f"indices {list(indices_shape)} of {list(shape)}")
+    require(batch_axes == 0, "batch_dims of GatherND other than 0")
+    name = free_name(walk.b, f"{walk.name}/rows")
+    ids = walk.b.buffer(name, indices_shape[:-1], "int64")
+    merged = walk.reshape(x, (math.prod(shape[:depth]), *shape[depth:]))
+    return walk.lower(elements.gather, merged, ids, 0)
 
 
-def _tile(r: Visit, x: Value, times: Value) -> Value:
-    repeats, shape = r.whole(times) or (), r.shape(x)
-    require(len(repeats) == len(shape), f"{list(shape)} times {list(repeats)}")
-    told = tuple(n * times for n, times in zip(shape, repeats, strict=True))
-    wide = r.widened(shape, told, told != r.file_shape(r.node.outputs[0]))
-    repeats = tuple(
-        new if n == 1 else times for n, times, new in zip(shape, repeats, wide, strict=True)
+def _expand(walk: OnnxWalk, x: Value, shape: Value) -> Value:
+    """Lower Expand: the shape of the file, its batch replaced by the one that is built."""
+    input_shape = walk.shape(x)
+    stated_shape = walk.integers(shape) or ()
+    follows = broadcast_shape(input_shape, stated_shape) != walk.file_shape(walk.node.outputs[0])
+    target = stated_shape
+    if len(stated_shape) >= len(input_shape):
+        target = walk.repeated_shape(input_shape, stated_shape, follows)
+    new_shape = broadcast_shape(input_shape, target)
+    require(new_shape is not None, f"{list(input_shape)} is not {list(stated_shape)} repeated")
+    return x if new_shape == input_shape else walk.lower(elements.expand, x, new_shape)
+
+
+def _tile(walk: OnnxWalk, x: Value, times: Value) -> Value:
+    """Lower Tile: an axis of size 1 repeats to the batch that is built."""
+    shape = walk.shape(x)
+    file_times = walk.integers(times) or ()
+    require(len(file_times) == len(shape), f"{list(shape)} times {list(file_times)}")
+    stated_shape = tuple(n * count for n, count in zip(shape, file_times, strict=True))
+    follows = stated_shape != walk.file_shape(walk.node.outputs[0])
+    new_shape = walk.repeated_shape(shape, stated_shape, follows)
+    new_times = tuple(
+        new_size if n == 1 else count
+        for n, count, new_size in zip(shape, file_times, new_shape, strict=True)
     )
-    if all(n == 1 for n in repeats):
+    if all(count == 1 for count in new_times):
         return x
-    return r.do(elements.op, "tile", x, times=repeats)
+    return walk.lower(elements.op, "tile", x, times=new_times)
 
 
-def _pad(r: Visit, x: Value, pads: Value = None, value: Value = None, axes: Value = None) -> Value:
-    rank, given = len(r.shape(x)), r.whole(pads, "pads") or r.whole(None, "paddings") or ()
-    which = [axis_of(i, rank) for i in (r.whole(axes) or range(rank))]
-    require(len(given) == 2 * len(which), f"{len(given)} pads of {len(which)} axes")
+def _pad(
+    walk: OnnxWalk, x: Value, pads: Value = None, value: Value = None, axes: Value = None
+) -> Value:
+    """Lower Pad; its sizes are those before all axes, then those after, or old attributes."""
+    rank = len(walk.shape(x))
+    sizes = walk.integers(pads, "pads") or walk.integers(None, "paddings") or ()
+    padded_axes = [axis_of(i, rank) for i in (walk.integers(axes) or range(rank))]
+    axis_count = len(padded_axes)
+    require(len(sizes) == 2 * axis_count, f"{len(sizes)} pads of {axis_count} axes")
     sides = [0] * (2 * rank)
-    for i, axis in enumerate(which):
-        sides[2 * axis], sides[2 * axis + 1] = given[i], given[i + len(which)]
-    mode = {"wrap": "circular"}.get(r.attr("mode", "constant"), r.attr("mode", "constant"))
-    filled = float(r.number(value) or 0.0) if mode == "constant" else 0.0
-    return r.do(elements.pad, x, sides, mode=mode, value=filled)
+    for i, axis in enumerate(padded_axes):
+        sides[2 * axis] = sizes[i]
+        sides[2 * axis + 1] = sizes[i + axis_count]
+    mode = walk.attr("mode", "constant")
+    fill = float(walk.number(value) or 0.0) if mode == "constant" else 0.0
+    our_mode = "circular" if mode == "wrap" else mode
+    return walk.lower(elements.pad, x, sides, mode=our_mode, value=fill)
 
 
-def _shape(r: Visit, x: Value) -> Value:
-    shape = r.shape(x)
-    part = shape[slice(r.attr("start", 0), r.node.attrs.get("end"))]
-    return r.constant(part, "int64", derived=True)
+def _shape(walk: OnnxWalk, x: Value) -> Value:
+    shape = walk.shape(x)
+    part = shape[slice(walk.attr("start", 0), walk.node.attrs.get("end"))]
+    return walk.constant(part, "int64", derived=True)
 
 
-def _constant(r: Visit) -> Value:
-    value = r.node.attrs.get("value")
-    name = r.node.outputs[0] if r.node.outputs else ""
-    return replace(value, name=name) if isinstance(value, Static) else r.folded()[0]
+def _constant(walk: OnnxWalk) -> Value:
+    value = walk.node.attrs.get("value")
+    if not isinstance(value, FileConstant):
+        return walk.fold_constants()[0]
+    return replace(value, name=walk.node.outputs[0] if walk.node.outputs else "")
 
 
-def _cast(r: Visit, x: Value, like: Value = None) -> Value:
-    dtype = r.spec(like)[0] if like is not None else _type(r.node.attrs.get("to", 1))
-    same = r.is_float(x) and "float" in dtype
-    if same or isinstance(x, Static):
-        return x if same else r.folded()[0]
-    require(dtype != "text", "a cast to what is not of numbers")
-    return r.do(elements.cast, x, r.b.precision.weights if "float" in dtype else dtype)
+def _cast(walk: OnnxWalk, x: Value, like: Value = None) -> Value:
+    """Lower Cast; a cast between floats is none, as all floats have the run's own types."""
+    dtype = walk.spec(like)[0] if like is not None else _type_name(walk.node.attrs.get("to", 1))
+    is_float = "float" in dtype
+    if walk.is_float(x) and is_float:
+        return x
+    if isinstance(x, FileConstant):
+        return walk.fold_constants()[0]
+    require(dtype != "text", "a cast to a type that does not hold numbers")
+    return walk.lower(elements.cast, x, walk.b.precision.weights if is_float else dtype)
 
 
-def _type(to: int | str) -> str:
+def _type_name(onnx_type: int | str) -> str:
     """Return our name of a type, which before opset 6 is a word."""
-    word = TensorProto.DataType.Value(to.upper()) if isinstance(to, str) else to
-    return DTYPES.get(word, ("text",))[0]
+    number = onnx_type
+    if isinstance(onnx_type, str):
+        number = TensorProto.DataType.Value(onnx_type.upper())
+    row = DTYPES.get(int(number))
+    return row[0] if row else "text"
 
 
-def _trilu(r: Visit, x: Value, *_: Value) -> Value:
+def _trilu(walk: OnnxWalk, x: Value, *_: Value) -> Value:
     """Return a triangle of `x`, a product with a mask."""
-    mask = r.b.buffer(elements.free_name(r.b, f"{r.name}/triangle"), r.shape(x)[-2:])
-    return r.do(elements.pointwise, "mul", x, mask)
+    mask = walk.b.buffer(free_name(walk.b, f"{walk.name}/triangle"), walk.shape(x)[-2:])
+    return walk.lower(elements.pointwise, "mul", x, mask)
 
 
-def _depth_to_space(r: Visit, x: Value) -> Value:
-    n, c, h, w = r.shape(x)
-    s = r.attr("blocksize", 1)
-    apart, order = ((n, s, s, c // s**2, h, w), (0, 3, 4, 1, 5, 2))
-    if r.attr("mode", "DCR") == "CRD":
-        apart, order = (n, c // s**2, s, s, h, w), (0, 1, 4, 2, 5, 3)
-    turned = r.view(r.view(x, "reshape", apart), "transpose", order)
-    return r.view(turned, "reshape", (n, c // s**2, h * s, w * s))
+def _depth_to_space(walk: OnnxWalk, x: Value) -> Value:
+    """Lower DepthToSpace: blocks of channels become squares of pixels.
+
+    DCR has the block's axes before the channels, CRD after them.
+    """
+    n, c, h, w = walk.shape(x)
+    s = walk.attr("blocksize", 1)
+    channels = c // s**2
+    block_shape, order = (n, s, s, channels, h, w), (0, 3, 4, 1, 5, 2)
+    if walk.attr("mode", "DCR") == "CRD":
+        block_shape, order = (n, channels, s, s, h, w), (0, 1, 4, 2, 5, 3)
+    blocks = walk.reshape(x, block_shape)
+    pixels = walk.transpose(blocks, order)
+    return walk.reshape(pixels, (n, channels, h * s, w * s))
 
 
-def _space_to_depth(r: Visit, x: Value) -> Value:
-    n, c, h, w = r.shape(x)
-    s = r.attr("blocksize", 1)
-    apart = r.view(x, "reshape", (n, c, h // s, s, w // s, s))
-    turned = r.view(apart, "transpose", (0, 3, 5, 1, 2, 4))
-    return r.view(turned, "reshape", (n, c * s**2, h // s, w // s))
+def _space_to_depth(walk: OnnxWalk, x: Value) -> Value:
+    n, c, h, w = walk.shape(x)
+    s = walk.attr("blocksize", 1)
+    blocks = walk.reshape(x, (n, c, h // s, s, w // s, s))
+    channels_first = walk.transpose(blocks, (0, 3, 5, 1, 2, 4))
+    return walk.reshape(channels_first, (n, c * s**2, h // s, w // s))
 
 
-def _columns_to_image(r: Visit, x: Value, size: Value, kernel: Value) -> Value:
-    sizes, block = (r.whole(v) or () for v in (size, kernel))
-    strides = r.attr("strides", (1,) * len(sizes))
-    require(len(sizes) == 2, f"windows over {len(sizes)} axes: there are kinds for 2")
-    return r.do(windows.fold, x, sizes, block, strides)
+def _columns_to_image(walk: OnnxWalk, x: Value, size: Value, kernel: Value) -> Value:
+    image_size = walk.integers(size) or ()
+    kernel_size = walk.integers(kernel) or ()
+    strides = walk.attr("strides", (1,) * len(image_size))
+    require(len(image_size) == 2, f"windows over {len(image_size)} axes: there are kinds for 2")
+    return walk.lower(windows.fold, x, image_size, kernel_size, strides)
+
+
+def _gather_elements(walk: OnnxWalk, x: Value, indices: Value) -> Value:
+    return walk.lower(elements.op, "gather_elements", x, indices, axis=walk.axis(x))
 
 
 MOVES: Mapping[str, Function] = {
     "Reshape": _reshape,
-    **dict.fromkeys(("Flatten", "Squeeze", "Unsqueeze"), _seen_anew),
+    **dict.fromkeys(("Flatten", "Squeeze", "Unsqueeze"), _reshape_by_inference),
     "Transpose": _transpose,
-    "Concat": lambda r, *xs: r.do(elements.concat, [*xs], r.axis(xs[0], 1)),
+    "Concat": lambda walk, *xs: walk.lower(elements.concat, [*xs], walk.axis(xs[0], 1)),
     "Split": _split,
     "Slice": _slice,
     "Gather": _gather,
     "GatherND": _gather_nd,
-    "GatherElements": lambda r, x, at: r.do(elements.op, "gather_elements", x, at, axis=r.axis(x)),
+    "GatherElements": _gather_elements,
     "Expand": _expand,
     "Tile": _tile,
     "Pad": _pad,
     "Shape": _shape,
-    "Size": lambda r, x: r.constant(math.prod(r.shape(x)), "int64", derived=True),
+    "Size": lambda walk, x: walk.constant(math.prod(walk.shape(x)), "int64", derived=True),
     "Constant": _constant,
     "Col2Im": _columns_to_image,
     "DepthToSpace": _depth_to_space,
     "SpaceToDepth": _space_to_depth,
-    **dict.fromkeys(("ConstantOfShape", *TABLES), _of_constants),
+    **dict.fromkeys(("ConstantOfShape", *TABLES), _refuse_computed),
     "Trilu": _trilu,
     **dict.fromkeys(("Cast", "CastLike"), _cast),
 }

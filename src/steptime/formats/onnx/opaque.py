@@ -10,12 +10,12 @@ from steptime.core.errors import InputError, unknown
 from steptime.core.graph import TensorSpec
 from steptime.core.toml_files import packaged
 from steptime.formats import opaque
-from steptime.formats.onnx.fold import Spec, Value, cleaned, inferred
-from steptime.formats.onnx.model import Shape, Static
+from steptime.formats.onnx.constant import FileConstant, Shape, Spec
+from steptime.formats.onnx.fold import Value, clean_name, infer_outputs
 from steptime.network.ops.table import ShapeError, require
 
 if TYPE_CHECKING:
-    from steptime.formats.onnx.run import Visit
+    from steptime.formats.onnx.run import OnnxWalk
 
 TABLE = opaque.opaque_table(packaged("onnx.toml")["opaque"])
 _CUSTOM_DOMAIN = "."  # names of operators outside of ONNX's own domain have one
@@ -33,7 +33,7 @@ def may_hold_products(op: str) -> bool:
     return is_custom or bool(_PRODUCTS.search(op))
 
 
-def lower_unknown(r: "Visit", values: Sequence[Value]) -> list[Value]:
+def lower_unknown(walk: "OnnxWalk", values: Sequence[Value]) -> list[Value]:
     """Lower an operator that the table lacks.
 
     ONNX defines some operators by others: these are lowered. Else the outputs have the shapes that
@@ -42,90 +42,112 @@ def lower_unknown(r: "Visit", values: Sequence[Value]) -> list[Value]:
     Raises:
         InputError: if no shape of an output is known; --allow-unknown passes its input on.
     """
-    body = r.model.body(r.node, [None if value is None else r.spec(value) for value in values])
+    specs_read = [None if value is None else walk.spec(value) for value in values]
+    body = walk.model.expand_operator(walk.node, specs_read)
     if body is not None:
-        r.walk(body)
-        return [r.env[name] for name in body.outputs]
-    specs = output_specs(r, values)
+        walk.lower_graph(body)
+        return [walk.env[name] for name in body.outputs]
+    specs = output_specs(walk, values)
     if specs is not None:
-        return append_opaque(r, values, specs)
-    if not r.allow_unknown:
-        near = unknown("operator", r.node.op, r.ops, r.where(r.node))
+        return append_opaque(walk, values, specs)
+    if not walk.allow_unknown:
+        error = unknown("operator", walk.node.op, walk.ops, walk.describe_node(walk.node))
         reason = ""
-        if _CUSTOM_DOMAIN in r.node.op:
+        if _CUSTOM_DOMAIN in walk.node.op:
             reason = "the file does not state the shapes of its outputs (value_info); "
-        raise InputError(f"{near}; {reason}--allow-unknown passes its input on")
-    passed = next((v for v in values if isinstance(v, str)), values[0] if values else None)
-    r.b.unmodelled.append(f"{r.name} ({r.node.op})")
-    return [passed] * len(r.node.outputs)
+        raise InputError(f"{error}; {reason}--allow-unknown passes its input on")
+    tensors = [value for value in values if isinstance(value, str)]
+    first_input = values[0] if values else None
+    passed: Value = tensors[0] if tensors else first_input
+    walk.b.unmodelled.append(f"{walk.name} ({walk.node.op})")
+    return [passed] * len(walk.node.outputs)
 
 
-def output_specs(r: "Visit", values: Sequence[Value]) -> list[Spec] | None:
+def output_specs(walk: "OnnxWalk", values: Sequence[Value]) -> list[Spec] | None:
     """Return type and shape of each output of a node, None if a shape is not known.
 
     ONNX infers them of its own operators; of others the file may state them for its own batch,
     which is the first axis.
     """
     try:
-        specs = inferred(r.node, values, r.spec)
+        inferred = infer_outputs(walk.node, values, walk.spec)
     except ShapeError:
-        specs = []
-    is_custom = _CUSTOM_DOMAIN in r.node.op
-    stated = [r.stated_spec(name) if is_custom else None for name in r.node.outputs]
-    merged = []
-    for place, name in enumerate(r.node.outputs):
-        spec = specs[place] if place < len(specs) and specs[place][1] is not None else stated[place]
+        inferred = []
+    is_custom = _CUSTOM_DOMAIN in walk.node.op
+    specs: list[Spec] = []
+    for place, name in enumerate(walk.node.outputs):
+        spec = inferred[place] if place < len(inferred) else None
+        if spec is None or spec[1] is None:
+            spec = walk.stated_spec(name) if is_custom else None
         if name and (spec is None or spec[1] is None):
             return None
-        merged.append(spec or ("float32", ()))
-    return merged
+        specs.append(spec or ("float32", ()))
+    return specs
 
 
 def append_opaque(
-    r: "Visit", values: Sequence[Value], specs: Sequence[Spec], flop_count: int | None = None
+    walk: "OnnxWalk", values: Sequence[Value], specs: Sequence[Spec], flop_count: int | None = None
 ) -> list[Value]:
-    """Append a node as an op that counts by its bytes; note it where its work is unknown."""
-    numbers = [value for value in values if isinstance(value, Static) and value.dtype == "text"]
-    require(not numbers, "reads texts")
-    inputs = [r.tensor(_as_setting(value)) for value in values if value is not None]
-    wide = opaque.float_type(r.b, inputs)
-    places = [i for i, name in enumerate(r.node.outputs) if name]
-    outputs = []
+    """Append a node as an op that counts by its bytes; note it where its work is unknown.
+
+    Args:
+        walk: the walk, at the node.
+        values: the values that the node reads.
+        specs: type and shape of each of its outputs.
+        flop_count: its FLOP; None for those of the table.
+
+    Returns:
+        The tensors of its outputs, None for an output without a name.
+
+    Raises:
+        ShapeError: if it reads or makes text.
+    """
+    constants = [value for value in values if isinstance(value, FileConstant)]
+    require(all(constant.dtype != "text" for constant in constants), "reads text")
+    inputs = [walk.tensor(_as_setting(value)) for value in values if value is not None]
+    float_dtype = opaque.float_type(walk.b, inputs)
+    places = [i for i, name in enumerate(walk.node.outputs) if name]
+    outputs: list[TensorSpec] = []
     for dtype, shape in (specs[i] for i in places):
-        require(dtype != "text", "makes texts")
-        outputs.append(TensorSpec(shape or (), wide if "float" in dtype else dtype))
-    tensors = opaque.append_opaque(r.b, TABLE, r.node.op, r.name, inputs, outputs, flop_count)
-    if r.node.op not in TABLE and flop_count is None:
-        r.unpriced.add(tensors[0], cleaned(r.node.op), may_hold_products(r.node.op))
-    results: list[Value] = [None] * len(r.node.outputs)
+        require(dtype != "text", "makes text")
+        outputs.append(TensorSpec(shape or (), float_dtype if "float" in dtype else dtype))
+    op = walk.node.op
+    tensors = opaque.append_opaque(walk.b, TABLE, op, walk.name, inputs, outputs, flop_count)
+    if op not in TABLE and flop_count is None:
+        walk.unpriced.add(tensors[0], clean_name(op), may_hold_products(op))
+    results: list[Value] = [None] * len(walk.node.outputs)
     for place, tensor in zip(places, tensors, strict=True):
         results[place] = tensor
     return results
 
 
 def _as_setting(value: Value) -> Value:
-    """Return a few numbers that the file holds, such as scales, as no weight: none trains them."""
-    has_values = isinstance(value, Static) and value.values is not None
-    return replace(value, derived=True) if isinstance(value, Static) and has_values else value
+    """Return a constant whose few numbers the file holds, such as scales, as one not trained."""
+    if isinstance(value, FileConstant) and value.values is not None:
+        return replace(value, derived=True)
+    return value
 
 
-def append_stated(r: "Visit", *values: Value, flop_per_element: float | None = None) -> list[Value]:
+def append_stated(
+    walk: "OnnxWalk", *values: Value, flop_per_element: float | None = None
+) -> list[Value]:
     """Append a node of known work by its bytes, with the shapes that ONNX infers.
 
     Args:
-        r: the walk, at the node.
+        walk: the walk, at the node.
         *values: what the node reads; sizes and the like may be left out.
         flop_per_element: FLOP of each element of the first output; None for those of the table.
     """
-    specs = output_specs(r, r.values)
-    require(specs is not None, "a size follows from numbers that are not known")
-    stated: Sequence[Spec] = specs or ()
-    flop = None
+    specs = output_specs(walk, walk.values)
+    if specs is None:
+        raise ShapeError("a size follows from numbers that are not known")
+    flop_count = None
     if flop_per_element is not None:
-        flop = round(flop_per_element * math.prod(stated[0][1] or ()))
-    return append_opaque(r, values, stated, flop)
+        _, shape = specs[0]
+        flop_count = round(flop_per_element * math.prod(shape or ()))
+    return append_opaque(walk, values, specs, flop_count)
 
 
-def grown(shape: Shape, file_batch: int, new: int) -> Shape:
-    """Return a shape stated for a batch of `file_batch`, the first axis, for one of `new`."""
-    return (new, *shape[1:]) if shape[:1] == (file_batch,) else shape
+def scale_batch(shape: Shape, file_batch: int, new_batch: int) -> Shape:
+    """Return a shape stated for `file_batch` examples, its first axis, for `new_batch`."""
+    return (new_batch, *shape[1:]) if shape[:1] == (file_batch,) else shape

@@ -6,220 +6,286 @@ Where an attribute became an input in a later opset, both are read: https://onnx
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from steptime.core.toml_files import packaged
 from steptime.formats import elements, lowering, windows
+from steptime.formats.onnx.constant import FileConstant
 from steptime.formats.onnx.fold import Function, Value, axis_of
 from steptime.formats.onnx.fused import FUSED
 from steptime.formats.onnx.matrices import MATRICES
-from steptime.formats.onnx.model import MAX_NODES, Static, Subgraph
+from steptime.formats.onnx.model import MAX_NODES, Subgraph
 from steptime.formats.onnx.moves import MOVES
 from steptime.formats.onnx.opaque import append_stated
-from steptime.formats.onnx.run import Visit
-from steptime.network.ops.table import require
+from steptime.formats.onnx.run import OnnxWalk
+from steptime.formats.tensors import free_name
+from steptime.network.ops.table import ShapeError, require
 
 Values = Sequence[Value]
+RESIZE_MODES = {"linear": "bilinear", "cubic": "bicubic"}
 TAPS = {"nearest": 1, "bilinear": 2, "bicubic": 4}  # pixels that an output reads along an axis
 
 
-def _pointwise(function: str, r: Visit, *values: Value) -> Value:
-    """Return a function of elements; before opset 7 an attribute says where the second stands."""
-    given: list[Value] = [v for v in values if v is not None]
-    if len(given) == 2 and r.attr("broadcast", 0) and "axis" in r.node.attrs:
-        own = r.shape(given[1])
-        after = len(r.shape(given[0])) - r.axis(given[0]) - len(own)
-        given[1] = r.view(given[1], "reshape", (*own, *(1,) * after))
-    return r.pointwise(function, *given)
+def _pointwise(function: str, walk: OnnxWalk, *values: Value) -> Value:
+    """Lower a function of elements.
+
+    Before opset 7 the attribute `axis` says with which axis of the first the second is aligned.
+    """
+    operands: list[Value] = [value for value in values if value is not None]
+    is_aligned = walk.attr("broadcast", 0) and "axis" in walk.node.attrs
+    if len(operands) == 2 and is_aligned:
+        first, second = operands
+        shape = walk.shape(second)
+        axes_after = len(walk.shape(first)) - walk.axis(first) - len(shape)
+        operands[1] = walk.reshape(second, (*shape, *(1,) * axes_after))
+    return walk.pointwise(function, *operands)
 
 
-def _folded(function: str, r: Visit, first: Value, *others: Value) -> Value:
-    """Return a function of any number of operands, two at a time."""
-    for other in others:
-        first = r.pointwise(function, first, other)
-    return first
+def _pointwise_of_many(function: str, walk: OnnxWalk, first: Value, *operands: Value) -> Value:
+    """Lower a function of any number of operands, two at a time."""
+    result = first
+    for operand in operands:
+        result = walk.pointwise(function, result, operand)
+    return result
 
 
-def _mean(r: Visit, *values: Value) -> Value:
-    total: Any = _folded("add", r, *values)
-    share = r.constant(1 / len(values), "float32")
-    return r.pointwise("mul", total, share)
+def _mean(walk: OnnxWalk, *values: Value) -> Value:
+    total = _pointwise_of_many("add", walk, *values)
+    return walk.pointwise("mul", total, walk.constant(1 / len(values), "float32"))
 
 
-def _parametrised(function: str, name: str, default: float) -> Function:
-    return lambda r, x: r.pointwise(function, x, parameter=r.attr(name, default))
+def _parametrised(function: str, attribute: str, default: float) -> Function:
+    """Return a function that lowers an activation whose parameter is an attribute."""
+    return lambda walk, x: walk.pointwise(function, x, parameter=walk.attr(attribute, default))
 
 
-def _dropout(r: Visit, x: Value, ratio: Value = None, *_: Value) -> Value:
-    share = r.number(ratio) if ratio is not None else r.node.attrs.get("ratio", 0.5)
+def _dropout(walk: OnnxWalk, x: Value, ratio: Value = None, *_: Value) -> Value:
+    share = walk.node.attrs.get("ratio", 0.5) if ratio is None else walk.number(ratio)
     if not isinstance(x, str) or not share:
         return x
-    return r.do(elements.dropout, x, float(share))
+    return walk.lower(elements.dropout, x, float(share))
 
 
-def _clip(r: Visit, x: Value, low: Value = None, high: Value = None) -> Value:
-    ends = {
-        name: r.number(given) if given is not None else r.node.attrs.get(attr)
-        for name, attr, given in (("low", "min", low), ("high", "max", high))
-    }
-    kept = {name: float(n) for name, n in ends.items() if n is not None}
-    return r.pointwise("clamp", x, **kept)
+def _clip(walk: OnnxWalk, x: Value, low: Value = None, high: Value = None) -> Value:
+    """Lower Clip; before opset 11 its limits are attributes, and each may be left out."""
+    low_limit = walk.node.attrs.get("min") if low is None else walk.number(low)
+    high_limit = walk.node.attrs.get("max") if high is None else walk.number(high)
+    limits: dict[str, float] = {}
+    if low_limit is not None:
+        limits["low"] = float(low_limit)
+    if high_limit is not None:
+        limits["high"] = float(high_limit)
+    return walk.pointwise("clamp", x, **limits)
 
 
-def _prelu(r: Visit, x: Value, slope: Value) -> Value:
-    shape = r.shape(slope)
-    size = math.prod(shape)
-    if size not in (1, r.shape(x)[1]):
-        below = r.pointwise("minimum", x, r.constant(0.0, "float32"))
-        return r.pointwise("add", r.pointwise("relu", x), r.pointwise("mul", below, slope))
-    return r.do(elements.op, "prelu", x, r.view(slope, "reshape", (size,)))
+def _prelu(walk: OnnxWalk, x: Value, slope: Value) -> Value:
+    """Lower PRelu: by its op with one slope or one for each channel, else as relu + slope min."""
+    slope_count = math.prod(walk.shape(slope))
+    if slope_count in (1, walk.shape(x)[1]):
+        return walk.lower(elements.op, "prelu", x, walk.reshape(slope, (slope_count,)))
+    negative = walk.pointwise("minimum", x, walk.constant(0.0, "float32"))
+    positive = walk.pointwise("relu", x)
+    return walk.pointwise("add", positive, walk.pointwise("mul", negative, slope))
 
 
-def _gelu(r: Visit, x: Value) -> Value:
-    return r.pointwise("gelu_tanh" if r.attr("approximate", "none") == "tanh" else "gelu", x)
+def _gelu(walk: OnnxWalk, x: Value) -> Value:
+    is_tanh = walk.attr("approximate", "none") == "tanh"
+    return walk.pointwise("gelu_tanh" if is_tanh else "gelu", x)
 
 
-def _reduce(function: str, r: Visit, x: Value, axes: Value = None) -> Value:
-    which = r.whole(axes, "axes")
-    if not which and r.attr("noop_with_empty_axes", 0):
+def _reduce(function: str, walk: OnnxWalk, x: Value, axes: Value = None) -> Value:
+    """Lower a reduction; without axes it is over all of them, or none by an attribute."""
+    stated_axes = walk.integers(axes, "axes")
+    if not stated_axes and walk.attr("noop_with_empty_axes", 0):
         return x
-    rank, keep = len(r.shape(x)), bool(r.attr("keepdims", 1))
-    every = which or range(rank)
-    return r.do(elements.reduce, function, x, tuple(every), keep=keep)
+    reduced_axes = stated_axes or tuple(range(len(walk.shape(x))))
+    keep = bool(walk.attr("keepdims", 1))
+    return walk.lower(elements.reduce, function, x, reduced_axes, keep=keep)
 
 
-def _extreme(function: str) -> Function:
-    return lambda r, x: r.do(
-        elements.reduce, function, x, (r.attr("axis", 0),), keep=bool(r.attr("keepdims", 1))
+def _index_of_extreme(function: str, walk: OnnxWalk, x: Value) -> Value:
+    keep = bool(walk.attr("keepdims", 1))
+    return walk.lower(elements.reduce, function, x, (walk.attr("axis", 0),), keep=keep)
+
+
+def _softmax(walk: OnnxWalk, x: Value) -> Value:
+    """Lower a softmax; before opset 13 it is over all axes from `axis` on."""
+    is_log = walk.node.op == "LogSoftmax"
+    shape = walk.shape(x)
+    is_over_single_axis = walk.node.opset >= 13
+    axis = walk.axis(x, -1 if is_over_single_axis else 1)
+    if is_over_single_axis or axis == len(shape) - 1:
+        return walk.lower(elements.softmax, x, axis, log=is_log)
+    flat = walk.reshape(x, (math.prod(shape[:axis]), math.prod(shape[axis:])))
+    return walk.reshape(walk.lower(elements.softmax, flat, 1, log=is_log), shape)
+
+
+def _cumulative_sum(walk: OnnxWalk, x: Value, axis: Value) -> Value:
+    stated_axis = (walk.integers(axis) or (0,))[0]
+    return walk.lower(
+        elements.op,
+        "cumsum",
+        x,
+        axis=axis_of(stated_axis, len(walk.shape(x))),
+        reverse=bool(walk.attr("reverse", 0)),
     )
 
 
-def _softmax(r: Visit, x: Value) -> Value:
-    log = r.node.op == "LogSoftmax"
-    shape, new = r.shape(x), r.node.opset >= 13
-    axis = r.axis(x, -1 if new else 1)
-    if new or axis == len(shape) - 1:
-        return r.do(elements.softmax, x, axis, log=log)
-    flat = r.view(x, "reshape", (math.prod(shape[:axis]), math.prod(shape[axis:])))
-    return r.view(r.do(elements.softmax, flat, 1, log=log), "reshape", shape)
+def _topk(walk: OnnxWalk, x: Value, *_: Value) -> Values:
+    axis = walk.axis(x, -1)
+    count = walk.output_shape()[axis]
+    return walk.lower(lowering.topk, x, count, axis, largest=bool(walk.attr("largest", 1)))
 
 
-def _cumulative_sum(r: Visit, x: Value, axis: Value) -> Value:
-    along = axis_of((r.whole(axis) or (0,))[0], len(r.shape(x)))
-    return r.do(elements.op, "cumsum", x, axis=along, reverse=bool(r.attr("reverse", 0)))
+def _resize(walk: OnnxWalk, x: Value, *_: Value) -> Value | Values:
+    """Lower an image of another size.
 
-
-def _topk(r: Visit, x: Value, *_: Value) -> Values:
-    axis = r.axis(x, -1)
-    return r.do(lowering.topk, x, r.out()[axis], axis, largest=bool(r.attr("largest", 1)))
-
-
-def _resize(r: Visit, x: Value, *_: Value) -> Value | Values:
-    """Return an image of another size."""
-    mode = {"linear": "bilinear", "cubic": "bicubic"}.get(r.attr("mode", "nearest"), "nearest")
-    corners = r.attr("coordinate_transformation_mode", "half_pixel") == "align_corners"
-    if r.out()[:2] != r.shape(x)[:2] or len(r.shape(x)) not in (3, 4):
-        taps = TAPS[mode] ** (len(r.shape(x)) - 2)
-        return append_stated(r, x, flop_per_element=2.0 * taps if taps > 1 else 0.0)
-    return r.do(lowering.resize, x, r.out()[2:], mode, align_corners=corners)
-
-
-def _scan(r: Visit, *values: Value) -> Values:
-    """Return the last states and the stacked outputs of a body that runs for each part of inputs.
-
-    Before opset 9 a batch of scans ran at once, whose file is refused.
+    Volumes, and resized channels or examples, count by their bytes and two FLOP for each pixel
+    that an output reads.
     """
-    require(r.node.opset >= 9, "a Scan of an opset before 9")
-    body: Subgraph = r.node.attrs["body"]
-    count = r.attr("num_scan_inputs", 0)
-    states, inputs = [*values[: len(values) - count]], values[len(values) - count :]
-    stated = zip(r.attr("scan_input_axes", (0,) * count), inputs, strict=True)
-    axes = [axis_of(axis, len(r.shape(x))) for axis, x in stated]
-    turns = {r.shape(x)[axis] for x, axis in zip(inputs, axes, strict=True)}
-    require(len(turns) == 1, f"a Scan over {sorted(turns)} parts")
-    (length,) = turns
-    require(length * len(body.nodes) <= MAX_NODES, f"{length} turns of {len(body.nodes)} nodes")
-    stacks: list[Values] = []
-    for place in range(length):
+    mode = RESIZE_MODES.get(walk.attr("mode", "nearest"), "nearest")
+    output_shape = walk.output_shape()
+    shape = walk.shape(x)
+    if output_shape[:2] != shape[:2] or len(shape) not in (3, 4):
+        taps = TAPS[mode] ** (len(shape) - 2)
+        return append_stated(walk, x, flop_per_element=2.0 * taps if taps > 1 else 0.0)
+    transformation = walk.attr("coordinate_transformation_mode", "half_pixel")
+    aligns_corners = transformation == "align_corners"
+    return walk.lower(lowering.resize, x, output_shape[2:], mode, align_corners=aligns_corners)
+
+
+def _scan(walk: OnnxWalk, *values: Value) -> Values:
+    """Lower Scan: its body for each part of its inputs, with states from turn to turn.
+
+    Returns the last states and the stacked outputs. Before opset 9 a batch of scans ran at once;
+    such a file is refused.
+    """
+    require(walk.node.opset >= 9, "a Scan of an opset before 9")
+    body: Subgraph = walk.node.attrs["body"]
+    input_count = walk.attr("num_scan_inputs", 0)
+    state_count = len(values) - input_count
+    states: Values = [*values[:state_count]]
+    inputs = values[state_count:]
+    stated_axes = walk.attr("scan_input_axes", (0,) * input_count)
+    axes = [axis_of(axis, len(walk.shape(x))) for axis, x in zip(stated_axes, inputs, strict=True)]
+    lengths = {walk.shape(x)[axis] for x, axis in zip(inputs, axes, strict=True)}
+    require(len(lengths) == 1, f"a Scan over {sorted(lengths)} parts")
+    (length,) = lengths
+    _check_turns(length, body)
+    turn_outputs: list[Values] = []
+    for turn in range(length):
         parts = [
-            r.do(elements.select, x, axis, place) for x, axis in zip(inputs, axes, strict=True)
+            walk.lower(elements.select, x, axis, turn) for x, axis in zip(inputs, axes, strict=True)
         ]
-        results = r.branch(body, (*states, *parts))
+        results = walk.lower_branch(body, (*states, *parts))
         states = results[: len(states)]
-        stacks.append(results[len(states) :])
-    return [*states, *(_stacked(r, column) for column in zip(*stacks, strict=True))]
+        turn_outputs.append(results[len(states) :])
+    return [*states, *(_stack_turns(walk, turns) for turns in zip(*turn_outputs, strict=True))]
 
 
-def _if(r: Visit, condition: Value) -> Values:
-    number = r.number(condition)
-    require(number is not None, _BRANCH)
-    branch = r.node.attrs.get("then_branch" if number else "else_branch")
-    require(isinstance(branch, Subgraph), "a branch is missing")
-    chosen: Subgraph = branch  # type: ignore[assignment]
-    return r.branch(chosen)
+def _check_turns(turn_count: int, body: Subgraph) -> None:
+    """Raise `ShapeError` for a loop that would be lowered to more than `MAX_NODES` nodes."""
+    node_count = len(body.nodes)
+    fits = turn_count * node_count <= MAX_NODES
+    require(fits, f"{turn_count} turns of {node_count} nodes")
 
 
-def _stacked(r: Visit, parts: Values) -> Value:
-    seen = [r.view(part, "reshape", (1, *r.shape(part))) for part in parts]
-    known = [part.values for part in seen if isinstance(part, Static) and part.values is not None]
-    if len(known) == len(seen):
-        return r.constant(np.concatenate(known), r.spec(seen[0])[0], derived=True)
-    return r.do(elements.concat, seen, 0)
+def _if(walk: OnnxWalk, condition: Value) -> Values:
+    number = walk.number(condition)
+    require(number is not None, _UNKNOWN_BRANCH)
+    branch = walk.node.attrs.get("then_branch" if number else "else_branch")
+    if not isinstance(branch, Subgraph):
+        raise ShapeError("a branch is missing")
+    return walk.lower_branch(branch)
 
 
-def _loop(r: Visit, number: Value = None, condition: Value = None, *carried: Value) -> Values:
-    turns = r.number(number)
-    require(turns is not None, _UNKNOWN)
-    body: Subgraph = r.node.attrs["body"]
-    made, count = [condition, *carried], int(turns or 0)
-    require(count * len(body.nodes) <= MAX_NODES, f"{count} turns of {len(body.nodes)} nodes")
-    kept: list[Values] = []
-    for i in range(count):
-        if made[0] is not None:
-            goes_on = r.number(made[0])
-            require(goes_on is not None, _UNKNOWN)
-            if not goes_on:
-                break
-        turn = r.constant(i, "int64", derived=True)
-        made = r.branch(body, (turn, made[0], *made[1 : 1 + len(carried)]))
-        kept.append(made[1 + len(carried) :])
-    stacks = len(body.outputs) > 1 + len(carried)
-    require(bool(kept) or not stacks, "a loop of no turns, whose output is empty")
-    columns = zip(*kept, strict=True)
-    return [*made[1 : 1 + len(carried)], *(_stacked(r, column) for column in columns)]
+def _stack_turns(walk: OnnxWalk, parts: Values) -> Value:
+    """Return one output of all turns of a loop, along a new first axis."""
+    rows = [walk.reshape(part, (1, *walk.shape(part))) for part in parts]
+    arrays = [
+        row.values for row in rows if isinstance(row, FileConstant) and row.values is not None
+    ]
+    if len(arrays) == len(rows):
+        return walk.constant(np.concatenate(arrays), walk.spec(rows[0])[0], derived=True)
+    return walk.lower(elements.concat, rows, 0)
 
 
-def _spectra(r: Visit, x: Value, step: Value, window: Value = None, length: Value = None) -> Value:
-    """Return the spectrum of each window, a product with the table of waves: ONNX says no way."""
-    shape, stride = r.shape(x), (r.whole(step) or (1,))[0]
-    size = (r.whole(length) or r.shape(window))[0]
-    bins = size // 2 + 1 if r.attr("onesided", 1) else size
-    parts = 2 if shape[2:] == (2,) else 1  # a complex signal has two
-    y = r.do(windows.windows, x, 1, size, at="/frames", step=stride)
-    y = r.do(elements.reshape, y, (*r.shape(y)[:3], parts), at="/parts")
+def _loop(
+    walk: OnnxWalk, turn_limit: Value = None, condition: Value = None, *variables: Value
+) -> Values:
+    """Lower Loop: its body for each turn, as long as its condition holds.
+
+    The body reads the number of the turn, the condition and the variables; it returns the next
+    condition and variables, and outputs to stack.
+    """
+    stated_limit = walk.number(turn_limit)
+    require(stated_limit is not None, _UNKNOWN_TURNS)
+    max_turns = int(stated_limit or 0)
+    body: Subgraph = walk.node.attrs["body"]
+    _check_turns(max_turns, body)
+    turn_outputs: list[Values] = []
+    for turn in range(max_turns):
+        if condition is not None and not _holds(walk, condition):
+            break
+        turn_number = walk.constant(turn, "int64", derived=True)
+        results = walk.lower_branch(body, (turn_number, condition, *variables))
+        condition = results[0]
+        turn_outputs.append(results[1 + len(variables) :])
+        variables = tuple(results[1 : 1 + len(variables)])
+    has_stacked_outputs = len(body.outputs) > 1 + len(variables)
+    is_empty = has_stacked_outputs and not turn_outputs
+    require(not is_empty, "a loop of no turns, whose output is empty")
+    return [*variables, *(_stack_turns(walk, turns) for turns in zip(*turn_outputs, strict=True))]
+
+
+def _holds(walk: OnnxWalk, condition: Value) -> bool:
+    """Return the truth of a loop's condition; raises `ShapeError` if it depends on data."""
+    number = walk.number(condition)
+    require(number is not None, _UNKNOWN_TURNS)
+    return bool(number)
+
+
+def _spectra(
+    walk: OnnxWalk, x: Value, step: Value, window: Value = None, length: Value = None
+) -> Value:
+    """Lower STFT as a product of windows with a table of sines and cosines.
+
+    ONNX does not state an algorithm. A complex signal has two parts in its last axis.
+    """
+    shape = walk.shape(x)
+    stride = (walk.integers(step) or (1,))[0]
+    size = (walk.integers(length) or walk.shape(window))[0]
+    bins = size // 2 + 1 if walk.attr("onesided", 1) else size
+    parts = 2 if shape[2:] == (2,) else 1
+    frames = walk.lower(windows.cut_windows, x, 1, size, suffix="/frames", step=stride)
+    frames_shape = walk.shape(frames)
+    signal = walk.lower(elements.reshape, frames, (*frames_shape[:3], parts), suffix="/parts")
     if window is not None:
-        column = r.view(window, "reshape", (size, 1))
-        y = r.do(elements.pointwise, "mul", y, column, at="/window")
-    n, frames = r.shape(y)[:2]
-    y = r.do(elements.reshape, y, (n, frames, size * parts), at="/rows")
-    waves = r.b.buffer(elements.free_name(r.b, f"{r.name}/waves"), (2 * bins, size * parts))
-    y = r.do(lowering.linear, y, waves)
-    return r.do(elements.reshape, y, (n, frames, bins, 2), at="/bins")
+        column = walk.reshape(window, (size, 1))
+        signal = walk.lower(elements.pointwise, "mul", signal, column, suffix="/window")
+    n, frame_count = frames_shape[:2]
+    row_width = size * parts
+    rows = walk.lower(elements.reshape, signal, (n, frame_count, row_width), suffix="/rows")
+    table_name = free_name(walk.b, f"{walk.name}/waves")
+    table = walk.b.buffer(table_name, (2 * bins, row_width))
+    spectra = walk.lower(lowering.linear, rows, table)
+    return walk.lower(elements.reshape, spectra, (n, frame_count, bins, 2), suffix="/bins")
 
 
-_UNKNOWN = "a loop, whose number of turns the file does not say"
-_BRANCH = "a branch that depends on data; a number that is an input can be given, FILE:sr=16000"
+_UNKNOWN_TURNS = "a loop whose number of turns the file does not state"
+_UNKNOWN_BRANCH = (
+    "a branch that depends on data; a number that is an input can be given, FILE:sr=16000"
+)
 _NAMES = packaged("onnx.toml")
 OPS: Mapping[str, Function] = {
     **{name: partial(_pointwise, kind) for kind, name in _NAMES["kinds"].items()},
     **{name: partial(_pointwise, function) for function, name in _NAMES["functions"].items()},
     **{name: partial(_pointwise, function) for name, function in _NAMES["read"].items()},
     **{name: partial(_reduce, function) for name, function in _NAMES["reductions"].items()},
-    "Sum": partial(_folded, "add"),
-    "Max": partial(_folded, "maximum"),
-    "Min": partial(_folded, "minimum"),
+    "Sum": partial(_pointwise_of_many, "add"),
+    "Max": partial(_pointwise_of_many, "maximum"),
+    "Min": partial(_pointwise_of_many, "minimum"),
     "Loop": _loop,
     "Scan": _scan,
     "STFT": _spectra,
@@ -233,13 +299,13 @@ OPS: Mapping[str, Function] = {
     "Elu": _parametrised("elu", "alpha", 1.0),
     "Celu": _parametrised("elu", "alpha", 1.0),
     "ThresholdedRelu": _parametrised("leaky_relu", "alpha", 1.0),
-    "Identity": lambda r, x: x,
+    "Identity": lambda walk, x: x,
     "Clip": _clip,
     "PRelu": _prelu,
     "Gelu": _gelu,
     "Dropout": _dropout,
-    "ArgMax": _extreme("argmax"),
-    "ArgMin": _extreme("argmin"),
+    "ArgMax": partial(_index_of_extreme, "argmax"),
+    "ArgMin": partial(_index_of_extreme, "argmin"),
     "CumSum": _cumulative_sum,
     "TopK": _topk,
     "If": _if,

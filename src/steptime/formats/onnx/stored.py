@@ -4,74 +4,121 @@ Runtimes scale them in the kernel of the product that reads them. In training th
 own type, since no step can move a weight of few bits.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from steptime.core.dtypes import SIZE_BYTES
 from steptime.core.graph import Op
 from steptime.core.units import counted
-from steptime.formats.elements import PRODUCTS, free_name
-from steptime.formats.onnx.fold import cleaned
-from steptime.formats.onnx.model import Static
-from steptime.formats.onnx.run import Visit
+from steptime.formats.elements import PRODUCTS
+from steptime.formats.onnx.constant import FileConstant
+from steptime.formats.onnx.fold import clean_name
+from steptime.formats.onnx.run import OnnxWalk
+from steptime.formats.tensors import free_name
 from steptime.network.ops import OPS
+from steptime.network.ops.builder import Builder
 
-_NARROW = [name for name, size in SIZE_BYTES.items() if name.startswith("int") and size <= 1]
+_NARROW_DTYPES = [name for name, size in SIZE_BYTES.items() if name.startswith("int") and size <= 1]
 
 
-def store(run: Visit) -> list[str]:
-    """Keep the quantised weights that products alone read as the file does; return what to say."""
-    b, places = run.b, {op.name: i for i, op in enumerate(run.b.ops)}
+class _Reads(NamedTuple):
+    """A weight with its views and casts, and the other ops that read any of them."""
+
+    tensors: Sequence[str]
+    ops: Sequence[Op]
+
+
+def store_quantised(walk: OnnxWalk) -> list[str]:
+    """Store the quantised weights that products alone read as the file does.
+
+    Changes the types of their tensors, and adds their scales to the inputs of linear layers.
+
+    Returns:
+        Remarks on the weights that are counted as stored, and those that are not.
+    """
+    b = walk.b
     readers: dict[str, list[Op]] = {}
-    for op in b.ops if run.quantised else ():
+    for op in b.ops if walk.quantised else ():
         for tensor in op.inputs:
             readers.setdefault(tensor, []).append(op)
-    scales: dict[str, str] = {}
-    kept, others = 0, 0
-    for name, (dtype, scaled_by) in run.quantised.items():
-        if name not in run.roots:
+    places = {op.name: place for place, op in enumerate(b.ops)}
+    scale_buffers: dict[str, str] = {}
+    stored_count = 0
+    other_count = 0
+    for name, (dtype, scales) in walk.quantised.items():
+        if name not in walk.roots:
             continue
-        seen, ends = _readers(readers, run.roots[name][0])
-        fits = all(op.kind in PRODUCTS and op.inputs[1] in seen for op in ends)
-        if b.training or dtype not in _NARROW or not fits:
-            others += dtype in (*_NARROW, "float32")
-            continue
-        kept += 1
-        for tensor in seen:
-            b.tensors[tensor] = b.tensors[tensor]._replace(dtype=dtype)
-            maker = b.made_by.get(tensor)
-            if maker and maker.kind == "cast":  # the product itself makes numbers of its type
-                shape = {"shape": b.shape(tensor)}
-                b.ops[places[maker.name]] = replace(maker, kind="reshape", attrs=shape)
-        tensors = tuple(_scale(run, one, scales) for one in scaled_by)
-        for op in (one for one in ends if one.kind == "linear"):
-            b.ops[places[op.name]] = replace(op, inputs=(*op.inputs, *tensors))
-    types, what = b.precision, "quantised weight"
-    said = []
-    if kept:
-        said.append(f"{counted(kept, what)} counted as stored, multiplied in {types.compute}")
-    if others:
-        said.append(f"{counted(others, what)} counted in {types.weights}, not as stored")
-    return said
+        reads = _find_reads(readers, walk.roots[name].tensor)
+        is_narrow = dtype in _NARROW_DTYPES
+        if is_narrow and not b.training and _is_read_by_products(reads):
+            stored_count += 1
+            _store_tensors(b, reads.tensors, dtype, places)
+            buffers = [_scale_buffer(b, scale, scale_buffers) for scale in scales]
+            _add_scales(b, reads.ops, buffers, places)
+        elif is_narrow or dtype == "float32":
+            other_count += 1
+    return _remarks(b, stored_count, other_count)
 
 
-def _readers(readers: Mapping[str, list[Op]], weight: str) -> tuple[list[str], list[Op]]:
-    """Return a weight, with its views and casts, and the other ops that read any of them."""
-    seen: list[str] = [weight]
-    ends: list[Op] = []
-    for tensor in seen:
+def _find_reads(readers: Mapping[str, list[Op]], weight: str) -> _Reads:
+    """Return the readers of a weight, through its views and casts."""
+    tensors = [weight]
+    ops: list[Op] = []
+    for tensor in tensors:
         for op in readers.get(tensor, ()):
             if OPS[op.kind].storage == "view" or op.kind == "cast":
-                seen += op.outputs
+                tensors += op.outputs
             else:
-                ends.append(op)
-    return seen, ends
+                ops.append(op)
+    return _Reads(tensors, ops)
 
 
-def _scale(run: Visit, constant: Static, made: dict[str, str]) -> str:
-    """Return the buffer of a weight's scales or zero points."""
-    if constant.name not in made:
-        name = free_name(run.b, cleaned(constant.name) or "scales")
-        dtype = "" if constant.is_float else constant.dtype
-        made[constant.name] = run.b.buffer(name, constant.shape, dtype)
-    return made[constant.name]
+def _is_read_by_products(reads: _Reads) -> bool:
+    """Return whether only matrix products and convolutions read a weight, as their weight."""
+    return all(op.kind in PRODUCTS and op.inputs[1] in reads.tensors for op in reads.ops)
+
+
+def _store_tensors(
+    b: Builder, tensors: Sequence[str], dtype: str, places: Mapping[str, int]
+) -> None:
+    """Set the type of a weight and its views; a cast of it becomes a view, as it is not made.
+
+    `places` are the indices of ops in `b.ops`, by their name.
+    """
+    for tensor in tensors:
+        b.tensors[tensor] = b.tensors[tensor]._replace(dtype=dtype)
+        producer = b.made_by.get(tensor)
+        if producer and producer.kind == "cast":
+            shape = {"shape": b.shape(tensor)}
+            b.ops[places[producer.name]] = replace(producer, kind="reshape", attrs=shape)
+
+
+def _add_scales(
+    b: Builder, ops: Sequence[Op], buffers: Sequence[str], places: Mapping[str, int]
+) -> None:
+    """Add buffers of scales to the inputs of the linear layers among some ops."""
+    for op in ops:
+        if op.kind == "linear":
+            b.ops[places[op.name]] = replace(op, inputs=(*op.inputs, *buffers))
+
+
+def _scale_buffer(b: Builder, scale: FileConstant, buffers: dict[str, str]) -> str:
+    """Return the buffer of a weight's scales or zero points; add it to `buffers` at first use."""
+    if scale.name not in buffers:
+        name = free_name(b, clean_name(scale.name) or "scales")
+        dtype = "" if scale.is_float else scale.dtype
+        buffers[scale.name] = b.buffer(name, scale.shape, dtype)
+    return buffers[scale.name]
+
+
+def _remarks(b: Builder, stored_count: int, other_count: int) -> list[str]:
+    """Return remarks such as "2 quantised weights counted as stored, multiplied in float32"."""
+    remarks: list[str] = []
+    if stored_count:
+        weights = counted(stored_count, "quantised weight")
+        remarks.append(f"{weights} counted as stored, multiplied in {b.precision.compute}")
+    if other_count:
+        weights = counted(other_count, "quantised weight")
+        remarks.append(f"{weights} counted in {b.precision.weights}, not as stored")
+    return remarks

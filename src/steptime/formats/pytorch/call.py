@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from steptime.formats import elements as el
 from steptime.formats.pytorch.program import FxNode
+from steptime.formats.tensors import axis_of
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.table import ShapeError
 
@@ -115,7 +116,7 @@ class Call:
 
     def axis(self, axis: int) -> int:
         """Count an axis of `self` from the first."""
-        return el.axis_of(self.b, self.tensor(), axis)
+        return axis_of(self.b, self.tensor(), axis)
 
     def lower(
         self, function: Callable[..., T], *arguments: Any, suffix: str = "", **options: Any

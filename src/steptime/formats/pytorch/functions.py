@@ -113,12 +113,12 @@ def _gelu(call: Call) -> Result:
 def _select_by_condition(call: Call) -> Result:
     condition = call.walk.tensor(call["condition"])
     x, y = _operand(call, call["self"]), _operand(call, call["other"])
-    return call.lower(el.where, condition, x, y)
+    return call.lower(el.select_by_mask, condition, x, y)
 
 
 def _masked_fill(call: Call) -> Result:
     fill = _operand(call, call["value"])
-    return call.lower(el.where, call.tensor("mask"), fill, call.tensor())
+    return call.lower(el.select_by_mask, call.tensor("mask"), fill, call.tensor())
 
 
 def _add_product(call: Call) -> Result:
@@ -135,7 +135,7 @@ def _add_product(call: Call) -> Result:
 def _threshold(call: Call) -> Result:
     x = call.tensor()
     is_above = call.lower(el.pointwise, "gt", x, float(call["threshold"]), suffix="/above")
-    return call.lower(el.where, is_above, x, float(call["value"]))
+    return call.lower(el.select_by_mask, is_above, x, float(call["value"]))
 
 
 def _gated_linear_unit(call: Call) -> Result:

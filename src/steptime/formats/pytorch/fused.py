@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from steptime.formats import elements as el
 from steptime.formats import lowering as low
 from steptime.formats import sequence_lowering
-from steptime.formats.patterns import bias_of_scores
+from steptime.formats.attention_pattern import find_learnt_bias
 from steptime.formats.pytorch.call import Call, Constant, Handler, Result
 from steptime.formats.pytorch.opaque import append_opaque
+from steptime.formats.tensors import is_float
 from steptime.network.ops.builder import Builder
 
 BATCH_NORM_WEIGHTS = ("weight", "bias", "running_mean", "running_var")
@@ -35,7 +36,7 @@ def _attention(call: Call) -> str:
     )
     mask = call.argument("attn_mask")
     heads = shapes[0][-3]
-    computed_mask = bias_of_scores(call.b, mask, heads) if isinstance(mask, str) else ""
+    computed_mask = find_learnt_bias(call.b, mask, heads) if isinstance(mask, str) else ""
     y = call.lower(
         sequence_lowering.attention,
         q,
@@ -68,7 +69,7 @@ def _cross_entropy(call: Call) -> Result:
     is_smoothed = bool(call.argument("label_smoothing"))
     is_weighted = call.argument("weight") is not None
     is_plain = reduction == MEAN and not is_smoothed and not is_weighted
-    target_is_classes = not el.is_float(call.b, target)
+    target_is_classes = not is_float(call.b, target)
     if is_plain and target_is_classes and rank > 1:
         order = [0, *range(2, rank), 1]
         classes_last = call.lower(el.transpose, x, order, suffix="/last")

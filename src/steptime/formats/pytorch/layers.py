@@ -11,6 +11,7 @@ from steptime.formats import products
 from steptime.formats.pytorch.call import Call, Handler, Result, as_list
 from steptime.formats.pytorch.functions import NAMES
 from steptime.formats.pytorch.fused import BATCH_NORM_WEIGHTS, norm_weights
+from steptime.formats.tensors import is_weight_or_buffer
 from steptime.network.ops.table import require
 
 PoolKind = Literal["max", "avg"]
@@ -41,7 +42,7 @@ def _product(first: str, second: str, call: Call) -> Result:
 def _product_and_sum(first: str, second: str, call: Call) -> Result:
     """Lower a product added to `self`: a `linear` with a bias where that is what it is."""
     x, w = call.tensor(first), call.tensor(second)
-    if first == "mat1" and el.is_kept(call.b, w):
+    if first == "mat1" and is_weight_or_buffer(call.b, w):
         bias = call.tensor()
         if call.b.shape(bias) == call.b.shape(w)[1:]:
             w_transposed = call.lower(el.transpose, w, (1, 0), suffix="/transpose")
@@ -66,7 +67,7 @@ def _experts_product(call: Call) -> Result:
     """Lower a product of groups of rows, each with the weight of its expert."""
     x = call.tensor(call.argument_name("input", "self"))
     w = call.tensor(call.argument_name("weight", "mat2"))
-    return call.lower(products.of_experts, x, w)
+    return call.lower(products.multiply_experts, x, w)
 
 
 def _convolution(call: Call, transposed: bool = False) -> Result:

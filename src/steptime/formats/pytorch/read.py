@@ -10,7 +10,6 @@ from steptime.formats import READ_ERRORS, Source, describe_error
 from steptime.formats.batch_search import find_batch_axes
 from steptime.formats.batches import Batches, find_main_output
 from steptime.formats.code import STRICT, read_export_facts
-from steptime.formats.elements import is_float
 from steptime.formats.loss import add_loss, describe_weights, find_trained_outputs
 from steptime.formats.pytorch.aten import ATEN
 from steptime.formats.pytorch.document import read_document, read_program, read_ties
@@ -20,6 +19,7 @@ from steptime.formats.pytorch.value_sizes import bound_value_sizes, find_value_s
 from steptime.formats.pytorch.views import VIEWS
 from steptime.formats.pytorch.walk import Walk
 from steptime.formats.pytorch.writes import WRITES
+from steptime.formats.tensors import is_float
 from steptime.network.families.family import Family, Parameter
 from steptime.network.ops.builder import Builder
 

@@ -16,6 +16,7 @@ from steptime.formats.pytorch.call import (
 )
 from steptime.formats.pytorch.program import LOW_DTYPES
 from steptime.formats.pytorch.writes import TO_END, axis_order, write_index, write_slice
+from steptime.formats.tensors import is_float
 from steptime.network.ops.table import broadcast_shape, require
 
 WIDE = "float32"
@@ -30,7 +31,7 @@ def _cast(call: Call) -> Result:
     """
     x = call.tensor()
     dtype = call.walk.graph_dtype(call.dtype)
-    if dtype or not el.is_float(call.b, x):
+    if dtype or not is_float(call.b, x):
         return call.lower(el.cast, x, dtype or call.b.precision.weights)
     precision = call.b.precision
     is_switched = call.b.tensors[x].dtype == WIDE and precision.weights in LOW_DTYPES
@@ -40,7 +41,7 @@ def _cast(call: Call) -> Result:
 def _detach(call: Call) -> Result:
     """Lower a detach: a view without gradient; nothing in inference or for integers."""
     x = call.first_tensor
-    return call.lower(el.op, "detach", x) if call.b.training and el.is_float(call.b, x) else x
+    return call.lower(el.op, "detach", x) if call.b.training and is_float(call.b, x) else x
 
 
 def _view(call: Call) -> Result:
@@ -250,7 +251,7 @@ def _unfold(call: Call) -> Result:
     rank = len(call.b.shape(x))
     axis = call.axis(call["dimension"])
     name = f"{call.name}/windows"
-    y = windows.windows(call.b, x, axis, call["size"], name, call["step"])
+    y = windows.cut_windows(call.b, x, axis, call["size"], name, call["step"])
     order = [*(i for i in range(rank + 1) if i != axis + 1), axis + 1]
     return call.lower(el.transpose, y, order)
 

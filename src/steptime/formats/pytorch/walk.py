@@ -7,11 +7,10 @@ from typing import Any
 from steptime.core.errors import shorten
 from steptime.core.graph import Checkpoint, TensorSpec
 from steptime.core.values import MAX_COUNT
-from steptime.formats import elements as el
 from steptime.formats.batch_search import BatchWalk
 from steptime.formats.batches import Batches
 from steptime.formats.opaque import UnpricedOps
-from steptime.formats.patterns import recognised
+from steptime.formats.patterns import recognise_pattern
 from steptime.formats.pytorch.call import (
     Call,
     Constant,
@@ -32,6 +31,7 @@ from steptime.formats.pytorch.program import (
 )
 from steptime.formats.pytorch.symbols import evaluate_size
 from steptime.formats.readers import FileNode, TensorReaders
+from steptime.formats.tensors import free_name, is_float
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.table import ShapeError, require
 
@@ -131,7 +131,7 @@ class Walk(BatchWalk):
         dtype = self.graph_dtype(value.dtype) if value.shape else graph_dtype(value.dtype)
         key = value.origin, value.shape, dtype
         if key not in self._buffers:
-            name = el.free_name(self.b, value.origin)
+            name = free_name(self.b, value.origin)
             self._buffers[key] = self.b.buffer(name, value.shape, dtype)
         return self._buffers[key]
 
@@ -181,7 +181,7 @@ class Walk(BatchWalk):
             self.env[name] = Constant(self.file_shape(name), program.specs[name].dtype, path)
         for name in program.inputs:
             dtype = self.graph_dtype(program.specs[name].dtype)
-            path = el.free_name(self.b, name)
+            path = free_name(self.b, name)
             self.env[name] = self.b.input(path, self.scale_batch(self.file_shape(name)), dtype)
         self.repeat_constants([*program.weights, *program.buffers])
 
@@ -266,7 +266,7 @@ class Walk(BatchWalk):
 
     def _is_computed(self, tensor: str) -> bool:
         """Whether a tensor holds floats, or was computed of floats: gates, codes, choices."""
-        return el.is_float(self.b, tensor) or tensor in self._computed
+        return is_float(self.b, tensor) or tensor in self._computed
 
     def _lower(self, call: Call, inputs: Sequence[Value]) -> Result:
         """Append a node's ops by the table; an op that is not in it is priced by its bytes."""
@@ -306,7 +306,7 @@ class Walk(BatchWalk):
         def is_read_outside(pieces: set[str]) -> bool:
             return self._readers.is_read_outside(self.env, pieces, tensor, call.node.outputs)
 
-        return recognised(self.b, tensor, f"{call.name}/fused", is_read_outside)
+        return recognise_pattern(self.b, tensor, f"{call.name}/fused", is_read_outside)
 
     def _note_names(self, node: FxNode) -> None:
         """Note which tensors of the graph a node's outputs are, and which were computed."""

@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping
 from math import sqrt
 from typing import Any
 
-from steptime.network.layers.blocks import activated
+from steptime.network.layers.attention import Sight, attention
+from steptime.network.layers.blocks import activated, feed_forward
 from steptime.network.layers.dense import classify, dropout, linear, mean_loss
 from steptime.network.layers.image import conv2d
 from steptime.network.layers.norms import norm
@@ -39,7 +40,7 @@ def words(
         kind = b.op("embedding", ids, segments, name="segment")
         x = b.op("add", x, kind, name="add_segment")
     x = _placed(b, x, p, p["max_length"], name)
-    x = _ready(b, x, p, name)
+    x = finish_stem(b, x, p, name)
     if narrow and not p["projects_words"]:
         x = linear(b, x, p["width"], f"{name}embedding_in")
     return x, table
@@ -57,7 +58,8 @@ def _placed(b: Builder, x: str, p: Parameters, rows: int, name: str = "") -> str
     return b.op("add", x, table, name=f"{name}add_position")
 
 
-def _ready(b: Builder, x: str, p: Parameters, name: str = "") -> str:
+def finish_stem(b: Builder, x: str, p: Parameters, name: str = "") -> str:
+    """Return tokens after the norm and the dropout that stand before all blocks."""
     if p["embedding_norm"]:
         x = norm(b, x, p["norm"], f"{name}embedding_norm")
     return dropout(b, x, p["dropout"], f"{name}embedding_dropout")
@@ -79,7 +81,7 @@ def _patches(b: Builder, p: Parameters, batch: int) -> tuple[str, str]:
         if batch > 1:
             first = b.op("broadcast", first, name="class", shape=(batch, tokens, p["width"]))
         x = b.op("concat", first, x, name="with_class", axis=1)
-    return _ready(b, _placed(b, x, p, count + tokens), p), ""
+    return finish_stem(b, _placed(b, x, p, count + tokens), p), ""
 
 
 def _sound(b: Builder, p: Parameters, batch: int) -> tuple[str, str]:
@@ -102,7 +104,7 @@ def _sound(b: Builder, p: Parameters, batch: int) -> tuple[str, str]:
             x = activated(b, x, "gelu")
     x = b.op("reshape", x, name="flat", shape=(batch, p["width"], p["length"]))
     x = b.op("transpose", x, name="rows", order=(0, 2, 1))
-    return _ready(b, _placed(b, x, p, p["length"]), p), ""
+    return finish_stem(b, _placed(b, x, p, p["length"]), p), ""
 
 
 STEMS: Mapping[str, Callable[[Builder, Parameters, int], tuple[str, str]]] = {
@@ -216,6 +218,31 @@ def _to_spans(b: Builder, x: str, p: Parameters, _: str) -> str:
     return classify(b, b.op("transpose", x, name="spans/places", order=(0, 2, 1)))
 
 
+def _to_last(b: Builder, x: str, p: Parameters, _: str) -> str:
+    return mean_loss(b, last_token(b, x, p))
+
+
+def last_token(b: Builder, x: str, p: Parameters) -> str:
+    """Return the last token of `x [n, l, width]` after a linear layer."""
+    return linear(b, _token(b, x, -1, "last"), p["projection"], "last_head")
+
+
+def _to_probe(b: Builder, x: str, p: Parameters, _: str) -> str:
+    return mean_loss(b, pool_by_attention(b, x, p))
+
+
+def pool_by_attention(b: Builder, x: str, p: Parameters) -> str:
+    """Return one token that attends to all of `x`, and a feed-forward part (SigLIP's head)."""
+    batch = b.shape(x)[0]
+    with b.scope("head"):
+        probe = b.weight("probe/w", (1, 1, p["width"]))
+        shape = (batch, 1, p["width"])
+        probe = b.op("broadcast", probe, name="probe", shape=shape)
+        y = attention(b, probe, p, "attention", Sight(memory=x))
+        z = feed_forward(b, norm(b, y, "layer", "norm"), p["ffn"], p["activation"], True, "ffn")
+        return _token(b, b.op("add", y, z, name="add"), 0, "pooled")
+
+
 HEADS: Mapping[str, Callable[[Builder, str, Parameters, str], str]] = {
     "words": _to_words,
     "masked": _to_masked,
@@ -227,5 +254,7 @@ HEADS: Mapping[str, Callable[[Builder, str, Parameters, str], str]] = {
     "teacher": _to_teacher,
     "pixels": _to_pixels,
     "pretraining": _to_pretraining,
+    "last": _to_last,
+    "probe": _to_probe,
     "vector": lambda b, x, p, _: mean_loss(b, vector(b, x, p)),
 }

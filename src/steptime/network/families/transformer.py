@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from steptime.network.families.ends import HEADS, STEMS, words
+from steptime.network.families.ends import HEADS, STEMS, finish_stem, words
 from steptime.network.families.family import Family, read_parameters
 from steptime.network.families.transformer_rules import DEFAULTS, check_transformer
 from steptime.network.layers.attention import Sight, attention
@@ -26,6 +26,7 @@ from steptime.network.layers.dense import linear
 from steptime.network.layers.designs import block_parameters, design_of
 from steptime.network.layers.mixers import delta_net
 from steptime.network.layers.norms import norm
+from steptime.network.layers.stems import Prefix, Stem
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.sequence import GATED
 
@@ -38,11 +39,21 @@ def build(b: Builder, p: Mapping[str, Any], batch: int) -> str:
 
 def body(b: Builder, p: Mapping[str, Any], batch: int, join: Part = lambda x: x) -> tuple[str, str]:
     """Return all but the head, and the table of words; what comes in may be `join` with more."""
-    x, table = STEMS[p["stem"]](b, p, batch)
+    x, table = _stem(b, p, batch)
+    prefix: Prefix | None = p.get("image_prefix")
+    x = prefix.join(b, x, p, batch) if prefix else x
     x = _normed(b, blocks(b, join(x), p, p["kind"] == "decoder"), p, "final_norm")
     if p["projects_words"] and p["embedding_width"] != p["width"]:
         x = linear(b, x, p["embedding_width"], "output_in", bias=False)
     return _decoded(b, x, p, batch, table) if p["decoder_layers"] else (x, table)
+
+
+def _stem(b: Builder, p: Mapping[str, Any], batch: int) -> tuple[str, str]:
+    """Return tokens, and the table that words are taken from ("" where there is none)."""
+    stem: Stem | None = p.get("stem_design")
+    if stem is None:
+        return STEMS[p["stem"]](b, p, batch)
+    return finish_stem(b, stem.build(b, p, batch), p), ""
 
 
 def _normed(b: Builder, x: str, p: Mapping[str, Any], name: str) -> str:
@@ -62,6 +73,9 @@ def blocks(
         relative = _relative(b, p, length, f"{name}_relative")
     groups = p["block_groups"] or p["layers"]
     first_design = design_of(block_parameters(p, 0))
+    if first_design.places:
+        relative = first_design.places.table(b, p["width"], f"{name}_places")
+    embeddings = x
     block_embeddings = _embeddings_of_blocks(b, x, p, first_design.token_width)
     if first_design.streams:
         x = expand_streams(b, x, first_design.streams)
@@ -76,6 +90,9 @@ def blocks(
         with b.scope(f"{name}{i + 1}", f"{name}{first + 1}" if first != i else ""):
             parts += [_feeds(b, q, i)] if design_of(q).feeds else []
             x = _block_of_design(b, x, q, parts)
+            added_input = design_of(q).added_input
+            if added_input:
+                x = added_input.build(b, x, embeddings, p["norm"])
             if block_embeddings:
                 x = _add_block_embeddings(b, x, q, block_embeddings, i)
     return collapse_streams(b, x, first_design.streams) if first_design.streams else x
@@ -130,8 +147,9 @@ def _angles(b: Builder, p: Mapping[str, Any], length: int) -> str:
     if p["positions"] != "rotary":
         return ""
     width = p["rotary_width"]
-    names = [name for name in ("angles", f"angles_{width}") if name in b.tensors]
-    fitting = [name for name in names if b.shape(name) == (length, width)]
+    paths = [b.full_path(name) for name in ("angles", f"angles_{width}")]
+    names = [path for path in paths if path in b.tensors]
+    fitting = [path for path in names if b.shape(path) == (length, width)]
     return (
         fitting[0]
         if fitting
@@ -169,6 +187,9 @@ def _mixing_parts(b: Builder, p: Mapping[str, Any], sights: Sequence[Sight]) -> 
 
 
 def _attends(b: Builder, p: Mapping[str, Any], sight: Sight) -> Part:
+    places = design_of(p).places
+    if places:
+        return lambda x: places.attention(b, x, p, "attention", sight.relative)
     return lambda x: attention(b, x, p, "cross" if sight.memory else "attention", sight)
 
 

@@ -8,6 +8,23 @@ from steptime.core.workload import Value
 from steptime.network.ops.builder import Builder
 
 
+class ScoresOfPlaces(Protocol):
+    """Attention that reads a table of distances, which all blocks share."""
+
+    def table(self, b: Builder, width: int, name: str) -> str:
+        """Return the table."""
+
+    def attention(self, b: Builder, x: str, p: Mapping[str, Any], name: str, table: str) -> str:
+        """Return the attention of `x [n, l, width]` to itself."""
+
+
+class AddedInput(Protocol):
+    """What a network's embeddings add to the output of a block."""
+
+    def build(self, b: Builder, x: str, embeddings: str, kind: str) -> str:
+        """Return `x` with what is made of the embeddings added, after a norm of a `kind`."""
+
+
 class Mixer(Protocol):
     """What stands in place of attention: it mixes the tokens of a sequence."""
 
@@ -55,6 +72,8 @@ class BlockDesign:
         expert_norm: what experts make together is normed before it is brought back.
         is_dense_with_experts: a dense feed-forward part stands beside the experts (Gemma 4).
         streams: residual streams beside each other that every part mixes, 0 for a plain residual.
+        places: attention with scores of places in place of the usual one (DeBERTa).
+        added_input: adds something of the network's embeddings to the block's output.
         token_width: width of an embedding of the block's own for each token, 0 for none (Gemma 4).
     """
 
@@ -72,6 +91,8 @@ class BlockDesign:
     expert_norm: bool = False
     is_dense_with_experts: bool = False
     streams: int = 0
+    places: ScoresOfPlaces | None = None
+    added_input: AddedInput | None = None
     token_width: int = 0
 
 

@@ -1,4 +1,4 @@
-"""Mixers of tokens in place of attention: short convolutions and states (Mamba-2, delta rules)."""
+"""Mixers of tokens in place of attention: short convolutions and states (Mamba, delta rules)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -219,3 +219,63 @@ class KimiDelta:
         if self.has_full_gate:
             return linear(b, x, inner, "gate", bias=False)
         return linear(b, linear(b, x, self.head_width, "gate_down", False), inner, "gate", False)
+
+
+@dataclass(frozen=True)
+class Mamba:
+    """A state of each channel, every number of which decays at its own rate (Gu and Dao 2023).
+
+    Attributes:
+        inner: channels of the state.
+        state: numbers of a channel's state.
+        rank: width of the vector that step sizes are made from.
+        kernel: tokens of the convolution before the state.
+        bias: the first and the last product have biases.
+        convolution_bias: the convolution has one.
+        norm: the kind of norm of what step sizes, keys and queries are made from, "" for none.
+    """
+
+    inner: int
+    state: int
+    rank: int
+    kernel: int = 4
+    bias: bool = False
+    convolution_bias: bool = True
+    norm: str = ""
+
+    def build(self, b: Builder, x: str, width: int, name: str) -> str:
+        """Return the mixed tokens of `x [n, l, width]`."""
+        refuse_context_ranks(b)
+        inner = b.rank_share(self.inner, "channels of a state")
+        with b.scope(name):
+            x = b.gather_sequence(x, "gather")
+            both = linear(b, x, 2 * inner, "in", self.bias)
+            sizes = (inner, inner)
+            mixed, gate = b.append(b.full_path("halves"), "split", (both,), axis=-1, sizes=sizes)
+            mixed = causal_convolution(b, mixed, self.kernel, bias=self.convolution_bias)
+            mixed = to_tokens(b, b.op("silu", mixed, name="silu"))
+            step, k, q = self._steps_keys_queries(b, mixed)
+            share = b.op(
+                "pointwise", linear(b, step, inner, "step"), name="softplus", function="softplus"
+            )
+            rates = b.weight("rate/w", (inner, self.state))
+            rates = b.op("pointwise", rates, name="rate_exp", function="exp")
+            attributes: Attributes = {"heads": inner, "key_heads": 1, "rule": "scan"}
+            y = b.op("delta_rule", q, k, mixed, share, share, rates, name="state", **attributes)
+            passed = b.op(
+                "pointwise", mixed, b.weight("passed/w", (inner,)), name="passed", function="mul"
+            )
+            y = apply_gate(b, b.op("add", y, passed, name="add_passed"), gate, "silu")
+            return b.sum_over_ranks(linear(b, y, width, "out", self.bias), "sum")
+
+    def _steps_keys_queries(self, b: Builder, x: str) -> list[str]:
+        """Return the vector of step sizes, keys and queries, normed if there is a norm."""
+        sizes = (self.rank, self.state, self.state)
+        x = b.sum_over_ranks(
+            linear(b, x, sum(sizes), "steps_keys_queries", bias=False), "parts_sum"
+        )
+        parts = b.append(b.full_path("parts"), "split", (x,), axis=-1, sizes=sizes)
+        if not self.norm:
+            return [*parts]
+        names = ("step_norm", "key_norm", "query_norm")
+        return [norm(b, part, self.norm, name) for part, name in zip(parts, names, strict=True)]

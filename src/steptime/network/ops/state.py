@@ -4,7 +4,9 @@ By the rule `delta` a token brings what the state says of its key nearer to its 
 2024, "Gated Delta Networks"; with a decay for each feature, Kimi Delta Attention, 2025). By the
 rule `sum` a token adds the product of its key and value (Dao and Gu 2024, Mamba-2; lightning
 attention, whose decay is fixed). Hardware runs both fused, in chunks of tokens; their FLOP are
-those of the chunks' products. Of each chunk the state is written and read again.
+those of the chunks' products. The rule `scan` is `sum` with another decay of every number of the
+state (Gu and Dao 2023, Mamba), which no product of a chunk can hold: its product is that of the
+state and the query of each token. Of each chunk the state is written and read again.
 """
 
 from typing import NamedTuple
@@ -22,7 +24,7 @@ from steptime.network.ops.table import (
     show,
 )
 
-CHUNKS = {"delta": 64, "sum": 256}  # tokens that Yang et al., and Mamba-2 read at once
+CHUNKS = {"delta": 64, "sum": 256, "scan": 2048}  # tokens that Yang et al., Mamba-2 and Mamba read
 STATE_BYTES = 4  # a number of a state is kept in float32
 
 
@@ -32,6 +34,7 @@ def delta_outputs(
     v: TensorSpec,
     decay: TensorSpec,
     share: TensorSpec,
+    *rates: TensorSpec,
     heads: int,
     key_heads: int,
     rule: str = "delta",
@@ -40,7 +43,8 @@ def delta_outputs(
 
     Each head has a state `[d, e]`. A token forgets a part of it, `decay`, which may differ by
     feature, `[n, l, heads*d]`; then it changes the state by a `share`, as the `rule` says. By the
-    rule `delta` keys and queries are brought to length 1.
+    rule `delta` keys and queries are brought to length 1. The rule `scan` reads `rates [heads, d]`,
+    by which the decay of a head is multiplied for each feature.
     """
     require(rule in CHUNKS, f"a rule {rule}")
     require(key_heads >= 1 and heads % key_heads == 0, f"{heads} heads of {key_heads} keys")
@@ -52,6 +56,9 @@ def delta_outputs(
     has_decay = decay.shape in ((*tokens, heads), (*tokens, width * heads))
     fits = has_keys and has_values and has_share and has_decay
     require(fits, f"a delta rule of {show(q, k, v, decay, share)} in {heads} heads")
+    rate_shapes = [(heads, width)] if rule == "scan" else []
+    has_rates = [rate.shape for rate in rates] == rate_shapes
+    require(has_rates, f"rates {show(*rates)} of a rule {rule} in {heads} heads")
     return (v,)
 
 
@@ -96,6 +103,9 @@ def delta_products(
     """Return the products of chunks: keys and queries with keys, and with the state."""
     chunks, size, d, e = _find_chunks(q, v, heads, key_heads, rule)
     count = chunks * heads
+    if rule == "scan":
+        tokens = q.shape[0] * q.shape[1]
+        return ((tokens * key_heads, heads // key_heads * e, 1, d),)
     values = (count, size, e, size)
     read_state = (count, size, e, d)
     write_state = (count, d, e, size)

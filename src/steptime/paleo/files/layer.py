@@ -8,7 +8,7 @@ from typing import Any
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.values import MAX_COUNT
 from steptime.core.windows import positions
-from steptime.formats.windows import sides_of
+from steptime.formats.windows import resolve_padding
 from steptime.network.layers import image
 from steptime.network.ops.builder import Builder
 from steptime.paleo.files.blocks import Entry
@@ -130,7 +130,9 @@ class LayerBuilder:
         size = shape[1:3]
         vertical, horizontal = (0, 0) if isinstance(padding, str) else padding
         four_sides = (vertical, vertical, horizontal, horizontal)
-        sides = sides_of("same" if padding == "SAME" else four_sides, size, kernel, strides, (1, 1))
+        sides = resolve_padding(
+            "same" if padding == "SAME" else four_sides, size, kernel, strides, (1, 1)
+        )
         height, width = (
             positions(size[i], kernel[i], strides[i], (sides[2 * i], sides[2 * i + 1]))
             for i in (0, 1)

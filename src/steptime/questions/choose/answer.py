@@ -187,6 +187,7 @@ class ChoicesPage(Answer, frozen=True, kw_only=True):
         path: the page.
         row_count: number of its rows.
         model: the networks to choose from.
+        dtype: the data types; empty text for that of the network on each device.
         device: the devices.
         batch: the batches of a replica, and `best`, that of each device.
         link: the links between replicas.
@@ -197,6 +198,7 @@ class ChoicesPage(Answer, frozen=True, kw_only=True):
     path: str
     row_count: int
     model: tuple[str, ...]
+    dtype: tuple[str, ...]
     device: tuple[str, ...]
     batch: tuple[str, ...]
     link: tuple[str, ...]

@@ -5,7 +5,7 @@ from dataclasses import replace
 from math import inf
 from typing import Any
 
-from steptime.core.answer import Answer, AnswerRow
+from steptime.core.answer import Answer
 from steptime.core.errors import InputError, check_choice
 from steptime.core.signature import option_name
 from steptime.core.table import Column, Printout, Table
@@ -14,6 +14,7 @@ from steptime.hardware.device import Device
 from steptime.hardware.prices import HOUR_S, Offer
 from steptime.questions.fit.desktop import (
     ALL_WEIGHTS,
+    DesktopFitRow,
     find_assumed,
     make_request,
     predict_row,
@@ -48,27 +49,14 @@ COLUMNS = (
 UNSORTED_KEYS = ("fits", "offer", "price_date", "is_price_verified")
 
 
-class DesktopChooseRow(AnswerRow, frozen=True, kw_only=True):
-    """A device that runs a language model on one's own machine.
+class DesktopChooseRow(DesktopFitRow, frozen=True, kw_only=True):
+    """A device that runs a language model on one's own machine, and what it costs.
 
     Attributes:
-        device: the device.
         weights: the type of the weights; of all types that of most bits that fits, and that of
             fewest bits where none does or the memory is unknown.
-        bits_per_weight: bits of a weight in the mean.
-        file_bytes: size of the file of the weights.
-        needed_bytes: memory that the device needs.
+        device: the device.
         usable_bytes: memory that a process may use of the device; null where unknown.
-        fits: whether it fits; null where the memory of the device is unknown.
-        verdict: the same in a word: yes, no, or unknown.
-        longest_context: tokens of the longest context that fits, 0 if none does; null where the
-            memory is unknown.
-        tokens_per_s_per_user: tokens that are made a second.
-        tokens_per_s_low: lower end of the 80 % interval of the same.
-        tokens_per_s_high: upper end of the same.
-        prefill_tokens_per_s: tokens of a prompt that are read a second.
-        prefill_low_tokens_per_s: lower end of the 80 % interval of the same.
-        prefill_high_tokens_per_s: upper end of the same.
         cost_per_hour: price of the device for an hour; null without an offer.
         cost_per_million_tokens: price of a million tokens of one user; null without an offer.
         offer: the cheapest offer of the device.
@@ -77,20 +65,7 @@ class DesktopChooseRow(AnswerRow, frozen=True, kw_only=True):
     """
 
     device: str
-    weights: str
-    bits_per_weight: float
-    file_bytes: int
-    needed_bytes: float
     usable_bytes: float | None
-    fits: bool | None
-    verdict: str
-    longest_context: int | None
-    tokens_per_s_per_user: float
-    tokens_per_s_low: float | None
-    tokens_per_s_high: float | None
-    prefill_tokens_per_s: float
-    prefill_low_tokens_per_s: float | None
-    prefill_high_tokens_per_s: float | None
     cost_per_hour: float | None
     cost_per_million_tokens: float | None
     offer: str | None

@@ -1,7 +1,7 @@
 """Every device for one training, by time, cost or energy, or a page to choose in."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -19,9 +19,11 @@ from steptime.core.values import (
     parse_devices,
     parse_links,
     parse_models,
+    parse_names,
     parse_number,
     parse_price,
 )
+from steptime.grids.grid import Maker
 from steptime.hardware import catalog, device_words
 from steptime.hardware.device import KINDS, Device, Link
 from steptime.hardware.prices import Offer, Training, cheapest, offers
@@ -98,8 +100,8 @@ def choose(
         prices: Prices of devices. Default: the shipped ones, of their dates.
         max_price: Price of a device for an hour at most; devices without a known price are left
             out.
-        page: A page to choose in, an .html file: MODEL and --batch take lists there, and devices
-            are shown in each number, over each link.
+        page: A page to choose in, an .html file: MODEL, --batch and --dtype take lists there, and
+            devices are shown in each number, over each link.
         link: With --page: between replicas. Default: the devices' own, infiniband-ndr and
             ethernet-25.
         replicas: With --page: numbers of replicas. Default: 1,2,4,...,64.
@@ -128,7 +130,7 @@ def choose(
     price_file = None if prices is None else Path(prices)
     if page is not None:
         options.refuse({"--tokens": tokens}, "{} is of one network: leave out --page")
-        options.refuse({"--max-price": max_price}, "{}: the page has a filter of its own")
+        options.refuse({"--max-price": max_price}, "{}: the page has a field for it")
         request = _PageRequest(
             parse_models(text_of(model)),
             find_devices(text_of(device), step.method),
@@ -271,11 +273,14 @@ def _write_page(page: Path, step: StepOptions, request: _PageRequest) -> Choices
     from steptime.reports.choices import Choices, write_choices
 
     check_ending(page, (".html",), "ending of a page")
-    makers = {name: partial(step.workload, name) for name in request.models}
+    makers = {
+        (name, dtype or ""): partial(replace(step, dtype=dtype).workload, name)
+        for name in request.models
+        for dtype in _read_dtypes(step.dtype)
+    }
     training = request.training
     words = {
         "length": step.length,
-        "dtype": step.dtype,
         "optimizer": step.optimizer,
         "method": step.method,
         "examples": training.examples,
@@ -286,7 +291,7 @@ def _write_page(page: Path, step: StepOptions, request: _PageRequest) -> Choices
     choices = Choices(
         makers,
         request.devices,
-        _page_batches(request.batch, makers),
+        _page_batches(request.batch, list(makers.values())),
         _page_links(request.links, request.devices),
         parse_counts(request.replicas, "--replicas"),
         training,
@@ -305,11 +310,16 @@ def _write_page(page: Path, step: StepOptions, request: _PageRequest) -> Choices
     )
 
 
-def _page_batches(text: str | None, makers: Any) -> list[int]:
+def _read_dtypes(text: str | None) -> Sequence[str | None]:
+    """Return the data types of a page, only None where none is named."""
+    return [None] if text is None else parse_names(text, "--dtype")
+
+
+def _page_batches(text: str | None, makers: Sequence[Maker]) -> list[int]:
     """Return the batches of --batch, by default the usual ones and each network's own."""
     if text is not None:
         return parse_counts(text, "--batch")
-    network_batches = {make(None).batch_per_replica for make in makers.values()}
+    network_batches = {make(None).batch_per_replica for make in makers}
     return sorted(network_batches | set(PAGE_BATCHES))
 
 

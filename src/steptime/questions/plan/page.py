@@ -35,7 +35,7 @@ def write_page(requests: Sequence[Request], words: Sequence[str], path: Path) ->
     if not requests:
         raise InputError("--page needs --device-count N,..., the numbers to choose among")
     if len(requests) > MAX_SEARCHES:
-        count = f"{len(requests)} searches (models x devices x numbers x lengths x batches)"
+        count = f"{len(requests)} searches (models x devices x numbers x lengths x batches x types)"
         raise InputError(f"--page: {count}, at most {MAX_SEARCHES}")
     for model in dict.fromkeys(request.model for request in requests):
         family_of(read_model(model, trusted=True))
@@ -50,9 +50,9 @@ def page_words(
 ) -> list[str]:
     """Return the options of all searches of a page as a user types them.
 
-    The links of nodes are left out: each search of the page has its own.
+    The links of nodes and the data type are left out: each search of the page has its own.
     """
-    options: dict[str, object] = {**vars(group), "inside": None, "link": None}
+    options: dict[str, object] = {**vars(group), "inside": None, "link": None, "dtype": None}
     options["option"] = options.pop("options")
     return words_of({**options, "level": list(levels) or None, **limits})
 
@@ -76,5 +76,6 @@ def _page_answer(page: PlanPage, path: Path) -> PlanPageAnswer:
         device_counts=tuple(page.axes["device_count"]),
         lengths=tuple(page.axes["length"]),
         global_batches=tuple(page.axes["global_batch"]),
+        dtypes=tuple(page.axes["dtype"]),
         headline=(f"{page.plan_count} of {page.search_count} searches: {path}",),
     )

@@ -22,6 +22,7 @@ from steptime.core.values import (
     parse_devices,
     parse_duration,
     parse_models,
+    parse_names,
     parse_number,
     parse_price,
 )
@@ -95,8 +96,8 @@ def plan(
         watts: Search: all devices draw less.
         trace: Write the pipeline's run as JSON for ui.perfetto.dev.
         out: Draw the pipeline and the memory: .png, .svg, .pdf or .html.
-        page: A page to choose in: MODEL, --device, --device-count, --length and --global-batch
-            take lists.
+        page: A page to choose in: MODEL, --device, --device-count, --length, --global-batch and
+            --dtype take lists.
         from_: A training command or recipe of another tool, which names no model.
         emit: Print the plan, or the best of a search, as a command or recipe: axolotl, trl,
             deepspeed, accelerate, megatron.
@@ -159,7 +160,9 @@ def plan(
         return answer if emit is None else _emit_plan(emit, answer, request)
     refuse({"--emit": emit}, "{} is of one plan: leave out --page")
     refuse({"--out": out}, "{} is of one plan: leave out --page")
-    cells = product(models, (site, *further_sites), device_counts, lengths, global_batches)
+    dtypes = _read_dtypes(group.dtype)
+    sites = (site, *further_sites)
+    cells = product(models, sites, device_counts, lengths, global_batches, dtypes)
     words = page_words(group, limits, levels)
     return write_page(_requests_of(request, cells), words, Path(page))
 
@@ -273,6 +276,11 @@ def _read_numbers(value: Any, option: str, page: File | None) -> Sequence[int | 
     return [parse_count(text_of(value), option)]
 
 
+def _read_dtypes(text: str | None) -> Sequence[str | None]:
+    """Return the data types of a page, only None where none is named."""
+    return [None] if text is None else parse_names(text, "--dtype")
+
+
 def _level_texts(levels: Levels | None) -> list[str]:
     """Return levels as texts, `4:infiniband-ndr` of the tuple `(4, "infiniband-ndr")`."""
     if levels is None:
@@ -291,9 +299,10 @@ def _requests_of(request: Request, cells: Any) -> list[Request]:
             length=length,
             device_counts=(device_count,),
             global_batch=global_batch,
+            dtype=dtype,
             other_sites=(),
         )
-        for model, site, device_count, length, global_batch in cells
+        for model, site, device_count, length, global_batch, dtype in cells
     ]
 
 

@@ -163,6 +163,7 @@ class PlanPageAnswer(LaunchedAnswer, frozen=True, kw_only=True):
         device_counts: the numbers of devices to choose from.
         lengths: the lengths to choose from; empty text for the model's own.
         global_batches: the batches to choose from.
+        dtypes: the data types to choose from; empty text for the usual one of each device.
         headline: the same in words.
     """
 
@@ -174,4 +175,5 @@ class PlanPageAnswer(LaunchedAnswer, frozen=True, kw_only=True):
     device_counts: tuple[str, ...]
     lengths: tuple[str, ...]
     global_batches: tuple[str, ...]
+    dtypes: tuple[str, ...]
     headline: tuple[str, ...]

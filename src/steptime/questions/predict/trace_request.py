@@ -15,6 +15,7 @@ from steptime.core.units import counted, percent, seconds
 from steptime.core.values import parse_count
 from steptime.hardware import catalog, device_words
 from steptime.hardware.device import Device
+from steptime.prediction import DEFAULT, conformal
 from steptime.prediction.calibrated.cpu import cores_of
 from steptime.prediction.method import Method
 from steptime.questions.predict.traced_step import TracedKind, TracedStepTime
@@ -174,6 +175,7 @@ def _make_answer(
     origin, target = devices
     batch = change.batch
     step_s = moved.step_s
+    low_s, high_s = _find_interval(moved.priced_s, target, method)
     assumed = {} if request.origin.device is not None else {"from_device": origin.name}
     if batch is not None and request.origin.batch is None:
         assumed["from_batch"] = str(batch.traced)
@@ -198,11 +200,24 @@ def _make_answer(
         unshaped_share=sum(step.unshaped_s.values()) / step.undisturbed_s,
         examples_per_s=None if batch is None or not step_s else batch.requested / step_s,
         is_carried=moved.is_carried,
+        predicted_s=moved.priced_s,
+        predicted_low_s=low_s,
+        predicted_high_s=high_s,
         assumed=assumed,
         notes=tuple(_list_notes(request, step, moved, devices)),
         rows=tuple(_group_ops(moved.ops)),
         _by_op=request.by_op,
     )
+
+
+def _find_interval(
+    step_s: float, device: Device, method: Method
+) -> tuple[float | None, float | None]:
+    """Return the ends of the 80 % interval of a step by its shapes alone, as of any network."""
+    if method.name != DEFAULT:
+        return None, None
+    interval = conformal.find_ends(conformal.DEVICE_STEPS, device).of(step_s)
+    return interval.low, interval.high
 
 
 def _list_notes(

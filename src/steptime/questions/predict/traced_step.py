@@ -63,6 +63,9 @@ class TracedStepTime(Answer, frozen=True, kw_only=True):
         unshaped_share: share of the traced step that has no shapes.
         examples_per_s: throughput; null where the batch is unknown.
         is_carried: whether measured over predicted is carried over; not between a CPU and a GPU.
+        predicted_s: seconds of a step by the shapes of its ops alone, with nothing carried over.
+        predicted_low_s: lower end of the 80 % interval of `predicted_s`; null where unknown.
+        predicted_high_s: upper end of the same.
         assumed: settings that decide the time, by the option that changes them.
         notes: remarks that change how the answer is read.
         rows: the ops by name and pass, the longest first.
@@ -86,6 +89,9 @@ class TracedStepTime(Answer, frozen=True, kw_only=True):
     unshaped_share: float
     examples_per_s: float | None
     is_carried: bool
+    predicted_s: float
+    predicted_low_s: float | None
+    predicted_high_s: float | None
     assumed: dict[str, str]
     notes: tuple[str, ...]
     rows: tuple[TracedKind, ...]

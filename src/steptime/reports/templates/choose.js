@@ -8,6 +8,7 @@ const across = (values, free) => rows.filter((row) =>
   AXES.every((name) => name === free || row[name] === values[name]));
 const within = (row) => (row.high_s === null ? "" : span(row.low_s, row.high_s));
 const found = (name, write) => (row) => (row[name] === null ? "" : write(row[name]));
+const room = (row) => (data.usable[row.device] ? prefixed(data.usable[row.device], "B") : "");
 const FAILED = { oom: "out of memory", unsupported: "no known peak of this type" };
 const COLUMNS = [
   ["step", found("step_s", seconds)], ["80 % of steps", within],
@@ -15,9 +16,15 @@ const COLUMNS = [
   ["examples/s", found("examples_per_s", (value) => grouped(Number(value.toPrecision(4)), 2))],
   ["speed-up", found("speedup", (value) => digits(value))],
   ["hours", found("train_h", hoursText)], ["cost", found("cost", money)],
-  ["memory", found("peak_bytes", (value) => prefixed(value, "B"))],
+  ["memory", found("needed_bytes", (value) => prefixed(value, "B"))],
+  ["of room", (row) => (row.needed_bytes && data.usable[row.device]
+    ? `${grouped(100 * row.needed_bytes / data.usable[row.device])} %` : "")],
   ["note", (row) => FAILED[row.status] ?? ""],
 ];
+const PRICE = ["per hour", (row) => (row.device in data.prices ? money(data.prices[row.device]) : "")];
+// Without a price nobody can say that a device is cheap enough.
+const affordable = (row) => field("max_price").value === ""
+  || data.prices[row.device] <= Number(field("max_price").value);
 
 function draw(name, shown) {
   const known = shown.filter((row) => row.step_s !== null && row[name] !== null);
@@ -29,7 +36,7 @@ function draw(name, shown) {
 
 function show(values, row) {
   const bad = FAILED[row.status], epochs = data.training.epochs;
-  byId("headline").textContent = `${row.model} on ${grouped(Number(row.replicas))} × ${row.device}: `
+  byId("headline").textContent = `${row.model} in ${row.precision} on ${grouped(Number(row.replicas))} × ${row.device}: `
     + (bad ?? `${digits(epochs, 6)} epoch${epochs === 1 ? " takes" : "s take"} `
       + (row.train_h < 0.1 ? seconds(3600 * row.train_h) : `${hoursText(row.train_h)} hours`)
       + (row.cost === null ? "" : ` and ${epochs === 1 ? "costs" : "cost"} ${money(row.cost)}`));
@@ -41,7 +48,8 @@ function show(values, row) {
       ["examples/s", grouped(Number(row.examples_per_s.toPrecision(4)), 2)],
       ["speed-up", `${digits(row.speedup)}×`], ["hours", hoursText(row.train_h)],
       ["cost", money(row.cost), data.offers[row.device]],
-      ["peak memory", prefixed(row.peak_bytes, "B"), bad ?? "tensors of a replica"],
+      ["memory", prefixed(row.needed_bytes, "B"),
+        room(row) ? `${bad ? "does not fit" : "fits"}: of ${room(row)}` : "of unknown room"],
     ]);
     const shown = across(values, "replicas");
     for (const name of Object.keys(data.charts)) draw(name, shown);
@@ -62,17 +70,22 @@ function update() {
     byId("headline").classList.add("bad");
   }
   const by = byId("sort").value, end = (one) => [one.status !== "ok", one[by] ?? Infinity];
-  const beside = across(values, "device").sort((one, other) => {
+  const all = across(values, "device"), beside = all.filter(affordable).sort((one, other) => {
     const [a, b] = [end(one), end(other)];
     return a[0] - b[0] || a[1] - b[1];
   });
+  const dearer = all.length - beside.length;
+  byId("hidden-devices").textContent = dearer ? `${dearer} device${dearer === 1 ? "" : "s"} above `
+    + `${money(Number(field("max_price").value))} an hour, or without a price, left out.` : "";
+  const types = new Set(beside.map((one) => one.precision));
   fill(byId("devices"), [["device", (one) => one.device],
-    ["batch", (one) => grouped(one.examples)], ...COLUMNS], beside, (made, one) => {
+    ...(types.size > 1 ? [["type", (one) => one.precision]] : []), ["batch", (one) => grouped(one.examples)],
+    PRICE, ...COLUMNS.filter(([name]) => name !== "communication")], beside, (made, one) => {
     linked(made, { ...values, device: one.device }, one === row);
     made.classList.toggle("bad", one.status !== "ok");
   });
   byId("command").textContent = quoted(["steptime", "scale", values.model, "--device",
-    values.device, "--link", values.link, "--batch", row?.examples ?? 1, "--replicas", values.replicas,
+    values.device, ...(values.dtype ? ["--dtype", values.dtype] : []), "--link", values.link, "--batch", row?.examples ?? 1, "--replicas", values.replicas,
     ...data.words]);
   byId("result").textContent = JSON.stringify({ at: values, row: row ?? null });
 }

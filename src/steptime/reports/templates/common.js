@@ -4,9 +4,12 @@
 const data = JSON.parse(byId("data").textContent);
 const form = byId("choice");
 const AXES = Object.keys(data.axes);
+const FILTERS = data.filters ?? []; // numbers that hide rows
 const field = (name) => form.elements.namedItem(name);
 const chosen = () => Object.fromEntries(AXES.map((name) => [name, field(name).value]));
-const fragment = (at) => `#${new URLSearchParams(at)}`;
+const filters = () => Object.fromEntries(FILTERS.map((name) => [name, field(name).value])
+  .filter(([, value]) => value !== ""));
+const fragment = (at) => `#${new URLSearchParams({ ...at, ...filters() })}`;
 const keep = (values) => {
   if (location.hash !== fragment(values)) history.replaceState(null, "", fragment(values));
 };
@@ -17,6 +20,7 @@ function begin(update) {
     const faults = [];
     for (const [name, value] of new URLSearchParams(location.hash.slice(1))) {
       if (data.axes[name]?.includes(value)) field(name).value = value;
+      else if (FILTERS.includes(name) && Number(value) >= 0) field(name).value = value;
       else faults.push(`the address asks for ${cut(name)} '${cut(value)}', which this page has not`);
     }
     update();

@@ -97,7 +97,7 @@ function update() {
   else byId("headline").textContent = `${values.device_count} × ${values.device}: ${cell.failed}`;
   beside(values);
   byId("command").textContent = quoted(["steptime", "plan", values.model,
-    ...["device", "device_count", "global_batch", ...(values.length ? ["length"] : [])].flatMap((name) =>
+    ...["device", "device_count", "global_batch", ...["length", "dtype"].filter((name) => values[name])].flatMap((name) =>
       [`--${name.replaceAll("_", "-")}`, values[name]]), ...cell.where, ...data.words]);
   byId("result").textContent = JSON.stringify({ at: values, best: cell.best ?? null });
 }

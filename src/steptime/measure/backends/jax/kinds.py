@@ -200,14 +200,12 @@ def delta_rule(
     v: Array,
     decay: Array,
     share: Array,
+    *rates: Array,
     heads: int,
     key_heads: int,
     rule: str = "delta",
 ) -> Array:
-    """Return the outputs of a linear-attention state, updated by each token in turn.
-
-    By the rule `delta` queries and keys have length 1.
-    """
+    """Return the outputs of a state that each token updates; `delta` has unit queries and keys."""
 
     def step(state: Array, token: tuple[Array, ...]) -> tuple[Array, Array]:
         q, k, v, retained, share = token
@@ -222,7 +220,8 @@ def delta_rule(
         return jnp.repeat(x / size, heads // key_heads, 2)
 
     values = _wide(v).reshape(*v.shape[:2], heads, -1)
-    retained = jnp.exp(-_wide(decay)).reshape(*v.shape[:2], heads, -1)
+    by_feature = _wide(decay).reshape(*v.shape[:2], heads, -1)
+    retained = jnp.exp(-by_feature * _wide(rates[0]) if rates else -by_feature)
     parts = (by_head(q), by_head(k), values, retained, _wide(share))
     state = jnp.zeros((len(v), heads, parts[0].shape[-1], values.shape[-1]), values.dtype)
     _, outputs = lax.scan(step, state, tuple(x.swapaxes(0, 1) for x in parts))

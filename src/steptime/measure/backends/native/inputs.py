@@ -4,6 +4,7 @@ Inputs are a flat mapping. A name with dots is a place inside of a dict or a lis
 `ids` of the argument `batch`, `pair.0` the first of the list `pair`.
 """
 
+import contextlib
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -213,17 +214,38 @@ def _input_of(layer: nn.Module) -> Spec | None:
     return None
 
 
-def runs_with(module: nn.Module, inputs: Mapping[str, Spec]) -> bool:
-    """Whether a module takes inputs, tried on fake tensors."""
+def runs_with(module: nn.Module, inputs: Mapping[str, Spec], *, as_exported: bool = False) -> bool:
+    """Whether a module takes inputs, tried on fake tensors.
+
+    Args:
+        module: the module.
+        inputs: its inputs.
+        as_exported: code that asks whether it is exported is told so; some skips a default then.
+    """
     from torch._subclasses.fake_tensor import FakeTensorMode
 
+    flags = _export_flags() if as_exported else contextlib.nullcontext()
     try:
-        with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+        with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad(), flags:
             by_place, by_name = tensors_of(inputs)
             module(*by_place, **by_name)
     except Exception:  # noqa: BLE001  # whatever it is: it does not take them
         return False
     return True
+
+
+@contextlib.contextmanager
+def _export_flags() -> Iterator[None]:
+    """Let `torch.compiler.is_exporting()` and `is_compiling()` be true in the block."""
+    names = ("_is_exporting_flag", "_is_compiling_flag")
+    before = {name: getattr(torch.compiler, name) for name in names}
+    for name in names:
+        setattr(torch.compiler, name, True)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(torch.compiler, name, value)
 
 
 def describe_inputs(inputs: Mapping[str, Spec]) -> str:

@@ -2,6 +2,7 @@
 
 import copy
 import mmap
+import sys
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from steptime.core.errors import InputError
 
 META = "meta"
 MIN_MAPPED_BYTES = 2**30  # of a tensor that is mapped, not allocated
+MAP_NORESERVE = 0x4000  # of Linux on x86 and Arm; Python names it from 3.13 on
 MAX_COPIED = 1_000_000  # elements of a buffer whose values are copied
 
 
@@ -41,9 +43,9 @@ def make_empty(shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
     without a reserve is not counted.
     """
     size_bytes = shape.numel() * dtype.itemsize
-    if size_bytes < MIN_MAPPED_BYTES or not hasattr(mmap, "MAP_NORESERVE"):
+    if size_bytes < MIN_MAPPED_BYTES or not sys.platform.startswith("linux"):
         return torch.empty(shape, dtype=dtype)
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_NORESERVE
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
     return torch.frombuffer(mmap.mmap(-1, size_bytes, flags), dtype=dtype).reshape(shape)
 
 
@@ -58,9 +60,7 @@ def without_values(module: nn.Module) -> nn.Module:
         is_weight = isinstance(tensor, nn.Parameter)
         is_small = tensor.device.type != META and tensor.numel() <= MAX_COPIED
         has_values = is_small and not is_weight
-        copied = (
-            tensor.detach().cpu() if has_values else torch.empty(tensor.shape, dtype=tensor.dtype)
-        )
+        copied = tensor.detach().cpu() if has_values else make_empty(tensor.shape, tensor.dtype)
         memo[id(tensor)] = nn.Parameter(copied, tensor.requires_grad) if is_weight else copied
     try:
         return copy.deepcopy(module, memo)

@@ -1,6 +1,7 @@
 """The usual inputs of models of transformers, by the name of their main input."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice, product
 from typing import Any
 
 from steptime.measure.backends.native.inputs import Spec
@@ -14,6 +15,7 @@ CHANNELS = 3
 VIDEO_FRAMES = 16
 MEL_BINS = 80
 DEFAULT_WIDTH = 768
+MAX_LACKING, MAX_GUESSES = 2, 8  # arguments, and shapes that are tried of them
 BOX = 4  # numbers that say a box
 PARTS = (
     "",
@@ -56,6 +58,24 @@ def propose_model_inputs(main: str, config: Any, batch: int) -> Iterator[dict[st
             yield {"input_ids": words, main: spec, **_decoder_tokens(batch)}
     for pixels in _main_specs("pixel_values", config, batch):
         yield {main: next(_main_specs(main, config, batch)), "pixel_values": pixels}
+
+
+def complete_inputs(
+    proposal: Mapping[str, Spec], names: Sequence[str], config: Any, batch: int
+) -> Iterator[dict[str, Spec]]:
+    """Yield a proposal with inputs of further names, each of the shapes that its name tells.
+
+    Args:
+        proposal: inputs by name.
+        names: arguments that lack, of which more than `MAX_LACKING` are not guessed.
+        config: the configuration.
+        batch: the size of the first axis.
+    """
+    if not 0 < len(names) <= MAX_LACKING:
+        return
+    shapes = [list(_main_specs(name, config, batch)) for name in names]
+    for specs in islice(product(*shapes), MAX_GUESSES):
+        yield {**proposal, **dict(zip(names, specs, strict=True))}
 
 
 def _tokens(config: Any, batch: int) -> Spec:

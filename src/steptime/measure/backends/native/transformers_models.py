@@ -10,7 +10,7 @@ from torch import nn
 from steptime.core.errors import InputError, unknown
 from steptime.measure.backends.native.inputs import Spec, missing_arguments, runs_with
 from steptime.measure.backends.native.making import make_module, without_values
-from steptime.measure.backends.native.model_inputs import propose_model_inputs
+from steptime.measure.backends.native.model_inputs import complete_inputs, propose_model_inputs
 
 BATCH = 2
 TYPE_FIELD = "model_type"
@@ -128,12 +128,18 @@ def _try_experts(set_experts: Any) -> None:
 
 
 def find_inputs(model: nn.Module, config: Any) -> dict[str, Spec]:
-    """Return the first of the usual inputs with which a model runs, {} for none."""
+    """Return the first of the usual inputs with which a model runs, {} for none.
+
+    Inputs with which it runs as it is exported come first.
+    """
     network = without_values(model)  # all of it lies on the CPU
+    plain: dict[str, Spec] = {}
     for inputs in _inputs_of(network, config):
-        if runs_with(network, inputs):
+        if runs_with(network, inputs, as_exported=True):
             return inputs
-    return {}
+        if not plain and runs_with(network, inputs):
+            plain = inputs
+    return plain
 
 
 def _inputs_of(model: nn.Module, config: Any) -> Iterator[dict[str, Spec]]:
@@ -144,3 +150,5 @@ def _inputs_of(model: nn.Module, config: Any) -> Iterator[dict[str, Spec]]:
         if not lacking:
             yield proposal
     yield from propose_model_inputs(main, config, BATCH)
+    for proposal in propose_model_inputs(main, config, BATCH):
+        yield from complete_inputs(proposal, missing_arguments(model, proposal), config, BATCH)

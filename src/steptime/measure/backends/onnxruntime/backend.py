@@ -15,7 +15,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as errors
 
 from steptime.core.graph import Graph, TensorSpec
 from steptime.core.workload import Workload
-from steptime.formats.export.onnx import model_of
+from steptime.formats.export.onnx import export_onnx
 from steptime.formats.export.onnx_kinds import KINDS
 from steptime.formats.export.onnx_nodes import TYPES, NoOnnxError
 from steptime.measure import contract, machine
@@ -83,7 +83,7 @@ def prepare(
     )
     arrays = initial_values(graph, options.seed, np.dtype if kind == "cpu" else _element_type)
     values = {name: _placed(arrays.pop(name), graph.tensors[name]) for name in arrays.copy()}
-    model = model_of(graph, apart=True)
+    model = export_onnx(graph, external_values=True)
 
     settings = _session_options(options.threads)
     parameters = list(dict.fromkeys((*graph.weights, *graph.buffers)))

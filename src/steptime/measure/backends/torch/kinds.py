@@ -184,13 +184,15 @@ def delta_rule(
     v: Tensor,
     decay: Tensor,
     share: Tensor,
+    *rates: Tensor,
     heads: int,
     key_heads: int,
     rule: str = "delta",
 ) -> Tensor:
     """Return the outputs of a linear-attention state, updated by each token in turn.
 
-    By the rule `delta` queries and keys have length 1.
+    By the rule `delta` queries and keys have length 1. By the rule `scan` the decay of a head is
+    multiplied by `rates [heads, d]`.
     """
     dtype, wide = v.dtype, torch.promote_types(v.dtype, torch.float32)
     q, k, v, decay, share = (x.to(wide) for x in (q, k, v, decay, share))
@@ -198,7 +200,8 @@ def delta_rule(
     if rule == "delta":
         q, k = (functional.normalize(x, dim=-1, eps=0.0) for x in (q, k))
     q, k = (x.repeat_interleave(heads // key_heads, 2) for x in (q, k))
-    values, retained = v.unflatten(2, (heads, -1)), (-decay).exp().unflatten(2, (heads, -1))
+    values, decay = v.unflatten(2, (heads, -1)), decay.unflatten(2, (heads, -1))
+    retained = (-decay * rates[0].to(wide) if rates else -decay).exp()
     state, outputs = q.new_zeros(len(q), heads, q.shape[-1], values.shape[-1]), []
     for t in range(q.shape[1]):
         state, change = state * retained[:, t, :, :, None], values[:, t]

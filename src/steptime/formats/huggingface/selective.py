@@ -1,0 +1,112 @@
+"""Decoders of words with the selective state of Mamba-1: Mamba, Falcon Mamba, Jamba."""
+
+from dataclasses import replace
+
+from steptime.formats.huggingface.config import Config, Settings
+from steptime.formats.huggingface.decoders import decoder
+from steptime.formats.huggingface.hybrids import changes
+from steptime.formats.huggingface.types import model_type
+from steptime.network.layers.designs import BlockDesign
+from steptime.network.layers.mixers import Mamba
+
+
+def _mamba_of(config: Config) -> Mamba:
+    """Return the blocks of Mamba-1 that a file says."""
+    width = config.count("hidden_size", 768)
+    expanded = int(config.get("expand", 2.0) * width)
+    stated_inner = config.table.get("intermediate_size") and config.get("intermediate_size", 0)
+    return Mamba(
+        stated_inner or expanded,
+        config.count("state_size", 16),
+        _rank_of(config, "time_step_rank"),
+        config.count("conv_kernel", 4),
+        config.get("use_bias", False),
+        config.get("use_conv_bias", True),
+    )
+
+
+@model_type("mamba", "Mamba", ("ForCausalLM", "Model"))
+def mamba(config: Config) -> Settings:
+    """Describe Mamba: every block is a state alone."""
+    config.set_defaults(
+        vocab_size=50280,
+        hidden_size=768,
+        num_attention_heads=1,
+        max_position_embeddings=0,
+        tie_word_embeddings=True,
+    )
+    config.rename(d_model="hidden_size", n_layer="num_hidden_layers")
+    settings, mixer = decoder(config), _mamba_of(config)
+    for field in ("d_inner", "ssm_cfg", "rms_norm", "fused_add_norm", "use_mambapy"):
+        config.read_fields.add(field)
+    return settings | {
+        "positions": "none",
+        "designs": (BlockDesign(mixer=mixer, feeds=False),) * settings["layers"],
+    }
+
+
+@model_type("falcon_mamba", "FalconMamba", ("ForCausalLM", "Model"))
+def falcon_mamba(config: Config) -> Settings:
+    """Describe Falcon Mamba: Mamba whose keys, queries and step sizes are normed."""
+    config.get("mixer_rms_eps", 1e-6)
+    settings = mamba(config)
+    mixer = replace(settings["designs"][0].mixer, norm="plain_rms")
+    return settings | {
+        "designs": (BlockDesign(mixer=mixer, feeds=False),) * settings["layers"],
+    }
+
+
+@model_type("jamba", "Jamba", ("ForCausalLM", "Model", "ForSequenceClassification"))
+def jamba(config: Config) -> Settings:
+    """Describe Jamba: attention in one block of eight, experts in every second block."""
+    config.set_defaults(
+        vocab_size=65536,
+        intermediate_size=14336,
+        num_key_value_heads=8,
+        max_position_embeddings=262144,
+    )
+    settings = decoder(config)
+    mixer = Mamba(
+        config.get("mamba_expand", 2) * settings["width"],
+        config.count("mamba_d_state", 16),
+        _rank_of(config, "mamba_dt_rank"),
+        config.count("mamba_d_conv", 4),
+        config.get("mamba_proj_bias", False),
+        config.get("mamba_conv_bias", True),
+        norm="rms",
+    )
+    for field in ("num_logits_to_keep", "use_mamba_kernels"):
+        config.read_fields.add(field)
+    attention_period = config.count("attn_layer_period", 8)
+    attention_offset = _offset_of(config, "attn_layer_offset", 4)
+    expert_period = config.count("expert_layer_period", 2)
+    expert_offset = _offset_of(config, "expert_layer_offset", 1)
+    experts = config.get("num_experts", 16)
+    designs = []
+    for number in range(settings["layers"]):
+        has_experts = experts > 1 and number % expert_period == expert_offset
+        attends = number % attention_period == attention_offset
+        block_changes = {} if has_experts else {"experts": 0}
+        designs.append(BlockDesign(changes(**block_changes), None if attends else mixer))
+    return settings | {
+        "positions": "none",
+        "experts": experts if experts > 1 else 0,
+        "experts_per_token": config.get("num_experts_per_tok", 2) if experts > 1 else 1,
+        "designs": tuple(designs),
+    }
+
+
+def _rank_of(config: Config, name: str) -> int:
+    """Return the width of the vector of steps: where it is `auto`, a sixteenth of the model's."""
+    config.read_fields.add(name)
+    if config.table.get(name, "auto") in ("auto", None):
+        return -(-config.count("hidden_size", 4096) // 16)
+    return config.count(name, 1)
+
+
+def _offset_of(config: Config, name: str, default: int) -> int:
+    """Return the number of the first block of a kind, which may be 0."""
+    if config.table.get(name) == 0:
+        config.read_fields.add(name)
+        return 0
+    return config.get(name, default)

@@ -1,0 +1,93 @@
+"""Encoders of raw sound: wav2vec 2 and HuBERT."""
+
+from steptime.core.errors import unknown
+from steptime.formats.huggingface.config import Config, Settings, check_value
+from steptime.formats.huggingface.settings import resolve_activation
+from steptime.formats.huggingface.types import model_type
+from steptime.network.layers.stems import Waveform
+
+CHANNELS = [512] * 7
+KERNELS = [10, 3, 3, 3, 3, 2, 2]
+STRIDES = [5, 2, 2, 2, 2, 2, 2]
+NORMS = ("group", "layer")
+SAMPLES = 160_000  # 10 s of 16 kHz
+SOUND_HEADS = ("ForCTC", "Model", "ForSequenceClassification")
+
+
+def _numbers(config: Config, name: str, default: list[int]) -> tuple[int, ...]:
+    """Return a list of whole numbers of at least 1."""
+    place = f"{config.place}: {name}"
+    numbers = tuple(check_value(value, 1, place) for value in config.get(name, default))
+    if not numbers or 0 in numbers:
+        raise config.error(name, "must be numbers of at least 1")
+    return numbers
+
+
+def _waveform(config: Config) -> Waveform:
+    """Return the convolutions that make frames of samples, as a file says them."""
+    channels = _numbers(config, "conv_dim", CHANNELS)
+    kernels = _numbers(config, "conv_kernel", KERNELS)
+    strides = _numbers(config, "conv_stride", STRIDES)
+    if not len(channels) == len(kernels) == len(strides):
+        raise config.error("conv_dim", "conv_kernel and conv_stride are not of one length")
+    config.require("num_feat_extract_layers", only=len(channels))
+    kind = config.get("feat_extract_norm", "group")
+    if kind not in NORMS:
+        raise unknown("feat_extract_norm", kind, NORMS, config.place)
+    masks = [config.get(name, default) for name, default in MASKS.items()]
+    activation = config.get("feat_extract_activation", "gelu")
+    return Waveform(
+        channels,
+        kernels,
+        strides,
+        kind,
+        config.get("conv_bias", False),
+        resolve_activation(activation, False, config.place),
+        config.count("num_conv_pos_embeddings", 128),
+        config.count("num_conv_pos_embedding_groups", 16),
+        has_norm=config.get("feat_proj_layer_norm", True),
+        has_mask=any(masks),
+    )
+
+
+MASKS = {"mask_time_prob": 0.05, "mask_feature_prob": 0.0}  # shares of frames and of features
+
+
+@model_type(
+    "wav2vec2",
+    "Wav2Vec2",
+    SOUND_HEADS,
+    {"ForSequenceClassification": "sound"},
+    free=("samples",),
+)
+@model_type(
+    "hubert", "Hubert", SOUND_HEADS, {"ForSequenceClassification": "sound"}, free=("samples",)
+)
+def wav2vec2(config: Config) -> Settings:
+    """Describe wav2vec 2 and HuBERT: convolutions over samples, then an encoder like BERT."""
+    for field in ("add_adapter", "use_weighted_layer_sum", "conv_pos_batch_norm"):
+        config.require(field, only=False)
+    config.require("adapter_attn_dim", only=None)
+    is_stable = config.get("do_stable_layer_norm", False)
+    width, head = config.count("hidden_size", 768), config.head
+    projection = config.get("classifier_proj_size", 256)
+    words = config.get("vocab_size", 32)
+    if head == "tokens":
+        config.remark("in training its loss counts as one class of each frame, not as CTC")
+    return {
+        "kind": "encoder",
+        "width": width,
+        "layers": config.get("num_hidden_layers", 12),
+        "stem_design": _waveform(config),
+        "samples": SAMPLES,
+        "positions": "none",
+        "segments": 0,
+        "heads": config.count("num_attention_heads", 12),
+        "ffn": config.get("intermediate_size", 3072),
+        "activation": config.get("hidden_act", "gelu"),
+        "norms": "before" if is_stable else "after",
+        "pooler": False,
+        "projection": projection if head == "sound" else 0,
+        "head": "mean" if head == "sound" else head,
+        "classes": words if head == "tokens" else config.labels,
+    }

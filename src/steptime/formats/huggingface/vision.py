@@ -1,0 +1,129 @@
+"""Towers of images beside a decoder of words: those of Qwen3-VL and Qwen3.5."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from steptime.core.errors import InputError, shorten
+from steptime.formats.huggingface.composed import WORDS_ALONE
+from steptime.formats.huggingface.config import Config, Settings
+from steptime.formats.huggingface.settings import finish_settings
+from steptime.network.families.family import Family, Parameter
+from steptime.network.families.image_prefix import ImagePrefix
+from steptime.network.ops.builder import Builder
+
+FIELD = "vision_config"
+IMAGE_PIXELS = 448  # height and width of an image, where a user says none
+DEEPSTACK = [8, 16, 24]
+
+
+def qwen3_vision(config: Config, taps: list[int]) -> ImagePrefix:
+    """Describe the tower of Qwen3-VL (with `taps`) and Qwen3.5 (without)."""
+    width, heads = config.count("hidden_size", 1152), config.count("num_heads", 16)
+    depth = config.count("depth", 27)
+    if width % (4 * heads):
+        raise config.error("hidden_size", f"{width} does not divide into {heads} heads of 4 parts")
+    settings: Settings = {
+        "kind": "encoder",
+        "width": width,
+        "heads": heads,
+        "kv_heads": heads,
+        "head_width": width // heads,
+        "value_width": width // heads,
+        "rotary_width": width // heads,
+        "positions": "rotary",
+        "ffn": config.get("intermediate_size", 4304),
+        "activation": config.get("hidden_act", "gelu_pytorch_tanh"),
+        "patch": config.count("patch_size", 16),
+        "channels": config.count("in_channels", 3),
+        "norm": "layer",
+        "norms": "before",
+        "merged_qkv": True,
+        **dict.fromkeys(("bias", "qkv_bias", "key_bias", "out_bias", "ffn_bias"), True),
+        **dict.fromkeys(("experts", "window", "latent_q", "latent_kv", "block_groups"), 0),
+        **dict.fromkeys(("attention_gate", "sinks", "relative_scores", "layer_scale"), False),
+        "qk_norm": "none",
+        "windows": "w",
+    }
+    for tap in taps:
+        if not 0 <= tap < depth:
+            raise config.error("deepstack_visual_indexes", f"{tap} is none of {depth} blocks")
+    return ImagePrefix(
+        tuple(sorted(finish_settings(config, settings).items())),
+        depth,
+        config.count("num_position_embeddings", 2304),
+        config.count("spatial_merge_size", 2),
+        config.count("temporal_patch_size", 2),
+        config.count("out_hidden_size", 3584),
+        tuple(taps),
+    )
+
+
+def qwen3_vl_vision(config: Config) -> ImagePrefix:
+    """Describe the tower of Qwen3-VL, whose decoder reads some of its blocks, too."""
+    taps = config.get("deepstack_visual_indexes", DEEPSTACK)
+    if not all(type(tap) is int for tap in taps) or sorted({*taps}) != taps:
+        raise config.error("deepstack_visual_indexes", "must be rising numbers of blocks")
+    return qwen3_vision(config, taps)
+
+
+def qwen3_5_vision(config: Config) -> ImagePrefix:
+    """Describe the tower of Qwen3.5."""
+    return qwen3_vision(config, [])
+
+
+TOWERS: Mapping[str, Callable[[Config], ImagePrefix]] = {  # by the type of the whole
+    "qwen3_vl": qwen3_vl_vision,
+    "qwen3_vl_moe": qwen3_vl_vision,
+    "qwen3_5": qwen3_5_vision,
+    "qwen3_5_moe": qwen3_5_vision,
+}
+
+
+def add_images(family: Family, table: Mapping[str, Any], kind: str, place: str) -> Family:
+    """Return a decoder of words that reads images where a user asks for some (`images=1`).
+
+    Args:
+        family: the decoder of words.
+        table: the values of the whole file.
+        kind: the type of the whole.
+        place: the file, as messages begin.
+
+    Raises:
+        InputError: for a tower whose sizes do not fit.
+    """
+    if kind not in TOWERS or table.get(FIELD) is None:
+        return family
+    inner = table[FIELD]
+    if not isinstance(inner, dict):
+        raise InputError(f"{place}: {FIELD}: must be a table, not {shorten(inner)}")
+    prefix = TOWERS[kind](Config(inner, f"{place}: {FIELD}", "none"))
+    width = family.settings["width"]
+    if prefix.output_width != width:
+        text = f"out_hidden_size: {prefix.output_width} is not the width {width} of the decoder"
+        raise InputError(f"{place}: {FIELD}: {text}")
+    base_build, base_check = family.build, family.check
+
+    def build(b: Builder, p: Mapping[str, Any], batch: int) -> str:
+        output = base_build(b, {**p, "image_prefix": prefix}, batch)
+        if p["images"]:
+            b.remarks[:] = [remark for remark in b.remarks if WORDS_ALONE not in remark]
+        else:
+            b.remarks.append(f"{place}: images=1 counts an image before the words, too")
+        return output
+
+    def check(p: Mapping[str, Any]) -> str | None:
+        if not p["images"]:
+            return base_check(p)
+        tokens = prefix.token_count(p)
+        if p["image"] % prefix.pixels_of_token:
+            return f"image {p['image']} is no multiple of {prefix.pixels_of_token} pixels"
+        if tokens >= p["length"]:
+            return f"length {p['length']} is not above the {tokens} tokens of images"
+        return base_check(p)
+
+    free = {
+        "images": Parameter(0, "images before the words of a sequence", minimum=0),
+        "image": Parameter(IMAGE_PIXELS, "height and width of an image in pixels"),
+    }
+    return replace(family, build=build, check=check, parameters={**family.parameters, **free})

@@ -1,0 +1,141 @@
+"""The sizes of an ONNX file's inputs: its batch, those that it fixes, and free ones."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from steptime.formats.onnx.fold import clean_name
+from steptime.formats.onnx.model import Model, OnnxInput
+
+BATCH = ""  # stands for the batch among sizes and names of hyperparameters
+_BATCH_NAME = re.compile(r"batch|n|bs|b", re.IGNORECASE)
+# names of the batch of further inputs, once the first has one: exporters number them
+_FURTHER_BATCH_NAME = re.compile(r"\w*batch\w*|n|bs|b|unk_*\d+|dim_*\d*|\W*", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class InputSizes:
+    """The sizes of a file's inputs.
+
+    Attributes:
+        shapes: by input, its sizes: a number, `BATCH`, or the hyperparameter of a free size.
+        batch: the batch of the file, 1 where it is left open.
+        fixed: whether the file fixes its batch.
+        free: the hyperparameters of free sizes.
+        numbers: inputs that are one integer, which a user may give.
+        names: by the name that the file gives a size, its hyperparameter or `BATCH`.
+    """
+
+    shapes: Mapping[str, tuple[int | str, ...]]
+    batch: int
+    fixed: bool
+    free: tuple[str, ...]
+    numbers: tuple[str, ...]
+    names: Mapping[str, str]
+
+    def by_name(self, values: Mapping[str, Any], batch: int) -> dict[str, int]:
+        """Return each size that the file names.
+
+        Args:
+            values: the hyperparameters.
+            batch: the batch that is built.
+        """
+        return {
+            name: batch if parameter == BATCH else values[parameter]
+            for name, parameter in self.names.items()
+        }
+
+    def shape_of(self, name: str, values: Mapping[str, Any], batch: int) -> tuple[int, ...]:
+        """Return the shape of an input for hyperparameters and a batch."""
+        shape: list[int] = []
+        for size in self.shapes[name]:
+            if isinstance(size, int):
+                shape.append(size)
+            else:
+                shape.append(batch if size == BATCH else values[size])
+        return tuple(shape)
+
+    def missing(self, values: Mapping[str, Any]) -> str | None:
+        """Return an error message if a free size is not given, else None."""
+        names = [name for name in self.free if not values[name]]
+        example = ",".join(f"{name}=128" for name in names)
+        return f"give the sizes of its inputs, FILE:{example}" if names else None
+
+
+def hyperparameter_name(name: str) -> str:
+    """Return a name of the file as it can stand on a command line."""
+    return re.sub(r"\W+", "_", name).strip("_") or "size"
+
+
+def read_input_sizes(model: Model) -> InputSizes:
+    """Return the sizes of a file's inputs; its batch is the first size, or has a name of a batch.
+
+    Further inputs have the batch where they name it the same, or first under another usual name.
+    """
+    inputs = model.graph.inputs
+    batch = _find_batch(inputs)
+    batch_names = _find_batch_names(inputs, batch)
+    shapes: dict[str, tuple[int | str, ...]] = {}
+    free: dict[str, None] = {}
+    names: dict[str, str] = {}
+    for graph_input in inputs:
+        shape: list[int | str] = []
+        for axis, size in enumerate(graph_input.sizes):
+            has_name = isinstance(size, str) and bool(re.search(r"\w", size))  # "?" is no name
+            is_first = axis == 0
+            if (size == batch and is_first) or (size in batch_names and (is_first or has_name)):
+                shape.append(BATCH)
+                names[str(size)] = BATCH
+            elif isinstance(size, int):
+                shape.append(size)
+            else:
+                parameter = _free_size_name(size if has_name else f"{graph_input.name}_{axis}")
+                free[parameter] = None
+                shape.append(parameter)
+                names.setdefault(str(size), parameter)
+        shapes[graph_input.name] = tuple(shape)
+    return InputSizes(
+        shapes,
+        batch if isinstance(batch, int) else 1,
+        isinstance(batch, int),
+        tuple(free),
+        _find_number_inputs(inputs),
+        names,
+    )
+
+
+def _find_batch(inputs: Sequence[OnnxInput]) -> int | str:
+    """Return the batch, a number or the file's name of it: 1 if no input has a size."""
+    shapes = [graph_input.sizes for graph_input in inputs if graph_input.sizes]
+    if not shapes:
+        return 1
+    first_size, *further_sizes = shapes[0]
+    if isinstance(first_size, str):
+        return first_size
+    names = [size for size in further_sizes if isinstance(size, str) and _BATCH_NAME.match(size)]
+    return names[0] if names else first_size
+
+
+def _find_batch_names(inputs: Sequence[OnnxInput], batch: int | str) -> set[str]:
+    """Return the names of an open batch: its own, and usual names of inputs' first sizes."""
+    if isinstance(batch, int):
+        return set()
+    first_sizes = [graph_input.sizes[0] for graph_input in inputs if graph_input.sizes]
+    names = {n for n in first_sizes if isinstance(n, str) and _FURTHER_BATCH_NAME.fullmatch(n)}
+    return names | {batch}
+
+
+def _find_number_inputs(inputs: Sequence[OnnxInput]) -> tuple[str, ...]:
+    """Return the inputs that are one integer."""
+    return tuple(
+        clean_name(graph_input.name)
+        for graph_input in inputs
+        if not graph_input.sizes and graph_input.dtype.startswith("int")
+    )
+
+
+def _free_size_name(name: str) -> str:
+    """Return the hyperparameter of a free size; `batch` is taken by every network."""
+    parameter = hyperparameter_name(name)
+    return "size_batch" if parameter == "batch" else parameter

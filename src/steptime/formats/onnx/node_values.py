@@ -1,0 +1,181 @@
+"""The values that a node of an ONNX file reads: its attributes, numbers, and tensors."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import NodeProto
+
+from steptime.core.errors import shorten
+from steptime.formats import elements
+from steptime.formats.batch_search import BatchWalk
+from steptime.formats.onnx.constant import FileConstant, Shape, Spec, ViewStep
+from steptime.formats.onnx.fold import Value, axis_of, clean_name
+from steptime.formats.onnx.model import OnnxNode
+from steptime.formats.tensors import free_name
+from steptime.network.ops.table import require
+
+
+class RootTensor(NamedTuple):
+    """The tensor of the graph that stands for a constant, seen through the first steps of views."""
+
+    tensor: str
+    steps: tuple[ViewStep, ...]
+
+
+class NodeValues(BatchWalk):
+    """A walk at one node: `env` holds the value of each name, a tensor of `b` or a constant.
+
+    Attributes:
+        before: a walk with the file's own batch, None where that is built.
+        node: the node that is lowered.
+        values: the values that it reads.
+        roots: the tensors of constants, by their name in the file.
+    """
+
+    def __init__(self, before: "NodeValues | None") -> None:
+        self.before = before
+        self.env: dict[str, Value] = {"": None}
+        self.node = OnnxNode("", "", (), (), {}, 0, NodeProto())
+        self.values: Sequence[Value] = ()
+        self.roots: dict[str, RootTensor] = {}
+
+    @property
+    def name(self) -> str:
+        """A name for the ops of this node."""
+        return clean_name(self.node.name or self.node.op)
+
+    def attr(self, name: str, default: Any = None) -> Any:
+        """Return an attribute of this node; raises `ShapeError` for one of another type."""
+        value = self.node.attrs.get(name, default)
+        if default is not None and type(value) is not type(default):
+            is_int_for_float = isinstance(default, float) and isinstance(value, int)
+            require(is_int_for_float, f"{name} is {shorten(value)}")
+        return value
+
+    def axis(self, x: Value, default: int = 0) -> int:
+        """Return the attribute `axis`, one of `x`'s counted from the front."""
+        return axis_of(self.attr("axis", default), len(self.shape(x)))
+
+    def spec(self, value: Value) -> Spec:
+        """Return type and shape of a value."""
+        require(value is not None, "an input is missing")
+        if isinstance(value, FileConstant):
+            return value.dtype, value.shape
+        tensor = self.b.tensors[str(value)]
+        return tensor.dtype, tensor.shape
+
+    def shape(self, value: Value) -> Shape:
+        """Return a value's shape."""
+        return self.spec(value)[1] or ()
+
+    def is_float(self, value: Value) -> bool:
+        """Return whether a value is of floating-point numbers."""
+        return "float" in self.spec(value)[0]
+
+    def numbers(self, value: Value) -> list[Any]:
+        """Return the numbers of a constant, in one list; raises `ShapeError` if not known."""
+        array = constant_values(value)
+        require(array is not None, "a size follows from an array whose values are not known")
+        numbers: list[Any] = [] if array is None else array.ravel().tolist()
+        return numbers
+
+    def integers(self, value: Value, attr: str = "") -> tuple[int, ...] | None:
+        """Return the integers of an input, or where it is left out of an attribute, None if none.
+
+        Sizes that are inputs today were attributes in older opsets.
+        """
+        if value is None:
+            stated = self.node.attrs.get(attr)
+            if stated is None:
+                return None
+            return (stated,) if isinstance(stated, int) else tuple(stated)
+        numbers = self.numbers(value)
+        require(all(map(math.isfinite, numbers)), "a size is not a number")
+        return tuple(map(int, numbers))
+
+    def number(self, value: Value) -> float | None:
+        """Return the number of a constant of one element, None for anything else."""
+        array = constant_values(value)
+        return self.numbers(value)[0] if array is not None and array.size == 1 else None
+
+    def file_shape(self, name: str) -> Shape | None:
+        """Return the shape that a tensor has with the file's own batch, None if not known."""
+        value = self.before.env.get(name) if self.before else None
+        return None if self.before is None or value is None else self.before.shape(value)
+
+    def tensor(self, value: Value) -> str:
+        """Return the tensor of a value; a constant is a weight, or a buffer if it is derived."""
+        if isinstance(value, str):
+            return value
+        require(value is not None, "an input is missing")
+        constant: FileConstant = value  # type: ignore[assignment]
+        require(constant.dtype != "text", "reads text")
+        root = self.roots.get(constant.name)
+        if root is None:
+            root = self._append_root(constant)
+            self.roots[constant.name] = root
+            if self.b.shape(root.tensor) == constant.shape:
+                return root.tensor
+        return self._view_root(root, constant.steps)
+
+    def _append_root(self, constant: FileConstant) -> RootTensor:
+        """Append the weight or buffer of a constant, with the shape that its first reader sees.
+
+        Rows that repeat are not part of it: they are repeated when they are read.
+        """
+        kinds = [step.kind for step in constant.steps]
+        step_count = kinds.index("repeat") if "repeat" in kinds else len(kinds)
+        shape = constant.shape
+        if step_count < len(kinds):
+            shape = constant.steps[step_count].shape_before
+        name = free_name(self.b, clean_name(constant.name) or "constant")
+        if constant.is_float and not constant.derived:
+            tensor = self.b.weight(name, shape)
+        else:
+            tensor = self.b.buffer(name, shape, "" if constant.is_float else constant.dtype)
+        return RootTensor(tensor, constant.steps[:step_count])
+
+    def _view_root(self, root: RootTensor, steps: Sequence[ViewStep]) -> str:
+        """Return the tensor of a constant: its root's views undone, then those of `steps` made."""
+        tensor = root.tensor
+        for step in reversed(root.steps):
+            undone = step.shape_before
+            if step.kind == "transpose":
+                undone = tuple(step.argument.index(i) for i in range(len(step.argument)))
+            tensor = self._view_tensor(tensor, step.kind, undone)
+        for step in steps:
+            tensor = self._view_tensor(tensor, step.kind, step.argument)
+        return tensor
+
+    def _view_tensor(self, tensor: str, kind: str, argument: Sequence[int]) -> str:
+        """Append the op of a view step, see `ViewStep`."""
+        if kind == "repeat":
+            return self.batches.repeat_tensor(self.b, tensor, argument[0], self.name)
+        view = elements.transpose if kind == "transpose" else elements.reshape
+        return view(self.b, tensor, argument, f"{self.name}/{kind}")
+
+    def transpose(self, value: Value, order: Sequence[int]) -> Value:
+        """Return a value with its axes in `order`; of a constant this is free."""
+        if isinstance(value, FileConstant):
+            return value.transposed(order)
+        return self._view_tensor(self.tensor(value), "transpose", order)
+
+    def reshape(self, value: Value, shape: Sequence[int]) -> Value:
+        """Return a value seen with another shape; of a constant this is free."""
+        if isinstance(value, FileConstant):
+            return value.reshaped(shape)
+        return self._view_tensor(self.tensor(value), "reshape", shape)
+
+    def constant(self, numbers: Any, dtype: str, derived: bool = False) -> FileConstant:
+        """Return numbers that this node makes, as a constant."""
+        values: NDArray[Any] = np.asarray(numbers, dtype)
+        name = self.node.outputs[0] if self.node.outputs else ""
+        return FileConstant(name, values.shape, dtype, values, derived=derived)
+
+
+def constant_values(value: Value) -> NDArray[Any] | None:
+    """Return the numbers of a constant, None for a tensor or where they are not known."""
+    return value.values if isinstance(value, FileConstant) else None

@@ -1,0 +1,35 @@
+"""The operands of ops of a graph that is being built, numbers among them."""
+
+from collections.abc import Sequence
+
+from steptime.core.graph import Op
+from steptime.formats.elements import Operand
+from steptime.network.ops.builder import Builder
+
+LAST_OPERAND = -1  # the scalar place of an op that names none
+
+
+def function_of_op(op: Op) -> str:
+    """Return the function of an op of elements, or the kind of any other op."""
+    return "add" if op.kind == "bias" else str(op.attrs.get("function", op.kind))
+
+
+def operands_of(b: Builder, x: Operand, *functions: str) -> list[Operand]:
+    """Return the operands of the op that makes `x`; [] if it is not one of `functions`."""
+    op = b.made_by.get(x) if isinstance(x, str) else None
+    if op is None or function_of_op(op) not in functions:
+        return []
+    operands: list[Operand] = list(op.inputs)
+    scalar = op.attrs.get("scalar")
+    if isinstance(scalar, float | int) and op.kind == "pointwise":
+        place = op.attrs.get("scalar_place", LAST_OPERAND)
+        if place == LAST_OPERAND or not isinstance(place, int):
+            place = len(operands)
+        operands.insert(place, float(scalar))
+    return operands
+
+
+def single_tensor(operands: Sequence[Operand]) -> str:
+    """Return the only tensor among operands, "" for none or several."""
+    tensors = [x for x in operands if isinstance(x, str)]
+    return tensors[0] if len(tensors) == 1 else ""

@@ -1,0 +1,75 @@
+"""Questions about the tensors of a graph that a format of networks is building."""
+
+import math
+
+from steptime.core.graph import Op
+from steptime.network.ops import OPS
+from steptime.network.ops.builder import Builder
+from steptime.network.ops.table import require
+
+LARGEST_FLOAT = {"float16": 65504.0, "bfloat16": 3.3895e38, "float32": 3.4028e38}
+LARGEST_FLOAT64 = 1.7976931348623157e308
+FIRST_SUFFIXES = 9  # suffixes of a taken name that are tried in turn, before larger steps
+
+
+def is_float(b: Builder, x: str) -> bool:
+    """Return whether a tensor holds floating numbers, real or complex."""
+    return b.tensors[x].is_floating
+
+
+def free_name(b: Builder, name: str) -> str:
+    """Return `name`, or `name_1`, `name_2`, ... if it is taken in the open scopes.
+
+    After `FIRST_SUFFIXES` the suffix grows by the number of tensors, so that the thousandth op of a
+    name finds a free one in few steps.
+    """
+    candidate = name
+    suffix = 1
+    while b.full_path(candidate) in b.tensors:
+        candidate = f"{name}_{suffix}"
+        suffix += 1 if suffix < FIRST_SUFFIXES else len(b.tensors)
+    return candidate
+
+
+def find_producer(b: Builder, x: str, *kinds: str) -> Op | None:
+    """Return the op that makes a tensor, None if it is not one of `kinds` (any, without them)."""
+    producer = b.made_by.get(x)
+    if producer is None or (kinds and producer.kind not in kinds):
+        return None
+    return producer
+
+
+def is_weight_or_buffer(b: Builder, x: str) -> bool:
+    """Return whether a tensor is a weight or a buffer, or a view of one."""
+    producer = b.made_by.get(x)
+    while producer and OPS[producer.kind].storage == "view":
+        x = producer.inputs[0]
+        producer = b.made_by.get(x)
+    return producer is None and x not in b.inputs
+
+
+def axis_of(b: Builder, x: str, axis: int) -> int:
+    """Return an axis counted from the first; `ShapeError` for one that is not there."""
+    rank = len(b.shape(x))
+    require(-max(rank, 1) <= axis < max(rank, 1), f"axis {axis} of {list(b.shape(x))}")
+    return axis % max(rank, 1)
+
+
+def with_axes(b: Builder, x: str) -> str:
+    """Return the tensor `[..., width]` that `x [rows, width]` is a view of, else `x`."""
+    view = find_producer(b, x, "reshape", "flatten")
+    if view is None:
+        return x
+    shape = b.shape(x)
+    source_shape = b.shape(view.inputs[0])
+    merges_axes = len(source_shape) > 2 == len(shape) and source_shape[-1] == shape[-1]
+    # with as many rows as examples, one of several tokens was selected: rows are not tokens
+    has_rows_of_examples = source_shape[:1] == shape[:1]
+    return view.inputs[0] if merges_axes and not has_rows_of_examples else x
+
+
+def clip_to_finite(b: Builder, value: float) -> float:
+    """Return a number clipped to the finite range of the compute type (a mask may hold -inf)."""
+    largest = LARGEST_FLOAT.get(b.precision.compute, LARGEST_FLOAT64)
+    require(not math.isnan(value), "a constant that is not a number")
+    return max(-largest, min(largest, float(value)))

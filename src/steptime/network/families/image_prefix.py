@@ -1,0 +1,110 @@
+"""Images before the words of a decoder, as Qwen3-VL and Qwen3.5 read them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from steptime.network.families.transformer import blocks
+from steptime.network.layers.blocks import activated
+from steptime.network.layers.dense import linear
+from steptime.network.layers.norms import norm
+from steptime.network.ops.builder import Attributes, Builder
+
+Parameters = Mapping[str, Any]  # of the family `transformer`, where each is documented
+CORNERS = 4  # learned positions about each patch, between which its own is interpolated
+
+
+@dataclass(frozen=True)
+class ImagePrefix:
+    """A tower of images whose tokens stand before the words.
+
+    Attributes:
+        settings: hyperparameters of its blocks, sorted by name.
+        depth: blocks.
+        position_count: rows of the table of positions.
+        merge: patches of a side that become one token.
+        frames: frames that a patch spans; an image is repeated.
+        output_width: width of the tokens.
+        taps: numbers from 0 of blocks whose output is given to the decoder, too.
+    """
+
+    settings: tuple[tuple[str, Any], ...]
+    depth: int
+    position_count: int
+    merge: int
+    frames: int
+    output_width: int
+    taps: tuple[int, ...] = ()
+
+    @property
+    def pixels_of_token(self) -> int:
+        """Pixels of a side of an image that a token stands for."""
+        return int(dict(self.settings)["patch"]) * self.merge
+
+    def token_count(self, p: Parameters) -> int:
+        """Return the tokens of all images of a sequence."""
+        return int(p["images"]) * (int(p["image"]) // self.pixels_of_token) ** 2
+
+    def join(self, b: Builder, words: str, p: Parameters, batch: int) -> str:
+        """Return words `[n, l, width]`, the first of which images stand in place of."""
+        if not p["images"]:
+            return words
+        tokens = self.token_count(p)
+        with b.scope("images"):
+            image = self._tokens(b, p, batch)
+        range_: Attributes = {
+            "axis": 1,
+            "start": tokens,
+            "stop": b.shape(words)[1],
+        }
+        remainder = b.op("slice", words, name="words", **range_)
+        return b.op("concat", image, remainder, name="images_and_words", axis=1)
+
+    def _tokens(self, b: Builder, p: Parameters, batch: int) -> str:
+        """Return the tokens of all images, with what the tapped blocks add to them."""
+        settings = {**p, "designs": (), **dict(self.settings)}
+        for name in ("stem_design", "image_prefix", "designs", "ahead_designs"):
+            settings.pop(name, None)
+        x = self._patches(b, settings, batch * int(p["images"]))
+        added, start = [], 0
+        for number, stop in enumerate((*(tap + 1 for tap in self.taps), self.depth), 1):
+            segment = {**settings, "layers": stop - start}
+            x = blocks(b, x, segment, False, f"part{number}_block")
+            if number <= len(self.taps):
+                added.append(self._merged(b, x, f"merger{number}", is_normed_after=True))
+            start = stop
+        tokens = self._merged(b, x, "merger", is_normed_after=False)
+        for number, term in enumerate(added, 1):
+            tokens = b.op("add", tokens, term, name=f"add_tap{number}")
+        shape = (batch, self.token_count(p), self.output_width)
+        return b.op("reshape", tokens, name="all", shape=shape)
+
+    def _patches(self, b: Builder, p: Parameters, count: int) -> str:
+        """Return the patches of `count` images with positions, interpolated to the image's size."""
+        patches = (p["image"] // p["patch"]) ** 2
+        vector_width = p["channels"] * self.frames * p["patch"] ** 2
+        x = linear(b, b.input("patches", (count, patches, vector_width)), p["width"], "patch")
+        table = b.weight("position/w", (self.position_count, p["width"]))
+        corners = b.buffer("corners", (patches, CORNERS), "int64")
+        places = b.op("embedding", corners, table, name="position")
+        shares = b.buffer("corner_shares", (patches, CORNERS, 1))
+        places = b.op("pointwise", places, shares, name="position_shares", function="mul")
+        sums: Attributes = {
+            "function": "sum",
+            "axes": (1,),
+            "keep": False,
+        }
+        places = b.op("reduce", places, name="position_sum", **sums)
+        return b.op("add", x, places, name="add_position")
+
+    def _merged(self, b: Builder, x: str, name: str, *, is_normed_after: bool) -> str:
+        """Return patches `[n, l, width]` with each few of them made one token."""
+        n, length, width = b.shape(x)
+        shape = (n, length // self.merge**2, width * self.merge**2)
+        with b.scope(name):
+            if is_normed_after:
+                x = norm(b, b.op("reshape", x, name="few", shape=shape), "layer", "norm")
+            else:
+                x = b.op("reshape", norm(b, x, "layer", "norm"), name="few", shape=shape)
+            x = activated(b, linear(b, x, shape[-1], "up"), "gelu")
+            return linear(b, x, self.output_width, "down")

@@ -1,0 +1,45 @@
+"""The inputs that models of libraries are tried with, on weights that no memory holds."""
+
+from types import SimpleNamespace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from steptime.measure.backends.native.inputs import runs_with  # noqa: E402
+from steptime.measure.backends.native.making import without_values  # noqa: E402
+from steptime.measure.backends.native.model_inputs import complete_inputs  # noqa: E402
+
+
+def test_weights_beyond_any_memory_are_copied_without_values():
+    side = 2**18  # 256 GiB of float32
+    module = torch.nn.Linear(side, side, bias=False, device="meta")
+    copied = without_values(module)
+    assert copied.weight.shape == (side, side)
+    assert copied.weight.device.type == "cpu"
+
+
+class SkipsItsDefault(torch.nn.Module):
+    """Makes its mask itself, but not where it is exported, as LongT5 does."""
+
+    def forward(self, x, mask=None):
+        if mask is None and not torch.compiler.is_exporting():
+            mask = torch.ones_like(x)
+        return x * mask
+
+
+def test_inputs_are_tried_as_a_module_is_exported():
+    module, one = SkipsItsDefault(), {"x": ((2, 3), "float32")}
+    both = {**one, "mask": ((2, 3), "float32")}
+    assert runs_with(module, one)
+    assert not runs_with(module, one, as_exported=True)
+    assert runs_with(module, both, as_exported=True)
+    assert not torch.compiler.is_exporting()
+
+
+def test_an_argument_that_lacks_has_the_shapes_that_its_name_tells():
+    config = SimpleNamespace(image_size=32)
+    words = {"input_ids": ((2, 8), "int64")}
+    proposals = list(complete_inputs(words, ["pixel_values"], config, 2))
+    assert {**words, "pixel_values": ((2, 3, 32, 32), "float32")} in proposals
+    assert not list(complete_inputs(words, ["a", "b", "c"], config, 2))
