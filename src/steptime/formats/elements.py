@@ -370,10 +370,8 @@ def gather(b: Builder, x: str, indices: str, axis: int, name: str) -> str:
     return op(b, "gather", x, indices, name=name, axis=axis)
 
 
-def embedding(b: Builder, ids: str, table: str, name: str, sparse: bool = False) -> str:
+def embedding(b: Builder, ids: str, table: str, name: str) -> str:
     """Return the rows of `table [rows, width]` at `ids [...]`, `-> [..., width]`.
-
-    A `sparse` table has a gradient of the rows that are read alone.
 
     Constant ids in one row, such as positions, are the same for every example: they are taken to be
     the first rows of the table, a slice without a look-up.
@@ -384,8 +382,7 @@ def embedding(b: Builder, ids: str, table: str, name: str, sparse: bool = False)
     if are_positions and count <= b.shape(table)[0]:
         rows = slice_(b, table, 0, 0, count, f"{name}/rows")
         return reshape(b, rows, (*shape, b.shape(table)[1]), name)
-    attrs: dict[str, Attr] = {"sparse": True} if sparse else {}
-    return op(b, "embedding", ids, table, name=name, **attrs)
+    return op(b, "embedding", ids, table, name=name)
 
 
 def dropout(b: Builder, x: str, p: float, name: str) -> str:

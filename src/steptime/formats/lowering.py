@@ -194,8 +194,8 @@ def pool(
 ) -> str:
     """Pool windows of a sequence, an image or a volume to their maxima or means.
 
-    `padding` is two numbers an axis, before and after it, or a word (`resolve_padding`). Means count
-    the padding as elements, which does not change the cost.
+    `padding` is two numbers an axis, before and after it, or a word (`resolve_padding`). Means
+    count the padding as elements, which does not change the cost.
     """
     padding = resolve_padding(padding, b.shape(x)[2:], kernel, stride, (1,) * len(kernel))
     window = _image_sizes(kernel)

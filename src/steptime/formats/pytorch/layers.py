@@ -152,7 +152,9 @@ def _embedding(call: Call) -> Result:
         rows = "its gradient and its update are of the rows read"
         call.b.remarks.append(f"{call.name}: sparse=True; {rows}, {optimizers}")
     indices, table = call.tensor("indices"), call.tensor("weight")
-    return call.lower(el.embedding, indices, table, sparse=is_sparse)
+    if is_sparse:
+        return call.lower(el.op, "embedding", indices, table, sparse=True)
+    return call.lower(el.embedding, indices, table)
 
 
 def _reads_sparse_table_alone(call: Call) -> bool:
