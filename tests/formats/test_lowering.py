@@ -14,7 +14,7 @@ from steptime.core.dtypes import precision
 from steptime.core.graph import Graph, check
 from steptime.formats import elements as el
 from steptime.formats import lowering as low
-from steptime.formats import windows
+from steptime.formats import sequence_lowering, windows
 from steptime.formats.attention_pattern import is_learnt
 from steptime.formats.loss import add_loss
 from steptime.network.count import count
@@ -82,7 +82,7 @@ def vit(b: Builder) -> str:
         )
         for s in "qkv"
     )
-    y = low.attention(b, q, k, v, "attention")
+    y = sequence_lowering.attention(b, q, k, v, "attention")
     y = el.reshape(b, el.transpose(b, y, (0, 2, 1, 3), "merge"), (BATCH, 17, 32), "merge/heads")
     x = el.pointwise(b, "add", x, dense(b, y, 32, "attention.out"), name="add1")
     y = dense(b, layer_norm(b, x, "norm2"), 64, "mlp.up")
@@ -115,7 +115,7 @@ def tagger(b: Builder) -> str:
         for way in ("", "_reverse"):
             shapes = ((20, width), (20, 5), (20,), (20,))
             layers.append([b.weight(f"lstm.l{i}{way}.{j}", s) for j, s in enumerate(shapes)])
-    x, _ = low.recurrent(b, x, "lstm", layers, "lstm", bidirectional=True)
+    x, _ = sequence_lowering.recurrent(b, x, "lstm", layers, "lstm", bidirectional=True)
     return add_loss(b, [dense(b, x, 7, "tags")])
 
 
@@ -240,7 +240,7 @@ def test_what_no_kind_can_do_is_refused_by_name():
     with pytest.raises(ShapeError, match=r"film: resizing needs \[batch, channels, h, w\], not"):
         low.resize(b, x, (8, 8, 8), "bilinear", "film")
     with pytest.raises(ShapeError, match=r"gru2: a cell 'gru2', not rnn, lstm, gru"):
-        low.recurrent(b, x, "gru2", [], "gru2")
+        sequence_lowering.recurrent(b, x, "gru2", [], "gru2")
     with pytest.raises(ShapeError, match=r"axis 7 of \[1, 2, 4, 4, 4\]"):
         el.softmax(b, x, 7, "softmax")
 

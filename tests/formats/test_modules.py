@@ -11,6 +11,8 @@ import pytest
 from steptime.build import build_step, make_workload, read_model
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph
+from steptime.measure.contract import UnsupportedError
+from steptime.measure.interpreter import calls_of
 from steptime.network.count import count, peak_bytes
 from steptime.network.ops import OPS
 
@@ -38,6 +40,17 @@ CODE = {  # a class with two products of 8 x 8: its inputs, its forward
         "{'x': (WIDE), 't': ((2,), 'int64')}",
         "z = s.m(s.l(x)); return z, F.cross_entropy(z, t)",
     ),
+    "ctc": (
+        "{'x': ((2, 5, 8), 'float32'), 'y': ((2, 3), 'int64')}",
+        "z = s.m(s.l(x)).log_softmax(-1).transpose(0, 1); return F.ctc_loss(z, y, *[y[:, 0]] * 2)",
+    ),
+    "masked": ("{'x': (WIDE)}", "y = s.l(x); return s.m(y[y.sum(-1) > 0])"),
+    "nonzero": (
+        "{'x': ((2, 5, 8), 'float32')}",
+        "i = torch.nonzero(s.l(x).sum(-1) > 0); return s.m(x)[i[:, 0], i[:, 1]]",
+    ),
+    "vmap": ("{'x': ((2, 5, 8), 'float32')}", "return torch.vmap(lambda r: s.m(s.l(r)))(x)"),
+    "number": ("{'x': (WIDE), 't': (0.5, 'number')}", "return s.m(s.l(x)) * t"),
     "cosine": ("{'x': (WIDE)}", "return F.cosine_similarity(s.l(x), s.m(x))"),
     "outputs": ("{'x': (WIDE)}", "return {'a': s.l(x), 'b': s.m(x)}"),
     "dict": ("{'b': {'x': (WIDE), 'y': (WIDE)}}", "return s.l(b['x']) + s.m(b['y'])"),
@@ -52,6 +65,11 @@ BY_NAME = {  # products of a forward pass, of a training step
     "sorted": (2 * ONE, 5 * ONE),
     "outer": (2 * ONE, 4 * ONE),
     "loss": (2 * ONE, 5 * ONE),
+    "ctc": (2 * 5 * ONE, 5 * 5 * ONE),  # 5 steps
+    "masked": (2 * ONE, 5 * ONE),  # as if all were chosen
+    "nonzero": (2 * 5 * ONE, 3 * 5 * ONE),  # the choice has no gradient
+    "vmap": (2 * 5 * ONE, 5 * 5 * ONE),
+    "number": (2 * ONE, 5 * ONE),
     "cosine": (2 * ONE, 4 * ONE),
     "outputs": (2 * ONE, 4 * ONE),
     "dict": (2 * ONE, 4 * ONE),
@@ -223,16 +241,109 @@ def test_what_forward_lacks_is_proposed_as_a_command(tmp_path):
         check_arguments(Net(), {}, "net.py:Net")
 
 
-def test_a_sparse_table_is_said_to_be_counted_as_a_dense_one(exported):
-    text = "s.e = nn.Embedding(100, 8, sparse=True)"
-    body = f"    def __init__(s): super().__init__(); {text}\n"
-    graph = exported(
-        "class Net(nn.Module):\n"
-        "    INPUTS = {'ids': ((2, 6), 'int64')}\n"
-        f"{body}"
-        "    def forward(s, ids): return s.e(ids)\n"
+SWITCHING = """
+class Net(nn.Module):
+    INPUTS = {"x": ((2, 8, 16), "float32")}
+    def __init__(s): super().__init__(); s.l, s.o = nn.Linear(16, 16), nn.Linear(16, 16)
+    def forward(s, x):
+        h = s.l(x)
+        p = torch.sin(h.float()).to(h.dtype)
+        return s.o(p * h.softmax(-1, dtype=torch.float32).type_as(h))
+"""
+
+
+@pytest.mark.parametrize(
+    ("dtype", "types"),
+    [
+        ("float32", {"sin": "float32", "linear": "float32", "softmax": "float32"}),
+        ("bfloat16", {"sin": "float32", "linear": "bfloat16", "softmax": "float32"}),
+        ("float16", {"sin": "float32", "linear": "float16", "softmax": "float32"}),
+        ("bfloat16-mixed", {"sin": "float32", "linear": "bfloat16", "softmax": "float32"}),
+    ],
+)
+def test_a_module_that_switches_types_itself_does_so_in_the_type_asked(
+    dtype, types, exported, tmp_path
+):
+    exported(SWITCHING, "infer")
+    model = read_model(str(tmp_path / "net.pt2"))
+    graph = build_step(make_workload(model, None, phase="infer", dtype=dtype))
+    made = {
+        op.attrs.get("function", op.kind): graph.tensors[op.outputs[0]].dtype for op in graph.ops
+    }
+    assert {name: made[name] for name in types} == types
+    is_low = dtype in {"bfloat16", "float16"}
+    casts = [graph.tensors[op.outputs[0]].dtype for op in graph.ops if op.kind == "cast"]
+    assert not is_low or casts == ["float32", dtype, "float32", dtype]
+
+
+HEAD_OF_TWO = f"class Net(nn.Module):\n    INPUTS = {{'x': ({WIDE})}}\n{TWO}"
+SPARSE = """
+class Net(nn.Module):
+    INPUTS = {"ids": ((2, 6), "int64")}
+    def __init__(s): super().__init__(); s.e = nn.Embedding(100, 8, sparse=True)
+    def forward(s, ids): return RESULT
+"""
+
+
+def moved_bytes(graph: Graph, kind: str) -> list[int]:
+    return [op.traffic_bytes for op in count(graph).ops if op.kind == kind]
+
+
+def test_a_sparse_table_has_a_gradient_and_an_update_of_the_rows_read(exported):
+    sparse = exported(SPARSE.replace("RESULT", "s.e(ids)"))
+    dense = exported(SPARSE.replace("RESULT", "s.e(ids)").replace("True", "False"))
+    row = 8 * 4
+    assert sparse.tensors["e/embedding/grad_weight"].shape == (2 * 6, 8)
+    assert dense.tensors["e/embedding/grad_weight"].shape == (100, 8)
+    passes = 7  # Adam reads weight, states and gradient, and writes weight and states
+    assert moved_bytes(sparse, "adam") == [passes * 12 * row]
+    assert moved_bytes(dense, "adam") == [passes * 100 * row]
+    assert peak_bytes(sparse) < peak_bytes(dense)
+    assert any("of the rows read" in remark for remark in sparse.remarks)
+
+
+def test_two_sparse_look_ups_join_their_rows(exported):
+    graph = exported(SPARSE.replace("RESULT", "s.e(ids) + s.e(ids.flip(1))"))
+    assert moved_bytes(graph, "adam") == [7 * 24 * 8 * 4]
+
+
+def test_a_sparse_table_that_another_op_reads_is_counted_as_a_dense_one(exported):
+    graph = exported(SPARSE.replace("RESULT", "s.e(ids) @ s.e.weight.t()"))
+    assert moved_bytes(graph, "adam") == [7 * 100 * 8 * 4]
+    assert any("of all rows" in remark for remark in graph.remarks)
+
+
+def test_sizes_of_values_are_counted_at_their_largest_with_a_note_or_as_stated(exported, tmp_path):
+    code = HEAD_OF_TWO + "    def forward(s, x): y = s.l(x); return s.m(y[y.sum(-1) > 0])\n"
+    assert any("counted as the largest, 2" in remark for remark in exported(code).remarks)
+    model = read_model(f"{tmp_path / 'net.pt2'}:u0=1")
+    assert products(build_step(make_workload(model, None, phase="infer"))) == ONE + ONE // 2
+
+
+def test_a_size_that_nothing_limits_is_asked_for(exported, tmp_path):
+    body = "    def forward(s, x): return s.l(torch.repeat_interleave(s.m(x), x[0].long(), 1))\n"
+    body = body.replace("s.l(", "(")
+    with pytest.raises(InputError, match=r"size u0 depends on values; state it .*:u0=100"):
+        exported(HEAD_OF_TWO + body)
+    model = read_model(f"{tmp_path / 'net.pt2'}:u0=12")
+    assert products(build_step(make_workload(model, None, phase="infer"))) == ONE
+
+
+def test_a_backend_that_lacks_an_op_names_it_and_the_backend_that_runs_the_module(exported):
+    code = HEAD_OF_TWO + "    def forward(s, x): return s.m(s.l(x).sort(-1)[0])\n"
+    graph = exported(code, "infer")
+    with pytest.raises(UnsupportedError, match=r"opaque \(sort\); .*--backend native runs"):
+        calls_of(graph, {}, "torch")
+
+
+def test_code_that_values_steer_is_refused_with_its_line(tmp_path):
+    path = tmp_path / "net.py"
+    path.write_text(
+        HEAD + HEAD_OF_TWO + "    def forward(s, x):\n"
+        "        n = int(x.max()) + 1\n        return torch.zeros(n, 8) + s.l(x)[:1]\n"
     )
-    assert any("sparse=True" in remark and "all rows" in remark for remark in graph.remarks)
+    with pytest.raises(InputError, match=r"a value decides .* \(net.py, line 8: n = int"):
+        read_model(f"{path}:Net", trusted=True)
 
 
 def test_packed_sequences_are_refused_with_the_reason(tmp_path):

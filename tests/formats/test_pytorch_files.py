@@ -18,7 +18,7 @@ from steptime import count_step
 from steptime.build import build, build_step, make_workload, read_model
 from steptime.core.errors import InputError
 from steptime.formats import MAX_JSON_VALUES
-from steptime.formats.pytorch.symbols import SymbolError, parsed, value_of
+from steptime.formats.pytorch.symbols import SymbolError, evaluate_size, parse_size
 
 GRAPH = "graph_module.graph"
 
@@ -52,7 +52,7 @@ def test_the_hash_is_of_the_network_and_not_of_weights(tmp_path):
 
 def test_sizes_are_computed_and_never_evaluated():
     def size(text: str) -> int:
-        return int(value_of(parsed(text), {"s0": 7, "s1": 2}))
+        return int(evaluate_size(parse_size(text), {"s0": 7, "s1": 2}))
 
     assert size("Add(Mul(Integer(3), Symbol('s0', integer=True)), Integer(-1))") == 20
     assert size("FloorDiv(Symbol('s0'), Symbol('s1'))") == 3

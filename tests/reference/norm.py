@@ -158,7 +158,7 @@ def local_response_norm_grad(
     return grad * base ** x.dtype.type(-beta) - factor * x * ratios
 
 
-def embedding(ids: Ids, w: Array) -> Array:
+def embedding(ids: Ids, w: Array, sparse: bool = False) -> Array:
     """Return the rows of `w` that `ids` name."""
     rows: Array = w[ids]
     return rows

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from steptime.core.graph import Op
-from steptime.formats import elements, lowering
+from steptime.formats import elements, sequence_lowering
 from steptime.formats.elements import Operand
 from steptime.formats.operands import function_of_op, operands_of, single_tensor
 from steptime.network.ops import OPS
@@ -51,7 +51,7 @@ def recognise_attention(b: Builder, y: str, name: str) -> str | None:
             return None
     mask = biases[0] if biases else ""
     q, k, v, _ = attention
-    attended = lowering.attention(b, q, k, v, name, mask=mask)
+    attended = sequence_lowering.attention(b, q, k, v, name, mask=mask)
     return elements.reshape(b, attended, b.shape(y), f"{name}/reshape")
 
 

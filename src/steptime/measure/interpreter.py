@@ -10,10 +10,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from steptime.core.graph import Graph, Op
+from steptime.core.units import first_of
 from steptime.measure.contract import UnsupportedError
 from steptime.network.ops.execution import merge_biases
 
 Table = Mapping[str, Callable[..., Any]]
+
+OPAQUE = "opaque"  # the kind of ops that are priced by their bytes
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,16 @@ class TableCall:
     last_of: tuple[str, ...] = ()
 
 
+def _describe_kinds(graph: Graph, kinds: Collection[str]) -> str:
+    """List kinds that a backend lacks: `opaque (sort); --backend native runs the module itself`."""
+    if OPAQUE not in kinds:
+        return ", ".join(kinds)
+    ops = {str(op.attrs["function"]) for op in graph.ops if op.kind == OPAQUE}
+    names = [f"{OPAQUE} ({first_of(sorted(ops), 3)})" if kind == OPAQUE else kind for kind in kinds]
+    hint = "of a network that is code, --backend native runs the module itself"
+    return f"{', '.join(names)}; {hint}"
+
+
 def calls_of(
     graph: Graph,
     table: Table,
@@ -49,7 +62,7 @@ def calls_of(
     """
     missing = sorted({op.kind for op in graph.ops} - table.keys())
     if missing:
-        raise UnsupportedError(f"{backend} does not run: {', '.join(missing)}")
+        raise UnsupportedError(f"{backend} does not run: {_describe_kinds(graph, missing)}")
     stands_for: dict[str, str] = {}
     calls = []
     for op, run_op in merge_biases(graph) if takes_bias else zip(graph.ops, graph.ops, strict=True):

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from steptime.core.errors import check_choice, shorten
 from steptime.core.json_types import JsonObject, JsonValue
-from steptime.formats import elements, lowering
+from steptime.formats import elements, lowering, sequence_lowering
 from steptime.formats.keras.layer import AddCall, KerasLayer, KerasTensor
 from steptime.formats.keras.layers import LAYERS as SINGLE_LAYERS
 from steptime.formats.keras.layers import add_average, add_merge
@@ -68,7 +68,9 @@ def _run_cell(
     first_states = [
         elements.unsqueeze(layer.b, state.name, 0, f"{layer.name}/first_state") for state in states
     ]
-    steps, _ = lowering.recurrent(layer.b, y, cell, [weights], layer.name, states=first_states)
+    steps, _ = sequence_lowering.recurrent(
+        layer.b, y, cell, [weights], layer.name, states=first_states
+    )
     last = elements.select(layer.b, steps, 1, -1, f"{layer.name}/last")
     return _RecurrentOutput(steps, last)
 

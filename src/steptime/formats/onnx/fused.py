@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from steptime.formats import elements, lowering
+from steptime.formats import elements, lowering, sequence_lowering
 from steptime.formats.attention_pattern import find_learnt_bias
 from steptime.formats.heads import join_heads, split_heads
 from steptime.formats.onnx.constant import FileConstant
@@ -102,7 +102,7 @@ def _attention(walk: OnnxWalk, q: Value, k: Value, v: Value, *optional: Value) -
     mask = ""
     if added is not None:
         mask = find_learnt_bias(walk.b, walk.tensor(added), walk.shape(queries)[1])
-    y = walk.lower(lowering.attention, queries, keys, values, causal=is_causal, mask=mask)
+    y = walk.lower(sequence_lowering.attention, queries, keys, values, causal=is_causal, mask=mask)
     return [walk.lower(join_heads, y) if rank == 3 else y, keys, values]
 
 
@@ -199,7 +199,7 @@ def _recurrent(
         weights.append(direction_weights)
     is_batch_first = bool(walk.attr("layout", 0))
     y, state = walk.lower(
-        lowering.recurrent,
+        sequence_lowering.recurrent,
         x,
         cell,
         weights,

@@ -2,13 +2,10 @@
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from steptime.core.toml_files import packaged
 from steptime.formats import opaque
-
-if TYPE_CHECKING:
-    from steptime.formats.pytorch.walk import Call, Value
+from steptime.formats.pytorch.call import Call, Value
 
 TABLE = opaque.opaque_table(packaged("torch_names.toml")["opaque"])
 _ATEN_NAMESPACES = ("torch.ops.aten.", "torch.ops.prims.", "_operator.", "math.")
@@ -23,10 +20,10 @@ def may_hold_products(target: str, op: str) -> bool:
     return not target.startswith(_ATEN_NAMESPACES) or bool(_PRODUCTS.search(op))
 
 
-def append_opaque(call: "Call", reads: Sequence["Value"]) -> list[str]:
+def append_opaque(call: Call, inputs: Sequence[Value]) -> list[str]:
     """Append an op that reads tensors and makes the outputs that the file states."""
     node = call.node
-    inputs = tuple(call.walk.tensor(value) for value in reads)
-    wide = opaque.float_type(call.b, inputs)
-    outputs = [call.walk.opaque_spec(name, reads, node, wide) for name in node.outputs]
-    return opaque.append_opaque(call.b, TABLE, node.op, call.name, inputs, outputs)
+    tensors = tuple(call.walk.tensor(value) for value in inputs)
+    float_dtype = opaque.float_type(call.b, tensors)
+    outputs = [call.walk.opaque_spec(name, inputs, node, float_dtype) for name in node.outputs]
+    return opaque.append_opaque(call.b, TABLE, node.op, call.name, tensors, outputs)

@@ -1,31 +1,21 @@
-"""What `models/model.json` of a `.pt2` file says: nodes, arguments, shapes, and what is a weight.
-
-The schema is torch.export's (`torch/_export/serde/schema.py`), major version 8. Shapes are whole
-numbers, or texts that `symbols` reads.
-"""
+"""The program in a `.pt2` file: nodes, shapes, weights and inputs, by torch.export's schema."""
 
 import ast
-import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from steptime.core.errors import InputError, shorten
-from steptime.core.units import first_of
-from steptime.formats import Source, parse_json_file
-from steptime.formats.archive import read_member
-from steptime.formats.code import read_export_facts
-from steptime.formats.pytorch.symbols import parsed, symbol_of
+from steptime.core.errors import shorten
+from steptime.formats.pytorch.symbols import parse_size, symbol_of
 from steptime.network.ops.builder import MAX_OPS
 
-MAJOR = 8
-MOST_NESTED = 20
+MAX_GRAPH_DEPTH = 20  # graphs within graphs
 DTYPES = {
     **dict(enumerate(("uint8", "int8", "int16", "int32", "int64"), start=1)),
     **dict(enumerate(("float16", "float32", "float64"), start=6)),
     **dict(enumerate(("complex32", "complex64", "complex128", "bool", "bfloat16"), start=9)),
 }
+LOW_DTYPES = {"float16", "bfloat16"}
 WRAPPERS = {  # ops that only run a graph -> the place of that graph among their arguments
     "wrap_with_set_grad_enabled": 1,
     "wrap_with_autocast": 4,
@@ -34,28 +24,28 @@ WRAPPERS = {  # ops that only run a graph -> the place of that graph among their
 }
 BRANCHES = (1, 2)  # the places of the graphs of `cond`
 POSITIONAL = 1  # the kind of an argument that is passed by its place
-_PLAIN = ("as_int", "as_bool", "as_string", "as_scalar_type")
-_CONFIG = re.compile(r"([^/]*/)?data/weights/model_weights_config\.json")
-_REFUSED = ("as_graph", "as_custom_obj", "as_operator")
+STACK_ENTRY_FIELDS = 3  # of an entry of `nn_module_stack`: key, path of the module, class
+_PLAIN_KINDS = ("as_int", "as_bool", "as_string", "as_scalar_type")
+_REFUSED_KINDS = ("as_graph", "as_custom_obj", "as_operator")
 
 Size = int | ast.expr
 
 
-class Ref(str):
+class TensorRef(str):
     """The name of a tensor among the arguments of a node."""
 
     __slots__ = ()
 
 
-class Sym(str):
-    """The name of a whole number that follows from shapes, among the arguments of a node."""
+class NumberRef(str):
+    """The name of an integer that follows from shapes, among the arguments of a node."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True)
 class Spec:
-    """Element type and shape of a tensor, as the file says them."""
+    """Element type and shape of a tensor, as the file states them."""
 
     dtype: str
     sizes: tuple[Size, ...]
@@ -68,9 +58,13 @@ class Spec:
 
 @dataclass(frozen=True)
 class FxNode:
-    """A call of an op: `target` as the file has it, `scope` the path of the module that calls.
+    """A call of an op.
 
-    `outputs` are the names of tensors.
+    Attributes:
+        target: the op, as the file names it: `torch.ops.aten.add_.Tensor`.
+        scope: the path of the module that calls it.
+        args: its arguments by name.
+        outputs: the names of the tensors that it makes.
     """
 
     target: str
@@ -89,13 +83,16 @@ class FxNode:
     def tensors(self) -> Iterator[str]:
         """The names of the tensors that it reads."""
         for value in self.args.values():
-            for one in value if isinstance(value, list) else [value]:
-                if isinstance(one, Ref):
-                    yield one
+            for item in value if isinstance(value, list) else [value]:
+                if isinstance(item, TensorRef):
+                    yield item
 
 
 class CheckpointedTensors(NamedTuple):
-    """Tensors of a part of a network that is computed again, up to the last needed or `to_end`."""
+    """The tensors of a checkpointed part of a network.
+
+    The backward pass computes them again, up to the last that it needs, or all if `to_end`.
+    """
 
     names: frozenset[str]
     to_end: bool
@@ -103,10 +100,22 @@ class CheckpointedTensors(NamedTuple):
 
 @dataclass
 class Program:
-    """An exported network; `weights` and `buffers` are its names for them -> their own.
+    """An exported network. Tensors have the names of the graph; `path` is a module's own name.
 
-    Tied weights have one name of their own. `doubt` is what the file leaves open about them.
-    `frozen` are the weights, by the name of the file, that ask for no gradient.
+    Attributes:
+        nodes: its nodes in order, those of inner graphs in place of the node that runs them.
+        specs: element types and shapes, by tensor.
+        numbers: integers that follow from shapes, by name.
+        inputs: its floating, integer and bool inputs.
+        weights: path of each parameter; tied weights have one path.
+        frozen: the parameters that ask for no gradient.
+        buffers: path of each buffer.
+        outputs: the tensors that it gives.
+        ranges: lowest and highest value of each symbol; None for no highest.
+        hints: the value of each symbol at export.
+        checkpoints: the parts under activation checkpointing.
+        doubt: what the file leaves open about its weights, "" for nothing.
+        remarks: what else the reader should know.
     """
 
     nodes: list[FxNode] = field(default_factory=list)
@@ -123,243 +132,175 @@ class Program:
     doubt: str = ""
     remarks: list[str] = field(default_factory=list)
 
-    def add_graph(self, graph: Any, prefix: str = "", depth: int = 0) -> None:
-        """Add the nodes of a graph, its tensors named behind `prefix`."""
-        if depth > MOST_NESTED:
-            raise ValueError(f"more than {MOST_NESTED} graphs in each other")
+    def find_frozen_paths(self) -> set[str]:
+        """Return the paths of weights without a gradient; none where all are frozen.
+
+        A network whose weights are all frozen was exported for inference. A tied weight is frozen
+        if all its names are.
+        """
+        trained = {path for name, path in self.weights.items() if name not in self.frozen}
+        return set(self.weights.values()) - trained if trained else set()
+
+    def has_low_weights(self) -> bool:
+        """Whether all weights have 16 bits, so that the network itself asks for float32."""
+        dtypes = {self.specs[name].dtype for name in self.weights if self.specs[name].is_floating}
+        return len(dtypes) == 1 and dtypes <= LOW_DTYPES
+
+    def add_graph(self, graph: Mapping[str, Any], prefix: str = "", depth: int = 0) -> None:
+        """Add the nodes of a graph, its tensors named with a prefix."""
+        if depth > MAX_GRAPH_DEPTH:
+            raise ValueError(f"more than {MAX_GRAPH_DEPTH} graphs in each other")
         for name, spec in graph["tensor_values"].items():
-            sizes = tuple(self._size(size) for size in spec["sizes"])
+            sizes = tuple(self._read_size(size) for size in spec["sizes"])
             self.specs[prefix + name] = Spec(DTYPES[spec["dtype"]], sizes)
             if spec.get("requires_grad") is False:
                 self.frozen.add(prefix + name)
         for name, size in graph["sym_int_values"].items():
-            self.numbers[prefix + name] = self._size(size)
+            self.numbers[prefix + name] = self._read_size(size)
         for node in graph["nodes"]:
             if len(self.nodes) >= MAX_OPS:
                 raise ValueError(f"more than {MAX_OPS} nodes")
             self._add_node(node, prefix, depth)
 
-    def _add_node(self, node: Any, prefix: str, depth: int) -> None:
-        target, given = str(node["target"]), node["inputs"]
-        outputs = tuple(name for one in node["outputs"] for name in _names(one, prefix))
+    def _add_node(self, node: Mapping[str, Any], prefix: str, depth: int) -> None:
+        """Add a node; one that only runs a graph is replaced by the nodes of that graph."""
+        target = str(node["target"])
+        inputs = node["inputs"]
+        outputs = tuple(name for output in node["outputs"] for name in _list_names(output, prefix))
         kind = target.rpartition(".")[2]
         if kind in WRAPPERS:
-            place = WRAPPERS[kind]
-            operands = [one["arg"] for one in given[place + 1 :] if _is_positional(one)]
-            start = len(self.nodes)
-            detached = "set_grad" in kind and not _value(given[0]["arg"], prefix)
-            self._add_inner(given[place], operands, prefix, outputs, depth, detached)
-            if "checkpoint" in kind:
-                self._add_checkpoint(start)
-            return
-        if kind == "cond":
-            self._add_branches(given, prefix, outputs, depth)
-            return
-        stack = (node["metadata"].get("nn_module_stack") or "").split(";")[-1].split(",")
-        scope = stack[1] if len(stack) == 3 else ""
-        arguments = {
-            one["name"] or str(i): _value(one["arg"], prefix) for i, one in enumerate(given)
-        }
-        self.nodes.append(FxNode(target, scope, arguments, outputs))
+            self._add_wrapped(kind, inputs, prefix, outputs, depth)
+        elif kind == "cond":
+            self._add_larger_branch(inputs, prefix, outputs, depth)
+        else:
+            arguments = {
+                argument["name"] or str(i): _read_argument(argument["arg"], prefix)
+                for i, argument in enumerate(inputs)
+            }
+            self.nodes.append(FxNode(target, _module_path(node), arguments, outputs))
 
-    def _add_inner(
+    def _add_wrapped(
         self,
-        inner: Any,
-        arguments: Sequence[Any],
+        kind: str,
+        inputs: Sequence[Mapping[str, Any]],
         prefix: str,
         outputs: Sequence[str],
         depth: int,
-        detached: bool = False,
     ) -> None:
-        """Add the nodes of a graph that a node runs; its results may be `detached`."""
-        called = inner["arg"]["as_graph"]
-        graph = called["graph"]
-        within = f"{prefix}{called['name']}.{len(self.nodes)}."
-        for name, argument in zip(graph["inputs"], arguments, strict=True):
-            self._alias(_value(argument, prefix), _value(name, within))
-        self.add_graph(graph, within, depth + 1)
-        for result, name in zip(graph["outputs"], outputs, strict=True):
-            self._alias(_value(result, within), name, "detach" if detached else "alias")
-
-    def _add_branches(
-        self, given: Sequence[Any], prefix: str, outputs: Sequence[str], depth: int
-    ) -> None:
-        """Add the branch of `cond` that has more nodes, and a remark: values choose the branch."""
-        branches = [given[place] for place in BRANCHES]
-        larger = max(branches, key=lambda one: len(one["arg"]["as_graph"]["graph"]["nodes"]))
-        operands = given[BRANCHES[-1] + 1]["arg"]
-        ((kind, values),) = operands.items()
-        arguments = [
-            one if "name" not in one else {"as_tensor": one}
-            for one in (values if isinstance(values, list) else [{kind: values}])
+        """Add the graph of a wrapper: a region without gradient, of autocast, or a checkpoint."""
+        place = WRAPPERS[kind]
+        operands = [
+            argument["arg"]
+            for argument in inputs[place + 1 :]
+            if argument.get("kind", POSITIONAL) == POSITIONAL
         ]
-        self._add_inner(larger, arguments, prefix, outputs, depth)
+        node_count = len(self.nodes)
+        is_detached = "set_grad" in kind and not _read_argument(inputs[0]["arg"], prefix)
+        self._add_inner(inputs[place], operands, prefix, outputs, depth, is_detached)
+        if "checkpoint" in kind:
+            nodes = self.nodes[node_count:]
+            names = frozenset(name for node in nodes for name in node.outputs)
+            self.checkpoints.append(CheckpointedTensors(names, to_end=False))
+
+    def _add_inner(
+        self,
+        argument: Mapping[str, Any],
+        operands: Sequence[Mapping[str, Any]],
+        prefix: str,
+        outputs: Sequence[str],
+        depth: int,
+        is_detached: bool = False,
+    ) -> None:
+        """Add the nodes of the graph in an argument of a node; its results may be detached."""
+        inner_graph = argument["arg"]["as_graph"]
+        graph = inner_graph["graph"]
+        inner_prefix = f"{prefix}{inner_graph['name']}.{len(self.nodes)}."
+        for name, operand in zip(graph["inputs"], operands, strict=True):
+            self._add_alias(_read_argument(operand, prefix), _read_argument(name, inner_prefix))
+        self.add_graph(graph, inner_prefix, depth + 1)
+        op = "detach" if is_detached else "alias"
+        for result, name in zip(graph["outputs"], outputs, strict=True):
+            self._add_alias(_read_argument(result, inner_prefix), name, op)
+
+    def _add_larger_branch(
+        self, inputs: Sequence[Mapping[str, Any]], prefix: str, outputs: Sequence[str], depth: int
+    ) -> None:
+        """Add the branch of `cond` with more nodes, and a remark: values choose the branch."""
+        branches = [inputs[place] for place in BRANCHES]
+        larger = max(branches, key=_count_inner_nodes)
+        ((kind, values),) = inputs[BRANCHES[-1] + 1]["arg"].items()
+        items = values if isinstance(values, list) else [{kind: values}]
+        operands = [{"as_tensor": item} if "name" in item else item for item in items]
+        self._add_inner(larger, operands, prefix, outputs, depth)
         self.remarks.append("torch.cond: values choose the branch; the larger one is counted")
 
-    def _add_checkpoint(self, start: int, to_end: bool = False) -> None:
-        """Note that the nodes from `start` on are computed again in the backward pass."""
-        names = frozenset(name for node in self.nodes[start:] for name in node.outputs)
-        self.checkpoints.append(CheckpointedTensors(names, to_end))
-
-    def _alias(self, value: Any, name: str, op: str = "alias") -> None:
-        if isinstance(value, Ref):
+    def _add_alias(self, value: Any, name: str, op: str = "alias") -> None:
+        """Give a value another name; for a tensor by a node."""
+        if isinstance(value, TensorRef):
             self.nodes.append(FxNode(f"torch.ops.aten.{op}.default", "", {"self": value}, (name,)))
-        elif isinstance(value, Sym):
+        elif isinstance(value, NumberRef):
             self.numbers[name] = self.numbers[value]
 
-    def _size(self, size: Any) -> Size:
+    def _read_size(self, size: Mapping[str, Any]) -> Size:
+        """Return a size as a number or an expression; note the value of a symbol at export."""
         if "as_int" in size:
             if type(size["as_int"]) is not int:
                 raise ValueError(f"a size {shorten(size['as_int'])}")
             return int(size["as_int"])
         expression = size["as_expr"]
-        found = parsed(expression["expr_str"])
-        if (symbol := symbol_of(found)) and expression.get("hint"):
+        tree = parse_size(expression["expr_str"])
+        symbol = symbol_of(tree)
+        if symbol and expression.get("hint"):
             self.hints.setdefault(symbol, int(expression["hint"]["as_int"]))
-        return found
+        return tree
 
 
-def frozen_paths(program: Program) -> set[str]:
-    """Return the weights that ask for no gradient; none where that is all of them.
-
-    A network whose weights are all frozen was exported to infer. Of tied weights each must be.
-    """
-    trained = {path for name, path in program.weights.items() if name not in program.frozen}
-    return set(program.weights.values()) - trained if trained else set()
+def _count_inner_nodes(argument: Mapping[str, Any]) -> int:
+    return len(argument["arg"]["as_graph"]["graph"]["nodes"])
 
 
-def document_of(source: Source) -> Any:
-    """Return the values of a file's `models/model.json`; raises `InputError`."""
-    document = re.compile(r"([^/]*/)?models/model\.json")
-    found = read_member(source, document.fullmatch, "models/model.json of torch.export.save")
-    return parse_json_file(found, f"model {shorten(source.path)}: model.json")
+def _module_path(node: Mapping[str, Any]) -> str:
+    """Return the path of the innermost module that calls a node, "" where it is not stated."""
+    stack = node["metadata"].get("nn_module_stack") or ""
+    innermost = stack.split(";")[-1].split(",")
+    return innermost[1] if len(innermost) == STACK_ENTRY_FIELDS else ""
 
 
-def program_of(
-    document: Any, ties: Mapping[str, str] | None, about: Mapping[str, Any] | None = None
-) -> Program:
-    """Return the program that a file holds.
-
-    Args:
-        document: the values of its `models/model.json`.
-        ties: the second names of tied weights (`ties_of`).
-        about: what our own export says of the code beside the program.
-    """
-    version = document["schema_version"]["major"]
-    if version != MAJOR:
-        raise InputError(f"version {shorten(version)} of torch.export's schema; this reads {MAJOR}")
-    program, module = Program(), document["graph_module"]
-    program.add_graph(module["graph"])
-    for one in module["signature"]["input_specs"]:
-        ((kind, spec),) = one.items()
-        name = (spec["arg"].get("as_tensor") or spec["arg"]).get("name")
-        if kind == "parameter":
-            program.weights[name] = spec["parameter_name"]
-        elif kind in {"buffer", "tensor_constant"}:
-            program.buffers[name] = spec[f"{kind}_name"]
-        elif kind == "user_input" and "as_tensor" in spec["arg"]:
-            program.inputs.append(name)
-    for one in module["signature"]["output_specs"]:
-        ((kind, spec),) = one.items()
-        if kind in {"user_output", "loss_output"} and "as_tensor" in spec["arg"]:
-            program.outputs.append(spec["arg"]["as_tensor"]["name"])
-    for symbol, limits in document["range_constraints"].items():
-        least, most = limits["min_val"], limits["max_val"]
-        program.ranges[symbol] = int(least or 0), None if most is None else int(most)
-    for names, to_end in (about or {}).get("checkpoints", ()):
-        program.checkpoints.append(CheckpointedTensors(frozenset(names), bool(to_end)))
-    program.frozen &= program.weights.keys()
-    if ties is None:
-        program.doubt = _doubt(program)
-    _tie(program, ties or {})
-    return program
-
-
-def _is_positional(argument: Any) -> bool:
-    return bool(argument.get("kind", POSITIONAL) == POSITIONAL)
-
-
-def _names(output: Any, prefix: str) -> list[str]:
+def _list_names(output: Mapping[str, Any], prefix: str) -> list[str]:
+    """Return the names of the tensors in an output of a node."""
     ((kind, value),) = output.items()
-    several = value if kind in {"as_tensors", "as_optional_tensors"} else [value]
-    named = kind.startswith("as_") and "tensor" in kind
-    return [prefix + (one.get("as_tensor") or one)["name"] for one in several] if named else []
+    if not (kind.startswith("as_") and "tensor" in kind):
+        return []
+    tensors = value if kind in {"as_tensors", "as_optional_tensors"} else [value]
+    return [prefix + (tensor.get("as_tensor") or tensor)["name"] for tensor in tensors]
 
 
-def _value(argument: Any, prefix: str) -> Any:
-    """Return an argument: a number, a text, a `Ref`, a `Sym`, a list of such, or None."""
+def _read_argument(argument: Mapping[str, Any], prefix: str) -> Any:
+    """Return a number, a text, a `TensorRef`, a `NumberRef`, a list of such, or None."""
     ((kind, value),) = argument.items()
-    if kind in _REFUSED:
+    if kind in _REFUSED_KINDS:
         raise ValueError(f"an argument of kind {kind[3:]}")
-    if kind in _PLAIN:
+    if kind in _PLAIN_KINDS:
         return value
     if kind == "as_float":  # infinities and NaN are texts
         return float(value)
     if kind == "as_complex":
         return float(value["real"])
     if isinstance(value, list):
-        single = kind[:-1].replace("nested_", "")
-        wrapped = [
-            one if isinstance(one, dict) and "name" not in one else {single: one} for one in value
+        kind_of_item = kind[:-1].replace("nested_", "")
+        return [
+            _read_argument(item if _has_kind(item) else {kind_of_item: item}, prefix)
+            for item in value
         ]
-        return [_value(one, prefix) for one in wrapped]
     if kind in {"as_tensor", "as_optional_tensor"} and value:
-        return Ref(prefix + (value.get("as_tensor") or value)["name"])
+        return TensorRef(prefix + (value.get("as_tensor") or value)["name"])
     if kind == "as_name":
-        return Sym(prefix + value)
-    return _value(value, prefix) if kind.startswith("as_sym_") else None
+        return NumberRef(prefix + value)
+    if kind.startswith("as_sym_"):  # a number or the name of one
+        return _read_argument(value, prefix)
+    return None
 
 
-def ties_of(source: Source) -> dict[str, str] | None:
-    """Return second names of weights, each with the first one; None where the file cannot say.
-
-    Our exports state them. torch.export keeps tied weights as one member of the archive, but so it
-    does all weights on the meta device, which have no storage.
-    """
-    stated = read_export_facts(source)
-    if "tied" in stated:
-        return dict(stated["tied"])
-    try:
-        content = read_member(source, _CONFIG.fullmatch, "data/weights/model_weights_config.json")
-    except InputError:
-        return None
-    first: dict[str, str] = {}
-    ties: dict[str, str] = {}
-    weights = parse_json_file(content, f"model {shorten(source.path)}: weights")
-    for path, row in weights["config"].items():
-        about = row["tensor_meta"]
-        if about["device"]["type"] == "meta":
-            return None
-        view = [row["path_name"], *(about[key] for key in ("sizes", "strides", "storage_offset"))]
-        kept = first.setdefault(json.dumps(view), path)
-        if kept != path:
-            ties[path] = kept
-    return ties
-
-
-def _tie(program: Program, ties: Mapping[str, str]) -> None:
-    """Let tied weights have one path, that of the first which a node reads."""
-    read = {name for node in program.nodes for name in node.tensors}
-    groups: dict[str, list[str]] = {}
-    for name, path in program.weights.items():
-        groups.setdefault(ties.get(path, path), []).append(name)
-    for path, names in groups.items():
-        if len({program.specs[name] for name in names}) > 1:
-            raise ValueError(f"tied weights of unlike shapes, {shorten(path)}")
-        kept = program.weights[next((name for name in names if name in read), names[0])]
-        program.weights.update(dict.fromkeys(names, kept))
-
-
-def _doubt(program: Program) -> str:
-    """Return what is not known of a file that states no ties, "" where it does not matter."""
-    read = {name for node in program.nodes for name in node.tensors}
-    specs = {program.specs[name] for name in program.weights if name in read}
-    apart = [
-        path
-        for name, path in program.weights.items()
-        if name not in read and program.specs[name] in specs
-    ]
-    if not apart:
-        return ""
-    names = first_of(map(shorten, apart), 3)
-    return f"the file does not say whether {names}, which no op reads, are tied; counted apart"
+def _has_kind(item: object) -> bool:
+    """Whether an item of a list is an object `{kind: value}`."""
+    return isinstance(item, dict) and "name" not in item

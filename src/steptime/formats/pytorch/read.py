@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from steptime.core.errors import InputError, shorten
 from steptime.formats import READ_ERRORS, Source, describe_error
@@ -12,131 +12,192 @@ from steptime.formats.batches import Batches, find_main_output
 from steptime.formats.code import STRICT, read_export_facts
 from steptime.formats.loss import add_loss, describe_weights, find_trained_outputs
 from steptime.formats.pytorch.aten import ATEN
-from steptime.formats.pytorch.program import Program, document_of, program_of, ties_of
+from steptime.formats.pytorch.document import read_document, read_program, read_ties
+from steptime.formats.pytorch.program import Program
 from steptime.formats.pytorch.symbols import SymbolError, symbol_of, symbols_of
-from steptime.formats.pytorch.views import PUTS, VIEWS
+from steptime.formats.pytorch.value_sizes import bound_value_sizes, find_value_symbols
+from steptime.formats.pytorch.views import VIEWS
 from steptime.formats.pytorch.walk import Walk
+from steptime.formats.pytorch.writes import WRITES
 from steptime.formats.tensors import is_float
 from steptime.network.families.family import Family, Parameter
 from steptime.network.ops.builder import Builder
 
 SOURCE = "torch.export"
-_AXES = {2: ("", "length"), 3: ("", "length", "width"), 4: ("", "channels", "height", "width")}
+DROPOUT = "dropout"
+SMALLEST_CHECKED = 2  # torch states at least 2 where a size is not 0 or 1; 1 works, too
+_AXIS_NAMES = {  # of sizes that the file leaves open, by the number of axes
+    2: ("", "length"),
+    3: ("", "length", "width"),
+    4: ("", "channels", "height", "width"),
+}
+
+
+class OpenSize(NamedTuple):
+    """A symbol in the shape of an input."""
+
+    input_name: str
+    rank: int
+    axis: int
+    symbol: str
 
 
 def identity(source: Source) -> bytes:
-    """Return what says the network: ops, arguments and shapes, not weights or places in code."""
-    document = document_of(source)
+    """Return the bytes that say the network: ops, arguments, shapes; no weights or code lines."""
+    document = read_document(source)
     try:
         module = document["graph_module"]
         for node in module["graph"]["nodes"]:
-            stack = node["metadata"].get("nn_module_stack")
-            node["metadata"] = {"nn_module_stack": stack}
-        says = [module["graph"], module["signature"], document["range_constraints"]]
-        ties = ties_of(source)
+            node["metadata"] = {"nn_module_stack": node["metadata"].get("nn_module_stack")}
+        parts = [module["graph"], module["signature"], document["range_constraints"]]
+        ties = read_ties(source)
         if ties:
-            says.append(ties)
-        if checkpoints := read_export_facts(source).get("checkpoints"):
-            says.append(checkpoints)
-        return json.dumps(says).encode()
+            parts.append(ties)
+        checkpoints = read_export_facts(source).get("checkpoints")
+        if checkpoints:
+            parts.append(checkpoints)
+        return json.dumps(parts).encode()
     except READ_ERRORS:
-        return bytes(source.content[:])  # what it lacks is told when it is read
+        return bytes(source.content[:])  # what is wrong with the file is said when it is read
+
+
+class ProgramFile:
+    """An exported program, with what a family needs to build its graph at any batch."""
+
+    def __init__(self, source: Source) -> None:
+        """Read the program; raises `InputError` for a file that holds none."""
+        self.source = source
+        self.place = shorten(source.name)[1:-1]
+        try:
+            about = read_export_facts(source)
+            self.is_unrolled = bool(about.get("unrolled"))
+            self.fixed_batch_reason = str(about.get("static", ""))
+            self.program = read_program(read_document(source), read_ties(source), about)
+            self.batch_symbol, self.batch = _find_batch(self.program)
+            self.names = _name_open_sizes(self.program, self.batch_symbol)
+            self.value_symbols = find_value_symbols(self.program)
+        except InputError as error:
+            names_file = str(error).startswith("model ")
+            raise InputError(str(error) if names_file else f"{self.place}: {error}") from None
+        except READ_ERRORS as error:
+            fault = _describe_fault(error)
+            raise InputError(f"{self.place}: not what torch.export writes: {fault}") from None
+
+    def list_parameters(self) -> dict[str, Parameter]:
+        """Return the parameters of the family: open sizes, sizes of values, choices."""
+        parameters = {
+            name: Parameter(self.program.hints.get(symbol, 1), f"size {symbol} of the file")
+            for symbol, name in self.names.items()
+        }
+        for symbol in self.value_symbols:
+            about = f"size {symbol} of the file, which values decide; 0 for the largest"
+            parameters[symbol] = Parameter(0, about)
+        parameters[STRICT] = Parameter(False, "refuse ops of unknown work")
+        parameters[DROPOUT] = Parameter(False, "dropout in training, where the export has none")
+        return parameters
+
+    def build(self, b: Builder, parameters: Mapping[str, Any], batch: int) -> str:
+        """Build the graph for a batch; return its end. Raises `InputError`."""
+        bound = {symbol: parameters[name] for symbol, name in self.names.items()}
+        if self.batch_symbol:
+            bound[self.batch_symbol] = batch
+        self._check_ranges(bound)
+        if self.is_unrolled and batch != self.batch:
+            hint = "give that one with its code: FILE.py:NAME:x=8x16"
+            raise InputError(f"{self.place}: its ops depend on the batch, {self.batch}; {hint}")
+        b.remarks += self._list_remarks(batch)
+        b.remarks += self._bind_value_sizes(bound, parameters)
+
+        def walk(builder: Builder, batches: Batches) -> str:
+            drops = parameters[DROPOUT]
+            walk = Walk(
+                self.program, builder, ATEN, VIEWS, WRITES, bound, self.place, batches, drops
+            )
+            return _finish_graph(walk, parameters[STRICT])
+
+        def try_batches(batches: Batches) -> str:
+            return walk(Builder(b.name, b.precision, training=b.training), batches)
+
+        batches = Batches(batch if self.batch_symbol else self.batch, batch)
+        key = (b.precision, b.training, tuple(sorted(parameters.items())))
+        try:
+            batches = find_batch_axes(batches, self.source, key, try_batches)
+            end = walk(b, batches)
+        except InputError:
+            raise
+        except READ_ERRORS as error:
+            raise InputError(f"{self.place}: {_describe_fault(error)}") from None
+        b.remarks += batches.describe_constant_products(b)
+        return end
+
+    def _list_remarks(self, batch: int) -> list[str]:
+        """List what the file leaves open, as remarks of a graph for a batch."""
+        remarks = [self.program.doubt] if self.program.doubt else []
+        if self.fixed_batch_reason and batch != self.batch:
+            sizes = f"exported for batches {self.batch} and {self.batch + 1}"
+            reason = f"since its batch is not open: {self.fixed_batch_reason}"
+            remarks.append(f"{sizes}, {reason}")
+        remarks += self.program.remarks
+        return [f"{self.place}: {remark}" for remark in remarks]
+
+    def _bind_value_sizes(self, bound: dict[str, int], parameters: Mapping[str, Any]) -> list[str]:
+        """Bind the sizes that values decide: as stated, else the largest; return remarks.
+
+        Raises:
+            InputError: if nothing limits a size that is not stated.
+        """
+        bound |= {symbol: parameters[symbol] for symbol in self.value_symbols if parameters[symbol]}
+        largest = bound_value_sizes(self.program, bound)
+        bound |= largest
+        for symbol in self.value_symbols:
+            if symbol not in bound:
+                hint = f"state it in the exported file: FILE.pt2:{symbol}=100"
+                raise InputError(f"{self.place}: size {symbol} depends on values; {hint}")
+        return [
+            f"{self.place}: values decide size {symbol}: counted as the largest, {size}"
+            for symbol, size in largest.items()
+        ]
+
+    def _check_ranges(self, bound: Mapping[str, int]) -> None:
+        """Raise `InputError` for a size outside of the range that the file was exported for."""
+        for symbol, value in bound.items():
+            low, high = self.program.ranges.get(symbol, (0, None))
+            is_too_small = value < low and low > SMALLEST_CHECKED
+            is_too_large = high is not None and value > high
+            if is_too_small or is_too_large:
+                name = self.names.get(symbol, "batch")
+                limits = f"at least {low}" if high is None else f"{low} to {high}"
+                raise InputError(f"{self.place}: {name} {value}; it was exported for {limits}")
 
 
 def read(source: Source, _allow_unknown: bool) -> Family:
     """Return the network of a file that `torch.export.save` wrote; no PyTorch is loaded."""
-    place = shorten(source.name)[1:-1]
-    try:
-        about = read_export_facts(source)
-        is_unrolled = bool(about.get("unrolled"))
-        fixed_reason = str(about.get("static", ""))
-        program = program_of(document_of(source), ties_of(source), about)
-        batch_symbol, own_batch = _batch(program)
-        names = _free_sizes(program, batch_symbol)
-    except InputError as error:
-        known = str(error).startswith("model ")
-        raise InputError(str(error) if known else f"{place}: {error}") from None
-    except READ_ERRORS as error:
-        raise InputError(f"{place}: not what torch.export writes: {_line(error)}") from None
-    parameters = {
-        name: Parameter(program.hints.get(symbol, 1), f"size {symbol} of the file")
-        for symbol, name in names.items()
-    }
-    parameters[STRICT] = Parameter(False, "refuse ops of unknown work")
-    parameters["dropout"] = Parameter(False, "dropout in training, where the export has none")
-
-    def build(b: Builder, p: Mapping[str, Any], batch: int) -> str:
-        bound = {symbol: p[name] for symbol, name in names.items()}
-        if batch_symbol:
-            bound[batch_symbol] = batch
-        _check_ranges(program, bound, names, place)
-        if is_unrolled and batch != own_batch:
-            hint = "give that one with its code: FILE.py:NAME:x=8x16"
-            raise InputError(f"{place}: its ops depend on the batch, {own_batch}; {hint}")
-
-        def walk(b: Builder, batches: Batches) -> str:
-            return _ended(
-                Walk(
-                    program,
-                    b,
-                    ATEN,
-                    VIEWS,
-                    PUTS,
-                    bound,
-                    place,
-                    batches,
-                    p["dropout"],
-                ),
-                p[STRICT],
-            )
-
-        b.remarks += [f"{place}: {program.doubt}"] if program.doubt else []
-        if fixed_reason and batch != own_batch:
-            sizes = f"exported for batches {own_batch} and {own_batch + 1}"
-            b.remarks.append(f"{place}: {sizes}, since its batch is not open: {fixed_reason}")
-        b.remarks += [f"{place}: {remark}" for remark in program.remarks]
-        key = (b.precision, b.training, tuple(sorted(p.items())))
-        try:
-            batches = find_batch_axes(
-                Batches(batch if batch_symbol else own_batch, batch),
-                source,
-                key,
-                lambda one: walk(Builder(b.name, b.precision, training=b.training), one),
-            )
-            last = walk(b, batches)
-        except InputError:
-            raise
-        except READ_ERRORS as error:
-            raise InputError(f"{place}: {_line(error)}") from None
-        b.remarks += batches.describe_constant_products(b)
-        return last
-
-    return Family(source.name, build, parameters, SOURCE, batch=own_batch, is_preset=True)
+    file = ProgramFile(source)
+    parameters = file.list_parameters()
+    return Family(source.name, file.build, parameters, SOURCE, batch=file.batch, is_preset=True)
 
 
-def _line(error: Exception) -> str:
-    more = ", which is not there" if isinstance(error, KeyError) else ""
-    return f"{describe_error(error)}{more}"
+def _describe_fault(error: Exception) -> str:
+    """Return an exception of the reader as one line."""
+    addition = ", which is not there" if isinstance(error, KeyError) else ""
+    return f"{describe_error(error)}{addition}"
 
 
-def _ended(walk: Walk, is_strict: bool) -> str:
-    """Return the end of the walk's graph: its main output, in training its loss.
+def _finish_graph(walk: Walk, is_strict: bool) -> str:
+    """Build a walk's graph and return its end: the main output, in training the loss.
 
     Raises:
         InputError: if it is strict and the graph has an op of unknown work.
     """
-    outputs = [*dict.fromkeys(walk.run())]
+    outputs = list(dict.fromkeys(walk.run()))
     b = walk.b
-    floats = [name for name in outputs if is_float(b, name)]
-    if not outputs or (b.training and not floats):
+    float_outputs = [name for name in outputs if is_float(b, name)]
+    if not outputs or (b.training and not float_outputs):
         raise ValueError("gives no tensor of floating numbers")
-    output = find_main_output(b, floats or outputs)
+    output = find_main_output(b, float_outputs or outputs)
     if walk.batches.differ:
-        name = next(name for name in walk.program.outputs if walk.env.get(name) == output)
-        fault = walk.batches.describe_output_fault(name, walk.told(name), b.shape(output))
-        if fault:
-            raise walk.batch_error(walk.place, fault, [name])
-    ends = find_trained_outputs(b, floats) if b.training else [output, *outputs]
+        _check_output_batch(walk, output)
+    ends = find_trained_outputs(b, float_outputs) if b.training else [output, *outputs]
     loss = add_loss(b, ends)
     b.remarks += describe_weights(b, loss)
     if is_strict:
@@ -145,49 +206,55 @@ def _ended(walk: Walk, is_strict: bool) -> str:
     return loss
 
 
-def _batch(program: Program) -> tuple[str, int]:
-    """Return the symbol of the batch, "" where it is a number, and the batch of the export."""
-    firsts = [program.specs[name].sizes[0] for name in program.inputs if program.specs[name].sizes]
-    if not firsts:
+def _check_output_batch(walk: Walk, output: str) -> None:
+    """Raise `UnfollowedError` if the output has not as many examples as the new batch."""
+    name = next(name for name in walk.program.outputs if walk.env.get(name) == output)
+    shape = walk.b.shape(output)
+    fault = walk.batches.describe_output_fault(name, walk.file_shape(name), shape)
+    if fault:
+        raise walk.batch_error(walk.place, fault, [name])
+
+
+def _find_batch(program: Program) -> tuple[str, int]:
+    """Return the symbol of the batch, "" where it is a number, and its value at export.
+
+    It is the first size of an input, or the only size that the file leaves open.
+    """
+    specs = [program.specs[name] for name in program.inputs]
+    first_sizes = [spec.sizes[0] for spec in specs if spec.sizes]
+    if not first_sizes:
         return "", 1
-    for first in firsts:
-        if symbol := symbol_of(first):
+    for size in first_sizes:
+        symbol = symbol_of(size)
+        if symbol:
             return symbol, program.hints.get(symbol, 1)
-    open_sizes = sorted({symbol for *_, symbol in _open(program)})
-    if len(open_sizes) == 1:
-        return open_sizes[0], program.hints.get(open_sizes[0], 1)
-    first = firsts[0]
-    if isinstance(first, int):
-        return "", first
+    symbols = sorted({open_size.symbol for open_size in _list_open_sizes(program)})
+    if len(symbols) == 1:
+        return symbols[0], program.hints.get(symbols[0], 1)
+    if isinstance(first_sizes[0], int):
+        return "", first_sizes[0]
     raise SymbolError("the first size of its input is not one number")
 
 
-def _open(program: Program) -> Iterator[tuple[str, int, int, str]]:
-    """Return the symbols in sizes of inputs, each behind the input, its axes and which it is."""
+def _list_open_sizes(program: Program) -> Iterator[OpenSize]:
+    """Yield the symbols in the shapes of inputs."""
     for name in program.inputs:
         sizes = program.specs[name].sizes
         for axis, size in enumerate(sizes):
-            for symbol in () if isinstance(size, int) else symbols_of(size):
-                yield name, len(sizes), axis, symbol
+            if not isinstance(size, int):
+                for symbol in symbols_of(size):
+                    yield OpenSize(name, len(sizes), axis, symbol)
 
 
-def _free_sizes(program: Program, batch: str) -> dict[str, str]:
-    """Return names for the symbols of inputs beside the batch: `length`, `height`, `ids_1`."""
-    found: dict[str, str] = {}
-    for name, axes, axis, symbol in _open(program):
-        plain = _AXES.get(axes, ("",) * axes)[axis]
-        if symbol != batch and symbol not in found:
-            taken = not plain or plain in found.values()
-            found[symbol] = re.sub(r"\W", "_", f"{name}_{axis}") if taken else plain
-    return found
-
-
-def _check_ranges(
-    program: Program, bound: Mapping[str, int], names: Mapping[str, str], place: str
-) -> None:
-    for symbol, value in bound.items():
-        least, most = program.ranges.get(symbol, (0, None))
-        what = names.get(symbol, "batch")
-        if (most is not None and value > most) or (value < least and least > 2):
-            limits = f"at least {least}" if most is None else f"{least} to {most}"
-            raise InputError(f"{place}: {what} {value}; it was exported for {limits}")
+def _name_open_sizes(program: Program, batch_symbol: str) -> dict[str, str]:
+    """Name the symbols of inputs other than the batch: `length`, `height`, else `ids_1`."""
+    names: dict[str, str] = {}
+    for open_size in _list_open_sizes(program):
+        if open_size.symbol in {batch_symbol, *names}:
+            continue
+        axis_names = _AXIS_NAMES.get(open_size.rank, ("",) * open_size.rank)
+        name = axis_names[open_size.axis]
+        if not name or name in names.values():
+            name = re.sub(r"\W", "_", f"{open_size.input_name}_{open_size.axis}")
+        names[open_size.symbol] = name
+    return names

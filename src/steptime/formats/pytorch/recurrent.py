@@ -2,68 +2,99 @@
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 from steptime.formats import elements as el
 from steptime.formats import lowering as low
-from steptime.formats.pytorch.walk import Call, Handler, Result
+from steptime.formats import sequence_lowering
+from steptime.formats.pytorch.call import Call, Handler, Result
 from steptime.network.ops.table import require
 
 
-def _recurrent(cell: str, c: Call) -> Result:
-    given = c["hx"]
-    states = given if isinstance(given, list) else [given]
-    computed = [state for state in states if isinstance(state, str)]
-    _refuse_grown_time(c)
-    widths = [c.walk.shape(state)[-1] for state in states]
-    projected = len({*widths}) > 1
-    tensors = [c.walk.tensor(state) for state in c["params"]]
-    per_layer = (4 if c["has_biases"] else 2) + projected
+def _recurrent(cell: str, call: Call) -> Result:
+    """Lower a recurrent layer or several; an LSTM's cell state has the width before projection."""
+    initial_states = call["hx"]
+    states = initial_states if isinstance(initial_states, list) else [initial_states]
+    computed_states = [state for state in states if isinstance(state, str)]
+    _refuse_grown_time(call)
+    widths = [call.walk.shape(state)[-1] for state in states]
+    is_projected = len(set(widths)) > 1
+    tensors = [call.walk.tensor(value) for value in call["params"]]
+    per_layer = (4 if call["has_biases"] else 2) + is_projected
     weights = [tensors[i : i + per_layer] for i in range(0, len(tensors), per_layer)]
-    options = ("bidirectional", "batch_first")
-    settings: dict[str, Any] = {name: bool(c.get(name)) for name in options}
-    p = float(c.get("dropout", 0.0))
-    y, state = c.do(low.recurrent, c.x("input"), cell, weights, p=p, states=computed, **settings)
-    wider = (0, 0, 0, 0, 0, widths[-1] - widths[0])  # the last cells: as the last output is made
-    return [y, state, c.do(el.pad, state, wider, at="/cells") if projected else state]
+    y, state = call.lower(
+        sequence_lowering.recurrent,
+        call.tensor("input"),
+        cell,
+        weights,
+        p=float(call.argument("dropout", 0.0)),
+        states=computed_states,
+        bidirectional=bool(call.argument("bidirectional")),
+        batch_first=bool(call.argument("batch_first")),
+    )
+    if not is_projected:
+        return [y, state, state]
+    pads = (0, 0, 0, 0, 0, widths[-1] - widths[0])
+    return [y, state, call.lower(el.pad, state, pads, suffix="/cells")]
 
 
-def _refuse_grown_time(c: Call) -> None:
-    """Raise `ShapeError` where another batch makes the sequence longer: time is the first axis."""
-    if c.get("batch_first") or not c.walk.batches.differ:
+def _refuse_grown_time(call: Call) -> None:
+    """Raise `ShapeError` if another batch makes the sequence longer: time is the first axis."""
+    if call.argument("batch_first") or not call.walk.batches.differ:
         return
-    grown = c.walk.shape(c["input"])[0] != c.walk.told(c.node.args["input"])[0]
-    require(not grown, "its first axis is time: leave the batch, axis 1, open in the export")
+    length = call.walk.shape(call["input"])[0]
+    is_grown = length != call.walk.file_shape(call.node.args["input"])[0]
+    require(not is_grown, "its first axis is time: leave the batch, axis 1, open in the export")
 
 
-def _cell(gates: str, c: Call) -> Result:
-    """Return one step of a recurrent cell: two products, and functions of the gates."""
-    x, states = c.x("input"), c["hx"]
-    h, *cells = map(c.walk.tensor, states if isinstance(states, list) else [states])
-    from_x = c.do(low.linear, x, c.x("w_ih"), at="/input", bias=c.maybe("b_ih") or "")
-    from_h = c.do(low.linear, h, c.x("w_hh"), at="/hidden", bias=c.maybe("b_hh") or "")
-    f = partial(_apply, c)
-    if gates == "lstm":
-        parts = _gates(c, f("add", from_x, from_h), 4, "/gates")
-        i, forget, out = (f("sigmoid", parts[place]) for place in (0, 1, 3))
-        cell = f("add", f("mul", forget, cells[0]), f("mul", i, f("tanh", parts[2])))
-        return [f("mul", out, f("tanh", cell)), cell]
-    if gates == "gru":
-        input_parts = _gates(c, from_x, 3, "/gates_x")
-        hidden_parts = _gates(c, from_h, 3, "/gates_h")
-        reset, update = (f("sigmoid", f("add", input_parts[i], hidden_parts[i])) for i in (0, 1))
-        new = f("tanh", f("add", input_parts[2], f("mul", reset, hidden_parts[2])))
-        return f("add", new, f("mul", update, f("sub", h, new)))
-    return f("relu" if gates == "relu" else "tanh", f("add", from_x, from_h))
+def _cell(kind: str, call: Call) -> Result:
+    """Lower one step of a recurrent cell: two products, and functions of the gates."""
+    x, states = call.tensor("input"), call["hx"]
+    state_values = states if isinstance(states, list) else [states]
+    h, *cell_states = [call.walk.tensor(value) for value in state_values]
+    input_bias = call.optional_tensor("b_ih") or ""
+    hidden_bias = call.optional_tensor("b_hh") or ""
+    from_x = call.lower(low.linear, x, call.tensor("w_ih"), suffix="/input", bias=input_bias)
+    from_h = call.lower(low.linear, h, call.tensor("w_hh"), suffix="/hidden", bias=hidden_bias)
+    if kind == "lstm":
+        return _lstm_step(call, from_x, from_h, cell_states[0])
+    if kind == "gru":
+        return _gru_step(call, from_x, from_h, h)
+    activation = "relu" if kind == "relu" else "tanh"
+    return _apply(call, activation, _apply(call, "add", from_x, from_h))
 
 
-def _apply(c: Call, function: str, *operands: str) -> str:
-    return c.do(el.pointwise, function, *operands)
+def _lstm_step(call: Call, from_x: str, from_h: str, cell_state: str) -> list[str]:
+    """Return the hidden and the cell state after a step of an LSTM."""
+    gates = _split_gates(call, _apply(call, "add", from_x, from_h), 4, "/gates")
+    input_gate = _apply(call, "sigmoid", gates[0])
+    forget_gate = _apply(call, "sigmoid", gates[1])
+    output_gate = _apply(call, "sigmoid", gates[3])
+    remembered_state = _apply(call, "mul", forget_gate, cell_state)
+    new_state = _apply(call, "mul", input_gate, _apply(call, "tanh", gates[2]))
+    cell = _apply(call, "add", remembered_state, new_state)
+    return [_apply(call, "mul", output_gate, _apply(call, "tanh", cell)), cell]
 
 
-def _gates(c: Call, x: str, count: int, place: str) -> list[str]:
-    width = c.b.shape(x)[-1] // count
-    return c.do(el.split, x, [width] * count, len(c.b.shape(x)) - 1, at=place)
+def _gru_step(call: Call, from_x: str, from_h: str, h: str) -> str:
+    """Return the hidden state after a step of a GRU."""
+    input_gates = _split_gates(call, from_x, 3, "/gates_x")
+    hidden_gates = _split_gates(call, from_h, 3, "/gates_h")
+    reset = _apply(call, "sigmoid", _apply(call, "add", input_gates[0], hidden_gates[0]))
+    update = _apply(call, "sigmoid", _apply(call, "add", input_gates[1], hidden_gates[1]))
+    reset_hidden = _apply(call, "mul", reset, hidden_gates[2])
+    candidate = _apply(call, "tanh", _apply(call, "add", input_gates[2], reset_hidden))
+    change = _apply(call, "mul", update, _apply(call, "sub", h, candidate))
+    return _apply(call, "add", candidate, change)
+
+
+def _apply(call: Call, function: str, *operands: str) -> str:
+    return call.lower(el.pointwise, function, *operands)
+
+
+def _split_gates(call: Call, x: str, count: int, suffix: str) -> list[str]:
+    last_axis = len(call.b.shape(x)) - 1
+    width = call.b.shape(x)[last_axis] // count
+    return call.lower(el.split, x, [width] * count, last_axis, suffix=suffix)
 
 
 RECURRENT: Mapping[str, Handler] = {

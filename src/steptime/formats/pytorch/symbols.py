@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any
 
-LONGEST_TEXT = 4000
-_LARGEST = 2**64
+MAX_TEXT_LENGTH = 4000
+_MAX_VALUE = 2**64
 
 
 class SymbolError(ValueError):
@@ -22,8 +22,9 @@ def _power(base: Fraction, exponent: Fraction) -> Fraction:
     return base ** int(exponent)
 
 
-def _quotient(rounded: Callable[[Fraction], int]) -> Callable[..., int]:
-    return lambda a, b=1: rounded(a / b)
+def _round_quotient(round_number: Callable[[Fraction], int]) -> Callable[..., int]:
+    """Return a function that divides two numbers and rounds, or rounds one number."""
+    return lambda a, b=1: round_number(a / b)
 
 
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
@@ -33,8 +34,8 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "Max": max,
     "Min": min,
     "Abs": abs,
-    **dict.fromkeys(("FloorDiv", "CleanDiv", "floor", "FloorToInt"), _quotient(math.floor)),
-    **dict.fromkeys(("CeilDiv", "ceiling", "CeilToInt"), _quotient(math.ceil)),
+    **dict.fromkeys(("FloorDiv", "CleanDiv", "floor", "FloorToInt"), _round_quotient(math.floor)),
+    **dict.fromkeys(("CeilDiv", "ceiling", "CeilToInt"), _round_quotient(math.ceil)),
     **dict.fromkeys(("Mod", "PythonMod"), operator.mod),
     **dict.fromkeys(("IntTrueDiv", "Rational"), operator.truediv),
     **dict.fromkeys(("ToFloat", "Integer"), lambda a: a),
@@ -43,9 +44,13 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 
 
 @functools.lru_cache(maxsize=10_000)
-def parsed(text: str) -> ast.expr:
-    """Return a size's text as a tree of calls, of which none is made; raises `SymbolError`."""
-    if len(text) > LONGEST_TEXT:
+def parse_size(text: str) -> ast.expr:
+    """Parse the text of a size into a syntax tree, which is never executed.
+
+    Raises:
+        SymbolError: if it is too long or no expression.
+    """
+    if len(text) > MAX_TEXT_LENGTH:
         raise SymbolError(f"a size of {len(text)} characters")
     try:
         return ast.parse(text, "<size>", mode="eval").body
@@ -54,7 +59,7 @@ def parsed(text: str) -> ast.expr:
 
 
 def symbol_of(tree: Any) -> str:
-    """Return the name of a size that is one symbol, else ""."""
+    """Return the symbol that a size consists of, "" for any other size."""
     match tree:
         case ast.Call(func=ast.Name(id="Symbol"), args=[ast.Constant(value=str(name))]):
             return name
@@ -66,13 +71,21 @@ def symbols_of(tree: ast.expr) -> set[str]:
     return {name for node in ast.walk(tree) if (name := symbol_of(node))}
 
 
-def value_of(tree: Any, bound: Mapping[str, int]) -> Fraction:
-    """Return what a size is where its symbols are `bound`; raises `SymbolError`."""
+def evaluate_size(tree: Any, bound: Mapping[str, int]) -> Fraction:
+    """Compute a size from the values of its symbols.
+
+    Args:
+        tree: the syntax tree of `parse_size`.
+        bound: the value of each symbol.
+
+    Raises:
+        SymbolError: if a symbol has no value or a function is unknown.
+    """
     match tree:
         case ast.Constant(value=int(number)):
             return Fraction(number)
         case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return -value_of(operand, bound)
+            return -evaluate_size(operand, bound)
         case ast.Call(func=ast.Name(id=name), args=arguments):
             symbol = symbol_of(tree)
             if symbol and symbol not in bound:
@@ -82,10 +95,11 @@ def value_of(tree: Any, bound: Mapping[str, int]) -> Fraction:
             if name not in FUNCTIONS:
                 raise SymbolError(f"function '{name[:60]}' in a size")
             try:
-                result = Fraction(FUNCTIONS[name](*(value_of(one, bound) for one in arguments)))
+                values = [evaluate_size(argument, bound) for argument in arguments]
+                result = Fraction(FUNCTIONS[name](*values))
             except (TypeError, ArithmeticError) as error:
                 raise SymbolError(f"{name} in a size: {error}") from None
-            if abs(result) > _LARGEST:
+            if abs(result) > _MAX_VALUE:
                 raise SymbolError("a size above 2^64")
             return result
     raise SymbolError("a size that is neither a number nor a function")

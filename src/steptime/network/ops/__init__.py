@@ -9,6 +9,7 @@ from steptime.core.graph import Attr, Attrs
 from steptime.network.ops import (
     communication,
     elementwise,
+    embedding,
     general,
     images,
     linear,
@@ -30,6 +31,7 @@ _MODULES = (
     elementwise,
     general,
     shaping,
+    embedding,
     sequence,
     state,
     loss,

@@ -62,12 +62,20 @@ class GradientTape:
         return names
 
     def add_grad(self, tensor: str, grad: str, of: str) -> None:
-        """Note a part of the gradient of a tensor; an op adds two parts."""
+        """Note a part of the gradient of a tensor; an op adds two parts.
+
+        Parts of a table's rows (`sparse` embeddings) are joined, not added.
+        """
         if tensor in self.grads:
             name = f"{tensor}/grad_sum"
             while name in self.tensors:
                 name += "_"
-            (grad,) = self.append(name, "add", (self.grads[tensor], grad), {}, "backward", of)
+            parts = (self.grads[tensor], grad)
+            shape = self.tensors[tensor].shape
+            is_of_rows = any(self.tensors[part].shape != shape for part in parts)
+            kind = "concat" if is_of_rows else "add"
+            attrs: dict[str, Attr] = {"axis": 0} if is_of_rows else {}
+            (grad,) = self.append(name, kind, parts, attrs, "backward", of)
         self.grads[tensor] = grad
 
     def differentiate(

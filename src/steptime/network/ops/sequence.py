@@ -1,4 +1,4 @@
-"""Ops over sequences `[batch, length, width]`: embedding, attention, rotary, recurrence, experts.
+"""Ops over sequences `[batch, length, width]`: attention, rotary, recurrence, experts.
 
 Attention and recurrent layers are single kinds because hardware runs them fused; their FLOP are
 those of their matrix products alone, so that other counters can be compared exactly. In a mixture
@@ -21,21 +21,12 @@ from steptime.network.ops.table import (
     example,
     flip_attribute,
     gradient_products,
-    integers,
     matrix_kind,
-    no_flop,
     require,
     show,
 )
 
 GATES = {"rnn": 1, "lstm": 4, "gru": 3}
-
-
-def embedding_outputs(ids: TensorSpec, w: TensorSpec) -> Specs:
-    """Return `ids [...], w [vocabulary, width] -> [..., width]`."""
-    require(len(w.shape) == 2, f"an embedding table is a matrix, not {show(w)}")
-    require(ids.dtype in ("int64", "int32"), f"an embedding of {ids.dtype}")
-    return (TensorSpec((*ids.shape, w.shape[1]), w.dtype),)
 
 
 def attention_outputs(
@@ -263,25 +254,6 @@ def recurrent_kinds(
 _HEADS: dict[str, Attr] = {"heads": 4, "kv_heads": 2, "causal": True}
 
 KINDS = {
-    "embedding": OpKind(
-        embedding_outputs,
-        no_flop,
-        example(integers(2, 3), (7, 4)),
-        "definition: reads the rows it copies, not the whole table",
-        gradient=lambda b: (  # each row of dY is added to its word's row of a dense gradient
-            None,
-            *b.emit(
-                "embedding_grad", (b.op.inputs[0], b.grad), "grad_weight", rows=b.specs[1].shape[0]
-            ),
-        ),
-        read=lambda ids, w: ids.size_bytes + embedding_outputs(ids, w)[0].size_bytes,
-    ),
-    "embedding_grad": OpKind(
-        lambda ids, grad, rows: (TensorSpec((rows, grad.shape[-1]), grad.dtype),),
-        lambda ids, grad, rows: int(grad.size),
-        example(integers(2, 3), (2, 3, 4), rows=7),
-        "definition: one addition an element of dY; writes the whole table",
-    ),
     "attention": matrix_kind(
         attention_outputs,
         attention_products,

@@ -6,7 +6,7 @@ from dataclasses import replace
 from math import ceil
 
 from steptime.core.errors import check_choice
-from steptime.core.graph import Graph, Op, TensorSpec
+from steptime.core.graph import Attr, Graph, Op, TensorSpec
 from steptime.network.ops import OPS
 from steptime.network.ops.elementwise import function_of
 from steptime.network.ops.gradient_tape import GradientTape
@@ -102,9 +102,24 @@ def _append_update(
         tape.tensors[scales[0]] = TensorSpec((blocks,), "float32")
         specs = tuple(TensorSpec(state.shape, "int8") for state in specs)
     tape.tensors.update(zip(names, specs, strict=True))
-    inputs = (weight, *names, tape.grads[weight])
-    tape.append(f"{weight}/update", kind, inputs, {}, "update", user)
+    grad = tape.grads[weight]
+    updated_tensors = (weight, *names)
+    grad_rows = tape.tensors[grad].shape[:1]
+    if grad_rows < spec.shape[:1]:
+        updated_tensors = _slice_rows(tape, updated_tensors, grad_rows[0], user)
+    tape.append(f"{weight}/update", kind, (*updated_tensors, grad), {}, "update", user)
     return [*scales, *names]
+
+
+def _slice_rows(
+    tape: GradientTape, tensors: tuple[str, ...], row_count: int, user: str
+) -> tuple[str, ...]:
+    """Append views of as many rows of a table and its states as a sparse gradient has."""
+    rows: list[str] = []
+    for tensor in tensors:
+        attrs: dict[str, Attr] = {"axis": 0, "start": 0, "stop": row_count}
+        rows += tape.append(f"{tensor}/rows", "slice", (tensor,), attrs, "update", user)
+    return tuple(rows)
 
 
 def find_differentiated(

@@ -378,7 +378,7 @@ RUNS: dict[str, Callable[..., Any]] = {
     "transpose": lambda x, order: x.transpose(order),
     "slice": lambda x, axis, start, stop, step=1: lax.slice_in_dim(x, start, stop, step, axis),
     "split": lambda x, axis, sizes: tuple(lax.split(x, sizes, axis % x.ndim)),
-    "embedding": lambda ids, w: w[ids],
+    "embedding": lambda ids, w, **_: w[ids],
     "attention": attention,
     "delta_rule": delta_rule,
     "rotary": rotary,

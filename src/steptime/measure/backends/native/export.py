@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import DataDependentOutputException
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from steptime.core.errors import InputError
 from steptime.core.files import replacing
@@ -36,10 +38,13 @@ from steptime.measure.backends.native.inputs import (
     specs_of,
     tensors_of,
 )
+from steptime.measure.backends.native.losses import traceable_losses
+from steptime.measure.backends.native.low_type import export_in_low_type
 from steptime.measure.backends.native.making import META, without_values
 from steptime.measure.backends.native.module import module_of
 from steptime.measure.backends.native.outputs import tensors_alone
 
+DATA_DEPENDENT_ERRORS = (GuardOnDataDependentSymNode, DataDependentOutputException)
 MAX_REASON = 300  # characters of what torch says
 
 
@@ -87,15 +92,31 @@ def _open_or_fixed(
     batch, axes = batch_axes(inputs, axis)
     wide = _with_batch(inputs, axes, max(2, batch))  # sizes of 0 and 1 are never left open
     try:
-        return "", _exported(network, wide, axes), False
+        return "", _export_with_types(network, wide, axes), False
     except Exception as error:  # noqa: BLE001  # whatever stands in the way of an open batch
         why = _reason(error)
-    program = _exported(network, inputs, {})
+    program = _export_with_types(network, inputs, {})
     try:
         other = _exported(network, _with_batch(inputs, axes, batch + 1), {})
     except Exception:  # noqa: BLE001  # it runs at this batch alone
         return why, program, True
     return why, program, len(other.graph.nodes) != len(program.graph.nodes)
+
+
+def _export_with_types(
+    network: nn.Module, inputs: Mapping[str, Spec], axes: Mapping[str, int]
+) -> Any:
+    """Export in float32, or in bfloat16 a module that switches types itself."""
+
+    def export_with_axes(module: nn.Module, specs: Mapping[str, Spec]) -> Any:
+        return _exported(module, specs, axes)
+
+    program = export_with_axes(network, inputs)
+    calls = list(CALLS)
+    low_program = export_in_low_type(program, network, inputs, export_with_axes)
+    if low_program is program:
+        CALLS[:] = calls
+    return low_program
 
 
 def _with_batch(inputs: Mapping[str, Spec], axes: Mapping[str, int], batch: int) -> dict[str, Spec]:
@@ -115,14 +136,27 @@ def _exported(network: nn.Module, inputs: Mapping[str, Spec], axes: Mapping[str,
     marks, keyword_marks = nest(open_axes)
     dynamic: Any = (keyword_marks or tuple(marks)) if axes else None
     CALLS.clear()
-    with warnings.catch_warnings(), tensors_alone(network), _without_fast_paths():
+    with (
+        warnings.catch_warnings(),
+        tensors_alone(network),
+        _without_fast_paths(),
+        traceable_losses(),
+    ):
         warnings.simplefilter("ignore")
         settings = {"dynamic_shapes": dynamic, "strict": False}
         program = torch.export.export(network, tuple(by_place), by_name, **settings)
         if CALLS:  # marks are kept on request alone, which `torch.cond` does not stand
             with torch.fx.traceback.preserve_node_meta():
                 program = torch.export.export(network, tuple(by_place), by_name, **settings)
-    return program
+    return _flatten_vmap(program)
+
+
+def _flatten_vmap(program: Any) -> Any:
+    """Trace a program with `torch.vmap` once more: inside of it nodes lack the mapped axis."""
+    targets = [getattr(node.target, "__name__", "") for node in program.graph.nodes]
+    if "_add_batch_dim" not in targets:
+        return program
+    return program.run_decompositions({})
 
 
 @contextlib.contextmanager
@@ -153,13 +187,29 @@ def _save(program: Any, path: Path, extra: dict[str, str]) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """Return the obstacle of an export: packed sequences by name, else torch's words."""
+    """Return the obstacle of an export: packed sequences and values by name, else torch's words."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     if any(frame.f_locals.get("batch_sizes") is not None for frame in frames):
         hint = "give the recurrent layer the padded tensor, which counts the padding, too"
         return f"packs sequences by their lengths, which are values that no export has; {hint}"
+    if isinstance(error, DATA_DEPENDENT_ERRORS):
+        line = _find_user_line(error)
+        return f"a value decides a size or a branch{line}, which no export has; give it as a number"
     text = f"{type(error).__name__}: {' '.join(str(error).split())}"
     return text[:MAX_REASON]
+
+
+def _find_user_line(error: Exception) -> str:
+    """Say which line of the module an error comes from: ` (net.py, line 7: n = int(b.max()))`.
+
+    It is the innermost that lies neither in torch nor here; "" if there is none.
+    """
+    libraries = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
+    for entry in reversed(traceback.extract_tb(error.__traceback__)):
+        is_user_code = not entry.filename.startswith((*libraries, "<"))
+        if is_user_code and "contextlib" not in entry.filename:
+            return f" ({Path(entry.filename).name}, line {entry.lineno}: {entry.line})"
+    return ""
 
 
 def _lacking_batch(module: nn.Module, inputs: Mapping[str, Spec]) -> str:

@@ -1,0 +1,148 @@
+"""A node of an exported program with its arguments looked up, as a row of the op table gets it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from steptime.formats import elements as el
+from steptime.formats.pytorch.program import FxNode
+from steptime.formats.tensors import axis_of
+from steptime.network.ops.builder import Builder
+from steptime.network.ops.table import ShapeError
+
+if TYPE_CHECKING:
+    from steptime.formats.pytorch.walk import Walk
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A tensor that follows from shapes and constants alone; its values do not matter here.
+
+    Attributes:
+        shape: its shape.
+        dtype: its element type in the file.
+        origin: the tensor that it is a view of, so that a table read by many layers is one buffer.
+    """
+
+    shape: Shape
+    dtype: str
+    origin: str
+
+    def repeated(self, axis: int, size: int) -> "Constant":
+        """Return a constant with another size of an axis."""
+        return replace(self, shape=(*self.shape[:axis], size, *self.shape[axis + 1 :]))
+
+
+Value = str | Constant
+Result = Value | Sequence[Value | None]
+Handler = Callable[["Call"], Result]
+T = TypeVar("T")
+
+
+def graph_dtype(file_dtype: str) -> str:
+    """Return the element type that a tensor has in the graph; "" for that of the arithmetic."""
+    if "complex" in file_dtype:
+        return "complex64"
+    if "float" in file_dtype:
+        return ""
+    return "bool" if file_dtype == "bool" else "int64"
+
+
+def as_list(value: Any) -> list[Any]:
+    """Return sizes or axes as a list; a single number is a list of one, None an empty list."""
+    return [value] if isinstance(value, int) else list(value or [])
+
+
+@dataclass(frozen=True)
+class Call:
+    """A node of the file and the walk that visits it."""
+
+    walk: "Walk"
+    node: FxNode
+
+    @property
+    def b(self) -> Builder:
+        """The graph so far."""
+        return self.walk.b
+
+    @cached_property
+    def name(self) -> str:
+        """The name of the op that it appends: the module's path, then the op."""
+        return f"{self.node.scope}/{self.node.op}" if self.node.scope else self.node.op
+
+    @cached_property
+    def shape(self) -> Shape:
+        """The shape of its first output, as the file has it for this batch."""
+        return self.walk.file_shape(self.node.outputs[0])
+
+    @property
+    def dtype(self) -> str:
+        """The element type of its first output in the file."""
+        return self.walk.program.specs[self.node.outputs[0]].dtype
+
+    def argument(self, name: str, default: Any = None) -> Any:
+        """Return an argument: a `Value`, a number, a text, a list of such, or the default."""
+        value = self.walk.look_up(self.node.args.get(name))
+        return default if value is None else value
+
+    def __getitem__(self, name: str) -> Any:
+        """Return an argument that must be there."""
+        value = self.argument(name)
+        if value is None:
+            raise ShapeError(f"argument '{name}' is missing")
+        return value
+
+    def argument_name(self, first: str, second: str) -> str:
+        """Choose between two names of an argument: `first` if the node has it."""
+        return first if first in self.node.args else second
+
+    def tensor(self, name: str = "self") -> str:
+        """Return the tensor of an argument; a constant becomes a buffer."""
+        return self.walk.tensor(self[name])
+
+    def optional_tensor(self, name: str) -> str | None:
+        """Return the tensor of an argument, or None if it is left out."""
+        value = self.argument(name)
+        return None if value is None else self.walk.tensor(value)
+
+    @property
+    def first_tensor(self) -> str:
+        """The tensor of its first argument."""
+        first_argument = next(iter(self.node.args.values()), None)
+        return self.walk.tensor(self.walk.look_up(first_argument))
+
+    def axis(self, axis: int) -> int:
+        """Count an axis of `self` from the first."""
+        return axis_of(self.b, self.tensor(), axis)
+
+    def lower(
+        self, function: Callable[..., T], *arguments: Any, suffix: str = "", **options: Any
+    ) -> T:
+        """Call a lowering function on the graph, its op named as this call with a suffix."""
+        return function(self.b, *arguments, name=f"{self.name}{suffix}", **options)
+
+    def tensor_in_output_type(self) -> str:
+        """Return the tensor of `self`, cast if the call states a wider type (`dtype=`)."""
+        x = self.tensor()
+        dtype = self.walk.graph_dtype(self.dtype)
+        is_stated = self.argument("dtype") is not None and "float" in dtype
+        return self.lower(el.cast, x, dtype, suffix="/cast") if is_stated else x
+
+    def index_output(self, i: int) -> Constant | None:
+        """Return output `i` as indices that are found together with the values, if it is there."""
+        if i >= len(self.node.outputs):
+            return None
+        return Constant(self.walk.file_shape(self.node.outputs[i]), "int64", f"{self.name}/places")
+
+    def expanded_shape(self, shape: Shape, file_shape: Sequence[int]) -> Shape:
+        """Return the shape that this call repeats its input to (`Batches.expanded_shape`)."""
+        input_shape = self.walk.shape(self["self"])
+        input_grew = self.walk.file_shape(self.node.args["self"]) != input_shape
+        has_file_shape = self.node.op != "repeat" and shape == tuple(file_shape)
+        output = self.node.outputs[0]
+        return self.walk.batches.expanded_shape(
+            output, shape, file_shape, input_grew or has_file_shape
+        )

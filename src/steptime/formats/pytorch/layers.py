@@ -1,0 +1,233 @@
+"""ATen ops of layers: products, convolutions, norms, pools, look-ups, dropout."""
+
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Literal
+
+from steptime.formats import elements as el
+from steptime.formats import lowering as low
+from steptime.formats import products
+from steptime.formats.pytorch.call import Call, Handler, Result, as_list
+from steptime.formats.pytorch.functions import NAMES
+from steptime.formats.pytorch.fused import BATCH_NORM_WEIGHTS, norm_weights
+from steptime.formats.tensors import is_weight_or_buffer
+from steptime.network.ops.table import require
+
+PoolKind = Literal["max", "avg"]
+BAG_FUNCTIONS = ("sum", "mean", "max")  # by the `mode` of an embedding bag
+
+
+def _sizes_by_axis(sizes: Any, axis_count: int) -> list[int]:
+    """Return a size for each axis; a single one stands for all."""
+    size_list = as_list(sizes)
+    return size_list * axis_count if len(size_list) == 1 else size_list
+
+
+def _padding_by_side(padding: Any, axis_count: int) -> list[int]:
+    """Return the padding before and after each axis, which is the same on both sides."""
+    return [size for size in _sizes_by_axis(padding, axis_count) for _ in ("before", "after")]
+
+
+def _linear(call: Call) -> Result:
+    bias = call.optional_tensor("bias") or ""
+    return call.lower(low.linear, call.tensor("input"), call.tensor("weight"), bias=bias)
+
+
+def _product(first: str, second: str, call: Call) -> Result:
+    """Lower a product of the tensors in two arguments."""
+    return call.lower(low.matmul, call.tensor(first), call.tensor(second))
+
+
+def _product_and_sum(first: str, second: str, call: Call) -> Result:
+    """Lower a product added to `self`: a `linear` with a bias where that is what it is."""
+    x, w = call.tensor(first), call.tensor(second)
+    if first == "mat1" and is_weight_or_buffer(call.b, w):
+        bias = call.tensor()
+        if call.b.shape(bias) == call.b.shape(w)[1:]:
+            w_transposed = call.lower(el.transpose, w, (1, 0), suffix="/transpose")
+            return call.lower(low.linear, x, w_transposed, bias=bias)
+    y = call.lower(low.matmul, x, w)
+    return call.lower(el.pointwise, "add", y, call.tensor(), suffix="/bias")
+
+
+def _einsum(call: Call) -> Result:
+    tensors = [call.walk.tensor(value) for value in call["tensors"]]
+    return call.lower(products.einsum, call["equation"], tensors)
+
+
+def _bilinear(call: Call) -> Result:
+    terms = [call.tensor(name) for name in ("input1", "weight", "input2")]
+    y = call.lower(products.einsum, "...i,kij,...j->...k", terms)
+    bias = call.optional_tensor("bias")
+    return call.lower(el.pointwise, "add", y, bias, suffix="/bias") if bias else y
+
+
+def _experts_product(call: Call) -> Result:
+    """Lower a product of groups of rows, each with the weight of its expert."""
+    x = call.tensor(call.argument_name("input", "self"))
+    w = call.tensor(call.argument_name("weight", "mat2"))
+    return call.lower(products.multiply_experts, x, w)
+
+
+def _convolution(call: Call, transposed: bool = False) -> Result:
+    x, w = call.tensor("input"), call.tensor("weight")
+    axis_count = len(call.b.shape(x)) - 2
+    padding = call.argument("padding", 0)
+    if not isinstance(padding, str):
+        padding = _padding_by_side(padding, axis_count)
+    return call.lower(
+        low.convolution,
+        x,
+        w,
+        bias=call.optional_tensor("bias") or "",
+        stride=_sizes_by_axis(call.argument("stride", 1), axis_count),
+        dilation=_sizes_by_axis(call.argument("dilation", 1), axis_count),
+        padding=padding,
+        output_padding=_sizes_by_axis(call.argument("output_padding", 0), axis_count),
+        transposed=transposed or bool(call.argument("transposed", False)),
+        groups=call.argument("groups", 1),
+    )
+
+
+def _batch_norm(call: Call) -> Result:
+    return call.lower(
+        low.batch_norm, call.tensor("input"), **norm_weights(call, BATCH_NORM_WEIGHTS)
+    )
+
+
+def _last_axes_norm(function: Callable[..., str], names: tuple[str, ...], call: Call) -> Result:
+    """Lower a norm over the last axes, with the weights that it has."""
+    weights = norm_weights(call, names)
+    axis_count = len(call["normalized_shape"])
+    return call.lower(function, call.tensor("input"), **weights, axes=axis_count)
+
+
+def _group_norm(call: Call) -> Result:
+    """Lower a norm of groups of channels; without `num_groups` it is instance norm."""
+    groups = call.argument("num_groups")
+    weights = norm_weights(call, ("weight", "bias"))
+    return call.lower(low.group_norm, call.tensor("input"), groups, **weights)
+
+
+def _pool(kind: PoolKind, axis_count: int, call: Call) -> Result:
+    require(set(as_list(call.argument("dilation", 1))) == {1}, "pooling with a dilation")
+    kernel = _sizes_by_axis(call["kernel_size"], axis_count)
+    y = call.lower(
+        low.pool,
+        call.tensor(),
+        kind,
+        ceil=bool(call.argument("ceil_mode")),
+        kernel=kernel,
+        stride=_sizes_by_axis(call.argument("stride") or kernel, axis_count),
+        padding=_padding_by_side(call.argument("padding", 0), axis_count),
+    )
+    return y, call.index_output(1)
+
+
+def _adaptive_pool(kind: PoolKind, axis_count: int, call: Call) -> Result:
+    y = call.lower(low.adaptive_pool, call.tensor(), kind, call.shape[-axis_count:])
+    return y, call.index_output(1)
+
+
+def _resize(mode: str, call: Call) -> Result:
+    align_corners = bool(call.argument("align_corners", False))
+    return call.lower(
+        low.resize, call.first_tensor, call.shape[2:], mode, align_corners=align_corners
+    )
+
+
+def _embedding(call: Call) -> Result:
+    """Look up rows of a table; a sparse gradient is one of the rows that are read.
+
+    If something else reads the table, too, torch adds a dense gradient to it.
+    """
+    is_sparse = bool(call.argument("sparse")) and call.b.training
+    if is_sparse and not _reads_sparse_table_alone(call):
+        is_sparse = False
+        dense = "its gradient and its update are of all rows, since another op reads the table, too"
+        call.b.remarks.append(f"{call.name}: sparse=True; {dense}")
+    elif is_sparse:
+        optimizers = "in PyTorch by SGD, Adagrad or SparseAdam"
+        rows = "its gradient and its update are of the rows read"
+        call.b.remarks.append(f"{call.name}: sparse=True; {rows}, {optimizers}")
+    indices, table = call.tensor("indices"), call.tensor("weight")
+    if is_sparse:
+        return call.lower(el.op, "embedding", indices, table, sparse=True)
+    return call.lower(el.embedding, indices, table)
+
+
+def _reads_sparse_table_alone(call: Call) -> bool:
+    """Whether only sparse look-ups read the table of an embedding."""
+    table = call.node.args["weight"]
+    return all(
+        node.op == "embedding" and bool(node.args.get("sparse"))
+        for node in call.walk.program.nodes
+        if table in node.tensors
+    )
+
+
+def _embedding_bag(call: Call) -> Result:
+    """Lower the sum, mean or maximum of each bag's rows; bags are taken to be of one length."""
+    indices, weights = call.tensor("indices"), call.optional_tensor("per_sample_weights")
+    bags = call.walk.shape(call["offsets"])[0] - bool(call.argument("include_last_offset"))
+    index_count = math.prod(call.b.shape(indices))
+    length, remainder = divmod(index_count, max(1, bags))
+    is_even = length >= 1 and not remainder
+    require(is_even, f"{call.b.shape(indices)[0]} places in {bags} bags of one length")
+    if isinstance(call["offsets"], str):
+        call.b.remarks.append(f"{call.name}: {bags} bags, taken to be of {length} rows each")
+    indices = call.lower(el.reshape, indices, (bags, length), suffix="/bags")
+    y = call.lower(el.embedding, indices, call.tensor("weight"))
+    if weights:
+        factors = call.lower(el.reshape, weights, (bags, length, 1), suffix="/weights")
+        y = call.lower(el.pointwise, "mul", y, factors, suffix="/weigh")
+    function = BAG_FUNCTIONS[call.argument("mode", 0)]
+    y = call.lower(el.reduce, function, y, (1,), suffix="/reduce")
+    return [y, *[call.index_output(i) for i in (1, 2, 3)]]
+
+
+def _dropout(call: Call) -> Result:
+    """Lower dropout that is active: exported in training mode, or asked for (`Walk.drops`)."""
+    was_training = call.argument("train", call.argument("training", True))
+    if not (was_training or call.walk.drops):
+        return call.first_tensor
+    return call.lower(el.dropout, call.first_tensor, float(call.argument("p", 0.5)))
+
+
+def _topk(call: Call) -> Result:
+    largest = bool(call.argument("largest", True))
+    axis = call.argument("dim", -1)
+    return call.lower(low.topk, call.tensor(), call["k"], axis, largest=largest)
+
+
+LAYERS: Mapping[str, Handler] = {
+    "linear": _linear,
+    **dict.fromkeys(("matmul", "linalg_matmul"), partial(_product, "self", "other")),
+    **dict.fromkeys(("mm", "bmm"), partial(_product, "self", "mat2")),
+    "mv": partial(_product, "self", "vec"),
+    "dot": partial(_product, "self", "tensor"),
+    "addmm": partial(_product_and_sum, "mat1", "mat2"),
+    "baddbmm": partial(_product_and_sum, "batch1", "batch2"),
+    "einsum": _einsum,
+    "bilinear": _bilinear,
+    **dict.fromkeys(("_grouped_mm", "grouped_mm_fallback"), _experts_product),
+    **dict.fromkeys(("conv1d", "conv2d", "conv3d", "convolution"), _convolution),
+    **{f"conv_transpose{n}d": partial(_convolution, transposed=True) for n in (1, 2, 3)},
+    "batch_norm": _batch_norm,
+    "layer_norm": partial(_last_axes_norm, low.layer_norm, ("weight", "bias")),
+    "rms_norm": partial(_last_axes_norm, low.rms_norm, ("weight",)),
+    **dict.fromkeys(("group_norm", "instance_norm"), _group_norm),
+    **{f"max_pool{n}d": partial(_pool, "max", n) for n in (1, 2, 3)},
+    **{f"max_pool{n}d_with_indices": partial(_pool, "max", n) for n in (1, 2, 3)},
+    **{f"avg_pool{n}d": partial(_pool, "avg", n) for n in (1, 2, 3)},
+    **{f"adaptive_avg_pool{n}d": partial(_adaptive_pool, "avg", n) for n in (1, 2, 3)},
+    **{f"adaptive_max_pool{n}d": partial(_adaptive_pool, "max", n) for n in (1, 2, 3)},
+    **{f"upsample_{name}": partial(_resize, mode) for name, mode in NAMES["resizes"].items()},
+    **{f"_upsample_{name}_aa": partial(_resize, mode) for name, mode in NAMES["resizes"].items()},
+    **{f"_upsample_nearest_exact{n}d": partial(_resize, "nearest") for n in (1, 2)},
+    "embedding": _embedding,
+    "embedding_bag": _embedding_bag,
+    **dict.fromkeys(("dropout", "feature_dropout", "alpha_dropout"), _dropout),
+    "topk": _topk,
+}

@@ -1,0 +1,184 @@
+"""Functions with which every format of networks lowers attention and recurrent layers."""
+
+import math
+from collections.abc import Sequence
+
+from steptime.core.graph import Attr
+from steptime.formats import elements as el
+from steptime.formats.heads import find_shared_heads, join_heads, repeat_heads, split_heads
+from steptime.formats.lowering import matmul
+from steptime.formats.tensors import free_name
+from steptime.network.ops.builder import Builder
+from steptime.network.ops.sequence import GATES
+from steptime.network.ops.table import require
+
+GATE_WEIGHT_COUNT = 4  # w_ih, w_hh, b_ih, b_hh of a layer
+
+
+def attention(
+    b: Builder,
+    q: str,
+    k: str,
+    v: str,
+    name: str,
+    *,
+    causal: bool = False,
+    window: int = 0,
+    mask: str = "",
+    scale: float | None = None,
+) -> str:
+    """Attend with `q [n, h, l, d]` to `k [n, g, m, d]` and `v [n, g, m, e]`: `[n, h, l, e]`.
+
+    It is one op, unless a computed mask differs between examples: then it is two products around a
+    softmax.
+
+    Args:
+        b: the graph so far.
+        q: the queries of h heads.
+        k: the keys of g heads; g divides h.
+        v: the values of g heads.
+        name: the name of the op.
+        causal: whether a position sees only those before it.
+        window: how many positions back one sees; 0 for all.
+        mask: a computed tensor added to the scores, `[h, l, m]` behind axes of 1, or ""; a mask of
+            constants alone costs nothing and is left out by the caller.
+        scale: the factor of the scores; None for `1 / sqrt(d)`.
+    """
+    _, heads, length, _ = b.shape(q)
+    shared_k, shared_v = (find_shared_heads(b, x, name) for x in (k, v))
+    if b.shape(shared_k)[1] == b.shape(shared_v)[1]:
+        k, v = shared_k, shared_v
+    kv_heads, keys = b.shape(k)[1:3]
+    require(heads % max(1, kv_heads) == 0, f"{name}: {heads} heads do not share {kv_heads}")
+    score_shape = (heads, length, keys)
+    mask_is_shared = not mask or (
+        b.shape(mask)[-3:] == score_shape and b.tensors[mask].size == math.prod(score_shape)
+    )
+    if mask_is_shared:
+        inputs = [join_heads(b, x, f"{name}/{s}") for s, x in (("q", q), ("k", k), ("v", v))]
+        if mask:
+            inputs.append(el.reshape(b, mask, score_shape, f"{name}/mask"))
+        attrs: dict[str, Attr] = {"heads": heads, "kv_heads": kv_heads, "causal": causal}
+        if window:
+            attrs["window"] = window
+        return split_heads(b, el.op(b, "attention", *inputs, name=name, **attrs), heads, name)
+    if kv_heads != heads:
+        repeats = heads // kv_heads
+        k = repeat_heads(b, k, repeats, f"{name}/k")
+        v = repeat_heads(b, v, repeats, f"{name}/v")
+    if causal or window:
+        position_mask = free_name(b, f"{name}/causal")
+        masks = [b.buffer(position_mask, (length, keys)), mask]
+    else:
+        masks = [mask]
+    return _attention_by_products(b, (q, k, v), masks, scale, name)
+
+
+def _attention_by_products(
+    b: Builder, qkv: tuple[str, str, str], masks: Sequence[str], scale: float | None, name: str
+) -> str:
+    """Append attention as two products around a softmax of the scaled and masked scores."""
+    q, k, v = qkv
+    k_transposed = el.transpose(b, k, (0, 1, 3, 2), f"{name}/transpose_k")
+    scores = matmul(b, q, k_transposed, f"{name}/scores")
+    factor = scale or b.shape(q)[3] ** -0.5
+    scores = el.pointwise(b, "mul", scores, factor, name=f"{name}/scale")
+    for mask in masks:
+        scores = el.pointwise(b, "add", scores, mask, name=f"{name}/mask")
+    return matmul(b, el.softmax(b, scores, -1, f"{name}/softmax"), v, name)
+
+
+def recurrent(
+    b: Builder,
+    x: str,
+    cell: str,
+    weights: Sequence[Sequence[str]],
+    name: str,
+    *,
+    bidirectional: bool = False,
+    batch_first: bool = True,
+    p: float = 0.0,
+    states: Sequence[str] = (),
+) -> tuple[str, str]:
+    """Append recurrent layers; return their outputs and the last states `[layers, n, hidden]`.
+
+    Args:
+        b: the graph so far.
+        x: the input, `[n, time, features]`, or `[time, n, features]` if not `batch_first`.
+        cell: the kind of cell: `lstm`, `gru` or `rnn`.
+        weights: of each layer (and of its backward direction, if `bidirectional`) `w_ih, w_hh`,
+            then `b_ih, b_hh` where there are biases, then an LSTM's projection of its output; gates
+            in torch's order.
+        name: the name of the op, or the scope of the layers where there are several.
+        bidirectional: whether each layer reads the sequence in both directions.
+        batch_first: whether the batch is the first axis of `x`.
+        p: the share that dropout drops between layers.
+        states: computed first states `[layers, n, hidden]`, which get a gradient; without them
+            layers begin at zero.
+    """
+    require(cell in GATES, f"{name}: a cell '{cell}', not {', '.join(GATES)}")
+    directions = 2 if bidirectional else 1
+    is_divisible = bool(weights) and len(weights) % directions == 0
+    require(is_divisible, f"{name}: weights of {len(weights)} layers")
+    if not batch_first:
+        x = el.transpose(b, x, (1, 0, 2), f"{name}/batch_first")
+    layers = len(weights) // directions
+    last_states: list[str] = []
+    for layer in range(layers):
+        layer_name = f"{name}/layer{layer + 1}" if len(weights) > directions else name
+        outputs: list[str] = []
+        for direction in range(directions):
+            state_index = layer * directions + direction
+            first_states = [(state, state_index) for state in states]
+            output, last_state = _recurrent_direction(
+                b, x, cell, weights[state_index], first_states, (layer_name, direction == 1)
+            )
+            outputs.append(output)
+            last_states.append(last_state)
+        x = el.concat(b, outputs, 2, f"{layer_name}/join")
+        if layer < layers - 1:
+            x = el.dropout(b, x, p, f"{layer_name}/dropout")
+    states_by_layer = el.concat(b, last_states, 1, f"{name}/state")
+    state = el.transpose(b, states_by_layer, (1, 0, 2), f"{name}/layers_first")
+    return x if batch_first else el.transpose(b, x, (1, 0, 2), f"{name}/time_first"), state
+
+
+def _recurrent_direction(
+    b: Builder,
+    x: str,
+    cell: str,
+    weights: Sequence[str],
+    first_states: Sequence[tuple[str, int]],
+    layer: tuple[str, bool],
+) -> tuple[str, str]:
+    """Append one direction of a recurrent layer; return its outputs and its last state.
+
+    Args:
+        b: the graph so far.
+        x: the input, the batch as its first axis.
+        cell: the kind of cell.
+        weights: the weights of this direction, as `recurrent` takes them.
+        first_states: computed first states of all layers, each with this layer's index.
+        layer: the name of the layer, and whether this is its backward direction.
+    """
+    layer_name, is_backward = layer
+    name = f"{layer_name}/back" if is_backward else layer_name
+    gate_weights = list(weights)
+    projection: list[str] = []
+    if len(gate_weights) > 2 and len(b.shape(gate_weights[-1])) == 2:
+        projection = [gate_weights.pop()]
+    gate_rows = b.shape(gate_weights[0])[0]
+    while len(gate_weights) < GATE_WEIGHT_COUNT:
+        gate_weights.append(b.buffer(free_name(b, f"{layer_name}/no_bias"), (gate_rows,)))
+    sequence = el.op(b, "flip", x, name=f"{name}/flip", axes=(1,)) if is_backward else x
+    y = el.op(b, cell, sequence, *gate_weights, *projection, name=name)
+    if first_states:
+        layer_states = [
+            el.slice_(b, state, 0, index, index + 1, f"{name}/first_state")
+            for state, index in first_states
+        ]
+        y = el.op(b, "attach", y, *layer_states, name=f"{name}/attach")
+    last_state = el.slice_(b, y, 1, -1, b.shape(y)[1], f"{name}/last")
+    if is_backward:
+        y = el.op(b, "flip", y, name=f"{name}/flip_back", axes=(1,))
+    return y, last_state
