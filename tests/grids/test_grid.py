@@ -24,6 +24,7 @@ from steptime.grids.batch_steps import BatchSteps
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
 from steptime.network.count import peak_bytes
+from steptime.prediction.network_steps import NetworkSteps
 from steptime.prediction.step_model import StepModel
 from steptime.questions.predict import grid_table
 from steptime.questions.predict.grid_request import MAX_CELLS
@@ -129,7 +130,7 @@ def test_padded_rows_are_as_single_predictions_and_few_batches_are_built(
     workload = make_workload(read_model(text), 1, dtype)
     model = StepModel(workload, catalog.device(device), options=options, assumes=True)
     batches = [*range(1, 100), 128, 64, 200, 201, 203, 207, 2048, 2041, 4001]
-    built = _count_builds(model, monkeypatch)
+    built = _count_builds(monkeypatch)
     steps = BatchSteps(model, batches)
     assert steps.pieces
     assert len(built) < 40  # three for each remainder, and the seven below 8
@@ -149,30 +150,30 @@ def test_padded_rows_are_as_single_predictions_and_few_batches_are_built(
             assert notes[place] == tuple(single.remarks_on(single.graph(batch)))
 
 
-def _count_builds(model, monkeypatch):
-    """Return the list of batches that are built, which grows as they are."""
+def _count_builds(monkeypatch):
+    """Return the batches whose graphs are asked for, a set that grows."""
     built = set()
-    graph = model.graph
+    graph = NetworkSteps.graph
 
-    def build(batch=None):
+    def build(steps, batch=None):
         built.add(batch)
-        return graph(batch)
+        return graph(steps, batch)
 
-    monkeypatch.setattr(model, "graph", build)
+    monkeypatch.setattr(NetworkSteps, "graph", build)
     return built
 
 
 def test_few_batches_are_built_once(monkeypatch):
-    from steptime.prediction import step_model
+    from steptime.prediction import network_steps
 
     built = []
-    original = step_model.build_steps
+    original = network_steps.build_steps
 
     def counted(workload):
         build = original(workload)
         return lambda batch: built.append(batch) or build(batch)
 
-    monkeypatch.setattr(step_model, "build_steps", counted)
+    monkeypatch.setattr(network_steps, "build_steps", counted)
     model = StepModel("fc:layers=1,nodes=8", K80)
     found = BatchSteps(model, (5, 2, 7))
     for device in (K80, WAITS):
@@ -181,13 +182,19 @@ def test_few_batches_are_built_once(monkeypatch):
 
 
 def test_work_that_is_not_affine_is_found_batch_by_batch(monkeypatch):
-    model = StepModel("fc:layers=1,nodes=8", K80)
-    graph = model.graph
-    monkeypatch.setattr(model, "graph", lambda batch=None: graph((batch or 8) ** 2))
-    found = BatchSteps(model, range(1, 6))  # as if work grew with the square
-    assert not found.lines
+    graph = NetworkSteps.graph
+
+    def grow_with_the_square(steps, batch=None):
+        return graph(steps, (batch or 8) ** 2)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(NetworkSteps, "graph", grow_with_the_square)
+        model = StepModel("fc:layers=1,nodes=8", K80)
+        found = BatchSteps(model, range(1, 6))
+        assert not found.lines
+        (span,) = found.spans([model])
     alone = StepModel("fc:layers=1,nodes=8", K80).timeline(16)
-    assert [part[3] for part in found.spans([model])[0].times] == [
+    assert [part[3] for part in span.times] == [
         alone.forward_s, alone.backward_s, alone.update_s
     ]  # fmt: skip
 

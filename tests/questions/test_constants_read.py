@@ -21,7 +21,7 @@ from steptime.cli.main import run
 from steptime.hardware import catalog
 from steptime.hardware.constants import kinds_of_use, uses
 from steptime.planning.rank_setup import RankSetup
-from steptime.prediction import step_model
+from steptime.prediction import step_setup
 from steptime.prediction.calibrated import method as calibrated
 from steptime.prediction.training import in_training
 
@@ -126,7 +126,7 @@ def watch(patch: pytest.MonkeyPatch, names: set[str]) -> None:
         return noting
 
     patch.setattr(calibrated, "METHOD", replace(base, derate=lambda *of: noted(base.derate(*of))))
-    patch.setattr(step_model, "in_training", lambda device: noted(in_training(device)))
+    patch.setattr(step_setup, "in_training", lambda device: noted(in_training(device)))
     patch.setattr(RankSetup, "constant", of_rank(constant))
     patch.setattr(RankSetup, "flag", of_rank(flag))
     patch.setattr(catalog, "constants_of", lambda owner: Reads(of_owner(owner), names))

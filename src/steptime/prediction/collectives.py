@@ -3,7 +3,7 @@
 `COLLECTIVES` are the algorithms of an all-reduce, by which gradients are added up; `EXCHANGES` are
 the other collectives. Every message takes latency + bytes / bandwidth (the alpha-beta model of
 Thakur, Rabenseifner, Gropp 2005, "Optimization of Collective Communication Operations in MPICH"). A
-device sends and receives one message at a time, both at once; one device alone exchanges nothing.
+device sends and receives one message at a time, both at once; a single device exchanges nothing.
 Adding up takes the time of memory traffic, two bytes read and one written for each that is added,
 where the rate of the memory is known: seconds that libraries hide in part. How the share of a
 link's rate that a protocol reaches depends on the size of a message is not known without measuring

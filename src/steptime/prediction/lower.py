@@ -209,13 +209,7 @@ class _Lowering(NamedTuple):
             kernel = self._lower_launch(launch, views)
             views = 0
             if self.stack is not None:
-                kernel = _add_calls(
-                    launch.ops[0],
-                    self.graph.tensors[launch.ops[0].outputs[0]].size_bytes,
-                    self.stack,
-                    self.is_channels_last,
-                    kernel,
-                )
+                kernel = self._add_calls(launch.ops[0], self.stack, kernel)
                 kernel = self._add_layout(launch, self.stack, kernel)
             if self.awaited:
                 kernel = _with_exchanges(kernel, self.graph, launch.ops, self.awaited)
@@ -244,6 +238,23 @@ class _Lowering(NamedTuple):
             fresh=sum([self.fresh_bytes.get(op.name, 0.0) for op in ops]),
         )
 
+    def _add_calls(self, op: Op, stack: Stack, kernel: Kernel) -> Kernel:
+        """Return the kernel of an op with the calls of the host, and with copies of its images.
+
+        PyTorch's group norm on CUDA makes its input contiguous, where images lie channels last, and
+        leaves a contiguous output (aten/src/ATen/native/group_norm.cpp, native_group_norm); the
+        next convolution copies it back. A compiler writes norms itself.
+        """
+        if self.is_channels_last and op.kind == "group_norm" and not stack.compile:
+            image_bytes = self.graph.tensors[op.outputs[0]].size_bytes
+            moved_bytes = kernel.bytes + LAYOUT_PASSES * image_bytes
+            kernel = kernel._replace(bytes=moved_bytes, launches=kernel.launches + LAYOUT_KERNELS)
+        execution = stack.kinds.get(op.kind)
+        if execution is not None and (execution.calls > 1 or execution.views):
+            views = kernel.views + execution.views
+            return kernel._replace(calls=execution.calls, views=views)
+        return kernel
+
     def _add_layout(self, launch: Launch, stack: Stack, kernel: Kernel) -> Kernel:
         """Return the kernel of a convolution or product with its layout under the stack."""
         head = launch.ops[0]
@@ -266,25 +277,6 @@ class _Lowering(NamedTuple):
             widths = (float(execution.register_width), float(execution.register_width_half))
             kernel = kernel._replace(figures=widths)
         return kernel
-
-
-def _add_calls(
-    op: Op, image_bytes: float, stack: Stack, is_channels_last: bool, kernel: Kernel
-) -> Kernel:
-    """Return the kernel of an op with the calls of the host, and with copies of its images.
-
-    PyTorch's group norm on CUDA makes its input contiguous, where images lie channels last, and
-    leaves a contiguous output (aten/src/ATen/native/group_norm.cpp, native_group_norm); the next
-    convolution copies it back. A compiler writes norms itself.
-    """
-    if is_channels_last and op.kind == "group_norm" and not stack.compile:
-        moved_bytes = kernel.bytes + LAYOUT_PASSES * image_bytes
-        kernel = kernel._replace(bytes=moved_bytes, launches=kernel.launches + LAYOUT_KERNELS)
-    execution = stack.kinds.get(op.kind)
-    if execution is not None and (execution.calls > 1 or execution.views):
-        views = kernel.views + execution.views
-        return kernel._replace(calls=execution.calls, views=views)
-    return kernel
 
 
 def _pad_product(shape: Sequence[int]) -> tuple[int, int, int, int]:

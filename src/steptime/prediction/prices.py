@@ -50,19 +50,17 @@ class Prices(NamedTuple):
 
     def intervals(self) -> list[Interval]:
         """Return the seconds of each kernel."""
-        columns = zip(*(column.tolist() for column in self), strict=True)
-        return [
-            Interval(
-                value,
-                _none_if_nan(low),
-                _none_if_nan(high),
-                is_extrapolated > 0,
-                compute_s,
-                memory_s,
-                shared,
-            )
-            for value, low, high, is_extrapolated, compute_s, memory_s, shared in columns
-        ]
+        columns = zip(
+            self.value.tolist(),
+            _unknown_as_none(self.low),
+            _unknown_as_none(self.high),
+            (self.is_extrapolated > 0).tolist(),
+            self.compute_s.tolist(),
+            self.memory_s.tolist(),
+            self.shared.tolist(),
+            strict=True,
+        )
+        return [*map(Interval._make, columns)]
 
     def sum_correlated(self, index: Ints, count: int) -> Prices:
         """Return sums by index of kernels that have one common error, such as repeats of one.
@@ -117,8 +115,10 @@ class Prices(NamedTuple):
         return self.sum_groups(np.zeros(len(self.value), dtype=np.intp), 1).intervals()[0]
 
 
-def _none_if_nan(value: float) -> float | None:
-    return None if value != value else value  # noqa: PLR0124  # NaN
+def _unknown_as_none(bounds: Floats) -> list[float | None]:
+    """Return bounds as a list, those that are NaN as None."""
+    values: list[float] = bounds.tolist()
+    return [None if value != value else value for value in values]  # noqa: PLR0124  # NaN
 
 
 def _distance(value: Floats, end: Floats, sign: int) -> Floats:
@@ -160,14 +160,14 @@ class SumParts(NamedTuple):
 
     def to_prices(self) -> Prices:
         """Return the sums with their bounds."""
-        is_mixed = self.squares_below + self.squares_above > 0  # False for NaN
+        has_independent_errors = self.squares_below + self.squares_above > 0  # False for NaN
         below = np.sqrt(self.shared_below**2 + self.squares_below)
         above = np.sqrt(self.shared_above**2 + self.squares_above)
-        has_width = is_mixed & (above > 0)
+        has_width = has_independent_errors & (above > 0)
         return Prices(
             self.value,
-            np.where(is_mixed, self.value - below, self.low),
-            np.where(is_mixed, self.value + above, self.high),
+            np.where(has_independent_errors, self.value - below, self.low),
+            np.where(has_independent_errors, self.value + above, self.high),
             self.is_extrapolated,
             self.compute_s,
             self.memory_s,

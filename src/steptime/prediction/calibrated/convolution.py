@@ -108,7 +108,7 @@ def _price_on_vector_units(
     if kernels.channels_last:  # transposed on both ways, unless it is a plain product
         is_transposed = 1 - (layer.taps == 1) * (layer.strides == 1)
         element_bytes = SIZE_BYTES[kernels.dtype]
-        gap_s = gap_s + is_transposed * _layout_s(layer, element_bytes, device, constants)
+        gap_s = gap_s + is_transposed * _transpose_s(layer, element_bytes, device, constants)
     issue = 1.0 if computed_as(kernels, device) == "tf32" else issue_share(device, constants)
     parts = _price_implicit(kernels, layer, gap_s, issue, device, constants)
     if kernels.kind == "conv_transpose2d":
@@ -207,7 +207,9 @@ def _direct_s(
     return seconds.min(axis=0)
 
 
-def _layout_s(layer: ConvShape, element_bytes: float, device: Device, constants: Constants) -> Any:
+def _transpose_s(
+    layer: ConvShape, element_bytes: float, device: Device, constants: Constants
+) -> Any:
     """Return the seconds of transposing both images of a layer from one layout to the other.
 
     A multiprocessor transposes `convolution.turned_bytes_per_s`; few channels do not fill the block
@@ -221,10 +223,10 @@ def _layout_s(layer: ConvShape, element_bytes: float, device: Device, constants:
     positions = input_positions + output_positions
     elements = input_positions * inputs + output_positions * outputs
     padding = constants["convolution.turned_channels"] * positions
-    return 2 * element_bytes * (elements + padding) * _layout_byte_s(device, constants)
+    return 2 * element_bytes * (elements + padding) * _transpose_byte_s(device, constants)
 
 
-def _layout_byte_s(device: Device, constants: Constants) -> Any:
+def _transpose_byte_s(device: Device, constants: Constants) -> Any:
     """Return the seconds of transposing a byte, which is read and written.
 
     It is 0 where a compiler chooses the layout of images for a whole step, as on accelerators.
@@ -313,12 +315,12 @@ def _price_on_matrix_units(
     is_forward = kernels.kind == "conv2d" and kernels.pass_ == "forward"
     element_bytes = SIZE_BYTES[kernels.dtype]
     if not kernels.channels_last:
-        layout_s = _layout_s(layer, element_bytes, device, constants)
+        transpose_s = _transpose_s(layer, element_bytes, device, constants)
         forward_share = "new_turned" if loads_tensors else "matrix_turned"
         constant = forward_share if is_forward else "gradients_turned"
         share = constants[f"convolution.{constant}"]
         reads_both_layouts = is_forward and dtype == "tf32"
-        gap_s = gap_s + layout_s * (0.0 if reads_both_layouts else share)
+        gap_s = gap_s + transpose_s * (0.0 if reads_both_layouts else share)
     else:
         copied_bytes = 2 * element_bytes * _copied_elements(layer)
         gap_s = gap_s + stream_s(copied_bytes, device, constants)

@@ -71,7 +71,9 @@ def _node_factor(device: Device, constants: Constants) -> float:
     Some processes are denser or less dense than their names say (`power.nm_12` and others).
     """
     node_nm: float = device.process_nm or UNKNOWN_NM
-    node_nm = constants.get(f"power.nm_{node_nm:g}", node_nm)
+    effective_node = f"power.nm_{node_nm:g}"
+    if effective_node in constants:
+        node_nm = constants[effective_node]
     return float((node_nm / NODE_NM) ** constants["power.node"])
 
 
