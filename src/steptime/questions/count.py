@@ -224,7 +224,7 @@ def count(
     )
 
 
-def _count_low_products(totals: Count, graph: Graph, dtype: str, stack: str | None) -> Count:
+def _count_low_products(totals: Count, graph: Graph, dtype: str, stack: str) -> Count:
     """Return the cost of a step with the casts and the operands of products in 8 or 4 bit."""
     low = precision(dtype).products
     if not low:
