@@ -26,28 +26,28 @@ DTYPES = {  # by the words of the source; those of 128 x 128 blocks wait for the
 
 
 def read_products(data: Path, method: str | Method) -> Iterator[Row]:
-    """Yield the products of the table in bfloat16, with what is predicted of them."""
-    lines = (
-        (line, cells)
-        for line, cells in table_rows(data / TABLE, {})
-        if cells["dtype"] in DTYPES and cells["draw"] == "newest"
-    )
-    for line, cells in islice(lines, 0, None, DRAW):
-        dtype = DTYPES[str(cells["dtype"])]
-        try:
-            case = _product(cells, dtype)
-        except InputError:
-            continue
-        question = Question(
-            f"AIConfigurator, newest products in {dtype}",
-            f"gemm.csv.gz:{line}",
-            CaseAnswer(case),
-            {"device": case.device.name},
-            {},
-            {"seconds": case.seconds},
-            campaign=CAMPAIGN,
+    """Yield the products of the table, with what is predicted of them, type by type."""
+    for dtype in dict.fromkeys(DTYPES.values()):
+        lines = (
+            (line, cells)
+            for line, cells in table_rows(data / TABLE, {})
+            if DTYPES.get(str(cells["dtype"])) == dtype and cells["draw"] == "newest"
         )
-        yield Row("blind", question, question.reply(method))
+        for line, cells in islice(lines, 0, None, DRAW):
+            try:
+                case = _product(cells, dtype)
+            except InputError:
+                continue
+            question = Question(
+                f"AIConfigurator, newest products in {dtype}",
+                f"gemm.csv.gz:{line}",
+                CaseAnswer(case),
+                {"device": case.device.name},
+                {},
+                {"seconds": case.seconds},
+                campaign=CAMPAIGN,
+            )
+            yield Row("blind", question, question.reply(method))
 
 
 def _product(cells: Cells, dtype: str) -> Case:

@@ -7,7 +7,7 @@ from inspect import Parameter, signature
 from types import MappingProxyType
 
 from steptime.build import build_step
-from steptime.core.dtypes import precision
+from steptime.core.dtypes import OPERAND_BYTES, precision
 from steptime.core.errors import InputError, shorten
 from steptime.core.graph import Attr, Attrs, Graph, Op, TensorSpec
 from steptime.core.toml_files import DATA
@@ -113,6 +113,11 @@ class Case:
             return {self.workload.dtype}
         product_dtypes = {kernel.dtype for kernel in self.kernels if kernel.products}
         return product_dtypes or {self.kernels[0].dtype}
+
+    @property
+    def has_low_operands(self) -> bool:
+        """Whether a product of it has operands of 8 or 4 bit."""
+        return any(kernel.dtype in OPERAND_BYTES for kernel in self.kernels)
 
     @property
     def options(self) -> dict[str, str]:
