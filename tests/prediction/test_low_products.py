@@ -94,3 +94,12 @@ def test_lower_products_are_predicted_not_measured() -> None:
     with pytest.raises(InputError, match="predicted, not measured; nearest: bfloat16-mixed"):
         check_measured_dtype("float8-mixed")
     assert check_measured_dtype("bfloat16") == "bfloat16"
+
+
+def test_kernels_of_lower_operands_have_an_interval_of_their_own() -> None:
+    widths = {}
+    for dtype in ("bfloat16", "float8"):
+        answer = predict_op("linear", SHAPES, dtype, "h100")
+        assert answer.low is not None
+        widths[dtype] = answer.seconds / answer.low
+    assert widths["float8"] > widths["bfloat16"]
