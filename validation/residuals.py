@@ -20,6 +20,7 @@ from steptime.prediction.conformal import (
     FINE_TUNINGS,
     FIRST_TOKENS,
     KERNELS,
+    LOW_KERNELS,
     MEMORY,
     MIXTURE_SERVINGS,
     MIXTURE_TRAININGS,
@@ -164,7 +165,9 @@ def kind_of(row: Row, quantity: str) -> str:
     answer, form = row.question.answer, row.reply.form
     question_numbers = row.question.numbers
     if isinstance(answer, CaseAnswer):
-        return KERNELS if answer.case.is_single_op else DEVICE_STEPS
+        if not answer.case.is_single_op:
+            return DEVICE_STEPS
+        return LOW_KERNELS if answer.case.has_low_operands else KERNELS
     is_prefill = quantity in FIRST and not LOADS & question_numbers.keys()
     if quantity in BY_QUANTITY and not is_prefill:
         return BY_QUANTITY[quantity]

@@ -7,6 +7,7 @@ from steptime.calibration.plan_errors import predict_rows
 from steptime.core.errors import InputError
 from steptime.prediction.conformal import MEMORY, TRAININGS
 from validation.blind.cells import check_kept, find_device, parse_number, parse_pairs
+from validation.blind.servings import read_nccl
 from validation.blind.tables import TABLES
 from validation.conformal import hold
 from validation.layouts import layouts
@@ -35,6 +36,19 @@ def test_the_first_number_of_a_text_is_read() -> None:
 )
 def test_the_longest_name_that_fits_is_the_device(text: str, name: str) -> None:
     assert find_device(text) == name
+
+
+def test_a_collective_of_nccl_tests_is_asked_by_its_bytes() -> None:
+    cells = {"table": "nccl", "dtype": "half", "op": "alltoall", "device": "h100-sxm5"}
+    row = read_nccl({**cells, "num_gpus": 8, "message_size": 2**25, "seconds": 3e-4})
+    assert row.texts["collective"] == "all_to_all"
+    assert row.numbers == {"device_count": 8, "per_node": 8, "bytes": 2**26}
+
+
+def test_a_collective_that_pays_no_start_is_left_out() -> None:
+    cells = {"table": "nccl", "dtype": "half", "op": "all_reduce", "device": "h100-sxm5"}
+    with pytest.raises(InputError, match="too short"):
+        read_nccl({**cells, "num_gpus": 8, "message_size": 512, "seconds": 9e-6})
 
 
 def test_an_unknown_device_is_said() -> None:

@@ -7,7 +7,7 @@ from inspect import Parameter, signature
 from types import MappingProxyType
 
 from steptime.build import build_step
-from steptime.core.dtypes import precision
+from steptime.core.dtypes import OPERAND_BYTES, precision
 from steptime.core.errors import InputError, shorten
 from steptime.core.graph import Attr, Attrs, Graph, Op, TensorSpec
 from steptime.core.toml_files import DATA
@@ -23,6 +23,7 @@ from steptime.network.ops.training import training_graph
 from steptime.prediction import cost_model
 from steptime.prediction.calibrated.hosts import on_usual_host
 from steptime.prediction.kernel import Kernel, Settings
+from steptime.prediction.low_products import LOW_KINDS, lower_products
 from steptime.prediction.lower import lower
 from steptime.prediction.method import stack_option
 from steptime.prediction.price import peak_flop_per_s
@@ -112,6 +113,11 @@ class Case:
             return {self.workload.dtype}
         product_dtypes = {kernel.dtype for kernel in self.kernels if kernel.products}
         return product_dtypes or {self.kernels[0].dtype}
+
+    @property
+    def has_low_operands(self) -> bool:
+        """Whether a product of it has operands of 8 or 4 bit."""
+        return any(kernel.dtype in OPERAND_BYTES for kernel in self.kernels)
 
     @property
     def options(self) -> dict[str, str]:
@@ -266,16 +272,20 @@ def _op_kernels(
     misfit = describe_misfit(kind, len(shapes), dict(attrs))
     if misfit:
         raise ShapeError(misfit)
-    compute_dtype = precision(dtype).compute
+    compute_dtype, low = precision(dtype).compute, precision(dtype).products
+    if low and kind not in LOW_KINDS:
+        kinds = ", ".join(LOW_KINDS)
+        raise ShapeError(f"has no products of {low} operands; those that have: {kinds}")
     graph = _single_op_graph(kind, shapes, dict(attrs), compute_dtype)
     if pass_ == "forward":
-        return _without_stack_limits(lower(graph, dtype, settings).kernels)
+        lowered = lower_products(lower(graph, dtype, settings), graph, low)
+        return _without_stack_limits(lowered.kernels)
     trained = tuple(
         name for i, name in enumerate(graph.inputs) if gradients is None or i in gradients
     )
     training = training_graph(_add_loss(graph, trained, compute_dtype), "sgd")
     passes = ("backward",) if pass_ == "backward" else ("forward", "backward")
-    kernels = lower(training, dtype, settings).kernels
+    kernels = lower_products(lower(training, dtype, settings), training, low).kernels
     return _without_stack_limits(
         kernel for kernel in kernels if kernel.op == "op" and kernel.pass_ in passes
     )

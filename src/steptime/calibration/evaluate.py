@@ -213,10 +213,12 @@ def score_with_constants(cases: Sequence[Case], constants: Constants) -> list[Sc
     device = cases[0].device
     table = device.calibration
     op_constants: Constants = {**constants, **table.get("alone", {}), **interval_constants(table)}
-    ops = [case for case in cases if case.is_single_op]
+    ops = [case for case in cases if case.is_single_op and not case.has_low_operands]
+    low_ops = [case for case in cases if case.is_single_op and case.has_low_operands]
     steps = [case for case in cases if not case.is_single_op]
     return [
         *_score_with_interval(ops, op_constants, device, conformal.KERNELS),
+        *_score_with_interval(low_ops, op_constants, device, conformal.LOW_KERNELS),
         *_score_with_interval(steps, constants, device, conformal.DEVICE_STEPS),
     ]
 

@@ -70,7 +70,8 @@ def predict_op(
         kind: a kind of the op table or a usual name (`matmul`, `bmm`, `conv2d`, `softmax`).
         shapes: shapes of the inputs; weights of norms may be left out, since they follow from the
             first input.
-        dtype: the type of the inputs.
+        dtype: the type of the inputs. `float8` and `float4` (nvfp4) are those of the operands of
+            `linear` and `experts`: a kernel casts the first input, and the result is in bfloat16.
         device: a device's name, its file, or the device.
         attrs: attributes of the op, such as `stride`.
         condition: `repeated`, the time of a kernel among many, or `isolated`, the time between two

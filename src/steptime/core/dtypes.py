@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from steptime.core.errors import unknown
+from steptime.core.errors import InputError, unknown
 
 SIZE_BYTES: dict[str, float] = {  # whole numbers, but of types of which several share a byte
     "float64": 8,
@@ -25,10 +25,17 @@ HALVES = ("bfloat16", "float16")
 
 @dataclass(frozen=True)
 class Precision:
-    """What a user calls the dtype of a run: the types of weights and of arithmetic."""
+    """The data types of a run.
+
+    Attributes:
+        weights: the type in which weights are kept.
+        compute: the type of activations and of arithmetic.
+        products: the type of operands of linear layers and experts, where it is lower; "" else.
+    """
 
     weights: str
     compute: str
+    products: str = ""
 
     @property
     def mixed(self) -> bool:
@@ -43,7 +50,12 @@ PRECISIONS = {
     "float16": Precision("float16", "float16"),
     "bfloat16-mixed": Precision("float32", "bfloat16"),
     "float16-mixed": Precision("float32", "float16"),
+    "float8": Precision("bfloat16", "bfloat16", "float8"),
+    "float8-mixed": Precision("float32", "bfloat16", "float8"),
+    "float4": Precision("bfloat16", "bfloat16", "float4"),
+    "float4-mixed": Precision("float32", "bfloat16", "float4"),
 }
+OPERAND_BYTES = {"float8": 1.0, "float4": 0.5625}  # a number of an operand, scales of 16 included
 
 
 ALIASES = {  # as people and frameworks write them
@@ -58,6 +70,10 @@ ALIASES = {  # as people and frameworks write them
     "fp16-mixed": "float16-mixed",
     "16-mixed": "float16-mixed",
     "amp": "float16-mixed",
+    "fp8": "float8",
+    "mxfp8": "float8",
+    "fp4": "float4",
+    "nvfp4": "float4",
 }
 
 
@@ -67,6 +83,18 @@ def find_dtype(text: str) -> str:
     if name not in PRECISIONS:
         raise unknown("dtype", text, PRECISIONS)
     return name
+
+
+def check_measured_dtype(dtype: str) -> str:
+    """Return a dtype that can be measured; raises `InputError` for products of lower operands."""
+    products = precision(dtype).products
+    if products:
+        nearest = "bfloat16-mixed" if precision(dtype).mixed else "bfloat16"
+        raise InputError(
+            f"dtype {dtype}: products of {products} operands are predicted, not measured; "
+            f"nearest: {nearest}"
+        )
+    return dtype
 
 
 def precision(dtype: str) -> Precision:

@@ -40,7 +40,11 @@ def default_dtype(dtypes: Sequence[str], device: Device | None = None) -> str:
     if device is None:
         return dtypes[0]
     choices = CPU_DTYPES if device.kind == "cpu" else dtypes
-    peaks = {name: peak for name, peak in device.peak_flop_per_s.items() if name in PRECISIONS}
+    peaks = {
+        name: peak
+        for name, peak in device.peak_flop_per_s.items()
+        if name in PRECISIONS and not precision(name).products
+    }
     for dtype in choices:
         if precision(dtype).compute in peaks:
             return dtype

@@ -36,12 +36,6 @@ from steptime.prediction.training import LOW_BYTES
 
 SERVING_DTYPES = ("bfloat16", "float16", "float8", "float4")
 TRAINING_DTYPES = ("bfloat16-mixed", "float16-mixed", "float32", *SERVING_DTYPES)
-DTYPE_ALIASES = dtypes.ALIASES | {
-    "fp8": "float8",
-    "mxfp8": "float8",
-    "fp4": "float4",
-    "nvfp4": "float4",
-}
 GRADIENT_BITS = (16, 32)
 LANGUAGE_MODEL_OPTIMIZERS = ("adam", "adamw")
 
@@ -291,7 +285,7 @@ def _choose_dtype(dtype: str | None, device: Device, use: str) -> str:
     if dtype is None:
         training_dtype = default_dtype(SEQUENCE_MODEL.dtypes, device)
         dtype = usual_serving_dtype if is_serving else training_dtype
-    name = DTYPE_ALIASES.get(dtype.lower(), dtype.lower())
+    name = dtypes.ALIASES.get(dtype.lower(), dtype.lower())
     if is_serving and name in dtypes.PRECISIONS and name not in SERVING_DTYPES:
         nearest = f"nearest: --dtype {usual_serving_dtype}"
         raise InputError(f"serve: {name} is a type of training; {nearest}")

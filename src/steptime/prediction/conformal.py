@@ -19,6 +19,7 @@ from steptime.hardware.device import Device
 from steptime.prediction.kernel import Interval
 
 KERNELS: Final = "kernels"
+LOW_KERNELS: Final = "kernels in 8 and 4 bit"
 DEVICE_STEPS: Final = "device steps"
 TRAININGS: Final = "trainings"
 MIXTURE_TRAININGS: Final = "mixture trainings"
@@ -31,6 +32,7 @@ MEMORY: Final = "memory"
 POWER: Final = "power"
 KINDS: Final = (
     KERNELS,
+    LOW_KERNELS,
     DEVICE_STEPS,
     TRAININGS,
     MIXTURE_TRAININGS,
@@ -43,7 +45,7 @@ KINDS: Final = (
     POWER,
 )
 MIXTURES: Final = {MIXTURE_TRAININGS: TRAININGS, MIXTURE_SERVINGS: SERVINGS}  # and dense networks
-SCALED: Final = (KERNELS,)
+SCALED: Final = (KERNELS, LOW_KERNELS)
 UNSCALED: Final = (  # what is known of a device plays no part, or is in the width
     *SCALED,
     COLLECTIVES,  # links decide
@@ -98,7 +100,7 @@ def has_calibrated_interval(kind: str, device: Device) -> bool:
     """Return whether rows of the device itself tell the interval; ops alone tell no steps."""
     table = device.calibration
     is_of_ops = "alone" in table and "stack" not in table
-    return bool(table.get("intervals")) and (kind == KERNELS or not is_of_ops)
+    return bool(table.get("intervals")) and (kind in SCALED or not is_of_ops)
 
 
 @cache

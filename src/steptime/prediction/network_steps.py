@@ -8,10 +8,12 @@ from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple
 
+from steptime.core.dtypes import precision
 from steptime.core.graph import PASSES, Graph, Part
 from steptime.core.values import parse_count
 from steptime.core.workload import Workload
 from steptime.network.count import live_bytes, op_work
+from steptime.prediction.low_products import lower_products
 from steptime.prediction.lower import Lowered
 from steptime.prediction.memory import (
     Allocation,
@@ -107,8 +109,10 @@ class NetworkSteps:
         dtype, master_weights = self.workload.dtype, setup.stack.master_weights
         step = setup.method.lower(graph, dtype, setup.settings)
         constants = setup.stack_constants
-        step = lower_training(step, graph, constants, dtype, master_weights, setup.low_dtype)
-        return merge_updates(step, graph, self.workload.tuning)
+        trained = lower_training(step, graph, constants, dtype, master_weights, setup.low_dtype)
+        if trained is step:  # no training stack has rewritten it
+            trained = lower_products(step, graph, precision(dtype).products)
+        return merge_updates(trained, graph, self.workload.tuning)
 
     def counted(self, batch: int | None = None) -> RowFlop:
         """Return the FLOP of each row by pass, by the counting convention.

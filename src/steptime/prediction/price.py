@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from steptime.core.dtypes import PRECISIONS, precision
+from steptime.core.dtypes import OPERAND_BYTES, PRECISIONS, precision
 from steptime.core.errors import InputError
 from steptime.hardware.device import Device
 from steptime.prediction.kernel import Interval, Kernel, Settings
@@ -42,22 +42,28 @@ def peak_flop_per_s(device: Device, dtype: str, tf32: bool = False) -> float:
     Raises:
         InputError: if the device has no such peak; the message names those that it has.
     """
+    products = precision(dtype).products
+    if products and products not in device.peak_flop_per_s:
+        raise _missing_peak(device, products)
     compute_dtype = precision(dtype).compute
     if tf32 and compute_dtype == "float32":
         compute_dtype = "tf32"
     if compute_dtype not in device.peak_flop_per_s:
-        choices = ", ".join(device.peak_flop_per_s)
-        raise InputError(
-            f"device '{device.name}': no peak is known for {compute_dtype}; known: {choices}"
-        )
+        raise _missing_peak(device, compute_dtype)
     return device.peak_flop_per_s[compute_dtype]
+
+
+def _missing_peak(device: Device, dtype: str) -> InputError:
+    names = ", ".join(device.peak_flop_per_s)
+    return InputError(f"device '{device.name}': no peak is known for {dtype}; known: {names}")
 
 
 def derate_device(device: Device, dtype: str, settings: Settings) -> Device:
     """Return the device at the rates that kernels reach.
 
     The peak of `dtype` stands first. A type that a mixed step uses beside it and that has no
-    published peak gets the peak of `dtype`: a bound. `launch_s` is the time by which a launch makes
+    published peak gets the peak of `dtype`: a bound. Types of 8 and 4 bit have their own, where it
+    is known. `launch_s` is the time by which a launch makes
     a kernel longer; None where the host issues ahead of the device (`issue_s`).
 
     Raises:
@@ -68,6 +74,7 @@ def derate_device(device: Device, dtype: str, settings: Settings) -> Device:
     names = dict.fromkeys((compute_dtype, *FLOATS))
     if "tf32" in device.peak_flop_per_s:  # which convolutions may run as
         names["tf32"] = None
+    names |= dict.fromkeys(name for name in OPERAND_BYTES if name in device.peak_flop_per_s)
     peaks = {name: device.peak_flop_per_s.get(name, peak) for name in names}
     peaks[compute_dtype] = peak
     adds_launches = settings.host == "added" or (settings.host == "ahead" and device.is_cpu)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from steptime.build import make_workload, read_model
+from steptime.core.dtypes import precision
 from steptime.core.graph import Graph
 from steptime.core.values import parse_count
 from steptime.core.workload import Workload
@@ -375,7 +376,7 @@ def _make_setup(
         choice.method.under(options),
         link,
         overlap,
-        low_dtype,
+        low_dtype or precision(workload.dtype).products,
     )
     return workload, setup
 

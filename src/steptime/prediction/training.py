@@ -1,7 +1,7 @@
 """The changes that a software stack makes to a training step: kernels, types and sizes."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -14,11 +14,11 @@ from steptime.hardware.device import Device
 from steptime.network.ops.training import SCALES
 from steptime.prediction.calibrated.power import limit_of
 from steptime.prediction.kernel import Kernel
+from steptime.prediction.low_products import find_low_ops, in_layer
 from steptime.prediction.lower import Lowered
 
 USE = "training"
 LOW_BYTES = {"float8": 1.0, "float4": 0.5}  # a copy of weights in the type of products alone
-LOW_KINDS = ("linear", "experts")  # rows whose products may run in 8 or 4 bit
 FIRST, LAST = "first", "last"  # pieces of a language model beside its layers
 _ROWS_BEFORE_LAYERS = ("embedding", "position", "add_", "segment")
 OPTIMIZER_FLOP = 13  # of Adam a parameter (`network/ops/loss.py`)
@@ -113,13 +113,15 @@ def lower_training(
     numbers = training_constants(constants, dtype, master_weights).numbers
     casts_loss = master_weights and precision(dtype).compute in HALVES
     kinds = {op.name: op.kind for op in graph.ops}
+    low_ops = find_low_ops(graph, low_dtype)
     extra_kernels: dict[tuple[str, Part], list[Kernel]] = {}
-    for kernel in _extra_kernels(graph, numbers, casts_loss, low_dtype):
+    for kernel in _extra_kernels(graph, numbers, casts_loss, low_ops):
         extra_kernels.setdefault((kernel.op, kernel.pass_), []).append(kernel)
     kernels: list[Kernel] = []
     for kernel in step.kernels:
         if kernel.pass_ != "update":
-            kernels.append(_change_dtype(kernel, kinds, casts_loss, low_dtype))
+            low = low_dtype if kernel.op in low_ops else ""
+            kernels.append(_change_dtype(kernel, kinds, casts_loss, low))
             kernels += extra_kernels.pop((kernel.op, kernel.pass_), ())
     for group in extra_kernels.values():
         kernels += group
@@ -147,15 +149,9 @@ def _change_dtype(
     kind = kinds.get(kernel.op)
     if casts_loss and kind == "cross_entropy" and kernel.dtype in HALVES:
         return kernel._replace(bytes=2 * kernel.bytes, dtype="float32")
-    is_low = kernel.unit == "matrix" and kind in LOW_KINDS and in_layer(kernel.op)
-    if low_dtype and is_low:
+    if low_dtype and kernel.unit == "matrix":
         return kernel._replace(dtype=low_dtype)
     return kernel
-
-
-def in_layer(row: str) -> bool:
-    """Return whether a row of a language model belongs to a layer, `block1` and so on."""
-    return row.startswith("block")
 
 
 def piece_of(row: str) -> str:
@@ -167,14 +163,13 @@ def piece_of(row: str) -> str:
 
 
 def _extra_kernels(
-    graph: Graph, numbers: Mapping[str, float], casts_loss: bool, low_dtype: str
+    graph: Graph, numbers: Mapping[str, float], casts_loss: bool, low_ops: Collection[str]
 ) -> Iterator[Kernel]:
     """Yield the kernels that a stack runs beside those of the graph."""
     if casts_loss:
         yield from _logit_casts(graph)
-    yield from _expert_kernels(graph, numbers, low_dtype)
-    if low_dtype:
-        yield from _operand_casts(graph, numbers)
+    yield from _expert_kernels(graph, numbers, low_ops)
+    yield from _operand_casts(graph, numbers, low_ops)
     if numbers["accumulate_bytes"]:
         yield from _gradient_sums(graph, numbers["accumulate_bytes"])
 
@@ -193,12 +188,14 @@ def _logit_casts(graph: Graph) -> Iterator[Kernel]:
             yield Kernel(op.name, "cast", pass_, "float32", "vector", 0, cast_bytes)
 
 
-def _operand_casts(graph: Graph, numbers: Mapping[str, float]) -> Iterator[Kernel]:
+def _operand_casts(
+    graph: Graph, numbers: Mapping[str, float], low_ops: Collection[str]
+) -> Iterator[Kernel]:
     """Yield the casts of operands to 8 or 4 bit, each tensor once."""
     passes: Sequence[Part] = ("forward", "backward")
     cast_names: set[str] = set()
     for op in graph.ops:
-        if op.kind not in LOW_KINDS or not in_layer(op.name):
+        if op.name not in low_ops:
             continue
         for pass_, name in zip(passes, (op.inputs[0], op.outputs[0]), strict=True):
             if name not in cast_names:
@@ -221,12 +218,14 @@ def _gradient_sums(graph: Graph, accumulate_bytes: float) -> Iterator[Kernel]:
         yield Kernel(rows[piece], "add", "backward", "float32", "vector", 0, sum_bytes)
 
 
-def _expert_kernels(graph: Graph, numbers: Mapping[str, float], low_dtype: str) -> Iterator[Kernel]:
+def _expert_kernels(
+    graph: Graph, numbers: Mapping[str, float], low_ops: Collection[str]
+) -> Iterator[Kernel]:
     """Yield the kernels of experts beside their products, forward and backward."""
     passes: Sequence[Part] = ("forward", "backward")
     for op in graph.ops:
         if op.kind == "experts":
-            is_low = bool(low_dtype) and in_layer(op.name)
+            is_low = op.name in low_ops
             for pass_ in passes:
                 yield from _kernels_of_experts(graph, op, pass_, numbers, is_low)
 

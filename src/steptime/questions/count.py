@@ -5,6 +5,8 @@ from dataclasses import replace
 from steptime.build import build_step, make_workload, read_model
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.assumed import assumed_row
+from steptime.core.dtypes import precision
+from steptime.core.graph import Graph
 from steptime.core.kinds import text_of
 from steptime.core.table import Column, Table, make_facts_table
 from steptime.core.tuning import NO_WEIGHTS
@@ -18,6 +20,10 @@ from steptime.hardware.software import resolve_stack
 from steptime.network.count import Count, OpCost
 from steptime.network.count import count as count_graph
 from steptime.network.ops import OPS
+from steptime.prediction.kernel import Settings
+from steptime.prediction.low_products import lower_products
+from steptime.prediction.lower import lower
+from steptime.prediction.remarks import describe_low_products
 from steptime.questions import kinds, options
 
 OP_COLUMNS = (
@@ -154,7 +160,8 @@ def count(
         batch: Batch size. Default: 64, transformers 1, a file's own.
         phase: train or infer.
         dtype: float32, float64, bfloat16, float16, or with float32 weights bfloat16-mixed,
-            float16-mixed. Default: bfloat16-mixed of sequence models, float32 of others.
+            float16-mixed; float8, float4 (and -mixed) for the operands of linear layers and
+            experts alone. Default: bfloat16-mixed of sequence models, float32 of others.
         optimizer: sgd, momentum, rmsprop, adam, adamw, lion, lamb, adafactor, muon; of adam, adamw
             and lion also with states of 8 bits (adam8bit), or paged to the host (paged_adam,
             paged_adam8bit). Default: adam of sequence models, sgd of others.
@@ -181,7 +188,9 @@ def count(
     )
     graph = build_step(workload)
     stack_name = options.full_stack_name(stack)
-    totals = count_graph(graph, catalog.stack(resolve_stack(stack)))
+    totals = _count_low_products(
+        count_graph(graph, catalog.stack(resolve_stack(stack))), graph, workload.dtype, stack
+    )
     unmodelled = tuple(graph.unmodelled)
     headline = (
         f"one step of {workload.label} at batch {workload.batch_per_replica}: "
@@ -205,9 +214,28 @@ def count(
         peak_bytes=totals.peak_bytes,
         unmodelled=unmodelled,
         headline=(headline,),
-        notes=(*options.describe_unmodelled(unmodelled), *graph.remarks),
+        notes=(
+            *options.describe_unmodelled(unmodelled),
+            *describe_low_products(workload.dtype),
+            *graph.remarks,
+        ),
         ops=tuple(map(_counted_op, totals.ops)),
         _by_op=by_op,
+    )
+
+
+def _count_low_products(totals: Count, graph: Graph, dtype: str, stack: str) -> Count:
+    """Return the cost of a step with the casts and the operands of products in 8 or 4 bit."""
+    low = precision(dtype).products
+    if not low:
+        return totals
+    plain = lower(graph, dtype, Settings(stack=resolve_stack(stack)))
+    lowered = lower_products(plain, graph, low)
+    added_bytes = lowered.traffic_bytes - plain.traffic_bytes
+    return replace(
+        totals,
+        executed_traffic_bytes=totals.executed_traffic_bytes + added_bytes,
+        kernels=totals.kernels + len(lowered.kernels) - len(plain.kernels),
     )
 
 

@@ -136,7 +136,8 @@ class StepOptions(ExecutionOptions, keywords=StepKeywords):
 
     Args:
         dtype: float32, float64, bfloat16, float16, or with float32 weights bfloat16-mixed,
-            float16-mixed. Default: bfloat16-mixed of sequence models (float16-mixed where a device
+            float16-mixed; float8, float4 (and -mixed) for the operands of linear layers and
+            experts alone. Default: bfloat16-mixed of sequence models (float16-mixed where a device
             has no bfloat16), float32 of others and on a CPU.
         phase: train or infer.
         optimizer: sgd, momentum, rmsprop, adam, adamw, lion, lamb, adafactor, muon; of adam, adamw

@@ -22,7 +22,8 @@ from steptime.prediction.collectives import StepEnds, with_links
 from steptime.prediction.host import count_calls, find_host
 from steptime.prediction.kernel import Exchange, Interval, Kernel
 from steptime.prediction.kernels import Kernels
-from steptime.prediction.training import FIRST, LAST, LOW_KINDS, piece_of
+from steptime.prediction.low_products import LOW_KINDS
+from steptime.prediction.training import FIRST, LAST, piece_of
 from steptime.serving.attention_shape import ATTENDING
 from steptime.serving.calibration import ServingCalibration
 from steptime.serving.engine import Engine

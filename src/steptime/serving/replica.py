@@ -17,7 +17,8 @@ from steptime.network.ops.builder import Builder
 from steptime.network.ops.table import ShapeError
 from steptime.network.products import is_left_wide
 from steptime.planning.problem import PlanProblem
-from steptime.prediction.training import FIRST, LAST, LOW_KINDS, piece_of
+from steptime.prediction.low_products import LOW_KINDS
+from steptime.prediction.training import FIRST, LAST, piece_of
 from steptime.serving.attention_shape import ATTENDING, AttentionShape, find_attention_shapes
 from steptime.serving.calibration import ServingCalibration
 from steptime.serving.engine import Engine

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from steptime.core.dtypes import find_quantised_type
+from steptime.core.dtypes import ALIASES, find_quantised_type
 from steptime.core.errors import InputError, unknown
 from steptime.core.workload import STORED_ALL, STORED_EXPERTS, Plan
 from steptime.hardware import catalog
@@ -15,7 +15,7 @@ from steptime.planning.faults import check_step
 from steptime.planning.language_model import read_language_model
 from steptime.planning.plan_step import PlanStep
 from steptime.planning.problem import PlanProblem
-from steptime.planning.request import DTYPE_ALIASES, make_problem
+from steptime.planning.request import make_problem
 from steptime.planning.shape import Shape
 from steptime.planning.site import Site, build_cluster
 from steptime.prediction import DEFAULT, cost_model
@@ -122,7 +122,7 @@ class Service:
 
         Weights are kept in it, and products have 16 bits.
         """
-        word = DTYPE_ALIASES.get(str(self.dtype).lower(), str(self.dtype).lower())
+        word = ALIASES.get(str(self.dtype).lower(), str(self.dtype).lower())
         peaks = catalog.device(self.site.device).peak_flop_per_s
         return word if word in LOW_BYTES and word not in peaks else ""
 
@@ -263,7 +263,7 @@ def parse_format(word: str | None, option: str) -> str:
     if word is None:
         return ""
     formats = list(BYTES_BY_FORMAT)
-    plain_word = DTYPE_ALIASES.get(word.lower(), word)
+    plain_word = ALIASES.get(word.lower(), word)
     name = find_quantised_type(plain_word, formats)
     if name is None:
         raise unknown(option, word, formats)

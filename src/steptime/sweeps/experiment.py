@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool
 
 from steptime.build import Choice, choice_of, family_of
-from steptime.core.dtypes import find_dtype
+from steptime.core.dtypes import check_measured_dtype, find_dtype
 from steptime.core.errors import InputError, check_choice, shorten
 from steptime.core.validated import read_by, validated
 from steptime.core.values import (
@@ -48,7 +48,7 @@ def _threads(value: object) -> int | None:
 
 
 def _dtype(value: object) -> str | None:
-    return None if value is None else find_dtype(str(value))
+    return None if value is None else check_measured_dtype(find_dtype(str(value)))
 
 
 def _list_values(value: object, place: str = "", full_range: object = ()) -> list[object]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from steptime.core.dtypes import check_measured_dtype
 from steptime.core.errors import InputError, check_choice
 from steptime.core.files import check_folder
 from steptime.core.kinds import text_of
@@ -157,6 +158,7 @@ def run(
         length=_count(length, "--length"),
     )
     workload = settle_place(workload, device)
+    check_measured_dtype(workload.dtype)
     worker = replace(options.options_of(device, thread_count, is_compiled, tf32), **feeding)
     if strategy is not None:
         check_choice("--strategy", strategy, STRATEGIES)

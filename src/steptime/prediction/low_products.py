@@ -1,0 +1,78 @@
+"""Products of linear layers and experts whose operands have 8 or 4 bit."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from steptime.core.dtypes import OPERAND_BYTES, SIZE_BYTES
+from steptime.core.graph import Graph, Op
+from steptime.prediction.kernel import Kernel
+from steptime.prediction.lower import Lowered
+
+LOW_KINDS = ("linear", "experts")  # ops whose products may run in 8 or 4 bit
+LAYER_PREFIX = "block"  # of the rows of a language model's layers
+
+
+def in_layer(row: str) -> bool:
+    """Return whether a row of a language model belongs to one of its layers, `block1` and on."""
+    return row.startswith(LAYER_PREFIX)
+
+
+def find_low_ops(graph: Graph, low: str) -> frozenset[str]:
+    """Return the names of the ops whose products run in the type `low`; none without one.
+
+    In a language model they are those of its layers, not its head; elsewhere all linear layers.
+    """
+    if not low:
+        return frozenset()
+    names = {op.name for op in graph.ops if op.kind in LOW_KINDS and op.part == "forward"}
+    return frozenset({name for name in names if in_layer(name)} or names)
+
+
+def lower_products(step: Lowered, graph: Graph, low: str) -> Lowered:
+    """Return a step whose linear layers and experts multiply operands of 8 or 4 bit.
+
+    What such ops read is cast once for all of them. Weights are kept as their operands are, so
+    that nothing casts them.
+
+    Args:
+        step: the kernels of the step.
+        graph: the graph of the step.
+        low: the type of the operands; "" changes nothing.
+    """
+    names = find_low_ops(graph, low)
+    if not names:
+        return step
+    ops = {op.name: op for op in graph.ops if op.name in names}
+    return replace(step, kernels=tuple(_lower_kernels(step.kernels, graph, ops, low)))
+
+
+def _lower_kernels(
+    kernels: Iterable[Kernel], graph: Graph, ops: dict[str, Op], low: str
+) -> Iterator[Kernel]:
+    cast_inputs: set[tuple[str, str]] = set()
+    for kernel in kernels:
+        if kernel.op not in ops or kernel.unit != "matrix":
+            yield kernel
+            continue
+        op = ops[kernel.op]
+        source = graph.tensors[op.inputs[0]]
+        if (op.inputs[0], kernel.pass_) not in cast_inputs:
+            cast_inputs.add((op.inputs[0], kernel.pass_))
+            yield make_cast(kernel, source.size, source.dtype, low)
+        yield lower_kernel(kernel, source.dtype, low)
+
+
+def make_cast(kernel: Kernel, size: int, dtype: str, low: str) -> Kernel:
+    """Return the kernel that casts so many numbers of an operand to the type of a product."""
+    moved_bytes = (SIZE_BYTES[dtype] + OPERAND_BYTES[low]) * size
+    return Kernel(kernel.op, "cast", kernel.pass_, dtype, "vector", 0, moved_bytes)
+
+
+def lower_kernel(kernel: Kernel, dtype: str, low: str) -> Kernel:
+    """Return a product whose operands have the type `low`; its result stays in `dtype`."""
+    result_bytes = SIZE_BYTES[dtype] * sum(
+        batch * rows * columns for batch, rows, columns, _ in kernel.products
+    )
+    operand_bytes = max(0.0, kernel.bytes - result_bytes)
+    lower_bytes = operand_bytes * OPERAND_BYTES[low] / SIZE_BYTES[dtype]
+    return kernel._replace(dtype=low, bytes=lower_bytes + min(result_bytes, kernel.bytes))
