@@ -11,7 +11,7 @@ import numpy as np
 
 from reference.kinds import Array, Ids, Run, gelu, gelu_grad, silu, silu_grad
 from steptime.measure.synthetic import NORM_EPSILON
-from steptime.network.ops.sequence import GATED
+from steptime.network.ops.experts import GATED
 
 
 def _wide(x: Array) -> Array:

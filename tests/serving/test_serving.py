@@ -7,7 +7,7 @@ from every import every
 from printed import answer
 from steptime.core.errors import InputError
 from steptime.network.families import language
-from steptime.network.ops.sequence import experts_read
+from steptime.network.ops.experts import experts_read
 from steptime.planning.site import Site
 from steptime.prediction.kernel import Kernel
 from steptime.questions.serve.options import ServeOptions

@@ -6,7 +6,7 @@ from steptime.core.graph import Attr, Op
 from steptime.formats import elements
 from steptime.formats.tensors import find_producer
 from steptime.network.ops.builder import Builder
-from steptime.network.ops.sequence import GATED
+from steptime.network.ops.experts import GATED
 
 MAX_PIECES = 400  # ops of one mixture; more are taken to be something larger
 _GATED_FORM = {inner: outer for outer, inner in reversed(GATED.items())}  # "silu" -> "swiglu"

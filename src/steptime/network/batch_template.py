@@ -84,8 +84,8 @@ def make_template(graphs: Mapping[int, Graph]) -> GraphTemplate:
         NotLinearError: if ops differ, or a size is no straight line of the batch.
     """
     batches = sorted(graphs)
-    first, second = (graphs[batch] for batch in batches[:2])
-    low, high = batches[:2]
+    low, high, *check_batches = batches
+    first, second = graphs[low], graphs[high]
     _check_ops(first, second)
     tensors = {}
     for name, spec in first.tensors.items():
@@ -96,8 +96,8 @@ def make_template(graphs: Mapping[int, Graph]) -> GraphTemplate:
     for place, (op, other_op) in enumerate(zip(first.ops, second.ops, strict=True)):
         if op.attrs != other_op.attrs:
             attributes[place] = _attribute_lines(op, other_op, low, high)
-    template = GraphTemplate(first, tensors, attributes, (batches[0], batches[-1]))
-    if any(template.build_graph(batch) != graphs[batch] for batch in batches[2:]):
+    template = GraphTemplate(first, tensors, attributes, (low, batches[-1]))
+    if any(template.build_graph(batch) != graphs[batch] for batch in check_batches):
         raise NotLinearError("a size is no straight line of the batch")
     return template
 

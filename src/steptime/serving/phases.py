@@ -11,7 +11,7 @@ from steptime.core.graph import Graph, Op
 from steptime.core.workload import STORED_ALL, Plan
 from steptime.hardware.architectures import has_trait
 from steptime.network.families import language
-from steptime.network.ops.sequence import experts_read
+from steptime.network.ops.experts import experts_read
 from steptime.network.products import is_left_wide
 from steptime.planning.problem import PlanProblem
 from steptime.planning.shape import Shape

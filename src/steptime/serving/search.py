@@ -231,7 +231,7 @@ class ServerSearch:
         return 1 + bisect_left(range(1, largest + 2), True, key=holds)
 
     def find_fewest(self, first: int, largest: int, run: RunReplicas) -> Fewest | None:
-        """Find the fewest replicas that hold the targets; None where not even the largest do.
+        """Find the fewest replicas that hold the targets; None if the largest number does not.
 
         A larger number holds all that a smaller one does, so the search doubles its step from
         `first` on and then bisects.
@@ -243,19 +243,26 @@ class ServerSearch:
             runs[replicas] = run(replicas)
             return not self.missed_target(runs[replicas])
 
-        low, high, step = 0, min(largest, first), 1
-        while not holds(high):
-            if high == largest:
-                return None
-            low, high, step = high, min(largest, high + step), 2 * step
+        too_few = 0  # the largest number that holds no targets
+        enough = min(largest, first)
         step = 1
-        while high - low > 1:
-            replicas = max((low + high) // 2, high - step)
+        while not holds(enough):
+            if enough == largest:
+                return None
+            too_few = enough
+            enough = min(largest, enough + step)
+            step *= 2
+        step = 1
+        while enough - too_few > 1:
+            middle = (too_few + enough) // 2
+            replicas = max(middle, enough - step)
             if holds(replicas):
-                high, step = replicas, 2 * step
+                enough = replicas
+                step *= 2
             else:
-                low = replicas
-        return high, runs[high], self.missed_target(runs[low]) if low else ""
+                too_few = replicas
+        missed = self.missed_target(runs[too_few]) if too_few else ""
+        return enough, runs[enough], missed
 
     def missed_target(self, run: LoadRun) -> str:
         """Return the target that a run misses, "" where 90 % of requests hold both."""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from steptime.formats.export.onnx_nodes import OPEN_SIZE, Function, Nodes, NoOnnxError, Write, node
-from steptime.network.ops.sequence import GATED
+from steptime.network.ops.experts import GATED
 
 
 class _GatedForm(NamedTuple):

@@ -10,7 +10,7 @@ from steptime.network.layers.dense import classify, dropout, linear, mean_loss
 from steptime.network.layers.image import conv2d
 from steptime.network.layers.norms import norm
 from steptime.network.ops.builder import Builder
-from steptime.network.ops.sequence import GATED
+from steptime.network.ops.experts import GATED
 from steptime.network.ops.table import ShapeError
 
 Parameters = Mapping[str, Any]

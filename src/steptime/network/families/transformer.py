@@ -28,7 +28,7 @@ from steptime.network.layers.mixers import delta_net
 from steptime.network.layers.norms import norm
 from steptime.network.layers.stems import Prefix, Stem
 from steptime.network.ops.builder import Builder
-from steptime.network.ops.sequence import GATED
+from steptime.network.ops.experts import GATED
 
 
 def build(b: Builder, p: Mapping[str, Any], batch: int) -> str:
@@ -131,15 +131,17 @@ def _embeddings_of_blocks(b: Builder, x: str, p: Mapping[str, Any], width: int) 
 def _add_block_embeddings(
     b: Builder, x: str, p: Mapping[str, Any], tokens: str, number: int
 ) -> str:
-    """Return `x` with the embeddings of a block's own, which a gate of `x` weighs."""
+    """Return `x` with the block's own token embeddings added, gated by `x`."""
     width = design_of(p).token_width
     with b.scope("own_tokens"):
         start = number * width
         embedding = b.op("slice", tokens, name="own", axis=-1, start=start, stop=start + width)
         plain = GATED.get(p["activation"], p["activation"])
         gate = activated(b, linear(b, x, width, "gate", bias=False), plain)
-        y = linear(b, b.op("mul", gate, embedding, name="gated"), p["width"], "out", bias=False)
-        return b.op("add", norm(b, y, p["norm"], "norm"), x, name="add")
+        gated = b.op("mul", gate, embedding, name="gated")
+        y = linear(b, gated, p["width"], "out", bias=False)
+        y = norm(b, y, p["norm"], "norm")
+        return b.op("add", y, x, name="add")
 
 
 def _angles(b: Builder, p: Mapping[str, Any], length: int) -> str:

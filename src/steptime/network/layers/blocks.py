@@ -9,7 +9,7 @@ from steptime.network.layers.designs import design_of
 from steptime.network.layers.image import batch_norm, conv2d
 from steptime.network.layers.norms import norm
 from steptime.network.ops.builder import Builder
-from steptime.network.ops.sequence import GATED
+from steptime.network.ops.experts import GATED
 from steptime.network.ops.table import ShapeError
 
 

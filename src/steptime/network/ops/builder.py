@@ -99,10 +99,10 @@ class Builder:
     def _autocast(
         self, path: str, kind: str, inputs: tuple[str, ...], attrs: Mapping[str, Attr]
     ) -> tuple[str, ...]:
-        """Return an op's inputs in the type that mixed precision runs its kind in, by casts.
+        """Return an op's inputs, cast to the type in which mixed precision runs its kind.
 
-        A weight is cast once a step and its copy kept, any other tensor for every op that reads it,
-        as torch's autocast does.
+        As in torch's autocast, a weight is cast once a step and the copy is reused. Other tensors
+        are cast for each op that reads them.
         """
         column = kind_row(kind).autocast
         rule = column(**attrs) if callable(column) else column
@@ -110,13 +110,14 @@ class Builder:
             return inputs
         types = {"low": self.precision.compute, "wide": self.precision.weights}
         dtype = types.get(rule) or self.tensors[inputs[0]].dtype
-        floats = (self.precision.compute, self.precision.weights)
-        return tuple(
-            self._cast(name, dtype, f"{path}/cast{i or ''}")
-            if self.tensors[name].dtype in floats
-            else name
-            for i, name in enumerate(inputs)
-        )
+        castable_types = (self.precision.compute, self.precision.weights)
+        cast_inputs = []
+        for i, name in enumerate(inputs):
+            if self.tensors[name].dtype in castable_types:
+                cast_inputs.append(self._cast(name, dtype, f"{path}/cast{i or ''}"))
+            else:
+                cast_inputs.append(name)
+        return tuple(cast_inputs)
 
     def _cast(self, name: str, dtype: str, path: str) -> str:
         if self.tensors[name].dtype == dtype:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import exp, hypot
 
 from steptime.hardware.device import Device
-from steptime.network.ops.sequence import experts_read
+from steptime.network.ops.experts import experts_read
 from steptime.planning.shape import Shape
 from steptime.prediction.kernel import Interval
 from steptime.serving.desktop.caches import LayerCache, layer_caches, number_bytes

@@ -17,9 +17,9 @@ from jax import numpy as jnp
 from steptime.core.graph import TensorSpec
 from steptime.measure.kinds import activate, along, functions, kinds
 from steptime.measure.synthetic import NORM_EPSILON, RUNNING_SHARE
+from steptime.network.ops.experts import GATED
 from steptime.network.ops.images import OVER_VOLUMES, pool_outputs
 from steptime.network.ops.loss import IGNORED_LABEL
-from steptime.network.ops.sequence import GATED
 
 Array = jax.Array
 Sizes = tuple[int, ...]  # one an axis

@@ -15,9 +15,9 @@ from steptime.core.graph import TensorSpec
 from steptime.core.windows import reach
 from steptime.measure.kinds import activate, functions, kinds
 from steptime.measure.synthetic import NORM_EPSILON, RUNNING_SHARE
+from steptime.network.ops.experts import GATED
 from steptime.network.ops.images import OVER_VOLUMES, pool_outputs
 from steptime.network.ops.loss import IGNORED_LABEL
-from steptime.network.ops.sequence import GATED
 
 Sizes = tuple[int, ...]  # one an axis
 Sides = tuple[int, ...]  # before and after each axis
