@@ -14,7 +14,7 @@ from steptime.core.values import parse_count
 from steptime.core.workload import Workload
 from steptime.hardware import catalog
 from steptime.hardware.defaults import settle_dtype
-from steptime.hardware.device import Device
+from steptime.hardware.device import Cluster, Device, Link
 from steptime.hardware.stack import Stack
 from steptime.prediction import DEFAULT, conformal, cost_model
 from steptime.prediction.collectives import Collective, Startup
@@ -38,13 +38,33 @@ class StepModel:
     """The step of a network on a device, part by part. Parts are worked out once a batch and kept.
 
     A model never changes: `on` and `of` return other models, which share what is equal.
+
+    Args:
+        network: model text (`resnet50`), a path or a workload.
+        device: the device, by its name or path, or as the catalog returns it.
+        link: the link of replicas, likewise; a `Fabric` or `Cluster` says more about what joins
+            them.
+        method: the method of prediction, or its name.
+        options: options of the method, as text or as Python values.
+        dtype: data type of a network that is no workload; None for the usual one.
+        optimizer: its optimizer; None for the usual one.
+        phase: its phase, `train` or `infer`.
+        graph: the graph of the workload's step where it is built already; of one rank, too
+            (`ops.ranks`).
+        overlap: whether collectives of that graph overlap with its kernels.
+        low: the type of 8 or 4 bits in which products of layers run, "" for none.
+        assumes: whether the usual stack stands in if no option names one. It decides the data
+            type, too, if nobody named it.
+
+    Raises:
+        InputError: for a name or a value that is not known.
     """
 
     def __init__(
         self,
         network: str | Path | Workload,
         device: str | Path | Device,
-        link: str | Path | Joint | None = None,
+        link: str | Path | Link | Fabric | Cluster | None = None,
         method: str | Method = DEFAULT,
         options: Mapping[str, object] | None = None,
         dtype: str | None = None,
@@ -55,28 +75,6 @@ class StepModel:
         low: str = "",
         assumes: bool = False,
     ) -> None:
-        """Read the network and find device, link and method.
-
-        Args:
-            network: model text (`resnet50`), a path or a workload.
-            device: the device, by its name or path, or as the catalog returns it.
-            link: the link of replicas, likewise; a `Fabric` or `Cluster` says more about what joins
-                them.
-            method: the method of prediction, or its name.
-            options: options of the method, as text or as Python values.
-            dtype: data type of a network that is no workload; None for the usual one.
-            optimizer: its optimizer; None for the usual one.
-            phase: its phase, `train` or `infer`.
-            graph: the graph of the workload's step where it is built already; of one rank, too
-                (`ops.ranks`).
-            overlap: whether collectives of that graph overlap with its kernels.
-            low: the type of 8 or 4 bits in which products of layers run, "" for none.
-            assumes: whether the usual stack stands in if no option names one. It decides the data
-                type, too, if nobody named it.
-
-        Raises:
-            InputError: for a name or a value that is not known.
-        """
         base_method = method if isinstance(method, Method) else cost_model(method)
         if not isinstance(network, Workload):
             model = read_model(str(network), trusted=True)

@@ -220,9 +220,8 @@ def _transpose_s(
     outputs = layer.groups * layer.outputs
     input_positions = layer.positions * layer.strides * (inputs > 1)
     output_positions = layer.positions * (outputs > 1)
-    positions = input_positions + output_positions
     elements = input_positions * inputs + output_positions * outputs
-    padding = constants["convolution.turned_channels"] * positions
+    padding = constants["convolution.turned_channels"] * (input_positions + output_positions)
     return 2 * element_bytes * (elements + padding) * _transpose_byte_s(device, constants)
 
 
