@@ -90,9 +90,7 @@ def test_few_sequences_reach_few_experts():
     few = phases("qwen3_30b_a3b")
     experts = 3 * 2048 * 768 * 48 * 2 / 3.36e12
     took = few.price_decode(16, 10).products_s - few.price_decode(1, 10).products_s
-    assert took == pytest.approx(
-        (82.4 - 8) * experts, rel=0.25
-    )  # and their tiles
+    assert took == pytest.approx((82.4 - 8) * experts, rel=0.25)  # and their tiles
 
 
 def test_the_largest_batch_fits_and_one_more_does_not():
