@@ -62,6 +62,7 @@ def test_what_is_always_installed_has_an_upper_bound():
         assert any(s.operator == "<" for s in Requirement(text).specifier), text
 
 
+@pytest.mark.slow
 def test_nothing_private_of_a_library_is_imported():
     bounded = {"torch"}  # an extra with an upper bound, some of whose doors are private alone
     for path in (ROOT / "src").rglob("*.py"):

@@ -46,6 +46,7 @@ KINDS: dict[str, Callable[[np.random.Generator, int], Floats]] = {
 }
 
 
+@pytest.mark.slow
 @every("kind", KINDS)
 @every("folders", [5, 8, 10, 30])
 def test_constant_series_raise_no_alarm(folders, kind):

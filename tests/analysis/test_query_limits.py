@@ -85,6 +85,7 @@ def test_a_process_takes_no_more_memory_than_it_may(tmp_path):
     assert int(done.stdout) < MEMORY_BYTES + PROGRAM_BYTES
 
 
+@pytest.mark.slow
 def test_an_answer_of_too_many_rows_or_bytes_is_refused_and_a_file_takes_it(tmp_path):
     with pytest.raises(InputError, match=r"more than 1,000 rows; --rows allows more"):
         query(DATA, "FROM range(1001)", LIMITS)

@@ -221,6 +221,7 @@ def test_bash_completes_with_the_script(words, candidates, bash):
     assert bash(*words) == candidates
 
 
+@pytest.mark.slow
 def test_completing_a_command_starts_no_command(bash, monkeypatch, tmp_path):
     monkeypatch.setenv("PYTHONHOME", str(tmp_path))  # no Python runs there
     assert set(bash("")) == set(root_commands())

@@ -82,6 +82,7 @@ QUICK = (
 LONG = re.compile(  # searches of many plans, servers under load, modules that torch reads
     r" plan .*(--device-count \d|\.json)| serve .*--(rate|concurrency)"
     r"| (predict|fit|choose|why) \S+\.py:"
+    r"| choose .*--page | fit llama2_7b:length=2048 .*--lora | why bert_base:length=384 "
     r"|measure_cell|devices=\[|ttft=|max_device_count="
 )
 
@@ -963,6 +964,7 @@ def test_the_pages_of_the_api_and_of_the_vocabulary_are_those_of_the_docstrings(
     assert vocabulary == made["vocabulary"](), "run scripts/make-api"
 
 
+@pytest.mark.slow
 def test_the_packages_of_the_architecture_are_drawn_from_the_imports(architecture):
     page = architecture["page"]()
     assert _text("docs/architecture.md") == page, "stale: run scripts/draw-architecture"

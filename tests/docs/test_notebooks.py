@@ -18,7 +18,7 @@ MEASURES = [pytest.mark.framework, pytest.mark.slow]
 
 def _marked(path: Path) -> Any:
     measures = "steptime.run(" in path.read_text("utf-8")
-    return pytest.param(path, id=path.stem, marks=MEASURES if measures else [])
+    return pytest.param(path, id=path.stem, marks=MEASURES if measures else pytest.mark.slow)
 
 
 @pytest.mark.parametrize("path", [*map(_marked, NOTEBOOKS)])

@@ -94,6 +94,7 @@ def answer_of(problem: PlanProblem, step: PlanStep) -> list[Any]:
         return [str(error)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 def test_costs_do_not_depend_on_what_was_priced_before(model):
     """A hundred plans of each network, in any order of ranks.

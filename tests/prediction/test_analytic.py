@@ -371,6 +371,7 @@ def test_a_better_device_is_never_slower(name, text, peak, bandwidth, factor):
 METHODS = (("roofline", {}), *(("analytic", {"stack": name}) for name in catalog.stack_names()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("quarters", [(0,), pytest.param((1, 2, 3), marks=pytest.mark.rare)])
 @pytest.mark.parametrize("phase", ["train", "infer"])
 def test_the_flop_of_a_prediction_are_those_that_are_counted(phase, quarters):

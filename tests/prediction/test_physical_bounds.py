@@ -28,7 +28,10 @@ from steptime.prediction.training import in_training
 
 METHOD = cost_model("calibrated")
 DEVICES = [device for device in catalog.devices() if not device.only_by_name]
-DTYPES = ("float64", "float32", "bfloat16", "float16")
+DTYPES = (
+    *(pytest.param(name, marks=pytest.mark.slow) for name in ("float64", "float32", "bfloat16")),
+    "float16",
+)
 BATCHES = (1, 2, 4, 8, 32, 64, 256, 512)  # pairs of which the second is twice the first
 PASSES = ("forward", "backward")
 WINOGRAD_SHARE = 36 / 144  # multiply-adds of F(4x4, 3x3), the shortest that libraries have
@@ -206,6 +209,7 @@ def test_no_kernel_runs_above_the_peak_or_the_bandwidth_of_its_device(dtype):
     assert not faults, f"{len(faults)}: {faults[:20]}"
 
 
+@pytest.mark.slow
 def test_no_kernel_of_a_training_stack_runs_above_the_peak():
     questions = {
         (name, pass_, 64): op_kernels(*case(64), "bfloat16", pass_)
@@ -326,7 +330,7 @@ def _flop_per_clock(device: Device) -> dict[str, float]:
     return {name: peak / clocks for name, peak in device.peak_flop_per_s.items()}
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("dtype", DTYPES[1::2])
 def test_a_device_that_is_better_in_every_figure_is_not_much_slower(dtype):
     seconds: dict[str, list[float]] = {}
     for device in DEVICES:

@@ -122,6 +122,7 @@ def test_a_device_that_was_priced_is_data_still():
     assert pickle.loads(pickle.dumps(device)) == device  # noqa: S301  # of our own
 
 
+@pytest.mark.slow
 def test_models_that_share_steps_predict_what_new_models_do():
     """60 random questions to models made by `on` and `of`, against a new model for each."""
     numbers = random.Random(45)  # noqa: S311

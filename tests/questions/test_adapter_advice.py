@@ -20,6 +20,7 @@ def ask_again(command: str) -> steptime.FitAnswer:
     return steptime.fit(words[0], options.pop("device"), options.pop("batch"), **options)
 
 
+@pytest.mark.slow
 def test_an_adapter_is_told_of_frozen_weights_in_4_bits_recompute_and_states_of_8():
     answer = steptime.fit(
         SMALL_MODEL, CARD, 64, dtype="bfloat16", optimizer="adamw", adapter="dora,r=8,on=linear"
@@ -34,6 +35,7 @@ def test_an_adapter_is_told_of_frozen_weights_in_4_bits_recompute_and_states_of_
     assert ask_again(at_batch[0]).fits
 
 
+@pytest.mark.slow
 def test_the_less_costly_change_comes_first():
     """Weights in 4 bits alone where they are enough: they take less time than recompute."""
     words = {"dtype": "bfloat16", "optimizer": "adamw", "lora": "r=16,on=linear"}

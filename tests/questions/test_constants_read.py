@@ -165,6 +165,7 @@ def held() -> set[str]:
     return of_stacks | of_owners | conditions().keys()
 
 
+@pytest.mark.slow
 def test_a_constant_that_a_table_holds_is_read(names):
     unread = sorted(held() - names)
     assert unread == [], str(unread)

@@ -65,6 +65,7 @@ def test_an_adapter_is_the_same_fit():
     assert "trl's defaults, not in the job: micro_batch, accumulation, optimizer" in launched.notes
 
 
+@pytest.mark.slow
 def test_a_recipe_with_dora_and_saved_modules_is_the_same_fit(tmp_path):
     recipe = tmp_path / "dora.yaml"
     recipe.write_text(
@@ -170,6 +171,7 @@ def test_an_emitted_plan_is_the_same_plan(tool, tmp_path):
     assert [getattr(again, name) for name in names] == [getattr(plan, name) for name in names]
 
 
+@pytest.mark.slow
 def test_an_emitted_step_is_the_same_step(tmp_path):
     options = {"adapter": "dora,r=16,on=linear", "weights": "nf4", "optimizer": "adamw"}
     fit = steptime.fit("qwen3_4b", "rtx-4090", 2, length=1024, emit="trl", **options)

@@ -92,6 +92,7 @@ def test_a_batch_axis_goes_with_code() -> None:
         steptime.count("resnet50", batch_axis=1)
 
 
+@pytest.mark.slow
 @pytest.mark.framework
 def test_a_batch_axis_counts_examples_along_it(tmp_path: Path) -> None:
     pytest.importorskip("torch")

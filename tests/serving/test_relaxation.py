@@ -35,6 +35,7 @@ IMPOSSIBLE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", IMPOSSIBLE)
 def test_a_changed_limit_is_enough(name):
     options = IMPOSSIBLE[name]
@@ -49,6 +50,7 @@ def test_a_changed_limit_is_enough(name):
     assert any(line.startswith(f"with {limit.option} ") for line in answer.headline)
 
 
+@pytest.mark.slow
 def test_a_little_less_of_a_change_is_not_enough():
     options = IMPOSSIBLE["ttft"]
     limit = _search(**options).relaxed_limits[0]

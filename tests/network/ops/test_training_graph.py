@@ -112,6 +112,7 @@ def test_every_product_has_two_gradients_of_its_own_cost(text):
             assert backward[op.name] == times * op_cost(graph, op).flop, op.name
 
 
+@pytest.mark.slow
 @every("text", SMALL)
 @every("dtype", PRECISIONS)
 @every("optimizer", OPTIMIZERS)

@@ -183,6 +183,7 @@ def test_a_line_of_a_hundred_megabytes(tmp_path):
     assert "holds more than" in unread.reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "unit",
     [" ", "\n", "9", "x", "Mean Speed : ", "VIRTUAL_ENV=", "ImportError: GLIBCXX_",
