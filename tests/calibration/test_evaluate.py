@@ -209,7 +209,7 @@ STRANGE = (  # device, type, size, and how the command says what keeps it from b
     ("v100", "float16", 64, None),
     ("v100", "float32", 0, "matmul: each size is at least 1"),
     ("v100", "bfloat16", 64, "no peak is known for bfloat16"),
-    ("v100", "float8", 64, "unknown dtype 'float8'"),
+    ("v100", "float8", 64, "matmul: has no products of float8 operands"),
     ("v1000", "float32", 64, "unknown device 'v1000'"),
     ("", "float32", 64, "unknown device ''"),
 )

@@ -19,7 +19,6 @@ from steptime.grids.replicas import Sync, data_parallel, throughput, unpaid
 from steptime.hardware.device import Device, Link
 from steptime.hardware.prices import Training, bill_training
 from steptime.prediction import step_model
-from steptime.prediction.fabric import Fabric
 from steptime.prediction.step_model import StepModel
 
 MS = 1e3
@@ -235,9 +234,6 @@ def test_overlap_by_hand():
         data_parallel(paleo("nin", "K40", "aws", 1, 1), [2], 16, exchange=Sync(overlap=True))
 
 
-LARGE = StepModel("fc:layers=3,nodes=2500,inputs=2500", TOY, WIRE)  # buckets of its own size
-
-
 @given(
     st.integers(1, 5000),
     st.floats(1e-9, 1e-1),
@@ -246,9 +242,10 @@ LARGE = StepModel("fc:layers=3,nodes=2500,inputs=2500", TOY, WIRE)  # buckets of
 )
 @settings(max_examples=60, deadline=None)
 def test_overlap_never_hurts_and_nothing_beats_perfect(workers, latency_s, bytes_per_s, collective):
-    LARGE.fabric = Fabric(replace(WIRE, latency_s=latency_s, bytes_per_s=bytes_per_s))
-    (plain,) = data_parallel(LARGE, [workers], 64, exchange=Sync(collective))
-    (row,) = data_parallel(LARGE, [workers], 64, exchange=Sync(collective, overlap=True))
+    wire = replace(WIRE, latency_s=latency_s, bytes_per_s=bytes_per_s)
+    model = StepModel("fc:layers=3,nodes=2500,inputs=2500", TOY, wire)
+    (plain,) = data_parallel(model, [workers], 64, exchange=Sync(collective))
+    (row,) = data_parallel(model, [workers], 64, exchange=Sync(collective, overlap=True))
     assert row.compute_s <= row.step_s <= plain.step_s
     assert plain.efficiency <= row.efficiency <= 1 + 1e-12
     assert plain.overlap_s == 0

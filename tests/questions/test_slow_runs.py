@@ -125,7 +125,7 @@ def test_a_speed_that_cannot_be_read_is_one_line(text):
 
 def test_a_busy_device_and_an_idle_one_order_causes_differently(capsys):
     idle, busy = (
-        _ask(f"{SMALL} --measured 500ms --busy {share}", capsys)["causes"]
+        _ask(f"{SMALL} --measured 200ms --busy {share}", capsys)["causes"]
         for share in ("20%", "99%")
     )
     weights = [{row["cause"]: row["weight"] for row in causes} for causes in (idle, busy)]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from steptime.core.copying import replace
-from steptime.core.workload import Plan, Tuning, Workload
+from steptime.core.workload import Plan, StateMode, Tuning, Workload
 from steptime.records.data import Data
 from steptime.records.record import Quantity, Record, RecordMethod
 
@@ -37,7 +37,7 @@ def labels(*records: Record) -> list[str]:
         {"plan": Plan(data=2)},
         {"plan": Plan(tensor=2)},
         {"tuning": Tuning(rank=8)},
-        {"tuning": Tuning(states="8-bit")},
+        {"tuning": Tuning(states=(StateMode.EIGHT_BIT,))},
         {"sha256": "a" * 64, "file": "nets/fc.onnx"},
         {"params": {"layers": 3}},
     ],

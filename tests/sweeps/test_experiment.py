@@ -118,7 +118,7 @@ def test_cells_say_which_axes_they_are_of():
 def test_every_fault_is_named_with_its_place():
     faults = {
         "phse": "train", "optimizer": ["sgd", "adamax"], "loaders": -1, "compile": "no",
-        "threads": [1, True], "sample": {"cout": 3}, "slurm": {"cpuss": 2}, "dtype": "float8",
+        "threads": [1, True], "sample": {"cout": 3}, "slurm": {"cpuss": 2}, "dtype": "float9",
     }  # fmt: skip
     with pytest.raises(InputError) as error:
         check_experiment({**tomllib.loads(EXAMPLE), **faults}, "e.toml")
@@ -135,7 +135,7 @@ def test_every_fault_is_named_with_its_place():
         "did you mean 'count'?",
         "slurm: unknown key 'cpuss'",
         "did you mean 'cpus'?",
-        "unknown dtype 'float8'",
+        "unknown dtype 'float9'",
     }
     table = {**tomllib.loads(EXAMPLE), "measure": False, "train_steps": 1, "link": "local"}
     with pytest.raises(InputError) as error:

@@ -132,3 +132,15 @@ def find_quantised_type(text: str, priced_types: Collection[str]) -> str | None:
     return next(
         (name for name in (word, *QUANTISED_WORDS.get(word, ())) if name in priced_types), None
     )
+
+
+def describe_low_products(dtype: str) -> list[str]:
+    """Return the remark of a step whose products have operands of 8 or 4 bit; [] for others.
+
+    Example: `linear layers and experts multiply float8 operands; weights are kept in bfloat16`.
+    """
+    types = precision(dtype)
+    if not types.products:
+        return []
+    layers = f"linear layers and experts multiply {types.products} operands"
+    return [f"{layers}; weights are kept in {types.weights}"]

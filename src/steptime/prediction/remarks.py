@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from steptime.core.dtypes import precision
+from steptime.core.dtypes import describe_low_products
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph
 from steptime.hardware import catalog
@@ -37,18 +37,6 @@ def list_remarks(
         kinds = {op.kind for op in graph.ops}
         remarks += [text for kind, text in stack.on_cpu.items() if kind in kinds]
     return (*remarks, *graph.remarks)
-
-
-def describe_low_products(dtype: str) -> list[str]:
-    """Return the remark of a step whose products have operands of 8 or 4 bit; [] for others.
-
-    Example: `linear layers and experts multiply float8 operands; weights are kept in bfloat16`.
-    """
-    types = precision(dtype)
-    if not types.products:
-        return []
-    layers = f"linear layers and experts multiply {types.products} operands"
-    return [f"{layers}; weights are kept in {types.weights}"]
 
 
 def no_link(replicas: int, device: Device) -> InputError:

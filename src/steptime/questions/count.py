@@ -5,7 +5,7 @@ from dataclasses import replace
 from steptime.build import build_step, make_workload, read_model
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.assumed import assumed_row
-from steptime.core.dtypes import precision
+from steptime.core.dtypes import describe_low_products, precision
 from steptime.core.graph import Graph
 from steptime.core.kinds import text_of
 from steptime.core.table import Column, Table, make_facts_table
@@ -20,10 +20,6 @@ from steptime.hardware.software import resolve_stack
 from steptime.network.count import Count, OpCost
 from steptime.network.count import count as count_graph
 from steptime.network.ops import OPS
-from steptime.prediction.kernel import Settings
-from steptime.prediction.low_products import lower_products
-from steptime.prediction.lower import lower
-from steptime.prediction.remarks import describe_low_products
 from steptime.questions import kinds, options
 
 OP_COLUMNS = (
@@ -188,9 +184,9 @@ def count(
     )
     graph = build_step(workload)
     stack_name = options.full_stack_name(stack)
-    totals = _count_low_products(
-        count_graph(graph, catalog.stack(resolve_stack(stack))), graph, workload.dtype, stack
-    )
+    totals = count_graph(graph, catalog.stack(resolve_stack(stack)))
+    if precision(workload.dtype).products:
+        totals = _count_low_products(totals, graph, workload.dtype, stack)
     unmodelled = tuple(graph.unmodelled)
     headline = (
         f"one step of {workload.label} at batch {workload.batch_per_replica}: "
@@ -226,9 +222,11 @@ def count(
 
 def _count_low_products(totals: Count, graph: Graph, dtype: str, stack: str) -> Count:
     """Return the cost of a step with the casts and the operands of products in 8 or 4 bit."""
+    from steptime.prediction.kernel import Settings
+    from steptime.prediction.low_products import lower_products
+    from steptime.prediction.lower import lower
+
     low = precision(dtype).products
-    if not low:
-        return totals
     plain = lower(graph, dtype, Settings(stack=resolve_stack(stack)))
     lowered = lower_products(plain, graph, low)
     added_bytes = lowered.traffic_bytes - plain.traffic_bytes
