@@ -111,10 +111,10 @@ def read_model(
     if code:
         code_text = f"{Path(code.source).resolve()}:{code.name}"
         return replace(_read_code(code, allow_unknown, text), code=code_text)
-    label = _PARADNN.fullmatch(text)
-    if label:
-        values: dict[str, object] = {k: v for k, v in label.groupdict().items() if v is not None}
-        return Choice("fc", values, values.pop("batch", None), text)
+    paradnn = _PARADNN.fullmatch(text)  # a label of ParaDnn's fully connected networks
+    if paradnn:
+        values: dict[str, object] = {k: v for k, v in paradnn.groupdict().items() if v is not None}
+        return Choice("fc", values, values.pop("batch", None), source=text)
     file_match = SETTINGS_OF_FILE.fullmatch(text)
     if file_match:
         choice = _read_file(file_match[1], allow_unknown)
@@ -201,14 +201,13 @@ def set_length(choice: Choice, length: int) -> Choice:
     """
     if "length" not in family_of(choice).parameters:
         graph = build(make_workload(choice, dtype="float32", phase="infer"))
-        inputs = (
-            f"{name} {'x'.join(map(str, graph.tensors[name].shape))}" for name in graph.inputs
-        )
-        name = choice.source or choice.model
-        raise InputError(f"--length: {name} has no length; its inputs are {', '.join(inputs)}")
-    in_text = choice.settings.get("length", length)
-    if str(in_text) != str(length):
-        raise InputError(f"--length {length} contradicts length={in_text} of the model")
+        shapes = {name: "x".join(map(str, graph.tensors[name].shape)) for name in graph.inputs}
+        inputs = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+        model_name = choice.source or choice.model
+        raise InputError(f"--length: {model_name} has no length; its inputs are {inputs}")
+    model_length = choice.settings.get("length", length)
+    if str(model_length) != str(length):
+        raise InputError(f"--length {length} contradicts length={model_length} of the model")
     return replace(choice, settings={**choice.settings, "length": length})
 
 
@@ -262,33 +261,33 @@ def make_workload(
     model_family = family_of(choice)
     values = resolve(model_family, choice.settings, choice.source or choice.model)
     params = drop_defaults(model_family, values)
-    sizes = [parse_count(size, "batch") for size in (batch, choice.batch) if size is not None]
-    if len(set(sizes)) > 1:
-        raise InputError(f"batch {sizes[0]} contradicts {sizes[1]} of the model")
+    batches = [parse_count(size, "batch") for size in (batch, choice.batch) if size is not None]
+    if len(set(batches)) > 1:
+        raise InputError(f"batch {batches[0]} contradicts {batches[1]} of the model")
     dtypes: tuple[str, ...] = ()
     dtype = dtype or model_family.dtype or None
     check_choice("phase", phase, PHASES)
-    place, stated = choice.source or choice.model, (model_family.weights, model_family.stored)
-    stored_tuning = state_weights(tuning, *stated, phase, place)
+    place = choice.source or choice.model
+    stored_tuning = state_weights(tuning, model_family.weights, model_family.stored, phase, place)
     if dtype is None or optimizer is None:
         defaults = default_step(choice, batch, phase, stored_tuning)
         dtypes = defaults.dtypes if dtype is None else ()
-        lower = defaults.optimizer if optimizer is None else optimizer.lower()
+        optimizer_name = defaults.optimizer if optimizer is None else optimizer.lower()
     else:
-        lower = optimizer.lower()
-    name = find_dtype(dtype) if dtype is not None else default_dtype(dtypes, device)
-    if tuning.states:
-        lower = BASE_OPTIMIZERS.get(lower, lower)
-    if lower not in OPTIMIZERS:
+        optimizer_name = optimizer.lower()
+    dtype_name = find_dtype(dtype) if dtype is not None else default_dtype(dtypes, device)
+    if tuning.states:  # says "paged" and "8-bit": the workload has the optimizer's plain name
+        optimizer_name = BASE_OPTIMIZERS.get(optimizer_name, optimizer_name)
+    if optimizer_name not in OPTIMIZERS:
         raise unknown("optimizer", optimizer, OPTIMIZERS)
     return Workload(
-        choice.model,
-        params,
-        sizes[0] if sizes else model_family.batch,
-        name,
-        phase,
-        lower if phase == "train" else NO_OPTIMIZER,
-        Plan(data=parse_count(replicas, "replicas")),
+        model=choice.model,
+        params=params,
+        batch_per_replica=batches[0] if batches else model_family.batch,
+        dtype=dtype_name,
+        phase=phase,
+        optimizer=optimizer_name if phase == "train" else NO_OPTIMIZER,
+        plan=Plan(data=parse_count(replicas, "replicas")),
         file=choice.file,
         sha256=choice.sha256,
         allow_unknown=choice.allow_unknown,
@@ -383,7 +382,9 @@ def tokens_per_example(workload: Workload) -> int | None:
     if tokens is None:
         return None
     length = tokens // workload.batch_per_replica
-    return min(length, workload.tuning.padded or length)
+    text_tokens = workload.tuning.padded  # of a padded sequence; 0: nothing is padded
+    # Padding takes time, but its tokens are no text and do not count in tokens/s.
+    return min(length, text_tokens) if text_tokens else length
 
 
 def differentiated(graph: Graph, optimizer: str, tuning: Tuning) -> Graph:

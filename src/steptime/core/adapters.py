@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, prod
 
 from steptime.core.toml_files import packaged
 
@@ -58,18 +58,18 @@ class FewBits:
 
     def extra_tensors(self, shape: tuple[int, ...]) -> dict[str, tuple[int, str]]:
         """Return the tensors beside a matrix: number of elements and type, by a suffix."""
-        size = 1
-        for length in shape:
-            size *= length
-        rows = size // shape[-1]
-        blocks = rows if self.block == ROW_SCALES else ceil(size / self.block)
-        tensors = {SCALE: (blocks, self.scale)}
+        element_count = prod(shape)
+        row_count = element_count // shape[-1]
+        has_row_scales = self.block == ROW_SCALES
+        block_count = row_count if has_row_scales else ceil(element_count / self.block)
+        tensors = {SCALE: (block_count, self.scale)}
         if self.scale_block:
-            tensors[SCALE_OF_SCALES] = (ceil(blocks / self.scale_block), "float32")
+            tensors[SCALE_OF_SCALES] = (ceil(block_count / self.scale_block), "float32")
         if self.zero:
-            tensors[ZERO] = (blocks, self.zero)
+            tensors[ZERO] = (block_count, self.zero)
         if self.column:
-            tensors[COLUMN] = (rows // shape[-2] * shape[-1], self.column)
+            matrix_count = row_count // shape[-2]  # such as the experts of a layer
+            tensors[COLUMN] = (matrix_count * shape[-1], self.column)
         return tensors
 
 

@@ -38,7 +38,9 @@ def with_dimension(result: Any, operator: str, left: object, right: object) -> A
     right_dimension = getattr(right, "dimension", "")
     dimension = left_dimension
     if left_dimension and right_dimension:
-        dimension = left_dimension if operator in "+-" and left_dimension == right_dimension else ""
+        # Sums of one dimension keep it; a ratio of seconds is a number, as is whatever is unclear.
+        is_sum_of_like = operator in "+-" and left_dimension == right_dimension
+        dimension = left_dimension if is_sum_of_like else ""
     elif right_dimension and operator == "*":
         dimension = right_dimension
     elif right_dimension and operator == "/":
@@ -130,7 +132,8 @@ def read_number(value: object, place: int | None = None) -> int | float:
             and for a comma, which could be a decimal comma. A place is of a sentence, where a word
             behind a number need not be its unit: 64 for "64 nodes of 8 GPUs".
     """
-    if isinstance(value, int | float) and not isinstance(value, bool) and not place:
+    is_flag = isinstance(value, bool)  # which Python counts among the numbers
+    if isinstance(value, int | float) and not is_flag and not place:
         return value
     text = str(value)[:MAX_CHARACTERS]
     amount = parse_amount(text) if place is None else None
@@ -140,14 +143,15 @@ def read_number(value: object, place: int | None = None) -> int | float:
         keys = "decimal or thousands of the mapping says"
         raise ValueError(f"{shorten(text)} has a comma in its number; {keys} what it is")
     matches = list(_AMOUNT.finditer(text))
-    if not 0 <= (place or 0) < len(matches):
+    index = place or 0
+    if not 0 <= index < len(matches):
         raise ValueError(f"{shorten(text)} has {len(matches)} numbers, counted from 0")
-    match = matches[place or 0]
-    amount = _convert(match[1], match[2] or "")
+    digits, unit = matches[index][1], matches[index][2]
+    amount = _convert(digits, unit or "")
     if amount is None and place is not None:
-        amount = _convert(match[1], "")  # a word of a sentence: "64 nodes of 8 GPUs"
+        amount = _convert(digits, "")  # a word of a sentence: "64 nodes of 8 GPUs"
     if amount is None:
-        raise ValueError(f"{shorten(text)}: unknown unit {shorten(match[2])}")
+        raise ValueError(f"{shorten(text)}: unknown unit {shorten(unit)}")
     return _tagged(amount)
 
 
@@ -176,10 +180,11 @@ def _unit_scale(unit: str) -> tuple[float, str] | None:
     if not denominator or scale is None:
         return scale
     factor, dimension = scale
-    divisor, divisor_dimension = UNITS.get(denominator[0], (0.0, ""))
+    divisor, divisor_dimension = UNITS.get(denominator[0], (0.0, ""))  # 0: no known unit
     if divisor_dimension == "s":
         return factor / divisor, f"{dimension}/s"
-    return (factor, dimension) if divisor == 1 and not divisor_dimension else None
+    is_count = divisor == 1 and not divisor_dimension  # "per GPU", "per step"
+    return (factor, dimension) if is_count else None
 
 
 def _parse_duration_s(text: str) -> float | None:

@@ -40,14 +40,17 @@ def assumed_line(texts: Iterable[tuple[str, str | None]]) -> list[str]:
     Args:
         texts: a device and the text of what is assumed for it (`assumed_text`).
     """
-    by_text: dict[str, dict[str, None]] = {}
+    devices_by_text: dict[str, dict[str, None]] = {}
     for device, text in texts:
-        by_text.setdefault(text or "", {})[device] = None
-    parts = []
-    for text, devices in by_text.items():
+        devices_by_text.setdefault(text or "", {})[device] = None
+    needs_devices = len(devices_by_text) > 1  # they differ in their assumptions
+    assumptions = []
+    for text, devices in devices_by_text.items():
+        if not text:
+            continue
         names = ", ".join([*devices][:MAX_DEVICE_NAMES])
-        if len(devices) > MAX_DEVICE_NAMES:
-            names += f" and {len(devices) - MAX_DEVICE_NAMES} more"
-        if text:
-            parts.append(f"{text} ({names})" if len(by_text) > 1 else text)
-    return [f"assumed: {'; '.join(parts)}"] if parts else []
+        unnamed_count = len(devices) - MAX_DEVICE_NAMES
+        if unnamed_count > 0:
+            names += f" and {unnamed_count} more"
+        assumptions.append(f"{text} ({names})" if needs_devices else text)
+    return [f"assumed: {'; '.join(assumptions)}"] if assumptions else []

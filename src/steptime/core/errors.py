@@ -65,18 +65,18 @@ def unknown(noun: str, value: object, valid_names: Iterable[str], place: str = "
         place: the option, key or file with which the message begins.
     """
     names = list(valid_names)
-    close = find_similar_names(str(value), names)
-    if 0 < len(close) <= MAX_SUGGESTIONS:
-        quoted = [f"'{name}'" for name in close]
-        alternatives = filter(None, (", ".join(quoted[:-1]), quoted[-1]))
+    suggestions = [f"'{name}'" for name in find_similar_names(str(value), names)]
+    if 0 < len(suggestions) <= MAX_SUGGESTIONS:
+        *first_suggestions, last_suggestion = suggestions
+        alternatives = filter(None, (", ".join(first_suggestions), last_suggestion))
         hint = f"did you mean {' or '.join(alternatives)}?"
     elif not names:
         hint = "there is none"
     elif len(names) <= MAX_LISTED_NAMES:
         hint = "known: " + ", ".join(names)
     else:
-        first = by_likeness(str(value), names)[:NEAREST_NAMES]
-        hint = f"known: {', '.join(first)}, ... ({len(names)} in all)"
+        nearest = by_likeness(str(value), names)[:NEAREST_NAMES]
+        hint = f"known: {', '.join(nearest)}, ... ({len(names)} in all)"
     prefix = f"{place}: " if place else ""
     return InputError(f"{prefix}unknown {noun} {shorten(value)}; {hint}")
 

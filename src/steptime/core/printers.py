@@ -148,12 +148,15 @@ def _json_value(value: Any, end: str) -> str:
     write = _SCALAR_WRITERS.get(type(value))
     if write is not None:
         return write(value)
-    if type(value) not in CONTAINERS and isinstance(value, LAZY):
+    is_lazy = type(value) not in CONTAINERS and isinstance(value, LAZY)
+    if is_lazy:
         return "".join(_lazy_list_parts(value, end))
-    if not isinstance(value, Mapping | list | tuple) or not value:
+    is_container = isinstance(value, Mapping | list | tuple)
+    if not is_container or not value:
         return json.dumps(finite(value), allow_nan=False)
     inner = f"{end}  "
-    if type(value) is dict and _FLAT_TYPES.issuperset(map(type, value.values())):
+    is_flat_table = type(value) is dict and _FLAT_TYPES.issuperset(map(type, value.values()))
+    if is_flat_table:
         text = _encode(value, f",{inner}")  # the encoder in C, which cannot indent
         return f"{{{inner}{text[1:-1]}{end}}}"
     if isinstance(value, Mapping):
@@ -199,16 +202,19 @@ def html(table: Table) -> str:
     from html import escape  # whose table of entities few commands need
 
     heads, *rows = make_cells(table, table.columns)
-    numeric = [is_numeric([row[i] for row in rows]) for i in range(len(heads))]
-    names = [' class="number"' if right else "" for right in numeric]
+    has_numbers = [is_numeric([row[i] for row in rows]) for i in range(len(heads))]
+    attributes = [' class="number"' if is_number else "" for is_number in has_numbers]
 
-    def line(tag: str, row: Sequence[str]) -> str:
-        cells = (f"<{tag}{name}>{escape(c)}</{tag}>" for name, c in zip(names, row, strict=True))
+    def format_row(tag: str, row: Sequence[str]) -> str:
+        cells = [
+            f"<{tag}{attribute}>{escape(cell)}</{tag}>"
+            for attribute, cell in zip(attributes, row, strict=True)
+        ]
         return f"<tr>{''.join(cells)}</tr>\n"
 
     caption = f"<caption>{escape(table.title)}</caption>\n" if table.title else ""
-    body = "".join(line("td", row) for row in rows)
-    head = f"<thead>\n{line('th', heads)}</thead>\n"
+    body = "".join(format_row("td", row) for row in rows)
+    head = f"<thead>\n{format_row('th', heads)}</thead>\n"
     return f"<table>\n{caption}{head}<tbody>\n{body}</tbody>\n</table>\n"
 
 

@@ -31,14 +31,16 @@ def about(target: str) -> str:
     """
     module, _, attribute = target.partition(":")
     source = Path(str(getattr(find_spec(module), "origin", ""))).read_text(encoding="utf-8")
-    start = max(source.find(f"\n{word}") for word in (f"def {attribute}(", f"{attribute} = "))
-    definition = ast.parse(source[start:].lstrip().partition("\n\n\n")[0]).body[0]
+    function_start = source.find(f"\ndef {attribute}(")
+    row_start = source.find(f"\n{attribute} = ")
+    start = max(function_start, row_start)  # there is one of both, and `find` has -1 for the other
+    definition_text = source[start:].lstrip().partition("\n\n\n")[0]
+    definition = ast.parse(definition_text).body[0]
     if isinstance(definition, ast.FunctionDef):
         text = ast.get_docstring(definition) or ""
     else:
-        text = next(
-            str(node.value) for node in ast.walk(definition) if isinstance(node, ast.Constant)
-        )
+        constants = (node for node in ast.walk(definition) if isinstance(node, ast.Constant))
+        text = str(next(constants).value)
     return text.partition("\n")[0]
 
 

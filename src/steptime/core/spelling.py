@@ -61,16 +61,20 @@ def find_similar_names(typed: str, valid_names: Iterable[str]) -> list[str]:
     """
     by_lower = {name.lower(): name for name in valid_names}
     lower = typed.lower()[:_LONGEST]
-    words = _PARTS.findall(lower)
-    holding = [lower] if lower in by_lower else [name for name in by_lower if _holds(name, words)]
-    if holding and len(lower) > 1:
-        return [by_lower[name] for name in holding]
-    similar = [
-        name
-        for name in by_lower
-        if _similarity(lower, name) >= _SIMILAR_WORDS and _is_similar(words, _PARTS.findall(name))
-    ]
-    return [by_lower[name] for name in sorted(similar, key=partial(_distance, lower))[:1]]
+    typed_parts = _PARTS.findall(lower)
+    if lower in by_lower:
+        containing = [lower]
+    else:
+        containing = [name for name in by_lower if _holds(name, typed_parts)]
+    if containing and len(lower) > 1:  # a single letter or digit is a part of too many names
+        return [by_lower[name] for name in containing]
+    similar = []
+    for name in by_lower:
+        has_similar_text = _similarity(lower, name) >= _SIMILAR_WORDS
+        if has_similar_text and _is_similar(typed_parts, _PARTS.findall(name)):
+            similar.append(name)
+    nearest = sorted(similar, key=partial(_distance, lower))[:1]
+    return [by_lower[name] for name in nearest]
 
 
 def by_likeness(typed: str, valid_names: Iterable[str]) -> list[str]:
@@ -93,21 +97,27 @@ def digit_slips(typed: str, names: Iterable[str]) -> list[str]:
 
 
 def _holds(name: str, words: list[str]) -> bool:
-    parts, many = _PARTS.findall(name), len(words)
-    return many > 0 and any(parts[i : i + many] == words for i in range(len(parts) - many + 1))
+    parts = _PARTS.findall(name)
+    count = len(words)
+    starts = range(len(parts) - count + 1)
+    return count > 0 and any(parts[start : start + count] == words for start in starts)
 
 
 def _is_similar(typed: list[str], name: list[str]) -> bool:
     """Whether names in parts have the same numbers, and in the same places words that are alike."""
-    typed_numbers, numbers = ([part for part in parts if part.isdigit()] for parts in (typed, name))
-    if len(typed_numbers) != len(numbers) or not all(
-        map(_is_similar_number, typed_numbers, numbers)
-    ):
+    typed_numbers = [part for part in typed if part.isdigit()]
+    numbers = [part for part in name if part.isdigit()]
+    if len(typed_numbers) != len(numbers):
         return False
-    typed_words, words = ([part for part in parts if not part.isdigit()] for parts in (typed, name))
+    if not all(map(_is_similar_number, typed_numbers, numbers)):
+        return False
+    typed_words = [part for part in typed if not part.isdigit()]
+    words = [part for part in name if not part.isdigit()]
     if len(typed_words) == len(words):
         return all(map(_is_similar_word, typed_words, words))
-    typed_text, text = "".join(typed_words), "".join(words)  # a word was split or joined
+    # A word was split, or two were joined: compare their letters without the gaps.
+    typed_text = "".join(typed_words)
+    text = "".join(words)
     return _similarity(typed_text, text) >= _SIMILAR_NAMES or _edits(typed_text, text) == 1
 
 
@@ -124,9 +134,10 @@ def _is_similar_number(typed: str, digits: str) -> bool:
 
     A wrong digit among four is a different product: an RTX 4080 Ti is not an RTX 4070 Ti.
     """
-    is_wrong = len(typed) == len(digits) and sorted(typed) != sorted(digits)
-    is_product = is_wrong and (typed[0] != digits[0] or len(typed) > 3)
-    return _edits(typed, digits) <= 1 and not is_product
+    has_same_digits = sorted(typed) == sorted(digits)  # two of them may be swapped
+    has_wrong_digit = len(typed) == len(digits) and not has_same_digits
+    is_different_product = has_wrong_digit and (typed[0] != digits[0] or len(typed) > 3)
+    return _edits(typed, digits) <= 1 and not is_different_product
 
 
 def _distance(typed: str, name: str) -> tuple[int, int, bool, int]:

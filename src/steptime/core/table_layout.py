@@ -90,23 +90,29 @@ def find_headings(text: str, layout: TableLayout, is_tsv: bool = False) -> Headi
     Blank lines, comments and `sep=;` before them are passed over. With known or needed columns the
     first line that has all of them is taken, wherever it stands, or else the first line.
     """
-    first = None
-    separator = layout.delimiter
+    first_candidate: Headings | None = None
+    file_delimiter = layout.delimiter  # "": neither the layout nor a line `sep=;` names one yet
     skipped = 0
     for number, start, line in _leading_lines(text, layout):
-        match = _SEPARATOR_LINE.fullmatch(line) if first is None else None
-        if match:
-            separator = separator or match[1]
-            continue
-        delimiter = separator or ("\t" if is_tsv else _likely_delimiter(line))
+        # Excel writes `sep=;` above the headings; below the first candidate it is a plain line.
+        if first_candidate is None:
+            separator_line = _SEPARATOR_LINE.fullmatch(line)
+            if separator_line is not None:
+                file_delimiter = file_delimiter or separator_line[1]
+                continue
+        delimiter = file_delimiter or ("\t" if is_tsv else _likely_delimiter(line))
         columns = _column_names(line, delimiter)
         headings = Headings(number, line, start, delimiter, columns, skipped)
-        has_needed = layout.needed <= {*map(column_name, columns)}
-        if has_needed and {*layout.columns} <= {*columns}:
+        # A layout has `columns` as the file spells them, and `needed` as formulas name them.
+        formula_names = {column_name(column) for column in columns}
+        has_needed_columns = layout.needed <= formula_names
+        has_stated_columns = set(layout.columns) <= set(columns)
+        if has_needed_columns and has_stated_columns:
             return headings
-        first = first or headings
+        if first_candidate is None:
+            first_candidate = headings
         skipped += 1
-    return first
+    return first_candidate  # no line has all columns: the first is the likeliest
 
 
 def _leading_lines(text: str, layout: TableLayout) -> Iterator[tuple[int, int, str]]:
@@ -160,9 +166,10 @@ def csv_rows(
     _read_headings(reader, source, headings)
     columns = _distinct_columns(headings.columns, source, layout.mentioned)
     headings = replace(headings, columns=columns)
-    is_open = text[-1:] not in ("\n", "\r")  # the last line has no end: it may be cut
+    lacks_last_newline = text[-1:] not in ("\n", "\r")  # its last line may be cut
     check = _RowCheck(headings, _LastColumn(layout.decimal))
-    waiting: tuple[int, Cells | InputError] | None = None
+    # A row is yielded after the next line is read: the last row is checked for a cut number first.
+    pending: tuple[int, Cells | InputError] | None = None
     while True:
         line = reader.line_num + headings.line
         try:
@@ -174,13 +181,13 @@ def csv_rows(
             row: Cells | InputError | None = InputError(f"no line of CSV: {error}")
         else:
             row = check.row_of(cells)
-        if waiting is not None:
-            yield waiting
-        waiting = None if row is None else (line, row)
-    if waiting is not None:
-        line, row = waiting
+        if pending is not None:
+            yield pending
+        pending = None if row is None else (line, row)
+    if pending is not None:
+        line, row = pending
         last_cell = [*row.values()][-1] if isinstance(row, Mapping) else ""
-        if is_open and check.last_column.is_cut(last_cell):
+        if lacks_last_newline and check.last_column.is_cut(last_cell):
             row = InputError(f"the file ends within the number {shorten(last_cell)}")
         yield line, row
 
@@ -227,18 +234,25 @@ class _RowCheck:
     def row_of(self, cells: list[str]) -> Cells | InputError | None:
         """Return the cells by column, the fault of the line, or None for a blank line."""
         columns = self.headings.columns
-        if not cells or (len(cells) == 1 < len(columns) and not cells[0].strip("\0")):
-            return None if not cells or not cells[0] else InputError("nothing but zeros")
-        if len(cells) > len(columns) and not any(cells[len(columns) :]):
-            cells = cells[: len(columns)]
-        if len(cells) != len(columns):
-            many = f"{counted(len(cells), 'cell')} under {counted(len(columns), 'column')}"
-            return InputError(many if self.has_rows else f"{many}{self._describe_headings()}")
-        if tuple(cells) == columns and len(columns) > 1:
+        has_single_cell = len(cells) == 1 and len(columns) > 1
+        is_blank = not cells or (has_single_cell and not cells[0])
+        if is_blank:
+            return None
+        if has_single_cell and not cells[0].strip("\0"):  # a crash leaves zeros in place of text
+            return InputError("nothing but zeros")
+        # Programs end lines with empty cells beyond the headings; text there is a fault.
+        surplus_cells = cells[len(columns) :]
+        row_cells = cells if any(surplus_cells) else cells[: len(columns)]
+        if len(row_cells) != len(columns):
+            counts = f"{counted(len(row_cells), 'cell')} under {counted(len(columns), 'column')}"
+            # Before any row, the likelier fault is that another line has the headings.
+            return InputError(counts if self.has_rows else f"{counts}{self._describe_headings()}")
+        repeats_headings = tuple(row_cells) == columns and len(columns) > 1
+        if repeats_headings:
             return InputError("the headings once more")
         self.has_rows = True
-        self.last_column.add(cells[-1])
-        return dict(zip(columns, cells, strict=True))
+        self.last_column.add(row_cells[-1])
+        return dict(zip(columns, row_cells, strict=True))
 
     def _describe_headings(self) -> str:
         headings = self.headings
@@ -283,14 +297,15 @@ class _LastColumn:
         """
         text = str(cell)
         mark = re.escape(self.decimal)
+        # "12.", "1e", "1.5e-" and "-" need a further digit.
         if re.fullmatch(rf"[-+]?\d+(?:{mark}|(?:{mark}\d+)?[eE][-+]?)|[-+]", text):
             return True
         if not self._is_number(text) or not self.decimals:
             return False
-        fewest = min(self.decimals)
-        return self._decimals_of(text) < fewest or (
-            {*self.decimals} == {0} and len(text) <= self.shortest - 2
-        )
+        lacks_decimals = self._decimals_of(text) < min(self.decimals)
+        has_whole_numbers = set(self.decimals) == {0}
+        is_far_shorter = len(text) <= self.shortest - 2  # numbers of a column vary by one digit
+        return lacks_decimals or (has_whole_numbers and is_far_shorter)
 
     def _is_number(self, cell: str) -> bool:
         mark = re.escape(self.decimal)

@@ -50,26 +50,35 @@ _REQUIREMENTS = {  # the expected value, by the type of fault
 
 def _describe_fault(fault: Any, model: Any) -> str:
     """Return the text of a fault: `train.layers: must be a whole number, not 'x'`."""
-    text = str(fault["msg"]).removeprefix("Value error, ")
-    value = fault.get("input")
-    text = _REQUIREMENTS.get(fault["type"], text.replace("Input should be", "must be"))
-    keys = [key for key in fault["loc"] if isinstance(key, str)]
+    message = str(fault["msg"]).removeprefix("Value error, ")
+    text = _REQUIREMENTS.get(fault["type"], message.replace("Input should be", "must be"))
+    keys = [key for key in fault["loc"] if isinstance(key, str)]  # without places in lists
     if not keys:  # of the table as a whole
         return text
     *path, last = keys
+    table_name = ".".join(path)
     if fault["type"] == "extra_forbidden":
-        for name in path:
-            if name in model.model_fields:
-                kind = model.model_fields[name].annotation
-                model = (kind, *get_args(kind))[-1]
-        valid_keys = [field.alias or name for name, field in model.model_fields.items()]
-        return str(unknown("key", last, valid_keys, ".".join(path)))
+        return str(unknown("key", last, _valid_keys(model, path), table_name))
+    value = fault.get("input")
     if fault["type"] == "literal_error":
-        return str(unknown(last, value, _literal_texts(fault["ctx"]["expected"]), ".".join(path)))
-    is_simple = isinstance(value, str | int | float | bool)
-    text += f", not {shorten(value)}" if is_simple and not _QUOTES.search(text) else ""
-    place = "" if text.startswith(f"unknown {last}") else f"{'.'.join((*path, last))}: "
-    return place + text
+        valid_texts = _literal_texts(fault["ctx"]["expected"])
+        return str(unknown(last, value, valid_texts, table_name))
+    is_scalar = isinstance(value, str | int | float | bool)
+    quotes_value = _QUOTES.search(text) is not None
+    if is_scalar and not quotes_value:
+        text += f", not {shorten(value)}"
+    names_key = text.startswith(f"unknown {last}")
+    return text if names_key else f"{'.'.join(keys)}: {text}"
+
+
+def _valid_keys(model: Any, path: list[str]) -> list[str]:
+    """Return the keys of the table at a path of keys in a pydantic model."""
+    table_model = model
+    for name in path:
+        if name in table_model.model_fields:
+            kind = table_model.model_fields[name].annotation
+            table_model = (kind, *get_args(kind))[-1]  # of dict[str, Table], the Table
+    return [field.alias or name for name, field in table_model.model_fields.items()]
 
 
 def _literal_texts(expected: str) -> list[str]:

@@ -98,9 +98,11 @@ def parse_count(value: object, place: str, at_least: int = 1, at_most: int = MAX
     """
     text = parse_text(value, place)
     number = None if isinstance(value, bool) else _scaled(text)
-    if number is None and re.fullmatch(r"-?\d+", text, re.ASCII):
+    has_too_many_digits = number is None and re.fullmatch(r"-?\d+", text, re.ASCII)
+    if has_too_many_digits:
         raise InputError(f"{place}: {shorten(text)} is larger than 2^53")
-    if number is None or number != number.to_integral_value():
+    is_whole = number is not None and number == number.to_integral_value()
+    if number is None or not is_whole:
         forms = "write it as 8, 1e3 or 1.2M"
         raise InputError(f"{place}: must be a whole number, not {shorten(value)}; {forms}")
     if number > MAX_COUNT:
@@ -272,17 +274,23 @@ def parse_range(text: str, place: str) -> list[int]:
         form = "is not a range of whole numbers such as 4..128 x2"
         raise InputError(f"{place}: {shorten(text)} {form}")
     first, last = (parse_count(end, place, 0) for end in match.group(1, 2))
-    is_sum, step = match[3] in (None, "+"), int(match[4] or 1)
-    for is_wrong, why in (
-        (last < first, "runs backwards"),
-        (step < 1 if is_sum else step < 2 or first < 1, "stands still"),
-        (is_sum and last - first >= MAX_VALUES * step, f"has more than {MAX_VALUES} values"),
-    ):
-        if is_wrong:
-            raise InputError(f"{place}: range {shorten(text)} {why}")
-    if is_sum:
+    adds_step = match[3] in (None, "+")  # else each value is the one before times the step
+    step = int(match[4] or 1)
+    grows = step >= 1 if adds_step else step >= 2 and first >= 1
+    fault = ""
+    if last < first:
+        fault = "runs backwards"
+    elif not grows:
+        fault = "stands still"
+    elif adds_step and last - first >= MAX_VALUES * step:
+        fault = f"has more than {MAX_VALUES} values"
+    if fault:
+        raise InputError(f"{place}: range {shorten(text)} {fault}")
+    if adds_step:
         return list(range(first, last + 1, step))
-    return [first * step**k for k in range(last.bit_length()) if first * step**k <= last]
+    max_powers = last.bit_length()  # even by powers of 2, the next value is above `last`
+    values = [first * step**power for power in range(max_powers)]
+    return [value for value in values if value <= last]
 
 
 def parse_counts(value: Batches, place: str) -> list[int]:

@@ -15,12 +15,15 @@ def positions(
     With `ceil` the last window may exceed the end. A window that would begin in the padding behind
     the map, or after it, is not counted unless `in_padding`.
     """
-    span = size + sum(padding) - reach(1, kernel, stride, dilation)
+    padding_before, padding_after = padding
+    window_size = reach(1, kernel, stride, dilation)
+    max_start = padding_before + size + padding_after - window_size  # of a window that lies inside
     if not ceil:
-        return span // stride + 1
-    count = -(-span // stride) + 1
-    begins_behind = (count - 1) * stride >= size + padding[0]
-    return count - 1 if begins_behind and not in_padding else count
+        return max_start // stride + 1
+    count = -(-max_start // stride) + 1  # rounded up
+    last_start = (count - 1) * stride
+    begins_behind_map = last_start >= padding_before + size
+    return count - 1 if begins_behind_map and not in_padding else count
 
 
 def reach(count: int, kernel: int, stride: int, dilation: int = 1) -> int:
