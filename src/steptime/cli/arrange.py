@@ -77,18 +77,22 @@ def _key(names: Mapping[str, str], name: str) -> str:
 def _document(answer: Printout, name: str, arrange: Arrange) -> Any:
     """Return the document with its rows arranged; a column has its key or a table's heading."""
     document = answer.document
-    headings = _headings(answer.tables) if name else {}
-    fields = document if isinstance(document, Mapping) else {"rows": document}
-    row_lists = {key: [*fields[key]] for key in ROWS if _is_rows(fields.get(key))}
-    keys = {key: _document_keys(rows) for key, rows in row_lists.items()}
-    names = {
-        rows_key: {head: row_keys[key] for head, key in headings.items() if key in row_keys}
-        | row_keys
-        for rows_key, row_keys in keys.items()
+    keys_by_heading = _headings(answer.tables) if name else {}
+    is_table = isinstance(document, Mapping)
+    fields = document if is_table else {"rows": document}
+    row_lists = {field: [*fields[field]] for field in ROWS if _is_rows(fields.get(field))}
+    keys_of_lists = {}  # of the rows of each list: the key by its name and by its heading
+    for field, rows in row_lists.items():
+        row_keys = _document_keys(rows)
+        heading_keys = {
+            heading: row_keys[key] for heading, key in keys_by_heading.items() if key in row_keys
+        }
+        keys_of_lists[field] = heading_keys | row_keys
+    _check(name, [*keys_of_lists.values()])
+    arranged_lists = {
+        field: arrange(rows, _key(keys_of_lists[field], name)) for field, rows in row_lists.items()
     }
-    _check(name, [*names.values()])
-    sorted_lists = {key: arrange(rows, _key(names[key], name)) for key, rows in row_lists.items()}
-    return {**fields, **sorted_lists} if isinstance(document, Mapping) else sorted_lists["rows"]
+    return {**fields, **arranged_lists} if is_table else arranged_lists["rows"]
 
 
 def _document_keys(rows: Sequence[Row]) -> dict[str, str]:

@@ -163,7 +163,8 @@ def _answer_question(
         if form == "csv" and (table := result.csv_table()) is not None:
             answer = replace(answer, tables=[table])
         is_arranged = sort is not None or row_count is not None
-        if is_arranged or form != "json":  # JSON has the document, and needs no table computed
+        needs_tables = is_arranged or form != "json"  # plain JSON is made of the document alone
+        if needs_tables:
             tables = select_tables(answer.tables, output.get("details", False))
             answer = replace(answer, tables=tables)
         if is_arranged:
@@ -369,13 +370,16 @@ def patience() -> Progress:
 
     def print_progress(work: str, part_count: int, total: int) -> None:
         nonlocal printed_s
-        time_s = monotonic()
-        printed_s = printed_s if part_count else time_s  # the work begins
-        elapsed_s = time_s - begin_s.setdefault(work, printed_s)
-        if total > 1 and time_s > printed_s + PATIENCE_S:
-            printed_s = time_s
-            left_s = elapsed_s * (total / part_count - 1)
-            line = f"{work}: {part_count:,} of {total:,}, {duration(left_s)} left"
-            (status.show if status.is_visible else note)(line)
+        now_s = monotonic()
+        if part_count == 0:  # the work begins, and with it the time without a line
+            printed_s = now_s
+        elapsed_s = now_s - begin_s.setdefault(work, printed_s)
+        is_due = now_s > printed_s + PATIENCE_S
+        if total > 1 and is_due:
+            printed_s = now_s
+            remaining_s = elapsed_s * (total / part_count - 1)
+            line = f"{work}: {part_count:,} of {total:,}, {duration(remaining_s)} left"
+            print_line = status.show if status.is_visible else note
+            print_line(line)
 
     return print_progress

@@ -61,13 +61,16 @@ def describe_command(name: str) -> str:
         return ANALYSE_TEXT
     if name in COMMANDS:
         return registry.about(COMMANDS[name])
+    is_analysis = name.startswith("analyse ")
     kind = name.removeprefix("analyse ")
-    if kind != name and kind in PLOTS:
-        line = registry.about(PLOTS[kind]).partition(";")[0]
-        return f"{line.replace('Return', 'Draw', 1)}."
-    if kind != name and kind in ANALYSES:
+    if is_analysis and kind in PLOTS:
+        # "Return the times of steps as a chart; ..." becomes "Draw the times of steps as a chart."
+        clause = registry.about(PLOTS[kind]).partition(";")[0]
+        return f"{clause.replace('Return', 'Draw', 1)}."
+    if is_analysis and kind in ANALYSES:
         return registry.about(ANALYSES[kind])
-    return summary(find_question(name).__doc__ or "").partition("\n")[0]
+    docstring = find_question(name).__doc__ or ""
+    return summary(docstring).partition("\n")[0]
 
 
 @cache

@@ -29,19 +29,22 @@ def run(arguments: Sequence[str] | None = None) -> int:
             words, exit_on_error=False, print_error=False, result_action="return_value"
         )
         sys.stdout.flush()
-    except (InputError, OutsideError) as error:
-        return _fail(str(error), 2 if isinstance(error, InputError) else 1)
+    except InputError as error:
+        return _fail(str(error), 2)
+    except OutsideError as error:
+        return _fail(str(error), 1)
     except CycloptsError as error:
         from steptime.cli.usage import describe_usage_error
 
         return _fail(describe_usage_error(error), 2)
-    except BrokenPipeError:
+    except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
+        # Python flushes stdout once more as it ends: into nothing, or it would print a traceback.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
-        is_input = error.errno == errno.ENAMETOOLONG
+        is_fault_of_input = error.errno == errno.ENAMETOOLONG  # a path that the user typed
         line = f"{error.filename or 'system'}: {error.strerror or error}"
-        return _fail(line, 2 if is_input else 1)
+        return _fail(line, 2 if is_fault_of_input else 1)
     except KeyboardInterrupt as error:
         return _fail("; ".join(filter(None, ("interrupted", str(error)))), INTERRUPTED)
     return code if isinstance(code, int) else 0

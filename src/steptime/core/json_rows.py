@@ -52,25 +52,26 @@ def _lines(text: str, layout: TableLayout) -> Iterator[JsonRow]:
     """Yield the objects of lines; those without the prefix are passed over."""
     facts: dict[str, object] = {}
     lines = re.split(r"\r\n|\n|\r", text)
-    count = len(lines)
     for number, line in enumerate(lines, start=1):
         content = line
         if layout.prefix:
-            _, mark, content = line.partition(layout.prefix)
-            if not mark:
+            _, prefix, content = line.partition(layout.prefix)
+            if not prefix:  # another program's line in the log
                 continue
         if not content.strip():
             continue
         row = _parse_line(content)
-        if isinstance(row, InputError) and number == count and line:
+        lacks_newline = number == len(lines) and line != ""
+        if isinstance(row, InputError) and lacks_newline:
             row = InputError(f"the file ends within the line: {row}")
         if not isinstance(row, dict | InputError):
             row = InputError(f"a row is an object, not {shorten(row)}")
         if isinstance(row, dict) and layout.facts:
-            key, value = (row.get(name) for name in layout.facts)
+            # A line such as {"key": NAME, "value": VALUE} is a fact of all later rows.
+            fact_name, fact_value = (row.get(key) for key in layout.facts)
             row = facts | row
-            if isinstance(key, str) and isinstance(value, str | int | float):
-                facts[key] = value
+            if isinstance(fact_name, str) and isinstance(fact_value, str | int | float):
+                facts[fact_name] = fact_value
         yield number, row
 
 
@@ -90,7 +91,7 @@ def _document_rows(document: Any, source: str, layout: TableLayout) -> Iterator[
             outer = _flatten({name: value for name, value in rows.items() if name != key})
             rows = rows[key]
     if isinstance(rows, dict) and layout.has_names and any(map(_is_scalar, rows.values())):
-        rows = [rows]
+        rows = [rows]  # the document is a single row
     if not isinstance(rows, list):
         raise InputError(f"{source}: a table is a list of rows, not {shorten(rows)}")
     for place, row in enumerate(rows, start=1):
@@ -134,7 +135,8 @@ def _with_names(rows: Iterable[JsonRow]) -> Iterator[JsonRow]:
     flat_rows = [
         (place, row if isinstance(row, InputError) else _flatten(row)) for place, row in rows
     ]
-    names = {name: "" for _, row in flat_rows if not isinstance(row, InputError) for name in row}
+    tables = [row for _, row in flat_rows if not isinstance(row, InputError)]
+    names = {name: "" for table in tables for name in table}
     short_names = _short_names(names)
     for place, row in flat_rows:
         if isinstance(row, InputError):
@@ -146,18 +148,22 @@ def _with_names(rows: Iterable[JsonRow]) -> Iterator[JsonRow]:
 
 def _short_names(names: Iterable[str]) -> dict[str, str]:
     """Return the ends of dotted names that only one name has: `median` of `stats.median`."""
-    owners: dict[str, list[str]] = {}
+    names_by_ending: dict[str, list[str]] = {}  # of a.b.c: b.c and c
     for name in names:
         parts = name.split(".")
         for place in range(1, len(parts)):
-            owners.setdefault(".".join(parts[place:]), []).append(name)
-    columns = {*map(column_name, names)}
-    unique = {short: paths[0] for short, paths in owners.items() if len(paths) == 1}
-    counts = Counter(map(column_name, unique))
+            ending = ".".join(parts[place:])
+            names_by_ending.setdefault(ending, []).append(name)
+    unique_names = {
+        ending: paths[0] for ending, paths in names_by_ending.items() if len(paths) == 1
+    }
+    # A formula must not mean two columns by a name: not a whole name, and not another ending.
+    columns = set(map(column_name, names))
+    ending_counts = Counter(map(column_name, unique_names))
     return {
-        short: name
-        for short, name in unique.items()
-        if column_name(short) not in columns and counts[column_name(short)] == 1
+        ending: name
+        for ending, name in unique_names.items()
+        if column_name(ending) not in columns and ending_counts[column_name(ending)] == 1
     }
 
 

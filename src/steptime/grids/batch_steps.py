@@ -54,10 +54,12 @@ class BatchSteps:
         self.model = model
         self.batches = batches
         distinct_batches = sorted(set(batches))
-        has_lines = model.method.arrays and len(distinct_batches) > FEW
-        self.lines: Lines | None = lines_of(model, distinct_batches) if has_lines else None
+        is_worth_lines = model.method.arrays and len(distinct_batches) > FEW
+        self.lines: Lines | None = lines_of(model, distinct_batches) if is_worth_lines else None
         self.pieces: list[Piece] = []
-        if has_lines and self.lines is None and may_split and stack_of(model.settings).pads:
+        # A stack that pads rows makes steps of the batch size: lines hold for equal remainders.
+        lacks_lines = is_worth_lines and self.lines is None
+        if lacks_lines and may_split and stack_of(model.settings).pads:
             self.pieces = _split_by_remainder(model, batches)
         self._under = {_step_key(model): self}
         self.graphs: dict[RemarkKey, Graph] = {}
@@ -174,18 +176,20 @@ class BatchSteps:
         steps_of_models = [self.under(model) for model in models]
         if any(steps is not self for steps in steps_of_models):
             return _spans_by_steps(steps_of_models, models)
-        is_on_lines = not any(map(_lies_on_no_line, models))
-        if self.pieces and is_on_lines:
+        can_interpolate = not any(map(_lies_on_no_line, models))
+        if self.pieces and can_interpolate:
             spans_of_pieces = [steps.spans(models) for _, steps in self.pieces]
             return [self._merge_spans(pieces) for pieces in zip(*spans_of_pieces, strict=True)]
-        if self.lines is None or not is_on_lines:
+        if self.lines is None or not can_interpolate:
             return [_price_batches(model, self.batches) for model in models]
-        single_batches = merging_batches(self.lines) & {*self.batches}
-        places = [i for i, batch in enumerate(self.batches) if batch in single_batches]
-        priced_batches = [self.batches[i] for i in places]
+        # Some batches lie beside the lines: these alone are priced from their own graphs.
+        batches_off_lines = merging_batches(self.lines) & {*self.batches}
+        places = [i for i, batch in enumerate(self.batches) if batch in batches_off_lines]
+        repriced_batches = [self.batches[i] for i in places]
+        interpolated_spans = spans(self.lines, models, self.batches)
         return [
-            _replace_batches(span, places, _price_batches(model, priced_batches))
-            for span, model in zip(spans(self.lines, models, self.batches), models, strict=True)
+            _replace_batches(span, places, _price_batches(model, repriced_batches))
+            for span, model in zip(interpolated_spans, models, strict=True)
         ]
 
 
@@ -239,16 +243,19 @@ def _replace_batches(span: Span, places: Sequence[int], priced: Span) -> Span:
     if not places:
         return span
 
-    def merge(column: Any, values: Any) -> Any:
-        if column is None or values is None:
+    def replace_values(column: Any, new_values: Any) -> Any:
+        if column is None or new_values is None:  # a bound that is not known of all batches
             return None
-        merged = [*column]
-        for place, value in zip(places, values, strict=True):
-            merged[place] = value
-        return merged
+        replaced = [*column]
+        for place, value in zip(places, new_values, strict=True):
+            replaced[place] = value
+        return replaced
 
-    times = [merge(*columns) for columns in zip(span.times, priced.times, strict=True)]
-    return Span(times, *map(merge, span[1:], priced[1:]))
+    times = [
+        replace_values(pass_times, new_pass_times)
+        for pass_times, new_pass_times in zip(span.times, priced.times, strict=True)
+    ]
+    return Span(times, *map(replace_values, span[1:], priced[1:]))
 
 
 def _price_batches(model: StepModel, batches: Sequence[int]) -> Span:

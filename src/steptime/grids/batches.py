@@ -14,25 +14,34 @@ def largest_batch(
     `memory(batch)` are the bytes of a step, which do not fall as the batch grows. Batches above
     `max_batch` are not tried. 10 bytes and 3 an example fit 100 bytes up to a batch of 30.
     """
-    low, high, needs = 0, 1, {}
+    needed_bytes: dict[int, float] = {}
 
     def fits(batch: int) -> bool:
-        needs[batch] = memory(batch)
-        return needs[batch] <= has_bytes
+        needed_bytes[batch] = memory(batch)
+        return needed_bytes[batch] <= has_bytes
 
-    while high <= max_batch and fits(high):
-        low, high = high, 2 * high
-    high = min(high, max_batch + 1)
-    while high - low > 1:
-        middle = (low + high) // 2
+    fitting, too_large = 0, 1
+    while too_large <= max_batch and fits(too_large):
+        fitting, too_large = too_large, 2 * too_large
+    too_large = min(too_large, max_batch + 1)
+    while too_large - fitting > 1:
+        middle = (fitting + too_large) // 2
         guess = middle
-        if low and high in needs and needs[high] > needs[low]:  # memory is nearly a line
-            share = (has_bytes - needs[low]) / (needs[high] - needs[low])
-            guess = low + int(share * (high - low))
+        if fitting and too_large in needed_bytes:
+            # Memory is nearly linear in the batch: guess where the line reaches the room.
+            growth_bytes = needed_bytes[too_large] - needed_bytes[fitting]
+            free_bytes = has_bytes - needed_bytes[fitting]
+            if growth_bytes > 0:
+                guess = fitting + int(free_bytes / growth_bytes * (too_large - fitting))
+        # The pair at the guess closes the search if the line is exact; the middle halves it if not.
         for batch in (guess, guess + 1, middle):
-            if low < batch < high:
-                low, high = (batch, high) if fits(batch) else (low, batch)
-    return low
+            if not fitting < batch < too_large:
+                continue
+            if fits(batch):
+                fitting = batch
+            else:
+                too_large = batch
+    return fitting
 
 
 def doubling(largest: int) -> list[int]:

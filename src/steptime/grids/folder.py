@@ -84,10 +84,11 @@ def predict_folder(
     """
     predicted = Predicted()
     records = store.load(folder, warn)
-    part_keys = set(map(part_key, records))
+    part_keys = set(map(part_key, records))  # of all that is stored: no record is written twice
     steps: dict[tuple[object, ...], Record] = {}
     for record in records:
-        if record.origin != "predicted" and not record.scope:
+        is_step = not record.scope  # records of ops have a scope
+        if is_step and record.origin != "predicted":
             steps.setdefault(_step_key(record), record)
     if not steps:
         raise InputError(f"{folder}: holds no step that was measured or published")
@@ -103,11 +104,14 @@ def predict_folder(
                 except InputError as error:
                     predicted.refused[str(error)] += 1
                     continue
-                # a step that is there gets its ops beside it
-                missing_records = select_missing([*(ops if by_op else ()), head], part_keys)
+                # A step that is stored already still gets its ops.
+                predictions = [*ops, head] if by_op else [head]
+                missing_records = select_missing(predictions, part_keys)
                 writer.append_all(missing_records)
-                predicted.added += bool(missing_records)
-                predicted.present += not missing_records
+                if missing_records:
+                    predicted.added += 1
+                else:
+                    predicted.present += 1
     return predicted
 
 

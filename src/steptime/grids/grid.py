@@ -135,20 +135,22 @@ def _link_bounds(
     model: StepModel, span: Span, replicas: Sequence[int], communication_s: Any
 ) -> Iterator[Any]:
     """Yield the low and the high ends of steps whose kernels and links are off independently."""
-    name, size_bytes = model.collective(), model.gradient_bytes
-    middle_s = np.repeat(np.sum(span.times, axis=0), len(replicas))
-    for sign, ends_s in ((1, span.low_s), (-1, span.high_s)):
-        if ends_s is None:
+    collective = model.collective()
+    gradient_bytes = model.gradient_bytes
+    kernels_s = np.repeat(np.sum(span.times, axis=0), len(replicas))
+    fast_links, slow_links = 1, -1  # `collective_s` takes the ends of a link's rate by these signs
+    for link_end, kernel_bounds_s in ((fast_links, span.low_s), (slow_links, span.high_s)):
+        if kernel_bounds_s is None:
             yield repeat(None)
             continue
         exchange_s = [
-            model.collective_s(name, size_bytes, count, sign) if count > 1 else 0.0
+            model.collective_s(collective, gradient_bytes, count, link_end) if count > 1 else 0.0
             for count in replicas
         ]
-        kernels_off_s = np.repeat(ends_s, len(replicas)) - middle_s
-        links_off_s = np.resize(exchange_s, len(communication_s)) - communication_s
-        off_s = np.hypot(kernels_off_s, links_off_s)
-        yield (middle_s + communication_s - sign * off_s).tolist()
+        kernels_error_s = np.repeat(kernel_bounds_s, len(replicas)) - kernels_s
+        links_error_s = np.resize(exchange_s, len(communication_s)) - communication_s
+        error_s = np.hypot(kernels_error_s, links_error_s)  # kernels and links err independently
+        yield (kernels_s + communication_s - link_end * error_s).tolist()
 
 
 def _priced_cells(
@@ -156,6 +158,8 @@ def _priced_cells(
 ) -> Iterator[GridCell]:
     """Yield the cells of a device, made by columns: each batch, on each number of replicas."""
 
+    # A cell for each batch and, within it, each number of replicas: columns of the batches are
+    # repeated value by value, and those of the replicas are cycled.
     def add_seconds(column: Any, added_s: Any = 0.0) -> Any:
         if column is None:
             return repeat(None)

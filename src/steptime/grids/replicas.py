@@ -108,7 +108,8 @@ def data_parallel(
 
     def price_row(sizes: ReplicaSizes, single_per_s: float | None, note: str) -> ScalingRow:
         """Return the row of replicas; a speed-up is over `single_per_s`, None: over itself."""
-        times, needs = model.timeline(sizes.batch), model.needs(sizes.batch)
+        times = model.timeline(sizes.batch)
+        needs = model.needs(sizes.batch)
         communication_s = exchange_s(model, model.gradient_bytes / sync.compression, sizes.replicas)
         scheme = model.collective(sync.collective)
         if scheme not in communication_s:
@@ -142,15 +143,12 @@ def data_parallel(
         )
 
     single_per_s = price_row(ReplicaSizes(1, examples, examples), None, "").examples_per_s
-    shares = [(count, *batch_share(model, count, examples, scaling)) for count in replicas]
-    return tuple(
-        price_row(
-            ReplicaSizes(count, share * count if scaling == "weak" else examples, share),
-            single_per_s,
-            note,
-        )
-        for count, share, note in shares
-    )
+    shares = [batch_share(model, count, examples, scaling) for count in replicas]
+    rows = []
+    for count, (share, note) in zip(replicas, shares, strict=True):
+        global_batch = share * count if scaling == "weak" else examples
+        rows.append(price_row(ReplicaSizes(count, global_batch, share), single_per_s, note))
+    return tuple(rows)
 
 
 def unpaid(throughputs: Iterable[tuple[int, float]]) -> list[int]:
@@ -223,18 +221,20 @@ def scaling_row(
     per_s = throughput(model, sizes.global_batch, step_s)
     speedup = per_s / (single_per_s or per_s)
     return ScalingRow(
-        *sizes,
-        *pass_times,
-        compute_s,
-        communication_s,
-        exchange_time_s - exposed_communication_s,
-        exposed_communication_s,
-        step_s,
-        speedup,
-        speedup / sizes.replicas,
-        per_s,
-        note,
-        parts or {},
+        **sizes._asdict(),
+        forward_s=forward_s,
+        backward_s=backward_s,
+        update_s=update_s,
+        compute_s=compute_s,
+        communication_s=communication_s,
+        overlap_s=exchange_time_s - exposed_communication_s,
+        exposed_communication_s=exposed_communication_s,
+        step_s=step_s,
+        speedup=speedup,
+        efficiency=speedup / sizes.replicas,
+        examples_per_s=per_s,
+        note=note,
+        parts=parts or {},
     )
 
 
@@ -389,9 +389,8 @@ def _add_communication(
     """Return the quantities of a step that waits so long for its exchange."""
     forward_s, backward_s, update_s = (quantities[f"{name}_s"].value or 0.0 for name in PASSES)
     step = quantities["step_s"]
-    low_s, high_s = (
-        None if end is None else end + communication_s for end in (step.low, step.high)
-    )
+    low_s = None if step.low is None else step.low + communication_s
+    high_s = None if step.high is None else step.high + communication_s
     step_s = forward_s + backward_s + update_s + communication_s
     return {
         **quantities,

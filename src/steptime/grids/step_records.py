@@ -48,15 +48,19 @@ def predict_records(
     Raises:
         InputError: for a mistake that does not depend on the place.
     """
-    networks: dict[str, list[Workload]] = {}
+    workloads_by_network: dict[str, list[Workload]] = {}  # they differ in the batch alone
     for workload in workloads:
-        networks.setdefault(replace(workload, batch_per_replica=1).key, []).append(workload)
-    for workloads_of_network in watched(list(networks.values()), "networks"):
-        workload = workloads_of_network[0]
+        network_key = replace(workload, batch_per_replica=1).key
+        workloads_by_network.setdefault(network_key, []).append(workload)
+    dtypes = dict.fromkeys(dtype for _, dtype in places)
+    for workloads_of_network in watched(list(workloads_by_network.values()), "networks"):
+        network = workloads_of_network[0]
         batches = list(dict.fromkeys(step.batch_per_replica for step in workloads_of_network))
-        for dtype in dict.fromkeys(dtype for _, dtype in places):
-            network = workload.with_dtype(find_dtype(dtype)) if dtype else workload
-            model = StepModel(network, places[0][0], None, method, options, assumes=True)
+        for dtype in dtypes:
+            workload = network.with_dtype(find_dtype(dtype)) if dtype else network
+            # Any device will do: `_predict_devices` puts the model on those of the places.
+            first_device, _ = places[0]
+            model = StepModel(workload, first_device, None, method, options, assumes=True)
             devices = [device for device, place_dtype in places if place_dtype == dtype]
             yield from _predict_devices(BatchSteps(model, batches), devices, refusals)
 
@@ -65,14 +69,14 @@ def _predict_devices(
     steps: BatchSteps, devices: Iterable[Device], refusals: dict[str, int]
 ) -> Iterator[Record]:
     """Yield the records of a network on each device; count those that are refused."""
-    work_of: dict[BatchSteps, list[dict[str, float]]] = {}
+    work_by_steps: dict[BatchSteps, list[dict[str, float]]] = {}  # devices may share their graphs
     for device in devices:
         try:
             model = steps.model.on(device)
             device_steps = steps.under(model)
-            if device_steps not in work_of:
-                work_of[device_steps] = _count_work(device_steps)
-            yield from _device_records(model, device_steps, work_of[device_steps])
+            if device_steps not in work_by_steps:
+                work_by_steps[device_steps] = _count_work(device_steps)
+            yield from _device_records(model, device_steps, work_by_steps[device_steps])
         except InputError as error:
             refusals[str(error)] = refusals.get(str(error), 0) + len(steps.batches)
 
@@ -83,13 +87,15 @@ def _count_work(steps: BatchSteps) -> list[dict[str, float]]:
         return steps.merge([_count_work(piece_steps) for _, piece_steps in steps.pieces])
     if steps.lines is None:
         return [costs(steps.model, batch) for batch in steps.batches]
-    high = costs(steps.model, steps.lines.high)
-    low = costs(steps.model, steps.lines.low)
+    # Work is linear in the batch: interpolate between the two batches of the lines.
+    low_costs = costs(steps.model, steps.lines.low)
+    high_costs = costs(steps.model, steps.lines.high)
+
+    def interpolate(name: str, share: float) -> int:
+        return round(low_costs[name] + (high_costs[name] - low_costs[name]) * share)
+
     shares = steps.lines.share(steps.batches).tolist()
-    return [
-        {name: round(low[name] + (high[name] - low[name]) * share) for name in low}
-        for share in shares
-    ]
+    return [{name: interpolate(name, share) for name in low_costs} for share in shares]
 
 
 def _device_records(

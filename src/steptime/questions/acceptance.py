@@ -161,12 +161,14 @@ def accept_records(
     if not expected.exists():
         raise InputError(f"--expected {expected}: no such file or folder; or the word predicted")
     has_records = expected.is_dir() or (is_record_file(expected) and begins_with_record(expected))
-    if has_records or mapping is not None or not is_table_name(expected.name):
-        needs_mapping = mapping is not None and not has_records
-        reference = load_records([expected], mapping if needs_mapping else None, note)
-        return accept_by_records(data, reference, str(expected), limit_share)
-    expectations = read_expectations(expected)
-    return accept_by_expectations(data, expectations, str(expected), limit_share)
+    # A table without a mapping has the plain columns of expectations; all else becomes records.
+    is_expectation_table = mapping is None and is_table_name(expected.name)
+    if is_expectation_table and not has_records:
+        expectations = read_expectations(expected)
+        return accept_by_expectations(data, expectations, str(expected), limit_share)
+    reference_mapping = None if has_records else mapping
+    reference = load_records([expected], reference_mapping, note)
+    return accept_by_records(data, reference, str(expected), limit_share)
 
 
 def make_answer(
@@ -266,17 +268,17 @@ def _describe_notes(rows: Sequence[AcceptedStep]) -> list[str]:
 
 def _describe_absent_steps(rows: Sequence[AcceptedStep]) -> list[str]:
     """Return a line for each network that some nodes of its kind did not run."""
-    hosts: dict[str | None, list[str]] = {}
-    measured: dict[tuple[str, str | None], set[str]] = {}
+    platform_hosts: dict[str | None, dict[str, None]] = {}
+    network_hosts: dict[tuple[str, str | None], set[str]] = {}  # that measured it
     for row in rows:
         if row.host and row.platform:
-            hosts.setdefault(row.platform, []).append(row.host)
-            measured.setdefault((row.name, row.platform), set()).add(row.host)
+            platform_hosts.setdefault(row.platform, {})[row.host] = None
+            network_hosts.setdefault((row.name, row.platform), set()).add(row.host)
     lines = []
-    for (name, platform), measuring in measured.items():
-        absent = [host for host in dict.fromkeys(hosts[platform]) if host not in measuring]
-        if absent:
-            lines.append(f"{name}: no record of {first_of(sorted(absent), MAX_NAMES)}")
+    for (name, platform), measuring_hosts in network_hosts.items():
+        absent_hosts = [host for host in platform_hosts[platform] if host not in measuring_hosts]
+        if absent_hosts:
+            lines.append(f"{name}: no record of {first_of(sorted(absent_hosts), MAX_NAMES)}")
     if len(lines) > MAX_NAMES:
         return [*lines[:MAX_NAMES], f"{len(lines) - MAX_NAMES} further networks lack nodes"]
     return lines

@@ -49,18 +49,23 @@ def parts(model: StepModel, batch: int | None = None) -> list[Binding]:
     launching it takes more than half of its time.
     """
     lowered = model.lowered(batch)
-    columns = lowered.columns
+    distinct_kernels = lowered.columns.distinct  # equal kernels of a step are priced once
     times = model.prices(batch).intervals()
-    idle = Kernels([_idle(kernel) for kernel in columns.distinct])
-    calls_s = model.price_kernels(idle).value[idle.index].tolist()
+    idle_kernels = Kernels([_idle(kernel) for kernel in distinct_kernels])
+    launches_s = model.price_kernels(idle_kernels).value[idle_kernels.index].tolist()
     bounds = []
-    for kernel, time, call_s in zip(columns.distinct, times, calls_s, strict=True):
+    for kernel, time, launch_s in zip(distinct_kernels, times, launches_s, strict=True):
         compute_s, memory_s = (0.0, 0.0) if kernel.exchange else ceilings_s(model, kernel)
-        bound = "compute" if compute_s >= memory_s else "memory"
-        bounds.append("host" if 2 * call_s > time.value else bound)
-    launches = zip(lowered.kernels, columns.index.tolist(), strict=True)
+        is_mostly_launch = 2 * launch_s > time.value
+        if is_mostly_launch:
+            bounds.append("host")
+        else:
+            bounds.append("compute" if compute_s >= memory_s else "memory")
+    places = lowered.columns.index.tolist()  # of the kernels of the step among the distinct ones
     return [
-        Binding(kernel, times[i], bounds[i]) for kernel, i in launches if kernel.exchange is None
+        Binding(kernel, times[place], bounds[place])
+        for kernel, place in zip(lowered.kernels, places, strict=True)
+        if kernel.exchange is None
     ]
 
 
@@ -123,14 +128,15 @@ def path(
     timeline = model.timeline(batch)
     passes_s = timeline.forward_s + timeline.backward_s + timeline.update_s
     bindings = parts(model, batch)
-    busy = [0.0, 0.0, 0.0]
+    busy_s = [0.0, 0.0, 0.0]  # of the device in the forward pass, the backward pass, the update
     for kernel, time, _ in bindings:
-        busy[PLACE[kernel.pass_]] += time.value
-    waited, first = _host_path(busy, model.host(model.lowered(batch)))
-    seconds = dict.fromkeys(BOUNDS, 0.0) | {"host": waited}
-    of_passes = dict.fromkeys(PASSES[first:], 0.0)
+        busy_s[PLACE[kernel.pass_]] += time.value
+    host_s, first_device_pass = _host_path(busy_s, model.host(model.lowered(batch)))
+    seconds = dict.fromkeys(BOUNDS, 0.0) | {"host": host_s}
+    # Up to this pass the host is the slower of the two; from it on the device is, by its kernels.
+    device_passes = PASSES[first_device_pass:]
     for kernel, time, bound in bindings:
-        if kernel.pass_ in of_passes:
+        if kernel.pass_ in device_passes:
             seconds[bound] += time.value
     kernels_s = sum(seconds.values())
     if kernels_s and passes_s:  # arithmetic overlaps with traffic: rows take less than their sum
@@ -140,10 +146,9 @@ def path(
     input_s = 0.0 if feed is None else feed.wait_s(passes_s + seconds["communication"])
     seconds["input"] = input_s
     extra_s = input_s + replicas_s
-    low_s, high_s = (
-        end_s if end_s is None else end_s + extra_s for end_s in (timeline.low_s, timeline.high_s)
-    )
-    return Path(seconds, bindings, sum(busy), timeline.step_s + extra_s, low_s, high_s)
+    low_s = None if timeline.low_s is None else timeline.low_s + extra_s
+    high_s = None if timeline.high_s is None else timeline.high_s + extra_s
+    return Path(seconds, bindings, sum(busy_s), timeline.step_s + extra_s, low_s, high_s)
 
 
 def _exchanged_s(model: StepModel, batch: int | None, replicas: int) -> float:
@@ -163,12 +168,17 @@ def _host_path(busy: Sequence[float], host: Host | None) -> tuple[float, int]:
     """
     if host is None:
         return 0.0, 0
-    if not host.waits:
-        issued = host.issued_s[-1]
-        return (issued, len(busy)) if issued > sum(busy) else (0.0, 0)
-    path_s, first, end_s = host.base_s, 0, host.base_s
-    for i, (part, issued) in enumerate(zip(busy, host.issued_s, strict=True)):
-        if issued >= end_s + part:
-            path_s, first = issued, i + 1
-        end_s = max(end_s + part, issued)
-    return path_s, first
+    if not host.waits:  # steps are issued ahead: the slower of host and device decides
+        last_issue_s = host.issued_s[-1]
+        is_host_slower = last_issue_s > sum(busy)
+        return (last_issue_s, len(busy)) if is_host_slower else (0.0, 0)
+    host_path_s = host.base_s
+    first_device_pass = 0
+    device_end_s = host.base_s
+    for index, (busy_s, issued_s) in enumerate(zip(busy, host.issued_s, strict=True)):
+        is_device_starved = issued_s >= device_end_s + busy_s  # it ends before the last issue
+        if is_device_starved:
+            host_path_s = issued_s
+            first_device_pass = index + 1
+        device_end_s = max(device_end_s + busy_s, issued_s)
+    return host_path_s, first_device_pass

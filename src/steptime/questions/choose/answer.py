@@ -208,13 +208,15 @@ class ChoicesPage(Answer, frozen=True, kw_only=True):
 
 def list_notes(rows: Sequence[ChooseRow]) -> Iterator[str]:
     """Yield the dates of prices, and the devices and prices that are in doubt."""
-    dates = {row.price_date for row in rows if row.cost_total is not None and row.price_date}
+    priced_rows = [row for row in rows if row.cost_total is not None]
+    dates = {row.price_date for row in priced_rows if row.price_date}
     if dates:
         yield f"prices are of a date and change: {'; '.join(sorted(dates))}"
-    unverified = {row.offer for row in rows if row.is_price_verified is False and row.offer}
-    if unverified:
-        names = first_of(sorted(unverified), MAX_NAMES)
-        yield f"{counted(len(unverified), 'price')} not verified: {names}"
+    # `is_price_verified` is None without an offer.
+    unverified_offers = {row.offer for row in rows if row.is_price_verified is False and row.offer}
+    if unverified_offers:
+        names = first_of(sorted(unverified_offers), MAX_NAMES)
+        yield f"{counted(len(unverified_offers), 'price')} not verified: {names}"
     for status, reason in UNFIT.items():
         devices = [row.device for row in rows if row.status == status]
         if devices:

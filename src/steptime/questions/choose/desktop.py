@@ -187,9 +187,12 @@ def _choose_weights(
             unsupported.append(device.name)
             messages.append(str(error))
             continue
-        has_room = (case for case in types if not case.predict_memory().over_bytes)
-        has_memory_size = device.usable_bytes is not None
-        cases.append(next(has_room, types[-1]) if has_memory_size else types[-1])
+        smallest_type = types[-1]  # they come with the largest file first
+        if device.usable_bytes is None:
+            cases.append(smallest_type)
+        else:
+            fitting_types = (case for case in types if not case.predict_memory().over_bytes)
+            cases.append(next(fitting_types, smallest_type))
     if not cases:
         raise InputError(messages[0])
     return cases, unsupported
@@ -230,21 +233,22 @@ def _sort_rows(
     By time the fastest come first; of all types of weights those of most bits before them.
     """
 
-    def by_time(row: DesktopChooseRow) -> tuple[float, float]:
+    def by_bits_and_speed(row: DesktopChooseRow) -> tuple[float, float]:
         bits = row.bits_per_weight if has_all_weights else 0.0
         return -bits, -row.tokens_per_s_per_user
 
-    key = _sort_names()[sort.removeprefix("-")]
+    column_key = _sort_names()[sort.removeprefix("-")]
 
     def by_column(row: DesktopChooseRow) -> Any:
-        value = getattr(row, key)
-        is_text = isinstance(value, str)
-        return ("" if is_text else inf) if value is None else value
+        value = getattr(row, column_key)
+        return inf if value is None else value  # columns that lack values are of numbers
 
-    order: Callable[[DesktopChooseRow], Any] = by_time if sort == DEFAULT_SORT else by_column
+    is_default = sort == DEFAULT_SORT
+    order: Callable[[DesktopChooseRow], Any] = by_bits_and_speed if is_default else by_column
     ordered = sorted(rows, key=order, reverse=sort.startswith("-"))
-    ranks = {"yes": 0, "unknown": 1, "no": 2}
-    return sorted(ordered, key=lambda row: ranks[row.verdict])
+    # The sort is stable: within a verdict, the order of the column stays.
+    verdict_ranks = {"yes": 0, "unknown": 1, "no": 2}
+    return sorted(ordered, key=lambda row: verdict_ranks[row.verdict])
 
 
 def _headline(rows: Sequence[DesktopChooseRow]) -> str:

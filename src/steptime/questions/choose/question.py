@@ -225,7 +225,8 @@ def find_devices(value: Any, method: Any = "") -> list[Device]:
         if word == "all":
             return [device for device in devices if device.details.get("used_in") != "phones"]
         return [device for device in devices if device.kind == word]
-    if find_similar_names(word, KINDS) and not device_words.find_devices(word):
+    is_misspelled_kind = find_similar_names(word, KINDS) and not device_words.find_devices(word)
+    if is_misspelled_kind:
         raise unknown("kind of devices", value, ("all", *KINDS), "--device")
     by_name: dict[str, Device] = {}
     for name in parse_devices(value):

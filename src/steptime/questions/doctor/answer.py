@@ -213,14 +213,16 @@ class DoctorAnswer(Answer, frozen=True, kw_only=True):
 
     def _hardware_rows(self) -> Iterator[tuple[str, str]]:
         cpu = self.cpu
-        physical = "unknown" if cpu.physical is None else cpu.physical
-        quota = "" if cpu.quota is None else f", quota {cpu.quota:g}"
-        threads = counted(cpu.default_threads, "thread")
-        yield "CPU", cpu.model + (" (virtual machine)" if cpu.is_virtual else "")
-        allowed = f"{len(cpu.allowed)} allowed{quota}"
-        yield "cores", f"{physical} physical, {cpu.logical} CPUs, {allowed}"
-        yield "platform", f"{self.platform} ({threads} by default)"
-        yield "caches", ", ".join(map(_describe_cache, self.caches or ())) or "unknown"
+        virtual_text = " (virtual machine)" if cpu.is_virtual else ""
+        yield "CPU", f"{cpu.model}{virtual_text}"
+        physical_text = "unknown" if cpu.physical is None else str(cpu.physical)
+        quota_text = "" if cpu.quota is None else f", quota {cpu.quota:g}"
+        allowed_text = f"{len(cpu.allowed)} allowed{quota_text}"
+        yield "cores", f"{physical_text} physical, {cpu.logical} CPUs, {allowed_text}"
+        threads_text = counted(cpu.default_threads, "thread")
+        yield "platform", f"{self.platform} ({threads_text} by default)"
+        cache_texts = [_describe_cache(cache) for cache in self.caches or ()]
+        yield "caches", ", ".join(cache_texts) or "unknown"
         yield "memory", _describe_memory(self.memory)
         yield "GPUs", _describe_gpus(self.gpus)
 

@@ -57,12 +57,16 @@ def examine_machine(root: Path = ROOT) -> DoctorAnswer:
     gpus = read_nvidia_gpus()
     versions = {name: machine.installed_version(name) for name in FRAMEWORKS}
     tools = tuple(Tool(name=name, path=_find_command(names)) for name, names in COMMANDS.items())
-    remedies = meter_remedies(root)
+    meter_remedy_texts = meter_remedies(root)
     user_devices = _read_user_devices()
     load = machine.load()
-    lacks = {"PyTorch": "" if versions["torch"] else INSTALL_TORCH}
-    lacks |= {tool.name: "" if tool.path else TOOL_REMEDIES[tool.name] for tool in tools}
-    lacks |= remedies | {"probe": user_devices.reason}
+    # The remedy for each part of the machine; "" where nothing is missing.
+    part_remedies = {
+        "PyTorch": "" if versions["torch"] else INSTALL_TORCH,
+        **{tool.name: "" if tool.path else TOOL_REMEDIES[tool.name] for tool in tools},
+        **meter_remedy_texts,
+        "probe": user_devices.reason,
+    }
     problems = [
         *_find_load_problems(cpu, load),
         *_find_device_problems(user_devices, cpu, gpus, versions),
@@ -76,11 +80,15 @@ def examine_machine(root: Path = ROOT) -> DoctorAnswer:
         memory=_read_memory(root),
         gpus=gpus,
         frameworks=tuple(Package(name=name, version=text) for name, text in versions.items()),
-        meters=tuple(MeterState(name=name, remedy=text) for name, text in remedies.items()),
+        meters=tuple(
+            MeterState(name=name, remedy=text) for name, text in meter_remedy_texts.items()
+        ),
         tools=tools,
         user_devices=user_devices,
         load=load,
-        missing=tuple(MissingPart(name=name, remedy=text) for name, text in lacks.items() if text),
+        missing=tuple(
+            MissingPart(name=name, remedy=text) for name, text in part_remedies.items() if text
+        ),
         problems=tuple(problems),
     )
 
@@ -192,15 +200,15 @@ def find_stale(
     """
     backend = calibration.backend or ""
     new_driver = gpus[0].driver if gpus else None
-    pairs = [
-        (backend, calibration.version, versions.get(backend)),
-        ("driver", calibration.driver, new_driver),
-    ]
-    if calibration.driver is None and calibration.threads is not None:
-        pairs.insert(1, ("threads", str(calibration.threads), str(default_threads)))
-    for name, old, new in pairs:
-        if old is None or new is None:
+    versions_then_and_today = [(backend, calibration.version, versions.get(backend))]
+    is_of_cpu = calibration.driver is None
+    if is_of_cpu and calibration.threads is not None:
+        threads = ("threads", str(calibration.threads), str(default_threads))
+        versions_then_and_today.append(threads)
+    versions_then_and_today.append(("driver", calibration.driver, new_driver))
+    for name, old, new in versions_then_and_today:
+        if old is None or new is None:  # unknown on one side: nothing to compare
             continue
-        new_release = new.partition("+")[0]
+        new_release = new.partition("+")[0]  # without the build: 2.9.1+cu128
         if old != new_release:
             yield name, old, new_release
