@@ -67,20 +67,21 @@ def _find_unknown_option(error: CycloptsError, app: App) -> str:
     tokens = error.unused_tokens or []
     if isinstance(error, UnknownCommandError):
         tokens = tokens[:1]
-    arguments = _arguments(app)
-    names = set(_option_names(app))
-    previous = ""
+    known_names = set(_option_names(app))
+    hyphen_names = set()  # of options whose values may begin with a hyphen
+    for argument in _arguments(app):
+        if argument.parameter.allow_leading_hyphen:
+            hyphen_names.update(argument.names)
+    previous_token = ""
     for token in tokens:
-        if token == "--":
+        if token == "--":  # behind it, nothing is an option
             break
         name = token.partition("=")[0]
-        is_value = any(
-            previous in argument.names and argument.parameter.allow_leading_hyphen
-            for argument in arguments
-        )
-        previous = token
+        is_value = previous_token in hyphen_names
+        previous_token = token
         is_option = _OPTION.fullmatch(name) and not is_value
-        if is_option and name not in names and name[:2] not in names:
+        has_known_letter = name[:2] in known_names  # -o with its value behind it: -oFILE
+        if is_option and name not in known_names and not has_known_letter:
             return name
     return ""
 

@@ -36,11 +36,11 @@ def text(table: Table, width: int | None = None) -> str:
     filled_keys = {
         column.key for column in table.columns for row in rows if row[column.key] not in (None, "")
     }
-    columns = [
-        column
-        for column in table.columns
-        if column.key in filled_keys or not (column.is_spare and rows)
-    ]
+    columns = []
+    for column in table.columns:
+        is_empty = bool(rows) and column.key not in filled_keys
+        if not (column.is_spare and is_empty):
+            columns.append(column)
     hidden_columns = _hide_columns(table, columns, rows, filled_keys, width) if width else []
     grid = _Grid(columns, make_cells(table, columns, table.max_rows))
     footnotes = describe_hidden_rows(len(table.rows) - len(rows), "--json")
@@ -82,16 +82,17 @@ class _Grid:
         """Return the width of each column whose texts are folded as far as they can be."""
         min_widths = []
         for i, column in enumerate(self.columns):
-            word_width = _word_width([self.headings[i]])
-            if not self.is_numeric[i]:
-                word_width = max(word_width, _word_width(row[i] for row in self.rows))
-                word_width = max(word_width, MIN_FOLDED_WIDTH - PADDING)
-            elif column.ends and has_folded_intervals:
+            heading_width = _word_width([self.headings[i]])
+            if not self.is_numeric[i]:  # texts are folded between words
+                words_width = _word_width(row[i] for row in self.rows)
+                cells_width = max(words_width, MIN_FOLDED_WIDTH - PADDING)
+            elif column.ends and has_folded_intervals:  # an interval goes below its value
                 parts = (part for row in self.rows for part in INTERVAL_BREAK.split(row[i]))
-                word_width = max(word_width, max(map(display_width, parts), default=0))
-            else:
-                word_width = max(word_width, self.cell_widths[i])
-            min_widths.append(min(self.widths[i], word_width + PADDING))
+                cells_width = max(map(display_width, parts), default=0)
+            else:  # numbers are not folded
+                cells_width = self.cell_widths[i]
+            folded_width = max(heading_width, cells_width) + PADDING
+            min_widths.append(min(self.widths[i], folded_width))
         return min_widths
 
     def lines(self, width: int | None) -> Iterator[str]:
@@ -104,10 +105,12 @@ class _Grid:
             min_widths = self._min_widths(has_folded_intervals=True)
         widths = [*self.widths]
         while _total(widths) > width:
-            positions = [i for i, size in enumerate(widths) if size > min_widths[i]]
-            if not positions:
+            # Take a character from the widest column that can still be folded.
+            foldable = [i for i, column_width in enumerate(widths) if column_width > min_widths[i]]
+            if not foldable:
                 break
-            widths[max(positions, key=lambda i: widths[i])] -= 1
+            widest = max(foldable, key=lambda i: widths[i])
+            widths[widest] -= 1
         yield from self._folded_lines(widths)
 
     def _plain_lines(self) -> Iterator[str]:
@@ -130,12 +133,15 @@ class _Grid:
             layout.add_column(
                 justify="right" if is_number else "left", width=width - PADDING, no_wrap=True
             )
-        headings = [wrap(heading, widths[i] - PADDING) for i, heading in enumerate(self.headings)]
-        line_count = max(map(len, headings))
-        headings = [[*([""] * (line_count - len(lines))), *lines] for lines in headings]
+        # A cell is a list of lines; headings end on one line, with blank lines above the short.
+        wrapped = [wrap(heading, widths[i] - PADDING) for i, heading in enumerate(self.headings)]
+        line_count = max(map(len, wrapped))
+        headings = [[*([""] * (line_count - len(lines))), *lines] for lines in wrapped]
         rows = [[self._fold(row[i], i, widths[i]) for i in range(len(row))] for row in self.rows]
-        for cells in ([headings] if any(self.headings) else []) + rows:
-            layout.add_row(*(Text("\n".join(cell)) for cell in cells))
+        if any(self.headings):
+            rows.insert(0, headings)
+        for cells in rows:
+            layout.add_row(*(Text("\n".join(lines)) for lines in cells))
         file = io.StringIO()
         console = Console(
             file=file, width=sum(widths), color_system=None, force_terminal=False, soft_wrap=True
@@ -185,18 +191,19 @@ def _hide_columns(
         grid = _Grid(columns, make_cells(table, columns, table.max_rows))
         if _total(grid.widths) <= width:
             break
-        positions = _spare_positions(columns, filled_keys, value_counts)
-        if not positions:
+        hideable = _spare_positions(columns, filled_keys, value_counts)
+        if not hideable:  # before a filled column is hidden, texts are folded
             if grid.fits(width, has_folded_intervals=False):
                 break
-            positions = _plain_positions(columns, value_counts)
-        if not positions:
+            hideable = _plain_positions(columns, value_counts)
+        if not hideable:  # before a column of the answer is hidden, intervals are folded, too
             if grid.fits(width, has_folded_intervals=True):
                 break
-            positions = _constant_positions(columns, value_counts)
-        if not positions:
+            hideable = _constant_positions(columns, value_counts)
+        if not hideable:
             break
-        hidden_columns.insert(0, columns.pop(max(positions)))
+        rightmost = max(hideable)
+        hidden_columns.insert(0, columns.pop(rightmost))
     return hidden_columns
 
 

@@ -23,15 +23,16 @@ def si(value: float, unit: str, digits: int = 4) -> str:
         return f"0 {unit}"
     rounded = float(f"{value:.{digits}g}")  # so that 999,999 B is 1 MB and not 1000 kB
     magnitude = abs(rounded)
-    steps = _PLAIN
+    prefixes = _PLAIN
     if magnitude >= 1e3:
-        steps = _LARGE
-    elif unit in ("s", "J", "W"):
-        steps = _SMALL
-    factor, prefix = steps[-1]
-    for step in steps:
-        if magnitude >= step[0]:
-            factor, prefix = step
+        prefixes = _LARGE
+    elif unit in ("s", "J", "W"):  # there are no millibytes
+        prefixes = _SMALL
+    # The largest prefix that leaves at least 1 before the point, else the smallest of all.
+    factor, prefix = prefixes[-1]
+    for prefix_factor, prefix_text in prefixes:
+        if magnitude >= prefix_factor:
+            factor, prefix = prefix_factor, prefix_text
             break
     return f"{rounded / factor:.{digits}g} {prefix}{unit}"
 

@@ -18,16 +18,18 @@ def from_module(module: Any, inputs: Any, path: str | Path | None = None) -> str
     from steptime.build import read_model
     from steptime.core import registry
 
-    room = "steptime.measure.backends.native"
-    name, folder = f"{type(module).__name__}.pt2", item_files.user_folder("networks")
+    native_package = "steptime.measure.backends.native"  # imports PyTorch, thus loaded by name
+    file_name = f"{type(module).__name__}.pt2"
+    folder = item_files.user_folder("networks")
     folder.mkdir(parents=True, exist_ok=True)
-    target = folder / name if path is None else Path(path)
-    specs = registry.load(f"{room}.inputs:specs_of")(inputs)
-    why = registry.load(f"{room}.export:export")(module, specs, target, {})
-    if why:
-        warnings.warn(f"{name}: its batch is fixed: {why}", stacklevel=2)
-    if path is None:
+    target = folder / file_name if path is None else Path(path)
+    make_specs = registry.load(f"{native_package}.inputs:specs_of")
+    export_module = registry.load(f"{native_package}.export:export")
+    fixed_batch_reason = export_module(module, make_specs(inputs), target, {})
+    if fixed_batch_reason:
+        warnings.warn(f"{file_name}: its batch is fixed: {fixed_batch_reason}", stacklevel=2)
+    if path is None:  # modules of one class may differ: a folder for each content
         hash_folder = folder / read_model(str(target)).sha256
         hash_folder.mkdir(exist_ok=True)
-        target = target.replace(hash_folder / name)
+        target = target.replace(hash_folder / file_name)
     return str(target)

@@ -135,16 +135,15 @@ def measure_ceilings(backend: str, options: Options, budget_s: float) -> Ceiling
     """
     check_ceilings(backend)
     check_writable(item_files.user_folder("devices"))
-    calibrated_on = ""
+    earlier_date = ""  # of the calibration that the new file replaces
     with suppress(InputError):  # there is no device `local` yet, or its file cannot be read
-        calibrated_on = str(catalog.device(device_words.LOCAL).calibration.get("date", ""))[:10]
+        earlier_calibration = catalog.device(device_words.LOCAL).calibration
+        earlier_date = str(earlier_calibration.get("date", ""))[: len("2026-01-31")]
     table = take_probe(backend, options, budget_s)
     path = catalog.write_user_device(table, table["name"])
     notes = [table["note"]] if table.get("note") else []
-    if calibrated_on:
-        notes.append(
-            f"'local' was calibrated on {calibrated_on}, which is gone: steptime calibrate"
-        )
+    if earlier_date:
+        notes.append(f"'local' was calibrated on {earlier_date}, which is gone: steptime calibrate")
     return CeilingsAnswer(
         device=table["name"],
         path=str(path),

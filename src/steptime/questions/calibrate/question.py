@@ -186,9 +186,16 @@ def calibrate(
         InputError: for options that do not go together, and for rows that cannot be read.
     """
     if serving is not None:
-        measuring = {"--from": records, "--map": mapping, "--only": only, "--minutes": minutes}
-        measuring |= {"--points": points, "--threads": threads, "--processes": processes}
-        options.refuse(measuring, "{} goes without --serving")
+        measuring_options = {
+            "--from": records,
+            "--map": mapping,
+            "--only": only,
+            "--minutes": minutes,
+            "--points": points,
+            "--threads": threads,
+            "--processes": processes,
+        }
+        options.refuse(measuring_options, "{} goes without --serving")
         return calibrate_serving(serving, server, _server_device(of), out, dry_run)
     options.refuse({"--server": server, "--out": out}, "{} needs --serving FILE")
     limit_s = _read_minutes(minutes, DEFAULT_ONLY_S if only else 60 * DEFAULT_MINUTES)
@@ -197,17 +204,18 @@ def calibrate(
     if only != "link":
         options.refuse({"--processes": processes}, "{} needs --only link")
     if only is not None:
-        of_rows = {"--from": records, "--map": mapping, "--of": of}
-        options.refuse(of_rows, "{} measures nothing: leave out --only")
+        table_options = {"--from": records, "--map": mapping, "--of": of}
+        options.refuse(table_options, "{} measures nothing: leave out --only")
         return _measure_only(only, backend, worker, processes, limit_s)
     if records is not None:
         rows = Path(records) if isinstance(records, str | PathLike) else records
         map_file = None if mapping is None else Path(mapping)
-        name = of if of is not None or device == "cpu" else device
-        target = str(name) if isinstance(name, PathLike) else name
+        has_default_device = device == "cpu"  # then the rows say which device they are of
+        named_device = of if of is not None or has_default_device else device
+        target = str(named_device) if isinstance(named_device, PathLike) else named_device
         return _answer(calibrate_from_rows(rows, map_file, target, point_count, not dry_run))
-    of_records = {"--of": of, "--map": mapping, "--dry-run": dry_run or None}
-    options.refuse(of_records, "{} needs --from DIR")
+    record_options = {"--of": of, "--map": mapping, "--dry-run": dry_run or None}
+    options.refuse(record_options, "{} needs --from DIR")
     check_ceilings(backend)
     table, path = calibrate_machine(backend, worker, limit_s, point_count or POINTS)
     calibrated = device_from_table(table, table["name"])

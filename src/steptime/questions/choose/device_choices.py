@@ -204,23 +204,28 @@ def _price_row(
         training: the examples of the training.
         offer: the price of the device.
     """
-    repeats = step.batch // microbatch
-    step_s = repeats * (times.step_s - times.update_s) + times.update_s
-    growth = step_s / times.step_s if times.step_s else 1.0
+    # Microbatches accumulate their gradients; the update runs once.
+    microbatch_count = step.batch // microbatch
+    microbatch_s = times.step_s - times.update_s
+    step_s = microbatch_count * microbatch_s + times.update_s
+    growth = step_s / times.step_s if times.step_s else 1.0  # from one microbatch with its update
+    priced_training = training
     if offer is not None:
-        training = replace(training, price=offer.price, billing=offer.billing)
-    paid = bill_training(training, step_s, step.batch, 1)
-    energy = step_energy(times, step.model.effective_device, step.model.lowered(microbatch).columns)
+        priced_training = replace(training, price=offer.price, billing=offer.billing)
+    bill = bill_training(priced_training, step_s, step.batch, 1)
+    kernel_columns = step.model.lowered(microbatch).columns
+    energy = step_energy(times, step.model.effective_device, kernel_columns)
     examples_per_s = step.batch / step_s if step_s else None
-    microbatch_steps = training.examples * training.epochs / step.batch * growth
+    step_count = training.examples * training.epochs / step.batch
+    microbatch_steps = step_count * growth  # energy is known of one microbatch with its update
     return make_row(
         step_s=step_s,
         low_s=None if times.low_s is None else times.low_s * growth,
         high_s=None if times.high_s is None else times.high_s * growth,
         examples_per_s=examples_per_s,
         tokens_per_s=tokens_per_s(tokens_per_example(step.model.workload), examples_per_s),
-        train_s=paid.train_s,
-        cost_total=paid.cost_total,
+        train_s=bill.train_s,
+        cost_total=bill.cost_total,
         cost_per_hour=offer and offer.price,
         offer=offer and offer.name,
         price_date=offer and offer.date,

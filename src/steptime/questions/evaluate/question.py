@@ -271,23 +271,25 @@ def _describe_cases(cases: Sequence[Case], evaluation: Evaluation, refusal_count
     """Return remarks on an evaluation: the cases that are left out, and doubts about them."""
     notes = []
     if refusal_count:
-        total = len(cases) + refusal_count
-        notes.append(f"{refusal_count:,} of {total:,} rows cannot be asked; --strict refuses")
+        row_count = len(cases) + refusal_count
+        notes.append(f"{refusal_count:,} of {row_count:,} rows cannot be asked; --strict refuses")
     if evaluation.compared_cases < len(evaluation.scored):
-        count = f"{evaluation.compared_cases:,} of {len(cases):,} cases"
-        notes.append(f"methods are compared on the {count} that all of them predict")
-    methods = [row for row in evaluation.rows if "(published)" not in row["method"]]
-    factor = min(row["factor"] for row in methods)
+        compared_text = f"{evaluation.compared_cases:,} of {len(cases):,} cases"
+        notes.append(f"methods are compared on the {compared_text} that all of them predict")
+    # Published predictions come with the rows, and may share their wrong unit.
+    own_factors = [row["factor"] for row in evaluation.rows if "(published)" not in row["method"]]
+    factor = min(own_factors)
     if factor > MAX_LIKELY_FACTOR:
         notes.append(f"all are off by a factor of {factor:,.0f} or more: is the unit right?")
     calibrations = {case.device.name: case.device.calibration for case in cases}
-    for device, table in sorted(calibrations.items()):
-        if "source" in table and "measured_points" not in table:
-            notes.append(f"{device} was calibrated with {table['source']}: they are no check")
-    unpredicted = len(cases) - len(evaluation.scored)
-    if unpredicted:
-        count = f"{unpredicted:,} of {len(cases):,} cases"
-        notes.append(f"{evaluation.method} predicts nothing for {count}")
+    for device, calibration in sorted(calibrations.items()):
+        is_from_rows = "source" in calibration and "measured_points" not in calibration
+        if is_from_rows:  # maybe from the very rows that are evaluated here
+            notes.append(f"{device} was calibrated with {calibration['source']}: they are no check")
+    unpredicted_count = len(cases) - len(evaluation.scored)
+    if unpredicted_count:
+        unpredicted_text = f"{unpredicted_count:,} of {len(cases):,} cases"
+        notes.append(f"{evaluation.method} predicts nothing for {unpredicted_text}")
     return notes
 
 

@@ -155,21 +155,25 @@ class FitAnswer(LaunchedAnswer, frozen=True, kw_only=True):
 
     def tables(self) -> list[Table]:
         """Return the answer as a table, and batches as another."""
-        kind = (self.model, self.tuning, self.phase, self.dtype, self.optimizer)
-        title = f"{', '.join(filter(None, kind))} on {self.device} ({self.method})"
-        steps = {row.batch: row.step_s for row in self.rows}
-        best = self.best_batch
+        step_words = (self.model, self.tuning, self.phase, self.dtype, self.optimizer)
+        title = f"{', '.join(filter(None, step_words))} on {self.device} ({self.method})"
+        parts_text = ", ".join(f"{name} {size(value)}" for name, value in self.parts.items())
         savings = _describe_savings(self)
+        best_text = None
+        if self.best_batch is not None:
+            step_s_of_batch = {row.batch: row.step_s for row in self.rows}
+            step_text = seconds(step_s_of_batch[self.best_batch])
+            best_text = f"{self.best_batch:,}, a step of {step_text}"
         lines = [
             *assumed_row(self.assumed),
             ("fits", _describe_verdict(self)),
             ("  most", self.worst_moment),
-            ("  that is", ", ".join(f"{name} {size(value)}" for name, value in self.parts.items())),
+            ("  that is", parts_text),
             *([("  what helps", savings)] if savings else []),
             *(("would fit" if i == 0 else "", line) for i, line in enumerate(self.would_fit)),
             *training_rows(self.training),
             _largest_row(self),
-            ("best batch", None if best is None else f"{best:,}, a step of {seconds(steps[best])}"),
+            ("best batch", best_text),
         ]
         rows = [{**row.to_dict(), "what": _describe_row(self, row)} for row in self.rows]
         return [make_facts_table(title, "", lines), Table(head_step_columns(COLUMNS, rows), rows)]

@@ -52,10 +52,13 @@ def fitting_commands(
         largest_batch: largest batch of `base` that fits, 0 if none does.
     """
     workload, device = base.workload, base.device
-    batch, name = workload.batch_per_replica, model if isinstance(model, str) else workload.label
+    batch = workload.batch_per_replica
+    name = model if isinstance(model, str) else workload.label
     graph = base.graph()
     is_training = step.phase == "train"
-    can_recompute = is_training and graph.tokens is not None and bool(needed(graph, to_end=False))
+    is_sequence_training = is_training and graph.tokens is not None
+    can_recompute = is_sequence_training and bool(needed(graph, to_end=False))
+    # Options and batch of each candidate, in the order of what they cost.
     changes = [(step, largest_batch)] if largest_batch > 0 else []
     if is_training:
         changes += [(changed, batch) for changed in _changed_trainings(base, step)]
@@ -89,14 +92,19 @@ def _lighter_steps(base: StepModel, step: StepOptions) -> list[StepOptions]:
     recomputed = replace(step, recompute="full")
     light = replace(recomputed, dtype="bfloat16", lora="r=16")
     chunked = _with_stack(step, CHUNKED_LOSS_STACK)
-    has_kernels = base.device.kind == "gpu" and "stack" in base.method.options
-    can_chunk = chunked is not step and has_kernels
+    has_chunked_kernels = base.device.kind == "gpu" and "stack" in base.method.options
+    is_chunked_already = chunked is step
+    can_chunk = has_chunked_kernels and not is_chunked_already
     tuning = base.workload.tuning
     trains_all = tuning == FULL_TRAINING
     can_quantise = tuning.has_adapter and not tuning.weights
-    changes = [chunked] if can_chunk else []
-    changes += [replace(step, weights=FROZEN_WEIGHTS)] if can_quantise else []
-    changes += [recomputed] if step.recompute is None else []
+    changes: list[StepOptions] = []
+    if can_chunk:
+        changes.append(chunked)
+    if can_quantise:
+        changes.append(replace(step, weights=FROZEN_WEIGHTS))
+    if step.recompute is None:
+        changes.append(recomputed)
     if trains_all:
         changes += [replace(light, recompute=step.recompute), light]
     elif tuning.has_adapter:

@@ -222,36 +222,39 @@ def resolve_types(request: DesktopRequest, weights: str | None) -> list[DesktopC
     if is_gguf(request.model):
         raise InputError("--weights all, and the file has one type; nearest: leave it out")
     stack = find_stack(request.stack or DEFAULT)
-    names = types_of_stack(stack)
+    stack_types = types_of_stack(stack)
+    # Only types of which a user finds files: GGUF has many that nobody publishes.
     if stack.weights == "gguf":
-        names = [name for name in names if name in PUBLISHED_TYPES]
+        published_types = [name for name in stack_types if name in PUBLISHED_TYPES]
     else:
-        names = [name for name in names if name not in UNPUBLISHED_TYPES]
-    cases = [replace(request, weights=name).resolve() for name in names]
-    return sorted(cases, key=lambda case: -case.weights.file_bytes)
+        published_types = [name for name in stack_types if name not in UNPUBLISHED_TYPES]
+    cases = [replace(request, weights=name).resolve() for name in published_types]
+    return sorted(cases, key=lambda case: case.weights.file_bytes, reverse=True)
 
 
 def predict_row(case: DesktopCase) -> DesktopFitRow:
     """Predict a type of weights."""
     prediction = case.predict()
-    memory, tokens = prediction.memory, case.request.input_tokens
+    memory = prediction.memory
     tpot, ttft = prediction.tpot, prediction.ttft
+    input_tokens = case.request.input_tokens
     fits = None if memory.over_bytes is None else not memory.over_bytes
-    words = {None: "unknown", True: "yes", False: "no"}
+    verdicts = {None: "unknown", True: "yes", False: "no"}
     return DesktopFitRow(
         weights=case.weights.label,
         bits_per_weight=case.weights.bits_per_weight,
         file_bytes=case.weights.file_bytes,
         needed_bytes=memory.needed_bytes,
         fits=fits,
-        verdict=words[fits],
+        verdict=verdicts[fits],
         longest_context=prediction.longest_context,
+        # The low speed is that of the high time.
         tokens_per_s_per_user=1 / tpot.value,
         tokens_per_s_low=1 / tpot.high if tpot.high else None,
         tokens_per_s_high=1 / tpot.low if tpot.low else None,
-        prefill_tokens_per_s=tokens / ttft.value,
-        prefill_low_tokens_per_s=tokens / ttft.high if ttft.high else None,
-        prefill_high_tokens_per_s=tokens / ttft.low if ttft.low else None,
+        prefill_tokens_per_s=input_tokens / ttft.value,
+        prefill_low_tokens_per_s=input_tokens / ttft.high if ttft.high else None,
+        prefill_high_tokens_per_s=input_tokens / ttft.low if ttft.low else None,
     )
 
 

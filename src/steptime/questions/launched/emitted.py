@@ -92,10 +92,9 @@ def emit_server(tool: str, model: str, facts: Facts, tokens: int, room: int | No
         InputError: for what the tool cannot say.
     """
     check_emitter(tool, SERVING)
-    limits: Facts = {
-        "max_model_len": -(-tokens // SEQUENCE_STEP) * SEQUENCE_STEP,
-        "max_num_seqs": max(1, min(MAX_SEQUENCES, MAX_SEQUENCES if room is None else room)),
-    }
+    rounded_tokens = -(-tokens // SEQUENCE_STEP) * SEQUENCE_STEP  # up to a multiple
+    sequences = MAX_SEQUENCES if room is None else max(1, min(MAX_SEQUENCES, room))
+    limits: Facts = {"max_model_len": rounded_tokens, "max_num_seqs": sequences}
     limits |= facts
     draft = limits.get("draft")
     if draft is not None and draft not in ACCEPTED:

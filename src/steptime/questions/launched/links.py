@@ -36,20 +36,22 @@ def assume_links(
     if question not in DEGREES:
         return
     options = {**settings.options, **user_options}
-    first, *_ = parse_devices(device)
-    site = default_site(first)
-    to_host = site.get("host_link") or host_link(catalog.device(first))
+    first_device, *_ = parse_devices(device)
+    site = default_site(first_device)
+    link_to_host = site.get("host_link") or host_link(catalog.device(first_device))
     device_count = prod(int(options.get(name) or 1) for name in DEGREES[question])
-    per_node = int(options.get("per_node") or site.get("per_node", DEFAULT_PER_NODE))
-    through_host = f"{to_host}-host"
+    devices_per_node = int(options.get("per_node") or site.get("per_node", DEFAULT_PER_NODE))
     links = {}
     if device_count > 1:
-        names = catalog.link_names()
-        links["inside"] = site.get("inside") or (through_host if through_host in names else to_host)
-    if device_count > per_node:
+        # Without a link of their own, the devices of a node reach each other through the host.
+        link_through_host = f"{link_to_host}-host"
+        has_link_through_host = link_through_host in catalog.link_names()
+        fallback_link = link_through_host if has_link_through_host else link_to_host
+        links["inside"] = site.get("inside") or fallback_link
+    if device_count > devices_per_node:
         links["link"] = site.get("link", NODE_LINK)
     if question == "plan" and options.get("offload"):
-        links["host_link"] = to_host
+        links["host_link"] = link_to_host
     assumed = {name: link for name, link in links.items() if name not in user_options}
     settings.options.update(assumed)
     if assumed:

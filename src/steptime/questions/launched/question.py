@@ -54,22 +54,27 @@ def read_launched(
     text = model if job_file is None else job_file
     if not isinstance(text, str | PathLike):
         return None
-    is_name = len(str(text).split()) < 2 and not path_exists(str(text))
-    if is_name and job_file is None:
+    is_single_word = len(str(text).split()) < 2
+    is_network_name = job_file is None and is_single_word and not path_exists(str(text))
+    if is_network_name:
         return None  # before the readers of the tools are imported
     from steptime.launch.reader import read_launch
 
     job = read_launch(str(text), device_count=1 if name == "fit" else device_count)
-    if job is None and job_file is not None and not path_exists(str(job_file)):
-        raise InputError(f"--from {job_file}: there is no such file")
-    if job is None and job_file is not None:
-        raise InputError(f"--from {job_file}: is no launch command or recipe of a known tool")
+    if job is None and job_file is None:
+        return None  # the text is a network after all
     if job is None:
-        return None
-    if (job.kind == SERVING) != (name == "serve"):
-        nearest = "steptime serve" if job.kind == SERVING else "steptime fit, steptime plan"
+        reason = "is no launch command or recipe of a known tool"
+        if not path_exists(str(job_file)):
+            reason = "there is no such file"
+        raise InputError(f"--from {job_file}: {reason}")
+    is_serving_job = job.kind == SERVING
+    is_serving_question = name == "serve"
+    if is_serving_job != is_serving_question:
+        nearest = "steptime serve" if is_serving_job else "steptime fit, steptime plan"
         raise InputError(f"{name}: is not asked of this {job.tool} job; nearest: {nearest}")
-    return LaunchedQuestion(name, job, model if job_file is not None else _find_network(job, text))
+    network = model if job_file is not None else _find_network(job, text)
+    return LaunchedQuestion(name, job, network)
 
 
 def _find_network(job: LaunchJob, text: str | PathLike[str]) -> object:

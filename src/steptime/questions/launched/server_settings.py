@@ -28,23 +28,22 @@ def take_ranks(settings: QuestionSettings, facts: Facts) -> None:
     parallelism as they do over those of tensor parallelism; a rank then has as many bytes as with
     whole experts.
     """
-    tensor, ranks, experts = (
-        facts.get("tensor", 1),
-        facts.get("attention_data"),
-        facts.get("expert"),
-    )
-    if ranks and isinstance(tensor, int):
-        count = tensor if ranks is True else int(str(ranks))
-        settings.options.update(tensor=max(1, tensor // count), data=count)
+    tensor = facts.get("tensor", 1)
+    attention_ranks = facts.get("attention_data")  # True: as many as tensor-parallel ranks
+    if attention_ranks and isinstance(tensor, int):
+        data_ranks = tensor if attention_ranks is True else int(str(attention_ranks))
+        settings.options.update(tensor=max(1, tensor // data_ranks), data=data_ranks)
     data = settings.options.get("data", 1)
-    if not isinstance(experts, int) or experts == 1:
-        if data > 1:
+    expert_ranks = facts.get("expert")
+    if not isinstance(expert_ranks, int) or expert_ranks == 1:
+        if data > 1:  # replicas of the attention share one copy of the experts
             settings.options["expert"] = data
         return
-    settings.options["expert"] = min(experts, data)
-    if experts > data:
+    settings.options["expert"] = min(expert_ranks, data)
+    if expert_ranks > data:
         settings.notes.append(
-            f"expert {experts}: experts on the tensor-parallel devices are priced as split products"
+            f"expert {expert_ranks}: experts on the tensor-parallel devices are priced as split "
+            "products"
         )
 
 

@@ -232,19 +232,21 @@ def _shorten_requests(settings: QuestionSettings, user_options: Mapping[str, Any
 
 def _take_served_types(settings: QuestionSettings, facts: Facts) -> None:
     """Set the types of weights and of keys and values."""
-    weights, cache = facts.get("weights"), facts.get("kv_dtype", facts.get("kv_dtype_k"))
-    priced_type = find_quantised_type(str(weights), SERVED_TYPES) if weights else None
-    if priced_type:
-        settings.options["weights"] = priced_type
-        if priced_type != weights:
-            settings.notes.append(f"weights {weights}: are priced as {priced_type}")
+    weights = facts.get("weights")
+    priced_weights = find_quantised_type(str(weights), SERVED_TYPES) if weights else None
+    if priced_weights:
+        settings.options["weights"] = priced_weights
+        if priced_weights != weights:
+            settings.notes.append(f"weights {weights}: are priced as {priced_weights}")
     elif weights:
         settings.notes.append(f"weights {weights}: are not priced; 16 bits are counted")
-    cache_type = find_quantised_type(str(cache), CACHE_TYPES) if cache else None
-    if cache_type:
-        settings.options["kv"] = cache_type
-    elif cache and cache not in {"bfloat16", "float16"}:
-        settings.notes.append(f"kv_dtype {cache}: is not priced; 16 bits are counted")
+    cache_dtype = facts.get("kv_dtype", facts.get("kv_dtype_k"))
+    priced_cache = find_quantised_type(str(cache_dtype), CACHE_TYPES) if cache_dtype else None
+    is_16_bit = cache_dtype in ("bfloat16", "float16")  # what is counted by default
+    if priced_cache:
+        settings.options["kv"] = priced_cache
+    elif cache_dtype and not is_16_bit:
+        settings.notes.append(f"kv_dtype {cache_dtype}: is not priced; 16 bits are counted")
 
 
 SETTINGS: Mapping[str, Callable[[LaunchJob, Mapping[str, Any]], QuestionSettings]] = {

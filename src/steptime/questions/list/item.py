@@ -192,20 +192,25 @@ def find_item(name: str, topics: Iterable[str]) -> DeviceAnswer | LinkAnswer | N
     Raises:
         InputError: for an unknown name, and for a file that is not a device.
     """
-    key = name.lower()
+    lower_name = name.lower()
     devices = [*catalog.device_names(), *device_words.aliases()]
     links = catalog.link_names()
-    if key.endswith(".toml") or key in map(str.lower, (*devices, "local")):
-        method = "" if device_words.find_devices(name) else catalog.PAPER_METHOD
+    is_device_name = lower_name in {device.lower() for device in (*devices, "local")}
+    has_device_words = bool(device_words.find_devices(name))  # such as "A100 80GB"
+    if is_device_name or lower_name.endswith(".toml"):
+        # Figures of a paper have a name alone, and are listed although no question assumes them.
+        method = "" if has_device_words else catalog.PAPER_METHOD
         return _device_answer(catalog.device(name, method))
-    if key in map(str.lower, links):
+    if lower_name in {link.lower() for link in links}:
         return _link_answer(catalog.link(name))
     if name in names():
         return _network_answer(family(name))
-    if device_words.find_devices(name):
+    if has_device_words:
         return _device_answer(catalog.device(name))
     candidates = (*topics, *devices, *links, *names())
-    raise unknown("name", name, candidates if find_similar_names(name, candidates) else topics)
+    has_similar_name = bool(find_similar_names(name, candidates))
+    # All names are too many to suggest: without a similar one, name the topics.
+    raise unknown("name", name, candidates if has_similar_name else topics)
 
 
 def _device_answer(device: Device) -> DeviceAnswer:
@@ -271,8 +276,10 @@ def _fact_rows(answer: DeviceAnswer | LinkAnswer) -> Iterator[tuple[str, str]]:
         elif key in ("measured", "calibration"):
             for row in value:
                 yield f"{key}.{row.name}", format_value(row.name, row.value)
-        elif value is not False and value not in ("", (), None) and key not in TEXT_FIELDS:
-            yield key, format_value(key, value)
+        else:
+            is_empty = value is False or value in ("", (), None)
+            if key not in TEXT_FIELDS and not is_empty:
+                yield key, format_value(key, value)
 
 
 def _network_answer(network: Family) -> NetworkAnswer:
