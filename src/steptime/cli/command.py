@@ -370,13 +370,13 @@ def patience() -> Progress:
 
     def print_progress(work: str, part_count: int, total: int) -> None:
         nonlocal printed_s
-        now_s = monotonic()
+        clock_s = monotonic()
         if part_count == 0:  # the work begins, and with it the time without a line
-            printed_s = now_s
-        elapsed_s = now_s - begin_s.setdefault(work, printed_s)
-        is_due = now_s > printed_s + PATIENCE_S
+            printed_s = clock_s
+        elapsed_s = clock_s - begin_s.setdefault(work, printed_s)
+        is_due = clock_s > printed_s + PATIENCE_S
         if total > 1 and is_due:
-            printed_s = now_s
+            printed_s = clock_s
             remaining_s = elapsed_s * (total / part_count - 1)
             line = f"{work}: {part_count:,} of {total:,}, {duration(remaining_s)} left"
             print_line = status.show if status.is_visible else note

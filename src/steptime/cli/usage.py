@@ -67,7 +67,7 @@ def _find_unknown_option(error: CycloptsError, app: App) -> str:
     tokens = error.unused_tokens or []
     if isinstance(error, UnknownCommandError):
         tokens = tokens[:1]
-    known_names = set(_option_names(app))
+    option_names = set(_option_names(app))
     hyphen_names = set()  # of options whose values may begin with a hyphen
     for argument in _arguments(app):
         if argument.parameter.allow_leading_hyphen:
@@ -80,8 +80,8 @@ def _find_unknown_option(error: CycloptsError, app: App) -> str:
         is_value = previous_token in hyphen_names
         previous_token = token
         is_option = _OPTION.fullmatch(name) and not is_value
-        has_known_letter = name[:2] in known_names  # -o with its value behind it: -oFILE
-        if is_option and name not in known_names and not has_known_letter:
+        has_valid_letter = name[:2] in option_names  # -o with its value behind it: -oFILE
+        if is_option and name not in option_names and not has_valid_letter:
             return name
     return ""
 

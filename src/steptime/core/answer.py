@@ -139,19 +139,22 @@ def csv_table(structs: Sequence[Any]) -> Table | None:
     if not isinstance(first, msgspec.Struct):
         return None
     hints = get_type_hints(type(first))
-    keys = {
-        name: key
-        for name, key in public_keys(type(first)).items()
-        if not any(map(_is_struct, _members(hints[name])))
-    }
-    item_keys = [key for name, key in keys.items() if any(map(_holds_items, _members(hints[name])))]
+    key_by_field: dict[str, str] = {}
+    list_keys: list[str] = []  # of fields with several values, which share a cell
+    for field, key in public_keys(type(first)).items():
+        field_types = _members(hints[field])
+        if any(map(_is_struct, field_types)):  # a struct has no cell
+            continue
+        key_by_field[field] = key
+        if any(map(_holds_items, field_types)):
+            list_keys.append(key)
 
     def make_row(struct: Any) -> Row:
-        row = {key: getattr(struct, name, None) for name, key in keys.items()}
-        return row | {key: _join_items(row[key]) for key in item_keys}
+        row = {key: getattr(struct, field, None) for field, key in key_by_field.items()}
+        return row | {key: _join_items(row[key]) for key in list_keys}
 
     rows = LazySequence(len(structs), lambda: map(make_row, structs))
-    return Table([Column(key, key) for key in keys.values()], rows)
+    return Table([Column(key, key) for key in key_by_field.values()], rows)
 
 
 def _is_struct(kind: Any) -> bool:

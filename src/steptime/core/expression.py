@@ -139,28 +139,28 @@ class ExpressionParser:
     def _parse_bool(self, node: ast.BoolOp) -> Evaluate:
         """Return a function that stops at the operand which decides, as Python does."""
         operands = [self._parse_node(value) for value in node.values]
-        deciding = isinstance(node.op, ast.Or)
+        deciding_truth = isinstance(node.op, ast.Or)  # a true operand decides `or`, a false `and`
 
         def evaluate(values: Values) -> Any:
             result = None
             for operand in operands:
                 result = operand(values)
-                if bool(result) is deciding:
+                if bool(result) is deciding_truth:
                     break
             return result
 
         return evaluate
 
     def _parse_comparison(self, node: ast.Compare) -> Evaluate:
-        first = self._parse_node(node.left)
+        leftmost = self._parse_node(node.left)
         comparisons = [_COMPARISONS[type(op)] for op in node.ops]
         operands = [self._parse_node(operand) for operand in node.comparators]
-        steps = [*zip(comparisons, operands, strict=True)]
+        chain = [*zip(comparisons, operands, strict=True)]  # of a < b < c: (<, b) and (<, c)
 
         def evaluate(values: Values) -> Any:
-            left = first(values)
+            left = leftmost(values)
             result: Any = True
-            for compare, operand in steps:
+            for compare, operand in chain:
                 right = operand(values)
                 result = compare(left, right)
                 if not result:
@@ -187,8 +187,10 @@ class ExpressionParser:
         return lambda values: function(*[argument(values) for argument in arguments])
 
     def _parse_value_call(self, name: str, nodes: list[ast.expr]) -> Evaluate:
-        texts = [node.value for node in nodes if isinstance(node, ast.Constant)]
-        if not nodes or len(texts) < len(nodes) or not all(isinstance(v, str) for v in texts):
+        constants = [node.value for node in nodes if isinstance(node, ast.Constant)]
+        texts = [constant for constant in constants if isinstance(constant, str)]
+        has_only_texts = len(texts) == len(nodes)
+        if not nodes or not has_only_texts:
             raise InputError(f'{name}: name a heading in quotes, {name}("2nd step")')
         function = self._value_functions[name]
         return lambda values: function(values, *texts)

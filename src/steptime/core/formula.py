@@ -97,10 +97,11 @@ class Formula:
         except RecursionError:
             raise InputError(f"formula {shorten(self.text)}: nested too deeply") from None
         except (ArithmeticError, TypeError, ValueError) as error:
-            texts = [name for name in sorted(self.names) if isinstance(values.get(name), str)]
             reason = str(error)
-            if isinstance(error, TypeError) and texts:  # Python's message names no value
-                reason = f"{texts[0]} is no number: {shorten(values[texts[0]])}"
+            text_names = [name for name in sorted(self.names) if isinstance(values.get(name), str)]
+            if isinstance(error, TypeError) and text_names:  # Python's message names no value
+                name = text_names[0]
+                reason = f"{name} is no number: {shorten(values[name])}"
             raise InputError(f"formula {shorten(self.text)}: {reason}") from None
 
 

@@ -22,7 +22,7 @@ def graph_to_json(graph: Graph, *, phase: str, dtype: str, batch: int) -> Mappin
     names = [*graph.inputs, *graph.weights]
     names += [name for name in graph.buffers if name not in names]
     names += [name for op in forward for name in op.outputs]
-    tensor_names = set(names)
+    tensor_names = set(names)  # without those of the backward pass and the update
     table: dict[str, object] = {
         KEY: VERSION,
         "name": graph.name,
@@ -31,7 +31,9 @@ def graph_to_json(graph: Graph, *, phase: str, dtype: str, batch: int) -> Mappin
         "batch": batch,
         **{name: list(getattr(graph, name)) for name in ("inputs", "weights", "buffers")},
         "outputs": [name for name in graph.outputs if name in tensor_names],
-        "tensors": {n: [graph.tensors[n].dtype, list(graph.tensors[n].shape)] for n in names},
+        "tensors": {
+            name: [graph.tensors[name].dtype, list(graph.tensors[name].shape)] for name in names
+        },
         "ops": [
             {"name": op.name, "kind": op.kind, "inputs": [*op.inputs], "outputs": [*op.outputs]}
             | ({"attrs": {**op.attrs}} if op.attrs else {})

@@ -109,8 +109,9 @@ class QuestionParameter:
     @property
     def schema(self) -> Mapping[str, Any]:
         """The parameter in JSON schema."""
-        names = list(dict.fromkeys(filter(None, map(_json_type, self.types))))
-        schema: dict[str, object] = {"type": names[0] if len(names) == 1 else names}
+        all_types = [_json_type(member) for member in self.types]
+        json_types = list(dict.fromkeys(json_type for json_type in all_types if json_type))
+        schema: dict[str, object] = {"type": json_types[0] if len(json_types) == 1 else json_types}
         schema["description"] = self.help
         if self.kind.choices:
             schema["enum"] = list(self.kind.choices)

@@ -134,8 +134,8 @@ def _is_similar_number(typed: str, digits: str) -> bool:
 
     A wrong digit among four is a different product: an RTX 4080 Ti is not an RTX 4070 Ti.
     """
-    has_same_digits = sorted(typed) == sorted(digits)  # two of them may be swapped
-    has_wrong_digit = len(typed) == len(digits) and not has_same_digits
+    has_equal_digits = sorted(typed) == sorted(digits)  # two of them may be swapped
+    has_wrong_digit = len(typed) == len(digits) and not has_equal_digits
     is_different_product = has_wrong_digit and (typed[0] != digits[0] or len(typed) > 3)
     return _edits(typed, digits) <= 1 and not is_different_product
 

@@ -70,9 +70,11 @@ class LazySequence(Sequence[Item_co]):
         positions = range(self.length)[index]
         if isinstance(positions, int):
             return next(islice(self, positions, None))
-        if positions.step > 0 and positions.stop <= len(self.first_items):
+        is_forward = positions.step > 0
+        has_first_items = positions.stop <= len(self.first_items)
+        if is_forward and has_first_items:
             return list(self.first_items[index])
-        if positions.step < 0:
+        if not is_forward:  # `islice` cannot go backwards
             return [*self][index]
         return [*islice(self, positions.start, positions.stop, positions.step)]
 

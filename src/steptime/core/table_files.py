@@ -101,7 +101,9 @@ def table_cells(
         raise InputError(f"{source}: a table is {ENDINGS_TEXT}, also with .gz{remedy}")
     try:
         content = table.read_bytes()
-        content = gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content
+        is_gzip = content.startswith(b"\x1f\x8b")
+        if is_gzip:
+            content = gzip.decompress(content)
     except OSError as error:
         raise InputError(f"{source}: {error.strerror or error}") from None
     except (EOFError, zlib.error) as error:
@@ -114,15 +116,18 @@ def rows_of_text(
     text: str, name: str, source: str, layout: TableLayout = PLAIN
 ) -> Iterator[tuple[int, Cells | InputError]]:
     """Yield the numbers and the cells of rows, as `table_cells`, of the text of a file."""
-    if layout.has_names and not (layout.row_pattern or layout.prefix):
-        prefix = next((mark for mark in LOG_PREFIXES if mark in text[:_PREFIX_CHARACTERS]), "")
-        layout = replace(layout, prefix=prefix.removesuffix(" {"))
-    if layout.row_pattern:
-        yield from log_rows(text, layout)
-    elif layout.prefix or name.lower().endswith(OF_JSON):
-        yield from json_rows(text, name, source, layout)
+    says_line_format = bool(layout.row_pattern or layout.prefix)
+    file_layout = layout
+    if layout.has_names and not says_line_format:  # a log of JSON objects is known by its prefix
+        first_text = text[:_PREFIX_CHARACTERS]
+        prefix = next((prefix for prefix in LOG_PREFIXES if prefix in first_text), "")
+        file_layout = replace(layout, prefix=prefix.removesuffix(" {"))
+    if file_layout.row_pattern:
+        yield from log_rows(text, file_layout)
+    elif file_layout.prefix or name.lower().endswith(OF_JSON):
+        yield from json_rows(text, name, source, file_layout)
     else:
-        yield from csv_rows(text, source, layout, name.lower().endswith(".tsv"))
+        yield from csv_rows(text, source, file_layout, is_tsv=name.lower().endswith(".tsv"))
 
 
 def values_of(cells: Cells, words: Words = NO_WORDS, place: str = "") -> JsonObject:

@@ -303,9 +303,9 @@ class _LastColumn:
         if not self._is_number(text) or not self.decimals:
             return False
         lacks_decimals = self._decimals_of(text) < min(self.decimals)
-        has_whole_numbers = set(self.decimals) == {0}
+        has_integers = set(self.decimals) == {0}
         is_far_shorter = len(text) <= self.shortest - 2  # numbers of a column vary by one digit
-        return lacks_decimals or (has_whole_numbers and is_far_shorter)
+        return lacks_decimals or (has_integers and is_far_shorter)
 
     def _is_number(self, cell: str) -> bool:
         mark = re.escape(self.decimal)

@@ -101,8 +101,8 @@ def parse_count(value: object, place: str, at_least: int = 1, at_most: int = MAX
     has_too_many_digits = number is None and re.fullmatch(r"-?\d+", text, re.ASCII)
     if has_too_many_digits:
         raise InputError(f"{place}: {shorten(text)} is larger than 2^53")
-    is_whole = number is not None and number == number.to_integral_value()
-    if number is None or not is_whole:
+    is_integer = number is not None and number == number.to_integral_value()
+    if number is None or not is_integer:
         forms = "write it as 8, 1e3 or 1.2M"
         raise InputError(f"{place}: must be a whole number, not {shorten(value)}; {forms}")
     if number > MAX_COUNT:

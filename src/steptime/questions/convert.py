@@ -103,7 +103,8 @@ def convert(
     if path is None:
         raise InputError(f"-o FILE is needed, with one of the endings {', '.join(TARGETS)}")
     ending = path.suffix.lower()
-    if ending not in TARGETS or (ending == EXPORT_ENDING and not source.is_code):
+    needs_code = ending == EXPORT_ENDING  # no other source can be exported by PyTorch
+    if ending not in TARGETS or (needs_code and not source.is_code):
         raise unknown("ending of the new file", ending, TARGETS, "-o")
     target = TARGETS[ending]
     if isinstance(source.model, Workload):
@@ -170,6 +171,7 @@ def _export_code(model: kinds.Model, input_texts: list[str], out: Path | None) -
     if out is None or out.suffix.lower() == EXPORT_ENDING:
         path, reason = export_code(code, out or code.default_path)
         return _Source(str(path), path, is_code=True, fixed_batch_reason=reason)
+    # Any other format is written from the cached export.
     path, reason = export_code(code)
     return _Source(str(path), out, is_code=True, fixed_batch_reason=reason)
 

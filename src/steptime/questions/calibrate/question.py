@@ -211,8 +211,8 @@ def calibrate(
         rows = Path(records) if isinstance(records, str | PathLike) else records
         map_file = None if mapping is None else Path(mapping)
         has_default_device = device == "cpu"  # then the rows say which device they are of
-        named_device = of if of is not None or has_default_device else device
-        target = str(named_device) if isinstance(named_device, PathLike) else named_device
+        device_name = of if of is not None or has_default_device else device
+        target = str(device_name) if isinstance(device_name, PathLike) else device_name
         return _answer(calibrate_from_rows(rows, map_file, target, point_count, not dry_run))
     record_options = {"--of": of, "--map": mapping, "--dry-run": dry_run or None}
     options.refuse(record_options, "{} needs --from DIR")

@@ -73,16 +73,16 @@ class _DeviceStep:
         """Return the smallest fitting batch with 90 % of the best speed, and its examples/s."""
         (span,) = self.steps.spans([self.model])
         fits = self.steps.fit(self.model)
-        pass_times = zip(*span.times, strict=True)
-        step_s = {
-            batch: sum(seconds)
-            for batch, seconds, is_fitting in zip(self.steps.batches, pass_times, fits, strict=True)
-            if is_fitting
-        }
+        pass_times_s = zip(*span.times, strict=True)  # for each batch, forward, backward and update
+        step_s: dict[int, float] = {}
+        for batch, times_s, is_fitting in zip(self.steps.batches, pass_times_s, fits, strict=True):
+            if is_fitting:
+                step_s[batch] = sum(times_s)
         if not step_s:
             return None, None
-        best = knee([*step_s], [*step_s.values()])
-        return best, best / step_s[best] if step_s[best] else None
+        best_batch = knee([*step_s], [*step_s.values()])
+        best_step_s = step_s[best_batch]
+        return best_batch, best_batch / best_step_s if best_step_s else None
 
 
 def compare_devices(

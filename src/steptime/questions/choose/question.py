@@ -118,9 +118,10 @@ def choose(
     """
     step = StepOptions.from_keywords(step_options, choose)
     if is_desktop_fit(model, step):
-        typed = {"--batch": batch, "--examples": examples, "--epochs": epochs, "--tokens": tokens}
+        refused = {"--batch": batch, "--examples": examples, "--epochs": epochs}
+        refused |= {"--tokens": tokens, "--page": page, "--link": link, "--replicas": replicas}
         options.refuse(
-            typed | {"--page": page, "--link": link, "--replicas": replicas},
+            refused,
             f"{{}} is of a training, --weights {step.weights} of a server; leave it out",
         )
         return _choose_for_weights(model, device, prices, max_price, sort, top, step)

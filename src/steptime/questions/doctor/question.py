@@ -200,13 +200,13 @@ def find_stale(
     """
     backend = calibration.backend or ""
     new_driver = gpus[0].driver if gpus else None
-    versions_then_and_today = [(backend, calibration.version, versions.get(backend))]
+    version_pairs = [(backend, calibration.version, versions.get(backend))]
     is_of_cpu = calibration.driver is None
     if is_of_cpu and calibration.threads is not None:
         threads = ("threads", str(calibration.threads), str(default_threads))
-        versions_then_and_today.append(threads)
-    versions_then_and_today.append(("driver", calibration.driver, new_driver))
-    for name, old, new in versions_then_and_today:
+        version_pairs.append(threads)
+    version_pairs.append(("driver", calibration.driver, new_driver))
+    for name, old, new in version_pairs:
         if old is None or new is None:  # unknown on one side: nothing to compare
             continue
         new_release = new.partition("+")[0]  # without the build: 2.9.1+cu128

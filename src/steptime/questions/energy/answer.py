@@ -251,15 +251,18 @@ class EnergyAnswer(Answer, frozen=True, kw_only=True):
 
     def tables(self) -> list[Table]:
         """Return the sums; with --by-op the ops, with --diagnose the tables of the diagnosis."""
-        parts: dict[str, CostSums | DramEnergy | EstimatedEnergy | None] = {
+        costs_by_part: dict[str, CostSums | DramEnergy | EstimatedEnergy | None] = {
             "conv": self.conv,
             "fc": self.fc,
             "total": self.total,
             "DRAM, not in the total": self.dram,
         }
-        if self.estimated is not None and self.estimated.rows:
-            parts["other ops, estimated with DRAM"] = self.estimated
-        rows = [_cost_row(name, costs) for name, costs in parts.items() if costs is not None]
+        has_estimated_ops = self.estimated is not None and len(self.estimated.rows) > 0
+        if has_estimated_ops:
+            costs_by_part["other ops, estimated with DRAM"] = self.estimated
+        rows = [
+            _cost_row(name, costs) for name, costs in costs_by_part.items() if costs is not None
+        ]
         chips = "+".join(self.accelerators)
         title = f"{self.model}, one example on {chips}, {self.process} ({self.scaling})"
         tables = [Table((Column("name", ""), *COST_COLUMNS), rows, title)]

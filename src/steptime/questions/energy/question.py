@@ -117,20 +117,20 @@ def energy(
     check_choice("--method", method, METHODS)
     names = accelerator if isinstance(accelerator, str) else "+".join(accelerator)
     scaled = _scale_chips(names, method, process, scaling)
-    costs = _diagnose(scaled.chips) if diagnose else None
-    if costs is not None and network is None:
+    diagnosis = _diagnose(scaled.chips) if diagnose else None
+    if diagnosis is not None and network is None:  # the chips by themselves
         if by_op or dram or nets is not None:
             raise InputError("--by-op, --dram and --nets need a network beside --diagnose")
-        return costs
+        return diagnosis
     request, graph = _read_request(network, None if nets is None else Path(nets))
     estimated = estimate(request, scaled.chips)
     if method == "fodlam":
-        refused = {"--by-op": by_op, "--dram": dram, "--diagnose": diagnose}
-        options.refuse(refused, "{}: method fodlam prints only what the original does")
+        refused_options = {"--by-op": by_op, "--dram": dram, "--diagnose": diagnose}
+        options.refuse(refused_options, "{}: method fodlam prints only what the original does")
         for line in _describe_limits(estimated, "counted as nothing"):
             note(f"note: {line}")
         return _fodlam_answer(estimated)
-    return _energy_answer(request, graph, scaled, estimated, costs, dram, by_op)
+    return _energy_answer(request, graph, scaled, estimated, diagnosis, dram, by_op)
 
 
 def _scale_chips(names: str, method: str, process: str | None, scaling: str | None) -> _ScaledChips:

@@ -277,8 +277,8 @@ def _describe_cases(cases: Sequence[Case], evaluation: Evaluation, refusal_count
         compared_text = f"{evaluation.compared_cases:,} of {len(cases):,} cases"
         notes.append(f"methods are compared on the {compared_text} that all of them predict")
     # Published predictions come with the rows, and may share their wrong unit.
-    own_factors = [row["factor"] for row in evaluation.rows if "(published)" not in row["method"]]
-    factor = min(own_factors)
+    house_factors = [row["factor"] for row in evaluation.rows if "(published)" not in row["method"]]
+    factor = min(house_factors)
     if factor > MAX_LIKELY_FACTOR:
         notes.append(f"all are off by a factor of {factor:,.0f} or more: is the unit right?")
     calibrations = {case.device.name: case.device.calibration for case in cases}

@@ -69,16 +69,16 @@ def _changed_workloads(model: StepModel) -> Iterator[tuple[str, Workload]]:
 def _changed_states_bytes(model: StepModel) -> Mapping[str, int]:
     """Return the needed memory of the same step with another optimizer or with ZeRO, by change."""
     needs = model.needs()
-    process_bytes = needs.total_bytes - needs.peak_bytes
-    peak_bytes = partial(rank_peak_bytes, model.graph(), model.stack, sizes=model.sizes())
-    peaks = {
-        "fused optimizer": peak_bytes(fused=True),
-        "8-bit optimizer": peak_bytes(state_bytes=1),
+    process_bytes = needs.total_bytes - needs.peak_bytes  # what no change of the states saves
+    find_peak_bytes = partial(rank_peak_bytes, model.graph(), model.stack, sizes=model.sizes())
+    peak_bytes = {
+        "fused optimizer": find_peak_bytes(fused=True),
+        "8-bit optimizer": find_peak_bytes(state_bytes=1),
     }
     for stage in ZERO_STAGES:
         change = f"ZeRO {stage} over {ZERO_DEVICES} devices"
-        peaks[change] = peak_bytes(Sharding(stage, ZERO_DEVICES))
-    return {change: peak + process_bytes for change, peak in peaks.items()}
+        peak_bytes[change] = find_peak_bytes(Sharding(stage, ZERO_DEVICES))
+    return {change: tensors_bytes + process_bytes for change, tensors_bytes in peak_bytes.items()}
 
 
 def _has_room(model: StepModel, needed_bytes: int) -> bool | None:

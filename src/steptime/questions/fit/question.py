@@ -191,7 +191,8 @@ def _make_notes(step_model: StepModel, largest: int | None, best: int | None) ->
     """Return the remarks on a step, on its memory and on the batches."""
     device = step_model.device
     notes = list(step_model.predict().remarks)
-    if device.kind == "gpu" and step_model.needs().context_bytes is None:
+    is_driver_unknown = device.kind == "gpu" and step_model.needs().context_bytes is None
+    if is_driver_unknown:
         driver = f"that of the driver of {device.name} under {step_model.stack.name} is not known"
         notes.append(f"memory is at least what is said: {driver}")
     if largest is None:

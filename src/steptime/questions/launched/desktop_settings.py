@@ -28,9 +28,10 @@ def desktop_options(tool: str, facts: Facts, user_options: Mapping[str, object])
     if isinstance(slots, int) and slots > 1:
         options["running_sequences"] = slots
     context_total = facts.get("context_total")
-    if isinstance(context_total, int):
-        busy_slots = user_options.get("running_sequences") or options.get("running_sequences", 1)
-        options["context"] = max(1, context_total // int(str(busy_slots)))
+    if isinstance(context_total, int):  # of all slots together: each has an equal share
+        user_slots = user_options.get("running_sequences")
+        slot_count = int(str(user_slots or options.get("running_sequences", 1)))
+        options["context"] = max(1, context_total // slot_count)
     if isinstance(facts.get("gpu_layers"), int):
         options["gpu_layers"] = facts["gpu_layers"]
     if facts.get("experts_on_cpu"):

@@ -64,16 +64,18 @@ def take_replicas(settings: QuestionSettings, model: object) -> None:
 
 def take_speculation(settings: QuestionSettings, facts: Facts) -> None:
     """Set who guesses tokens for a step, and how many."""
-    tokens, draft = facts.get("speculative"), str(facts.get("draft") or "")
+    tokens = facts.get("speculative")
     if tokens is None:
         return
-    word = draft.lower()
-    if any(name in word for name in UNPRICED_GUESSERS):
+    draft = str(facts.get("draft") or "")
+    lower_draft = draft.lower()
+    if any(name in lower_draft for name in UNPRICED_GUESSERS):
         settings.notes.append(f"speculative {tokens}: guesses by {draft} are not priced")
         return
-    guesser = next((name for text, name in GUESSERS.items() if text in word), None)
-    if guesser is None:
-        guesser = find_network(draft, Path()) if draft else None
+    # A method, such as ngram or eagle, is in the name; else the draft is a network of its own.
+    guesser = next((name for text, name in GUESSERS.items() if text in lower_draft), None)
+    if guesser is None and draft:
+        guesser = find_network(draft, Path())
     if guesser is None:
         settings.notes.append(
             f"speculative {tokens}: {draft or 'who guesses'} is not among the networks; "

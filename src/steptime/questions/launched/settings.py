@@ -49,6 +49,21 @@ SHORTEST_ANSWER = 9  # parts of a short sequence, of which the answer is one: as
 SERVING_STACKS = {"vllm": "vllm", "sglang": "sglang", "trtllm": "trt-llm"}
 FRAMEWORK_STACKS = {"megatron": "megatron"}
 CHUNKED_LOSS_STACKS = {"fit": "axolotl-2025", "plan": "fsdp-liger-2025"}  # by question
+PLAN_FACTS = (  # facts of a job that are options of `plan` by the same name
+    "tensor",
+    "pipeline",
+    "virtual",
+    "data",
+    "context",
+    "expert",
+    "expert_tensor",
+    "zero",
+    "shard",
+    "per_node",
+    "schedule",
+    "sequence_parallel",
+    "global_batch",
+)
 
 
 def fit_settings(job: LaunchJob, _user_options: Mapping[str, Any]) -> QuestionSettings:
@@ -76,11 +91,7 @@ def fit_settings(job: LaunchJob, _user_options: Mapping[str, Any]) -> QuestionSe
 def plan_settings(job: LaunchJob, _user_options: Mapping[str, Any]) -> QuestionSettings:
     """Return the options of `plan` for a training job, whatever options the user gives."""
     settings = QuestionSettings()
-    table = (
-        "tensor pipeline virtual data context expert expert_tensor zero shard per_node schedule "
-        "sequence_parallel global_batch"
-    )
-    settings.take(job.facts, {name: name for name in table.split()})
+    settings.take(job.facts, {name: name for name in PLAN_FACTS})
     settings.take(job.facts, {"micro_batch": "microbatch"})
     _take_step(settings, job)
     stages = job.facts.get("stages")
@@ -90,12 +101,12 @@ def plan_settings(job: LaunchJob, _user_options: Mapping[str, Any]) -> QuestionS
         settings.notes.append(
             "the job leaves the number of devices open: one replica is priced (--device-count)"
         )
-    if job.facts.get("data", 1) == 1:
+    if job.facts.get("data", 1) == 1:  # there is nothing to shard over
         for name in ("zero", "shard"):
             settings.options.pop(name, None)
     if job.facts.get("offload_activations"):
-        has_both = settings.options.get("offload") == "optimizer"
-        settings.options["offload"] = "both" if has_both else "activations"
+        offloads_optimizer = settings.options.get("offload") == "optimizer"
+        settings.options["offload"] = "both" if offloads_optimizer else "activations"
     if job.facts.get("tensor", 1) == 1:
         settings.options.pop("sequence_parallel", None)
     if job.tool in FRAMEWORK_STACKS:
