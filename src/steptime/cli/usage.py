@@ -68,7 +68,7 @@ def _find_unknown_option(error: CycloptsError, app: App) -> str:
     if isinstance(error, UnknownCommandError):
         tokens = tokens[:1]
     option_names = set(_option_names(app))
-    hyphen_names = set()  # of options whose values may begin with a hyphen
+    hyphen_names: set[str] = set()  # of options whose values may begin with a hyphen
     for argument in _arguments(app):
         if argument.parameter.allow_leading_hyphen:
             hyphen_names.update(argument.names)

@@ -118,7 +118,7 @@ def choose(
     """
     step = StepOptions.from_keywords(step_options, choose)
     if is_desktop_fit(model, step):
-        refused = {"--batch": batch, "--examples": examples, "--epochs": epochs}
+        refused: dict[str, object] = {"--batch": batch, "--examples": examples, "--epochs": epochs}
         refused |= {"--tokens": tokens, "--page": page, "--link": link, "--replicas": replicas}
         options.refuse(
             refused,
