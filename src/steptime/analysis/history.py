@@ -15,7 +15,7 @@ from steptime.analysis.change_points import (
     LevelChange,
     SeriesGroup,
     change_points,
-    find_family,
+    find_series_group,
     find_levels,
     smallest_change,
 )
@@ -74,8 +74,8 @@ def history_table(data: Data, margin: str) -> Table:
     place = {name: number for number, name in enumerate(folders)}
     cells = sorted(_cells(data), key=lambda row: place[row["folder"]])
     networks = [*grouped(cells, itemgetter("cell")).values()]
-    family = find_family([_logs(network) for network in networks])
-    all_series = [_judge_series(network, min_change, family) for network in networks]
+    series_group = find_series_group([_logs(network) for network in networks])
+    all_series = [_judge_series(network, min_change, series_group) for network in networks]
     all_series.sort(key=lambda series: series.cells[0]["order"])
     rows: list[HistoryRow] = []
     changes: list[HistoryChange] = []
@@ -114,25 +114,29 @@ def _logs(cells: Sequence[Row]) -> list[float]:
     return [math.log(row["step_s"]) for row in cells]
 
 
-def _judge_series(cells: Sequence[Row], min_change: float, family: SeriesGroup) -> _Series:
+def _judge_series(cells: Sequence[Row], min_change: float, series_group: SeriesGroup) -> _Series:
     """Return the changes of a network, and whether its newest level is worse than the best."""
     logs = _logs(cells)
-    errors, freedom = _errors(cells)
-    changes = change_points(logs, errors, freedom, min_change, family) if len(cells) > 1 else []
+    errors, error_freedom = _errors(cells)
+    changes: list[LevelChange] = []
+    if len(cells) > 1:
+        changes = change_points(logs, errors, error_freedom, min_change, series_group)
     places = [change.place for change in changes]
-    levels = find_levels(logs, errors, freedom, places)
-    newest = levels[-1]
+    levels = find_levels(logs, errors, error_freedom, places)
+    *earlier, newest = levels
 
     def exceeds_noise(size: float, error: float) -> bool:
         return size > max(min_change, SIGMAS * math.hypot(error, newest.error))
 
-    earlier = levels[:-1]
-    smallest = smallest_change(logs, errors, freedom, places, min_change, family)
+    is_slower = any(exceeds_noise(newest.mean - level.mean, level.error) for level in earlier)
+    oldest = levels[0]
+    is_faster = bool(earlier) and exceeds_noise(oldest.mean - newest.mean, oldest.error)
+    smallest = smallest_change(logs, errors, error_freedom, places, min_change, series_group)
     return _Series(
         cells,
         changes,
-        is_slower=any(exceeds_noise(newest.mean - level.mean, level.error) for level in earlier),
-        is_faster=bool(earlier) and exceeds_noise(levels[0].mean - newest.mean, levels[0].error),
+        is_slower=is_slower,
+        is_faster=is_faster,
         smallest_slowdown=None if smallest is None else math.expm1(smallest),
     )
 
