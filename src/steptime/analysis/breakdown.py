@@ -212,17 +212,14 @@ def _ratio_of_sums(
     groups: Sequence[OpGroup | None], amount: Amount, divisor: Amount
 ) -> float | None:
     """Return the sum of an amount over that of another one, of the groups that have both."""
-    amounts = []
-    divisors = []
-    for group in groups:
-        if group is None:
-            continue
-        group_amount = getattr(group, amount)
-        group_divisor = getattr(group, divisor)
-        if group_amount is not None and group_divisor is not None:
-            amounts.append(group_amount)
-            divisors.append(group_divisor)
-    return over(sum_present(amounts), sum_present(divisors))
+    complete = [
+        group
+        for group in groups
+        if group and getattr(group, amount) is not None and getattr(group, divisor) is not None
+    ]
+    amount_sum = sum_present(getattr(group, amount) for group in complete)
+    divisor_sum = sum_present(getattr(group, divisor) for group in complete)
+    return over(amount_sum, divisor_sum)
 
 
 def _peak_fraction(name: str, cells: Sequence[NetworkOps], side: str) -> float | None:
@@ -275,12 +272,11 @@ def _mean_cost_share(name: str, cells: Sequence[NetworkOps], cost: Amount) -> fl
         network_cost = side.totals[cost]
         if not network_cost:
             continue
-        if name not in side.groups:
+        group = side.groups.get(name)
+        if group is None:
             shares.append(0.0)  # the network has no such op
-            continue
-        group_cost = getattr(side.groups[name], cost)
-        if group_cost is not None:
-            shares.append(group_cost / network_cost)
+        elif getattr(group, cost) is not None:
+            shares.append(getattr(group, cost) / network_cost)
     return _mean(shares)
 
 

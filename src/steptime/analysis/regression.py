@@ -109,7 +109,7 @@ def fit_columns(x: Floats, y: Floats, draws: int = 0) -> RegressionFit:
 def _bootstrap_moments(table: Floats, draws: int) -> Floats:
     """Return the sums of products of columns for each draw of rows [draws, columns, columns].
 
-    The products are summed once per piece, a row or a block of rows, and pieces are bootstrap.
+    The products are summed once per piece, a row or a block of rows, and pieces are drawn.
     """
     row_count, column_count = table.shape
     piece_count = row_count if row_count <= MAX_SINGLE_ROWS else BLOCKS
@@ -160,7 +160,7 @@ def _solve(moments: Floats) -> _Solution:
 def cross_validate(z: Floats, y: Floats, order: int) -> tuple[float, Floats]:
     """Return the R2 of rows left out of a fit, and its fall without each column.
 
-    A column is taken away by values of other rows, bootstrap at random.
+    A column is taken away by values of other rows, drawn at random.
     """
     rng = np.random.default_rng(SEED)
     rows = rng.permutation(len(y))[:MAX_FOLDED_ROWS]
