@@ -134,9 +134,8 @@ def break_down(cells: Sequence[NetworkOps], by: str, *, by_network: bool) -> Bre
 def _keep_comparable(cells: list[NetworkOps]) -> list[NetworkOps]:
     """Return the networks with ops on both sides, or else all networks of the first side."""
     paired = [cell for cell in cells if len(cell.sides) == len(SIDES)]
-    if paired:
-        return paired
-    return [cell for cell in cells if MEASURED in cell.sides] or cells
+    measured = [cell for cell in cells if MEASURED in cell.sides]
+    return paired or measured or cells
 
 
 def _make_rows(cells: Sequence[NetworkOps], by_network: bool) -> list[BreakdownRow]:

@@ -230,20 +230,20 @@ def _judge(visits: Visits, threshold: float) -> tuple[Deviation, dict[str, Devia
 
     The questions share the rate of false alarms.
     """
-    logs_by_kind: dict[str, Floats] = {}
+    kind_logs: dict[str, Floats] = {}
     has_several_kinds = len(set(visits.kinds)) > 1
     if has_several_kinds:
         for kind in KINDS:
             logs = visits.logs[[visit_kind == kind for visit_kind in visits.kinds]]
             node_count = np.isfinite(logs).any(axis=0).sum()
             if node_count >= MIN_NODES:
-                logs_by_kind[kind] = logs
+                kind_logs[kind] = logs
 
     # A kind's question has half the weight of the question over all cells.
-    kind_count = len(logs_by_kind)
+    kind_count = len(kind_logs)
     miss = FALSE_ALARMS / (1 + kind_count / 2)
     kind_miss = (FALSE_ALARMS - miss) / max(kind_count, 1)
-    by_kind = {kind: deviations(logs, kind_miss, threshold) for kind, logs in logs_by_kind.items()}
+    by_kind = {kind: deviations(logs, kind_miss, threshold) for kind, logs in kind_logs.items()}
     return deviations(visits.logs, miss, threshold), by_kind
 
 

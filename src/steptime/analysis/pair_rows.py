@@ -193,7 +193,7 @@ def describe_differences(left: Row, right: Row, column: str) -> Row:
 
 
 def _describe_way(side: Row, method_options: Row) -> Row:
-    """Return how a side was measured: host, version of the method and its options."""
+    """Return the host of a side, the version of its method and the method's options."""
     return {"host": side["host"] or None, "version": side["method_version"], **method_options}
 
 

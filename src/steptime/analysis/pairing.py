@@ -227,7 +227,7 @@ class Pairing:
         is_numberless = ~self._has_numbers & is_step[self._matched["b"]]
         a = self._matched["a"][is_numberless]
         b = self._matched["b"][is_numberless]
-        lost_b = self.groups.columns.value[a] > 0
+        is_b_lost = self.groups.columns.value[a] > 0
         lonely_count = len(reasons)
         numberless_count = len(a)
         no_group = np.full(lonely_count, -1)
@@ -235,7 +235,7 @@ class Pairing:
             id=np.r_[lonely["id"], b],
             is_a=np.r_[lonely["is_a"], np.zeros(numberless_count, bool)],
             is_both=np.arange(lonely_count + numberless_count) >= lonely_count,
-            is_lost=np.r_[np.zeros(lonely_count, bool), lost_b],
+            is_lost=np.r_[np.zeros(lonely_count, bool), is_b_lost],
             a=np.r_[no_group, a],
             b=np.r_[no_group, b],
             reason=np.r_[reasons, np.full(numberless_count, None, object)],
