@@ -232,12 +232,11 @@ def _judge(visits: Visits, threshold: float) -> tuple[Deviation, dict[str, Devia
     """
     kind_logs: dict[str, Floats] = {}
     has_several_kinds = len(set(visits.kinds)) > 1
-    if has_several_kinds:
-        for kind in KINDS:
-            logs = visits.logs[[visit_kind == kind for visit_kind in visits.kinds]]
-            node_count = np.isfinite(logs).any(axis=0).sum()
-            if node_count >= MIN_NODES:
-                kind_logs[kind] = logs
+    for kind in KINDS if has_several_kinds else ():
+        logs = visits.logs[[visit_kind == kind for visit_kind in visits.kinds]]
+        node_count = np.isfinite(logs).any(axis=0).sum()
+        if node_count >= MIN_NODES:
+            kind_logs[kind] = logs
 
     # A kind's question has half the weight of the question over all cells.
     kind_count = len(kind_logs)
