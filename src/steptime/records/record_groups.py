@@ -248,7 +248,7 @@ class RecordGroups:
         owners = pl.DataFrame({"seq": seq, "id": several[owner]})
         is_ok = (pl.col("status") == "ok").alias("is_ok")
         samples_n = pl.col("samples_n").fill_null(0)
-        columns = ["host", "origin", "step_s", "samples", is_ok, samples_n]
+        columns: list[str | pl.Expr] = ["host", "origin", "step_s", "samples", is_ok, samples_n]
         records = self.data.take_records(seq, columns)
         rows = owners.join(records, on="seq", how="left", maintain_order="left")
 

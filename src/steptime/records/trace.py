@@ -328,7 +328,7 @@ def list_op_times(profile: Profile, kinds: Mapping[str, str], first_step: int = 
     pass_s_of_scopes: dict[str, dict[str, list[float]]] = {}
     for part, part_s in profile.parts.items():
         scope = part.scope if part.scope in scope_kinds else UNATTRIBUTED
-        no_time = {name: [0.0] * len(step_s) for name in PASSES}
+        no_time: dict[str, list[float]] = {name: [0.0] * len(step_s) for name in PASSES}
         pass_s = pass_s_of_scopes.setdefault(scope, no_time)
         pass_s[part.pass_] = _add(pass_s[part.pass_], part_s[first_step:])
 
