@@ -7,7 +7,7 @@ which a network without such an op counts as 0.
 
 from collections.abc import Sequence
 from statistics import fmean
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -134,9 +134,8 @@ def break_down(cells: Sequence[NetworkOps], by: str, *, by_network: bool) -> Bre
 def _keep_comparable(cells: list[NetworkOps]) -> list[NetworkOps]:
     """Return the networks with ops on both sides, or else all networks of the first side."""
     paired = [cell for cell in cells if len(cell.sides) == len(SIDES)]
-    if paired:
-        return paired
-    return [cell for cell in cells if MEASURED in cell.sides] or cells
+    measured = [cell for cell in cells if MEASURED in cell.sides]
+    return paired or measured or cells
 
 
 def _make_rows(cells: Sequence[NetworkOps], by_network: bool) -> list[BreakdownRow]:
@@ -212,11 +211,14 @@ def _ratio_of_sums(
     groups: Sequence[OpGroup | None], amount: Amount, divisor: Amount
 ) -> float | None:
     """Return the sum of an amount over that of another one, of the groups that have both."""
-    pairs = [(getattr(group, amount), getattr(group, divisor)) for group in groups if group]
-    complete = [pair for pair in pairs if None not in pair]
-    return over(
-        sum_present(pair[0] for pair in complete), sum_present(pair[1] for pair in complete)
-    )
+    complete = [
+        group
+        for group in groups
+        if group and getattr(group, amount) is not None and getattr(group, divisor) is not None
+    ]
+    amount_sum = sum_present(getattr(group, amount) for group in complete)
+    divisor_sum = sum_present(getattr(group, divisor) for group in complete)
+    return over(amount_sum, divisor_sum)
 
 
 def _peak_fraction(name: str, cells: Sequence[NetworkOps], side: str) -> float | None:
@@ -225,23 +227,38 @@ def _peak_fraction(name: str, cells: Sequence[NetworkOps], side: str) -> float |
     FLOP and times are of the same networks: those with the group on this side and in the
     prediction, each with its own peak. Without a peak it is the published share.
     """
+    sums = _sum_flop(name, cells, side)
+    if sums.peak_flop:
+        return over(sums.flop, sums.peak_flop)
+    if side == PREDICTED:
+        return None  # a prediction has FLOP, never a published share
+    groups = [part.groups.get(name) for part in _list_sides(cells, side)]
+    return _ratio_of_sums(groups, "peak_time_share", "time_share")
+
+
+class _FlopSums(NamedTuple):
+    """FLOP of a group over networks, and those that the devices could do in the same time."""
+
+    flop: float
+    peak_flop: float
+
+
+def _sum_flop(name: str, cells: Sequence[NetworkOps], side: str) -> _FlopSums:
+    """Return the predicted FLOP of a group, and its times on a side multiplied by the peaks."""
     flop = 0.0
-    peak_flop = 0.0  # that the device could do in the same time
+    peak_flop = 0.0
     for cell in cells:
         if PREDICTED not in cell.sides or side not in cell.sides:
             continue
         peak_flop_per_s = cell.sides[PREDICTED].peak_flop_per_s
-        costs = cell.sides[PREDICTED].groups.get(name)
-        timed = cell.sides[side].groups.get(name)
-        if costs is None or costs.flop is None or peak_flop_per_s is None:
+        predicted_group = cell.sides[PREDICTED].groups.get(name)
+        timed_group = cell.sides[side].groups.get(name)
+        if predicted_group is None or predicted_group.flop is None or peak_flop_per_s is None:
             continue
-        if timed is not None and timed.time_s is not None:
-            flop += costs.flop
-            peak_flop += timed.time_s * peak_flop_per_s
-    if peak_flop or side == PREDICTED:
-        return over(flop, peak_flop)
-    groups = [part.groups.get(name) for part in _list_sides(cells, side)]
-    return _ratio_of_sums(groups, "peak_time_share", "time_share")
+        if timed_group is not None and timed_group.time_s is not None:
+            flop += predicted_group.flop
+            peak_flop += timed_group.time_s * peak_flop_per_s
+    return _FlopSums(flop, peak_flop)
 
 
 def _mean_cost_share(name: str, cells: Sequence[NetworkOps], cost: Amount) -> float | None:
@@ -250,14 +267,15 @@ def _mean_cost_share(name: str, cells: Sequence[NetworkOps], cost: Amount) -> fl
         return None
     shares = []
     for cell in cells:
-        groups = _cost_side(cell).groups
-        total = _cost_side(cell).totals[cost]
-        if not total:
+        side = _cost_side(cell)
+        network_cost = side.totals[cost]
+        if not network_cost:
             continue
-        if name not in groups:
-            shares.append(0.0)
-        elif getattr(groups[name], cost) is not None:
-            shares.append(getattr(groups[name], cost) / total)
+        group = side.groups.get(name)
+        if group is None:
+            shares.append(0.0)  # the network has no such op
+        elif getattr(group, cost) is not None:
+            shares.append(getattr(group, cost) / network_cost)
     return _mean(shares)
 
 

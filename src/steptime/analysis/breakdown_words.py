@@ -41,17 +41,19 @@ def describe_breakdown(table: Table) -> list[str]:
 
 def _describe_side(table: Table, side: str) -> str:
     """Return the groups of the largest shares: "Of the measured step: linear 70.00 %, ..."."""
-    key = f"{side}_share"
+    share_key = f"{side}_share"
     network_count = table.summary[f"{side}_networks"]
-    ranked = sorted((row for row in table.rows if row[key] is not None), key=lambda row: -row[key])
-    telling = [
-        name for name in ("network", "platform") if len({row.get(name) for row in ranked}) > 1
-    ]
+    rows = [row for row in table.rows if row[share_key] is not None]
+    rows.sort(key=lambda row: -row[share_key])
+    place_keys = [key for key in ("network", "platform") if len({row.get(key) for row in rows}) > 1]
     parts = []
-    for row in ranked[:MAX_PARTS]:
-        place = ", ".join(row[name] for name in telling)
-        parts.append(f"{row['name']}{f' ({place})' if place else ''} {100 * row[key]:.2f} %")
-    is_mean = network_count > 1 and "network" not in telling
-    mean = f" in the mean of {counted(network_count, 'network')}" if is_mean else ""
-    is_timed = side == "predicted" or any(row["measured_s"] is not None for row in table.rows)
-    return f"Of the {side if is_timed else 'published'} step{mean}: {', '.join(parts)}."
+    for row in rows[:MAX_PARTS]:
+        places = ", ".join(row[key] for key in place_keys)
+        place_text = f" ({places})" if places else ""
+        parts.append(f"{row['name']}{place_text} {100 * row[share_key]:.2f} %")
+
+    is_mean = network_count > 1 and "network" not in place_keys
+    mean_text = f" in the mean of {counted(network_count, 'network')}" if is_mean else ""
+    is_published = side == "measured" and all(row["measured_s"] is None for row in table.rows)
+    side_name = "published" if is_published else side
+    return f"Of the {side_name} step{mean_text}: {', '.join(parts)}."

@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from steptime.analysis.gate import CLIP, FEW_CHANGE, MAX_SMALLEST, NORMAL_TAIL, TAIL
 from steptime.records.statistics import MISS, two_sided_t
@@ -78,37 +79,39 @@ SINGLE_SERIES = SeriesGroup()
 def change_points(
     logs: Sequence[float],
     errors: Sequence[float],
-    freedom: int,
+    error_freedom: int,
     margin: float = 0.0,
-    family: SeriesGroup = SINGLE_SERIES,
+    series_group: SeriesGroup = SINGLE_SERIES,
 ) -> list[LevelChange]:
     """Find the changes of the level of a series that are larger than `margin`.
 
     Args:
         logs: logarithms of the values, in the order of time.
         errors: the standard error of each value by itself, 0 if unknown.
-        freedom: degrees of freedom of the errors together.
+        error_freedom: degrees of freedom of the errors together.
         margin: logarithm below which a change counts as none.
-        family: the series that are judged together.
+        series_group: the series that are judged together.
     """
     values = np.asarray(logs, float)
     value_noise = _root_mean_square(errors)  # of each value by itself
     if len(values) < MIN_VALUES:
-        places = _split_few(values, value_noise, freedom, max(FEW_CHANGE, margin), family)
+        # Too few values to show a second speed of the machine: a change must be larger than it.
+        min_change = max(FEW_CHANGE, margin)
+        places = _split_short_series(values, value_noise, error_freedom, min_change, series_group)
     else:
-        places = _split_many(values, value_noise, margin, family)
-    return _describe_changes(values, places, value_noise, freedom)
+        places = _split_long_series(values, value_noise, margin, series_group)
+    return _describe_changes(values, places, value_noise, error_freedom)
 
 
 def find_levels(
-    logs: Sequence[float], errors: Sequence[float], freedom: int, places: Sequence[int]
+    logs: Sequence[float], errors: Sequence[float], error_freedom: int, places: Sequence[int]
 ) -> list[SeriesLevel]:
     """Return the levels between changes at `places`."""
     values = np.asarray(logs, float)
     value_noise = _root_mean_square(errors)
-    noise, _ = _noise_about(values, places, value_noise, freedom)
+    noise, _ = _noise_about(values, places, value_noise, error_freedom)
     return [
-        SeriesLevel(float(part.mean()), noise / math.sqrt(len(part)))
+        SeriesLevel(mean=float(part.mean()), error=noise / math.sqrt(len(part)))
         for part in _parts(values, places)
     ]
 
@@ -116,10 +119,10 @@ def find_levels(
 def smallest_change(
     logs: Sequence[float],
     errors: Sequence[float],
-    freedom: int,
+    error_freedom: int,
     places: Sequence[int],
     margin: float,
-    family: SeriesGroup = SINGLE_SERIES,
+    series_group: SeriesGroup = SINGLE_SERIES,
 ) -> float | None:
     """Return the smallest change of the newest values that is found with 90 % power.
 
@@ -129,85 +132,125 @@ def smallest_change(
     values = np.asarray(logs, float)
     n = len(values)
     value_noise = _root_mean_square(errors)
-    noise, _ = _noise_about(values, places, value_noise, freedom)
-    degrees = n - 2 + freedom  # as in `_split_few`
+    noise, _ = _noise_about(values, places, value_noise, error_freedom)
+    degrees = n - 2 + error_freedom  # as in `_split_short_series`
     if n < 2 or degrees < 1:
         return None
+    newest_error = noise * math.sqrt(n / (n - 1))  # of the newest value less the mean before it
     if n < MIN_VALUES:
-        error = noise * math.sqrt(n / (n - 1))
-        limit = max(FEW_CHANGE, two_sided_t(FEW_ALARMS / (n - 1) / family.size, degrees) * error)
+        # A short series: the t-test, shared by all splits of all series.
+        error = newest_error
+        t = two_sided_t(FEW_ALARMS / (n - 1) / series_group.size, degrees)
+        limit = max(FEW_CHANGE, t * error)
     elif n >= MIN_FOR_NEWEST:
-        error = noise * math.sqrt(n / (n - 1))
-        limit = max(NEWEST_FAR, NEWEST_FARTHEST * family.farthest) * error
+        # A long series: the newest value must be the farthest one.
+        error = newest_error
+        limit = max(NEWEST_FAR, NEWEST_FARTHEST * series_group.farthest) * error
     else:
+        # Between them: the newest two must bring the gain in likelihood.
         error = noise * math.sqrt(1 / MIN_LEVEL + 1 / (n - MIN_LEVEL))
-        limit = error * math.sqrt(n * math.expm1(2 * _needed_gain(n, family.size) / n))
+        gain = _needed_gain(n, series_group.size)
+        limit = error * math.sqrt(n * math.expm1(2 * gain / n))
     return min(max(limit, margin) + POWER_SIGMAS * error, MAX_SMALLEST)
 
 
-def find_family(all_logs: Sequence[Sequence[float]]) -> SeriesGroup:
+def find_series_group(all_logs: Sequence[Sequence[float]]) -> SeriesGroup:
     """Return the size of a group of series, and the farthest value before their newest ones."""
     farthest = 0.0
     for logs in all_logs:
-        if len(logs) >= MIN_FOR_NEWEST:
-            before = np.asarray(logs, float)[:-1]
-            residuals = before - _running_median(before)
-            noise = max(_robust_noise(residuals), MIN_NOISE)
-            farthest = max(farthest, float(np.abs(residuals).max()) / noise)
-    return SeriesGroup(len(all_logs), farthest)
+        if len(logs) < MIN_FOR_NEWEST:
+            continue
+        before_newest = np.asarray(logs, float)[:-1]
+        residuals = before_newest - _running_median(before_newest)
+        noise = max(_robust_noise(residuals), MIN_NOISE)
+        farthest = max(farthest, float(np.abs(residuals).max()) / noise)
+    return SeriesGroup(size=len(all_logs), farthest=farthest)
 
 
 def _root_mean_square(errors: Sequence[float]) -> float:
     return float(np.sqrt((np.asarray(errors, float) ** 2).mean())) if len(errors) else 0.0
 
 
-def _split_few(
-    values: Floats, value_noise: float, freedom: int, min_change: float, family: SeriesGroup
+class _Splits(NamedTuple):
+    """Splits of values in two levels: mean after less mean before, and squares explained."""
+
+    changes: Floats
+    explained_squares: Floats
+
+
+def _measure_splits(values: Floats, counts_before: NDArray[np.int64]) -> _Splits:
+    """Return the splits of values behind the first `counts_before` of them."""
+    n = len(values)
+    counts_after = n - counts_before
+    sums_before = np.cumsum(values)[counts_before - 1]
+    sums_after = values.sum() - sums_before
+    changes = sums_after / counts_after - sums_before / counts_before
+    return _Splits(changes, changes**2 * counts_before * counts_after / n)
+
+
+def _split_short_series(
+    values: Floats,
+    value_noise: float,
+    error_freedom: int,
+    min_change: float,
+    series_group: SeriesGroup,
 ) -> list[int]:
     """Return the best split if a t-test believes it and it is larger than two speeds can be."""
     n = len(values)
-    if n < 2 or n - 2 + freedom < 1:
+    degrees = n - 2 + error_freedom
+    if n < 2 or degrees < 1:
         return []
-    splits = np.arange(1, n)
-    sums = np.cumsum(values)[:-1]
-    sizes = (values.sum() - sums) / (n - splits) - sums / splits
-    gains = sizes**2 * splits * (n - splits) / n
-    best = int(np.argmax(gains))
-    scatter = max(0.0, float(((values - values.mean()) ** 2).sum() - gains[best]))
-    noise = max(math.sqrt(scatter / (n - 2)) if n > 2 else 0.0, value_noise, MIN_NOISE)
-    t = two_sided_t(FEW_ALARMS / (n - 1) / family.size, n - 2 + freedom)
-    is_change = math.sqrt(gains[best]) > t * noise
-    return [best + 1] if is_change and abs(sizes[best]) > min_change else []
+    splits = _measure_splits(values, np.arange(1, n))
+    best = int(np.argmax(splits.explained_squares))
+    explained = splits.explained_squares[best]
+    squares = ((values - values.mean()) ** 2).sum()
+    unexplained = max(0.0, float(squares - explained))
+    scatter = math.sqrt(unexplained / (n - 2)) if n > 2 else 0.0
+    noise = max(scatter, value_noise, MIN_NOISE)
+    t = two_sided_t(FEW_ALARMS / (n - 1) / series_group.size, degrees)
+    exceeds_noise = math.sqrt(explained) > t * noise
+    is_large = abs(splits.changes[best]) > min_change
+    return [best + 1] if exceeds_noise and is_large else []
 
 
-def _split_many(
-    values: Floats, value_noise: float, margin: float, family: SeriesGroup
+def _split_long_series(
+    values: Floats, value_noise: float, margin: float, series_group: SeriesGroup
 ) -> list[int]:
-    """Return the places of the changes of a series that shows its value_noise noise."""
-    clipped = _clip_outliers(values)
-    n = len(values)
-    squares_without = max(_autoregressive_squares(clipped), value_noise**2 * n, MIN_NOISE**2 * n)
-    needed = _needed_gain(n, family.size)
+    """Return the places of the changes of a series that is long enough to show its noise."""
+    places = _find_likely_changes(_clip_outliers(values), value_noise, series_group.size)
+    large_places = _drop_small(values, places, margin)
+    newest_level_start = large_places[-1] if large_places else 0
+    newest_level = values[newest_level_start:]
+    if _is_newest_changed(newest_level, value_noise, margin, series_group.farthest):
+        return [*large_places, len(values) - 1]
+    return large_places
+
+
+def _find_likely_changes(clipped: Floats, value_noise: float, series_count: int) -> list[int]:
+    """Return the changes of the largest gain in log likelihood over a series without a change.
+
+    Changes are added one by one, each where it explains most; each costs `_needed_gain`.
+    """
+    n = len(clipped)
+    min_squares = max(value_noise**2 * n, MIN_NOISE**2 * n)
+    squares_without = max(_autoregressive_squares(clipped), min_squares)
+    needed_gain = _needed_gain(n, series_count)
     places: list[int] = []
     best_places: list[int] = []
     largest_gain = 0.0
-    for number in range(1, n // VALUES_PER_CHANGE + 1):
+    for change_count in range(1, n // VALUES_PER_CHANGE + 1):
         place = _best_split(clipped, places)
         if place is None:
             break
         places = sorted([*places, place])
         parts = _parts(clipped, places)
         squares = sum(float(((part - part.mean()) ** 2).sum()) for part in parts)
-        squares = max(squares, value_noise**2 * n, MIN_NOISE**2 * n)
-        gain = n / 2 * math.log(squares_without / squares) - number * needed
+        likelihood_gain = n / 2 * math.log(squares_without / max(squares, min_squares))
+        gain = likelihood_gain - change_count * needed_gain
         if gain > largest_gain:
             largest_gain = gain
             best_places = places
-    large_places = _drop_small(values, best_places, margin)
-    start = large_places[-1] if large_places else 0
-    if _is_newest_changed(values[start:], value_noise, margin, family.farthest):
-        return [*large_places, n - 1]
-    return large_places
+    return best_places
 
 
 def _clip_outliers(values: Floats) -> Floats:
@@ -239,13 +282,15 @@ def _autoregressive_squares(values: Floats) -> float:
     """
     n = len(values)
     r = np.linspace(0.0, MAX_CORRELATION, CORRELATIONS)[:, None]
-    follows = values[1:] - r * values[:-1]
-    weight = (1 - r[:, 0] ** 2) + (n - 1) * (1 - r[:, 0]) ** 2
-    total = (1 - r[:, 0] ** 2) * values[0] + (1 - r[:, 0]) * follows.sum(axis=1)
-    mean = (total / weight)[:, None]
-    squares = ((follows - (1 - r) * mean) ** 2).sum(axis=1)
-    squares += (1 - r[:, 0] ** 2) * (values[0] - mean[:, 0]) ** 2
-    return float((squares * (1 - r[:, 0] ** 2) ** (-1 / n)).min())
+    first_weight = 1 - r[:, 0] ** 2
+    next_weight = 1 - r[:, 0]
+    innovations = values[1:] - r * values[:-1]
+    weight_sum = first_weight + (n - 1) * next_weight**2
+    weighted_sum = first_weight * values[0] + next_weight * innovations.sum(axis=1)
+    mean = (weighted_sum / weight_sum)[:, None]
+    squares = ((innovations - (1 - r) * mean) ** 2).sum(axis=1)
+    squares += first_weight * (values[0] - mean[:, 0]) ** 2
+    return float((squares * first_weight ** (-1 / n)).min())
 
 
 def _needed_gain(values: int, networks: int) -> float:
@@ -258,21 +303,18 @@ def _best_split(values: Floats, places: Sequence[int]) -> int | None:
     min_lengths = [length for count, length in MIN_INNER_LEVELS.items() if len(values) >= count]
     min_inner = max([MIN_LEVEL, *min_lengths])
     best_place = None
-    best_gain = 0.0
+    largest_explained = 0.0
     for start, stop in pairwise([0, *places, len(values)]):
-        part = values[start:stop]
-        n = stop - start
-        min_last = MIN_LEVEL if stop == len(values) else min_inner
-        splits = np.arange(min_inner, n - min_last + 1)
-        if not len(splits):
+        # The newest level may be shorter than the others: it may go on.
+        min_after = MIN_LEVEL if stop == len(values) else min_inner
+        counts_before = np.arange(min_inner, stop - start - min_after + 1)
+        if not len(counts_before):
             continue
-        sums = np.cumsum(part)[splits - 1]
-        differences = (part.sum() - sums) / (n - splits) - sums / splits
-        gains = differences**2 * splits * (n - splits) / n
-        index = int(np.argmax(gains))
-        if gains[index] > best_gain:
-            best_place = start + int(splits[index])
-            best_gain = float(gains[index])
+        explained = _measure_splits(values[start:stop], counts_before).explained_squares
+        best = int(np.argmax(explained))
+        if explained[best] > largest_explained:
+            best_place = start + int(counts_before[best])
+            largest_explained = float(explained[best])
     return best_place
 
 
@@ -289,43 +331,46 @@ def _drop_small(values: Floats, places: list[int], margin: float) -> list[int]:
 
 
 def _is_newest_changed(
-    level: Floats, value_noise: float, margin: float, family_farthest: float
+    level: Floats, value_noise: float, margin: float, group_farthest: float
 ) -> bool:
     """Whether the newest value is the farthest of its level, and beyond noise and margin."""
     if len(level) < MIN_FOR_NEWEST:
         return False
     before = level[:-1]
     residuals = before - np.median(before)
-    far = abs(float(level[-1] - np.median(before)))
     noise = max(_robust_noise(residuals), value_noise, MIN_NOISE)
-    farthest = max(float(np.abs(residuals).max()), family_farthest * noise)
-    return far > max(NEWEST_FAR * noise, NEWEST_FARTHEST * farthest, margin)
+    farthest = max(float(np.abs(residuals).max()), group_farthest * noise)
+    newest_distance = abs(float(level[-1] - np.median(before)))
+    return newest_distance > max(NEWEST_FAR * noise, NEWEST_FARTHEST * farthest, margin)
 
 
 def _describe_changes(
-    values: Floats, places: Sequence[int], value_noise: float, freedom: int
+    values: Floats, places: Sequence[int], value_noise: float, error_freedom: int
 ) -> list[LevelChange]:
     """Return the size of each change with its 95 % interval."""
-    noise, degrees = _noise_about(values, places, value_noise, freedom)
-    parts = _parts(values, places)
+    noise, degrees = _noise_about(values, places, value_noise, error_freedom)
+    t = two_sided_t(MISS, max(1, degrees))
     changes = []
-    for place, (before, after) in zip(places, pairwise(parts), strict=True):
+    neighbours = pairwise(_parts(values, places))
+    for place, (before, after) in zip(places, neighbours, strict=True):
         size = float(after.mean() - before.mean())
         error = noise * math.sqrt(1 / len(before) + 1 / len(after))
-        reach = two_sided_t(MISS, max(1, degrees)) * error
-        changes.append(LevelChange(place, size, size - reach, size + reach))
+        half_width = t * error
+        changes.append(
+            LevelChange(place=place, size=size, low=size - half_width, high=size + half_width)
+        )
     return changes
 
 
 def _noise_about(
-    values: Floats, places: Sequence[int], value_noise: float, freedom: int
+    values: Floats, places: Sequence[int], value_noise: float, error_freedom: int
 ) -> tuple[float, int]:
     """Return the noise about the levels, and its degrees of freedom."""
     parts = _parts(values, places)
-    spare = len(values) - len(parts)
+    spare_values = len(values) - len(parts)
     squares = sum(float(((part - part.mean()) ** 2).sum()) for part in parts)
-    scatter = math.sqrt(squares / spare) if spare > 0 else 0.0
-    return max(scatter, value_noise, MIN_NOISE), spare + freedom
+    scatter = math.sqrt(squares / spare_values) if spare_values > 0 else 0.0
+    return max(scatter, value_noise, MIN_NOISE), spare_values + error_freedom
 
 
 def _parts(values: Floats, places: Sequence[int]) -> list[Floats]:

@@ -114,21 +114,24 @@ def _judge(a: Floats, b: Floats, margin: float, false_alarms: float, comparisons
     """Return the judgement of pairs that all have two runs a side or more."""
     from scipy.special import stdtr, stdtrit
 
-    runs_a, runs_b = _count_runs(a), _count_runs(b)
+    runs_a = _count_runs(a)
+    runs_b = _count_runs(b)
     noise = pool_noise(a, b, comparisons)
     limit = _find_limit(a, b, noise, false_alarms, comparisons)
     change = _clipped_mean(b, noise.of_pairs) - _clipped_mean(a, noise.of_pairs)
     evidence = _weigh_evidence(a, b, change)
-    error = noise.of_pairs * _error_factor(runs_a, runs_b)
-    reach = -stdtrit(noise.freedom, MISS / 2) * error
-    loss = _power_losses(runs_a, runs_b) * noise.of_pairs
+    standard_error = noise.of_pairs * _error_factor(runs_a, runs_b)
+    half_width = -stdtrit(noise.freedom, MISS / 2) * standard_error
+    power_loss = _power_losses(runs_a, runs_b) * noise.of_pairs
+    exceeds_noise = np.abs(evidence) > limit
+    exceeds_margin = np.abs(change) > margin
     return Judgement(
         change=change,
-        low=change - reach,
-        high=change + reach,
-        p_value=2 * stdtr(noise.freedom, -np.abs(evidence) / error),
-        is_changed=(np.abs(evidence) > limit) & (np.abs(change) > margin),
-        smallest_change=_find_smallest(limit, loss, error, noise.freedom, margin),
+        low=change - half_width,
+        high=change + half_width,
+        p_value=2 * stdtr(noise.freedom, -np.abs(evidence) / standard_error),
+        is_changed=exceeds_noise & exceeds_margin,
+        smallest_change=_find_smallest(limit, power_loss, standard_error, noise.freedom, margin),
         noise=noise.of_pairs,
     )
 
@@ -142,24 +145,30 @@ def pool_noise(a: Floats, b: Floats, comparisons: int = 1) -> Noise:
     """
     from scipy.special import chdtri
 
-    pairs = len(a) // comparisons
+    pair_count = len(a) // comparisons  # of each comparison
     residuals = np.abs(np.concatenate([_residuals(a), _residuals(b)], axis=1))
-    residuals = residuals.reshape(comparisons, -1)
+    residuals = residuals.reshape(comparisons, -1)  # those of a comparison in one row
     quantile = np.nanquantile if np.isnan(residuals).any() else np.quantile
-    middle, tail = quantile(residuals, (0.5, TAIL), axis=1)
-    tail = tail / NORMAL_TAIL
-    bulk = np.maximum(tail, middle / NORMAL_MEDIAN)
-    clipped = np.minimum(residuals, CLIP * bulk[:, None])
-    root = np.sqrt(np.nansum(clipped**2, axis=1) / np.isfinite(residuals).sum(axis=1))
-    pooled = np.repeat(np.maximum(np.maximum(tail, root), MIN_NOISE), pairs)
-    freedom = _count_runs(a) + _count_runs(b) - 2
+    median_size, tail_size = quantile(residuals, (0.5, TAIL), axis=1)
+    tail_noise = tail_size / NORMAL_TAIL
+    bulk_noise = np.maximum(tail_noise, median_size / NORMAL_MEDIAN)
+
+    clipped = np.minimum(residuals, CLIP * bulk_noise[:, None])
+    residual_count = np.isfinite(residuals).sum(axis=1)
+    root_mean_square = np.sqrt(np.nansum(clipped**2, axis=1) / residual_count)
+    comparison_noise = np.maximum(np.maximum(tail_noise, root_mean_square), MIN_NOISE)
+    pooled = np.repeat(comparison_noise, pair_count)
+
+    # Chi-square: by how much the noise of a pair alone may exceed the pooled one by chance.
+    freedom = _count_runs(a) + _count_runs(b) - 2  # of each pair
     single = np.sqrt((_squares(a) + _squares(b)) / freedom)
-    allowed = np.sqrt(chdtri(freedom, EXCESS_NOISE) / freedom)
-    loud = np.sqrt(chdtri(freedom, LOUD_NOISE) / freedom)
+    expected_excess = np.sqrt(chdtri(freedom, EXCESS_NOISE) / freedom)
+    loud_excess = np.sqrt(chdtri(freedom, LOUD_NOISE) / freedom)
+    comparison_freedom = freedom.reshape(comparisons, -1).sum(axis=1)
     return Noise(
-        of_pairs=np.maximum(pooled, single / allowed),
-        freedom=np.repeat(freedom.reshape(comparisons, -1).sum(axis=1), pairs),
-        is_loud=(single > loud * pooled) & (pairs > 1),
+        of_pairs=np.maximum(pooled, single / expected_excess),
+        freedom=np.repeat(comparison_freedom, pair_count),
+        is_loud=(single > loud_excess * pooled) & (pair_count > 1),
         single=single,
     )
 
@@ -167,27 +176,38 @@ def pool_noise(a: Floats, b: Floats, comparisons: int = 1) -> Noise:
 def smallest_of_equal(noise: float, runs: int, pairs: int, margin: float = 0.0) -> float:
     """Return the smallest change that is found with 90 % power if all pairs have as many runs."""
     freedom = 2 * (runs - 1) * pairs
-    error = math.sqrt(2 / runs)
-    is_few = runs == MIN_RUNS and freedom <= FEW_FREEDOM
-    share = FALSE_ALARMS_FEW if is_few else FALSE_ALARMS
-    limit = noise * two_sided_t(share / pairs, freedom) * error
-    if runs <= SPREAD_RUNS and freedom <= SPREAD_FREEDOM and not (is_few and pairs == 1):
+    error_factor = math.sqrt(2 / runs)  # of a difference of two means
+    has_few_runs = runs == MIN_RUNS and freedom <= FEW_FREEDOM
+    error_share = FALSE_ALARMS_FEW if has_few_runs else FALSE_ALARMS
+    limit = noise * two_sided_t(error_share / pairs, freedom) * error_factor
+
+    # As in `_find_limit`: a spread of runs that a second speed of the machine may cause.
+    hides_second_speed = runs <= SPREAD_RUNS and freedom <= SPREAD_FREEDOM
+    is_single_of_two_runs = has_few_runs and pairs == 1
+    if hides_second_speed and not is_single_of_two_runs:
         limit = max(limit, noise * _expected_spread(runs, pairs))
-    if is_few:
+    if has_few_runs:
         limit = max(limit, FEW_CHANGE)
-    loss = _power_loss(runs, runs) * noise
-    return float(_find_smallest(limit, loss, noise * error, freedom, margin))
+    power_loss = _power_loss(runs, runs) * noise
+    return float(_find_smallest(limit, power_loss, noise * error_factor, freedom, margin))
 
 
-def _find_smallest(limit: Any, loss: Any, error: Any, freedom: Any, margin: float) -> Any:
+def _find_smallest(
+    limit: float | Floats,
+    power_loss: float | Floats,
+    standard_error: float | Floats,
+    freedom: int | NDArray[np.int64],
+    margin: float,
+) -> Floats:
     """Return the smallest change that is found with 90 % power.
 
     Both the evidence and the noise, and with it the limit, differ from draw to draw.
     """
     sigmas = _normal_quantile(PAIR_POWER)
-    of_limit = sigmas * limit / np.sqrt(2 * freedom)
-    smallest = np.maximum(limit + np.hypot(loss, of_limit), margin + sigmas * error)
-    return np.minimum(smallest, MAX_SMALLEST)
+    limit_loss = sigmas * limit / np.sqrt(2 * freedom)  # for draws of the noise
+    min_for_noise = limit + np.hypot(power_loss, limit_loss)
+    min_for_margin = margin + sigmas * standard_error
+    return np.asarray(np.minimum(np.maximum(min_for_noise, min_for_margin), MAX_SMALLEST))
 
 
 @lru_cache(256)
@@ -208,27 +228,41 @@ def _find_limit(
     """
     from scipy.special import stdtrit
 
-    pairs = len(a) // comparisons
+    pair_count = len(a) // comparisons  # of each comparison
 
-    def over_comparison(column: NDArray[Any], combine: Any) -> NDArray[Any]:
-        return np.asarray(np.repeat(combine(column.reshape(comparisons, -1), axis=1), pairs))
+    def reduce_comparisons(column: NDArray[Any], reduce: Any) -> NDArray[Any]:
+        """Return a number of each comparison, repeated for its pairs."""
+        by_comparison = reduce(column.reshape(comparisons, -1), axis=1)
+        return np.asarray(np.repeat(by_comparison, pair_count))
 
-    runs_a, runs_b = _count_runs(a), _count_runs(b)
-    min_runs = np.minimum(runs_a, runs_b)
-    has_two = over_comparison(min_runs, np.min) == MIN_RUNS
-    is_few = (noise.freedom <= FEW_FREEDOM) & has_two
-    share = np.where(is_few, max(false_alarms, FALSE_ALARMS_FEW), false_alarms)
-    loud_share = share / np.maximum(1, 2 * over_comparison(noise.is_loud, np.sum))
-    limit = -stdtrit(noise.freedom, share / pairs / 2) * noise.of_pairs
+    runs_a = _count_runs(a)
+    runs_b = _count_runs(b)
+    run_count = np.minimum(runs_a, runs_b)
+    has_pair_of_two_runs = reduce_comparisons(run_count, np.min) == MIN_RUNS
+    has_few_runs = (noise.freedom <= FEW_FREEDOM) & has_pair_of_two_runs
+
+    # The pooled noise: the pairs of a comparison share its probability of a false alarm.
+    error_share = np.where(has_few_runs, max(false_alarms, FALSE_ALARMS_FEW), false_alarms)
+    pooled_limit = -stdtrit(noise.freedom, error_share / pair_count / 2) * noise.of_pairs
+
+    # A loud pair must also exceed its own noise: the loud pairs share half of the probability.
+    loud_count = reduce_comparisons(noise.is_loud, np.sum)
+    loud_share = error_share / np.maximum(1, 2 * loud_count)
     single_limit = -stdtrit(runs_a + runs_b - 2, loud_share / 2) * noise.single
-    limit = np.where(noise.is_loud, np.maximum(limit, single_limit), limit)
+    limit = np.where(noise.is_loud, np.maximum(pooled_limit, single_limit), pooled_limit)
     limit = limit * _error_factor(runs_a, runs_b)
-    limit = np.where(is_few, np.maximum(limit, FEW_CHANGE), limit)
-    spread = over_comparison(np.maximum(_ranges(a), _ranges(b)), np.max)
-    is_alone_with_two = is_few & (pairs == 1)
-    shows_spread = (noise.freedom <= SPREAD_FREEDOM) & ~is_alone_with_two
-    needs_spread = shows_spread & (min_runs <= SPREAD_RUNS)
-    return np.asarray(np.where(needs_spread, np.maximum(limit, spread), limit))
+
+    # All runs of a side may have met one of two speeds: no spread would show that.
+    limit = np.where(has_few_runs, np.maximum(limit, FEW_CHANGE), limit)
+
+    # A few more runs show a second speed as the difference between two runs of one side.
+    # A single pair with two runs a side has `FEW_CHANGE` alone.
+    largest_spread = reduce_comparisons(np.maximum(_ranges(a), _ranges(b)), np.max)
+    is_single_of_two_runs = has_few_runs & (pair_count == 1)
+    has_few_spare_runs = noise.freedom <= SPREAD_FREEDOM
+    averages_few_runs = run_count <= SPREAD_RUNS
+    must_exceed_spread = has_few_spare_runs & averages_few_runs & ~is_single_of_two_runs
+    return np.asarray(np.where(must_exceed_spread, np.maximum(limit, largest_spread), limit))
 
 
 def _weigh_evidence(a: Floats, b: Floats, change: Floats) -> Floats:
@@ -237,39 +271,49 @@ def _weigh_evidence(a: Floats, b: Floats, change: Floats) -> Floats:
     The guarded change is a quantile of all differences between a run of B and a run of A: the
     smallest with two runs a side, the median from five runs on. It is 0 where the signs differ.
     """
-    runs_a, runs_b = _count_runs(a), _count_runs(b)
-    low, high = np.empty(len(a)), np.empty(len(a))
-    for many_a, many_b in np.unique(np.stack([runs_a, runs_b]), axis=1).T:
-        rows = np.flatnonzero((runs_a == many_a) & (runs_b == many_b))
-        low[rows], high[rows] = _guarded_changes(
-            _first_runs(a[rows], many_a), _first_runs(b[rows], many_b)
+    runs_a = _count_runs(a)
+    runs_b = _count_runs(b)
+    low_change = np.empty(len(a))
+    high_change = np.empty(len(a))
+    distinct_counts = np.unique(np.stack([runs_a, runs_b]), axis=1).T
+    for count_a, count_b in distinct_counts:
+        pairs = np.flatnonzero((runs_a == count_a) & (runs_b == count_b))
+        changes_of_runs = _guarded_changes(
+            _first_runs(a[pairs], count_a), _first_runs(b[pairs], count_b)
         )
-    up = np.maximum(0, np.minimum(change, low))
-    down = np.maximum(0, np.minimum(-change, -high))
-    return np.where(change > 0, up, -down)
+        low_change[pairs], high_change[pairs] = changes_of_runs
+    slowdown = np.maximum(0, np.minimum(change, low_change))
+    speedup = np.maximum(0, np.minimum(-change, -high_change))
+    return np.where(change > 0, slowdown, -speedup)
 
 
 def _guarded_changes(a: Floats, b: Floats) -> tuple[Floats, Floats]:
     """Return a low and a high quantile of the differences between runs of B and of A."""
-    quantile = GUARDS.get(min(a.shape[1], b.shape[1]), MIDDLE)
-    differences = np.sort((b[:, :, None] - a[:, None, :]).reshape(len(a), -1), axis=1)
-    number = differences.shape[1]
+    run_count = min(a.shape[1], b.shape[1])
+    quantile = GUARDS.get(run_count, MIDDLE)
+    run_differences = b[:, :, None] - a[:, None, :]  # [pairs, runs of B, runs of A]
+    ordered = np.sort(run_differences.reshape(len(a), -1), axis=1)
+    count = ordered.shape[1]
     if quantile == MIDDLE:
-        middle = (differences[:, (number - 1) // 2] + differences[:, number // 2]) / 2
-        return middle, middle
-    place = int(quantile * (number - 1))
-    return differences[:, place], differences[:, number - 1 - place]
+        median = (ordered[:, (count - 1) // 2] + ordered[:, count // 2]) / 2
+        return median, median
+    rank = int(quantile * (count - 1))
+    return ordered[:, rank], ordered[:, count - 1 - rank]
 
 
 def _clipped_mean(side: Floats, noise: Floats) -> Floats:
     """Return the mean of the runs, each clipped at `CLIP` times the noise from their median."""
-    runs = _count_runs(side)
+    run_count = _count_runs(side)
     ordered = np.sort(side, axis=1)  # NaN come last
     rows = np.arange(len(side))
-    middle = (ordered[rows, (runs - 1) // 2] + ordered[rows, runs // 2]) / 2
+    lower_middle = ordered[rows, (run_count - 1) // 2]
+    upper_middle = ordered[rows, run_count // 2]
+    median = (lower_middle + upper_middle) / 2
     reach = CLIP * noise
-    clipped = np.minimum(np.maximum(side, (middle - reach)[:, None]), (middle + reach)[:, None])
-    return np.asarray(np.nansum(clipped, axis=1) / runs)
+    low = (median - reach)[:, None]
+    high = (median + reach)[:, None]
+    clipped = np.minimum(np.maximum(side, low), high)
+    return np.asarray(np.nansum(clipped, axis=1) / run_count)
 
 
 def _first_runs(side: Floats, runs: int) -> Floats:
@@ -305,9 +349,11 @@ def _error_factor(runs_a: NDArray[np.int64], runs_b: NDArray[np.int64]) -> Float
 
 
 def _power_losses(runs_a: NDArray[np.int64], runs_b: NDArray[np.int64]) -> Floats:
-    kinds, kind = np.unique(np.stack([runs_a, runs_b]), axis=1, return_inverse=True)
-    losses = [_power_loss(int(count_a), int(count_b)) for count_a, count_b in kinds.T]
-    return np.array(losses)[np.ravel(kind)]
+    """Return the power loss of each pair: one simulation for pairs with as many runs."""
+    run_counts = np.stack([runs_a, runs_b])
+    distinct_counts, place = np.unique(run_counts, axis=1, return_inverse=True)
+    losses = [_power_loss(int(count_a), int(count_b)) for count_a, count_b in distinct_counts.T]
+    return np.array(losses)[np.ravel(place)]
 
 
 @lru_cache(1024)
@@ -317,13 +363,13 @@ def _power_loss(runs_a: int, runs_b: int) -> float:
     In units of the noise, for normal noise; by simulation from a fixed seed.
     """
     rng = np.random.default_rng(SEED)
-    far = 100.0  # a change that leaves no doubt of its sign
+    true_change = 100.0  # times the noise: leaves no doubt of its sign
     a = rng.standard_normal((DRAWS, runs_a))
-    b = rng.standard_normal((DRAWS, runs_b)) + far
-    no_clipping = np.full(DRAWS, far)
+    b = rng.standard_normal((DRAWS, runs_b)) + true_change
+    no_clipping = np.full(DRAWS, true_change)
     change = _clipped_mean(b, no_clipping) - _clipped_mean(a, no_clipping)
     evidence = _weigh_evidence(a, b, change)
-    return float(far - np.quantile(evidence, 1 - PAIR_POWER))
+    return float(true_change - np.quantile(evidence, 1 - PAIR_POWER))
 
 
 def _normal_quantile(share: float) -> float:

@@ -15,8 +15,8 @@ from steptime.analysis.change_points import (
     LevelChange,
     SeriesGroup,
     change_points,
-    find_family,
     find_levels,
+    find_series_group,
     smallest_change,
 )
 from steptime.analysis.history_answer import HistoryChange, HistoryEvent, HistoryRow
@@ -28,7 +28,7 @@ from steptime.records.group_members import ANY_METHOD, Grouping
 from steptime.records.pair_keys import IS_PREDICTED, find_text
 from steptime.records.record_groups import Cells, RecordGroups
 from steptime.records.row import Row, grouped
-from steptime.records.statistics import two_sided_t
+from steptime.records.statistics import MISS, two_sided_t
 
 SIGMAS = 1.96  # of the difference of two levels, beyond which the newest is another one
 MAX_PRINTED_ROWS = 40
@@ -74,8 +74,8 @@ def history_table(data: Data, margin: str) -> Table:
     place = {name: number for number, name in enumerate(folders)}
     cells = sorted(_cells(data), key=lambda row: place[row["folder"]])
     networks = [*grouped(cells, itemgetter("cell")).values()]
-    family = find_family([_logs(network) for network in networks])
-    all_series = [_judge_series(network, min_change, family) for network in networks]
+    series_group = find_series_group([_logs(network) for network in networks])
+    all_series = [_judge_series(network, min_change, series_group) for network in networks]
     all_series.sort(key=lambda series: series.cells[0]["order"])
     rows: list[HistoryRow] = []
     changes: list[HistoryChange] = []
@@ -114,25 +114,29 @@ def _logs(cells: Sequence[Row]) -> list[float]:
     return [math.log(row["step_s"]) for row in cells]
 
 
-def _judge_series(cells: Sequence[Row], min_change: float, family: SeriesGroup) -> _Series:
+def _judge_series(cells: Sequence[Row], min_change: float, series_group: SeriesGroup) -> _Series:
     """Return the changes of a network, and whether its newest level is worse than the best."""
     logs = _logs(cells)
-    errors, freedom = _errors(cells)
-    changes = change_points(logs, errors, freedom, min_change, family) if len(cells) > 1 else []
+    errors, error_freedom = _errors(cells)
+    changes: list[LevelChange] = []
+    if len(cells) > 1:
+        changes = change_points(logs, errors, error_freedom, min_change, series_group)
     places = [change.place for change in changes]
-    levels = find_levels(logs, errors, freedom, places)
-    newest = levels[-1]
+    levels = find_levels(logs, errors, error_freedom, places)
+    *earlier, newest = levels
 
     def exceeds_noise(size: float, error: float) -> bool:
         return size > max(min_change, SIGMAS * math.hypot(error, newest.error))
 
-    earlier = levels[:-1]
-    smallest = smallest_change(logs, errors, freedom, places, min_change, family)
+    is_slower = any(exceeds_noise(newest.mean - level.mean, level.error) for level in earlier)
+    oldest = levels[0]
+    is_faster = bool(earlier) and exceeds_noise(oldest.mean - newest.mean, oldest.error)
+    smallest = smallest_change(logs, errors, error_freedom, places, min_change, series_group)
     return _Series(
         cells,
         changes,
-        is_slower=any(exceeds_noise(newest.mean - level.mean, level.error) for level in earlier),
-        is_faster=bool(earlier) and exceeds_noise(levels[0].mean - newest.mean, levels[0].error),
+        is_slower=is_slower,
+        is_faster=is_faster,
         smallest_slowdown=None if smallest is None else math.expm1(smallest),
     )
 
@@ -178,17 +182,19 @@ def _summarise(
     min_change: float,
 ) -> Row:
     """Return the summary of all networks together."""
-    smallest = [
-        series.smallest_slowdown
-        for series in all_series
-        if series.smallest_slowdown is not None and series.smallest_slowdown <= 1.0
+    slowdowns = [series.smallest_slowdown for series in all_series]
+    # A smallest slowdown of more than twice the time judges nothing.
+    useful_slowdowns = [
+        slowdown for slowdown in slowdowns if slowdown is not None and slowdown <= 1
     ]
-    vanished = {
-        series.cells[-1]["name"]
-        for series in all_series
-        if series.cells[-1]["folder"] != folders[-1]
-    }
-    present = [series for series in all_series if series.cells[-1]["folder"] == folders[-1]]
+    present = []
+    vanished = set()
+    for series in all_series:
+        newest = series.cells[-1]
+        if newest["folder"] == folders[-1]:
+            present.append(series)
+        else:
+            vanished.add(newest["name"])
     return {
         "folders": folders,
         "networks": len(all_series),
@@ -198,8 +204,8 @@ def _summarise(
         "faster": sorted(series.cells[0]["name"] for series in present if series.is_faster),
         "vanished": sorted(vanished),
         "events": [event.to_dict() for event in _events(changes, len(all_series), folder_rows)],
-        "is_judged": bool(smallest),
-        "smallest_slowdown": float(np.median(smallest)) if smallest else None,
+        "is_judged": bool(useful_slowdowns),
+        "smallest_slowdown": float(np.median(useful_slowdowns)) if useful_slowdowns else None,
     }
 
 
@@ -212,12 +218,16 @@ def _describe_folders(data: Data) -> dict[str, Row]:
     for folder, taken_at in dates.iter_rows():
         row = rows.setdefault(folder, {"instant_s": None, "taken_at": None})
         instant_s = _find_instant(taken_at)
-        if instant_s is not None and (row["instant_s"] is None or instant_s < row["instant_s"]):
+        if instant_s is None:
+            continue
+        is_earliest = row["instant_s"] is None or instant_s < row["instant_s"]
+        if is_earliest:
             row |= {"instant_s": instant_s, "taken_at": taken_at}
     for (folder,), texts in environments.group_by("folder", maintain_order=True):
         for fact in FACTS:
-            values = {find_text(text, fact) for text in texts["env"]} - {None}
-            rows[folder][fact] = ", ".join(sorted(filter(None, values))) if values else None
+            stated_values = {find_text(text, fact) for text in texts["env"]} - {None}
+            fact_text = ", ".join(sorted(filter(None, stated_values)))
+            rows[folder][fact] = fact_text if stated_values else None
     return rows
 
 
@@ -249,16 +259,17 @@ def _cells(data: Data) -> list[Row]:
 
 def _errors(cells: Sequence[Row]) -> tuple[list[float], int]:
     """Return the standard error of each folder's logarithm, and their degrees of freedom."""
-    runs = [max(int(row["runs"] or 1), 1) for row in cells]
-    reaches = [
-        math.log(row["high"] / row["low"]) / 2 if row["low"] and row["high"] else 0.0
-        for row in cells
-    ]
-    errors = [
-        reach / two_sided_t(0.05, number - 1 if number > 1 else NORMAL_FREEDOM)
-        for reach, number in zip(reaches, runs, strict=True)
-    ]
-    return errors, sum(runs) - len(runs)
+    errors = []
+    error_freedom = 0
+    for row in cells:
+        run_count = max(int(row["runs"] or 1), 1)
+        half_width = 0.0
+        if row["low"] and row["high"]:
+            half_width = math.log(row["high"] / row["low"]) / 2
+        freedom = run_count - 1 if run_count > 1 else NORMAL_FREEDOM
+        errors.append(half_width / two_sided_t(MISS, freedom))
+        error_freedom += run_count - 1
+    return errors, error_freedom
 
 
 def _events(
@@ -266,23 +277,32 @@ def _events(
 ) -> list[HistoryEvent]:
     """Return the changes between two folders, how many networks share each, and what differs."""
     events = []
-    for (before, after), rows in grouped(changes, attrgetter("before", "after")).items():
-        all_sizes = [row.changed_fraction or 0.0 for row in rows]
-        for word, sign in (("slower", 1), ("faster", -1)):
-            sizes = [size for size in all_sizes if size * sign > 0]
+    by_folders = grouped(changes, attrgetter("before", "after"))
+    for (before, after), folder_changes in by_folders.items():
+        facts_before = folder_rows[before]
+        facts_after = folder_rows[after]
+        differences = [
+            f"{fact} {facts_before[fact]} -> {facts_after[fact]}"
+            for fact in FACTS
+            if facts_before[fact] != facts_after[fact]
+        ]
+        all_sizes = [change.changed_fraction or 0.0 for change in folder_changes]
+        sizes_by_verdict = {
+            "slower": [size for size in all_sizes if size > 0],
+            "faster": [size for size in all_sizes if size < 0],
+        }
+        for verdict, sizes in sizes_by_verdict.items():
             if not sizes:
                 continue
-            a, b = folder_rows[before], folder_rows[after]
-            different = [fact for fact in FACTS if a[fact] != b[fact]]
             events.append(
                 HistoryEvent(
                     before=before,
                     after=after,
-                    verdict=word,
+                    verdict=verdict,
                     changed=len(sizes),
                     networks=networks,
                     changed_fraction=float(np.median(sizes)),
-                    differ=[f"{fact} {a[fact]} -> {b[fact]}" for fact in different],
+                    differ=list(differences),
                 )
             )
     return sorted(events, key=lambda event: -event.changed)

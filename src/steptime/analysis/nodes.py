@@ -230,16 +230,20 @@ def _judge(visits: Visits, threshold: float) -> tuple[Deviation, dict[str, Devia
 
     The questions share the rate of false alarms.
     """
-    logs, kinds = visits.logs, visits.kinds
-    parts: dict[str, Floats] = {}
-    for kind in KINDS if len(set(kinds)) > 1 else ():
-        part = logs[[visit_kind == kind for visit_kind in kinds]]
-        if np.isfinite(part).any(axis=0).sum() >= MIN_NODES:
-            parts[kind] = part
-    miss = FALSE_ALARMS / (1 + len(parts) / 2)
-    kind_miss = (FALSE_ALARMS - miss) / max(len(parts), 1)
-    by_kind = {kind: deviations(part, kind_miss, threshold) for kind, part in parts.items()}
-    return deviations(logs, miss, threshold), by_kind
+    kind_logs: dict[str, Floats] = {}
+    has_several_kinds = len(set(visits.kinds)) > 1
+    for kind in KINDS if has_several_kinds else ():
+        logs = visits.logs[[visit_kind == kind for visit_kind in visits.kinds]]
+        node_count = np.isfinite(logs).any(axis=0).sum()
+        if node_count >= MIN_NODES:
+            kind_logs[kind] = logs
+
+    # A kind's question has half the weight of the question over all cells.
+    kind_count = len(kind_logs)
+    miss = FALSE_ALARMS / (1 + kind_count / 2)
+    kind_miss = (FALSE_ALARMS - miss) / max(kind_count, 1)
+    by_kind = {kind: deviations(logs, kind_miss, threshold) for kind, logs in kind_logs.items()}
+    return deviations(visits.logs, miss, threshold), by_kind
 
 
 def _make_row(

@@ -38,15 +38,17 @@ Item = TypeVar("Item")
 
 def pair_rows(pairing: Pairing, places: Ids) -> list[Row]:
     """Return the pairs at these places as rows."""
-    columns, groups = pairing.columns, pairing.groups
-    a, b = columns.a[places], columns.b[places]
-    way, ways = pairing.ways(a, b)
-    facts_a, facts_b = groups.facts(a, CELLS_OF_A), groups.facts(b, CELLS_OF_B)
+    groups = pairing.groups
+    a = pairing.columns.a[places]
+    b = pairing.columns.b[places]
+    way_of_pair, ways = pairing.ways(a, b)
+    facts_a = groups.facts(a, CELLS_OF_A)
+    facts_b = groups.facts(b, CELLS_OF_B)
     lefts = [facts_a[group] for group in a.tolist()]
     rights = [facts_b[group] for group in b.tolist()]
     sides_a = _side_rows(lefts, groups.columns, a)
     sides_b = _side_rows(rights, groups.columns, b)
-    verdicts = _verdict_rows(columns, places, sides_b)
+    verdicts = _verdict_rows(pairing.columns, places, sides_b)
     shares = _share_rows(lefts, rights)
     names = pairing.names(b)
     levels = groups.level_of(b).tolist()
@@ -58,8 +60,10 @@ def pair_rows(pairing: Pairing, places: Ids) -> list[Row]:
         if pairing.column:
             row |= {"level": levels[number], "against": pairing.against}
         row["dtype"] = left["dtype"] if left["dtype"] == right["dtype"] else None
-        row |= verdicts[number] | ways[way[number]]
-        if left["origin"] == "predicted" != right["origin"] and not right["scope"]:
+        row |= verdicts[number] | ways[way_of_pair[number]]
+        is_prediction_judged = left["origin"] == "predicted" and right["origin"] != "predicted"
+        is_step = not right["scope"]
+        if is_prediction_judged and is_step:
             row |= shares[number]
         rows.append(row)
     return rows
@@ -92,30 +96,23 @@ def _interval_kind(runs: float | None) -> str | None:
 
 def _verdict_rows(columns: PairColumns, places: Ids, sides_b: Sequence[Row]) -> list[Row]:
     """Return the ratio of each pair with its interval and verdict."""
-    arrays = (
-        *(columns.ratio, columns.low, columns.high, columns.verdict, columns.p_value),
-        *(columns.smallest, columns.is_sampled, columns.is_single, columns.steady),
-    )
+    cells = {
+        "ratio": finite_cells(columns.ratio[places]),
+        "ratio_low": finite_cells(columns.low[places]),
+        "ratio_high": finite_cells(columns.high[places]),
+        "verdict": finite_cells(columns.verdict[places]),
+        "p_value": finite_cells(columns.p_value[places]),
+        "smallest_slowdown": finite_cells(columns.smallest[places]),
+    }
+    steady = finite_cells(columns.steady[places])
     rows = []
-    for side, cells in zip(
-        sides_b, zip(*(finite_cells(array[places]) for array in arrays), strict=True), strict=True
-    ):
-        ratio, low, high, verdict, p_value, smallest, is_sampled, is_single, steady = cells
-        interval = side["interval"]
-        if is_sampled:
-            interval = WITHIN if is_single else BETWEEN
-        rows.append(
-            {
-                "ratio": ratio,
-                "ratio_low": low,
-                "ratio_high": high,
-                "verdict": verdict,
-                "p_value": p_value,
-                "smallest_slowdown": smallest,
-                "interval": interval,
-                "steady": None if steady is None else bool(steady),
-            }
-        )
+    for number, (place, side) in enumerate(zip(places.tolist(), sides_b, strict=True)):
+        row = {name: column[number] for name, column in cells.items()}
+        row["interval"] = side["interval"]
+        if columns.is_sampled[place]:
+            row["interval"] = WITHIN if columns.is_single[place] else BETWEEN
+        row["steady"] = None if steady[number] is None else bool(steady[number])
+        rows.append(row)
     return rows
 
 
@@ -131,21 +128,27 @@ def _share_rows(predicted: Sequence[Row], measured: Sequence[Row]) -> list[Row]:
 
 def unpaired_rows(pairing: Pairing, places: Ids) -> list[Row]:
     """Return the entries of `unpaired` at these places as rows, with the reason."""
-    unpaired, value = pairing.unpaired, pairing.groups.columns.value
-    ids, a, b = unpaired.id[places], unpaired.a[places], unpaired.b[places]
-    groups_of_rows = np.r_[ids, a, b]
-    facts = pairing.groups.facts(groups_of_rows[groups_of_rows >= 0], CELLS_OF_UNPAIRED)
+    unpaired = pairing.unpaired
+    value = pairing.groups.columns.value
+    ids = unpaired.id[places]
+    all_ids = np.r_[ids, unpaired.a[places], unpaired.b[places]]
+    facts = pairing.groups.facts(all_ids[all_ids >= 0], CELLS_OF_UNPAIRED)
     names = pairing.names(ids)
     rows = []
-    for number, place in enumerate(places.tolist()):
-        row = {"name": names[number]} | {name: facts[ids[number]][name] for name in ABOUT}
+    for name, group, place in zip(names, ids.tolist(), places.tolist(), strict=True):
+        row = {"name": name} | {column: facts[group][column] for column in ABOUT}
         if not unpaired.is_both[place]:
             side = "a" if unpaired.is_a[place] else "b"
             rows.append(row | {"side": side, "reason": unpaired.reason[place]})
             continue
-        sides = {"a": int(a[number]), "b": int(b[number])}
-        lacking = {side: group for side, group in sides.items() if not value[group] > 0}
-        reasons = [_explain_missing(pairing, group, facts[group]) for group in lacking.values()]
+        sides = {"a": int(unpaired.a[place]), "b": int(unpaired.b[place])}
+        lacking = {
+            side: side_group for side, side_group in sides.items() if not value[side_group] > 0
+        }
+        reasons = [
+            _explain_missing(pairing, side_group, facts[side_group])
+            for side_group in lacking.values()
+        ]
         rows.append(row | {"side": "both", "lacks": [*lacking], "reason": "; ".join(reasons)})
     return rows
 
@@ -165,25 +168,33 @@ def _explain_missing(pairing: Pairing, group: int, facts: Row) -> str:
 
 def describe_differences(left: Row, right: Row, column: str) -> Row:
     """Return in what two steps that ran differ but in `column`: names of options, and words."""
-    options = [loaded(side["method_options"]) for side in (left, right)]
-    ways = [
-        {"host": side["host"] or None, "version": side["method_version"], **method_options}
-        for side, method_options in zip((left, right), options, strict=True)
-    ]
-    names = [name for name in {**ways[0], **ways[1]} if ways[0].get(name) != ways[1].get(name)]
+    left_options = loaded(left["method_options"])
+    right_options = loaded(right["method_options"])
+    left_way = _describe_way(left, left_options)
+    right_way = _describe_way(right, right_options)
+    names = [name for name in left_way | right_way if left_way.get(name) != right_way.get(name)]
     if "predicted" in (left["origin"], right["origin"]):
-        names = []
-    silent = {column, *PLATFORM_OPTIONS[1:]}
+        names = []  # a prediction and a measurement differ in how they are made, always
+
+    silent_names = {column, *PLATFORM_OPTIONS[1:]}
     if column in ("stack", "method"):
-        silent |= {"version", *STACK_OPTIONS}
+        silent_names |= {"version", *STACK_OPTIONS}
+    texts = []
+    for name in names:
+        if name not in silent_names:
+            left_value = format_value(name, left_way.get(name))
+            right_value = format_value(name, right_way.get(name))
+            texts.append(f"{name} {left_value} | {right_value}")
+    option_names = left_options | right_options
     return {
-        "differing_options": [name for name in names if name in {**options[0], **options[1]}],
-        "differ": [
-            f"{name} {' | '.join(str(format_value(name, way.get(name))) for way in ways)}"
-            for name in names
-            if name not in silent
-        ],
+        "differing_options": [name for name in names if name in option_names],
+        "differ": texts,
     }
+
+
+def _describe_way(side: Row, method_options: Row) -> Row:
+    """Return the host of a side, the version of its method and the method's options."""
+    return {"host": side["host"] or None, "version": side["method_version"], **method_options}
 
 
 def rows_on_demand(places: Ids, make: Callable[[Ids], list[Row]]) -> Sequence[Row]:

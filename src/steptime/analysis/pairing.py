@@ -143,33 +143,43 @@ class Pairing:
     @cached_property
     def columns(self) -> PairColumns:
         """The pairs with a number on both sides."""
-        of = self.groups.columns
-        a, b = (self._matched[side][self._has_numbers] for side in "ab")
-        ratio = of.value[b] / of.value[a]
-        estimate_s = of.estimate["value"]
+        groups = self.groups.columns
+        a = self._matched["a"][self._has_numbers]
+        b = self._matched["b"][self._has_numbers]
+        ratio = groups.value[b] / groups.value[a]
+
+        # Samples on both sides: a verdict with its numbers.
+        estimate_s = groups.estimate["value"]
         is_sampled = np.isfinite(estimate_s[a]) & np.isfinite(estimate_s[b])
         judged = self._judge(a[is_sampled], b[is_sampled], ratio[is_sampled])
         numbers = {name: np.full(len(a), np.nan) for name in VERDICT_NUMBERS}
         for name, column in numbers.items():
             column[is_sampled] = judged.get(name, np.nan)
-        is_stated = ~is_sampled & (np.isfinite(of.low[a]) | np.isfinite(of.low[b]))
-        low = _stated_end(of.low, of.value, b) / _stated_end(of.high, of.value, a)
-        high = _stated_end(of.high, of.value, b) / _stated_end(of.low, of.value, a)
-        numbers["low"][is_stated] = low[is_stated]
-        numbers["high"][is_stated] = high[is_stated]
         verdict = np.full(len(a), None, object)
         verdict[is_sampled] = judged["verdict"]
-        has_runs = np.minimum(of.runs[a], of.runs[b]) > 1
-        steady = of.estimate["steady"][a] * of.estimate["steady"][b]  # NaN where unknown of one
+
+        # Else an interval that a side states: the ratio is between the ratios of opposite ends.
+        has_stated_interval = np.isfinite(groups.low[a]) | np.isfinite(groups.low[b])
+        is_stated = ~is_sampled & has_stated_interval
+        low_a = _stated_end(groups.low, groups.value, a)
+        high_a = _stated_end(groups.high, groups.value, a)
+        low_b = _stated_end(groups.low, groups.value, b)
+        high_b = _stated_end(groups.high, groups.value, b)
+        numbers["low"][is_stated] = (low_b / high_a)[is_stated]
+        numbers["high"][is_stated] = (high_b / low_a)[is_stated]
+
+        has_several_runs = np.minimum(groups.runs[a], groups.runs[b]) > 1
+        steady_sides = groups.estimate["steady"]
+        both_steady = steady_sides[a] * steady_sides[b]  # NaN where unknown of a side
         return PairColumns(
             a=a,
             b=b,
             ratio=ratio,
             verdict=verdict,
             is_sampled=is_sampled,
-            is_single=is_sampled & ~has_runs,
-            level=of.level[b],
-            steady=np.where(is_sampled, steady, np.nan),
+            is_single=is_sampled & ~has_several_runs,
+            level=groups.level[b],
+            steady=np.where(is_sampled, both_steady, np.nan),
             **numbers,
         )
 
@@ -201,25 +211,34 @@ class Pairing:
     @cached_property
     def unpaired(self) -> Unpaired:
         """The whole steps without a partner, then those of which a side has no number."""
-        levels = [name for name in self.words if name != self.against]
-        lonely = self.groups.lonely(self.against, levels, self._matched)
-        words = [self.words[name] for name in (*levels, self.against)]
-        texts = [text for word in words for text in (f"not {word}", self.mismatch.format(word))]
-        place = 2 * (lonely["other"] % len(words)) + lonely["in_cell"]
-        reasons = np.array(texts, object)[place]
-        value, is_step = self.groups.columns.value, self.groups.columns.is_step
+        lonely_levels = [name for name in self.words if name != self.against]
+        lonely = self.groups.lonely(self.against, lonely_levels, self._matched)
+
+        # Two reasons a level: nothing of it is in the cell, or what is there differs. The level
+        # `against` stands last, where its number of -1 leads.
+        level_words = [self.words[name] for name in (*lonely_levels, self.against)]
+        reason_texts = []
+        for words in level_words:
+            reason_texts += [f"not {words}", self.mismatch.format(words)]
+        reason_places = 2 * (lonely["other"] % len(level_words)) + lonely["in_cell"]
+        reasons = np.array(reason_texts, object)[reason_places]
+
+        is_step = self.groups.columns.is_step
         is_numberless = ~self._has_numbers & is_step[self._matched["b"]]
-        a, b = (self._matched[side][is_numberless] for side in "ab")
-        lonely_count, count = len(reasons), len(reasons) + len(a)
+        a = self._matched["a"][is_numberless]
+        b = self._matched["b"][is_numberless]
+        is_b_lost = self.groups.columns.value[a] > 0
+        lonely_count = len(reasons)
+        numberless_count = len(a)
         no_group = np.full(lonely_count, -1)
         return Unpaired(
             id=np.r_[lonely["id"], b],
-            is_a=np.r_[lonely["is_a"], np.zeros(len(a), bool)],
-            is_both=np.arange(count) >= lonely_count,
-            is_lost=np.r_[np.zeros(lonely_count, bool), value[a] > 0],
+            is_a=np.r_[lonely["is_a"], np.zeros(numberless_count, bool)],
+            is_both=np.arange(lonely_count + numberless_count) >= lonely_count,
+            is_lost=np.r_[np.zeros(lonely_count, bool), is_b_lost],
             a=np.r_[no_group, a],
             b=np.r_[no_group, b],
-            reason=np.r_[reasons, np.full(len(a), None, object)],
+            reason=np.r_[reasons, np.full(numberless_count, None, object)],
         )
 
     def summary(self) -> Row:
@@ -245,39 +264,44 @@ class Pairing:
 
     def _amount(self, places: Ids) -> Row:
         """Return the ratios and verdicts of the pairs at these places together."""
-        ratio, verdict = self.columns.ratio[places], self.columns.verdict[places]
-        quantiles = {"median_ratio": 0.5, "min_ratio": 0, "max_ratio": 1}
+        ratio = self.columns.ratio[places]
+        verdict = self.columns.verdict[places]
+        median = smallest = largest = None
+        if len(places):
+            median, smallest, largest = np.quantile(ratio, (0.5, 0, 1)).tolist()
         return {
             "pairs": len(places),
             "geometric_mean_ratio": geometric_mean(ratio),
-            **{
-                name: float(np.quantile(ratio, share)) if len(places) else None
-                for name, share in quantiles.items()
-            },
+            "median_ratio": median,
+            "min_ratio": smallest,
+            "max_ratio": largest,
             **{word: int((verdict == word).sum()) for word in VERDICTS},
         }
 
     def differences(self, places: Any = slice(None)) -> Counter[str]:
         """Return in what the two of a pair differ beside time, and in how many of some pairs."""
         counts: Counter[str] = Counter()
-        way, ways = self.ways(self.columns.a[places], self.columns.b[places])
-        distinct, first, count = np.unique(way, return_index=True, return_counts=True)
-        for place in np.argsort(first):
+        way_of_pair, ways = self.ways(self.columns.a[places], self.columns.b[places])
+        distinct, first, pair_counts = np.unique(way_of_pair, return_index=True, return_counts=True)
+        for place in np.argsort(first):  # in the order of pairs
             texts = ways[distinct[place]]["differ"]
-            counts.update(dict.fromkeys(texts, int(count[place])))
+            counts.update(dict.fromkeys(texts, int(pair_counts[place])))
         return counts
 
     def ways(self, a: Ids, b: Ids) -> tuple[Ids, list[Row]]:
         """Return the way in which each of these pairs ran, and for each way what differs in it."""
         way = self.groups.columns.way
-        key = way[a] * (way.max(initial=0) + 1) + way[b]
-        _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
-        a, b = a[first], b[first]
-        facts = self.groups.facts(np.r_[a, b], RUN_COLUMNS)
-        return inverse, [
+        way_count = way.max(initial=0) + 1
+        pair_key = way[a] * way_count + way[b]
+        _, first, way_of_pair = np.unique(pair_key, return_index=True, return_inverse=True)
+        first_a = a[first]
+        first_b = b[first]
+        facts = self.groups.facts(np.r_[first_a, first_b], RUN_COLUMNS)
+        differences = [
             describe_differences(facts[left], facts[right], self.column)
-            for left, right in zip(a.tolist(), b.tolist(), strict=True)
+            for left, right in zip(first_a.tolist(), first_b.tolist(), strict=True)
         ]
+        return way_of_pair, differences
 
     def rows(self, places: Ids | None = None) -> Sequence[Row]:
         """Return pairs as rows, all of them or those at these places.

@@ -17,6 +17,11 @@ RIDGE = 1.0  # on standardised weights, of winners that a plane tells apart
 FLAT = 1e-9  # of the largest number: a deviation that is of rounding
 MIN_VARIANCE_SHARE = 1e-6  # share of a column's variance, below which it is of other columns
 MIN_COEFFICIENT = 1e-4  # of a column that another is a combination of
+MIN_SOUND_SHARE = 0.5  # of draws: with fewer the others tell nothing of the ends
+SMALLEST_VARIANCE = 1e-300  # in place of 0, that nothing is divided by 0
+MAX_NEWTON_STEPS = 100
+MAX_LOG_ODDS = 500.0  # whose exponential is a finite number
+MIN_EXPECTED_COUNT = 1  # of a cell: below, the chi-square distribution does not hold
 Ranks = Any  # whole numbers, rows x columns: the place of each level among its column's
 
 
@@ -53,24 +58,30 @@ def standardise(values: Floats, rows: Any = slice(None)) -> Floats:
 
 def make_terms(z: Floats, order: int) -> tuple[Floats, list[list[int]]]:
     """Return the terms of a regression, in order 2 squares and products, too, and their columns."""
-    terms = [[i] for i in range(z.shape[1])]
-    terms += [[i, j] for (i,) in terms for j in range(i, z.shape[1]) if order == 2]
-    return np.stack([z[:, term].prod(axis=1) for term in terms], axis=1), terms
+    column_count = z.shape[1]
+    terms = [[column] for column in range(column_count)]
+    if order == 2:
+        terms += [[i, j] for i in range(column_count) for j in range(i, column_count)]
+    values = [z[:, term].prod(axis=1) for term in terms]
+    return np.stack(values, axis=1), terms
 
 
 def find_independent(x: Floats) -> tuple[list[int], dict[int, list[int]]]:
     """Return the columns that are no combination of those before, and the parts of the others."""
     z = standardise(x)
-    r = z.T @ z / len(z)
+    correlation = z.T @ z / len(z)
     independent: list[int] = []
     combinations: dict[int, list[int]] = {}
-    for j in range(x.shape[1]):
-        coefficients = np.linalg.solve(r[np.ix_(independent, independent)], r[independent, j])
-        if r[j, j] - r[independent, j] @ coefficients < MIN_VARIANCE_SHARE:
-            parts = np.flatnonzero(np.abs(coefficients) > MIN_COEFFICIENT)
-            combinations[j] = [independent[part] for part in parts]
-        else:
-            independent.append(j)
+    for column in range(x.shape[1]):
+        of_independent = correlation[np.ix_(independent, independent)]
+        with_column = correlation[independent, column]
+        coefficients = np.linalg.solve(of_independent, with_column)
+        unexplained_share = correlation[column, column] - with_column @ coefficients
+        if unexplained_share >= MIN_VARIANCE_SHARE:
+            independent.append(column)
+            continue
+        parts = np.flatnonzero(np.abs(coefficients) > MIN_COEFFICIENT)
+        combinations[column] = [independent[part] for part in parts]
     return independent, combinations
 
 
@@ -80,21 +91,33 @@ def fit_columns(x: Floats, y: Floats, draws: int = 0) -> RegressionFit:
     Every draw is standardised anew. Ends are missing where half of the draws lack a column.
     """
     table = np.column_stack([np.ones(len(y)), standardise(x), standardise(y)])
-    weights, r2, is_sound = _solve((table.T @ table)[None])
-    fit = RegressionFit(weight=weights[0], r2=float(r2[0]) if is_sound[0] else 0.0)
+    all_moments = table.T @ table
+    solution = _solve(all_moments[None])
+    r2 = float(solution.r2[0]) if solution.is_sound[0] else 0.0
+    fit = RegressionFit(weight=solution.weights[0], r2=r2)
     if not draws:
         return fit
-    rng = np.random.default_rng(SEED)
-    piece_count = len(y) if len(y) <= MAX_SINGLE_ROWS else BLOCKS
-    pieces = np.array_split(rng.permutation(table), piece_count)
-    moments = np.stack([piece.T @ piece for piece in pieces]).reshape(len(pieces), -1)
-    sums = _draw_counts(len(pieces), draws) @ moments
-    weights, r2, is_sound = _solve(sums.reshape(draws, *[table.shape[1]] * 2))
-    if is_sound.mean() <= 0.5:
+    bootstrap = _solve(_bootstrap_moments(table, draws))
+    if bootstrap.is_sound.mean() <= MIN_SOUND_SHARE:
         return fit
-    low, high = np.quantile(weights[is_sound], (MISS / 2, 1 - MISS / 2), axis=0)
-    r2_low, r2_high = np.quantile(r2[is_sound], (MISS / 2, 1 - MISS / 2)).tolist()
+    end_shares = (MISS / 2, 1 - MISS / 2)
+    low, high = np.quantile(bootstrap.weights[bootstrap.is_sound], end_shares, axis=0)
+    r2_low, r2_high = np.quantile(bootstrap.r2[bootstrap.is_sound], end_shares).tolist()
     return fit._replace(low=low, high=high, r2_low=r2_low, r2_high=r2_high)
+
+
+def _bootstrap_moments(table: Floats, draws: int) -> Floats:
+    """Return the sums of products of columns for each draw of rows [draws, columns, columns].
+
+    The products are summed once per piece, a row or a block of rows, and pieces are drawn.
+    """
+    row_count, column_count = table.shape
+    piece_count = row_count if row_count <= MAX_SINGLE_ROWS else BLOCKS
+    shuffled = np.random.default_rng(SEED).permutation(table)
+    pieces = np.array_split(shuffled, piece_count)
+    moments = np.stack([piece.T @ piece for piece in pieces]).reshape(len(pieces), -1)
+    moments_of_draws = _draw_counts(len(pieces), draws) @ moments
+    return np.asarray(moments_of_draws.reshape(draws, column_count, column_count))
 
 
 @lru_cache(1)
@@ -104,17 +127,34 @@ def _draw_counts(pieces: int, draws: int) -> Floats:
     return rng.multinomial(pieces, np.full(pieces, 1 / pieces), draws).astype(np.float64)
 
 
-def _solve(moments: Floats) -> tuple[Floats, Floats, Any]:
-    """Return weights, R2, and whether they are sound, of sums of products of 1, columns and y."""
-    mean = moments[:, 0, 1:] / moments[:, :1, 0]
-    spread = moments[:, 1:, 1:] / moments[:, :1, :1] - mean[:, :, None] * mean[:, None, :]
-    deviation = np.sqrt(np.maximum(np.diagonal(spread, axis1=1, axis2=2), 1e-300))
-    r = spread / (deviation[:, :, None] * deviation[:, None, :])
-    smallest = np.linalg.eigvalsh(r[:, :-1, :-1])[:, 0]
-    is_sound = (smallest > MIN_VARIANCE_SHARE**2) & (deviation > FLAT).all(axis=1)
-    r[~is_sound] = np.eye(r.shape[1])
-    weights = np.linalg.solve(r[:, :-1, :-1], r[:, :-1, -1:])[..., 0]
-    return weights, (weights * r[:, :-1, -1]).sum(axis=1), is_sound
+class _Solution(NamedTuple):
+    """Solved regressions, an entry each: weights [draws, columns], R2, and whether both hold."""
+
+    weights: Floats
+    r2: Floats
+    is_sound: Any
+
+
+def _solve(moments: Floats) -> _Solution:
+    """Solve regressions, each given by the sums of products of 1, columns and y.
+
+    A regression is not sound if a column never varies, or is a combination of the others.
+    """
+    counts = moments[:, :1, 0]
+    mean = moments[:, 0, 1:] / counts
+    covariance = moments[:, 1:, 1:] / counts[:, :, None] - mean[:, :, None] * mean[:, None, :]
+    variance = np.diagonal(covariance, axis1=1, axis2=2)
+    deviation = np.sqrt(np.maximum(variance, SMALLEST_VARIANCE))
+    correlation = covariance / (deviation[:, :, None] * deviation[:, None, :])
+    smallest_eigenvalue = np.linalg.eigvalsh(correlation[:, :-1, :-1])[:, 0]
+    is_independent = smallest_eigenvalue > MIN_VARIANCE_SHARE**2
+    varies = (deviation > FLAT).all(axis=1)
+    is_sound = is_independent & varies
+    correlation[~is_sound] = np.eye(correlation.shape[1])  # solvable; its result is ignored
+    of_columns = correlation[:, :-1, :-1]
+    with_y = correlation[:, :-1, -1]
+    weights = np.linalg.solve(of_columns, with_y[..., None])[..., 0]
+    return _Solution(weights, (weights * with_y).sum(axis=1), is_sound)
 
 
 def cross_validate(z: Floats, y: Floats, order: int) -> tuple[float, Floats]:
@@ -126,70 +166,88 @@ def cross_validate(z: Floats, y: Floats, order: int) -> tuple[float, Floats]:
     rows = rng.permutation(len(y))[:MAX_FOLDED_ROWS]
     z = z[rows]
     y = y[rows]
-    missed = np.zeros(z.shape[1] + 1)  # with all columns as they are, then with each shuffled
+    column_count = z.shape[1]
 
-    def table(rows: Floats) -> Floats:
-        return np.column_stack([np.ones(len(rows)), make_terms(rows, order)[0]])
+    def make_table(rows: Floats) -> Floats:
+        terms, _ = make_terms(rows, order)
+        return np.column_stack([np.ones(len(rows)), terms])
 
+    squares = 0.0  # of the residuals of rows that were left out
+    shuffled_squares = np.zeros(column_count)  # the same, with the values of a column shuffled
     for fold in range(FOLDS):
         is_out = np.arange(len(y)) % FOLDS == fold
-        weights = np.linalg.lstsq(table(z[~is_out]), y[~is_out], rcond=None)[0]
-        for column in range(-1, z.shape[1]):
-            left_out = z[is_out]
-            if column >= 0:
-                left_out[:, column] = rng.choice(z[:, column], len(left_out))
-            missed[column + 1] += ((y[is_out] - table(left_out) @ weights) ** 2).sum()
-    missed /= ((y - y.mean()) ** 2).sum() or 1
-    return float(1 - missed[0]), missed[1:] - missed[0]
+        weights = np.linalg.lstsq(make_table(z[~is_out]), y[~is_out], rcond=None)[0]
+        squares += ((y[is_out] - make_table(z[is_out]) @ weights) ** 2).sum()
+        for column in range(column_count):
+            shuffled = z[is_out]
+            shuffled[:, column] = rng.choice(z[:, column], len(shuffled))
+            residuals = y[is_out] - make_table(shuffled) @ weights
+            shuffled_squares[column] += (residuals**2).sum()
+    all_squares = ((y - y.mean()) ** 2).sum() or 1
+    missed_share = squares / all_squares
+    return float(1 - missed_share), shuffled_squares / all_squares - missed_share
 
 
 def estimate_clustered(values: Floats, groups: Any) -> tuple[float, float | None, float | None]:
     """Return the mean of values with its 95 % interval, where those of a group go together."""
     mean = float(values.mean())
     group = np.unique(groups, return_inverse=True)[1]
-    off = np.bincount(group, values - mean)
-    if len(off) < 2:
+    deviations = np.bincount(group, values - mean)  # of each group, summed
+    group_count = len(deviations)
+    if group_count < 2:
         return mean, None, None
-    error = float(np.sqrt((off**2).sum() * len(off) / (len(off) - 1))) / len(values)
-    reach = two_sided_t(MISS, len(off) - 1) * error
-    return mean, mean - reach, mean + reach
+    summed_squares = (deviations**2).sum() * group_count / (group_count - 1)
+    error = float(np.sqrt(summed_squares)) / len(values)
+    half_width = two_sided_t(MISS, group_count - 1) * error
+    return mean, mean - half_width, mean + half_width
 
 
 def is_separable(z: Floats, wins: Any) -> bool:
     """Whether a plane has all that win on one side, at most touching it (Konis 2007)."""
     from scipy.optimize import linprog
 
-    x = np.unique(np.column_stack([np.ones(len(z)), z]) * np.where(wins, 1, -1)[:, None], axis=0)
+    signs = np.where(wins, 1, -1)[:, None]
+    x = np.unique(np.column_stack([np.ones(len(z)), z]) * signs, axis=0)
     solution = linprog(-x.sum(axis=0), A_ub=-x, b_ub=np.zeros(len(x)), bounds=(-1, 1))
-    return bool(solution.status == 0 and -solution.fun > MIN_VARIANCE_SHARE)
+    is_solved = solution.status == 0
+    return bool(is_solved and -solution.fun > MIN_VARIANCE_SHARE)
 
 
 def fit_logistic(z: Floats, wins: Any, ridge: float) -> tuple[Floats, Floats, float]:
     """Return log-odds a deviation, half their 95 % intervals (Wald), and the share told right."""
     x = np.column_stack([np.ones(len(z)), z])
-    penalty = ridge * np.diag([0.0, *[1.0] * z.shape[1]])
+    penalty = ridge * np.diag([0.0, *[1.0] * z.shape[1]])  # none on the intercept
     weights = np.zeros(x.shape[1])
-    for _ in range(100):
-        chance = 1 / (1 + np.exp(-np.clip(x @ weights, -500, 500)))
-        bend = (x * (chance * (1 - chance))[:, None]).T @ x + penalty
-        step = np.linalg.solve(bend, x.T @ (wins - chance) - penalty @ weights)
-        weights += step
-        if np.abs(step).max() < MIN_VARIANCE_SHARE:
+    for _ in range(MAX_NEWTON_STEPS):
+        log_odds = np.clip(x @ weights, -MAX_LOG_ODDS, MAX_LOG_ODDS)
+        chance = 1 / (1 + np.exp(-log_odds))
+        variance = chance * (1 - chance)
+        gradient = x.T @ (wins - chance) - penalty @ weights
+        hessian = (x * variance[:, None]).T @ x + penalty
+        newton_step = np.linalg.solve(hessian, gradient)
+        weights += newton_step
+        if np.abs(newton_step).max() < MIN_VARIANCE_SHARE:
             break
-    error = np.sqrt(np.diag(np.linalg.inv(bend)))
-    reach = two_sided_t(MISS, len(z)) * error[1:]
-    return weights[1:], reach, float(((x @ weights > 0) == (wins > 0)).mean())
+    error = np.sqrt(np.diag(np.linalg.inv(hessian)))
+    half_width = two_sided_t(MISS, len(z)) * error[1:]
+    is_right = (x @ weights > 0) == (wins > 0)
+    return weights[1:], half_width, float(is_right.mean())
 
 
 def measure_dependence(level: Any, failed: Any) -> float | None:
     """Return the p that failing has nothing to do with a level (chi-square), None for too few."""
     from scipy.special import chdtrc
 
-    counts = np.bincount(level * 2 + failed, minlength=2 * level.max() + 2).reshape(-1, 2).T
-    expected = counts.sum(axis=1)[:, None] * counts.sum(axis=0)[None] / counts.sum()
-    if counts.shape[1] < 2 or expected.min() < 1:
+    level_count = level.max() + 1
+    counts = np.bincount(level * 2 + failed, minlength=2 * level_count)
+    counts = counts.reshape(-1, 2).T  # [worked or failed, levels]
+    outcome_counts = counts.sum(axis=1)[:, None]
+    level_counts = counts.sum(axis=0)[None]
+    expected = outcome_counts * level_counts / counts.sum()
+    if counts.shape[1] < 2 or expected.min() < MIN_EXPECTED_COUNT:
         return None
-    return float(chdtrc(counts.shape[1] - 1, ((counts - expected) ** 2 / expected).sum()))
+    chi_square = ((counts - expected) ** 2 / expected).sum()
+    return float(chdtrc(counts.shape[1] - 1, chi_square))
 
 
 def hash_rows(codes: Ranks) -> Any:
@@ -206,10 +264,17 @@ def bound_by_neighbours(codes: Ranks, values: Floats, rows: Any) -> tuple[Floats
     """Return the lowest and highest known value one level from each of `rows`, else of all."""
     marks = _marks(codes.shape[1])
     keys = hash_rows(codes)
-    places = np.flatnonzero(~np.isnan(values))
-    places = places[np.argsort(keys[places])]
-    neighbour_keys = np.stack([keys[rows] + mark for mark in (*marks, *(~marks + np.uint64(1)))])
-    nearest = places[np.searchsorted(keys[places], neighbour_keys).clip(max=len(places) - 1)]
-    neighbours = np.where(keys[nearest] == neighbour_keys, values[nearest], np.nan)
-    low = np.nan_to_num(np.fmin.reduce(neighbours), nan=np.nanmin(values))
-    return low, np.nan_to_num(np.fmax.reduce(neighbours), nan=np.nanmax(values))
+    with_value = np.flatnonzero(~np.isnan(values))
+    with_value = with_value[np.argsort(keys[with_value])]
+    sorted_keys = keys[with_value]
+
+    # A key is a sum of levels times marks: a level up adds the mark, a level down its negative.
+    negative_marks = ~marks + np.uint64(1)
+    neighbour_keys = np.stack([keys[rows] + mark for mark in (*marks, *negative_marks)])
+    positions = np.searchsorted(sorted_keys, neighbour_keys).clip(max=len(with_value) - 1)
+    candidates = with_value[positions]
+    exists = keys[candidates] == neighbour_keys
+    neighbour_values = np.where(exists, values[candidates], np.nan)
+    low = np.nan_to_num(np.fmin.reduce(neighbour_values), nan=np.nanmin(values))
+    high = np.nan_to_num(np.fmax.reduce(neighbour_values), nan=np.nanmax(values))
+    return low, high

@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -114,16 +116,17 @@ def _encode(column: pl.Series) -> tuple[dict[str, Floats], dict[str, str]]:
     if column.null_count() == len(column):
         return {}, {}
     is_number = column.dtype.is_numeric() or column.dtype == pl.Boolean()
-    if is_number and not column.null_count():
-        return {name: column.cast(pl.Float64()).to_numpy()}, {}
     if is_number:
-        column = pl.Series(name, column.cast(pl.Float64()).to_numpy().astype(str)).set(
-            column.is_null(), UNSET
-        )
+        numbers = column.cast(pl.Float64()).to_numpy()
+        if not column.null_count():
+            return {name: numbers}, {}
+        # Some networks have no number: each number counts as a text, and having none as another.
+        column = pl.Series(name, numbers.astype(str)).set(column.is_null(), UNSET)
     texts = column.fill_null(UNSET).to_numpy()
-    levels, counts = np.unique(texts.astype(str), return_counts=True)
-    base, *rarer = levels[np.argsort(-counts, kind="stable")].tolist()
-    indicators = {f"{name}={text}": (texts == text).astype(float) for text in rarer or [base]}
+    distinct, counts = np.unique(texts.astype(str), return_counts=True)
+    base, *rarer = distinct[np.argsort(-counts, kind="stable")].tolist()
+    indicator_texts = rarer or [base]  # a single text: a column that never varies
+    indicators = {f"{name}={text}": (texts == text).astype(float) for text in indicator_texts}
     return indicators, {f"{name}={text}": base for text in rarer}
 
 
@@ -230,49 +233,82 @@ def _name_term(names: Sequence[str]) -> str:
 
 def _measure_effect(design: DesignMatrix, name: str) -> tuple[Effect, list[CurvePoint]]:
     """Return the change for a doubled hyperparameter, all others equal, and the curve by level."""
+    x = design.columns[name]
+    y = design.values
+    is_indicator = "=" in name  # 0 or 1, which cannot be doubled
+    is_usable = ~design.has_failed & (y > 0)
+    if not is_indicator:
+        is_usable &= x > 0
     column = list(design.columns).index(name)
-    x, y = design.columns[name], design.values
-    doubles = "=" not in name
-    places = np.flatnonzero(~design.has_failed & (y > 0) & ((x > 0) | (not doubles)))
     rank = design.codes[:, column]
-    key = regression.hash_rows(np.delete(design.codes, column, axis=1))  # equal in all else
-    places = places[np.lexsort((rank[places], key[places]))]
-    is_pair = key[places[:-1]] == key[places[1:]]
-    a, b = places[:-1][is_pair], places[1:][is_pair]
-    effect: Effect = {"effect_of": DOUBLING if doubles else HAVING, "effect_pairs": len(a)}
-    if not len(a):
+    pairs = _pair_neighbours(design, column, np.flatnonzero(is_usable))
+    effect: Effect = {
+        "effect_of": HAVING if is_indicator else DOUBLING,
+        "effect_pairs": len(pairs.low),
+    }
+    if not len(pairs.low):
         return effect, []
-    growth = np.log(y[b] / y[a])
-    steps = np.log2(x[b] / x[a]) if doubles else np.ones(len(a))
-    ends = regression.estimate_clustered(growth / steps, key[a])
-    for cell, end in zip(("effect_ratio", "effect_low", "effect_high"), ends, strict=True):
-        effect[cell] = None if end is None or end > LARGEST_LOG else math.exp(end)
-    curve = _trace_curve(name, np.unique(x).tolist(), growth, rank[a], rank[b]) if doubles else []
-    return effect, curve
+    log_ratio = np.log(y[pairs.high] / y[pairs.low])
+    steps = np.ones(len(log_ratio))
+    if not is_indicator:
+        steps = np.log2(x[pairs.high] / x[pairs.low])  # doublings
+    logs = regression.estimate_clustered(log_ratio / steps, pairs.key)  # mean, low, high
+    for cell, log in zip(("effect_ratio", "effect_low", "effect_high"), logs, strict=True):
+        effect[cell] = None if log is None or log > LARGEST_LOG else math.exp(log)
+    if is_indicator:
+        return effect, []
+    levels = np.unique(x).tolist()
+    return effect, _trace_curve(name, levels, log_ratio, rank[pairs.low], rank[pairs.high])
+
+
+class _NeighbourPairs(NamedTuple):
+    """Pairs of networks that differ in one column alone: rows of the lower and higher level.
+
+    Pairs with equal settings in all other columns have the same `key`.
+    """
+
+    low: NDArray[np.int64]
+    high: NDArray[np.int64]
+    key: NDArray[np.uint64]
+
+
+def _pair_neighbours(design: DesignMatrix, column: int, rows: NDArray[np.int64]) -> _NeighbourPairs:
+    """Return the pairs of rows that follow each other in a column, all others equal."""
+    rank = design.codes[:, column]
+    key = regression.hash_rows(np.delete(design.codes, column, axis=1))
+    ordered = rows[np.lexsort((rank[rows], key[rows]))]
+    low = ordered[:-1]
+    high = ordered[1:]
+    is_pair = key[low] == key[high]
+    return _NeighbourPairs(low[is_pair], high[is_pair], key[low[is_pair]])
 
 
 def _trace_curve(
     name: str,
     levels: Sequence[float],
-    growth: Floats,
-    rank_a: NDArray[np.int64],
-    rank_b: NDArray[np.int64],
+    log_ratio: Floats,
+    low_rank: NDArray[np.int64],
+    high_rank: NDArray[np.int64],
 ) -> list[CurvePoint]:
     """Return the quantity by level, as far as pairs of neighbouring levels reach."""
     curve: list[CurvePoint] = []
-    height = 0.0
-    for place in range(len(levels) - 1):
-        steps = growth[(rank_a == place) & (rank_b == place + 1)]
-        if not len(steps):
+    height = 0.0  # logarithm of the quantity over that of the first level
+    for rank, (level, next_level) in enumerate(pairwise(levels)):
+        is_step = (low_rank == rank) & (high_rank == rank + 1)
+        log_ratios = log_ratio[is_step]
+        pair_count = len(log_ratios)
+        if not pair_count:
             break
         if not curve:
-            point = CurvePoint(hyperparameter=name, pairs=len(steps), level=levels[0], ratio=1.0)
-            curve.append(point)
-        height += float(steps.mean())
+            curve.append(CurvePoint(hyperparameter=name, pairs=pair_count, level=level, ratio=1.0))
+        height += float(log_ratios.mean())
         if height > LARGEST_LOG:
             break
-        ratio, level = math.exp(height), levels[place + 1]
-        curve.append(CurvePoint(hyperparameter=name, pairs=len(steps), level=level, ratio=ratio))
+        curve.append(
+            CurvePoint(
+                hyperparameter=name, pairs=pair_count, level=next_level, ratio=math.exp(height)
+            )
+        )
     return curve
 
 
@@ -298,17 +334,22 @@ def _fit_filled(design: DesignMatrix, x: Floats, y: Floats) -> dict[str, Floats]
 def _list_failure_shares(design: DesignMatrix) -> list[FailureShares]:
     """Return the share of failed networks by level of each hyperparameter."""
     has_failed = design.has_failed
+    if not has_failed.any():
+        return []
     failures = []
-    for name, x in design.columns.items() if has_failed.any() else ():
-        levels, code = np.unique(x, return_inverse=True)
-        level_count = min(len(levels), MAX_LEVELS)
-        level = code * level_count // len(levels)
-        p = regression.measure_dependence(level, has_failed)
+    for name, x in design.columns.items():
+        values, rank = np.unique(x, return_inverse=True)
+        level_count = min(len(values), MAX_LEVELS)
+        level = rank * level_count // len(values)  # neighbouring values share a level
         shares = {}
-        for is_level in (level == number for number in range(level_count)):
-            ends = dict.fromkeys((x[is_level].min(), x[is_level].max()))
-            shares["..".join(f"{end:g}" for end in ends)] = float(has_failed[is_level].mean())
-        depends = None if p is None else bool(p * len(design.columns) < SIGNIFICANCE)
+        for number in range(level_count):
+            is_level = level == number
+            ends = dict.fromkeys((x[is_level].min(), x[is_level].max()))  # one if they are equal
+            text = "..".join(f"{end:g}" for end in ends)
+            shares[text] = float(has_failed[is_level].mean())
+        p = regression.measure_dependence(level, has_failed)
+        corrected_p = None if p is None else p * len(design.columns)  # Bonferroni
+        depends = None if corrected_p is None else bool(corrected_p < SIGNIFICANCE)
         failures.append(
             FailureShares(hyperparameter=name, failed_share=shares, p=p, depends=depends)
         )
@@ -325,19 +366,21 @@ def _fit_wins(
     if share in (0.0, 1.0):
         return list(rows), wins
     independent, _ = regression.find_independent(z)
-    is_separable = regression.is_separable(z[:, independent], is_win)
-    ridge = regression.RIDGE if is_separable else 0.0
-    odds, reach, accuracy = regression.fit_logistic(z[:, independent], is_win.astype(float), ridge)
-    with_odds = list(rows)
-    for place, number in enumerate(independent):
-        centre, half = float(odds[place]), float(reach[place])
-        with_odds[number] = msgspec.structs.replace(
-            rows[number],
-            win_log_odds=centre,
-            win_low=centre - half,
-            win_high=centre + half,
+    columns = z[:, independent]
+    is_separable = regression.is_separable(columns, is_win)
+    ridge = regression.RIDGE if is_separable else 0.0  # without it, weights would not be finite
+    odds, half_width, accuracy = regression.fit_logistic(columns, is_win.astype(float), ridge)
+    rows_with_odds = list(rows)
+    for place, row_number in enumerate(independent):
+        log_odds = float(odds[place])
+        reach = float(half_width[place])
+        rows_with_odds[row_number] = msgspec.structs.replace(
+            rows[row_number],
+            win_log_odds=log_odds,
+            win_low=log_odds - reach,
+            win_high=log_odds + reach,
         )
     wins = msgspec.structs.replace(
         wins, accuracy_share=accuracy, separable=is_separable, ridge=ridge
     )
-    return with_odds, wins
+    return rows_with_odds, wins

@@ -78,32 +78,39 @@ def _describe_failures(regression: Row, weights: Sequence[Row]) -> list[str]:
     """Return the share of failed networks, its causes, and their weight on the regression."""
     if not regression["failed"]:
         return []
-    total = regression["failed"] + regression["networks"]
-    line = f"{regression['failed']:,} of {total:,} cells failed"
+    cell_count = regression["failed"] + regression["networks"]
+    line = f"{regression['failed']:,} of {cell_count:,} cells failed"
     causes = [row for row in regression["failures"] if row["depends"]]
     if not causes:
         return [f"{line}; whether at random, they do not tell."]
-    parts = []
+    cause_texts = []
     for row in causes:
-        lowest, *_, highest = sorted(row["failed_share"].items(), key=lambda item: item[1])
-        ends = (f"{percent(share)} at {level}" for level, share in (lowest, highest))
-        parts.append(f"{row['hyperparameter']} ({', '.join(ends)})")
+        by_share = sorted(row["failed_share"].items(), key=lambda item: item[1])
+        extremes = (by_share[0], by_share[-1])
+        shares = ", ".join(f"{percent(share)} at {level}" for level, share in extremes)
+        cause_texts.append(f"{row['hyperparameter']} ({shares})")
     names = ", ".join(row["hyperparameter"] for row in causes)
-    line += f", not at random but by {', '.join(parts)}: medians by {names} are over survivors."
+    line += (
+        f", not at random but by {', '.join(cause_texts)}: medians by {names} are over survivors."
+    )
     return [line, _describe_fills(regression, weights)]
 
 
 def _describe_fills(regression: Row, weights: Sequence[Row]) -> str:
     """Return the sentence on the weights if failed networks had had a value."""
-    fills = [key for key, value in weights[0].items() if "_if_failed_" in key and value is not None]
+    first = weights[0]
+    fill_keys = [key for key, value in first.items() if "_if_failed_" in key and value is not None]
     spans = []
     for row in weights[:MAX_WEIGHTS]:
-        values = [row[key] for key in fills]
-        spans.append(f"{row['hyperparameter']} {min(values):+.3f} to {max(values):+.3f}")
-    first = weights[0]["hyperparameter"]
-    heads = {_largest(weights, key) for key in fills}
-    changes = " or ".join(sorted(heads - {first}))
-    verdict = f"{changes} might weigh most" if changes else "the first would stay the first"
+        filled_weights = [row[key] for key in fill_keys]
+        low = min(filled_weights)
+        high = max(filled_weights)
+        spans.append(f"{row['hyperparameter']} {low:+.3f} to {high:+.3f}")
+    largest_names = {_largest(weights, key) for key in fill_keys}
+    rivals = sorted(largest_names - {first["hyperparameter"]})
+    verdict = "the first would stay the first"
+    if rivals:
+        verdict = f"{' or '.join(rivals)} might weigh most"
     zero = "0, or " if regression["scale"] == "linear" else ""
     return (
         f"Were failed cells {zero}the least or greatest of their neighbours, weights would be "

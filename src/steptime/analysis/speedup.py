@@ -133,12 +133,13 @@ def _find_levels(data: Data, quantity: str, level: pl.Expr) -> Levels:
         .collect()
     )
     for origin in ORIGINS:
-        dtypes: dict[str, set[str]] = {}
-        for name, dtype in rows.filter(pl.col("origin") == origin)["level", "dtype"].iter_rows():
-            dtypes.setdefault(name, set()).add(dtype)
-        if len(dtypes) > 1:
-            has_common_dtype = bool(set.intersection(*dtypes.values()))
-            return Levels(origin, sort_levels(dtypes), has_common_dtype)
+        dtypes_by_level: dict[str, set[str]] = {}
+        of_origin = rows.filter(pl.col("origin") == origin)
+        for level_name, dtype in of_origin["level", "dtype"].iter_rows():
+            dtypes_by_level.setdefault(level_name, set()).add(dtype)
+        if len(dtypes_by_level) > 1:
+            common_dtypes = set.intersection(*dtypes_by_level.values())
+            return Levels(origin, sort_levels(dtypes_by_level), bool(common_dtypes))
     return Levels()
 
 
@@ -249,23 +250,28 @@ def _describe_differences(speedups: Speedups, places: Ids) -> list[str]:
 def _make_rows(speedups: Speedups, places: Ids) -> list[SpeedupRow]:
     """Return pairs as rows: name, speed-up, both sides, features, and in what they differ."""
     groups = speedups.groups
-    a, b = speedups.a[places], speedups.b[places]
+    a = speedups.a[places]
+    b = speedups.b[places]
     hosts = groups.facts(np.r_[a, b], {"host": pl.col("host").replace("", None)})
+
+    def list_features(names: Sequence[str], ids: Ids) -> list[Row]:
+        """Return these features of each group, a row a group."""
+        columns = {name: plain_values(speedups.cells(name, ids)) for name in names}
+        return _transpose(columns) or [{}] * len(ids)
+
     names = speedups.features.columns
-    features = _transpose({name: plain_values(speedups.cells(name, b)) for name in names})
-    run_options = [name for name in RUN_OPTIONS if name in names]
-    options = _transpose({name: plain_values(speedups.cells(name, a)) for name in run_options})
     columns: dict[str, Sequence[Any]] = {
         **_point_columns(speedups, places),
         "outcome": [OUTCOMES[outcome] for outcome in speedups.outcomes[places]],
         "differ": _describe_differences(speedups, places),
-        "features": features or [{}] * len(places),
-        "against_options": options or [{}] * len(places),
+        "features": list_features(names, b),
+        "against_options": list_features([name for name in RUN_OPTIONS if name in names], a),
     }
-    for side, ids in (("", b), ("against_", a)):
-        for name in ("value", "low", "high"):
-            columns[f"{side}{name}"] = finite_cells(getattr(groups.columns, name)[ids])
-        columns[f"{side}host"] = [hosts[group]["host"] for group in ids.tolist()]
+    for prefix, ids in (("", b), ("against_", a)):
+        columns[f"{prefix}value"] = finite_cells(groups.columns.value[ids])
+        columns[f"{prefix}low"] = finite_cells(groups.columns.low[ids])
+        columns[f"{prefix}high"] = finite_cells(groups.columns.high[ids])
+        columns[f"{prefix}host"] = [hosts[group]["host"] for group in ids.tolist()]
     against = speedups.pairing.against
     return [
         SpeedupRow(quantity=groups.quantity, against=against, **row) for row in _transpose(columns)

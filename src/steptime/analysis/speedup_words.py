@@ -35,27 +35,31 @@ def _describe_level(level: Row, first: str) -> str:
     """Return the sentence on a level: its speed-up with the interval, and its wins."""
     start = f"{level['level']} against {first}, {counted(level['pairs'], 'network')}"
     mean = f"{level['geometric_mean']:.3g}x in the geometric mean"
-    low, high = level["low"], level["high"]
-    if low is not None:
+    low = level["low"]
+    high = level["high"]
+    has_interval = low is not None
+    if has_interval:
         mean += f" ({low:.3g} to {high:.3g})"
-    is_even = low is None or (low <= 1 + MARGIN and high >= 1 / (1 + MARGIN))
-    if is_even and level["ties_share"] + level["unsure_share"] > MIN_EVEN_SHARE:
+    is_mean_even = not has_interval or (low <= 1 + MARGIN and high >= 1 / (1 + MARGIN))
+    undecided_share = level["ties_share"] + level["unsure_share"]
+    if is_mean_even and undecided_share > MIN_EVEN_SHARE:
         return f"{start}: the same within noise; {mean}."
-    shares = [
-        f"{percent(level[key])} {word}"
-        for key, word in (("ties_share", "same"), ("unsure_share", "unsure"))
-        if level[key]
-    ]
-    wins = ", ".join([f"it wins {percent(level['wins_share'])}", *shares])
+
+    outcomes = [f"it wins {percent(level['wins_share'])}"]
+    if level["ties_share"]:
+        outcomes.append(f"{percent(level['ties_share'])} same")
+    if level["unsure_share"]:
+        outcomes.append(f"{percent(level['unsure_share'])} unsure")
     spread = f"{level['min']:.3g} to {level['max']:.3g}, median {level['median']:.3g}"
-    return f"{start}: {mean}; {spread}; {wins}."
+    return f"{start}: {mean}; {spread}; {', '.join(outcomes)}."
 
 
 def _describe_medians(summary: Row) -> list[str]:
     """Return the sentence on the medians by the hyperparameter `x`, for a single level."""
     medians = list(summary["by"].items())
-    if len(medians) < 2 or len(summary["levels"]) > 1:
+    has_several_levels = len(summary["levels"]) > 1
+    if len(medians) < 2 or has_several_levels:
         return []
-    ends = medians if len(medians) <= MAX_MEDIANS else (medians[0], medians[-1])
-    words = ", ".join(f"{row['median']:.3g} at {value}" for value, row in ends)
+    printed_medians = medians if len(medians) <= MAX_MEDIANS else (medians[0], medians[-1])
+    words = ", ".join(f"{row['median']:.3g} at {value}" for value, row in printed_medians)
     return [f"By {summary['x']} the median speed-up is {words}."]

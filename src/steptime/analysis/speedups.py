@@ -118,11 +118,15 @@ def find_worst_level(groups: RecordGroups) -> str | None:
     has_value = groups.columns.value > 0
     logs = np.log(groups.columns.value[has_value])
     cell = np.unique(groups.columns.cell[has_value], return_inverse=True)[1]
+    cell_means = np.bincount(cell, logs) / np.bincount(cell)
+    offsets = logs - cell_means[cell]
     level = groups.columns.level[has_value]
-    offsets = logs - (np.bincount(cell, logs) / np.bincount(cell))[cell]
-    means = {name: float(offsets[level == groups.place(name)].mean()) for name in groups.levels}
-    sign = 1 if is_higher_better(groups.quantity) else -1
-    return min(means, key=lambda name: means[name] * sign)
+    mean_offsets = {
+        name: float(offsets[level == groups.place(name)].mean()) for name in groups.levels
+    }
+    if is_higher_better(groups.quantity):
+        return min(mean_offsets, key=lambda name: mean_offsets[name])
+    return min(mean_offsets, key=lambda name: -mean_offsets[name])
 
 
 def compute_speedups(data: Data, groups: RecordGroups, against: str, by: str) -> Speedups | None:
@@ -188,18 +192,22 @@ def summarise_by_value(speedups: Speedups, feature: str | None) -> dict[str, Spe
     """Return pairs, median and share of wins by value of a feature, in the order of its values."""
     if not feature:
         return {}
-    column = speedups.cells(feature, speedups.b)
     pairs = pl.DataFrame(
-        {"value": column, "ratio": speedups.ratio, "is_win": speedups.outcomes == WON}
-    ).filter(pl.col("value").is_not_null())
-    values = pairs.group_by("value").agg(
+        {
+            "value": speedups.cells(feature, speedups.b),
+            "ratio": speedups.ratio,
+            "is_win": speedups.outcomes == WON,
+        }
+    )
+    by_value = pairs.filter(pl.col("value").is_not_null()).group_by("value")
+    values = by_value.agg(
         pl.len().alias("pairs"), pl.col("ratio").median(), pl.col("is_win").sum().alias("wins")
     )
     return {
         str(plain_value(value)): SpeedupsOfValue(
-            pairs=count, median=median, wins_share=wins / count
+            pairs=pair_count, median=median, wins_share=wins / pair_count
         )
-        for value, count, median, wins in values.sort("value").iter_rows()
+        for value, pair_count, median, wins in values.sort("value").iter_rows()
     }
 
 

@@ -20,6 +20,8 @@ from steptime.records.statistics import MISS
 from steptime.records.warmup import Floats
 
 MARGIN = 0.02  # of the ratio, that counts as no difference
+NORMAL_95 = 1.96  # standard errors to each side of a 95 % interval
+MIN_REACH = 1e-12  # in place of 0, that nothing is divided by 0
 SIDE = (*ESTIMATE, "runs")
 Side = Mapping[str, Floats]  # the columns of `SIDE`, NaN where unknown
 Flags = NDArray[np.bool_]
@@ -109,24 +111,33 @@ def compare_sides(
     from scipy.special import ndtr, stdtr, stdtrit
 
     with np.errstate(invalid="ignore", divide="ignore"):
-        log_a, log_b = np.log(a["value"]), np.log(b["value"])
-        centre, drift = log_b - log_a, a["drift"] + b["drift"]
-        down = np.hypot(_reach(b, "low"), _reach(a, "high"))
-        up = np.hypot(_reach(b, "high"), _reach(a, "low"))
+        log_ratio = np.log(b["value"]) - np.log(a["value"])
+        drift = a["drift"] + b["drift"]
+
+        # Several runs on both sides: Welch's interval and test.
         error, freedom = _welch(a, b)
-        p_value = 2 * ndtr(
-            -np.abs(centre) * 1.96 / np.maximum(np.where(centre > 0, down, up), 1e-12)
-        )
         has_runs = np.isfinite(error)
-        reach = -stdtrit(freedom, MISS / 2) * error
-        without_noise = np.where(centre == 0, 1.0, 0.0)
-        p_of_runs = np.where(error > 0, 2 * stdtr(freedom, -np.abs(centre) / error), without_noise)
-        low = np.exp(centre - np.where(has_runs, reach, down) - drift)
-        high = np.exp(centre + np.where(has_runs, reach, up) + drift)
-        p_value = np.where(np.isfinite(low + high), p_value, np.nan)
+        welch_reach = -stdtrit(freedom, MISS / 2) * error
+        welch_p = 2 * stdtr(freedom, -np.abs(log_ratio) / error)
+        p_without_noise = np.where(log_ratio == 0, 1.0, 0.0)
+        p_of_runs = np.where(error > 0, welch_p, p_without_noise)
+
+        # Else MOVER: the distances of the ends of both intervals from their values, as legs of
+        # a right triangle. The test is that of a normal distribution with this interval.
+        reach_down = np.hypot(_reach(b, "low"), _reach(a, "high"))
+        reach_up = np.hypot(_reach(b, "high"), _reach(a, "low"))
+        reach_to_equal = np.where(log_ratio > 0, reach_down, reach_up)
+        sigmas = -np.abs(log_ratio) * NORMAL_95 / np.maximum(reach_to_equal, MIN_REACH)
+        p_of_intervals = 2 * ndtr(sigmas)
+
+        low = np.exp(log_ratio - np.where(has_runs, welch_reach, reach_down) - drift)
+        high = np.exp(log_ratio + np.where(has_runs, welch_reach, reach_up) + drift)
+        has_interval = np.isfinite(low + high)
+        p_value = np.where(has_interval, p_of_intervals, np.nan)
         p_value = np.where(has_runs, p_of_runs, p_value)
-        ratios = np.exp(centre) if ratio is None else ratio
-        low, high = np.minimum(low, ratios), np.maximum(high, ratios)
+        ratios = np.exp(log_ratio) if ratio is None else ratio
+        low = np.minimum(low, ratios)
+        high = np.maximum(high, ratios)
     return {
         "ratio": ratios,
         "low": low,
@@ -153,8 +164,11 @@ def control_false_discovery(p_values: Sequence[float] | Floats) -> Flags:
     """
     p = np.asarray(p_values, float)
     ordered = np.sort(p)
-    accepted = ordered[ordered <= MISS * np.arange(1, len(p) + 1) / max(len(p), 1)]
-    return np.asarray(p <= (accepted[-1] if len(accepted) else -1.0))
+    rank_limits = MISS * np.arange(1, len(p) + 1) / max(len(p), 1)
+    accepted = ordered[ordered <= rank_limits]
+    if not len(accepted):
+        return np.zeros(p.shape, bool)
+    return np.asarray(p <= accepted[-1])
 
 
 def _choose_words(
@@ -163,9 +177,14 @@ def _choose_words(
     """Return the word on each pair: "same" only where the interval lies within the margin."""
     words = np.full(len(change), "unsure", object)
     is_rate = is_higher_better(quantity)
-    words[(change < 0) & (high < 1) & is_changed] = "slower" if is_rate else "faster"
-    words[(change > 0) & (low > 1) & is_changed] = "faster" if is_rate else "slower"
-    words[(low >= 1 / (1 + margin)) & (high <= 1 + margin)] = "same"
+    word_if_smaller = "slower" if is_rate else "faster"
+    word_if_larger = "faster" if is_rate else "slower"
+    is_smaller = (change < 0) & (high < 1)
+    is_larger = (change > 0) & (low > 1)
+    is_within_margin = (low >= 1 / (1 + margin)) & (high <= 1 + margin)
+    words[is_smaller & is_changed] = word_if_smaller
+    words[is_larger & is_changed] = word_if_larger
+    words[is_within_margin] = "same"  # even if it surely changed a little
     return words
 
 
@@ -178,6 +197,7 @@ def _welch(a: Side, b: Side) -> tuple[Floats, Floats]:
     """Return standard error and degrees of freedom, rounded down (Welch 1947); NaN without runs."""
     error = np.hypot(a["error"], b["error"])
     spread = a["error"] ** 4 / (a["runs"] - 1) + b["error"] ** 4 / (b["runs"] - 1)
-    at_least = np.minimum(a["runs"], b["runs"]) - 1
-    freedom = np.where(spread > 0, np.maximum(at_least, np.floor(error**4 / spread)), at_least)
+    min_freedom = np.minimum(a["runs"], b["runs"]) - 1
+    welch_freedom = np.maximum(min_freedom, np.floor(error**4 / spread))
+    freedom = np.where(spread > 0, welch_freedom, min_freedom)
     return error, freedom

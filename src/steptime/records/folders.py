@@ -121,15 +121,16 @@ class Folders:
         """How many steps failed, and for which reason most, if none succeeded; else ""."""
         import polars as pl
 
-        reason = ("status", "cause")
-        steps = self.scan().filter(pl.col("scope") == "").select(reason).collect()
-        if not len(steps) or (steps["status"] == "ok").any():
+        reason_columns = ("status", "cause")
+        steps = self.scan().filter(pl.col("scope") == "").select(reason_columns).collect()
+        has_success = (steps["status"] == "ok").any()
+        if has_success or not len(steps):
             return ""
-        counts = steps.group_by(reason, maintain_order=True).len("count")
-        status, cause, count = counts.sort("count", *reason).row(-1)
-        often = f" most often ({count:,})" if len(counts) > 1 else ""
-        why = f"{status}: {cause}" if cause else status
-        return f"no step here succeeded: {len(steps):,} failed,{often} with {why}"
+        reasons = steps.group_by(reason_columns, maintain_order=True).len("count")
+        status, cause, count = reasons.sort("count", *reason_columns).row(-1)
+        reason_text = f"{status}: {cause}" if cause else status
+        count_text = f" most often ({count:,})" if len(reasons) > 1 else ""
+        return f"no step here succeeded: {len(steps):,} failed,{count_text} with {reason_text}"
 
     @property
     def settings(self) -> list[str]:

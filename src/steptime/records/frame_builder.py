@@ -239,13 +239,20 @@ def _statistics_columns(lines: Sequence[Line]) -> pl.DataFrame:
     """Return the spread of the samples of each step, and its `estimate`."""
     from steptime.records.statistics import of_samples, spreads
 
-    steps = [(number, line.quantities.get("step_s")) for number, line in enumerate(lines)]
-    sampled = [(number, step) for number, step in steps if step is not None and step.samples]
-    places = np.array([number for number, _ in sampled], np.int64)
-    samples = [step.samples for _, step in sampled]
+    row_numbers = []
+    samples = []
+    runs = []
+    for number, line in enumerate(lines):
+        step = line.quantities.get("step_s")
+        if step is not None and step.samples:
+            row_numbers.append(number)
+            samples.append(step.samples)
+            runs.append(step.runs)
+    places = np.array(row_numbers, np.int64)
     spread = spreads(samples)
-    estimates = of_samples(samples, [step.runs for _, step in sampled])
-    columns = [scatter(f"spread_{name}", spread[name], places, len(lines)) for name in SPREAD] + [
+    estimates = of_samples(samples, runs)
+    columns = [scatter(f"spread_{name}", spread[name], places, len(lines)) for name in SPREAD]
+    columns += [
         scatter(f"estimate_{name}", estimates[name], places, len(lines)) for name in ESTIMATE
     ]
     return pl.DataFrame(columns)

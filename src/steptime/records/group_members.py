@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -53,6 +53,20 @@ class Grouping:
     way: Sequence[pl.Expr] = tuple(map(pl.col, METHOD))
     kin: pl.Expr | None = None
     level_options: Collection[str] = ()
+
+
+class _MemberSamples(NamedTuple):
+    """Samples of records one behind the other.
+
+    Attributes:
+        samples: the samples.
+        runs: number of the run of each sample.
+        counts: number of samples of each record.
+    """
+
+    samples: Floats
+    runs: Ids
+    counts: Ids
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,31 +144,37 @@ class Members:
         members, owner = self.of_groups(distinct)
         is_repeat = is_of_repeats[first][owner]
         is_read = np.where(is_repeat, self.is_repeated[members], self.is_sampled[members])
-        members, owner, is_repeat = members[is_read], owner[is_read], is_repeat[is_read]
-        samples, runs, counts = self._read_samples(members, is_repeat)
-        ends = np.bincount(owner, counts, len(distinct)).cumsum().astype(np.int64)
-        sample_parts = np.split(samples, ends[:-1]) if len(ends) else []
-        run_parts = np.split(runs, ends[:-1]) if len(ends) else []
-        return [sample_parts[number] for number in place], [run_parts[number] for number in place]
+        members = members[is_read]
+        owner = owner[is_read]
+        read = self._read_samples(members, is_repeat[is_read])
+        sample_counts = np.bincount(owner, read.counts, len(distinct))
+        stops = sample_counts.cumsum().astype(np.int64)
+        samples_by_group = np.split(read.samples, stops[:-1]) if len(stops) else []
+        runs_by_group = np.split(read.runs, stops[:-1]) if len(stops) else []
+        samples = [samples_by_group[number] for number in place]
+        runs = [runs_by_group[number] for number in place]
+        return samples, runs
 
-    def _read_samples(self, members: Ids, is_repeat: Flags) -> tuple[Floats, Ids, Ids]:
-        """Return the samples of records one behind the other, their runs, the number of each.
-
-        Runs of different records have different numbers.
-        """
-        sampled = members[~is_repeat]
-        lists = self.data.take_records(self.seq[sampled], list(sample_columns(self.quantity)))
-        lists = lists[np.searchsorted(lists["seq"].to_numpy(), self.seq[sampled])]
-        counts = np.ones(len(members), np.int64)
+    def _read_samples(self, members: Ids, is_repeat: Flags) -> _MemberSamples:
+        """Return the samples of records; runs of different records have different numbers."""
+        sampled_seq = self.seq[members[~is_repeat]]
+        columns = list(sample_columns(self.quantity))
+        lists = self.data.take_records(sampled_seq, columns)
+        lists = lists[np.searchsorted(lists["seq"].to_numpy(), sampled_seq)]  # in their order
+        counts = np.ones(len(members), np.int64)  # a repeat has its value alone
         counts[~is_repeat] = lists["samples"].list.len().to_numpy()
         owner = np.repeat(np.arange(len(members)), counts)
-        is_value = is_repeat[owner]
-        samples, runs = np.empty(len(owner)), np.zeros(len(owner), np.int64)
-        samples[is_value] = self.value[members[is_repeat]]
-        samples[~is_value] = _flatten(lists["samples"])
-        runs[~is_value] = _flatten(lists["run"])
-        names, run = np.unique(runs, return_inverse=True)
-        return samples, owner * len(names) + run, counts
+        is_of_repeat = is_repeat[owner]
+
+        samples = np.empty(len(owner))
+        samples[is_of_repeat] = self.value[members[is_repeat]]
+        samples[~is_of_repeat] = _flatten(lists["samples"])
+
+        run_of_record = np.zeros(len(owner), np.int64)
+        run_of_record[~is_of_repeat] = _flatten(lists["run"])
+        distinct_runs, run_place = np.unique(run_of_record, return_inverse=True)
+        runs = owner * len(distinct_runs) + run_place
+        return _MemberSamples(samples, runs, counts)
 
 
 def _flatten(lists: pl.Series) -> NDArray[Any]:

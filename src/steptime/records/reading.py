@@ -83,7 +83,7 @@ _METHODS = msgspec.json.Decoder(RecordMethod)
 _WORKLOADS = msgspec.json.Decoder(_Workload)
 _OBJECTS = msgspec.json.Decoder(JsonObject)
 _UNREADABLE = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
-_ZERO = "a name holds a zero byte"
+ZERO_BYTE_FAULT = "a name holds a zero byte"
 _FIELD = re.compile(r"(.*?)(?: - at `\$\.?(.*)`)?", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(\w+)`")
 
@@ -124,11 +124,18 @@ def _check_line(line: Line) -> None:
     env_of(bytes(line.env))
     for name, quantity in line.quantities.items():
         if "\0" in name:
-            raise ValueError(_ZERO)
-        is_value = quantity.low is quantity.high is None and not quantity.samples
-        is_plain = is_value and not quantity.columns
-        if not (is_plain and SMALLEST <= (quantity.value or 1) <= LARGEST):
+            raise ValueError(ZERO_BYTE_FAULT)
+        if not _is_plain_amount(quantity):
             _check_quantity(name, quantity)
+
+
+def _is_plain_amount(quantity: Quantity) -> bool:
+    """Whether a quantity is one number of usual size, or nothing, which needs no further check."""
+    has_interval = quantity.low is not None or quantity.high is not None
+    if has_interval or quantity.samples or quantity.columns:
+        return False
+    value = quantity.value
+    return value is None or value == 0 or SMALLEST <= value <= LARGEST
 
 
 @lru_cache(MAX_CACHED_TEXTS)
@@ -151,7 +158,7 @@ def workload_of(text: bytes) -> Workload:
     """Return the workload of a JSON text."""
     line = _read(_WORKLOADS, text, "workload")
     if "\0" in "".join(line.params):
-        raise ValueError(_ZERO)
+        raise ValueError(ZERO_BYTE_FAULT)
     plan: Plan = _part(Plan, bytes(line.plan), "workload.plan")
     if plan.data * line.batch_per_replica > MAX_EXAMPLES:
         raise ValueError(f"workload.plan.data: {shorten(plan.data)} is too large")
@@ -185,13 +192,14 @@ def _check_quantity(name: str, quantity: Quantity) -> None:
     amounts = quantity.samples
     if quantity.value is not None:
         amounts = (*amounts, quantity.value)
-    lowest = min(amounts, default=0)
-    ends = (lowest, max(amounts, default=0), quantity.low or 0, quantity.high or 0)
-    largest = max(map(abs, ends))
-    if largest > LARGEST:
-        raise ValueError(f"quantities.{shorten(name)}: {shorten(largest)} is too large")
-    if name in _AMOUNTS and lowest < SMALLEST:
-        _check_smallest(name, min(filter(None, amounts), default=1.0))
+    smallest = min(amounts, default=0)
+    extremes = (smallest, max(amounts, default=0), quantity.low or 0, quantity.high or 0)
+    largest_size = max(map(abs, extremes))
+    if largest_size > LARGEST:
+        raise ValueError(f"quantities.{shorten(name)}: {shorten(largest_size)} is too large")
+    if name in _AMOUNTS and smallest < SMALLEST:
+        nonzero_amounts = [amount for amount in amounts if amount]
+        _check_smallest(name, min(nonzero_amounts, default=1.0))
     if quantity.columns:
         _check_columns(name, quantity)
 
@@ -235,10 +243,12 @@ def _find_column_fault(column: str, values: Sequence[Any], sample_count: int) ->
     kind = _SAMPLE_TYPES.get(column)
     if kind is None or not values:
         return ""
-    if set(map(type, values)) != {kind}:
+    has_other_types = set(map(type, values)) != {kind}  # not isinstance: True is no run
+    if has_other_types:
         return f"expected `{kind.__name__}` for each sample"
-    if kind is int and not -(2**63) <= min(values) <= max(values) < 2**63:
-        return "a number is too large"
+    if kind is int:
+        fits_64_bits = min(values) >= -(2**63) and max(values) < 2**63
+        return "" if fits_64_bits else "a number is too large"
     return ""
 
 

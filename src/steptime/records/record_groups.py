@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 Cells = Mapping[str, str | pl.Expr]  # columns of rows: names, or expressions over records
 NO_MEMBER = -1
+NO_LEVEL = -1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +78,14 @@ class GroupColumns:
     has_value: Flags
 
 
+class _Lonely(NamedTuple):
+    """Groups without a partner: ids, level of the partner, whether it has others in the cell."""
+
+    ids: Ids
+    partner: Ids
+    in_cell: Flags
+
+
 class RecordGroups:
     """The groups of a quantity by level, and the pairs of those of one level with the others.
 
@@ -118,26 +127,35 @@ class RecordGroups:
 
     def pairs(self, against: str) -> dict[str, Ids]:
         """Return the ids `a` and `b` of the pairs of `against` and other levels, in their order."""
-        level, cell, kin = self.columns.level, self.columns.cell, self.columns.kin
-        first = self.place(against)
-        place = level.astype(np.min_scalar_type(len(self.levels)))  # small numbers are sorted fast
-        by_level = np.argsort(place, kind="stable")
-        seconds = by_level[level[by_level] != first]
-        firsts = np.flatnonzero(level == first)
+        level = self.columns.level
+        cell = self.columns.cell
+        kin = self.columns.kin
+        first_level = self.place(against)
+        small_level = level.astype(np.min_scalar_type(len(self.levels)))  # which sorts faster
+        by_level = np.argsort(small_level, kind="stable")
+        seconds = by_level[level[by_level] != first_level]
+        firsts = np.flatnonzero(level == first_level)
         firsts = firsts[np.argsort(cell[firsts], kind="stable")]
-        sizes = np.bincount(cell[firsts], minlength=len(cell))
-        counts, stops = sizes[cell[seconds]], sizes.cumsum()[cell[seconds]]
-        offsets = np.repeat(stops - counts.cumsum(), counts)
-        a = firsts[offsets + np.arange(counts.sum())]
+
+        # Each second with all firsts of its cell, which stand one behind the other in `firsts`.
+        cell_sizes = np.bincount(cell[firsts], minlength=len(cell))
+        cell_stops = cell_sizes.cumsum()
+        counts = cell_sizes[cell[seconds]]
+        starts = cell_stops[cell[seconds]] - counts
+        pair_starts = counts.cumsum() - counts
+        first_places = np.repeat(starts - pair_starts, counts) + np.arange(counts.sum())
+        a = firsts[first_places]
         b = np.repeat(seconds, counts)
+
         is_match = kin[a] == kin[b]
         if not self._is_by_options:
-            is_match |= (kin[a] == NO_KIN) | (kin[b] == NO_KIN)
+            is_match |= (kin[a] == NO_KIN) | (kin[b] == NO_KIN)  # unknown of one: not a mismatch
         elif not is_match.all():
             is_single = self._is_single_of_level
-            is_match |= is_single[a] & is_single[b]
-        a, b = a[is_match], b[is_match]
-        order = np.lexsort((a, place[b]))  # by `b` they stand in order already
+            is_match |= is_single[a] & is_single[b]  # no other can be the partner
+        a = a[is_match]
+        b = b[is_match]
+        order = np.lexsort((a, small_level[b]))  # by `b` they stand in order already
         return {"a": a[order], "b": b[order]}
 
     @cached_property
@@ -157,23 +175,39 @@ class RecordGroups:
             that has no partner, -1 for `against`; `in_cell`, whether that level has a group in the
             cell which differs.
         """
-        level, cell, is_step = self.columns.level, self.columns.cell, self.columns.is_step
+        level = self.columns.level
         is_first = level == self.place(against)
-        sides = [(-1, pairs["b"], ~is_first, is_first)]
-        for place, name in enumerate(levels):
-            is_other = level == self.place(name)
-            sides.append((place, pairs["a"][is_other[pairs["b"]]], is_first, is_other))
-        parts = []
-        for place, paired, is_side, is_partner in sides:
-            is_left = is_step & is_side
-            is_left[paired] = False
-            ids = np.flatnonzero(is_left)
-            in_cell = np.isin(cell[ids], cell[is_partner])
-            parts.append((ids, np.full(len(ids), place), in_cell))
-        ids, partner, in_cell = (np.concatenate(column) for column in zip(*parts, strict=True))
-        order = np.lexsort((partner, ids, partner < 0))
-        columns = {"id": ids, "is_a": partner >= 0, "other": partner, "in_cell": in_cell}
+        # Those of other levels lack one of `against`; those of `against` may lack each level.
+        parts = [self._find_lonely(NO_LEVEL, pairs["b"], ~is_first, is_first)]
+        for number, name in enumerate(levels):
+            is_partner = level == self.place(name)
+            paired = pairs["a"][is_partner[pairs["b"]]]
+            parts.append(self._find_lonely(number, paired, is_first, is_partner))
+        ids = np.concatenate([part.ids for part in parts])
+        partner = np.concatenate([part.partner for part in parts])
+        in_cell = np.concatenate([part.in_cell for part in parts])
+        is_a = partner != NO_LEVEL
+        order = np.lexsort((partner, ids, ~is_a))
+        columns = {"id": ids, "is_a": is_a, "other": partner, "in_cell": in_cell}
         return {name: column[order] for name, column in columns.items()}
+
+    def _find_lonely(
+        self, partner_level: int, paired: Ids, is_side: Flags, is_partner: Flags
+    ) -> _Lonely:
+        """Return the whole steps of a side without a partner.
+
+        Args:
+            partner_level: the number of the level of partners, `NO_LEVEL` for the first one.
+            paired: the ids that have a partner.
+            is_side: the groups that need a partner.
+            is_partner: the groups that could be partners.
+        """
+        is_unpaired = self.columns.is_step & is_side
+        is_unpaired[paired] = False
+        ids = np.flatnonzero(is_unpaired)
+        cell = self.columns.cell
+        in_cell = np.isin(cell[ids], cell[is_partner])
+        return _Lonely(ids=ids, partner=np.full(len(ids), partner_level), in_cell=in_cell)
 
     def facts(self, ids: Ids, cells: Cells) -> dict[int, Row]:
         """Return columns of the last record of groups, by id; see `facts_frame`."""
@@ -210,21 +244,22 @@ class RecordGroups:
         if not len(several):
             return pl.DataFrame(schema=schema)
         members, owner = self.members.of_groups(several)
-        owners = pl.DataFrame({"seq": self.members.seq[members], "id": several[owner]})
-        is_ok = pl.col("status") == "ok"
-        columns = ("host", "origin", "step_s", "samples")
-        records = self.data.take_records(
-            self.members.seq[members],
-            [*columns, is_ok.alias("is_ok"), pl.col("samples_n").fill_null(0)],
-        )
+        seq = self.members.seq[members]
+        owners = pl.DataFrame({"seq": seq, "id": several[owner]})
+        is_ok = (pl.col("status") == "ok").alias("is_ok")
+        samples_n = pl.col("samples_n").fill_null(0)
+        columns: list[str | pl.Expr] = ["host", "origin", "step_s", "samples", is_ok, samples_n]
+        records = self.data.take_records(seq, columns)
         rows = owners.join(records, on="seq", how="left", maintain_order="left")
-        good_s = pl.col("step_s").filter("is_ok").drop_nulls()
-        sampled = pl.col("samples").filter(pl.col("is_ok") & (pl.col("samples_n") > 0))
+
+        # The median of all samples; without samples the last prediction or the median of values.
+        has_samples = pl.col("is_ok") & (pl.col("samples_n") > 0)
+        sampled_s = pl.col("samples").filter(has_samples).explode().median()
+        values_s = pl.col("step_s").filter("is_ok").drop_nulls()
         is_predicted = pl.col("origin").first() == "predicted"
-        stated_s = pl.when(is_predicted).then(good_s.last()).otherwise(good_s.median())
+        stated_s = pl.when(is_predicted).then(values_s.last()).otherwise(values_s.median())
         hosts = pl.col("host").filter(pl.col("host") != "").unique().sort()
         host_text = hosts.str.join(", ").replace("", None)
-        sampled_s = sampled.explode().median()
         return rows.group_by("id", maintain_order=True).agg(
             host_text.alias("hosts"), pl.coalesce(sampled_s, stated_s).alias("good_s")
         )
@@ -323,18 +358,19 @@ def _ways(members: Members) -> Ids:
     """Return numbers of how the records of groups were measured, whatever their order is."""
     order = np.lexsort((members.way, members.group))
     way = number_by_first(members.way)[order]
-    is_several = np.bincount(members.group) > 1
-    ways = way[members.starts[:-1]] if len(is_several) else way
-    lists = {
-        group: tuple(way[members.starts[group] : members.starts[group + 1]].tolist())
-        for group in np.flatnonzero(is_several).tolist()
+    starts = members.starts
+    has_several_records = np.bincount(members.group) > 1
+    group_ways = way[starts[:-1]] if len(has_several_records) else way
+    way_lists = {
+        group: tuple(way[starts[group] : starts[group + 1]].tolist())
+        for group in np.flatnonzero(has_several_records).tolist()
     }
-    numbers = {
-        ways_of_group: -1 - n for n, ways_of_group in enumerate(dict.fromkeys(lists.values()))
-    }
-    for group, ways_of_group in lists.items():
-        ways[group] = numbers[ways_of_group]
-    return number_by_first(ways)
+    # Negative numbers: a group of several records is never equal to one of a single record.
+    distinct_lists = dict.fromkeys(way_lists.values())
+    list_numbers = {way_list: -1 - number for number, way_list in enumerate(distinct_lists)}
+    for group, way_list in way_lists.items():
+        group_ways[group] = list_numbers[way_list]
+    return number_by_first(group_ways)
 
 
 def finite_cells(column: NDArray[Any]) -> list[Any]:

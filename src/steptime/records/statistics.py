@@ -21,6 +21,8 @@ MISS = 0.05  # the share of intervals that may miss the truth
 SEED = 20151115
 NORMAL_MAD = 1.4826  # standard deviation of a normal distribution over its median deviation
 MIN_CORRELATED_SAMPLES = 8  # of a run whose autocorrelation can be estimated
+MAX_CORRELATION = 0.9  # of neighbours: a higher one is not told from a drift
+MIN_INDEPENDENT_SAMPLES = 3.0  # that a run is worth at the least
 MIN_RUNS = 3  # for an interval: with one degree of freedom, t is 12.7
 CHUNK_CELLS = 50_000  # more would take more memory, and no less time
 
@@ -59,18 +61,19 @@ def of_samples(
         samples: the samples of each cell [s].
         runs: the run of each sample.
     """
-    columns = {name: np.full(len(samples), np.nan) for name in ESTIMATE}
-    times = [np.asarray(cell_samples, float) for cell_samples in samples]
+    times_s = [np.asarray(cell_samples, float) for cell_samples in samples]
     shortest_s = np.zeros(len(samples))
-    for places, rows in by_length(times):
-        shortest_s[places] = rows.min(axis=1, initial=math.inf) if rows.size else 0
-    positive = np.flatnonzero(shortest_s > 0).tolist()
-    cells = [
-        [times[cell]] if min(runs[cell]) == max(runs[cell]) else by_run(times[cell], runs[cell])
-        for cell in positive
-    ]
+    for places, rows in by_length(times_s):
+        if rows.size:
+            shortest_s[places] = rows.min(axis=1)
+    estimated = np.flatnonzero(shortest_s > 0).tolist()
+    cells = []
+    for cell in estimated:
+        is_single_run = min(runs[cell]) == max(runs[cell])
+        cells.append([times_s[cell]] if is_single_run else by_run(times_s[cell], runs[cell]))
+    columns = {name: np.full(len(samples), np.nan) for name in ESTIMATE}
     for name, numbers in estimates(cells).items():
-        columns[name][positive] = numbers
+        columns[name][estimated] = numbers
     return columns
 
 
@@ -112,21 +115,20 @@ def run_logs(
 
     Warm-up is left out, as in `estimates`. A cell with a sample that is not above 0 has no runs.
     """
-    cells = []
+    cells: list[Sequence[Any]] = []
     for cell_samples, cell_runs in zip(samples, runs, strict=True):
-        times = np.asarray(cell_samples, float)
-        has_times = len(times) > 0 and bool((times > 0).all())
-        cells.append(by_run(times, cell_runs) if has_times else [])
-    filled = [index for index, cell in enumerate(cells) if cell]
-    logs = np.full((len(cells), max(map(len, cells), default=0)), np.nan)
-    for start in range(0, len(filled), CHUNK_CELLS):
-        chunk = filled[start : start + CHUNK_CELLS]
-        steady = _find_steady([cells[index] for index in chunk])
-        log_units = np.log(steady.unit_s[steady.cells])
-        for cell, run, log in zip(
-            steady.cells.tolist(), steady.runs.tolist(), steady.medians + log_units, strict=True
-        ):
-            logs[chunk[cell], run] = log
+        times_s = np.asarray(cell_samples, float)
+        has_times = len(times_s) > 0 and bool((times_s > 0).all())
+        cells.append(by_run(times_s, cell_runs) if has_times else [])
+    max_runs = max(map(len, cells), default=0)
+    logs = np.full((len(cells), max_runs), np.nan)
+    with_runs = [cell for cell, cell_runs in enumerate(cells) if cell_runs]
+    for start in range(0, len(with_runs), CHUNK_CELLS):
+        chunk = np.array(with_runs[start : start + CHUNK_CELLS])
+        steady = _find_steady([cells[cell] for cell in chunk.tolist()])
+        logs[chunk[steady.cells], steady.runs] = steady.medians + np.log(
+            steady.unit_s[steady.cells]
+        )
     return logs
 
 
@@ -154,64 +156,92 @@ class _SteadyRuns(NamedTuple):
 
 def _find_steady(cells: Sequence[Sequence[Sequence[float] | Floats]]) -> _SteadyRuns:
     """Return the runs of cells without their warm-up."""
-    sizes = np.fromiter(map(len, cells), np.int64, len(cells))
-    times = [np.asarray(run, dtype=np.float64) for cell in cells for run in cell]
-    if not sizes.all() or not all(map(len, times)):
+    run_counts = np.fromiter(map(len, cells), np.int64, len(cells))
+    times_s = [np.asarray(run, dtype=np.float64) for cell in cells for run in cell]
+    if not run_counts.all() or not all(map(len, times_s)):
         raise InputError("a run without samples has no step time")
-    cell_of_run = np.repeat(np.arange(len(cells)), sizes)
-    first = sizes.cumsum() - sizes
-    number = np.arange(len(times)) - first[cell_of_run]
-    medians = np.empty(len(times))
-    for places, rows in by_length(times):
-        is_wrong = ~((rows > 0) & np.isfinite(rows))
-        if is_wrong.any():
-            run = number[places[is_wrong.any(axis=1)][0]]
-            wrong_s = rows[is_wrong][0]
-            raise InputError(f"run {run}: a step time is a positive number, not {wrong_s}")
-        medians[places] = middles(rows)
-    unit_s = medians[first] if len(cells) else np.empty(0)
-    for cell in np.flatnonzero(sizes > 1):
-        unit_s[cell] = middles(medians[first[cell] : first[cell] + sizes[cell]])
-    logs = list(times)
-    for places, rows in by_length(times):
-        units = unit_s[cell_of_run[places], np.newaxis]
-        for place, log in zip(places, np.log(rows / units), strict=True):
+    first_runs = run_counts.cumsum() - run_counts  # the place of each cell's first run
+    cell_of_run = np.repeat(np.arange(len(cells)), run_counts)
+    run_numbers = np.arange(len(times_s)) - first_runs[cell_of_run]
+
+    medians_s = np.empty(len(times_s))
+    for places, rows in by_length(times_s):
+        _check_times(rows, run_numbers[places])
+        medians_s[places] = middles(rows)
+    unit_s = medians_s[first_runs] if len(cells) else np.empty(0)
+    for cell in np.flatnonzero(run_counts > 1):
+        first_run = first_runs[cell]
+        unit_s[cell] = middles(medians_s[first_run : first_run + run_counts[cell]])
+
+    logs = list(times_s)
+    for places, rows in by_length(times_s):
+        units_s = unit_s[cell_of_run[places], np.newaxis]
+        for place, log in zip(places, np.log(rows / units_s), strict=True):
             logs[place] = log
-    warm = find_warm_up(logs, sizes)
-    logs = [log[count:] for log, count in zip(logs, warm.samples, strict=True)]
-    for places, rows in by_length(logs):
-        medians[places] = middles(rows)
-    return _SteadyRuns(sizes, cell_of_run, number, unit_s, logs, medians, warm)
+    warm_up = find_warm_up(logs, run_counts)
+    steady_logs = [log[count:] for log, count in zip(logs, warm_up.samples, strict=True)]
+    median_logs = np.empty(len(steady_logs))
+    for places, rows in by_length(steady_logs):
+        median_logs[places] = middles(rows)
+    return _SteadyRuns(
+        sizes=run_counts,
+        cells=cell_of_run,
+        runs=run_numbers,
+        unit_s=unit_s,
+        logs=steady_logs,
+        medians=median_logs,
+        warm=warm_up,
+    )
+
+
+def _check_times(rows: Floats, run_numbers: NDArray[np.int64]) -> None:
+    """Raise `InputError` if a sample of these runs [runs, samples] is no positive number."""
+    is_wrong = ~((rows > 0) & np.isfinite(rows))
+    if is_wrong.any():
+        run = run_numbers[is_wrong.any(axis=1)][0]
+        wrong_s = rows[is_wrong][0]
+        raise InputError(f"run {run}: a step time is a positive number, not {wrong_s}")
 
 
 def _estimates(cells: Sequence[Sequence[Sequence[float] | Floats]]) -> dict[str, Floats]:
     steady = _find_steady(cells)
-    sizes, medians, warm = steady.sizes, steady.medians, steady.warm
-    first = sizes.cumsum() - sizes
-    low, high = np.full(len(medians), np.nan), np.full(len(medians), np.nan)
+    run_counts = steady.sizes
+    first_runs = run_counts.cumsum() - run_counts
+
+    # A single run: its median with the bootstrapped interval.
+    run_low = np.full(len(steady.medians), np.nan)
+    run_high = np.full(len(steady.medians), np.nan)
     for places, rows in by_length(steady.logs):
         if rows.shape[1] > 1:
-            low[places], high[places] = _bootstrapped(rows)
-    centre, low, high = medians[first], low[first], high[first]
+            run_low[places], run_high[places] = _bootstrap_medians(rows)
+    centre = steady.medians[first_runs]
+    low = run_low[first_runs]
+    high = run_high[first_runs]
+
+    # Several runs: the mean of their medians with a t-interval.
     error = np.full(len(cells), np.nan)
-    several = np.flatnonzero(sizes > 1)
+    several = np.flatnonzero(run_counts > 1)
     for cell in several:
-        ordered = np.sort(medians[first[cell] : first[cell] + sizes[cell]])  # any order of runs
+        first_run = first_runs[cell]
+        medians = steady.medians[first_run : first_run + run_counts[cell]]
+        ordered = np.sort(medians)  # runs in any order have the same mean, to the last digit
         centre[cell] = ordered.mean()
         error[cell] = ordered.std(ddof=1) / math.sqrt(len(ordered))
-    for size in np.unique(sizes[several]):
-        group = several[sizes[several] == size]
-        t = two_sided_t(MISS, int(size) - 1) if size >= MIN_RUNS else math.nan
+    for run_count in np.unique(run_counts[several]):
+        group = several[run_counts[several] == run_count]
+        has_interval = run_count >= MIN_RUNS
+        t = two_sided_t(MISS, int(run_count) - 1) if has_interval else math.nan
         half_width = t * error[group]
         low[group] = centre[group] - half_width
         high[group] = centre[group] + half_width
+    drift = steady.warm.drift
     return {
         "value": steady.unit_s * np.exp(centre),
-        "low": steady.unit_s * np.exp(np.minimum(low, centre) - warm.drift),
-        "high": steady.unit_s * np.exp(np.maximum(high, centre) + warm.drift),
+        "low": steady.unit_s * np.exp(np.minimum(low, centre) - drift),
+        "high": steady.unit_s * np.exp(np.maximum(high, centre) + drift),
         "error": error,
-        "drift": warm.drift,
-        "steady": warm.steady,
+        "drift": drift,
+        "steady": steady.warm.steady,
     }
 
 
@@ -231,15 +261,19 @@ def two_sided_t(p: float, freedom: float) -> float:
 
 def rank_correlation(a: Floats, b: Floats) -> float:
     """Return Spearman's correlation of two columns, NaN where one of them never varies."""
-    ranks = []
-    for column in (a, b):
-        _, of, count = np.unique(column, return_inverse=True, return_counts=True)
-        ranks.append((count.cumsum() - (count - 1) / 2)[of])
     with np.errstate(invalid="ignore"):
-        return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
+        return float(np.corrcoef(_mean_ranks(a), _mean_ranks(b))[0, 1])
 
 
-def _bootstrapped(rows: Floats) -> tuple[Floats, Floats]:
+def _mean_ranks(column: Floats) -> Floats:
+    """Return the rank of each value, from 1; equal values share the mean of their ranks."""
+    _, place, counts = np.unique(column, return_inverse=True, return_counts=True)
+    last_ranks = counts.cumsum()
+    mean_ranks = last_ranks - (counts - 1) / 2
+    return np.asarray(mean_ranks[place])
+
+
+def _bootstrap_medians(rows: Floats) -> tuple[Floats, Floats]:
     """Return the ends of the bootstrap interval of the median of each row.
 
     Of m resampled values the median is the sorted value at a rank that follows a Beta(h, h)
@@ -251,13 +285,17 @@ def _bootstrapped(rows: Floats) -> tuple[Floats, Floats]:
     from scipy.special import betaincinv
 
     n = rows.shape[1]
-    r = np.zeros(len(rows))
+    correlation = np.zeros(len(rows))
     if n >= MIN_CORRELATED_SAMPLES:
-        ranks = rows.argsort(kind="stable").argsort(kind="stable") - (n - 1) / 2
-        follows = (ranks[:, 1:] * ranks[:, :-1]).sum(axis=1) / max(float((ranks[0] ** 2).sum()), 1)
-        r = np.clip(follows + 1 / n, 0.0, 0.9)
-    half = (np.maximum(3.0, n * (1 - r) / (1 + r)) + 1) / 2
-    below = (n * betaincinv(half, half, MISS / 2)).astype(np.int64)
+        centred_ranks = rows.argsort(kind="stable").argsort(kind="stable") - (n - 1) / 2
+        neighbour_products = (centred_ranks[:, 1:] * centred_ranks[:, :-1]).sum(axis=1)
+        rank_squares = max(float((centred_ranks[0] ** 2).sum()), 1)  # equal for all rows
+        biased = neighbour_products / rank_squares
+        correlation = np.clip(biased + 1 / n, 0.0, MAX_CORRELATION)
+    independent_samples = n * (1 - correlation) / (1 + correlation)
+    half = (np.maximum(MIN_INDEPENDENT_SAMPLES, independent_samples) + 1) / 2
+    low_rank = (n * betaincinv(half, half, MISS / 2)).astype(np.int64)
+    high_rank = n - 1 - low_rank
     ordered = np.sort(rows)
     row_numbers = np.arange(len(rows))
-    return ordered[row_numbers, below], ordered[row_numbers, n - 1 - below]
+    return ordered[row_numbers, low_rank], ordered[row_numbers, high_rank]

@@ -325,20 +325,23 @@ def list_op_times(profile: Profile, kinds: Mapping[str, str], first_step: int = 
     """
     scope_kinds = {**kinds, "optimizer": "optimizer"}
     step_s = profile.step_s[first_step:]
-    pass_s: dict[str, dict[str, list[float]]] = {}
-    for part, seconds in profile.parts.items():
+    pass_s_of_scopes: dict[str, dict[str, list[float]]] = {}
+    for part, part_s in profile.parts.items():
         scope = part.scope if part.scope in scope_kinds else UNATTRIBUTED
-        passes = pass_s.setdefault(scope, {name: [0.0] * len(step_s) for name in PASSES})
-        passes[part.pass_] = _add(passes[part.pass_], seconds[first_step:])
-    order = [*scope_kinds, UNATTRIBUTED]
+        no_time: dict[str, list[float]] = {name: [0.0] * len(step_s) for name in PASSES}
+        pass_s = pass_s_of_scopes.setdefault(scope, no_time)
+        pass_s[part.pass_] = _add(pass_s[part.pass_], part_s[first_step:])
+
+    scope_order = [*scope_kinds, UNATTRIBUTED]
     ops = []
     busy_s = [0.0] * len(step_s)
-    for scope in sorted(pass_s, key=order.index):
-        op_s = [sum(values) for values in zip(*pass_s[scope].values(), strict=True)]
+    for scope in sorted(pass_s_of_scopes, key=scope_order.index):
+        pass_s = pass_s_of_scopes[scope]
+        op_s = [sum(passes) for passes in zip(*pass_s.values(), strict=True)]
         busy_s = _add(busy_s, op_s)
-        samples = {f"{name}_s": values for name, values in pass_s[scope].items()}
+        samples = {f"{name}_s": values for name, values in pass_s.items()} | {"step_s": op_s}
         kind = scope_kinds.get(scope, UNATTRIBUTED)
-        ops.append(OpTimes(scope, kind, _make_quantities({**samples, "step_s": op_s})))
+        ops.append(OpTimes(scope, kind, _make_quantities(samples)))
     # Rounding may leave less than nothing of a step that is busy throughout.
     idle_s = [max(0.0, step - busy) for step, busy in zip(step_s, busy_s, strict=True)]
     return [*ops, OpTimes(NO_OP, NO_OP, _make_quantities({"step_s": idle_s}))]

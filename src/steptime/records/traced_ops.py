@@ -201,16 +201,20 @@ def _sum_kernels(events: Sequence[Slice]) -> dict[int, float]:
 
 def _list_ops(totals: _Totals, step_count: int) -> tuple[TracedOp, ...]:
     """Return the ops of a step."""
-    return tuple(
-        TracedOp(key, _usual_us(times) * len(times) / step_count * US, len(times) / step_count)
-        for key, times in totals.ops.items()
-    )
+    ops = []
+    for key, times_us in totals.ops.items():
+        calls = len(times_us) / step_count
+        seconds = _usual_us(times_us) * len(times_us) / step_count * US
+        ops.append(TracedOp(key, seconds=seconds, calls=calls))
+    return tuple(ops)
 
 
-def _usual_us(times: Sequence[float]) -> float:
+def _usual_us(times_us: Sequence[float]) -> float:
     """Return the median, or the shortest time where the median is much longer: disturbed."""
-    usual, shortest = median(times), min(times)
-    return shortest if usual > DISTURBED_RATIO * shortest else usual
+    median_us = median(times_us)
+    shortest_us = min(times_us)
+    is_disturbed = median_us > DISTURBED_RATIO * shortest_us
+    return shortest_us if is_disturbed else median_us
 
 
 def _sum_gaps(events: Sequence[Slice], pieces: Sequence[Slice]) -> float:
@@ -219,20 +223,27 @@ def _sum_gaps(events: Sequence[Slice], pieces: Sequence[Slice]) -> float:
     The time before the first piece of a step and after the last one is a gap, too.
     """
     marks = [event for event in events if event.is_step_mark]
-    gaps: dict[tuple[str, str], list[float]] = defaultdict(list)
-    ends: dict[tuple[str, str], tuple[float, str]] = {}
+    last_on_track: dict[tuple[str, str], _TrackEnd] = {}
     for mark in marks:
-        ends.setdefault(mark.track, (mark.start, STEP))
-    bounds = [(mark.end, mark.end, STEP, mark.track) for mark in marks]
+        last_on_track.setdefault(mark.track, _TrackEnd(mark.start, STEP))
     works = [(piece.start, piece.end, piece.name, piece.track) for piece in pieces]
-    for start, end, name, track in sorted(works + bounds):
-        if track in ends:
-            last_end, last_name = ends[track]
-            gaps[last_name, name].append(max(0.0, start - last_end))
-        else:
-            last_end = end
-        ends[track] = max(end, last_end), name
-    return sum(_usual_us(times) * len(times) for times in gaps.values())
+    step_ends = [(mark.end, mark.end, STEP, mark.track) for mark in marks]  # close the last gap
+    gaps_us: dict[tuple[str, str], list[float]] = defaultdict(list)  # by the names around a gap
+    for start_us, end_us, name, track in sorted(works + step_ends):
+        last = last_on_track.get(track)
+        if last is None:
+            last_on_track[track] = _TrackEnd(end_us, name)
+            continue
+        gaps_us[last.name, name].append(max(0.0, start_us - last.end_us))
+        last_on_track[track] = _TrackEnd(max(end_us, last.end_us), name)
+    return sum(_usual_us(times_us) * len(times_us) for times_us in gaps_us.values())
+
+
+class _TrackEnd(NamedTuple):
+    """The end of the work of a thread up to some time, and the name of its last piece."""
+
+    end_us: float
+    name: str
 
 
 def _count_optimizer_steps(events: Sequence[Slice]) -> int:

@@ -107,10 +107,11 @@ def _find_ends(logs: Sequence[Floats]) -> NDArray[np.int64]:
         length = rows.shape[1]
         if length < MIN_SAMPLES:
             continue
-        centred = (rows - middles(rows)[:, np.newaxis])[:, ::-1]
-        counts = np.arange(1, length + 1)
-        squares = (centred**2).cumsum(axis=1) - centred.cumsum(axis=1) ** 2 / counts
-        criterion = (squares / counts**2)[:, ::-1]  # [runs, samples left out]
+        # From the back, so that sums up to a sample are those of the samples that stay.
+        backwards = (rows - middles(rows)[:, np.newaxis])[:, ::-1]
+        remaining = np.arange(1, length + 1)
+        squares = (backwards**2).cumsum(axis=1) - backwards.cumsum(axis=1) ** 2 / remaining
+        criterion = (squares / remaining**2)[:, ::-1]  # [runs, samples left out]
         ends[places] = criterion[:, : length // 2 + 1].argmin(axis=1)
     return ends
 

@@ -31,6 +31,7 @@ MIN_NETWORK_SAMPLES = 40  # of each network that has as many
 FULL_SCALE = 65_535  # a sample is 16 bits of the slowest of its network
 MAX_DIAGNOSED = 1000  # networks: a hundredth of a second each
 KIND_COLUMNS = ("name", "measured_share", "measured_s", "predicted_share", "predicted_s")
+WARM_UP, QUIET, DISTURBED = "w", "q", "d"  # letters of the kinds of samples
 KINDS = {"quiet": "circle", "disturbed": "cross", "warm-up": "triangle-up"}
 EMPTY: Spec = {"$schema": style.SCHEMA, "data": {"values": []}}  # the page has the rows
 ENVIRONMENT = (
@@ -212,23 +213,26 @@ def _facts(
     """Return the origin of a row: its network, the options of both methods, the environment."""
     predictions = [prediction] if prediction else []
     newest = [*predictions, *attempts][-1]
+    status_parts = [part for part in (row["cause"], row["note"]) if part]
     facts = [
         ("network", row["model"]),
         ("settings", describe_options(settings_of(newest.workload))),
-        ("status", ": ".join(filter(None, (row["cause"], row["note"])))),
+        ("status", ": ".join(status_parts)),
     ]
     for record in (*attempts[-1:], *predictions):
         method = record.method
-        words = (f"{method.name} {method.version}", describe_options(method.options))
-        facts.append((f"{record.origin} with", ", ".join(filter(None, words))))
+        method_parts = [f"{method.name} {method.version}", describe_options(method.options)]
+        facts.append((f"{record.origin} with", ", ".join(part for part in method_parts if part)))
     if attempts:
-        runs = counted(row["runs"], "run")
-        samples = f"{counted(row['samples_n'], 'sample')} in {runs}" if row["runs"] else ""
-        env = {name: attempts[-1].env.get(name) for name in ENVIRONMENT}
+        newest_attempt = attempts[-1]
+        samples_text = ""
+        if row["runs"]:
+            samples_text = f"{counted(row['samples_n'], 'sample')} in {counted(row['runs'], 'run')}"
+        environment = {name: newest_attempt.env.get(name) for name in ENVIRONMENT}
         facts += [
-            ("samples", samples),
-            ("taken at", attempts[-1].taken_at),
-            ("environment", describe_options(env)),
+            ("samples", samples_text),
+            ("taken at", newest_attempt.taken_at),
+            ("environment", describe_options(environment)),
         ]
     return [(name, text) for name, text in facts if text]
 
@@ -276,15 +280,21 @@ def read_steps(record: Record) -> Iterator[tuple[float, str]]:
     marked = zip(step.samples, step.marks, strict=True)
     runs = by_run(marked, step.runs) if step.samples else []
     logs = [np.log([step_s for step_s, _ in run]) for run in runs]
-    warm_up_ends = find_warm_up(logs, [len(runs)]).samples
-    warm_up_s = record.env.get("warmup_s") or ()  # of several runs a list each
-    is_nested = any(isinstance(steps, list) for steps in warm_up_s)
-    warm_up_of_runs = [*(warm_up_s if is_nested else [warm_up_s]), *[()] * len(runs)]
-    for run, end, steps_before in zip(runs, warm_up_ends, warm_up_of_runs, strict=False):
-        yield from ((step_s, "w") for step_s in steps_before or ())
+    warm_up_counts = find_warm_up(logs, [len(runs)]).samples
+
+    # `warmup_s` holds steps that were left out of the samples: of one run, or a list a run.
+    warm_up_s = record.env.get("warmup_s") or ()
+    has_list_of_runs = any(isinstance(steps, list) for steps in warm_up_s)
+    omitted_of_runs = list(warm_up_s) if has_list_of_runs else [warm_up_s]
+    omitted_of_runs += [()] * len(runs)  # runs without
+    for run, warm_up_count, omitted_s in zip(runs, warm_up_counts, omitted_of_runs, strict=False):
+        for step_s in omitted_s or ():
+            yield step_s, WARM_UP
         for place, (step_s, is_disturbed) in enumerate(run):
-            letter = "d" if is_disturbed else "q"
-            yield step_s, "w" if place < end else letter
+            if place < warm_up_count:
+                yield step_s, WARM_UP
+            else:
+                yield step_s, DISTURBED if is_disturbed else QUIET
 
 
 def _extremes(samples: Floats, limit: int) -> NDArray[np.int64]:
@@ -292,8 +302,11 @@ def _extremes(samples: Floats, limit: int) -> NDArray[np.int64]:
     if len(samples) <= limit:
         return np.arange(len(samples))
     edges = np.linspace(0, len(samples), limit // 2 + 1).astype(int)
-    stretches = [np.argsort(samples[a:b])[[0, -1]] + a for a, b in pairwise(edges)]
-    return np.unique(np.concatenate(stretches))
+    places = []
+    for start, stop in pairwise(edges):
+        by_size = np.argsort(samples[start:stop]) + start
+        places += [by_size[0], by_size[-1]]
+    return np.unique(places)
 
 
 def samples_chart() -> Spec:

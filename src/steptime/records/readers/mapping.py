@@ -353,14 +353,22 @@ def mapping_of(
         base = check_choice("base", table["base"], shipped_names(), place)
         table = {**packaged(f"{FOLDER}/{base}.toml"), **table}
     keys = keys_of({**table, **key_texts}, Keys, place)
-    lacks = tuple(key for key in keys.asks if not table.get(key) and key not in key_texts)
-    common = {key: value for key, value in table.items() if OLD_KEYS.get(key, key) in ROW_KEYS}
-    common |= {key: text for key, text in _PLACEHOLDERS.items() if key in lacks}
-    rows = [_read_entry({**common, **row, **key_texts}, place) for row in keys.rows or ({},)]
-    title = keys.name or name
-    source = keys.source or name
+    missing_keys = tuple(key for key in keys.asks if not table.get(key) and key not in key_texts)
+    # Each row has the keys of the table, its own, and those of the command, the last one winning.
+    shared_keys = {key: value for key, value in table.items() if OLD_KEYS.get(key, key) in ROW_KEYS}
+    shared_keys |= {key: text for key, text in _PLACEHOLDERS.items() if key in missing_keys}
+    row_tables = keys.rows or ({},)
+    rows = [
+        _read_entry({**shared_keys, **row_table, **key_texts}, place) for row_table in row_tables
+    ]
     return TableMapping(
-        keys, tuple(rows), place, title, source, lacks=lacks, command_keys=key_texts
+        keys,
+        tuple(rows),
+        place,
+        keys.name or name,
+        keys.source or name,
+        lacks=missing_keys,
+        command_keys=key_texts,
     )
 
 

@@ -29,6 +29,7 @@ UNKNOWN_BATCH = "the log does not say the batch; the workload holds the network'
 # CPUs of partitions, which go before file names: every log of this partition that prints its CPU
 # has E5-2695 v3, and the names of all have E5-2695-V2.
 NODES = {("bridges", "RM"): "E5-2695 v3"}
+UNKNOWN_DEVICE = ("", "unknown")  # product and source
 
 TIMES = (  # our quantities, and the fields that hold them; a log without a time has none of them
     ("step_s", "step_s"),
@@ -203,23 +204,28 @@ def _batch(log: Log, name: FileName) -> tuple[int | None, str]:
 
 def _find_devices(log: Log, name: FileName) -> Worked:
     """Find the devices of a job: by the placement of operations, then by the devices seen."""
-    on_gpu = bool(log["gpu_product"] or log["gpu_type"] or name.gpu)
-    if log["gpus_used"] is not None:
-        on_gpu = log["gpus_used"] > 0
-    elif not log["gpu_product"] and (log["sees_no_gpu"] or name.cpu):
-        on_gpu = False
-    if on_gpu:
-        sources = [(log["gpu_product"], "log"), (log["gpu_type"], "slurm"), (name.gpu, "filename")]
+    if _ran_on_gpu(log, name):
+        claims = [(log["gpu_product"], "log"), (log["gpu_type"], "slurm"), (name.gpu, "filename")]
+        product, source = next((claim for claim in claims if claim[0]), UNKNOWN_DEVICE)
         count = log["gpu_count"] if log["gpu_count"] is not None else name.count
-    else:
-        node = NODES.get((log["cluster"], log["partition"]), "") if name.cpu else ""
-        sources = [(log["cpu_product"], "log"), (node, "inferred"), (name.cpu, "filename")]
-        did_work = log["gpus_used"] is not None or log["sees_no_gpu"] or name.cpu
-        count = log["tasks"] if did_work else None
-    product, source = next((claim for claim in sources if claim[0]), ("", "unknown"))
-    if on_gpu:
         return Worked("gpu", product.upper(), count, source)
+    node = NODES.get((log["cluster"], log["partition"]), "") if name.cpu else ""
+    claims = [(log["cpu_product"], "log"), (node, "inferred"), (name.cpu, "filename")]
+    product, source = next((claim for claim in claims if claim[0]), UNKNOWN_DEVICE)
+    surely_worked = log["gpus_used"] is not None or log["sees_no_gpu"] or name.cpu
+    count = log["tasks"] if surely_worked else None
     return Worked("cpu", product, count, source)
+
+
+def _ran_on_gpu(log: Log, name: FileName) -> bool:
+    """Whether a job ran on GPUs: by the placement of its operations, where that is logged."""
+    if log["gpus_used"] is not None:
+        return bool(log["gpus_used"] > 0)
+    if log["gpu_product"]:
+        return True
+    if log["sees_no_gpu"] or name.cpu:
+        return False
+    return bool(log["gpu_type"] or name.gpu)
 
 
 def _platform(log: Log, worked: Worked) -> str:

@@ -75,18 +75,25 @@ def _arrange_points(
     for point in points:
         place = (point["devices"], point["gpu_type"], point["staged"])
         places.setdefault(point["panel"], set()).add(place)
-    panels = sorted(places, key=lambda panel: len(places[panel]) == 1)
-    compares = len(places[panels[0]]) > 1
-    drawable = panels[: style.MAX_PANELS if compares else MAX_NAMES]
-    rows = [p | {"at": p["panel"].replace("|", ", ")} for p in points if p["panel"] in drawable]
-    rows.sort(key=lambda row: drawable.index(row["panel"]))
-    omitted = len(panels) - len(drawable) + omitted_models
-    numbers = sorted({p["devices"] for p in points if p["devices"] != "?"})
-    x = style.name("devices", sort=[*numbers, "?"], axis={"title": "devices", "labelAngle": 0})
-    if not compares:
+    panels = sorted(places, key=lambda panel: len(places[panel]) == 1)  # those with several first
+    compares_places = len(places[panels[0]]) > 1
+    drawable_panels = panels[: style.MAX_PANELS if compares_places else MAX_NAMES]
+    rows = [
+        point | {"at": point["panel"].replace("|", ", ")}
+        for point in points
+        if point["panel"] in drawable_panels
+    ]
+    rows.sort(key=lambda row: drawable_panels.index(row["panel"]))
+    if compares_places:
+        device_counts = sorted({point["devices"] for point in points if point["devices"] != "?"})
+        axis = {"title": "devices", "labelAngle": 0}
+        x = style.name("devices", sort=[*device_counts, "?"], axis=axis)
+    else:
         rows = [row | {"middle": None} for row in rows]  # no line joins networks
         x = style.name("at", axis={"title": None, "labelLimit": 290})
-    return rows, x, [f"Not shown: {omitted:,} more; --model chooses."] if omitted else []
+    omitted = len(panels) - len(drawable_panels) + omitted_models
+    caption = [f"Not shown: {omitted:,} more; --model chooses."] if omitted else []
+    return rows, x, caption
 
 
 def _points(bars: Sequence[style.Row]) -> Iterator[style.Row]:

@@ -10,7 +10,9 @@ from steptime.core.units import counted
 from steptime.records.row import grouped
 from steptime.reports.charts import style
 
-SIDE = 380
+SIDE = 380  # pixels
+EQUALITY = 1.0  # the ratio at which the chart has a line
+MANY_POINTS = 300  # from which on dots are small
 LEVEL = {"labelAngle": 0, "labelAlign": "left"}  # words beside a row may be longer than it is high
 SIZES = ("below 0.1 ms", "0.1 to 10 ms", "above 10 ms")
 
@@ -22,43 +24,57 @@ def chart(rows: Sequence[Mapping[str, Any]], name: str) -> style.Spec:
     """
     sample, sample_remarks = style.sample_items(rows, "case")
     points = [_point(row) for row in sample]
-    ends = [point[side] for point in points for side in ("measured", "predicted")]
-    corners = [{"at": end, "even": end} for end in (min(ends), max(ends))]
-    x = style.log_number("measured", ends, "measured time (s)", "s")
-    y = style.log_number("predicted", ends, "predicted time (s)", "s")
-    tip = [{"field": field} for field in ("place", "kind", "device", "ratio")]
-    several = len({point["device"] for point in points}) > 1
-    colour = style.encode_categories("device" if several else "kind", points)["color"]
-    even = {"x": {**x, "field": "at"}, "y": {**y, "field": "even"}}
-    dots, width = {"x": x, "y": y, "color": colour, "tooltip": tip}, 40 if len(points) < 300 else 18
-    scatter = {
+    spans = _spans(rows)
+    times_s = [point[side] for point in points for side in ("measured", "predicted")]
+    equality_line = [{"at": end_s, "even": end_s} for end_s in (min(times_s), max(times_s))]
+    caption = [f"{counted(len(rows), 'case')} by {name}; the line is equality.", *sample_remarks]
+    if sample_remarks:
+        caption.append("At the right all of them count.")
+    data = [*equality_line, *points, *spans]
+    views = [_scatter(points, times_s), _ratios_by_size(spans)]
+    return style.finish("Predicted against measured", caption, data, hconcat=views)
+
+
+def _scatter(points: Sequence[style.Row], times_s: Sequence[float]) -> style.Spec:
+    """Return the panel of predicted over measured seconds, with the line of equality."""
+    x = style.log_number("measured", times_s, "measured time (s)", "s")
+    y = style.log_number("predicted", times_s, "predicted time (s)", "s")
+    tooltip = [{"field": field} for field in ("place", "kind", "device", "ratio")]
+    has_several_devices = len({point["device"] for point in points}) > 1
+    color_field = "device" if has_several_devices else "kind"
+    colour = style.encode_categories(color_field, points)["color"]
+    equality = {"x": {**x, "field": "at"}, "y": {**y, "field": "even"}}
+    dots = {"x": x, "y": y, "color": colour, "tooltip": tooltip}
+    dot_size = 40 if len(points) < MANY_POINTS else 18
+    return {
         "width": SIDE,
         "height": SIDE,
         "layer": [
-            style.layer("line", even, "at", style="ink", fill=None, strokeWidth=1.2),
-            style.layer("point", dots, "measured", filled=True, opacity=0.5, size=width),
+            style.layer("line", equality, "at", style="ink", fill=None, strokeWidth=1.2),
+            style.layer("point", dots, "measured", filled=True, opacity=0.5, size=dot_size),
         ],
     }
-    spans = _spans(rows)
-    reach = [span[end] for span in spans for end in ("low", "high")]
-    ratio = style.log_number("low", [*reach, 1.0], "predicted / measured, middle 80 %")
+
+
+def _ratios_by_size(spans: Sequence[style.Row]) -> style.Spec:
+    """Return the panels of the ratios' middle 80 %, one per size, with a line at equality."""
+    ends = [span[end] for span in spans for end in ("low", "high")]
+    ratio = style.log_number("low", [*ends, EQUALITY], "predicted / measured, middle 80 %")
     kind_axis = style.name("kind", title=None)
+    span_rule = {"x": ratio, "x2": {"field": "high"}, "y": kind_axis}
+    median_point = {"x": {**ratio, "field": "middle"}, "y": kind_axis}
+    equality_rule = {"x": {**ratio, "field": "one"}}
     layers = [
-        style.layer("rule", {"x": ratio, "x2": {"field": "high"}, "y": kind_axis}, strokeWidth=3),
-        style.layer("point", {"x": {**ratio, "field": "middle"}, "y": kind_axis}, filled=True),
-        style.layer("rule", {"x": {**ratio, "field": "one"}}, style="quiet", strokeDash=[4, 3]),
+        style.layer("rule", span_rule, strokeWidth=3),
+        style.layer("point", median_point, filled=True),
+        style.layer("rule", equality_rule, style="quiet", strokeDash=[4, 3]),
     ]
-    by_size = {
+    return {
         "transform": [{"filter": "isValid(datum.middle)"}],
         "facet": {"row": style.name("regime", title=None, sort=SIZES, header=LEVEL)},
         "spec": {"width": SIDE, "layer": layers},
         "resolve": {"scale": {"y": "independent"}},
     }
-    caption = [f"{counted(len(rows), 'case')} by {name}; the line is equality.", *sample_remarks]
-    if sample_remarks:
-        caption.append("At the right all of them count.")
-    data = [*corners, *points, *spans]
-    return style.finish("Predicted against measured", caption, data, hconcat=[scatter, by_size])
 
 
 def _point(row: Mapping[str, Any]) -> style.Row:
@@ -75,9 +91,10 @@ def _point(row: Mapping[str, Any]) -> style.Row:
 def _spans(rows: Sequence[Mapping[str, Any]]) -> list[style.Row]:
     """Return the middle 80 % and the median of the ratios of each kind and size."""
     spans = []
-    for (size, kind), cases in sorted(grouped(rows, itemgetter("regime", "kind")).items()):
-        low, middle, high = np.quantile([case["ratio"] for case in cases], (0.1, 0.5, 0.9)).tolist()
-        spans.append(
-            {"regime": size, "kind": kind, "one": 1.0, "low": low, "middle": middle, "high": high}
-        )
+    by_regime_and_kind = grouped(rows, itemgetter("regime", "kind"))  # a regime is a size
+    for (regime, kind), cases in sorted(by_regime_and_kind.items()):
+        ratios = [case["ratio"] for case in cases]
+        low, middle, high = np.quantile(ratios, (0.1, 0.5, 0.9)).tolist()
+        span = {"regime": regime, "kind": kind, "one": EQUALITY}
+        spans.append(span | {"low": low, "middle": middle, "high": high})
     return spans

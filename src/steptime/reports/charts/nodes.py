@@ -9,6 +9,7 @@ from steptime.reports.charts import style
 
 HEIGHT, PANEL = 300, 130  # pixels
 MAX_NAME_LENGTH = 60  # characters of names side by side
+MAX_NAME_ROWS = 15  # of names upon each other that the height has room for
 TOOLTIP = (
     Column("host", "node"),
     Column("gpu"),
@@ -66,12 +67,15 @@ def chart(table: Table) -> style.Spec:
 def _join_names(points: list[style.Row]) -> None:
     """Let the last of several named nodes that lie side by side carry all their names."""
     fractions = [point["slower"] for point in points]
-    distance = (max(fractions) - min(fractions)) / 15
-    for point, after in pairwise(points):
-        if not (point["named"] and after["named"]) or point["panel"] != after["panel"]:
+    min_distance = (max(fractions) - min(fractions)) / MAX_NAME_ROWS
+    for point, next_point in pairwise(points):
+        have_names = point["named"] and next_point["named"]
+        share_panel = point["panel"] == next_point["panel"]
+        if not have_names or not share_panel:
             continue
-        if abs(point["slower"] - after["slower"]) < distance:
-            names = f"{point['named']}, {after['named']}"
+        is_close = abs(point["slower"] - next_point["slower"]) < min_distance
+        if is_close:
+            names = f"{point['named']}, {next_point['named']}"
             is_long = len(names) >= MAX_NAME_LENGTH
-            after["named"] = names[:MAX_NAME_LENGTH] + "..." if is_long else names
+            next_point["named"] = names[:MAX_NAME_LENGTH] + "..." if is_long else names
             point["named"] = None

@@ -17,9 +17,12 @@ COLOURS = {kind: style.COLOURS[index] for kind, index in zip(KINDS, (5, 0, 2, 3,
 COLOURS[BUBBLE] = "rgba(136, 136, 136, 0.25)"  # visible on white and on black
 PALE = [FORWARD, UPDATE]  # colours on which dark words read better than white ones
 MAX_BARS = 1200
+BARS_OF_SLICE = 3  # of a device, about: merged ones, and thick ones beside them
+MIN_SLICES = 6  # of the width, for any number of devices
 THIN_SHARE = 1 / 150  # of the width: thinner bars become shares of a longer bar's height
 WIDTH, MAX_HEIGHT = 860, 420
 HALF_BAR = 0.44  # of a row's height
+SINGLE_BAR = -1  # in place of the number of a slice
 LETTER_WIDTH, MIN_WORD_HEIGHT = 6.5, 14  # pixels
 LEGEND = {"title": None, "orient": "bottom", "direction": "horizontal"}
 NO_EDGE: style.Spec = {"stroke": None, "cornerRadius": 0}
@@ -27,11 +30,13 @@ NO_EDGE: style.Spec = {"stroke": None, "cornerRadius": 0}
 
 def bars(plan_time: PlanTime, max_bars: int = MAX_BARS) -> list[style.Row]:
     """Return the bars of a pipeline's timeline; thin ones are merged if there are too many."""
-    devices = device_tracks(plan_time)
-    if sum(map(len, devices)) <= max_bars:
-        return _add_widths([_bar([event]) for events in devices for event in events])
-    slices = max(6, max_bars // (3 * len(devices)))
-    return _add_widths([bar for events in devices for bar in _merge_thin_bars(events, slices)])
+    events_by_device = device_tracks(plan_time)
+    event_count = sum(map(len, events_by_device))
+    if event_count <= max_bars:
+        return _add_widths([_bar([event]) for events in events_by_device for event in events])
+    slices = max(MIN_SLICES, max_bars // (BARS_OF_SLICE * len(events_by_device)))
+    merged = [bar for events in events_by_device for bar in _merge_thin_bars(events, slices)]
+    return _add_widths(merged)
 
 
 def _add_widths(rows: list[style.Row]) -> list[style.Row]:
@@ -50,16 +55,20 @@ def _merge_thin_bars(events: Sequence[PipelineEvent], slices: int) -> Iterator[s
     end_s = events[-1].end_s
     runs = [list(run) for _, run in groupby(events, key=lambda event: event.direction)]
 
-    def slice_of(run: Sequence[PipelineEvent]) -> int:
-        """Return the slice of a thin run, -1 for a run with a bar of its own."""
-        first, last = run[0], run[-1]
-        is_edge = first.direction == BUBBLE and (first is events[0] or last is events[-1])
+    def find_slice(run: Sequence[PipelineEvent]) -> int:
+        """Return the slice of a thin run, `SINGLE_BAR` for a run with a bar of its own."""
+        first = run[0]
+        last = run[-1]
+        is_outermost = first is events[0] or last is events[-1]
+        waits_outside_work = is_outermost and first.direction == BUBBLE  # ramp-up and drain
         is_thick = last.end_s - first.start_s >= end_s * THIN_SHARE
-        return -1 if is_edge or is_thick else int(slices * first.start_s / end_s)
+        if waits_outside_work or is_thick:
+            return SINGLE_BAR
+        return int(slices * first.start_s / end_s)
 
-    for number, group in groupby(runs, key=slice_of):
+    for slice_number, group in groupby(runs, key=find_slice):
         slice_runs = list(group)
-        if number < 0 or len(slice_runs) == 1:
+        if slice_number == SINGLE_BAR or len(slice_runs) == 1:
             yield from map(_bar, slice_runs)
         else:
             yield from _stack_kinds([event for run in slice_runs for event in run])
@@ -67,34 +76,42 @@ def _merge_thin_bars(events: Sequence[PipelineEvent], slices: int) -> Iterator[s
 
 def _stack_kinds(events: Sequence[PipelineEvent]) -> Iterator[style.Row]:
     """Yield one bar per kind of work, upon each other: heights are shares of the time."""
-    start, end = events[0].start_s, events[-1].end_s
+    start_s = events[0].start_s
+    end_s = events[-1].end_s
     upper = events[0].device - HALF_BAR
     for kind in (FORWARD, BACKWARD, WEIGHT, EXCHANGE, UPDATE, BUBBLE):
         kind_events = [event for event in events if event.direction == kind]
-        if kind_events:
-            share = sum(event.end_s - event.start_s for event in kind_events) / (end - start)
-            lower = upper + 2 * HALF_BAR * share
-            bar = _bar(kind_events)
-            yield bar | {"from": start, "to": end, "upper": upper, "lower": lower, "word": ""}
-            upper = lower
+        if not kind_events:
+            continue
+        kind_s = sum(event.end_s - event.start_s for event in kind_events)
+        time_share = kind_s / (end_s - start_s)
+        lower = upper + 2 * HALF_BAR * time_share
+        edges = {"from": start_s, "to": end_s, "upper": upper, "lower": lower}
+        yield _bar(kind_events) | edges | {"word": ""}
+        upper = lower
 
 
 def _bar(run: Sequence[PipelineEvent]) -> style.Row:
-    first, last = run[0], run[-1]
-    kind = first.direction
-    batches = sorted({event.microbatch for event in run if event.microbatch >= 0})
+    """Return the bar of consecutive events of one kind on a device."""
+    first = run[0]
+    last = run[-1]
+    microbatches = sorted({event.microbatch for event in run if event.microbatch >= 0})
     stages = sorted({event.stage for event in run if event.stage >= 0})
-    number = str(first.microbatch) if len(run) == 1 and batches else ""
+    is_single = len(run) == 1 and bool(microbatches)
+    number = str(first.microbatch) if is_single else ""
+    microbatch_text = number
+    if len(microbatches) > 1:
+        microbatch_text = f"{microbatches[0]} to {microbatches[-1]}"
     return {
         "device": first.device,
-        "kind": WEIGHTS if kind == WEIGHT else kind,
+        "kind": WEIGHTS if first.direction == WEIGHT else first.direction,
         "from": first.start_s,
         "to": last.end_s,
         "upper": first.device - HALF_BAR,
         "lower": first.device + HALF_BAR,
         "word": number,
         "takes": seconds(sum(event.end_s - event.start_s for event in run)),
-        "microbatch": f"{batches[0]} to {batches[-1]}" if len(batches) > 1 else number,
+        "microbatch": microbatch_text,
         "stage": ", ".join(map(str, stages)),
     }
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
+from typing import Any
 
 from steptime.analysis.ceilings import compute_dtype
 from steptime.core.table import Column, Table
@@ -12,6 +13,7 @@ from steptime.records.row import grouped
 from steptime.reports.charts import style
 
 LEFT_ROOM, RIGHT_ROOM = 6.0, 25.0  # factors on the x axis beyond the points: room for names
+SPEED_ROOM = 3  # factor on the y axis beyond the points and ceilings
 MAX_CONNECTED_POINTS = 60  # with more, no line connects a prediction and its measurement
 MAX_LINES = 12
 MAX_TITLE_PLATFORMS = 3
@@ -186,22 +188,24 @@ def _find_lines(points: Sequence[style.Row], line: str) -> dict[int, style.Row]:
     Points are on a line if they differ in `line` and in measured or predicted numbers alone. The
     two ends of the longest line carry a text, `end`.
     """
-    numbers = {"name", "model", line, "bound", *(column.key for column in TOOLTIP)}
-    numbers -= {"platform", "dtype", "origin"}
-    numbers |= {name for row in points[:1] for name in row if name.endswith(NUMBER_SUFFIXES)}
+    varying_names = {"name", "model", "bound", line, *(column.key for column in TOOLTIP)}
+    varying_names -= {"platform", "dtype", "origin"}  # settings, whatever `line` is
+    varying_names |= {name for row in points[:1] for name in row if name.endswith(NUMBER_SUFFIXES)}
+
+    def shared_settings(row: style.Row) -> tuple[Any, ...]:
+        return tuple(value for name, value in row.items() if name not in varying_names)
+
     placed = [row for row in points if row[X] and _speeds(row) and row.get(line) is not None]
-    by_settings = grouped(
-        placed, lambda row: tuple(value for name, value in row.items() if name not in numbers)
-    )
-    lines = [group for group in by_settings.values() if len(group) > 1]
+    lines = [group for group in grouped(placed, shared_settings).values() if len(group) > 1]
     lines.sort(key=lambda group: -len({row[line] for row in group}))
-    line_ends: dict[int, style.Row] = {}
+    fields_of_points: dict[int, style.Row] = {}
     for number, group in enumerate(lines[:MAX_LINES]):
         group.sort(key=lambda row: row[line])
         for row in group:
-            is_end = number == 0 and row in (group[0], group[-1])
-            line_ends[id(row)] = {"line": number, "end": f"{line} {row[line]}" if is_end else None}
-    return line_ends
+            has_text = number == 0 and row in (group[0], group[-1])
+            text = f"{line} {row[line]}" if has_text else None
+            fields_of_points[id(row)] = {"line": number, "end": text}
+    return fields_of_points
 
 
 def _select_ceilings(ceilings: Sequence[style.Row], groups: Sequence[style.Row]) -> list[style.Row]:
@@ -231,9 +235,10 @@ def box(
     rates = [row["bytes_per_s"] for row in ceilings if row["bytes_per_s"]]
     ridges = [peak / rate for peak in peaks for rate in rates]
     xs = [intensity for intensity in intensities if intensity] + ridges
-    left, right = min(xs, default=1.0) / LEFT_ROOM, max(xs, default=1.0) * RIGHT_ROOM
+    left = min(xs, default=1.0) / LEFT_ROOM
+    right = max(xs, default=1.0) * RIGHT_ROOM
     ys = [*speeds, *peaks, *(left * rate for rate in rates)]
-    return left, right, min(ys) / 3, max(ys) * 3
+    return left, right, min(ys) / SPEED_ROOM, max(ys) * SPEED_ROOM
 
 
 def roofs(
@@ -345,16 +350,22 @@ def roof_layers(axes: style.Spec, ink: style.Spec, panel: str = "") -> list[styl
     A name lies along its line, above a peak and below a slope; `panel` is a prefix of the signals
     that hold a panel's size.
     """
-    (left, right), (low, high) = (axes[side]["scale"]["domain"] for side in "xy")
-    slope = f"{panel}height / {panel}width * {math.log(right / left) / math.log(high / low)}"
-    angle = {"expr": f"-180 / PI * atan({slope})"}
-    above = {"align": "right", "baseline": "bottom", "dx": -4, "dy": -5}
-    below = {"align": "left", "baseline": "top", "dx": 9, "dy": 5, "angle": angle}
+    position = {**_position(axes, "from", "roof"), "x2": {"field": "to"}, "y2": {"field": "top"}}
     dash = {"condition": {"test": "datum.dash", "value": [5, 4]}, "value": [1, 0]}
-    line = {**_position(axes, "from", "roof"), "x2": {"field": "to"}, "y2": {"field": "top"}, **ink}
-    mark: style.Spec = {"strokeWidth": 1.6} | ({} if ink else {"style": "ink"})
-    layers = [style.layer("rule", {**line, "strokeDash": dash}, "roof", **mark)]
-    for kind, x, look in (("peak", "to", above), ("side", "from", below)):
+    mark: style.Spec = {"strokeWidth": 1.6}
+    if not ink:
+        mark["style"] = "ink"
+    line = style.layer("rule", {**position, **ink, "strokeDash": dash}, "roof", **mark)
+
+    left, right = axes["x"]["scale"]["domain"]
+    low, high = axes["y"]["scale"]["domain"]
+    decades_ratio = math.log(right / left) / math.log(high / low)
+    slope = f"{panel}height / {panel}width * {decades_ratio}"  # of a line of bandwidth, in pixels
+    angle = {"expr": f"-180 / PI * atan({slope})"}
+    above_peak = {"align": "right", "baseline": "bottom", "dx": -4, "dy": -5}
+    below_slope = {"align": "left", "baseline": "top", "dx": 9, "dy": 5, "angle": angle}
+    layers = [line]
+    for kind, x, look in (("peak", "to", above_peak), ("side", "from", below_slope)):
         text = {**_position(axes, x, "at"), "text": {"field": kind}}
         layers.append(style.layer("text", text, kind, style="halo", **look))
         layers.append(style.layer("text", text | ink, kind, **look))

@@ -12,23 +12,40 @@ X = style.number("from", "time of a step (s)", "s")
 
 def chart(changes: Sequence[Change], end: str, title: str, caption: Sequence[str]) -> style.Spec:
     """Return the waterfall of times; the first is where it starts, the bar `end` where it ends."""
-    rows: list[style.Row] = []
-    before = 0.0
-    for index, (label, after) in enumerate(changes):
-        sign = "" if index == 0 else "+ " if after >= before else "\u2212 "
-        kind = "total" if index == 0 else "longer" if after > before else "shorter"
-        text = sign + seconds(abs(after - before))
-        rows.append({"name": label, "from": before, "to": after, "text": text, "kind": kind})
-        before = after
-    rows.append({"name": end, "from": 0.0, "to": before, "text": seconds(before), "kind": "total"})
+    rows = _rows(changes)
+    final_s = rows[-1]["to"] if rows else 0.0
+    rows.append(_total_row(end, final_s))
     for row in rows:
         row["right"] = max(row["from"], row["to"])
     y = style.name("name", sort=None, axis={"title": None, "ticks": False, "domain": False})
     colour = style.name("kind", scale={"domain": KINDS}, legend={"title": None, "orient": "bottom"})
     bar = {"x": X, "x2": {"field": "to"}, "y": y, "color": colour}
-    label_place = {"x": {**X, "field": "right"}, "y": y, "text": {"field": "text"}}
+    label = {"x": {**X, "field": "right"}, "y": y, "text": {"field": "text"}}
     layers = [
         style.layer("bar", bar, height=16),
-        style.layer("text", label_place, align="left", dx=5),
+        style.layer("text", label, align="left", dx=5),
     ]
     return style.finish(title, caption, rows, layer=layers, width=600, height={"step": 26})
+
+
+def _rows(changes: Sequence[Change]) -> list[style.Row]:
+    """Return the bars of changes: the first from 0, each other one from the bar before it."""
+    rows: list[style.Row] = []
+    before_s = 0.0
+    for label, after_s in changes:
+        if not rows:
+            rows.append(_total_row(label, after_s))
+        else:
+            is_shorter = after_s < before_s
+            sign = "\u2212" if is_shorter else "+"
+            text = f"{sign} {seconds(abs(after_s - before_s))}"
+            kind = "longer" if after_s > before_s else "shorter"
+            rows.append(
+                {"name": label, "from": before_s, "to": after_s, "text": text, "kind": kind}
+            )
+        before_s = after_s
+    return rows
+
+
+def _total_row(name: str, time_s: float) -> style.Row:
+    return {"name": name, "from": 0.0, "to": time_s, "text": seconds(time_s), "kind": "total"}
