@@ -42,13 +42,17 @@ def trim(value: str, operation: str) -> str:
     match = _TRIMMED.fullmatch(operation)
     if match is None:
         return value
-    operator, pattern = match.groups()
-    lengths = range(len(value) + 1)
-    if operator[0] == "#":
-        cuts = [value[n:] for n in lengths if fnmatchcase(value[:n], pattern)]
-        return (cuts[-1] if operator == "##" else cuts[0]) if cuts else value
-    cuts = [value[:n] for n in lengths if fnmatchcase(value[n:], pattern)]
-    return (cuts[0] if operator == "%%" else cuts[-1]) if cuts else value
+    sign, pattern = match.groups()
+    # Both lists of what remains go from the shortest cut to the longest.
+    splits = [(value[:n], value[n:]) for n in range(len(value) + 1)]
+    if sign in {"#", "##"}:
+        remainders = [tail for head, tail in splits if fnmatchcase(head, pattern)]
+    else:
+        remainders = [head for head, tail in reversed(splits) if fnmatchcase(tail, pattern)]
+    if not remainders:
+        return value
+    cuts_longest = sign in {"##", "%%"}
+    return remainders[-1] if cuts_longest else remainders[0]
 
 
 def _calculate_node(node: ast.expr) -> int:
