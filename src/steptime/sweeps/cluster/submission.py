@@ -279,12 +279,13 @@ def pack_tasks(trials: Iterable[Trial]) -> tuple[Task, ...]:
     tasks: list[Task] = []
     by_need = grouped(trials, lambda trial: need_of(trial.cell))
     for job, (need, group) in enumerate(by_need.items()):
-        processes = dict.fromkeys(trial.cell.process for trial in group)
-        order = {process: position for position, process in enumerate(processes)}
-        group.sort(key=lambda trial: (trial.round, order[trial.cell.process]))
-        size = need.request.cells_per_task
-        for start in range(0, len(group), size):
-            tasks.append(Task(len(tasks), job, need, tuple(group[start : start + size])))
+        workers = dict.fromkeys(trial.cell.process for trial in group)
+        worker_order = {worker: position for position, worker in enumerate(workers)}
+        group.sort(key=lambda trial: (trial.round, worker_order[trial.cell.process]))
+        task_size = need.request.cells_per_task
+        for start in range(0, len(group), task_size):
+            task_trials = tuple(group[start : start + task_size])
+            tasks.append(Task(len(tasks), job, need, task_trials))
     return tuple(tasks)
 
 
