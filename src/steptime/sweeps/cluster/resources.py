@@ -86,21 +86,23 @@ def _fill_request(
     request: ResourceRequest, environment: Mapping[str, str]
 ) -> tuple[ResourceRequest, list[str]]:
     """Return a request with the defaults of the environment, and a remark for each of them."""
-    values: dict[str, object] = {}
+    updates: dict[str, object] = {}
     remarks = []
-    for key, names in DEFAULT_VARIABLES.items():
-        variable, value = _first_value(names, environment)
-        if value and not getattr(request, key):
-            values[key] = value
+    for key, variables in DEFAULT_VARIABLES.items():
+        variable, value = _first_value(variables, environment)
+        is_open = not getattr(request, key)
+        if value and is_open:
+            updates[key] = value
             remarks.append(f"{key} = {shorten(value)} is from {variable} in the environment")
     flags = list(request.flags)
-    for key, names in DEFAULT_FLAGS.items():
-        variable, value = _first_value(names, environment)
-        if value and not _names_flag(request.flags, key):
-            flags.append(f"--{key}={value}")
-            remarks.append(f"flag --{key}={value} is from {variable} in the environment")
-    values["flags"] = tuple(flags)
-    return request.model_copy(update=values), remarks
+    for flag, variables in DEFAULT_FLAGS.items():
+        variable, value = _first_value(variables, environment)
+        is_open = not _names_flag(request.flags, flag)
+        if value and is_open:
+            flags.append(f"--{flag}={value}")
+            remarks.append(f"flag --{flag}={value} is from {variable} in the environment")
+    updates["flags"] = tuple(flags)
+    return request.model_copy(update=updates), remarks
 
 
 def _first_value(names: Iterable[str], environment: Mapping[str, str]) -> tuple[str, str]:
