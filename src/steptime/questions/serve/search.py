@@ -335,11 +335,12 @@ def _describe_best(rows: Sequence[SearchRow], smallest: SearchRow | None) -> lis
     if not rows or smallest is None:
         return ["no server holds the targets"]
     best = rows[0]
-    facts = [f"cheapest: {best.device_count} {best.device} ({describe_servers(best)})"]
-    if best.cost_per_million_tokens is None:
-        facts = [facts[0].replace("cheapest", "fewest")]
+    best_text = f"{best.device_count} {best.device} ({describe_servers(best)})"
+    if best.cost_per_million_tokens is None:  # rows without a price are in order of size
+        facts = [f"fewest: {best_text}"]
     else:
-        facts.append(f"{best.cost_per_million_tokens:,.2f} {best.currency} a million tokens")
+        cost = f"{best.cost_per_million_tokens:,.2f} {best.currency}"
+        facts = [f"cheapest: {best_text}", f"{cost} a million tokens"]
     if smallest.device_count < best.device_count:
         servers = describe_servers(smallest)
         facts.append(f"fewest: {smallest.device_count} {smallest.device} ({servers})")
@@ -348,17 +349,18 @@ def _describe_best(rows: Sequence[SearchRow], smallest: SearchRow | None) -> lis
 
 def _describe_arrangements(rows: Sequence[SearchRow], device: str) -> list[str]:
     """Describe the smallest servers together and apart; nothing where there is only one."""
-    of_device = [row for row in reversed(rows) if row.device == device]
-    of_device.sort(key=lambda row: -row.device_count)
-    smallest = {row.arrangement: row for row in of_device}
-    if len(smallest) < 2:
+    largest_first = [row for row in reversed(rows) if row.device == device]
+    largest_first.sort(key=lambda row: -row.device_count)
+    # Later rows replace earlier ones: what stays is the smallest, of equal ones the cheapest.
+    smallest_rows = {row.arrangement: row for row in largest_first}
+    if len(smallest_rows) < 2:
         return []
-    first, second = sorted(smallest.values(), key=lambda row: row.device_count)
+    smaller, larger = sorted(smallest_rows.values(), key=lambda row: row.device_count)
     reason = ""
-    if second.bounded_by and first.device_count < second.device_count:
-        reason = f" (with a replica less {second.bounded_by} is late)"
-    text = f"prompts and decoding {first.arrangement} take {first.device_count}"
-    return [f"{text}, {second.arrangement} {second.device_count}{reason}"]
+    if larger.bounded_by and smaller.device_count < larger.device_count:
+        reason = f" (with a replica less {larger.bounded_by} is late)"
+    text = f"prompts and decoding {smaller.arrangement} take {smaller.device_count}"
+    return [f"{text}, {larger.arrangement} {larger.device_count}{reason}"]
 
 
 def _draw_front(answer: SearchAnswer, path: Path) -> None:
