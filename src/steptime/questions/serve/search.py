@@ -191,38 +191,41 @@ def _command_options(
     search: ServerSearch, service: Service, reader: Service | None
 ) -> dict[str, object]:
     """Return the options of a server by name, those with their defaults left out."""
-    usual, usual_demand, demand = Service("", service.site), Demand(), search.demand
-    values = {
-        "input": (search.service.input, usual.input),
-        "output": (search.service.output, usual.output),
+    default_service = Service(model="", site=service.site)
+    demand, default_demand = search.demand, Demand()
+    values_and_defaults = {
+        "input": (search.service.input, default_service.input),
+        "output": (search.service.output, default_service.output),
         **{name: (ranks, 1) for name, ranks in service.split.items()},
         "dtype": (service.dtype, None),
         "weights": (service.weights, None),
         "kv": (service.kv, None),
         "stack": (service.stack, None),
-        "method": (getattr(service.method, "name", service.method), usual.method),
-        "prefix": (service.prefix, usual.prefix),
+        "method": (getattr(service.method, "name", service.method), default_service.method),
+        "prefix": (service.prefix, default_service.prefix),
         "prices": (service.prices, None),
-        "concurrency": (demand.concurrency, usual_demand.concurrency),
-        "rate": (demand.rate, usual_demand.rate),
+        "concurrency": (demand.concurrency, default_demand.concurrency),
+        "rate": (demand.rate, default_demand.rate),
         "requests": (demand.requests, None),
-        "count": (demand.count, usual_demand.count),
-        "seed": (demand.seed, usual_demand.seed),
-        "ttft": (demand.ttft, usual_demand.ttft),
-        "tpot": (demand.tpot, usual_demand.tpot),
+        "count": (demand.count, default_demand.count),
+        "seed": (demand.seed, default_demand.seed),
+        "ttft": (demand.ttft, default_demand.ttft),
+        "tpot": (demand.tpot, default_demand.tpot),
         "max_running_sequences": (demand.max_running_sequences, 0),
     }
-    words: dict[str, object] = {"device": catalog.device(service.site.device).name}
+    options: dict[str, object] = {"device": catalog.device(service.site.device).name}
     for name, link in (("inside", service.site.inside), ("link", service.site.link)):
         if link is not None:
-            words[name] = getattr(link, "name", link)
-    words |= {name: value for name, (value, default) in values.items() if value != default}
+            options[name] = getattr(link, "name", link)
+    for name, (value, default) in values_and_defaults.items():
+        if value != default:
+            options[name] = value
     if reader is not None:
-        words["prefill_replicas"] = reader.replicas
+        options["prefill_replicas"] = reader.replicas
         for name in ("tensor", "data", "expert"):
             if reader.split[name] != service.split[name]:
-                words[f"prefill_{name}"] = reader.split[name]
-    return words
+                options[f"prefill_{name}"] = reader.split[name]
+    return options
 
 
 def _format_value(value: object) -> str:
