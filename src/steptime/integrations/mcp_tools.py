@@ -103,17 +103,20 @@ def call_tool(name: str, arguments: Mapping[str, Any]) -> JsonObject:
     question = _question(name)
     parameters = parameters_of(question)
     names = [parameter.name for parameter in parameters]
-    trims = _trim_parameters(names)
+    trim_names = list(_trim_parameters(names))
     values = {key: value for key, value in arguments.items() if value is not None}
-    for key in values:
-        if key not in names and key not in trims and not _takes_settings(question):
-            raise unknown("parameter", key, [*names, *trims], name)
+    if not _takes_settings(question):
+        for key in values:
+            if key not in names and key not in trim_names:
+                raise unknown("parameter", key, [*names, *trim_names], name)
     for parameter in parameters:
-        if parameter.default is ... and parameter.name not in values:
+        is_required = parameter.default is ...
+        if is_required and parameter.name not in values:
             raise InputError(f"{name}: the parameter '{parameter.name}' is missing")
-    top = parse_count(values.pop("top"), "top") if "top" in trims and "top" in values else None
-    fields = values.pop("fields", None) if "fields" in trims else None
-    return trim_answer(_ask(question, values).to_dict(), top, fields)
+    # `top` and `fields` trim the answer, unless the question has a parameter of that name.
+    trims = {key: values.pop(key) for key in trim_names if key in values}
+    top = parse_count(trims["top"], "top") if "top" in trims else None
+    return trim_answer(_ask(question, values).to_dict(), top, trims.get("fields"))
 
 
 def _question(tool: str) -> Callable[..., Answer]:

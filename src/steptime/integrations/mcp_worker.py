@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 from steptime.core.errors import InputError, OutsideError, escape_controls
 
 PROGRESS, ANSWER, ERROR = "progress", "answer", "error"
+STDIN, STDOUT, STDERR = 0, 1, 2  # file descriptors, which native code writes to as well
 
 
 def main() -> None:
@@ -24,11 +25,13 @@ def main() -> None:
 
     A question that reads stdin finds it empty; whatever it prints goes to stderr.
     """
-    source, replies = os.fdopen(os.dup(0), "rb"), FileIO(os.dup(1), "w")
+    source = os.fdopen(os.dup(STDIN), "rb")
+    replies = FileIO(os.dup(STDOUT), "w")
+    # From here on the descriptors of stdin and stdout are not the pipes to the server.
     null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
+    os.dup2(null, STDIN)
     os.close(null)
-    os.dup2(2, 1)
+    os.dup2(STDERR, STDOUT)
     calls: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_read_calls, args=(source, calls), daemon=True).start()
     while True:

@@ -110,12 +110,13 @@ class CudaClock:
         samples = []
         while self._steps and self._steps[0].end.query():
             step = self._steps.popleft()
-            gap_s = step.wait_s
+            input_s = step.wait_s
             if self._last_end is not None:
-                gap_s = max(0.0, self._last_end.elapsed_time(step.start) * MS)
+                idle_s = max(0.0, self._last_end.elapsed_time(step.start) * MS)
+                input_s = min(step.wait_s, idle_s)  # the GPU was busy for the remaining wait
             self._last_end = step.end
-            input_s = min(step.wait_s, gap_s)
-            samples.append(StepSample(step.start.elapsed_time(step.end) * MS + input_s, input_s))
+            compute_s = step.start.elapsed_time(step.end) * MS
+            samples.append(StepSample(compute_s + input_s, input_s))
         return samples
 
     def sync(self) -> None:
@@ -151,9 +152,10 @@ class SampleList:
             return
         self.samples.append(_mean(self._waiting))
         self._waiting = []
-        if len(self.samples) == 2 * MAX_SAMPLES:
+        is_full = len(self.samples) == 2 * MAX_SAMPLES
+        if is_full:
             pairs = zip(self.samples[::2], self.samples[1::2], strict=True)
-            self.samples = [_mean(list(pair)) for pair in pairs]
+            self.samples = [_mean([first, second]) for first, second in pairs]
             self.steps_per_sample *= 2
 
 

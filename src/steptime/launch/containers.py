@@ -25,11 +25,14 @@ def container_commands(data: Any, environment: Mapping[str, str]) -> Iterator[Sh
         entry = _words(container.get("entrypoint"), variables)
         arguments = _words(container.get("args"), variables)
         command = _words(container.get("command"), variables)
-        if "args" in container or container.get("_is_kubernetes"):
-            words = image_command(str(container.get("image", "")), command, arguments)
+        image = str(container.get("image", ""))
+        is_kubernetes = "args" in container or container.get("_is_kubernetes")
+        if is_kubernetes:  # `command` replaces the image's entry point; in Compose `entrypoint`
+            words = image_command(image, command, arguments)
         else:
-            words = image_command(str(container.get("image", "")), entry, command)
-        if len(words) > 2 and words[0] in SHELLS and words[1].startswith("-") and "c" in words[1]:
+            words = image_command(image, entry, command)
+        has_script = len(words) > 2 and words[0] in SHELLS
+        if has_script and words[1].startswith("-") and "c" in words[1]:  # `sh -c SCRIPT`
             for inner in read_script(words[2]).commands:
                 yield ShellCommand(inner.words, {**variables, **inner.environment})
         elif words:
@@ -62,18 +65,20 @@ def _containers(data: Any) -> Iterator[Mapping[str, Any]]:
 
 def _environment(container: Mapping[str, Any], outer: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of a container: a mapping, `NAME=value` lines, or name and value."""
-    declared = container.get("environment", container.get("env")) or {}
-    if isinstance(declared, dict):
-        pairs = {str(name): str(value) for name, value in declared.items() if value is not None}
+    entries = container.get("environment", container.get("env")) or {}
+    values: dict[str, str] = {}
+    if isinstance(entries, dict):
+        for name, value in entries.items():
+            if value is not None:
+                values[str(name)] = str(value)
     else:
-        pairs = {}
-        for entry in declared:
-            if isinstance(entry, dict) and "value" in entry:
-                pairs[str(entry.get("name"))] = str(entry["value"])
-            elif isinstance(entry, str) and "=" in entry:
+        for entry in entries:
+            if isinstance(entry, dict) and "value" in entry:  # of Kubernetes
+                values[str(entry.get("name"))] = str(entry["value"])
+            elif isinstance(entry, str) and "=" in entry:  # of Compose
                 name, _, value = entry.partition("=")
-                pairs[name] = value
-    return {name: _substituted(value, outer) for name, value in pairs.items()}
+                values[name] = value
+    return {name: _substituted(value, outer) for name, value in values.items()}
 
 
 def _words(command: Any, variables: Mapping[str, str]) -> list[str]:

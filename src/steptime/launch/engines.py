@@ -58,10 +58,13 @@ def read_engine(engine: EngineFormat, words: list[str], files: Files) -> JobBuil
     """
     job = JobBuilder(tool=engine.name, kind=SERVING)
     settings = parse_words([word for word in words if word not in engine.subcommands], engine.flags)
-    if path := settings.text(*engine.file_options):
-        further = parse_mapping(files.mapping(path) or {})
-        pair = (settings, further) if engine.is_file_stronger else (further, settings)
-        settings = merge(*pair)
+    path = settings.text(*engine.file_options)
+    if path:
+        file_settings = parse_mapping(files.mapping(path) or {})
+        if engine.is_file_stronger:
+            settings = merge(settings, file_settings)  # the second overrides the first
+        else:
+            settings = merge(file_settings, settings)
     job.model = settings.text(*engine.model_options)
     if job.model is None and engine.has_positional_model and settings.positional:
         job.model = settings.positional[0]

@@ -143,22 +143,25 @@ def _use_device_count(job: JobBuilder, device_count: int) -> None:
 
 def _complete_batches(job: JobBuilder) -> None:
     """Fill in the one of micro-batch, accumulation and global batch that is open."""
-    data, micro = job.count("data"), job.count("micro_batch")
-    steps, global_batch = job.count("accumulation"), job.count("global_batch")
+    data, micro_batch = job.count("data"), job.count("micro_batch")
+    accumulation, global_batch = job.count("accumulation"), job.count("global_batch")
     if data is None:
         return
-    if micro is not None and global_batch is not None and "accumulation" not in job.facts:
-        if global_batch % (micro * data):
-            nearest = max(1, round(global_batch / (micro * data))) * micro * data
+    if global_batch is None:
+        if micro_batch is not None:
+            job.set("global_batch", micro_batch * (accumulation or 1) * data)
+    elif micro_batch is None:
+        if accumulation is not None:
+            job.set("micro_batch", max(1, global_batch // (accumulation * data)))
+    elif "accumulation" not in job.facts:
+        pass_sequences = micro_batch * data  # of one forward pass on all replicas
+        if global_batch % pass_sequences:
+            nearest = max(1, round(global_batch / pass_sequences)) * pass_sequences
             raise InputError(
-                f"{job.tool}: a global batch of {global_batch} is no multiple of {micro} sequences "
-                f"on {data} replicas; nearest: {nearest}"
+                f"{job.tool}: a global batch of {global_batch} is no multiple of {micro_batch} "
+                f"sequences on {data} replicas; nearest: {nearest}"
             )
-        job.set("accumulation", global_batch // (micro * data))
-    elif micro is None and global_batch is not None and steps is not None:
-        job.set("micro_batch", max(1, global_batch // (steps * data)))
-    elif micro is not None and global_batch is None:
-        job.set("global_batch", micro * (steps or 1) * data)
+        job.set("accumulation", global_batch // pass_sequences)
 
 
 def _complete_sharding(job: JobBuilder) -> None:
@@ -172,16 +175,22 @@ def complete_serving(job: JobBuilder) -> None:
 
     With data-parallel attention the ranks lie within the tensor group.
     """
-    data = 1 if "attention_data" in job.facts else (job.count("data") or 1)
-    devices = (job.count("tensor") or 1) * (job.count("pipeline") or 1) * data
+    is_data_within_tensor = "attention_data" in job.facts
+    data = 1 if is_data_within_tensor else (job.count("data") or 1)
+    tensor, pipeline = job.count("tensor") or 1, job.count("pipeline") or 1
+    context = job.count("context") or 1
     if "tensor" in job.facts:
+        devices = tensor * pipeline * data * context
         is_default = "tensor" in job.defaults and "data" not in _explicit_facts(job)
-        (job.set_default if is_default else job.set)(
-            "devices", devices * (job.count("context") or 1)
-        )
+        if is_default:
+            job.set_default("devices", devices)
+        else:
+            job.set("devices", devices)
     nodes, device_count = job.count("nodes"), job.count("devices")
-    if nodes and nodes > 1 and device_count and not device_count % nodes:
-        job.set("per_node", device_count // nodes)
+    if nodes is not None and nodes > 1 and device_count:
+        fills_all_nodes = device_count % nodes == 0
+        if fills_all_nodes:
+            job.set("per_node", device_count // nodes)
     job.facts.pop("nodes", None)
 
 

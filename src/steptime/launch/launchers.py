@@ -22,6 +22,7 @@ DEEPSPEED_FLAGS = frozenset(
 )
 TUNE_FLAGS = frozenset({"standalone"})
 DOCKER_FLAGS = names("rm it i t d detach privileged init read_only interactive tty no_healthcheck")
+FIRST_IMAGE_INDEX = 2  # of the words of `docker run IMAGE`
 SRUN_FLAGS = names(
     "exclusive overlap unbuffered u label l pty no_kill k verbose v quiet overcommit "
     "kill_on_bad_exit contiguous"
@@ -175,15 +176,28 @@ def _value_count(name: str, option: str) -> int:
 def _take_container(launch: LaunchedProgram) -> bool:
     """Take `docker run [OPTIONS] IMAGE` off the words; the image says what it starts."""
     for index, word in enumerate(launch.words):
-        is_image = "/" in word and not word.startswith(("-", "/", ".")) and "=" not in word
-        has_tool = any(part in word for part, _ in IMAGES) or "sglang" in word or "tensorrt" in word
-        before = launch.words[index - 1]
-        is_value = before.startswith("-") and "=" not in before and before not in {"--rm", "-it"}
-        is_value = is_value and normalize(before) not in DOCKER_FLAGS
-        if index > 1 and is_image and has_tool and not (is_value and "vllm/" not in word):
+        if index < FIRST_IMAGE_INDEX or not _is_image_of_tool(word):
+            continue
+        follows_option = _takes_value(launch.words[index - 1])
+        is_surely_image = "vllm/" in word  # such as vllm/vllm-openai, whatever stands before it
+        if is_surely_image or not follows_option:
             launch.words = image_command(word, [], launch.words[index + 1 :])
             return True
     return False
+
+
+def _is_image_of_tool(word: str) -> bool:
+    """Return whether a word looks like `registry/image:tag` of a tool that is read here."""
+    is_image = "/" in word and not word.startswith(("-", "/", ".")) and "=" not in word
+    tools = ("sglang", "tensorrt", *(part for part, _command in IMAGES))
+    return is_image and any(tool in word for tool in tools)
+
+
+def _takes_value(option: str) -> bool:
+    """Return whether a word of `docker run` is an option whose value is the next word."""
+    if not option.startswith("-") or "=" in option or option in {"--rm", "-it"}:
+        return False
+    return normalize(option) not in DOCKER_FLAGS
 
 
 def image_command(image: str, entrypoint: list[str], words: list[str]) -> list[str]:

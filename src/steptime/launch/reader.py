@@ -15,7 +15,7 @@ from typing import Any
 from steptime.core.errors import InputError, shorten
 from steptime.core.files import path_exists
 from steptime.launch.containers import SHELLS, container_commands, is_container_file
-from steptime.launch.engines import read_engine
+from steptime.launch.engines import EngineFormat, read_engine
 from steptime.launch.job import (
     SERVING,
     JobBuilder,
@@ -74,14 +74,16 @@ def read_launch(
     Raises:
         InputError: if it is such a text and cannot be read, with what and where.
     """
-    if len(text.split()) > 1 and not path_exists(text):
+    is_command_line = len(text.split()) > 1 and not path_exists(text)
+    if is_command_line:
         return _finish(_read_script(text, Files(folder or Path())), device_count)
     path = Path(text).expanduser()
-    if path.suffix.lower() not in DATA_ENDINGS | SCRIPT_ENDINGS or not _is_small_file(path):
+    ending = path.suffix.lower()
+    is_readable_type = ending in DATA_ENDINGS or ending in SCRIPT_ENDINGS
+    if not is_readable_type or not _is_small_file(path):
         return None
     content = path.read_text(encoding="utf-8-sig", errors="replace")
     files = Files(path.resolve().parent)
-    ending = path.suffix.lower()
     if ending in DATA_ENDINGS:
         return _finish(_read_document(content, ending, text, files), device_count)
     return _finish(_read_script(content, files), device_count)
@@ -111,15 +113,20 @@ def _read_script(text: str, files: Files) -> JobBuilder | None:
     """Return the job of the first command of a script that starts a known tool."""
     script = read_script(text)
     files.script_files.update(script.files)
-    started = [inner for command in script.commands for inner in _inner_commands(command)]
-    candidates = [(command, _tool_of(command)) for command in started]
-    readers = [(command, reader) for command, reader in candidates if reader is not None]
-    if not readers:
+    commands = [inner for command in script.commands for inner in _inner_commands(command)]
+    readable_commands = []
+    for command in commands:
+        reader = _tool_of(command)
+        if reader is not None:
+            readable_commands.append((command, reader))
+    if not readable_commands:
         return None
-    command, reader = readers[0]
-    job = reader(unwrap(list(command.words), command.environment), files)
-    if len({other.words for other, _ in readers}) > 1:
-        job.notes.append(f"the first of {len(readers)} launch commands is read")
+    first_command, first_reader = readable_commands[0]
+    launch = unwrap(list(first_command.words), first_command.environment)
+    job = first_reader(launch, files)
+    distinct_texts = {command.words for command, _reader in readable_commands}
+    if len(distinct_texts) > 1:
+        job.notes.append(f"the first of {len(readable_commands)} launch commands is read")
     return job
 
 
@@ -139,20 +146,28 @@ def _tool_of(command: ShellCommand) -> CommandReader | None:
     """Return the function that reads a command, None for a command of no known tool."""
     launch = unwrap(list(command.words), command.environment)
     program, words = launch.program, launch.words
-    if program == "vllm" and words[:1] == ["serve"]:
-        return lambda launch, files: read_engine(vllm.ENGINE, launch.words[1:], files)
+    is_serve = words[:1] == ["serve"]
+    if program == "vllm" and is_serve:
+        return _engine_command(vllm.ENGINE, argument_start=1)
     if "vllm" in program and "api_server" in program:
-        return lambda launch, files: read_engine(vllm.ENGINE, launch.words, files)
-    if "sglang.launch_server" in program or (program == "sglang" and words[:1] == ["serve"]):
-        skipped = 1 if program == "sglang" else 0
-        return lambda launch, files: read_engine(sglang.ENGINE, launch.words[skipped:], files)
+        return _engine_command(vllm.ENGINE)
+    if "sglang.launch_server" in program:
+        return _engine_command(sglang.ENGINE)
+    if program == "sglang" and is_serve:
+        return _engine_command(sglang.ENGINE, argument_start=1)
     if program in {"trtllm-serve", "trtllm-bench"}:
-        return lambda launch, files: read_engine(trtllm.ENGINE, launch.words, files)
-    if PurePath(program).stem in LLAMA_CPP and any(word.startswith("-") for word in words):
+        return _engine_command(trtllm.ENGINE)
+    has_option = any(word.startswith("-") for word in words)
+    if PurePath(program).stem in LLAMA_CPP and has_option:  # `server` alone may be any program
         return lambda launch, files: llamacpp.read_llamacpp(launch.words, launch.environment)
     if program == "ollama" and words[:1] == ["run"]:
         return lambda launch, files: llamacpp.read_ollama(launch.words, launch.environment)
     return _training_tool_of(launch)
+
+
+def _engine_command(engine: EngineFormat, argument_start: int = 0) -> CommandReader:
+    """Return the function that reads an engine's command; its arguments begin at an index."""
+    return lambda launch, files: read_engine(engine, launch.words[argument_start:], files)
 
 
 RECIPE_PROGRAMS: dict[str, RecipeReader] = {
@@ -223,15 +238,21 @@ def _settings_of(words: Sequence[str], files: Files, is_required: bool = False) 
 def _read_tune(launch: LaunchedProgram, files: Files) -> JobBuilder:
     """Read `tune run [--nproc_per_node N] RECIPE --config FILE [key=value ...]`."""
     words = launch.words[1:] if launch.words[:1] == ["run"] else launch.words
-    options = list[str]()
-    while words and words[0].startswith("-"):
-        width = 1 if "=" in words[0] or words[0].lstrip("-") in TUNE_FLAGS else 2
-        options, words = options + words[:width], words[width:]
-    recipe = words[0] if words else ""
-    started = LaunchedProgram(
-        recipe, words[1:], "torchrun", parse_words(options), launch.environment
+    options_end = 0  # index of the recipe
+    while options_end < len(words) and words[options_end].startswith("-"):
+        option = words[options_end]
+        stands_alone = "=" in option or option.lstrip("-") in TUNE_FLAGS
+        options_end += 1 if stands_alone else 2
+    recipe = words[options_end] if options_end < len(words) else ""
+    arguments = words[options_end + 1 :]
+    program = LaunchedProgram(
+        program=recipe,
+        words=arguments,
+        launcher="torchrun",  # `tune run` takes its options and calls it
+        settings=parse_words(words[:options_end]),
+        environment=launch.environment,
     )
-    return torchtune.read_torchtune(_settings_of(words[1:], files), started, files)
+    return torchtune.read_torchtune(_settings_of(arguments, files), program, files)
 
 
 def _read_titan(launch: LaunchedProgram, files: Files) -> JobBuilder:
@@ -356,14 +377,16 @@ def _read_containers(data: Any, source: str, files: Files) -> JobBuilder:
     Raises:
         InputError: if none does.
     """
-    environment = dict(
-        line.split("=", 1)
-        for line in (files.find(".env") or "").splitlines()
-        if "=" in line and not line.startswith("#")
-    )
+    environment = {}
+    env_text = files.find(".env") or ""
+    for line in env_text.splitlines():
+        if "=" in line and not line.startswith("#"):
+            name, value = line.split("=", 1)
+            environment[name] = value
     commands = list(container_commands(data, environment))
     for command in commands:
-        if (reader := _tool_of(command)) is not None:
+        reader = _tool_of(command)
+        if reader is not None:
             return reader(unwrap(list(command.words), command.environment), files)
     programs = ", ".join(shorten(" ".join(command.words)) for command in commands[:3])
     raise InputError(f"{source}: no container starts a known tool: {programs or 'no command'}")

@@ -139,18 +139,19 @@ class _Interpreter:
     def _assigned(self, node: Node) -> tuple[str, str | list[str]]:
         """Return the name and the value of an assignment."""
         name_node, value_node = node.named_children[0], node.named_children[-1]
-        name = self._text(name_node).partition("[")[0]
+        name = self._text(name_node).partition("[")[0]  # without the index of `NAME[0]=`
         if value_node is name_node:
-            return name, ""
+            return name, ""  # `NAME=`
+        is_append = "+=" in self._text(node)[: len(name) + 2]
         if value_node.type == "array":
-            added = [word for child in value_node.named_children for word in self.words(child)]
-            is_added_to = "+=" in self._text(node)[: len(name) + 2]
-            before = self.variables.get(name, []) if is_added_to else []
-            return name, [*(before if isinstance(before, list) else [before]), *added]
-        value = " ".join(self.words(value_node, is_quoted=True))
-        if "+=" in self._text(node)[: len(name) + 2]:
-            value = self._value(name) + value
-        return name, value
+            items = [word for child in value_node.named_children for word in self.words(child)]
+            if not is_append:
+                return name, items
+            earlier = self.variables.get(name, [])
+            earlier_items = earlier if isinstance(earlier, list) else [earlier]
+            return name, [*earlier_items, *items]
+        text = " ".join(self.words(value_node, is_quoted=True))
+        return name, self._value(name) + text if is_append else text
 
     def _run_function_definition(self, node: Node) -> None:
         self._functions[self._text(node.named_children[0])] = node.named_children[-1]
@@ -236,14 +237,18 @@ class _Interpreter:
         environment = {name: self._value(name) for name in self.variables}
         words: list[str] = []
         for child in node.named_children:
-            if child.type == "variable_assignment":
+            is_word = child.type != "comment" and not child.type.endswith("redirect")
+            if child.type == "variable_assignment":  # `NAME=value COMMAND`
                 name, value = self._assigned(child)
                 environment[name] = value if isinstance(value, str) else " ".join(value)
-            elif child.type != "comment" and not child.type.endswith("redirect"):
+            elif is_word:
                 words += self.words(child)
-        if words and words[0] in self._functions and self._depth < MAX_DEPTH:
+        if not words:
+            return
+        is_function = words[0] in self._functions
+        if is_function and self._depth < MAX_DEPTH:
             self._call(words)
-        elif words and len(self.script.commands) < MAX_COMMANDS:
+        elif len(self.script.commands) < MAX_COMMANDS:
             self.script.commands.append(ShellCommand(tuple(words), environment))
 
     def _call(self, words: list[str]) -> None:

@@ -42,13 +42,17 @@ def trim(value: str, operation: str) -> str:
     match = _TRIMMED.fullmatch(operation)
     if match is None:
         return value
-    operator, pattern = match.groups()
-    lengths = range(len(value) + 1)
-    if operator[0] == "#":
-        cuts = [value[n:] for n in lengths if fnmatchcase(value[:n], pattern)]
-        return (cuts[-1] if operator == "##" else cuts[0]) if cuts else value
-    cuts = [value[:n] for n in lengths if fnmatchcase(value[n:], pattern)]
-    return (cuts[0] if operator == "%%" else cuts[-1]) if cuts else value
+    sign, pattern = match.groups()
+    # Both lists of what remains go from the shortest cut to the longest.
+    splits = [(value[:n], value[n:]) for n in range(len(value) + 1)]
+    if sign in {"#", "##"}:
+        remainders = [tail for head, tail in splits if fnmatchcase(head, pattern)]
+    else:
+        remainders = [head for head, tail in reversed(splits) if fnmatchcase(tail, pattern)]
+    if not remainders:
+        return value
+    cuts_longest = sign in {"##", "%%"}
+    return remainders[-1] if cuts_longest else remainders[0]
 
 
 def _calculate_node(node: ast.expr) -> int:
@@ -66,8 +70,13 @@ def evaluate_test(words: Sequence[str]) -> bool:
     """Return whether the words of a test hold: of one text, of two texts, or of two numbers."""
     if list(words[:1]) == ["!"]:
         return not evaluate_test(words[1:])
-    if len(words) == 2 and words[0] in {"-z", "-n"}:
-        return (not words[1]) == (words[0] == "-z")
+    if len(words) == 1:
+        return words[0] != ""
+    if len(words) == 2:
+        test, text = words
+        if test == "-z":
+            return text == ""
+        return test == "-n" and text != ""  # tests of files fail: there are none here
     if len(words) == 3:
         left, comparison, right = words
         if comparison in {"=", "=="}:
@@ -77,4 +86,4 @@ def evaluate_test(words: Sequence[str]) -> bool:
         are_numbers = left.lstrip("-").isdigit() and right.lstrip("-").isdigit()
         if comparison in NUMBER_TESTS and are_numbers:
             return NUMBER_TESTS[comparison](int(left), int(right))
-    return len(words) == 1 and bool(words[0])
+    return False

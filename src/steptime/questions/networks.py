@@ -27,12 +27,14 @@ def networks(text: Any) -> list[Any]:
     name, colon, settings = text.partition(":")
     if not colon or not is_range(settings):
         return [text]
-    axes = []
-    for piece in settings.split(","):
-        key, equals, value = (part.strip() for part in piece.partition("="))
-        values = parse_range(value, f"{name}: {key}") if is_range(value) else [value]
+    axes = []  # for each setting the texts `key=value` of its range
+    for setting in settings.split(","):
+        key, equals, value_text = (part.strip() for part in setting.partition("="))
+        values = [value_text]
+        if is_range(value_text):
+            values = parse_range(value_text, f"{name}: {key}")
         axes.append([f"{key}{equals}{value}" for value in values])
-    texts = [f"{name}:{','.join(pieces)}" for pieces in product(*axes)]
+    texts = [f"{name}:{','.join(setting_texts)}" for setting_texts in product(*axes)]
     if len(texts) > MAX_NETWORKS:
         raise InputError(f"{text}: {len(texts)} networks; at most {MAX_NETWORKS}")
     return texts

@@ -96,14 +96,20 @@ class SplitAnswer(Answer, frozen=True, kw_only=True):
 
     def tables(self) -> list[Table]:
         """Return the best cuts and the two ends, or every cut."""
-        last = len(self.rows) - 1
-        ranked = sorted(range(len(self.rows)), key=lambda index: self.rows[index].total_s)
-        indices = range(len(self.rows)) if self._by_op else sorted({0, last, *ranked[:BEST_CUTS]})
+        last_index = len(self.rows) - 1
+        indices = list(range(len(self.rows)))
+        if not self._by_op:
+            fastest_indices = sorted(indices, key=lambda index: self.rows[index].total_s)
+            indices = sorted({0, last_index, *fastest_indices[:BEST_CUTS]})
         rows = []
         for index in indices:
             cut = self.rows[index]
-            label = ON_SERVER if index == 0 else cut.after
-            label = ON_DEVICE.format(cut.after) if index == last else label
+            if index == last_index:
+                label = ON_DEVICE.format(cut.after)
+            elif index == 0:
+                label = ON_SERVER
+            else:
+                label = cut.after
             mark = "best" if cut is self.best else ""
             rows.append({**cut.to_dict(), "cut": label, "best": mark})
         title = (
@@ -251,13 +257,16 @@ def _elapsed_s(model: StepModel, ops: Sequence[LoweredRow]) -> list[float]:
 
 def _order_tensors(input_bytes: int, ops: Sequence[LoweredRow]) -> _Tensors:
     """Return the tensors of a network with the sizes that cross the cut after each."""
-    names = ["", *(op.name for op in ops)]
+    names = ["", *(op.name for op in ops)]  # "" is the input
     sizes_bytes = [input_bytes, *(op.output_bytes for op in ops)]
-    index_of = {name: index for index, name in enumerate(names)}
-    last_reader = {parent: index_of[op.name] for op in ops for parent in op.parents}
-    change = [0] * len(names)
+    last_reader_index: dict[str, int] = {}
+    for op_index, op in enumerate(ops, start=1):
+        for parent in op.parents:
+            last_reader_index[parent] = op_index
+    # A tensor crosses every cut from the op that makes it to the one before its last reader.
+    crossing_change_bytes = [0] * len(names)
     for index, name in enumerate(names):
-        if name in last_reader:
-            change[index] += sizes_bytes[index]
-            change[last_reader[name]] -= sizes_bytes[index]
-    return _Tensors(names, sizes_bytes, list(accumulate(change)))
+        if name in last_reader_index:
+            crossing_change_bytes[index] += sizes_bytes[index]
+            crossing_change_bytes[last_reader_index[name]] -= sizes_bytes[index]
+    return _Tensors(names, sizes_bytes, list(accumulate(crossing_change_bytes)))

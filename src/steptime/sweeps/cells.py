@@ -169,19 +169,24 @@ def read_filters(
     families = [family_of(network_axes.choice) for network_axes in axes]
     parameters = (name for family in families for name in family.parameters)
     names = sorted({*_AMOUNT_NAMES, "batch", *parameters})
-    texts = [text for text in experiment.conditions if " ".join(text.split()) != FITS]
     filters = []
-    for text in texts:
+    must_fit = False
+    for text in experiment.conditions:
+        condition_text = " ".join(text.split())
+        if condition_text == FITS:
+            must_fit = True
+            continue
         condition = None
         with suppress(InputError):
-            condition = formula(" ".join(text.split()))
-        if condition is None or not condition.names or not _COMPARES.search(text):
+            condition = formula(condition_text)
+        is_comparison = _COMPARES.search(text) is not None
+        if condition is None or not condition.names or not is_comparison:
             fault = f"{shorten(text)} is not 'name < number' or '{FITS}'"
             raise InputError(f"{place}: where: {fault}")
         for name in sorted(condition.names):
             check_choice("name in where", name, names, place)
         filters.append(condition)
-    return filters, len(texts) < len(experiment.conditions)
+    return filters, must_fit
 
 
 def _holds(condition: Formula, values: Mapping[str, Any], place: str) -> bool:
@@ -203,15 +208,16 @@ def cells_of(experiment: Experiment, place: str, on_cluster: bool = False) -> Ce
         InputError: for keys that do not fit together, and for more than 10^6 cells.
     """
     axes = axes_of(experiment, place, on_cluster)
-    fixed = {name: getattr(experiment, name) for name in FIXED}
+    fixed_values = {name: getattr(experiment, name) for name in FIXED}
     filters, must_fit = read_filters(experiment, axes, place)
     cells: dict[Hashable, Cell] = {}
     for index in watched(_draw_indices(axes, experiment, place), "cells"):
         network_axes, settings = _find_settings(axes, index)
-        cell = _make_cell(network_axes, settings, fixed)
-        mark = (cell.workload.key, cell.backend, cell.options, cell.request)
-        if mark not in cells and _passes(cell, network_axes, settings, filters, place):
-            cells[mark] = cell
+        cell = _make_cell(network_axes, settings, fixed_values)
+        identity = (cell.workload.key, cell.backend, cell.options, cell.request)
+        is_new = identity not in cells
+        if is_new and _passes(cell, network_axes, settings, filters, place):
+            cells[identity] = cell
     if not cells:
         raise InputError(f"{place}: no cell is left by 'where'")
     return CellList([*cells.values()], _describe_cells(axes, len(cells)), must_fit)

@@ -223,17 +223,20 @@ def axes_of(experiment: Experiment, place: str, on_cluster: bool = False) -> lis
         values: dict[str, Sequence[Any]] = {
             axis: getattr(experiment, axis) for axis in (*PLACE_AXES, *FEED_AXES, *STEP_AXES[:-1])
         }
-        if experiment.stack:  # in the place of the backend, so that it is the outer axis
-            values = {"stack": experiment.stack} | {
-                axis: items for axis, items in values.items() if axis not in STACK_AXES
-            }
-        batch = choice.batch if choice.batch is not None else experiment.batch
+        if experiment.stack:
+            # A stack decides the values of `STACK_AXES`. It stands first: the outermost axis.
+            for axis in STACK_AXES:
+                values.pop(axis, None)
+            values = {"stack": experiment.stack, **values}
+        batch = choice.batch
         if batch is None:
-            batch = family.batch
+            batch = family.batch if experiment.batch is None else experiment.batch
         values["batch"] = _list_axis(batch, family.batch_sweep, network_place, "batch")
         if on_cluster:
             tables = experiment.slurm or [ResourceRequest()]
-            values["request"] = [request for kind in tables for request in kind.split_by_gpu()]
+            values["request"] = [
+                request for request_table in tables for request in request_table.split_by_gpu()
+            ]
         for name in choice.settings:
             check_choice("hyperparameter", name, family.parameters, network_place)
         for name, parameter in family.parameters.items():
@@ -247,10 +250,14 @@ def axes_of(experiment: Experiment, place: str, on_cluster: bool = False) -> lis
 def _list_networks(experiment: Experiment, place: str) -> Iterator[tuple[str, NetworkTable]]:
     """Yield the place and the table of each network; one table may name several."""
     for i, table in enumerate(experiment.networks):
-        key = next((key for key in NETWORK_KEYS if key in table), "")
-        names = table.get(key)
-        for name in names if isinstance(names, list) and names else [names]:
-            yield f"{place}: networks[{i}]", {**table, key: name} if key else table
+        table_place = f"{place}: networks[{i}]"
+        key = next((key for key in NETWORK_KEYS if key in table), None)
+        names = None if key is None else table[key]
+        if key is not None and isinstance(names, list) and names:
+            for name in names:
+                yield table_place, {**table, key: name}
+        else:
+            yield table_place, table
 
 
 def _list_axis(value: object, full_range: object, place: str, axis: str) -> list[object]:

@@ -6,6 +6,7 @@ Predictions of the cells are kept beside what is measured.
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from itertools import chain, repeat
 from pathlib import Path
 
 from steptime.core.copying import replace
@@ -165,15 +166,18 @@ def _merge_runs(records: list[Record]) -> Record:
 
 def _merge_quantity(parts: Sequence[Quantity]) -> Quantity:
     """Return the quantity of several runs; its column `run` numbers them."""
-    if not parts[0].samples:
+    first_part = parts[0]
+    if not first_part.samples:
+        # A single number, such as a peak of memory: the largest covers all runs.
         values = [part.value for part in parts if part.value is not None]
-        return Quantity(max(values)) if values else parts[0]
-    columns = {
-        key: tuple(value for part in parts for value in part.columns.get(key, ()))
-        for key in parts[0].columns
-    }
-    columns["run"] = tuple(run for run, part in enumerate(parts) for _ in part.samples)
-    samples = tuple(sample for part in parts for sample in part.samples)
+        return Quantity(max(values)) if values else first_part
+    columns = {}
+    for key in first_part.columns:
+        column_parts = (part.columns.get(key, ()) for part in parts)
+        columns[key] = tuple(chain.from_iterable(column_parts))
+    run_numbers = (repeat(run, len(part.samples)) for run, part in enumerate(parts))
+    columns["run"] = tuple(chain.from_iterable(run_numbers))
+    samples = tuple(chain.from_iterable(part.samples for part in parts))
     return Quantity(samples=samples, columns=columns)
 
 
@@ -248,8 +252,9 @@ def sweep(request: SweepRequest, warn: Callable[[str], None], report: Report) ->
             for trial in trials
             if not _has_final_record(trial, keys[trial.cell.process], final_marks)
         ]
-        place = {process: i for i, process in enumerate(keys)}  # a change of worker costs a start
-        missing.sort(key=lambda trial: (trial.round, place[trial.cell.process]))
+        # Cells of one worker follow each other, since a change of worker costs a start.
+        worker_order = {process: position for position, process in enumerate(keys)}
+        missing.sort(key=lambda trial: (trial.round, worker_order[trial.cell.process]))
         for number, trial in enumerate(missing, start=1):
             record = attempt(workers, trial, means)
             writer.append(record)

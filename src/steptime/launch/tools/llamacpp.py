@@ -82,11 +82,14 @@ def _read_host(job: JobBuilder, settings: ToolSettings) -> None:
     """Set how many layers, and which experts, lie on the device."""
     layers = settings.text("ngl", "gpu_layers", "n_gpu_layers")
     if layers is not None:
-        is_all = layers in {"all", "-1"} or (layers.isdigit() and int(layers) >= ALL_LAYERS)
-        job.set("gpu_layers", "all" if is_all else (int(layers) if layers.isdigit() else None))
-    patterns = settings.texts("ot", "override_tensor")
+        layer_count = int(layers) if layers.isdigit() else None
+        means_all = layer_count is not None and layer_count >= ALL_LAYERS
+        is_all = layers in {"all", "-1"} or means_all
+        job.set("gpu_layers", "all" if is_all else layer_count)
+    patterns = settings.texts("ot", "override_tensor")  # such as `.ffn_.*_exps.=CPU`
     puts_experts = any("exps" in text and text.upper().endswith("CPU") for text in patterns)
-    if settings.flag("cpu_moe", "cmoe") or (puts_experts and not _names_layers(patterns)):
+    puts_all_experts = puts_experts and not _names_layers(patterns)
+    if settings.flag("cpu_moe", "cmoe") or puts_all_experts:
         job.set("experts_on_cpu", "all")
     elif patterns:
         job.notes.append(f"override-tensor {','.join(patterns)}: which tensors lie on the host")

@@ -84,6 +84,11 @@ class Axis:
     within: int
     is_open: bool
 
+    @property
+    def degree(self) -> int:
+        """Degree over all slices."""
+        return self.between * self.within
+
 
 def _read_axis(settings: ToolSettings, name: str) -> Axis:
     """Return an axis; `ici_fsdp_parallelism` takes the devices that are left unless it is said."""
@@ -97,31 +102,35 @@ def _read_mesh(job: JobBuilder, settings: ToolSettings) -> None:
     """Set the degrees of the mesh, as far as none takes the devices that are left."""
     mesh_keys = " ".join(name for name in settings.values if name.endswith("_parallelism"))
     for fact, names in AXES:
-        degree = prod(
-            axis.between * axis.within for axis in (_read_axis(settings, name) for name in names)
-        )
-        if degree > 1 or any(f"_{name}_" in mesh_keys for name in names):
+        degree = prod(_read_axis(settings, name).degree for name in names)
+        is_explicit = any(f"_{name}_" in mesh_keys for name in names)
+        if degree > 1 or is_explicit:
             job.set(fact, degree)
     axes = {name: _read_axis(settings, name) for name in REPLICA_AXES}
-    shards = prod(axes[name].between * axes[name].within for name in SHARDED_AXES)
+    shards = prod(axes[name].degree for name in SHARDED_AXES)
     is_open = any(axis.is_open for axis in axes.values())
     if not is_open:
         _set_replicas(job, axes, shards)
-    (job.set if mesh_keys else job.set_default)("zero", 3 if is_open or shards > 1 else 0)
-    if not mesh_keys:
+    zero = 3 if is_open or shards > 1 else 0
+    if mesh_keys:
+        job.set("zero", zero)
+    else:
+        job.set_default("zero", zero)
         job.defaults.append("data")  # ici_fsdp_parallelism: -1
 
 
 def _set_replicas(job: JobBuilder, axes: Mapping[str, Axis], shards: int) -> None:
     """Set the number of replicas, how many share out the state, and the devices of a node."""
     experts = job.count("expert") or 1
-    within = prod(axis.within for axis in axes.values()) * experts
-    replicas = prod(axis.between * axis.within for axis in axes.values()) * experts
+    replicas_per_slice = prod(axis.within for axis in axes.values()) * experts
+    replicas = prod(axis.degree for axis in axes.values()) * experts
     job.set("data", replicas)
     if 1 < shards < replicas // experts:
         job.set("shard", shards * experts)
-    if replicas > within:
-        job.set("per_node", within * prod(job.count(name) or 1 for name in MODEL_DEGREES))
+    has_several_slices = replicas > replicas_per_slice
+    if has_several_slices:
+        devices_per_replica = prod(job.count(name) or 1 for name in MODEL_DEGREES)
+        job.set("per_node", replicas_per_slice * devices_per_replica)
 
 
 def _set_batch(job: JobBuilder, per_device: float) -> None:

@@ -116,17 +116,16 @@ def _read_stages(job: JobBuilder, settings: ToolSettings) -> None:
     pipeline = settings.count("pipeline_model_parallel_size") or 1
     if layers and per_stage:
         job.set("virtual", max(1, layers // pipeline // per_stage))
-    ends = (
-        settings.count("decoder_first_pipeline_num_layers"),
-        settings.count("decoder_last_pipeline_num_layers"),
-    )
-    if layers and any(ends) and pipeline > 1:
-        inner = pipeline - sum(end is not None for end in ends)
-        left = layers - sum(end or 0 for end in ends)
-        middle = [str(left // inner)] * inner if inner else []
-        first = [str(ends[0])] if ends[0] else []
-        last = [str(ends[1])] if ends[1] else []
-        job.set("stages", [*first, *middle, *last])
+    first_layers = settings.count("decoder_first_pipeline_num_layers")
+    last_layers = settings.count("decoder_last_pipeline_num_layers")
+    if layers and (first_layers or last_layers) and pipeline > 1:
+        first_stage = [first_layers] if first_layers else []
+        last_stage = [last_layers] if last_layers else []
+        inner_layers = layers - sum(first_stage) - sum(last_stage)
+        inner_count = pipeline - (first_layers is not None) - (last_layers is not None)
+        inner_stages = [inner_layers // inner_count] * inner_count if inner_count else []
+        stages = [*first_stage, *inner_stages, *last_stage]
+        job.set("stages", [str(stage_layers) for stage_layers in stages])
 
 
 def _read_types(job: JobBuilder, settings: ToolSettings, is_swift: bool) -> None:

@@ -18,13 +18,14 @@ from steptime.launch.settings import (
 from steptime.launch.tools import trainer
 
 READ_FROM = "torchtune 0.6"
+SHARD_GROUPS = "shard_groups"  # a fact of this module alone: it becomes `shard`
 FACTS = {
     "batch_size": ("micro_batch", count),
     "gradient_accumulation_steps": ("accumulation", count),
     "tokenizer.max_seq_len": ("length", count),
     "tensor_parallel_dim": ("tensor", count),
     "context_parallel_dim": ("context", count),
-    "data_parallel_replicate_dim": ("copies", count),
+    "data_parallel_replicate_dim": (SHARD_GROUPS, count),
     "model.lora_rank": ("lora_rank", count),
 }
 UNPRICED = {
@@ -55,20 +56,27 @@ def read_torchtune(settings: ToolSettings, launch: LaunchedProgram, files: Files
         job.set("devices", 1)
     if builder.startswith(("qlora", "qdora")) or settings.flag("model.quantize_base"):
         job.set("weights", "nf4")
-    if (copies := job.facts.pop("copies", None)) and isinstance(copies, int) and copies > 1:
-        devices = job.count("devices")
-        job.set("shard", devices // copies if devices else None)
+    _set_shard_size(job)
     _read_targets(job, settings)
     trainer.set_dora(job, settings, "model.use_dora")
     if builder.startswith(("dora", "qdora")):
         job.set("adapter", trainer.DORA)
-    stored = float_type(settings.text("dtype"))
-    job.set("dtype", "bfloat16-pure" if stored == "bfloat16" else stored)
+    weight_dtype = float_type(settings.text("dtype"))
+    # torchtune keeps weights and optimizer states in `dtype`, without a float32 master copy.
+    job.set("dtype", "bfloat16-pure" if weight_dtype == "bfloat16" else weight_dtype)
     set_optimizer(job, settings.text("optimizer._component_", "optimizer.optimizer"))
     _read_memory(job, settings)
     job.set_default("accumulation", 1)
     note_unpriced(job, settings, UNPRICED)
     return job
+
+
+def _set_shard_size(job: JobBuilder) -> None:
+    """Set how many devices share out the weights, from the number of groups that do."""
+    shard_groups = job.facts.pop(SHARD_GROUPS, None)
+    if isinstance(shard_groups, int) and shard_groups > 1:
+        devices = job.count("devices")
+        job.set("shard", devices // shard_groups if devices else None)
 
 
 def _model_of(builder: str) -> str | None:

@@ -102,15 +102,16 @@ def _read_swift(job: JobBuilder, settings: ToolSettings) -> None:
 
 def read_devices(job: JobBuilder, launch: LaunchedProgram) -> None:
     """Set the number of devices and of those of a node, as the launcher says them."""
-    settings, environment = launch.settings, launch.environment
+    settings = launch.settings
+    is_torchrun = launch.launcher == "torchrun"
     nodes, per_node = _nodes_of(launch)
-    if per_node is None and launch.launcher != "torchrun":
-        per_node = visible_devices(environment)
+    if per_node is None and not is_torchrun:
+        per_node = visible_devices(launch.environment)
     processes = _digits(settings.text("num_processes"))
     if processes is None and per_node is not None:
         processes = per_node * (nodes or 1)
-    if processes is None and launch.launcher == "torchrun" and "nproc_per_node" not in settings:
-        job.set_default("devices", nodes or 1)
+    if processes is None and is_torchrun and "nproc_per_node" not in settings:
+        job.set_default("devices", nodes or 1)  # torchrun starts one process a node by default
     if processes is not None:
         job.set("devices", processes)
         if nodes and nodes > 1:
@@ -120,9 +121,11 @@ def read_devices(job: JobBuilder, launch: LaunchedProgram) -> None:
 def _nodes_of(launch: LaunchedProgram) -> tuple[int | None, int | None]:
     """Return the number of nodes and of the processes of one, None where a launcher says none."""
     settings, environment = launch.settings, launch.environment
-    if include := settings.text("include", "i"):
+    include = settings.text("include", "i")
+    if include:  # DeepSpeed's `host1:0,1@host2:0,1`; all hosts have as many devices as the first
         hosts = include.split("@")
-        return len(hosts), len(hosts[0].partition(":")[2].split(","))
+        device_indices = hosts[0].partition(":")[2].split(",")
+        return len(hosts), len(device_indices)
     nodes = _node_count(settings.text("nnodes", "num_machines", "num_nodes"))
     nodes = nodes or _node_count(environment.get("NNODES") or environment.get("SLURM_NNODES"))
     per_node = _digits(settings.text("nproc_per_node", "num_gpus", "nproc"))
@@ -367,19 +370,27 @@ def read_fsdp(job: JobBuilder, settings: ToolSettings) -> None:
 
 def _read_objective(job: JobBuilder, launch: LaunchedProgram, settings: ToolSettings) -> None:
     """Set the objective of preference or reinforcement learning, if it is not plain training."""
-    name = f"{launch.program} {' '.join(launch.words[:2])}".lower()
-    objective = next(
-        (word for word in OBJECTIVES if re.search(rf"(?<![a-z]){word}(?![a-z])", name)), None
-    )
-    if objective is None and ("group" in job.facts or "reward_funcs" in settings):
-        objective = "grpo"
-    elif objective is None and "beta" in settings and "prompt" in job.facts:
-        objective = "dpo"
-    if objective and objective != "sft":
+    objective = _find_objective(job, launch, settings)
+    if objective is not None and objective != "sft":
         job.set("objective", objective)
         job.notes.append(
             f"objective {objective}: the step of one model is priced, not its {objective} parts"
         )
     if objective != "grpo":
-        for fact in ("prompt", "completion"):
-            job.facts.pop(fact, None)
+        # GRPO alone generates answers, so only its step depends on the length of each part.
+        job.facts.pop("prompt", None)
+        job.facts.pop("completion", None)
+
+
+def _find_objective(job: JobBuilder, launch: LaunchedProgram, settings: ToolSettings) -> str | None:
+    """Return the objective in the command's name, else the one that the options belong to."""
+    command = f"{launch.program} {' '.join(launch.words[:2])}".lower()
+    for objective in OBJECTIVES:
+        if re.search(rf"(?<![a-z]){objective}(?![a-z])", command):
+            return objective
+    compares_answers = "group" in job.facts  # the number of answers to each prompt
+    if compares_answers or "reward_funcs" in settings:
+        return "grpo"
+    if "beta" in settings and "prompt" in job.facts:
+        return "dpo"
+    return None

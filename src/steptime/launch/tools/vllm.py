@@ -81,18 +81,18 @@ def _set_combinations(job: JobBuilder, settings: ToolSettings) -> None:
 
 def _read_speculation(job: JobBuilder, settings: ToolSettings) -> None:
     """Set how many tokens are guessed for a step, and who guesses."""
-    text = settings.text("speculative_config")
-    nested: dict[str, object] = {}
-    if text and text.lstrip().startswith("{"):
-        nested = json.loads(text)
+    config: dict[str, object] = {}
+    config_text = settings.text("speculative_config")
+    if config_text and config_text.lstrip().startswith("{"):
+        config = json.loads(config_text)
     for name in list(settings.values):
-        head, dot, key = name.partition(".")
-        if dot and head == "speculative_config":
-            nested[key] = settings.text(name)
-    guessed = nested.get("num_speculative_tokens", settings.count("num_speculative_tokens"))
-    if guessed is not None:
-        job.set("speculative", int(str(guessed)))
-        draft = nested.get("model") or settings.text("speculative_model") or nested.get("method")
+        table, dot, key = name.partition(".")  # `--speculative-config.model NAME`
+        if dot and table == "speculative_config":
+            config[key] = settings.text(name)
+    token_count = config.get("num_speculative_tokens", settings.count("num_speculative_tokens"))
+    if token_count is not None:
+        job.set("speculative", int(str(token_count)))
+        draft = config.get("model") or settings.text("speculative_model") or config.get("method")
         job.set("draft", str(draft) if draft else None)
 
 

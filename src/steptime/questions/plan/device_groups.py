@@ -144,21 +144,25 @@ def _describe_refusal(
     groups: Sequence[DeviceGroup], considered_count: int, refused: Counter[str]
 ) -> str:
     """Describe why there is no plan: the plans that each limit refuses, and the nearest plan."""
-    nearest = [(group, group.result.nearest) for group in groups if group.result.nearest]
-    if not nearest:
+    misses = [(group, group.result.nearest) for group in groups if group.result.nearest]
+    if not misses:
         return "plan: the power of these devices is not known"
-    group, limit = min(nearest, key=lambda pair: (pair[1].limit_name == MEMORY, pair[1].ratio))
+    # A plan that fits but breaks a limit is nearer than any that does not fit.
+    group, miss = min(misses, key=lambda pair: (pair[1].limit_name == MEMORY, pair[1].ratio))
     devices = f"{group.device_count} {group.problem.device.name}"
-    if limit.limit_name == MEMORY:
-        lack = f"the nearest needs {(limit.value - limit.maximum) / GB:,.1f} GB more ({devices})"
+    if miss.limit_name == MEMORY:
+        lacking_gb = (miss.value - miss.maximum) / GB
+        lack = f"the nearest needs {lacking_gb:,.1f} GB more ({devices})"
         return f"plan: none of {considered_count:,} splits fits; {lack}"
-    counts = ", ".join(
-        f"{count:,} {LIMIT_WORDS[name][0]}" for name, count in refused.items() if count
-    )
-    unit = LIMIT_WORDS[limit.limit_name][1]
-    value = f"{limit.value:,.4g} {unit}, not {limit.maximum:,.4g} ({devices})"
+    counts = []
+    for name, count in refused.items():
+        if count:
+            reason, _unit = LIMIT_WORDS[name]
+            counts.append(f"{count:,} {reason}")
+    _reason, unit = LIMIT_WORDS[miss.limit_name]
+    value = f"{miss.value:,.4g} {unit}, not {miss.maximum:,.4g} ({devices})"
     words = f"plan: none of {considered_count:,} splits is within the limits"
-    return f"{words}: {counts}; the nearest has {value}"
+    return f"{words}: {', '.join(counts)}; the nearest has {value}"
 
 
 def _describe_larger_cluster(request: Request, shape: Shape) -> str:

@@ -105,11 +105,16 @@ def search_plans(request: Request) -> PlanSearchAnswer:
         raise InputError("--days needs --tokens, those of the training")
     groups = list(search_groups(request, request.shape))
     check_any_plan(request, groups)
+    # A key is the index of a group and a plan of its front, which begins with the fastest.
     fastest_keys = [
-        (place, plan) for place, group in enumerate(groups) for plan in group.result.front[:1]
+        (group_index, group.result.front[0])
+        for group_index, group in enumerate(groups)
+        if group.result.front
     ]
     keys = dict.fromkeys([*fastest_keys, *_choose_simulated(groups)])
-    plans = {key: _simulate_plan(groups[key[0]], key[1]) for key in keys}
+    plans = {}
+    for group_index, plan in keys:
+        plans[group_index, plan] = _simulate_plan(groups[group_index], plan)
     front = _unbeaten_plans([plan for plan in plans.values() if plan.is_within])
     if not front:
         raise InputError("plan: what fits by closed forms is beyond the limits once simulated")

@@ -93,15 +93,20 @@ def _step_rows(answer: PlanAnswer) -> list[FactRow]:
 def _throughput_rows(answer: PlanAnswer) -> list[FactRow]:
     rows = []
     if answer.tokens_per_s is not None and answer.tokens_per_s_per_device is not None:
-        per_device = f"{answer.tokens_per_s_per_device:,.0f}/s per device"
-        rows.append(("tokens", f"{answer.tokens_per_s:,.0f}/s, {per_device}"))
-    per_device = f"{rate(answer.examples_per_s_per_device)}/s per device"
-    rows.append(("examples", f"{rate(answer.examples_per_s)}/s, {per_device}"))
+        tokens_per_device = f"{answer.tokens_per_s_per_device:,.0f}/s per device"
+        rows.append(("tokens", f"{answer.tokens_per_s:,.0f}/s, {tokens_per_device}"))
+    examples_per_device = f"{rate(answer.examples_per_s_per_device)}/s per device"
+    rows.append(("examples", f"{rate(answer.examples_per_s)}/s, {examples_per_device}"))
+    rows.append(("MFU", _describe_mfu(answer)))
+    return rows
+
+
+def _describe_mfu(answer: PlanAnswer) -> str:
+    """Describe the MFU by each way of counting; of a single way its name says nothing."""
     shares = {row.name: row.share for row in answer.mfu if row.share is not None}
-    words = [f"{SHARE_WORDS[name]} {percent(share)}" for name, share in shares.items()]
-    if len(words) == 1:
-        words = [f"{percent(shares['full'])} of all that is counted"]
-    return [*rows, ("MFU", ", ".join(words))]
+    if len(shares) == 1:
+        return f"{percent(shares['full'])} of all that is counted"
+    return ", ".join(f"{SHARE_WORDS[name]} {percent(share)}" for name, share in shares.items())
 
 
 def _memory_rows(answer: PlanAnswer) -> list[FactRow]:
@@ -161,19 +166,21 @@ def search_tables(answer: PlanSearchAnswer) -> list[Table]:
 
 
 def _unbeaten_table(answer: PlanSearchAnswer) -> Table:
-    amounts: dict[int, list[str]] = {}
+    best_amounts: dict[int, list[str]] = {}  # by the index of a row
     for best in answer.best_by:
-        amounts.setdefault(answer.rows.index(best.row), []).append(AMOUNT_WORDS[best.name])
-    order = sorted(range(len(answer.rows)), key=lambda index: (index not in amounts, index))
+        row_index = answer.rows.index(best.row)
+        best_amounts.setdefault(row_index, []).append(AMOUNT_WORDS[best.name])
+    # Rows that are best in an amount come first.
+    order = sorted(range(len(answer.rows)), key=lambda index: (index not in best_amounts, index))
     rows = [
-        {**_plan_cells(answer.rows[index]), "best_in": ", ".join(amounts.get(index, ()))}
+        {**_plan_cells(answer.rows[index]), "best_in": ", ".join(best_amounts.get(index, ()))}
         for index in order
     ]
-    places = {(row.device, row.device_count) for row in answer.rows}
-    is_alone = len(places) == 1  # the title has the only device
+    clusters = {(row.device, row.device_count) for row in answer.rows}
+    is_single_cluster = len(clusters) == 1  # the title has the only device
     heads = (
-        Column("device", is_spare=is_alone),
-        Column("device_count", is_spare=is_alone),
+        Column("device", is_spare=is_single_cluster),
+        Column("device_count", is_spare=is_single_cluster),
         *PLAN_COLUMNS,
         Column("needed_bytes", "memory"),
         Column("best_in", "least"),

@@ -178,18 +178,22 @@ def scale(
     return _describe(request, _predict_rows(request, counts))
 
 
-def _read_batch(batch: Any, global_batch: Any, scaling: str) -> Any:
+def _read_batch(
+    batch: str | int | None, global_batch: str | int | None, scaling: str
+) -> str | int | None:
     """Return the examples that are scaled: a replica's, in strong scaling those of all replicas.
 
     Raises:
         InputError: for the number of the other scaling.
     """
     if scaling == "strong":
-        shares = "--scaling strong shares --global-batch N"
-        refuse({"--batch": batch}, f"{{}} is one replica's; {shares}")
-        return None if global_batch is None else parse_count(global_batch, "--global-batch")
+        refuse({"--batch": batch}, "{} is one replica's; --scaling strong shares --global-batch N")
+        if global_batch is None:
+            return None
+        return parse_count(global_batch, "--global-batch")  # an error names this option
     refuse({"--global-batch": global_batch}, "{} goes with --scaling strong; nearest: --batch N")
-    return text_of(batch)
+    batch_text: str | None = text_of(batch)
+    return batch_text  # still a text: `workload_of` parses it as --batch
 
 
 def _read_training(

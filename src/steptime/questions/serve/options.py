@@ -243,11 +243,11 @@ class ServeOptions(OptionGroup, keywords=ServeKeywords):
             options.refuse(lengths, "--requests says it: leave out {}")
         calibration = find_calibration(self.calibration, self.stack)
         return Service(
-            fspath(model),
-            site,
-            parse_count(text_of(running_sequences), "--running-sequences"),
-            _count_or(input_tokens, "--input", DEFAULT_INPUT_TOKENS),
-            _count_or(output_tokens, "--output", DEFAULT_OUTPUT_TOKENS),
+            model=fspath(model),
+            site=site,
+            running_sequences=parse_count(text_of(running_sequences), "--running-sequences"),
+            input=_count_or(input_tokens, "--input", DEFAULT_INPUT_TOKENS),
+            output=_count_or(output_tokens, "--output", DEFAULT_OUTPUT_TOKENS),
             tensor=self.count_of("tensor") or 1,
             pipeline=self.count_of("pipeline") or 1,
             data=self.count_of("data") or 1,
@@ -262,7 +262,7 @@ class ServeOptions(OptionGroup, keywords=ServeKeywords):
             prices=None if self.prices is None else Path(self.prices),
             demand=self.demand(),
             prefix=self._share("prefix"),
-            trusted=True,
+            trusted=True,  # the user typed the model, so it may be the user's own code
             engine=self.engine(),
             speculation=self.speculation(),
             calibration=calibration,

@@ -191,38 +191,41 @@ def _command_options(
     search: ServerSearch, service: Service, reader: Service | None
 ) -> dict[str, object]:
     """Return the options of a server by name, those with their defaults left out."""
-    usual, usual_demand, demand = Service("", service.site), Demand(), search.demand
-    values = {
-        "input": (search.service.input, usual.input),
-        "output": (search.service.output, usual.output),
+    default_service = Service(model="", site=service.site)
+    demand, default_demand = search.demand, Demand()
+    values_and_defaults = {
+        "input": (search.service.input, default_service.input),
+        "output": (search.service.output, default_service.output),
         **{name: (ranks, 1) for name, ranks in service.split.items()},
         "dtype": (service.dtype, None),
         "weights": (service.weights, None),
         "kv": (service.kv, None),
         "stack": (service.stack, None),
-        "method": (getattr(service.method, "name", service.method), usual.method),
-        "prefix": (service.prefix, usual.prefix),
+        "method": (getattr(service.method, "name", service.method), default_service.method),
+        "prefix": (service.prefix, default_service.prefix),
         "prices": (service.prices, None),
-        "concurrency": (demand.concurrency, usual_demand.concurrency),
-        "rate": (demand.rate, usual_demand.rate),
+        "concurrency": (demand.concurrency, default_demand.concurrency),
+        "rate": (demand.rate, default_demand.rate),
         "requests": (demand.requests, None),
-        "count": (demand.count, usual_demand.count),
-        "seed": (demand.seed, usual_demand.seed),
-        "ttft": (demand.ttft, usual_demand.ttft),
-        "tpot": (demand.tpot, usual_demand.tpot),
+        "count": (demand.count, default_demand.count),
+        "seed": (demand.seed, default_demand.seed),
+        "ttft": (demand.ttft, default_demand.ttft),
+        "tpot": (demand.tpot, default_demand.tpot),
         "max_running_sequences": (demand.max_running_sequences, 0),
     }
-    words: dict[str, object] = {"device": catalog.device(service.site.device).name}
+    options: dict[str, object] = {"device": catalog.device(service.site.device).name}
     for name, link in (("inside", service.site.inside), ("link", service.site.link)):
         if link is not None:
-            words[name] = getattr(link, "name", link)
-    words |= {name: value for name, (value, default) in values.items() if value != default}
+            options[name] = getattr(link, "name", link)
+    for name, (value, default) in values_and_defaults.items():
+        if value != default:
+            options[name] = value
     if reader is not None:
-        words["prefill_replicas"] = reader.replicas
+        options["prefill_replicas"] = reader.replicas
         for name in ("tensor", "data", "expert"):
             if reader.split[name] != service.split[name]:
-                words[f"prefill_{name}"] = reader.split[name]
-    return words
+                options[f"prefill_{name}"] = reader.split[name]
+    return options
 
 
 def _format_value(value: object) -> str:
@@ -335,11 +338,12 @@ def _describe_best(rows: Sequence[SearchRow], smallest: SearchRow | None) -> lis
     if not rows or smallest is None:
         return ["no server holds the targets"]
     best = rows[0]
-    facts = [f"cheapest: {best.device_count} {best.device} ({describe_servers(best)})"]
-    if best.cost_per_million_tokens is None:
-        facts = [facts[0].replace("cheapest", "fewest")]
+    best_text = f"{best.device_count} {best.device} ({describe_servers(best)})"
+    if best.cost_per_million_tokens is None:  # rows without a price are in order of size
+        facts = [f"fewest: {best_text}"]
     else:
-        facts.append(f"{best.cost_per_million_tokens:,.2f} {best.currency} a million tokens")
+        cost = f"{best.cost_per_million_tokens:,.2f} {best.currency}"
+        facts = [f"cheapest: {best_text}", f"{cost} a million tokens"]
     if smallest.device_count < best.device_count:
         servers = describe_servers(smallest)
         facts.append(f"fewest: {smallest.device_count} {smallest.device} ({servers})")
@@ -348,17 +352,18 @@ def _describe_best(rows: Sequence[SearchRow], smallest: SearchRow | None) -> lis
 
 def _describe_arrangements(rows: Sequence[SearchRow], device: str) -> list[str]:
     """Describe the smallest servers together and apart; nothing where there is only one."""
-    of_device = [row for row in reversed(rows) if row.device == device]
-    of_device.sort(key=lambda row: -row.device_count)
-    smallest = {row.arrangement: row for row in of_device}
-    if len(smallest) < 2:
+    largest_first = [row for row in reversed(rows) if row.device == device]
+    largest_first.sort(key=lambda row: -row.device_count)
+    # Later rows replace earlier ones: what stays is the smallest, of equal ones the cheapest.
+    smallest_rows = {row.arrangement: row for row in largest_first}
+    if len(smallest_rows) < 2:
         return []
-    first, second = sorted(smallest.values(), key=lambda row: row.device_count)
+    smaller, larger = sorted(smallest_rows.values(), key=lambda row: row.device_count)
     reason = ""
-    if second.bounded_by and first.device_count < second.device_count:
-        reason = f" (with a replica less {second.bounded_by} is late)"
-    text = f"prompts and decoding {first.arrangement} take {first.device_count}"
-    return [f"{text}, {second.arrangement} {second.device_count}{reason}"]
+    if larger.bounded_by and smaller.device_count < larger.device_count:
+        reason = f" (with a replica less {larger.bounded_by} is late)"
+    text = f"prompts and decoding {smaller.arrangement} take {smaller.device_count}"
+    return [f"{text}, {larger.arrangement} {larger.device_count}{reason}"]
 
 
 def _draw_front(answer: SearchAnswer, path: Path) -> None:

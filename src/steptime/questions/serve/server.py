@@ -177,14 +177,16 @@ def answer_server(service: Service, options: ServeOptions) -> ServerAnswer:
 
 def _predict_server(service: Service) -> _Server:
     """Return a service with its phases, its run under load and its times; raises `InputError`."""
-    demand, load = service.demand, None
-    if demand is not None:
-        load = demand.load(service.input, service.output)
+    load = None
+    if service.demand is not None:
+        load = service.demand.load(service.input, service.output)
         if service.running_sequences > 1:
             limit = "under load there is --max-running-sequences"
             raise InputError(f"serve: --running-sequences come at once; {limit}")
-        inputs, outputs = max(zip(load.inputs, load.outputs, strict=True), key=sum)
-        service = replace(service, input=inputs, output=outputs)
+        # The longest request decides the memory; the run has the lengths of all.
+        request_lengths = zip(load.inputs, load.outputs, strict=True)
+        longest_input, longest_output = max(request_lengths, key=sum)
+        service = replace(service, input=longest_input, output=longest_output)
     phases = service.phases()
     run = None if load is None else run_service(service, load, phases)
     average = average_service(service, run)

@@ -63,8 +63,8 @@ def read_changes(texts: Iterable[str], option: str = "--set") -> list[list[Chang
             message = f"{option} {shorten(text)} is not of the form KEY=VALUE or KEY=xFACTOR"
             raise InputError(message)
         key = key.removeprefix("details.")
-        if value[-1] == "x":
-            value = f"x{value[:-1]}"
+        if value.endswith("x"):
+            value = f"x{value[:-1]}"  # `1.5x` is `x1.5`
         _check_key(key, option)
         if key in changes:
             raise InputError(f"{option} '{key}' is given twice")
@@ -135,19 +135,25 @@ def _changed_peaks(device: Device, change: Change) -> Mapping[str, Any]:
     """Return the tables of peaks that a change replaces; raises `InputError`."""
     table, _, dtype = change.key.partition(".")
     covers_all_tables = table == "peak" and not dtype
-    names = tuple(PEAK_TABLES.values()) if covers_all_tables else (PEAK_TABLES.get(table, ""),)
+    if covers_all_tables:
+        field_names = list(PEAK_TABLES.values())
+    else:
+        field_names = [PEAK_TABLES.get(table, "peak_flop_per_s")]
     fields = {}
-    for name in (name or "peak_flop_per_s" for name in names):
-        peaks: Mapping[str, float] = getattr(device, name)
-        if not (change.times or dtype or len(peaks) <= 1):
+    for field_name in field_names:
+        peaks: Mapping[str, float] = getattr(device, field_name)
+        is_absolute = not change.times  # one number cannot be the peak of several types
+        if is_absolute and not dtype and len(peaks) > 1:
             dtypes = ", ".join(peaks)
             raise InputError(f"{change.key}: of which dtype? {device.name} has peaks of {dtypes}")
         changed_dtypes = [dtype] if dtype else list(peaks)
-        if change.times:
-            new = {key: peaks[key] * change.value for key in changed_dtypes if key in peaks}
+        if is_absolute:
+            changed_peaks = dict.fromkeys(changed_dtypes, change.value * TFLOP)
         else:
-            new = dict.fromkeys(changed_dtypes, change.value * TFLOP)
-        fields[name] = {**peaks, **new}
+            changed_peaks = {
+                name: peaks[name] * change.value for name in changed_dtypes if name in peaks
+            }
+        fields[field_name] = {**peaks, **changed_peaks}
     return fields
 
 
@@ -168,13 +174,16 @@ def _describe_idle(device: Device, change: Change, method: Method) -> list[str]:
     fields = list(_changed_fields(device, change))
     if not fields:
         return [f"{change.key} of {device.name} is unknown: {change} changes nothing"]
+    field = fields[0]
     if change.is_peak:
         dtype = change.key.partition(".")[2]
-        has_peak = not dtype or dtype in getattr(device, fields[0])
-        if change.times and not has_peak:
+        lacks_peak = dtype != "" and dtype not in getattr(device, field)
+        if change.times and lacks_peak:
             return [f"{device.name} has no {change.key}: {change} changes nothing"]
         return []
-    read_fields = _READ_FIELDS + method.reads + (("peak_w",) if method.reads else ())
-    if fields[0] in read_fields:
+    read_fields = _READ_FIELDS + method.reads
+    if method.reads:
+        read_fields += ("peak_w",)
+    if field in read_fields:
         return []
     return [f"{method.name} does not read {change.key}: {change} changes no time"]

@@ -82,26 +82,36 @@ def compare_networks(cases: Sequence[NetworkCase], changes: Sequence[Change]) ->
         row, grown_path = predict_network(case, model)
         rows.append(row)
         ops += _compare_network_ops(case, model, row, grown_path)
-    unchanged_batch_ops = [op for op in ops if op.batch == UNCHANGED_BATCH]
-    unchanged_batch_s = sum(op.before_s for op in unchanged_batch_ops)
-    larger_batch_s = sum(op.before_s for op in ops) - unchanged_batch_s
-    seconds = {UNCHANGED_BATCH: unchanged_batch_s, LARGER_BATCH: larger_batch_s}
-    classes = [
-        OpClass(batch=batch, bound=bound, traffic=traffic, **_speeds(group, seconds[batch]))
-        for (batch, bound, traffic), group in grouped(
-            ops, lambda op: (op.batch, op.bound, op.traffic)
-        ).items()
-    ]
-    op_kinds = [
-        OpKindClass(kind=kind, unit=unit, bound=bound, **_speeds(group, unchanged_batch_s))
-        for (kind, unit, bound), group in grouped(
-            unchanged_batch_ops, lambda op: (op.kind, op.unit, op.bound)
-        ).items()
-    ]
-    classes.sort(key=lambda row: (row.batch == LARGER_BATCH, -row.time_share))
-    op_kinds.sort(key=lambda row: -row.time_share)
+    classes = _group_by_bound(ops)
+    op_kinds = _group_by_kind([op for op in ops if op.batch == UNCHANGED_BATCH])
     summary = _summarise(rows, classes)
     return ComparedNetworks(tuple(rows), tuple(classes), tuple(op_kinds), summary)
+
+
+def _group_by_bound(ops: Sequence[ComparedOp]) -> list[OpClass]:
+    """Return classes of ops by batch, bound and traffic, the unchanged batch first."""
+    unchanged_batch_s = sum(op.before_s for op in ops if op.batch == UNCHANGED_BATCH)
+    larger_batch_s = sum(op.before_s for op in ops) - unchanged_batch_s
+    batch_s = {UNCHANGED_BATCH: unchanged_batch_s, LARGER_BATCH: larger_batch_s}
+    groups = grouped(ops, lambda op: (op.batch, op.bound, op.traffic))
+    classes = [
+        OpClass(batch=batch, bound=bound, traffic=traffic, **_speeds(group, batch_s[batch]))
+        for (batch, bound, traffic), group in groups.items()
+    ]
+    classes.sort(key=lambda row: (row.batch == LARGER_BATCH, -row.time_share))
+    return classes
+
+
+def _group_by_kind(ops: Sequence[ComparedOp]) -> list[OpKindClass]:
+    """Return classes of ops by kind, unit and bound, those that take longest first."""
+    total_s = sum(op.before_s for op in ops)
+    groups = grouped(ops, lambda op: (op.kind, op.unit, op.bound))
+    classes = [
+        OpKindClass(kind=kind, unit=unit, bound=bound, **_speeds(group, total_s))
+        for (kind, unit, bound), group in groups.items()
+    ]
+    classes.sort(key=lambda row: -row.time_share)
+    return classes
 
 
 def _compare_network_ops(

@@ -255,8 +255,9 @@ def _find_expensive_ops(
         step_s = sum(binding.time.value for binding in op_bindings)
         kind = op_bindings[0].kernel.kind
         key = kind, round(step_s, EQUAL_TIME_DIGITS), len(op_bindings)
-        if key in ops:
-            ops[key] = msgspec.structs.replace(ops[key], equal_count=ops[key].equal_count + 1)
+        equal_op = ops.get(key)
+        if equal_op is not None:
+            ops[key] = msgspec.structs.replace(equal_op, equal_count=equal_op.equal_count + 1)
             continue
         ceiling_s = sum(max(ceilings_s(model, binding.kernel)) for binding in op_bindings)
         ops[key] = ExpensiveOp(
@@ -268,6 +269,7 @@ def _find_expensive_ops(
             ceiling_share=ceiling_s / step_s if step_s else None,
             equal_count=0,
         )
+    # `step_s` is one op's; equal ops rank by the time of all.
     ranked = sorted(ops.values(), key=lambda op: -op.step_s * (1 + op.equal_count))
     return tuple(ranked[:MAX_OPS])
 

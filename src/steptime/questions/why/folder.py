@@ -113,23 +113,30 @@ def explain_folder(
     records = _load_steps(folder, name)
     if len(records) == 1:
         return diagnose_record(records[0], device, method, options)
-    diagnoses = list(diagnose_records(watched(records, "steps"), device, method, options))
-    rows = tuple(diagnosis for diagnosis in diagnoses if not isinstance(diagnosis, str))
-    reasons = Counter(diagnosis for diagnosis in diagnoses if isinstance(diagnosis, str))
+    rows: list[WhyAnswer] = []
+    refusal_counts = Counter[str]()
+    for diagnosis in diagnose_records(watched(records, "steps"), device, method, options):
+        if isinstance(diagnosis, str):  # the reason why there is none
+            refusal_counts[diagnosis] += 1
+        else:
+            rows.append(diagnosis)
     if not rows:
-        raise InputError(f"{folder}: {next(iter(reasons))}")
-    bounds = Counter(row.bound for row in rows).most_common()
-    counts = ", ".join(f"{count:,} bound by {bound}" for bound, count in bounds)
+        first_reason = next(iter(refusal_counts))
+        raise InputError(f"{folder}: {first_reason}")
+    bound_counts = Counter(row.bound for row in rows).most_common()
+    counts_text = ", ".join(f"{count:,} bound by {bound}" for bound, count in bound_counts)
     return WhyFolderAnswer(
         folder=str(folder),
-        bounds=tuple(BottleneckCount(bound=bound, step_count=count) for bound, count in bounds),
+        bounds=tuple(
+            BottleneckCount(bound=bound, step_count=count) for bound, count in bound_counts
+        ),
         refusals=tuple(
-            Refusal(reason=reason, step_count=count) for reason, count in reasons.items()
+            Refusal(reason=reason, step_count=count) for reason, count in refusal_counts.items()
         ),
         assumed=common_settings(row.assumed for row in rows),
-        rows=rows,
-        headline=(f"{counted(len(rows), 'step')}: {counts}",),
-        notes=tuple(_make_notes(rows, reasons)),
+        rows=tuple(rows),
+        headline=(f"{counted(len(rows), 'step')}: {counts_text}",),
+        notes=tuple(_make_notes(rows, refusal_counts)),
     )
 
 

@@ -15,6 +15,7 @@ from steptime.questions.why.setup import Setup
 DEVICE_GAP = "launch.gap_s"  # between two kernels: no host shortens it
 UNEVEN_ROWS = ("product.odd_", "product.uneven_")  # of rows that begin at no whole 16 bytes
 BATCH_FACTORS = (1, 2, 4, 8, 16)
+HOST_SPEEDUP = 2  # of the proposed host; its line says "twice as fast"
 
 
 def find_improvements(setup: Setup) -> tuple[Improvement, ...]:
@@ -59,26 +60,32 @@ def _changed_setups(setup: Setup) -> Iterator[tuple[str, Setup]]:
 def _changed_hardware(setup: Setup) -> Iterator[tuple[str, Setup]]:
     """Yield faster devices and hosts, and sizes that suit the device."""
     device, constants = setup.device, setup.model.effective_device.constants
-    bandwidth = Change("memory_GB_per_s", 2, times=True)
-    yield "twice the memory bandwidth", replace(setup, device=change_device(device, (bandwidth,)))
-    peaks = (Change("peak", 2, times=True), Change("tdp_W", 2, times=True))
-    text = "twice the peak" if device.peak_w is None else "twice the peak, at twice the power"
-    yield text, replace(setup, device=change_device(device, peaks))
+    twice_bandwidth = Change("memory_GB_per_s", 2, times=True)
+    fast_memory_device = change_device(device, (twice_bandwidth,))
+    yield "twice the memory bandwidth", replace(setup, device=fast_memory_device)
+    twice_peak, twice_power = Change("peak", 2, times=True), Change("tdp_W", 2, times=True)
+    # A device at its power limit would not reach twice the peak with the same power.
+    fast_math_device = change_device(device, (twice_peak, twice_power))
+    has_peak_power = device.peak_w is not None
+    text = "twice the peak, at twice the power" if has_peak_power else "twice the peak"
+    yield text, replace(setup, device=fast_math_device)
     yield "a host that issues and launches twice as fast", _with_faster_host(setup)
-    even_rows = {name: 1.0 for name in constants if name.startswith(UNEVEN_ROWS)}
-    padded_device = _with_constants(device, even_rows)
+    no_penalties = {name: 1.0 for name in constants if name.startswith(UNEVEN_ROWS)}
+    padded_device = _with_constants(device, no_penalties)
     yield "sizes padded to multiples of 8", replace(setup, device=padded_device)
 
 
 def _with_faster_host(setup: Setup) -> Setup:
     """Return the step with a host that issues and launches kernels twice as fast."""
-    device, constants = setup.device, setup.model.effective_device.constants
-    launches = [name for name in constants if name.startswith("launch.") and name != DEVICE_GAP]
-    host_constants = {name: value for name, value in constants.items() if name.startswith("host.")}
-    for name in (*launches, "host.factor"):
-        if name in constants:
-            host_constants[name] = constants[name] / 2
-    launch_s = None if device.launch_s is None else device.launch_s / 2
+    device = setup.device
+    host_constants = {}
+    for name, value in setup.model.effective_device.constants.items():
+        is_launch_time = name.startswith("launch.") and name != DEVICE_GAP
+        if is_launch_time or name == "host.factor":
+            host_constants[name] = value / HOST_SPEEDUP
+        elif name.startswith("host."):
+            host_constants[name] = value  # as the option `host` set it, which is left out below
+    launch_s = None if device.launch_s is None else device.launch_s / HOST_SPEEDUP
     faster_device = replace(_with_constants(device, host_constants), launch_s=launch_s)
     options = {name: text for name, text in setup.options.items() if name != "host"}
     return replace(setup, device=faster_device, options=options)
@@ -107,14 +114,16 @@ def _changed_software(setup: Setup) -> Iterator[tuple[str, Setup]]:
     """Yield the step in a shorter type, in TF32, and compiled."""
     method_options, workload = setup.model.method.options, setup.workload
     peaks, dtype = setup.device.peak_flop_per_s, workload.dtype
-    half = next((name for name in HALVES if name in peaks), None)
-    if dtype in ("float32", "float64") and half:
-        name = f"{half}-mixed" if workload.phase == "train" else half
-        yield f"dtype {name}", replace(setup, workload=workload.with_dtype(name))
-    if dtype == "float32" and "tf32" in peaks and "tf32" in method_options:
+    half_dtype = next((name for name in HALVES if name in peaks), None)
+    if dtype in ("float32", "float64") and half_dtype is not None:
+        shorter_dtype = f"{half_dtype}-mixed" if workload.phase == "train" else half_dtype
+        yield f"dtype {shorter_dtype}", replace(setup, workload=workload.with_dtype(shorter_dtype))
+    has_tf32 = "tf32" in peaks and "tf32" in method_options
+    if dtype == "float32" and has_tf32:
         yield "TF32 for float32", setup.with_options(tf32="yes")
     stack = setup.model.stack
-    if "stack" in method_options and stack.name.startswith("torch") and not stack.compile:
+    is_eager_torch = stack.name.startswith("torch") and not stack.compile
+    if "stack" in method_options and is_eager_torch:
         options = dict(setup.options)
         options.pop("channels_last", None)  # the compiler decides the layout of images itself
         options["stack"] = "torch-compile"

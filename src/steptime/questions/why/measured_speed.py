@@ -86,23 +86,33 @@ def _split_speed(value: float | str) -> tuple[float, str]:
         return _read_mfu(value, number, words)
     if words in SECONDS_OF_UNIT:
         return number, words
-    if words[:1] in SCALES and words[1:].strip().partition("/")[0].rstrip("s") in EXAMPLES | TOKENS:
-        number *= SCALES[words[0]]
-        words = words[1:].strip()
+    scale_letter = words[:1]  # of `1.2k tokens/s`
+    unit_words = words[1:].strip()
+    counted_noun = unit_words.partition("/")[0].rstrip("s")
+    if scale_letter in SCALES and counted_noun in EXAMPLES | TOKENS:
+        return _read_rate(value, number * SCALES[scale_letter], unit_words)
     return _read_rate(value, number, words)
 
 
 def _read_rate(value: float | str, number: float, words: str) -> tuple[float, str]:
     """Return a throughput's number, and what it counts in a second."""
-    noun, _, per = words.replace(" per ", "/").replace("/sec", "/s").partition("/")
-    noun, per = noun.strip(), per.strip().removesuffix("ond")
-    singular = noun.removesuffix("s") if len(noun) > 1 else noun
-    if per == "s" and singular in EXAMPLES | TOKENS | ITERATIONS:
-        names = ((EXAMPLES, "examples"), (TOKENS, "tokens"), (ITERATIONS, "iterations"))
-        return number, next(unit for nouns, unit in names if singular in nouns)
-    if noun in SECONDS_OF_UNIT and per.removesuffix("s") in ITERATIONS:
-        return number * SECONDS_OF_UNIT[noun], "s/iterations"
-    hint = "say its unit" if not words else f"unknown unit {shorten(words)}"
+    short_words = words.replace(" per ", "/").replace("/sec", "/s")  # `/second` becomes `/sond`
+    numerator, _, denominator = short_words.partition("/")
+    numerator = numerator.strip()
+    denominator = denominator.strip().removesuffix("ond")
+    if denominator == "s":
+        is_single_letter = len(numerator) == 1
+        singular = numerator if is_single_letter else numerator.removesuffix("s")
+        for nouns, unit in (
+            (EXAMPLES, "examples"),
+            (TOKENS, "tokens"),
+            (ITERATIONS, "iterations"),
+        ):
+            if singular in nouns:
+                return number, unit
+    if numerator in SECONDS_OF_UNIT and denominator.removesuffix("s") in ITERATIONS:
+        return number * SECONDS_OF_UNIT[numerator], "s/iterations"
+    hint = f"unknown unit {shorten(words)}" if words else "say its unit"
     raise InputError(f"{OPTION} {shorten(value)}: {hint}: {FORMS}")
 
 

@@ -31,7 +31,12 @@ def suspect_input(run: SlowRun) -> Iterator[Suspicion]:
     if run.setup.feed.period_s:
         yield from _suspect_share("loader", "input", run)
         return
-    prior = 0.3 if _reads_images(run.setup) else 0.06 if _reads_tokens(run.setup) else 0.15
+    if _reads_images(run.setup):
+        prior = 0.3
+    elif _reads_tokens(run.setup):
+        prior = 0.06
+    else:
+        prior = 0.15
     if run.setup.workload.phase == "infer":
         prior /= 2
     yield _factors("loader", prior, run, LOADER_FACTORS)
@@ -42,15 +47,16 @@ def suspect_links(run: SlowRun) -> Iterator[Suspicion]:
     setup = run.setup
     if setup.replicas == 1:
         return
-    seconds = exchange_s(setup.model, setup.model.gradient_bytes, setup.replicas)
-    longest_s = seconds[setup.model.collective()] if seconds else 0.0
-    alone_s = run.predicted_s - setup.path.seconds["communication"]
-    low_s, high_s = (alone_s + factor * longest_s for factor in SLOWER_LINKS)
     if setup.path.shares["communication"] >= LARGE_SHARE:
         yield from _suspect_share("communication", "communication", run)
     else:
+        times_s = exchange_s(setup.model, setup.model.gradient_bytes, setup.replicas)
+        all_reduce_s = times_s[setup.model.collective()] if times_s else 0.0
+        single_replica_s = run.predicted_s - setup.path.seconds["communication"]
+        low_s, high_s = (single_replica_s + factor * all_reduce_s for factor in SLOWER_LINKS)
         yield Suspicion("communication", 0.4, low_s, high_s)
     if run.speed.is_throughput:
+        # The user may have stated the examples a second of a single replica.
         step_s = run.predicted_s * setup.replicas
         yield Suspicion("one replica", 0.05, step_s, step_s)
 
@@ -61,16 +67,18 @@ def suspect_types(run: SlowRun) -> Iterator[Suspicion]:
     peaks = setup.device.peak_flop_per_s
     if setup.device.kind == "cpu" or not any(name in peaks for name in HALVES):
         return
-    full = setup
-    if setup.workload.dtype != "float32":
-        full = _changed(setup, dtype="float32")
-    half = next(name for name in HALVES if name in peaks)
-    half_name = f"{half}-mixed" if setup.workload.phase == "train" else half
-    step_s = _step_s(full)
-    if step_s is None or (_step_s(_changed(setup, dtype=half_name)) or 0.0) > FASTER_SHARE * step_s:
+    is_float32 = setup.workload.dtype == "float32"
+    float32_s = _step_s(setup if is_float32 else _changed(setup, dtype="float32"))
+    if float32_s is None:
         return
-    is_explicit = "dtype" in run.options and full is not setup
-    yield Suspicion("precision", 0.08 if is_explicit else 0.2, step_s, step_s)
+    half_dtype = next(name for name in HALVES if name in peaks)
+    if setup.workload.phase == "train":
+        half_dtype = f"{half_dtype}-mixed"
+    half_s = _step_s(_changed(setup, dtype=half_dtype))
+    if half_s is not None and half_s > FASTER_SHARE * float32_s:
+        return  # float32 costs hardly more, so that it explains nothing
+    names_mixed_type = "dtype" in run.options and not is_float32
+    yield Suspicion("precision", 0.08 if names_mixed_type else 0.2, float32_s, float32_s)
 
 
 def suspect_layouts(run: SlowRun) -> Iterator[Suspicion]:
@@ -92,21 +100,29 @@ def suspect_hosts(run: SlowRun) -> Iterator[Suspicion]:
     if host is None or setup.device.kind == "cpu":
         return
     device_s, host_s = setup.path.device_s, host.issued_s[-1]
-    share = host_s / (host_s + device_s)
+    host_share = host_s / (host_s + device_s)
+    # Where each op is waited for, host, device and communication overlap no more.
     serial_s = device_s + host_s + setup.path.seconds["communication"]
     longest_s = max(serial_s, WAITING_FACTOR * run.predicted_s)
-    yield Suspicion("synchronising", 0.05 + 0.1 * share, run.predicted_s, longest_s)
-    slow_s = [max(run.predicted_s, factor * host_s) for factor in SLOWER_HOSTS]
-    yield Suspicion("slow host", 0.02 + 0.15 * share**2, slow_s[0], slow_s[1])
+    yield Suspicion("synchronising", 0.05 + 0.1 * host_share, run.predicted_s, longest_s)
+    low_s, high_s = (max(run.predicted_s, factor * host_s) for factor in SLOWER_HOSTS)
+    yield Suspicion("slow host", 0.02 + 0.15 * host_share**2, low_s, high_s)
+    yield from _suspect_small_batch(setup)
+
+
+def _suspect_small_batch(setup: Setup) -> Iterator[Suspicion]:
+    """Suspect the batch if a larger one would give many more examples a second."""
     batch = setup.workload.batch_per_replica
     steps_s = [_step_s(setup.with_batch(factor * batch)) for factor in BATCH_FACTORS]
+    # If any batch has no answer, it is among the largest, so that those left still pair up.
     possible_s = [step_s for step_s in steps_s if step_s is not None]
     batches = [factor * batch for factor in BATCH_FACTORS[: len(possible_s)]]
     if not possible_s or knee(batches, possible_s) == batch:
         return
-    best = max(size / step_s for size, step_s in zip(batches, possible_s, strict=True))
-    if best * possible_s[0] >= GAIN_OF_BATCH * batch:
-        yield Suspicion("small batch", 0.1, possible_s[0], possible_s[0])
+    examples_per_s = [size / step_s for size, step_s in zip(batches, possible_s, strict=True)]
+    step_s = possible_s[0]
+    if max(examples_per_s) * step_s >= GAIN_OF_BATCH * batch:
+        yield Suspicion("small batch", 0.1, step_s, step_s)
 
 
 def suspect_devices(run: SlowRun) -> Iterator[Suspicion]:

@@ -142,14 +142,14 @@ def _estimate_jobs(
     not_fitting: list[LargeCell] = []
     remarks: list[str] = []
     for node_jobs in group_by_node(submission.jobs):
-        job = tuple(task for node_job in node_jobs for task in node_job)
-        need = job[0].need
+        # Jobs that differ in their node alone are one estimate, of as many nodes as jobs.
+        tasks = tuple(task for node_job in node_jobs for task in node_job)
+        need = tasks[0].need
         nodes = len(node_jobs) if need.request.node else need.nodes
-        estimate, oversized = estimate_job(job, means, nodes, submission.make_script(need))
+        estimate, oversized = estimate_job(tasks, means, nodes, submission.make_script(need))
         jobs.append(estimate)
-        not_fitting += [
-            make_cell_row(trial, LargeCell, **asdict(memory)) for trial, memory in oversized
-        ]
+        for trial, memory in oversized:
+            not_fitting.append(make_cell_row(trial, LargeCell, **asdict(memory)))
         if estimate.node_has_bytes is None:
             needs = f"a node needs at least {size(estimate.node_needs_bytes)}"
             unknown = "without memory_GB the site says what a job gets"

@@ -129,22 +129,31 @@ def parse_nodes(text: str, request: ResourceRequest) -> NodeList:
     """
     feature_sets = _split_constraint(request.constraint)
     rows = list(_split_rows(text, NODE_FORMAT.count("|") + 1))
-    default_rows = [row for row in rows if row[1].endswith("*")]
+    if not request.partition:
+        default_rows = [row for row in rows if row[1].endswith("*")]  # sinfo marks the default
+        rows = default_rows or rows
+    gpu_type = request.gpu[0]
     nodes: dict[str, Node] = {}
-    unfit: dict[str, set[str]] = {}
-    for name, _, state, gpus, features, reason in (not request.partition and default_rows) or rows:
-        available = set(features.split(","))
-        if feature_sets and not any(available.issuperset(needed) for needed in feature_sets):
+    unfit_names: dict[str, set[str]] = {}  # by the GPUs that a node has instead
+    for name, _partition, state, gpus, features, reason in rows:
+        node_features = set(features.split(","))
+        has_features = not feature_sets or any(
+            node_features.issuperset(features_needed) for features_needed in feature_sets
+        )
+        if not has_features:
             continue
-        types = parse_gpu_types(gpus)
-        if request.gpu[0] and request.gpu[0] not in types:
-            unfit.setdefault(", ".join(types) or "no GPU", set()).add(name)
+        node_types = parse_gpu_types(gpus)
+        if gpu_type and gpu_type not in node_types:
+            unfit_names.setdefault(", ".join(node_types) or "no GPU", set()).add(name)
             continue
         nodes[name] = Node(name, describe_trouble(state, reason))
-    unfit_nodes = {types: tuple(sorted(names - nodes.keys())) for types, names in unfit.items()}
-    return NodeList(
-        tuple(nodes.values()), {key: names for key, names in unfit_nodes.items() if names}
-    )
+    unfit_nodes = {}
+    for types_text, names in unfit_names.items():
+        # A node stands on several lines; one line that fits is enough.
+        names_left = names - nodes.keys()
+        if names_left:
+            unfit_nodes[types_text] = tuple(sorted(names_left))
+    return NodeList(tuple(nodes.values()), unfit_nodes)
 
 
 def _split_constraint(constraint: str) -> list[list[str]]:

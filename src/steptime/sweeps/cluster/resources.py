@@ -86,21 +86,23 @@ def _fill_request(
     request: ResourceRequest, environment: Mapping[str, str]
 ) -> tuple[ResourceRequest, list[str]]:
     """Return a request with the defaults of the environment, and a remark for each of them."""
-    values: dict[str, object] = {}
+    updates: dict[str, object] = {}
     remarks = []
-    for key, names in DEFAULT_VARIABLES.items():
-        variable, value = _first_value(names, environment)
-        if value and not getattr(request, key):
-            values[key] = value
+    for key, variables in DEFAULT_VARIABLES.items():
+        variable, value = _first_value(variables, environment)
+        is_open = not getattr(request, key)
+        if value and is_open:
+            updates[key] = value
             remarks.append(f"{key} = {shorten(value)} is from {variable} in the environment")
     flags = list(request.flags)
-    for key, names in DEFAULT_FLAGS.items():
-        variable, value = _first_value(names, environment)
-        if value and not _names_flag(request.flags, key):
-            flags.append(f"--{key}={value}")
-            remarks.append(f"flag --{key}={value} is from {variable} in the environment")
-    values["flags"] = tuple(flags)
-    return request.model_copy(update=values), remarks
+    for flag, variables in DEFAULT_FLAGS.items():
+        variable, value = _first_value(variables, environment)
+        is_open = not _names_flag(request.flags, flag)
+        if value and is_open:
+            flags.append(f"--{flag}={value}")
+            remarks.append(f"flag --{flag}={value} is from {variable} in the environment")
+    updates["flags"] = tuple(flags)
+    return request.model_copy(update=updates), remarks
 
 
 def _first_value(names: Iterable[str], environment: Mapping[str, str]) -> tuple[str, str]:
@@ -189,22 +191,39 @@ def memories(cell: Cell) -> tuple[CellMemory, ...]:
     a GPU context and workspaces of CUDA stand beside the tensors.
     """
     need = need_of(cell)
-    gpu, processes = need.request.gpu[0], need.processes_per_node
-    step, data = needed_bytes(cell, processes), cell.options.data
-    mapped, packed, _ = local_data_bytes(data) if data else (0, 0, "")
-    on_cpu = cell.options.device == "cpu"
-    uses_cuda = cell.options.device.startswith("cuda")
-    process_bytes = WORKER_BYTES + packed + (CUDA_BYTES if uses_cuda else 0)
-    node_bytes = TASK_BYTES + mapped + processes * process_bytes + (step if on_cpu else 0)
+    gpu_type = need.request.gpu[0]
+    step_bytes = needed_bytes(cell, need.processes_per_node)
+    node_memory = _node_memory(cell, need, step_bytes)
+    if not gpu_type:
+        return (node_memory,)
+    return (_gpu_memory(cell, gpu_type, step_bytes), node_memory)
+
+
+def _node_memory(cell: Cell, need: Need, step_bytes: int) -> CellMemory:
+    """Return the memory of a node: a task, mapped data once, and all processes."""
+    data = cell.options.data
+    mapped_bytes, packed_bytes, _fault = local_data_bytes(data) if data else (0, 0, "")
+    process_bytes = WORKER_BYTES + packed_bytes
+    if cell.options.device.startswith("cuda"):
+        process_bytes += CUDA_BYTES
+    needs_bytes = TASK_BYTES + mapped_bytes + need.processes_per_node * process_bytes
+    if cell.options.device == "cpu":
+        needs_bytes += step_bytes
     limit_gb = need.request.memory_GB
-    of_node = CellMemory("a node", node_bytes, None if limit_gb is None else limit_gb * 1e9)
-    device = device_of(gpu) if gpu else None
-    if device and not on_cpu:
-        stack = catalog.stack(cell.stack or catalog.DEFAULT_STACK)
-        process_memory = find_process_memory(device, stack, cell.workload.phase)
-        step = process_memory.needs(step, 0).total_bytes
-    of_gpu = CellMemory(gpu, step, device.usable_bytes if device else None)
-    return (of_gpu, of_node) if gpu else (of_node,)
+    return CellMemory("a node", needs_bytes, None if limit_gb is None else limit_gb * 1e9)
+
+
+def _gpu_memory(cell: Cell, gpu_type: str, step_bytes: int) -> CellMemory:
+    """Return the memory of a GPU: the step, and context and workspaces if its type is known."""
+    device = device_of(gpu_type)
+    if device is None:
+        return CellMemory(gpu_type, step_bytes, None)
+    if cell.options.device == "cpu":
+        return CellMemory(gpu_type, step_bytes, device.usable_bytes)
+    stack = catalog.stack(cell.stack or catalog.DEFAULT_STACK)
+    process_memory = find_process_memory(device, stack, cell.workload.phase)
+    needs_bytes = process_memory.needs(step_bytes, 0).total_bytes
+    return CellMemory(gpu_type, needs_bytes, device.usable_bytes)
 
 
 @lru_cache

@@ -96,15 +96,24 @@ class Slurm:
             SchedulerError: if a cluster does not answer: its jobs are not over then.
         """
         tasks: dict[TaskName, list[QueuedTask]] = defaultdict(list)
-        name_set = set(names)
-        ordered = sorted(name_set)
-        parts = [ordered[i : i + MAX_NAMES] for i in range(0, len(ordered), MAX_NAMES)]
+        array_names = set(names)
+        sorted_names = sorted(array_names)
+        name_batches = [
+            sorted_names[start : start + MAX_NAMES]
+            for start in range(0, len(sorted_names), MAX_NAMES)
+        ]
         for cluster in self.clusters:
-            for part in parts:
-                queue = [f"--name={','.join(part)}", "--states=all", "--array"]
-                form = f"--format={parsing.QUEUE_FORMAT}"
-                command = ["squeue", *_on(cluster), "--noheader", "--all", *queue, form]
-                for task, queued in parsing.parse_queue(commands.ask(command), name_set, cluster):
+            for batch in name_batches:
+                queue_options = [
+                    "--noheader",
+                    "--all",
+                    f"--name={','.join(batch)}",
+                    "--states=all",
+                    "--array",
+                    f"--format={parsing.QUEUE_FORMAT}",
+                ]
+                queue_text = commands.ask(["squeue", *_on(cluster), *queue_options])
+                for task, queued in parsing.parse_queue(queue_text, array_names, cluster):
                     tasks[task].append(queued)
         return dict(tasks)
 
@@ -136,15 +145,17 @@ class Slurm:
         exits: dict[TaskJob, JobExit] = {}
         has_accounting = bool(tasks) and shutil.which("sacct") is not None
         for cluster, cluster_tasks in _group_by_cluster(tasks):
-            jobs = sorted({task.job.number for task in cluster_tasks})
             if has_accounting:
+                jobs = sorted({task.job.number for task in cluster_tasks})
                 columns = [f"--format={parsing.EXIT_FORMAT}", f"--starttime={since}"]
                 text = _ask_accounting(cluster, *columns, f"--jobs={','.join(jobs)}")
                 exits |= parsing.parse_accounting(text, cluster)
-            for job in sorted({task.job.number for task in cluster_tasks if task not in exits}):
+            remaining_tasks = [task for task in cluster_tasks if task not in exits]
+            for job in sorted({task.job.number for task in remaining_tasks}):
                 command = ["scontrol", *_on(cluster), "show", "job", "--oneliner", job]
                 text = commands.ask_if_possible(command)
-                exits = parsing.parse_controller_jobs(text, cluster) | exits
+                controller_exits = parsing.parse_controller_jobs(text, cluster)
+                exits = controller_exits | exits  # where both have a task, accounting counts
         return exits
 
     @staticmethod

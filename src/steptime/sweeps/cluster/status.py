@@ -70,14 +70,15 @@ def take_snapshot(out: Path, warn: Warn) -> Snapshot:
     for submission in submissions:
         for task in submission.tasks:
             queued = _first_running(queued_tasks.get(submission.task_names[task.number], ()))
-            begun = submission.list_begun(task.number) if queued and queued.is_running else []
+            running_id = _find_running_cell(submission, task, queued)
             for trial in task.trials:
                 record = record_of_cell.get((submission.folder.name, trial.id))
                 if record:
                     state = "finished" if record.status in FINAL_STATUSES else "failed"
                 elif queued:
-                    state = "running" if begun[-1:] == [trial.id] else "queued"
+                    state = "running" if trial.id == running_id else "queued"
                 else:
+                    # Slurm has no such task any more: if it had one, its job is over.
                     state = "failed" if task.number in submission.task_jobs else "unsent"
                 states[trial.id] = CellState(trial, submission, task, state, record, queued)
     return Snapshot(tuple(states.values()), tuple(records), tuple(submissions), queued_tasks)
@@ -87,6 +88,14 @@ def _first_running(tasks: Sequence[QueuedTask]) -> QueuedTask | None:
     """Return the running one of the tasks of one name, else the first; None for no task."""
     running = (task for task in tasks if task.is_running)
     return next(running, next(iter(tasks), None))
+
+
+def _find_running_cell(submission: Submission, task: Task, queued: QueuedTask | None) -> str | None:
+    """Return the id of the cell that a running task began last; None for other tasks."""
+    if queued is None or not queued.is_running:
+        return None
+    started_ids = submission.list_begun(task.number)
+    return started_ids[-1] if started_ids else None
 
 
 def list_queued(submissions: Sequence[Submission]) -> QueuedTasks:

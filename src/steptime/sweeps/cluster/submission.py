@@ -279,12 +279,12 @@ def pack_tasks(trials: Iterable[Trial]) -> tuple[Task, ...]:
     tasks: list[Task] = []
     by_need = grouped(trials, lambda trial: need_of(trial.cell))
     for job, (need, group) in enumerate(by_need.items()):
-        processes = dict.fromkeys(trial.cell.process for trial in group)
-        order = {process: position for position, process in enumerate(processes)}
-        group.sort(key=lambda trial: (trial.round, order[trial.cell.process]))
-        size = need.request.cells_per_task
-        for start in range(0, len(group), size):
-            tasks.append(Task(len(tasks), job, need, tuple(group[start : start + size])))
+        workers = dict.fromkeys(trial.cell.process for trial in group)
+        worker_order = {worker: position for position, worker in enumerate(workers)}
+        group.sort(key=lambda trial: (trial.round, worker_order[trial.cell.process]))
+        task_size = need.request.cells_per_task
+        for start in range(0, len(group), task_size):
+            tasks.append(Task(len(tasks), job, need, tuple(group[start : start + task_size])))
     return tuple(tasks)
 
 
@@ -355,13 +355,14 @@ def read(folder: Path, code: str = "") -> Submission:
 def _make_tasks(jobs: Sequence[_Job], lines: Sequence[str], code: str) -> tuple[Task, ...]:
     """Return the tasks of a plan's jobs, whose cells are lines; raises `ValueError` for others."""
     tasks: list[Task] = []
+    line_count = max((stop for job in jobs for _start, stop in job.slices), default=0)
     for number, job in enumerate(jobs):
         request = ResourceRequest(**job.allocation)
         need = Need(request, job.replicas, job.cores)
         for start, stop in job.slices:
             trials = tuple(_make_trial(line, request, code) for line in lines[start:stop])
             tasks.append(Task(len(tasks), number, need, trials))
-    if max((stop for job in jobs for _, stop in job.slices), default=0) != len(lines):
+    if line_count != len(lines):
         raise ValueError(f"{CELLS} has {len(lines)} lines")
     return tuple(tasks)
 

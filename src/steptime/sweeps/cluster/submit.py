@@ -4,7 +4,6 @@ An experiment lacks its cells less those with a final record and less those that
 """
 
 import shutil
-from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -49,21 +48,27 @@ class MissingCells:
 
 def find_missing(request: SweepRequest, snapshot: Snapshot) -> MissingCells:
     """Return the cells of an experiment that a folder lacks: not final, and not in flight."""
-    live = {cell.trial.id for cell in snapshot.states if cell.state in LIVE_STATES}
+    live_ids = {cell.trial.id for cell in snapshot.states if cell.state in LIVE_STATES}
     marks = list_final_marks(snapshot.records, request.retry, request.force)
-    final = {mark[0] for mark in marks}
-    cells = [cell for cell in request.cells if fits(cell)] if request.must_fit else request.cells
-    ids = []
-    trials = []
-    counts = Counter[str]()
-    for trial in trials_of(cells, request.means.runs, request.rounds):
-        state = "in flight" if trial.id in live else "final" if trial.id in final else "missing"
-        ids.append(trial.id)
-        counts[state] += 1
-        if state == "missing":
-            trials.append(trial)
-    older = 0 if request.is_shard else len(live.difference(ids))
-    return MissingCells(tuple(ids), counts["final"], counts["in flight"], older, tuple(trials))
+    final_ids = {trial_id for trial_id, _platform, _version in marks}
+    cells = request.cells
+    if request.must_fit:
+        cells = [cell for cell in cells if fits(cell)]
+    trials = list(trials_of(cells, request.means.runs, request.rounds))
+    ids = [trial.id for trial in trials]
+    in_flight = [trial for trial in trials if trial.id in live_ids]
+    # A cell in flight may have a final record of an earlier try: it counts as in flight.
+    idle = [trial for trial in trials if trial.id not in live_ids]
+    missing = [trial for trial in idle if trial.id not in final_ids]
+    # A shard knows only its part of the cells, so it cannot tell which cells are gone.
+    older = 0 if request.is_shard else len(live_ids.difference(ids))
+    return MissingCells(
+        ids=tuple(ids),
+        finished=len(idle) - len(missing),
+        in_flight=len(in_flight),
+        older=older,
+        trials=tuple(missing),
+    )
 
 
 def send(request: SweepRequest, warn: Warn) -> SubmissionAnswer:
@@ -117,12 +122,12 @@ def _withdraw_arrays(snapshot: Snapshot) -> bool:
     live_names = {task.array for task in snapshot.queued}
     is_changed = False
     for submission in snapshot.submissions:
-        withdrawn = submission.read_withdrawn()
-        open_tasks = {
-            array.first for array in submission.open_arrays if array.name not in live_names
-        }
-        if not open_tasks <= withdrawn:
-            submission.write_withdrawn(withdrawn | open_tasks)
+        jobless_arrays = [array for array in submission.open_arrays if array.name not in live_names]
+        # The list of withdrawn arrays names an array by the number of its first task.
+        withdrawn_first_tasks = submission.read_withdrawn()
+        jobless_first_tasks = {array.first for array in jobless_arrays}
+        if not jobless_first_tasks <= withdrawn_first_tasks:
+            submission.write_withdrawn(withdrawn_first_tasks | jobless_first_tasks)
             is_changed = True
     return is_changed
 
@@ -131,10 +136,11 @@ def _restore_live_arrays(snapshot: Snapshot) -> None:
     """Allow withdrawn arrays that wait or run after all."""
     live_names = {task.array for task in snapshot.queued}
     for submission in snapshot.submissions:
-        live_tasks = {array.first for array in submission.arrays if array.name in live_names}
-        withdrawn = submission.read_withdrawn()
-        if withdrawn & live_tasks:
-            submission.write_withdrawn(withdrawn - live_tasks)
+        live_arrays = [array for array in submission.arrays if array.name in live_names]
+        live_first_tasks = {array.first for array in live_arrays}
+        withdrawn_first_tasks = submission.read_withdrawn()
+        if withdrawn_first_tasks & live_first_tasks:
+            submission.write_withdrawn(withdrawn_first_tasks - live_first_tasks)
 
 
 def _submit(
