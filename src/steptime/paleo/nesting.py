@@ -24,7 +24,7 @@ Counts = dict[str, int]
 Edges = tuple[Counts, dict[str, dict[str, None]]]  # number of parents, and the children
 
 
-def nested(layers: Sequence[Layer]) -> Nested:
+def nest_layers(layers: Sequence[Layer]) -> Nested:
     """Return the nested list of the names of a network's layers.
 
     At a fork, each branch is a chain up to a layer with several parents; a branch without a layer

@@ -33,7 +33,7 @@ def equal_width_of_heads(config: Config) -> int:
     heads = config.count("num_attention_heads", 32)
     if width % heads:
         raise config.error("hidden_size", f"{width} does not divide into {heads} heads")
-    config.get("head_dim", 0)
+    config.check_ignored("head_dim", 0)
     return width // heads
 
 
@@ -47,7 +47,7 @@ def decoder(config: Config, head_width: int = 0) -> Settings:
     width = config.count("hidden_size", 4096)
     heads = config.count("num_attention_heads", 32)
     head_width = head_width or width_of_heads(config)
-    config.get("layer_types", [])
+    config.check_ignored("layer_types", [])
     max_length = config.get("max_position_embeddings", 2048)
     rotary_share = config.get("partial_rotary_factor", 1.0) or 1
     return {

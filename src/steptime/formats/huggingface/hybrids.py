@@ -67,10 +67,10 @@ def mimo_v2_flash(config: Config) -> Settings:
         "sinks": config.get("add_swa_attention_sink_bias", True),
     }
     config.require("add_full_attention_sink_bias", only=False)
-    config.get("sliding_window_size", 128)
-    config.get("attention_chunk_size", 128)
-    config.get("attention_bias", False)
-    config.get("n_shared_experts", 0)
+    config.check_ignored("sliding_window_size", 128)
+    config.check_ignored("attention_chunk_size", 128)
+    config.check_ignored("attention_bias", False)
+    config.check_ignored("n_shared_experts", 0)
     designs = []
     for number in range(layers):
         block_changes = {**(windowed if is_windowed[number] else {})}
@@ -116,8 +116,8 @@ def step3p5(config: Config) -> Settings:
     first_dense = config.get("first_k_dense_replace", 3)
     window, heads = config.get("sliding_window", 512), settings["heads"]
     windowed_heads = config.get("num_sliding_attention_heads", heads)
-    config.get("n_shared_experts", 1)
-    config.get("use_moe_router_bias", True)
+    config.check_ignored("n_shared_experts", 1)
+    config.check_ignored("use_moe_router_bias", True)
     designs = []
     for number in range(layers):
         block_changes: dict[str, Value] = {"experts": 0} if number < first_dense else {}
@@ -144,8 +144,8 @@ def nemotron_nas(config: Config) -> Settings:
     blocks = config.get_tables("block_configs")
     config.set_defaults(num_hidden_layers=len(blocks) or 32, num_key_value_heads=0)
     settings = decoder(config)
-    config.get("attention_bias", False)
-    config.get("mlp_bias", False)
+    config.check_ignored("attention_bias", False)
+    config.check_ignored("mlp_bias", False)
     if not blocks:
         return settings
     if len(blocks) != settings["layers"]:

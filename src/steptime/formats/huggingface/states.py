@@ -90,14 +90,14 @@ def nemotron_h(config: Config) -> Settings:
     expert_width = config.get("moe_intermediate_size", 7688)
     latent = config.get("moe_latent_size", 0)
     shared = config.get("moe_shared_expert_intermediate_size", 7688)
-    config.get("n_shared_experts", 1)
-    config.get("mamba_proj_bias", False)
-    config.get("mamba_hidden_act", "silu")
-    config.get("expand", 2)
-    config.get("chunk_size", 128)
-    config.get("sliding_window", 0)
-    config.get("num_logits_to_keep", 1)
-    config.get("attention_bias", False)
+    config.check_ignored("n_shared_experts", 1)
+    config.check_ignored("mamba_proj_bias", False)
+    config.check_ignored("mamba_hidden_act", "silu")
+    config.check_ignored("expand", 2)
+    config.check_ignored("chunk_size", 128)
+    config.check_ignored("sliding_window", 0)
+    config.check_ignored("num_logits_to_keep", 1)
+    config.check_ignored("attention_bias", False)
     designs = {
         "mamba": BlockDesign(changes(experts=0), mixer, feeds=False),
         "attention": BlockDesign(changes(experts=0), feeds=False),
@@ -186,7 +186,7 @@ def falcon_h1(config: Config) -> Settings:
     settings = {**decoder(config), **attention_biases(config)}
     inner, mixer = config.get("mamba_d_ssm", 1024), mamba2_of(config)
     head_width = inner // mixer.heads if inner else mixer.head_width
-    config.get("projectors_bias", False)
+    config.check_ignored("projectors_bias", False)
     mixer = replace(mixer, head_width=head_width, is_normed=config.get("mamba_rms_norm", False))
     design = BlockDesign(parallel=mixer)
     return settings | {
@@ -211,8 +211,8 @@ def mamba2(config: Config) -> Settings:
         config.get("use_bias", False),
         config.get("use_conv_bias", True),
     )
-    config.get("expand", 2)
-    config.get("chunk_size", 256)
+    config.check_ignored("expand", 2)
+    config.check_ignored("chunk_size", 256)
     design = BlockDesign(mixer=mixer, feeds=False)
     return settings | {
         "positions": "none",
@@ -272,7 +272,7 @@ def lfm2_moe(config: Config) -> Settings:
     settings = decoder(config)
     layers, dense_layers = settings["layers"], config.get("num_dense_layers", 2)
     mixers = _short_convolutions(config, layers)
-    config.get("use_expert_bias", True)
+    config.check_ignored("use_expert_bias", True)
     return settings | {
         "qk_norm": "head",
         "experts": config.get("num_experts", 32),
