@@ -5,6 +5,7 @@ from math import floor
 from steptime.formats.huggingface.config import Config, Settings, repeat_letter
 from steptime.formats.huggingface.types import model_type
 
+MAX_PATTERN_LENGTH = 500  # letters of a kind: two kinds are about what `repeat_letter` can write
 DEFAULT_LENGTH = 2048  # tokens of a sequence, where the model allows as many
 GPT2_HEADS = (
     "LMHeadModel",
@@ -114,9 +115,11 @@ def ministral3(config: Config) -> Settings:
 
 def windows_after(config: Config) -> str:
     """Return a pattern of blocks: those before `max_window_layers` see all, the others a window."""
-    layers, first = config.get("num_hidden_layers", 32), config.get("max_window_layers", 28)
-    full_blocks = repeat_letter("a", min(first, layers, 500))
-    return full_blocks + repeat_letter("w", min(layers - first, 500)) or "w"
+    layers = config.get("num_hidden_layers", 32)
+    full_count = min(config.get("max_window_layers", 28), layers)
+    full_blocks = repeat_letter("a", min(full_count, MAX_PATTERN_LENGTH))
+    window_blocks = repeat_letter("w", min(layers - full_count, MAX_PATTERN_LENGTH))
+    return full_blocks + window_blocks or "w"
 
 
 @model_type("qwen2")

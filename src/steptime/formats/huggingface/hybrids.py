@@ -156,21 +156,27 @@ def nemotron_nas(config: Config) -> Settings:
 def _nas_design(config: Config, settings: Settings, block: object) -> BlockDesign:
     """Return the design of one entry of `block_configs`."""
     table = block if isinstance(block, dict) else {}
-    attention, ffn = (
-        Config(part if isinstance(part, dict) else {}, f"{config.place}: block_configs", "")
-        for part in (table.get("attention"), table.get("ffn"))
-    )
+    attention = _nested_block_config(config, table.get("attention"))
+    ffn = _nested_block_config(config, table.get("ffn"))
     for part in (attention, ffn):
         part.require("replace_with_linear", only=False)
-    mixes, feeds = not attention.get("no_op", False), not ffn.get("no_op", False)
+    has_attention = not attention.get("no_op", False)
+    has_ffn = not ffn.get("no_op", False)
     block_changes: dict[str, Value] = {}
-    if mixes:
-        block_changes["kv_heads"] = settings["heads"] // attention.count("n_heads_in_group", 1)
+    if has_attention:
+        heads_per_group = attention.count("n_heads_in_group", 1)
+        block_changes["kv_heads"] = settings["heads"] // heads_per_group
         block_changes["window"] = attention.get("window_length", 0)
-    if feeds:
-        width = int(2 * ffn.get("ffn_mult", 2.625) * settings["width"] / 3)
-        block_changes["ffn"] = -(-width // NAS_MULTIPLE) * NAS_MULTIPLE
-    return BlockDesign(changes(**block_changes), mixes=mixes, feeds=feeds)
+    if has_ffn:
+        # two thirds, as a gated part has three matrices, rounded up to a multiple
+        ffn_width = int(2 * ffn.get("ffn_mult", 2.625) * settings["width"] / 3)
+        block_changes["ffn"] = -(-ffn_width // NAS_MULTIPLE) * NAS_MULTIPLE
+    return BlockDesign(changes(**block_changes), mixes=has_attention, feeds=has_ffn)
+
+
+def _nested_block_config(config: Config, part: object) -> Config:
+    """Return the fields of one part of an entry of `block_configs`, none for no table."""
+    return Config(part if isinstance(part, dict) else {}, f"{config.place}: block_configs", "")
 
 
 @model_type("gemma4_text", "Gemma4")
