@@ -147,7 +147,7 @@ class _Panels(NamedTuple):
 
     size_bytes: int
     panel_bytes: int
-    count: int
+    panel_count: int
 
 
 def matmul(
@@ -348,19 +348,19 @@ def _output_plans(array: Array, product: _Product) -> Iterator[_BufferPlan]:
     a_panels = _Panels(
         size_bytes=a_bytes,
         panel_bytes=-(-a_bytes * min(m, array.rows) // m),
-        count=row_tiles,
+        panel_count=row_tiles,
     )
     b_panels = _Panels(
         size_bytes=b_bytes,
         panel_bytes=-(-b_bytes * min(n, array.columns) // n),
-        count=column_tiles,
+        panel_count=column_tiles,
     )
     for resident, streamed in ((a_panels, b_panels), (b_panels, a_panels)):
         if resident.panel_bytes > array.buffer_bytes:
             continue
         room_bytes = array.buffer_bytes - streamed.panel_bytes
         group_size = max(1, room_bytes // resident.panel_bytes)
-        streams = _tiles(resident.count, group_size)
+        streams = _tiles(resident.panel_count, group_size)
         yield _BufferPlan(1, resident.size_bytes + streamed.size_bytes * streams + c_bytes)
 
 

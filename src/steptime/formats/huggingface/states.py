@@ -45,12 +45,14 @@ def mamba2_of(config: Config, **defaults: int) -> Mamba2:
     width = config.count("hidden_size", 4096)
     heads = config.count("mamba_n_heads", defaults.get("heads", 128))
     inner_width = config.get("mamba_expand", 2) * width
+    head_width = inner_width // heads
     stated_head_width = config.table.get("mamba_d_head")
     config.read_fields.add("mamba_d_head")
-    is_stated = type(stated_head_width) is int  # the field may also be the word "auto"
+    if type(stated_head_width) is int:  # the field may also be the word "auto"
+        head_width = stated_head_width
     return Mamba2(
         heads=heads,
-        head_width=stated_head_width if is_stated else inner_width // heads,
+        head_width=head_width,
         groups=config.count("mamba_n_groups", 1),
         state=config.count("mamba_d_state", defaults.get("state", 256)),
         kernel=config.count("mamba_d_conv", 4),
