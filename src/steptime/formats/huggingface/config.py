@@ -101,7 +101,7 @@ class Config:
             raise InputError(f"{self.place}: {spelling}: must be at least 1, not null")
         return value
 
-    def check_ignored(self, name: str, default: object) -> None:
+    def check_ignored(self, name: str, default: Any) -> None:
         """Check the type of a field that changes neither the shapes nor the work of a network.
 
         Raises:
