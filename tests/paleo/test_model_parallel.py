@@ -27,7 +27,7 @@ from steptime.paleo.model_parallel import (
     model_parallel,
     splits_of,
 )
-from steptime.paleo.nesting import Fork, Nested, has_nested_forks, lower_bound, nested
+from steptime.paleo.nesting import Fork, Nested, has_nested_forks, lower_bound, nest_layers
 from steptime.paleo.placement import LayerTimes, nodes
 from steptime.prediction.step_model import StepModel
 
@@ -149,14 +149,14 @@ def shown(items: Nested) -> str:
     ],
 )
 def test_nested_lists_by_hand(parents, expected):
-    assert shown(nested(made(parents))) == expected
+    assert shown(nest_layers(made(parents))) == expected
 
 
 def test_nested_lists_of_the_original(shared):
     """Of networks without forks, and of any that the data has with them."""
     for net, expected in json.loads((shared / "paleo/graph.json").read_text()).items():
         model = StepModel(shared / "paleo/nets" / f"{net}.json", "K40")
-        assert as_json(nested(model.graph(1).source)) == expected["nested"]
+        assert as_json(nest_layers(model.graph(1).source)) == expected["nested"]
 
 
 def as_json(items: Nested) -> list[Any]:
@@ -187,7 +187,7 @@ def graphs(draw: st.DrawFn) -> list[Layer]:
 @given(graphs())
 @settings(max_examples=300, deadline=None)
 def test_every_layer_stands_once_and_after_its_parents(layers):
-    items = nested(layers)
+    items = nest_layers(layers)
     order = list(names(items))
     assert Counter(order) == Counter(layer.name for layer in layers)
     place = {name: i for i, name in enumerate(order)}
@@ -199,24 +199,24 @@ def test_every_layer_stands_once_and_after_its_parents(layers):
 
 
 def test_bounds_of_a_nested_list():
-    items = nested(made({"a": "", "b": "a", "c": "a", "l": "c", "r": "c", "j": "b l r"}))
+    items = nest_layers(made({"a": "", "b": "a", "c": "a", "l": "c", "r": "c", "j": "b l r"}))
     seconds = {"a": 1.0, "b": 10.0, "c": 2.0, "l": 3.0, "r": 4.0, "j": 100.0}
     assert lower_bound(items, seconds.__getitem__) == 1 + 10 + 100
     devices = {"b": 0, "c": 1, "l": 1, "r": 1}
     both = lower_bound(items, seconds.__getitem__, lambda name: devices.get(name, 0))
     assert both == 1 + max(10, 2 + 3 + 4) + 100
     assert has_nested_forks(items)
-    assert not has_nested_forks(nested(made({"a": "", "b": "a", "c": "a", "d": "b c"})))
+    assert not has_nested_forks(nest_layers(made({"a": "", "b": "a", "c": "a", "d": "b c"})))
 
 
 def test_long_chains_and_deep_forks():
     long = {"n0": ""} | {f"n{i}": f"n{i - 1}" for i in range(1, 20_000)}
-    assert len(nested(made(long))) == 20_000
+    assert len(nest_layers(made(long))) == 20_000
     deep = {"n0": ""}
     for i in range(300):
         deep |= {f"n{i + 1}": f"n{i}", f"side{i}": f"n{i}"}
     with pytest.raises(InputError, match="more than 200 forks"):
-        nested(made(deep))
+        nest_layers(made(deep))
 
 
 # What the original cannot do

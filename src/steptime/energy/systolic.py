@@ -29,7 +29,7 @@ Of the ways to use the buffer, the fastest is taken.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from steptime.core.errors import InputError, check_choice, shorten
@@ -142,6 +142,14 @@ class _BufferPlan(NamedTuple):
     dram_bytes: int
 
 
+class _Panels(NamedTuple):
+    """An operand cut into panels: the rows or columns of one tile, over all of k."""
+
+    size_bytes: int
+    panel_bytes: int
+    panel_count: int
+
+
 def matmul(
     array: Array, m: int, k: int, n: int, dataflow: Dataflow = "weight", times: int = 1
 ) -> ArrayRun:
@@ -210,20 +218,38 @@ def network(array: Array, graph: Graph, dataflow: Dataflow = "weight") -> Networ
 
 def _op_run(array: Array, kind: str, specs: Specs, attrs: Attrs, dataflow: Dataflow) -> ArrayRun:
     """Return the cost of an op by its products; an image is read in place of their first matrix."""
-    element = array.element_bytes
-    runs = []
-    for times, m, n, k in products_of(kind, specs, attrs):
-        # a stride above the kernel leaves elements unread
-        a_size = min(specs[0].size // times, m * k) if kind == "conv2d" else m * k
-        product = _Product(m, k, n, a_size * element, k * n * element)
-        runs.append(_run(array, product, dataflow, times))
+    element_bytes = array.element_bytes
+    runs: list[ArrayRun] = []
+    for count, m, n, k in products_of(kind, specs, attrs):
+        a_size = m * k
+        if kind == "conv2d":  # the image is read; a stride above the kernel leaves parts unread
+            a_size = min(specs[0].size // count, m * k)
+        product = _Product(m, k, n, a_bytes=a_size * element_bytes, b_bytes=k * n * element_bytes)
+        runs.append(_run(array, product, dataflow, count))
     if len(runs) == 1:
         return runs[0]
-    names = [field.name for field in fields(ArrayRun)]
-    total = {name: sum(getattr(run, name) for run in runs) for name in names}
-    total["passes"] = max(run.passes for run in runs)
-    total["utilisation"] = total["macs"] / (total["cycles"] * array.rows * array.columns)
-    return ArrayRun(**total)
+    macs = sum(run.macs for run in runs)
+    cycles = sum(run.cycles for run in runs)
+    return ArrayRun(
+        cycles=cycles,
+        macs=macs,
+        utilisation=macs / (cycles * array.rows * array.columns),
+        passes=max(run.passes for run in runs),
+        buffer_read_bytes=sum(run.buffer_read_bytes for run in runs),
+        buffer_write_bytes=sum(run.buffer_write_bytes for run in runs),
+        dram_bytes=sum(run.dram_bytes for run in runs),
+        time_s=sum(run.time_s for run in runs),
+    )
+
+
+class _Loops(NamedTuple):
+    """The dimensions of a product on an array, and the tiles that X and Y are cut into."""
+
+    x: int
+    y: int
+    t: int
+    x_tiles: int
+    y_tiles: int
 
 
 def _run(array: Array, product: _Product, dataflow: Dataflow, times: int) -> ArrayRun:
@@ -244,34 +270,40 @@ def _run(array: Array, product: _Product, dataflow: Dataflow, times: int) -> Arr
             f"a buffer of {array.buffer_bytes} bytes cannot hold one row of "
             f"{min(array.columns, y)} sums of {array.sum_bytes} bytes"
         )
-    down, across = _tiles(x, array.rows), _tiles(y, array.columns)
+    loops = _Loops(x, y, t, _tiles(x, array.rows), _tiles(y, array.columns))
 
-    def cycles_of(plan: _BufferPlan) -> int:
-        tiles = down * across * plan.passes
-        return (2 * x * across + y * down) * plan.passes + t * down * across - 2 * tiles
-
-    def time_of(plan: _BufferPlan) -> float:
+    def time_s(plan: _BufferPlan) -> float:
+        compute_s = _count_cycles(loops, plan.passes) / array.clock_hz
         memory_s = plan.dram_bytes / array.memory_bytes_per_s
-        return max(cycles_of(plan) / array.clock_hz, memory_s)
+        return max(compute_s, memory_s)
 
-    plan = min(plans, key=lambda plan: (time_of(plan), plan.dram_bytes, plan.passes))
-    cycles, macs = cycles_of(plan), m * k * n
-    if dataflow == "output":
-        partial = 0
-        read = m * k * across + k * n * down
-    else:
-        partial = (down - 1) * m * n * array.sum_bytes
-        read = x * y * plan.passes + x * t * across
+    plan = min(plans, key=lambda plan: (time_s(plan), plan.dram_bytes, plan.passes))
+    cycles = _count_cycles(loops, plan.passes)
+    macs = m * k * n
+    if dataflow == "output":  # sums stay in the PEs
+        partial_sum_bytes = 0
+        elements_read = m * k * loops.y_tiles + k * n * loops.x_tiles
+    else:  # sums of all tiles but the first along k are read again, and written before
+        partial_sum_bytes = (loops.x_tiles - 1) * m * n * array.sum_bytes
+        elements_read = x * y * plan.passes + x * t * loops.y_tiles
     return ArrayRun(
         cycles=times * cycles,
         macs=times * macs,
         utilisation=macs / (cycles * array.rows * array.columns),
         passes=plan.passes,
-        buffer_read_bytes=times * (read * array.element_bytes + partial),
-        buffer_write_bytes=times * (m * n * array.element_bytes + partial),
+        buffer_read_bytes=times * (elements_read * array.element_bytes + partial_sum_bytes),
+        buffer_write_bytes=times * (m * n * array.element_bytes + partial_sum_bytes),
         dram_bytes=times * plan.dram_bytes,
-        time_s=times * time_of(plan),
+        time_s=times * time_s(plan),
     )
+
+
+def _count_cycles(loops: _Loops, passes: int) -> int:
+    """Return the sum over all tiles of 2 r + c + t - 2 (see the module), T cut into `passes`."""
+    tiles = loops.x_tiles * loops.y_tiles * passes
+    shift_cycles = (2 * loops.x * loops.y_tiles + loops.y * loops.x_tiles) * passes
+    stream_cycles = loops.t * loops.x_tiles * loops.y_tiles
+    return shift_cycles + stream_cycles - 2 * tiles
 
 
 def _stationary_plans(array: Array, product: _Product) -> Iterator[_BufferPlan]:
@@ -283,17 +315,21 @@ def _stationary_plans(array: Array, product: _Product) -> Iterator[_BufferPlan]:
     piece, else once a tile of n. C is written once.
     """
     m, k, n, a_bytes, b_bytes = product
-    across = _tiles(n, array.columns)
-    sums = min(n, array.columns) * array.sum_bytes if k > array.rows else 0
+    c_bytes = m * n * array.element_bytes
+    column_tiles = _tiles(n, array.columns)
+    a_row_bytes = -(-a_bytes // m)
+    has_partial_sums = k > array.rows
+    sums_row_bytes = min(n, array.columns) * array.sum_bytes if has_partial_sums else 0
     for keeps_b in (False, True):
         for keeps_a in (False, True):
-            row = sums + (-(-a_bytes // m) if keeps_a else 0)
-            room = array.buffer_bytes - (b_bytes if keeps_b else 0)
-            if room < row:
+            row_bytes = sums_row_bytes + (a_row_bytes if keeps_a else 0)
+            room_bytes = array.buffer_bytes - (b_bytes if keeps_b else 0)
+            if room_bytes < row_bytes:
                 continue
-            passes = _tiles(m, room // row) if row else 1
-            moved = a_bytes * (1 if keeps_a else across) + b_bytes * (1 if keeps_b else passes)
-            yield _BufferPlan(passes, moved + m * n * array.element_bytes)
+            passes = _tiles(m, room_bytes // row_bytes) if row_bytes else 1
+            a_reads = 1 if keeps_a else column_tiles
+            b_reads = 1 if keeps_b else passes
+            yield _BufferPlan(passes, a_bytes * a_reads + b_bytes * b_reads + c_bytes)
 
 
 def _output_plans(array: Array, product: _Product) -> Iterator[_BufferPlan]:
@@ -305,20 +341,27 @@ def _output_plans(array: Array, product: _Product) -> Iterator[_BufferPlan]:
     C is written once.
     """
     m, _, n, a_bytes, b_bytes = product
-    down, across = _tiles(m, array.rows), _tiles(n, array.columns)
+    row_tiles = _tiles(m, array.rows)
+    column_tiles = _tiles(n, array.columns)
     c_bytes = m * n * array.element_bytes
-    yield _BufferPlan(1, a_bytes * across + b_bytes * down + c_bytes)
-    a_panel = -(-a_bytes * min(m, array.rows) // m)
-    b_panel = -(-b_bytes * min(n, array.columns) // n)
-    choices = (
-        (a_bytes, a_panel, down, b_bytes, b_panel),
-        (b_bytes, b_panel, across, a_bytes, a_panel),
+    yield _BufferPlan(1, a_bytes * column_tiles + b_bytes * row_tiles + c_bytes)
+    a_panels = _Panels(
+        size_bytes=a_bytes,
+        panel_bytes=-(-a_bytes * min(m, array.rows) // m),
+        panel_count=row_tiles,
     )
-    for resident_bytes, panel, panels, streamed_bytes, streamed_panel in choices:
-        if panel <= array.buffer_bytes:
-            group = max(1, (array.buffer_bytes - streamed_panel) // panel)
-            dram_bytes = resident_bytes + streamed_bytes * _tiles(panels, group) + c_bytes
-            yield _BufferPlan(1, dram_bytes)
+    b_panels = _Panels(
+        size_bytes=b_bytes,
+        panel_bytes=-(-b_bytes * min(n, array.columns) // n),
+        panel_count=column_tiles,
+    )
+    for resident, streamed in ((a_panels, b_panels), (b_panels, a_panels)):
+        if resident.panel_bytes > array.buffer_bytes:
+            continue
+        room_bytes = array.buffer_bytes - streamed.panel_bytes
+        group_size = max(1, room_bytes // resident.panel_bytes)
+        streams = _tiles(resident.panel_count, group_size)
+        yield _BufferPlan(1, resident.size_bytes + streamed.size_bytes * streams + c_bytes)
 
 
 def _tiles(size: int, tile: int) -> int:

@@ -108,15 +108,18 @@ class Code:
 
         Example: `networks/torchvision.resnet50-2x3x224x224.pt2`.
         """
-        if self.source in LIBRARIES:
-            shapes = [spec.value for spec in self.inputs.values() if isinstance(spec.value, tuple)]
-            sizes = ["x".join(map(str, shape)) for shape in shapes]
-            stem = self.name if self.content_key == "" else Path(self.name).stem
-            words = [f"{self.source}.{stem}", *filter(None, [self.content_key]), *sizes]
-            return user_folder("networks") / f"{'-'.join(words)}.pt2"
-        path = str(Path(self.source).resolve())
-        folder = hashlib.sha256(path.encode()).hexdigest()[:HASH_DIGITS]
-        return user_folder("networks") / folder / self.default_path.name
+        if self.source not in LIBRARIES:
+            path = str(Path(self.source).resolve())
+            folder = hashlib.sha256(path.encode()).hexdigest()[:HASH_DIGITS]
+            return user_folder("networks") / folder / self.default_path.name
+        is_file = self.content_key != ""  # a `config.json`, whose content decides, not its path
+        stem = Path(self.name).stem if is_file else self.name
+        words = [f"{self.source}.{stem}"]
+        if is_file:
+            words.append(self.content_key)
+        shapes = [spec.value for spec in self.inputs.values() if isinstance(spec.value, tuple)]
+        words += ["x".join(map(str, shape)) for shape in shapes]
+        return user_folder("networks") / f"{'-'.join(words)}.pt2"
 
     @property
     def default_path(self) -> Path:

@@ -10,6 +10,9 @@ A composition gets the functions that append ops to the graph, and tensors:
 import math
 from collections.abc import Callable, Mapping
 
+from steptime.formats.tensors import is_float
+from steptime.network.ops.builder import Builder
+
 Apply = Callable[..., str]  # (function's name, *operands) -> tensor
 
 
@@ -53,3 +56,21 @@ REDUCED: Mapping[str, Callable[..., str]] = {
     "logsum": lambda f, reduce, result, x: f("log", result("sum", x)),
     "logsumexp": _compose_logsumexp,
 }
+
+
+def simplify_clamp(
+    b: Builder, function: str, operands: tuple[str | float, ...], low: float, high: float
+) -> tuple[str, tuple[str | float, ...]]:
+    """Return a clamp of one limit as `maximum` or `minimum`, a `maximum` of 0 and floats as ReLU.
+
+    Any other function is returned as it is. The first tensor among the operands decides the type.
+    """
+    if function == "clamp" and high == math.inf:
+        function, operands = "maximum", (*operands, low)
+    elif function == "clamp" and low == -math.inf:
+        function, operands = "minimum", (*operands, high)
+    if function == "maximum" and 0.0 in operands[1:]:
+        first = next(operand for operand in operands if isinstance(operand, str))
+        if is_float(b, first):
+            function = "relu"
+    return function, operands

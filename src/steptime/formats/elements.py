@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from steptime.core.graph import Attr
-from steptime.formats.composed import COMPOSED, REDUCED
+from steptime.formats.composed import COMPOSED, REDUCED, simplify_clamp
 from steptime.formats.tensors import (
     axis_of,
     clip_to_finite,
@@ -106,17 +106,20 @@ def cast(b: Builder, x: str, dtype: str, name: str) -> str:
 def slice_(b: Builder, x: str, axis: int, start: int, stop: int, name: str, step: int = 1) -> str:
     """Return `x[start:stop:step]` along `axis` by Python's rules: from the end, cut off."""
     axis = axis_of(b, x, axis)
+    size = b.shape(x)[axis]
     require(step != 0, f"{name}: a slice with step 0")
-    first, last, step = slice(start, stop, step).indices(b.shape(x)[axis])
-    if step < 0:
-        count = len(range(first, last, step))
+    first, end, stride = slice(start, stop, step).indices(size)
+    if stride < 0:  # the same elements of the reversed axis, by a positive stride
+        count = len(range(first, end, stride))
         x = op(b, "flip", x, name=f"{name}/flip", axes=(axis,))
-        first, step = b.shape(x)[axis] - 1 - first, -step
-        last = first + (count - 1) * step + 1
-    if (first, last, step) == (0, b.shape(x)[axis], 1):
+        stride = -stride
+        first = size - 1 - first
+        end = first + (count - 1) * stride + 1
+    takes_all = first == 0 and end == size and stride == 1
+    if takes_all:
         return x
-    strides = {"step": step} if step != 1 else {}
-    return op(b, "slice", x, name=name, axis=axis, start=first, stop=last, **strides)
+    attrs = {"step": stride} if stride != 1 else {}
+    return op(b, "slice", x, name=name, axis=axis, start=first, stop=end, **attrs)
 
 
 def split(b: Builder, x: str, sizes: Sequence[int], axis: int, name: str) -> list[str]:
@@ -170,24 +173,6 @@ def pad(
     return reshape(b, padded, b.shape(padded)[len(new_axes) :], f"{name}/reshape")
 
 
-def _simplify_clamp(
-    b: Builder, function: str, operands: tuple[Operand, ...], low: float, high: float
-) -> tuple[str, tuple[Operand, ...]]:
-    """Return a clamp of one limit as `maximum` or `minimum`, a `maximum` of 0 and floats as ReLU.
-
-    Any other function is returned as it is. The first tensor among the operands decides the type.
-    """
-    if function == "clamp" and high == math.inf:
-        function, operands = "maximum", (*operands, low)
-    elif function == "clamp" and low == -math.inf:
-        function, operands = "minimum", (*operands, high)
-    if function == "maximum" and 0.0 in operands[1:]:
-        first = next(operand for operand in operands if isinstance(operand, str))
-        if is_float(b, first):
-            function = "relu"
-    return function, operands
-
-
 def pointwise(
     b: Builder,
     function: str,
@@ -212,7 +197,7 @@ def pointwise(
         return COMPOSED[function](lambda f, *x: pointwise(b, f, *x, name=name), *operands)
     tensors = [x for x in operands if isinstance(x, str)]
     require(bool(tensors), f"{name}: {function} of numbers alone")
-    function, operands = _simplify_clamp(b, function, operands, low, high)
+    function, operands = simplify_clamp(b, function, operands, low, high)
     if function in FUNCTIONS_WITH_KIND:
         kind, kind_attrs = ACTIVATIONS.get(function, (function, {}))
         return op(b, kind, tensors[0], name=name, **kind_attrs)
@@ -274,21 +259,25 @@ def _append_dedicated(
     Returns None, and appends nothing, where no kind fits: other functions and types, or a second
     shape that is not the end of the first.
     """
-    if len(operands) != 2 or not all(isinstance(x, str) and is_float(b, x) for x in operands):
+    are_float_tensors = all(isinstance(x, str) and is_float(b, x) for x in operands)
+    if len(operands) != 2 or not are_float_tensors:
         return None
     x, y = str(operands[0]), str(operands[1])
     if function == "maximum" and b.shape(x) == b.shape(y):
         return op(b, function, x, y, name=name)
     if function not in ("add", "sub", "mul"):
         return None
-    if function != "sub":  # the larger tensor first, then what is computed
+    if function != "sub":  # operands may change places: the larger first, then the computed one
         x, y = sorted((x, y), key=lambda t: (-b.tensors[t].size, is_weight_or_buffer(b, t)))
-    if b.shape(y)[:1] == (1,) and is_weight_or_buffer(b, y):
+    y_is_for_all_examples = b.shape(y)[:1] == (1,) and is_weight_or_buffer(b, y)
+    if y_is_for_all_examples:
         y = _squeeze_leading_axes(b, y, f"{name}/each")
-    sum_of_product = _add_to_product(b, x, y, name) if function == "add" else None
-    if sum_of_product:
-        return sum_of_product
-    shape, short_shape = b.shape(x), b.shape(y)
+    if function == "add":
+        sum_of_product = _add_to_product(b, x, y, name)
+        if sum_of_product:
+            return sum_of_product
+    shape = b.shape(x)
+    short_shape = b.shape(y)
     is_end_of_shape = short_shape == shape[len(shape) - len(short_shape) :]
     return op(b, function, x, y, name=name) if is_end_of_shape else None
 
@@ -305,20 +294,24 @@ def _add_to_product(b: Builder, x: str, y: str, name: str) -> str | None:
 
     A vector that is added to rows of a linear layer, seen as a matrix, is added before that view.
     """
-    shape, short_shape = b.shape(x), b.shape(y)
+    shape = b.shape(x)
+    short_shape = b.shape(y)
     tokens = with_axes(b, x)
-    is_linear = tokens != x and find_producer(b, tokens, "linear")
-    if is_linear and short_shape == shape[-1:]:
-        summed = pointwise(b, "add", tokens, y, name=name)
-        return reshape(b, summed, shape, f"{name}/rows")
+    views_linear = tokens != x and find_producer(b, tokens, "linear")
+    if views_linear and short_shape == shape[-1:]:
+        total = pointwise(b, "add", tokens, y, name=name)
+        return reshape(b, total, shape, f"{name}/rows")
     product = find_producer(b, x, *PRODUCTS)
     if product is None or not is_weight_or_buffer(b, y):
         return None
-    axis = 1 if product.kind.startswith("conv") else len(shape) - 1
-    axes_after = len(shape) - axis - 1
+    is_convolution = product.kind.startswith("conv")
+    last_axis = len(shape) - 1
+    axis = 1 if is_convolution else last_axis  # of channels or columns
+    axes_after = last_axis - axis
     bias_shape = (shape[axis], *(1,) * axes_after)
     ends_as_bias = short_shape[-len(bias_shape) :] == bias_shape
-    if not ends_as_bias or math.prod(short_shape) != shape[axis]:
+    has_size_of_bias = math.prod(short_shape) == shape[axis]
+    if not ends_as_bias or not has_size_of_bias:
         return None
     bias = reshape(b, y, (shape[axis],), f"{name}/vector")
     return op(b, "bias", x, bias, name=name, axis=axis if axes_after else -1)
@@ -338,9 +331,10 @@ def reduce(
     with size 1.
     """
     rank = len(b.shape(x))
-    reduced_axes = tuple(range(rank))
-    if axes is not None:
-        reduced_axes = tuple(sorted({axis_of(b, x, i) for i in axes}))
+    if axes is None:
+        reduced_axes = tuple(range(rank))
+    else:
+        reduced_axes = tuple(sorted({axis_of(b, x, axis) for axis in axes}))
     if not reduced_axes or rank == 0:
         return x
     if function in REDUCED:
@@ -352,11 +346,13 @@ def reduce(
         )
         has_all_axes = len(b.shape(y)) == rank
         return squeeze(b, y, reduced_axes, f"{name}/reshape") if has_all_axes and not keep else y
-    if function == "mean" and rank == 4 and reduced_axes == (2, 3):
-        y = op(b, "global_avg_pool", x, name=name)
-        return reshape(b, y, (*b.shape(x)[:2], 1, 1), f"{name}/keep") if keep else y
-    if function == "mean" and len(reduced_axes) == rank and not keep:
-        return op(b, "mean", x, name=name)
+    if function == "mean":
+        is_over_pixels = rank == 4 and reduced_axes == (2, 3)
+        if is_over_pixels:
+            y = op(b, "global_avg_pool", x, name=name)
+            return reshape(b, y, (*b.shape(x)[:2], 1, 1), f"{name}/keep") if keep else y
+        if len(reduced_axes) == rank and not keep:
+            return op(b, "mean", x, name=name)
     return op(b, "reduce", x, name=name, function=function, axes=reduced_axes, keep=keep)
 
 

@@ -22,15 +22,18 @@ from steptime.network.ops.table import require
 
 def linear(b: Builder, x: str, w: str, name: str, bias: str = "") -> str:
     """Multiply `x [..., fan_in]` by `w [width, fan_in]` and add `bias [width]` if there is one."""
-    unflattened = with_axes(b, x)
-    if unflattened != x:
-        y = linear(b, unflattened, w, name, bias)
+    tokens = with_axes(b, x)
+    if tokens != x:  # `x` is a matrix that views tokens with further axes: multiply those
+        y = linear(b, tokens, w, name, bias)
         return el.reshape(b, y, (b.shape(x)[0], b.shape(y)[-1]), f"{name}/rows")
-    rows = x if len(b.shape(x)) > 1 else el.reshape(b, x, (1, -1), f"{name}/row")
+    is_vector = len(b.shape(x)) <= 1
+    rows = el.reshape(b, x, (1, -1), f"{name}/row") if is_vector else x
     y = el.op(b, "linear", rows, w, name=name)
     if bias:
         y = el.op(b, "bias", y, bias, name=f"{name}/bias", axis=-1)
-    return y if rows == x else el.reshape(b, y, b.shape(y)[1:], f"{name}/reshape")
+    if rows == x:
+        return y
+    return el.reshape(b, y, b.shape(y)[1:], f"{name}/reshape")
 
 
 def matmul(b: Builder, x: str, y: str, name: str) -> str:
@@ -39,20 +42,22 @@ def matmul(b: Builder, x: str, y: str, name: str) -> str:
     As in numpy, a vector is a row as `x` and a column as `y`. A matrix that is a weight or a buffer
     makes the product a `linear`.
     """
-    x_is_vector = len(b.shape(x)) == 1
-    y_is_vector = len(b.shape(y)) == 1
-    require(min(len(b.shape(x)), len(b.shape(y))) >= 1, f"{name}: a product of scalars")
-    if len(b.shape(y)) == 2 and is_weight_or_buffer(b, y):
-        return linear(b, x, el.transpose(b, y, (1, 0), f"{name}/transpose"), name)
-    if x_is_vector:
-        x = el.reshape(b, x, (1, -1), f"{name}/row")
-    if y_is_vector:
-        y = el.reshape(b, y, (-1, 1), f"{name}/column")
-    product = el.op(b, "matmul", x, y, name=name)
-    shape = b.shape(product)
-    row_axis = () if x_is_vector else shape[-2:-1]
-    column_axis = () if y_is_vector else shape[-1:]
-    return el.reshape(b, product, (*shape[:-2], *row_axis, *column_axis), f"{name}/reshape")
+    x_rank = len(b.shape(x))
+    y_rank = len(b.shape(y))
+    require(min(x_rank, y_rank) >= 1, f"{name}: a product of scalars")
+    if y_rank == 2 and is_weight_or_buffer(b, y):
+        w = el.transpose(b, y, (1, 0), f"{name}/transpose")
+        return linear(b, x, w, name)
+    x_is_vector = x_rank == 1
+    y_is_vector = y_rank == 1
+    rows = el.reshape(b, x, (1, -1), f"{name}/row") if x_is_vector else x
+    columns = el.reshape(b, y, (-1, 1), f"{name}/column") if y_is_vector else y
+    product = el.op(b, "matmul", rows, columns, name=name)
+    # an axis that was added to a vector is dropped again
+    *batch_sizes, row_count, column_count = b.shape(product)
+    row_axis = () if x_is_vector else (row_count,)
+    column_axis = () if y_is_vector else (column_count,)
+    return el.reshape(b, product, (*batch_sizes, *row_axis, *column_axis), f"{name}/reshape")
 
 
 def _view_as_image(b: Builder, x: str, name: str) -> str:

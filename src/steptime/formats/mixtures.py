@@ -80,16 +80,25 @@ def _find_mixture(b: Builder, y: str) -> _Mixture | None:
     """
     pieces, sources = _collect_pieces(b, y)
     weights = [tensor for tensor in sources if tensor in b.weights]
-    expert_weights = [w for w in weights if len(b.shape(w)) == 3]
-    biases = [w for w in weights if len(b.shape(w)) == 2]
-    computed = [x for x in sources if x not in weights and x not in b.buffers]
-    logits = [x for x in computed if find_producer(b, x, "linear")]
-    tokens = [x for x in computed if x not in logits]
-    functions = {op.kind for op in pieces} & {*_GATED_FORM, "relu"}
-    if len(expert_weights) != 2 or len(functions) != 1 or (len(logits), len(tokens)) != (1, 1):
+    expert_weights = [weight for weight in weights if len(b.shape(weight)) == 3]
+    biases = [weight for weight in weights if len(b.shape(weight)) == 2]
+    computed = [tensor for tensor in sources if tensor not in weights and tensor not in b.buffers]
+    logits = [tensor for tensor in computed if find_producer(b, tensor, "linear")]
+    tokens = [tensor for tensor in computed if tensor not in logits]
+    activations = {op.kind for op in pieces} & {*_GATED_FORM, "relu"}
+    has_two_matrices = len(expert_weights) == 2
+    has_router = len(logits) == 1 and len(tokens) == 1
+    if not has_two_matrices or not has_router or len(activations) != 1:
         return None
     down, up = expert_weights  # the nearest to the sum comes first
-    return _Mixture(tokens[0], logits[0], up, down, tuple(reversed(biases)), functions.pop())
+    return _Mixture(
+        tokens=tokens[0],
+        logits=logits[0],
+        up=up,
+        down=down,
+        biases=tuple(reversed(biases)),
+        function=activations.pop(),
+    )
 
 
 def _collect_pieces(b: Builder, last: str) -> tuple[list[Op], list[str]]:

@@ -79,32 +79,38 @@ def _multiply(b: Builder, first: Term, second: Term, needed: set[str], name: str
     Letters of both terms that are needed are batch axes; those that are not are summed over. The
     other letters of the first term are the rows, of the second term the columns.
     """
-    first, second = (
-        _sum_letters(b, first, needed | {*second.letters}, name),
-        _sum_letters(b, second, needed | {*first.letters}, name),
-    )
-    sizes = _size_letters(b, (first, second))
-    common = [letter for letter in first.letters if letter in second.letters]
+    first_sum = _sum_letters(b, first, needed | {*second.letters}, name)
+    second_sum = _sum_letters(b, second, needed | {*first.letters}, name)
+    sizes = _size_letters(b, (first_sum, second_sum))
+    common = [letter for letter in first_sum.letters if letter in second_sum.letters]
     batch = [letter for letter in common if letter in needed]
     summed = [letter for letter in common if letter not in needed]
-    rows = [letter for letter in first.letters if letter not in common]
-    columns = [letter for letter in second.letters if letter not in common]
-    x = _order_axes(b, first, (batch, rows, summed), sizes, name)
-    y = _order_axes(b, second, (batch, summed, columns), sizes, name)
-    letters = [*batch, *rows, *columns]
+    rows = [letter for letter in first_sum.letters if letter not in common]
+    columns = [letter for letter in second_sum.letters if letter not in common]
+    x = _order_axes(b, first_sum, (batch, rows, summed), sizes, name)
+    y = _order_axes(b, second_sum, (batch, summed, columns), sizes, name)
+    letters = "".join([*batch, *rows, *columns])
     if summed:
         product = lowering.matmul(b, x, y, name)
         shape = [sizes[letter] for letter in letters]
-        return Term(elements.reshape(b, product, shape, f"{name}/apart"), "".join(letters))
-    # nothing is added up: a product of elements
+        return Term(elements.reshape(b, product, shape, f"{name}/apart"), letters)
+
+    # Nothing is added up: a product of elements, each term broadcast over the other's letters.
     batch_sizes = [sizes[letter] for letter in batch]
     row_sizes = [sizes[letter] for letter in rows]
     column_sizes = [sizes[letter] for letter in columns]
-    row_shape = [*batch_sizes, *row_sizes, *[1] * len(columns)]
-    column_shape = [*batch_sizes, *[1] * len(rows), *column_sizes]
-    x = elements.reshape(b, x, row_shape, f"{name}/rows")
-    y = elements.reshape(b, y, column_shape, f"{name}/columns")
-    return Term(elements.pointwise(b, "mul", x, y, name=name), "".join(letters))
+    x_shape = [*batch_sizes, *row_sizes, *[1] * len(columns)]
+    y_shape = [*batch_sizes, *[1] * len(rows), *column_sizes]
+    x = elements.reshape(b, x, x_shape, f"{name}/rows")
+    y = elements.reshape(b, y, y_shape, f"{name}/columns")
+    return Term(elements.pointwise(b, "mul", x, y, name=name), letters)
+
+
+class _ExpertGroup(NamedTuple):
+    """Experts that get the same number of tokens."""
+
+    expert_count: int
+    tokens_per_expert: int
 
 
 def _size_letters(b: Builder, terms: Sequence[Term]) -> dict[str, int]:
@@ -142,21 +148,24 @@ def multiply_experts(b: Builder, x: str, w: str, name: str) -> str:
     token_count, width = b.shape(x)
     expert_count, _, output_width = b.shape(w)
     tokens_per_expert, remainder = divmod(token_count, expert_count)
-    groups = ((remainder, tokens_per_expert + 1), (expert_count - remainder, tokens_per_expert))
-    parts: list[str] = []
+    groups = (
+        _ExpertGroup(remainder, tokens_per_expert + 1),
+        _ExpertGroup(expert_count - remainder, tokens_per_expert),
+    )
+    products: list[str] = []
     first_token = 0
     first_expert = 0
-    for count, tokens in groups:
-        group_tokens = count * tokens
+    for group in groups:
+        group_tokens = group.expert_count * group.tokens_per_expert
+        end_token = first_token + group_tokens
+        end_expert = first_expert + group.expert_count
         if group_tokens:
-            last_token = first_token + group_tokens
-            rows = elements.slice_(b, x, 0, first_token, last_token, f"{name}/tokens")
-            weights = elements.slice_(
-                b, w, 0, first_expert, first_expert + count, f"{name}/experts"
-            )
-            batched = elements.reshape(b, rows, (count, tokens, width), f"{name}/apart")
+            rows = elements.slice_(b, x, 0, first_token, end_token, f"{name}/tokens")
+            weights = elements.slice_(b, w, 0, first_expert, end_expert, f"{name}/experts")
+            batched_shape = (group.expert_count, group.tokens_per_expert, width)
+            batched = elements.reshape(b, rows, batched_shape, f"{name}/apart")
             y = lowering.matmul(b, batched, weights, name)
-            parts.append(elements.reshape(b, y, (group_tokens, output_width), f"{name}/rows"))
-        first_token += group_tokens
-        first_expert += count
-    return elements.concat(b, parts, 0, name)
+            products.append(elements.reshape(b, y, (group_tokens, output_width), f"{name}/rows"))
+        first_token = end_token
+        first_expert = end_expert
+    return elements.concat(b, products, 0, name)

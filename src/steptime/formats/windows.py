@@ -47,14 +47,16 @@ def cut_windows(
     shape = b.shape(x)
     count = positions(shape[axis], size, step, dilation=dilation)
     require(min(size, step, dilation, count) >= 1, f"{name}: windows of {size} in {list(shape)}")
-    if dilation == 1 and size == step:
+    are_tiles = dilation == 1 and size == step
+    if are_tiles:
         elements = el.slice_(b, x, axis, 0, count * size, f"{name}/whole")
     elif size == 1:
         elements = el.slice_(b, x, axis, 0, shape[axis], f"{name}/some", step)
-    else:
+    else:  # elements of several windows, or of none
         indices = b.buffer(free_name(b, f"{name}/places"), (count, size), "int64")
         return el.op(b, "gather", x, indices, name=name, axis=axis)
-    return el.reshape(b, elements, (*shape[:axis], count, size, *shape[axis + 1 :]), name)
+    windows_shape = (*shape[:axis], count, size, *shape[axis + 1 :])
+    return el.reshape(b, elements, windows_shape, name)
 
 
 def unfold(b: Builder, x: str, kernel: Sizes, stride: Sizes, dilation: Sizes, name: str) -> str:
@@ -62,11 +64,12 @@ def unfold(b: Builder, x: str, kernel: Sizes, stride: Sizes, dilation: Sizes, na
 
     `[n, c, h, w] -> [n, c*kh*kw, oh*ow]`.
     """
-    n, channels = b.shape(x)[:2]
-    for i, suffix in enumerate(("rows", "columns")):
-        x = cut_windows(b, x, 2 + 2 * i, kernel[i], f"{name}/{suffix}", stride[i], dilation[i])
+    examples, channels = b.shape(x)[:2]
+    # [n, c, h, w] -> [n, c, oh, kh, w] -> [n, c, oh, kh, ow, kw] -> [n, c, kh, kw, oh, ow]
+    x = cut_windows(b, x, 2, kernel[0], f"{name}/rows", stride[0], dilation[0])
+    x = cut_windows(b, x, 4, kernel[1], f"{name}/columns", stride[1], dilation[1])
     x = el.transpose(b, x, (0, 1, 3, 5, 2, 4), f"{name}/transpose")
-    return el.reshape(b, x, (n, channels * kernel[0] * kernel[1], -1), name)
+    return el.reshape(b, x, (examples, channels * kernel[0] * kernel[1], -1), name)
 
 
 def fold(b: Builder, x: str, size: Sizes, kernel: Sizes, stride: Sizes, name: str) -> str:
@@ -75,14 +78,16 @@ def fold(b: Builder, x: str, size: Sizes, kernel: Sizes, stride: Sizes, name: st
     Each pixel gathers the elements of all windows that cover it and adds them up. Pixels that fewer
     windows cover gather a padded 0 instead.
     """
-    n, rows, columns = b.shape(x)
-    max_windows = math.prod(-(-k // s) for k, s in zip(kernel, stride, strict=True))
+    examples, rows, window_count = b.shape(x)
     kernel_size = math.prod(kernel)
     channels = rows // kernel_size
-    flat = el.reshape(b, x, (n, channels, kernel_size * columns), f"{name}/flat")
+    # the windows that cover a pixel: in each direction, kernel over stride, rounded up
+    max_windows = math.prod(-(-k // s) for k, s in zip(kernel, stride, strict=True))
+    flat_shape = (examples, channels, kernel_size * window_count)
+    flat = el.reshape(b, x, flat_shape, f"{name}/flat")
     padded = el.pad(b, flat, (0, 0, 0, 0, 0, 1), f"{name}/nothing")
     indices_shape = (math.prod(size), max_windows)
     indices = b.buffer(free_name(b, f"{name}/places"), indices_shape, "int64")
     parts = el.gather(b, padded, indices, 2, f"{name}/windows")
-    summed = el.reduce(b, "sum", parts, (3,), name)
-    return el.reshape(b, summed, (n, channels, *size), f"{name}/image")
+    sums = el.reduce(b, "sum", parts, (3,), name)
+    return el.reshape(b, sums, (examples, channels, *size), f"{name}/image")

@@ -84,19 +84,31 @@ def make_template(graphs: Mapping[int, Graph]) -> GraphTemplate:
         NotLinearError: if ops differ, or a size is no straight line of the batch.
     """
     batches = sorted(graphs)
-    low, high, *check_batches = batches
-    first, second = graphs[low], graphs[high]
-    _check_ops(first, second)
-    tensors = {}
-    for name, spec in first.tensors.items():
-        pairs = [*zip(spec.shape, second.tensors[name].shape, strict=True)]
-        if any(size != other_size for size, other_size in pairs):
-            tensors[name] = tuple([_size_line(*pair, low, high) for pair in pairs])
-    attributes = {}
-    for place, (op, other_op) in enumerate(zip(first.ops, second.ops, strict=True)):
-        if op.attrs != other_op.attrs:
-            attributes[place] = _attribute_lines(op, other_op, low, high)
-    template = GraphTemplate(first, tensors, attributes, (low, batches[-1]))
+    low_batch, high_batch, *check_batches = batches
+    low_graph = graphs[low_batch]
+    high_graph = graphs[high_batch]
+    _check_ops(low_graph, high_graph)
+    tensors: dict[str, tuple[SizeLine, ...]] = {}
+    for name, low_spec in low_graph.tensors.items():
+        high_spec = high_graph.tensors[name]
+        if low_spec.shape != high_spec.shape:
+            size_pairs = zip(low_spec.shape, high_spec.shape, strict=True)
+            tensors[name] = tuple(
+                [
+                    _size_line(low_size, high_size, low_batch, high_batch)
+                    for low_size, high_size in size_pairs
+                ]
+            )
+    attributes: dict[int, dict[str, AttributeLine]] = {}
+    for place, (low_op, high_op) in enumerate(zip(low_graph.ops, high_graph.ops, strict=True)):
+        if low_op.attrs != high_op.attrs:
+            attributes[place] = _attribute_lines(low_op, high_op, low_batch, high_batch)
+    template = GraphTemplate(
+        graph=low_graph,
+        tensors=tensors,
+        attributes=attributes,
+        batches=(low_batch, batches[-1]),
+    )
     if any(template.build_graph(batch) != graphs[batch] for batch in check_batches):
         raise NotLinearError("a size is no straight line of the batch")
     return template
@@ -108,21 +120,20 @@ def _check_ops(first: Graph, second: Graph) -> None:
         raise NotLinearError("inputs, weights or remarks differ")
     if first.tensors.keys() != second.tensors.keys() or len(first.ops) != len(second.ops):
         raise NotLinearError("tensors or ops differ")
-    for spec, other_spec in ((first.tensors[name], second.tensors[name]) for name in first.tensors):
-        if spec.dtype != other_spec.dtype or len(spec.shape) != len(other_spec.shape):
+    for name, first_spec in first.tensors.items():
+        second_spec = second.tensors[name]
+        has_type = first_spec.dtype == second_spec.dtype
+        has_rank = len(first_spec.shape) == len(second_spec.shape)
+        if not has_type or not has_rank:
             raise NotLinearError("types or ranks differ")
-    for op, other in zip(first.ops, second.ops, strict=True):
-        names = (op.name, op.kind, op.inputs, op.outputs, op.part, op.of, op.attrs.keys())
-        if names != (
-            other.name,
-            other.kind,
-            other.inputs,
-            other.outputs,
-            other.part,
-            other.of,
-            other.attrs.keys(),
-        ):
-            raise NotLinearError(f"op {op.name} differs")
+    for first_op, second_op in zip(first.ops, second.ops, strict=True):
+        has_attributes = first_op.attrs.keys() == second_op.attrs.keys()
+        if not has_attributes or _without_attributes(first_op) != _without_attributes(second_op):
+            raise NotLinearError(f"op {first_op.name} differs")
+
+
+def _without_attributes(op: Op) -> tuple[object, ...]:
+    return (op.name, op.kind, op.inputs, op.outputs, op.part, op.of)
 
 
 def _attribute_lines(op: Op, other: Op, low: int, high: int) -> dict[str, AttributeLine]:

@@ -105,12 +105,15 @@ def live_bytes(
     follow from their shapes, and of the scratch of ops, by the op's name.
     """
     overrides = dict(sizes or {})
-    scratch = scratch_bytes(graph, stack or catalog.stack()) | overrides
-    live = sum(overrides.get(name, graph.tensors[name].size_bytes) for name in always_living(graph))
-    result = [live]
+    op_scratch_bytes = scratch_bytes(graph, stack or catalog.stack()) | overrides
+    permanent_bytes = sum(
+        overrides.get(name, graph.tensors[name].size_bytes) for name in always_living(graph)
+    )
+    result = [permanent_bytes]
+    live = permanent_bytes
     for op, (allocated, freed) in zip(graph.ops, lives(graph, sizes), strict=True):
         live += sum(allocated)
-        result.append(live + scratch.get(op.name, 0))
+        result.append(live + op_scratch_bytes.get(op.name, 0))
         live -= sum(freed)
     return result
 
@@ -216,17 +219,18 @@ def fresh_bytes(graph: Graph) -> dict[str, float]:
     max_free_bytes = 2 * max([*heap_sizes, MIN_THRESHOLD_BYTES])
     heap_bytes = 0
     fresh: list[float] = []
-    for _ in range(2):
+    for _ in range(2):  # the second step finds the heap as the first left it
         fresh = []
-        live = 0
+        live_heap_bytes = 0
         for allocated, freed in op_lives:
             mapped_bytes = sum([size for size in allocated if size >= MAPPED_BYTES])
-            live += sum(allocated) - mapped_bytes
-            fresh.append(mapped_bytes + NEW_SHARE * max(0, live - heap_bytes))
-            heap_bytes = max(heap_bytes, live)
-            live -= sum([size for size in freed if size < MAPPED_BYTES])
-            if heap_bytes - live > max_free_bytes:
-                heap_bytes = live
+            live_heap_bytes += sum(allocated) - mapped_bytes
+            growth_bytes = max(0, live_heap_bytes - heap_bytes)
+            fresh.append(mapped_bytes + NEW_SHARE * growth_bytes)
+            heap_bytes = max(heap_bytes, live_heap_bytes)
+            live_heap_bytes -= sum([size for size in freed if size < MAPPED_BYTES])
+            if heap_bytes - live_heap_bytes > max_free_bytes:
+                heap_bytes = live_heap_bytes
         if heap_bytes > max_free_bytes:  # the outputs of the step are dropped, too
             heap_bytes = 0
     return dict(zip((op.name for op in graph.ops), fresh, strict=True))
@@ -240,18 +244,23 @@ def scratch_bytes(graph: Graph, stack: Stack) -> dict[str, int]:
     result: dict[str, int] = {}
     first_of_kind: dict[str, str] = {}
     for op in graph.ops:
-        execution, row = execution_of(op, stack), OPS[op.kind]
-        if execution.temporaries is None and not (row.scratch or row.always_saves):
+        execution = execution_of(op, stack)
+        kind = OPS[op.kind]
+        has_scratch = execution.temporaries is not None or kind.scratch is not None
+        if not has_scratch and not kind.always_saves:
             continue
         specs = tuple([graph.tensors[name] for name in op.inputs])
-        size = 0
-        if execution.temporaries is not None:
-            size = execution.temporaries * specs[0].size_bytes
-        elif row.scratch:
-            size = scratch_of(op.kind, specs, op.settings)
-        is_differentiated = len(op.outputs) > 1
-        if row.always_saves and not is_differentiated:
-            size += sum(spec.size_bytes for spec in saved_of(op.kind, specs, op.settings))
-        holder = first_of_kind.setdefault(op.kind, op.name) if execution.together else op.name
-        result[holder] = result.get(holder, 0) + size
+        size_bytes = 0
+        if execution.temporaries is not None:  # the stack's figure wins over the op table's
+            size_bytes = execution.temporaries * specs[0].size_bytes
+        elif kind.scratch:
+            size_bytes = scratch_of(op.kind, specs, op.settings)
+        is_differentiated = len(op.outputs) > 1  # then what it saves is an output already
+        if kind.always_saves and not is_differentiated:
+            saved_specs = saved_of(op.kind, specs, op.settings)
+            size_bytes += sum(spec.size_bytes for spec in saved_specs)
+        holder = op.name
+        if execution.together:
+            holder = first_of_kind.setdefault(op.kind, op.name)
+        result[holder] = result.get(holder, 0) + size_bytes
     return result

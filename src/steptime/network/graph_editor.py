@@ -53,11 +53,16 @@ def adapts(op: Op, on: str, head: str) -> bool:
     """
     if op.kind != "linear":
         return False
+    if on == "all":
+        return True
+    if on == "linear":
+        return op.name != head
+    if on == "attention":
+        return is_attention_name(op.name)
     parts = set(re.split(r"[/.]", op.name))
-    words = {"all": True, "linear": op.name != head, "attention": is_attention_name(op.name)}
     names = product_names(on)
-    is_merged = "qkv" in parts and bool(names & {*MERGED_PRODUCTS})
-    return words.get(on, bool(names & parts) or is_merged)
+    has_merged_part = "qkv" in parts and bool(names & {*MERGED_PRODUCTS})
+    return bool(names & parts) or has_merged_part
 
 
 class GraphEditor:
@@ -111,11 +116,14 @@ class GraphEditor:
         inputs = [self.results.get(name, name) for name in op.inputs]
         if weight in self._quantised:
             inputs[1] = self._append_wide(op, weight, self.tensors[inputs[0]].dtype, "wide")
-        for name in self._expert_weights(op):
-            if name in self._quantised:
-                place = [self._sources.get(text, text) for text in op.inputs].index(name)
-                wide = TensorSpec(self.tensors[name].shape, self.tensors[inputs[0]].dtype)
-                inputs[place] = self.append_op(f"{op.name}/wide{place}", "cast", (name,), wide)
+        sources = [self._sources.get(name, name) for name in op.inputs]
+        for expert_weight in self._expert_weights(op):
+            if expert_weight in self._quantised:
+                place = sources.index(expert_weight)
+                dtype = self.tensors[inputs[0]].dtype
+                wide = TensorSpec(self.tensors[expert_weight].shape, dtype)
+                name = f"{op.name}/wide{place}"
+                inputs[place] = self.append_op(name, "cast", (expert_weight,), wide)
         op = replace(op, inputs=tuple(inputs))
         if self.tuning.packed and op.kind == "attention":
             self._pack(op)
@@ -189,26 +197,29 @@ class GraphEditor:
         if not self.tuning.weights:
             return set()
         places = FEW_BITS[self.tuning.weights].places
-        read = {self.weight_of(op) for op in graph.ops if op.name != self._head}
-        of_head = {self.weight_of(op) for op in graph.ops if op.name == self._head}
-        keeps_head_wide = self.tuning.stored or "head" not in self.tuning.methods
-        head_weights = of_head if keeps_head_wide else set()
-        experts = {name for op in graph.ops for name in self._expert_weights(op)}
-        if places == "experts" and not experts:
+        layer_weights = {self.weight_of(op) for op in graph.ops if op.name != self._head}
+        head_weights = {self.weight_of(op) for op in graph.ops if op.name == self._head}
+        expert_weights = {name for op in graph.ops for name in self._expert_weights(op)}
+        if places == "experts" and not expert_weights:
             raise InputError(
                 f"--weights {self.tuning.weights}: of experts, and {graph.name} has none; "
                 "nearest: --weights int4"
             )
-        products = set() if places == "experts" else read | of_head
-        return (products | experts) & frozen - head_weights
+        product_weights = set() if places == "experts" else layer_weights | head_weights
+        keeps_head_wide = self.tuning.stored or "head" not in self.tuning.methods
+        can_quantise = frozen - head_weights if keeps_head_wide else frozen
+        return (product_weights | expert_weights) & can_quantise
 
     def _expert_weights(self, op: Op) -> list[str]:
         """Return the matrices of experts that are kept in few bits."""
         weights = FEW_BITS.get(self.tuning.weights)
         if op.kind != "experts" or weights is None:
             return []
-        takes_experts = self.tuning.stored or "experts" in self.tuning.methods
-        if weights.places == "products" or not (weights.places or takes_experts):
+        # a format that names no places is for experts where the file or the software takes them
+        is_for_products = weights.places == "products"
+        software_takes_experts = self.tuning.stored or "experts" in self.tuning.methods
+        is_for_experts = weights.places or software_takes_experts
+        if is_for_products or not is_for_experts:
             return []
         names = [self._sources.get(name, name) for name in op.inputs]
         return [name for name in names if len(self.tensors[name].shape) == EXPERT_AXES]
@@ -222,34 +233,37 @@ class GraphEditor:
 
     def _append_wide(self, op: Op, weight: str, dtype: str, suffix: str) -> str:
         """Append the casts that make a weight of few bits wide, and return the result."""
-        shape, read = self.tensors[weight].shape, weight
-        if "halves" in self.tuning.methods and dtype != "float16":
+        shape = self.tensors[weight].shape
+        source = weight
+        if "halves" in self.tuning.methods and dtype != "float16":  # by way of float16
             half = TensorSpec(shape, "float16")
             name = f"{op.name}/half" if suffix == "wide" else f"{op.name}/{suffix}_half"
-            read = self.append_op(name, "cast", (weight,), half)
+            source = self.append_op(name, "cast", (weight,), half)
         wide = TensorSpec(shape, dtype)
-        result = self.append_op(f"{op.name}/{suffix}", "cast", (read,), wide)
+        result = self.append_op(f"{op.name}/{suffix}", "cast", (source,), wide)
         self._wide_sources[result] = weight
         return result
 
     def _pack(self, op: Op) -> None:
         """Append attention within each document of a sequence: these are as examples there."""
-        y = self.tensors[op.outputs[0]]
-        n, length, _ = y.shape
-        about = length / min(length, self.tuning.packed)
+        output = self.tensors[op.outputs[0]]
+        examples, length, width = output.shape
+        # documents are of one length, a divisor of the sequence's: the nearest to the packed one
+        stated_count = length / min(length, self.tuning.packed)
         divisors = (count for count in range(1, length + 1) if not length % count)
-        parts = min(divisors, key=lambda count: abs(count - about))
+        documents = min(divisors, key=lambda count: abs(count - stated_count))
         inputs = list(op.inputs)
-        for i, name in enumerate(op.inputs[:3]):
+        for i, name in enumerate(op.inputs[:3]):  # queries, keys and values
             x = self.tensors[name]
-            shape = (n * parts, x.shape[1] // parts, x.shape[2])
+            shape = (examples * documents, x.shape[1] // documents, x.shape[2])
             spec = TensorSpec(shape, x.dtype)
-            reshaped: dict[str, Attr] = {"shape": shape}
-            inputs[i] = self.append_op(f"{op.name}/packed{i}", "reshape", (name,), spec, reshaped)
+            attrs: dict[str, Attr] = {"shape": shape}
+            inputs[i] = self.append_op(f"{op.name}/packed{i}", "reshape", (name,), spec, attrs)
         packed = f"{op.name}/packed"
-        self.tensors[packed] = TensorSpec((n * parts, length // parts, y.shape[2]), y.dtype)
+        packed_shape = (examples * documents, length // documents, width)
+        self.tensors[packed] = TensorSpec(packed_shape, output.dtype)
         self.ops.append(replace(op, inputs=tuple(inputs), outputs=(packed,)))
-        reshaped_back: dict[str, Attr] = {"shape": y.shape}
+        attrs_back: dict[str, Attr] = {"shape": output.shape}
         self.results[op.outputs[0]] = self.append_op(
-            f"{op.name}/whole", "reshape", (packed,), y, reshaped_back
+            f"{op.name}/whole", "reshape", (packed,), output, attrs_back
         )

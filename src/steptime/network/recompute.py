@@ -70,14 +70,18 @@ def _repeat_ops(graph: Graph, regions: Regions, repeated: Mapping[str, Sequence[
     tensors = dict(graph.tensors)
     ops: list[Op] = []
     copies: dict[str, str] = {}
-    waiting = dict(repeated)
+    waiting = dict(repeated)  # regions whose backward pass has not begun
     for op in graph.ops:
-        region = regions.get(op.of, "") if op.part == "backward" else ""
+        if op.part != "backward":
+            ops.append(op)
+            continue
+        region = regions.get(op.of, "")
         for source in waiting.pop(region, ()):
-            copies |= {name: f"{name}/again" for name in source.outputs}
-            tensors |= {copies[name]: tensors[name] for name in source.outputs}
+            for name in source.outputs:
+                copies[name] = f"{name}/again"
+                tensors[copies[name]] = tensors[name]
             ops.append(_copy_op(source, copies))
-        ops.append(_read_copies(op, copies) if op.part == "backward" else op)
+        ops.append(_read_copies(op, copies))
     return replace(graph, tensors=tensors, ops=tuple(ops))
 
 
@@ -86,27 +90,32 @@ def _needed_ops(graph: Graph, regions: Regions, to_end: Collection[str]) -> dict
 
     A tensor that an op outside of the region reads is kept, and is not made again.
     """
-    forward: dict[str, list[Op]] = {}
-    region_of: dict[str, str] = {}
+    forward_ops: dict[str, list[Op]] = {}
+    region_of: dict[str, str] = {}  # of tensors that the region alone reads
     for op in graph.ops:
         if op.part == "forward" and op.name in regions:
-            forward.setdefault(regions[op.name], []).append(op)
-            region_of.update(dict.fromkeys(op.outputs, regions[op.name]))
+            region = regions[op.name]
+            forward_ops.setdefault(region, []).append(op)
+            region_of.update(dict.fromkeys(op.outputs, region))
     for op in graph.ops:
-        for name in op.inputs if op.part == "forward" else ():
-            if name in region_of and region_of[name] != regions.get(op.name):
+        if op.part != "forward":
+            continue
+        for name in op.inputs:
+            is_read_outside = name in region_of and region_of[name] != regions.get(op.name)
+            if is_read_outside:
                 del region_of[name]
-    gradients_read: dict[str, set[str]] = {}
+    gradient_inputs: dict[str, set[str]] = {}
     for op in graph.ops:
-        for name in op.inputs if op.part == "backward" else ():
+        if op.part != "backward":
+            continue
+        for name in op.inputs:
             if name in region_of:
-                gradients_read.setdefault(region_of[name], set()).add(name)
-    return {
-        region: forward[region]
-        if region in to_end
-        else _ops_towards(forward[region], names, region_of)
-        for region, names in gradients_read.items()
-    }
+                gradient_inputs.setdefault(region_of[name], set()).add(name)
+    result: dict[str, list[Op]] = {}
+    for region, names in gradient_inputs.items():
+        ops = forward_ops[region]
+        result[region] = ops if region in to_end else _ops_towards(ops, names, region_of)
+    return result
 
 
 def _ops_towards(ops: Sequence[Op], names: Collection[str], inside: Collection[str]) -> list[Op]:

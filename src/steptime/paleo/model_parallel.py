@@ -32,7 +32,7 @@ from steptime.grids.replicas import (
 from steptime.hardware.device import GB, GIB
 from steptime.paleo.layers import layers_in
 from steptime.paleo.lower import update_kernel
-from steptime.paleo.nesting import Fork, Nested, has_nested_forks, lower_bound, nested
+from steptime.paleo.nesting import Fork, Nested, has_nested_forks, lower_bound, nest_layers
 from steptime.paleo.placement import (
     LayerTimes,
     PassTimes,
@@ -78,28 +78,44 @@ def model_parallel(model: StepModel, batch: int, replicas: int | None = None) ->
     """
     count = _device_count(model, replicas)
     layers = nodes(model, batch, "model")
-    items = nested([node.layer for node in layers])
+    nested_layers = nest_layers([node.layer for node in layers])
     devices = _group_by_device(layers, count)
-    upper = [sum(part(node).total_s for node in layers) for part in PASSES]
-    fetch_s = sum(node.fetch_s for node in layers)
-    update, single_update = 0.0, 0.0
-    if not as_published(model):
-        update = max(_update_s(model, device_layers) for device_layers in devices)
-        single_update = _update_s(model, layers)
-    forward, backward = (_lower_bound_s(model, items, layers, part) for part in PASSES)
-    parts = _slowest(model, devices, (forward, backward, update), 1)
+    if as_published(model):  # the original omits the update in this mode
+        update_s = 0.0
+        single_update_s = 0.0
+    else:
+        update_s = max(_update_s(model, device_layers) for device_layers in devices)
+        single_update_s = _update_s(model, layers)
+
+    # Lower bounds: chains of layers side by side. Upper bounds: all layers one after another.
+    forward_s, backward_s = (_lower_bound_s(model, nested_layers, layers, part) for part in PASSES)
+    parts = _slowest(model, devices, (forward_s, backward_s, update_s), pass_count=1)
+    forward_lower_s, backward_lower_s, _ = parts
+    forward_upper_s, backward_upper_s = (
+        sum(part(node).total_s for node in layers) for part in PASSES
+    )
     bounds = {
-        "forward_lower_s": parts[0],
-        "forward_upper_s": max(parts[0], upper[0]),
-        "backward_lower_s": parts[1],
-        "backward_upper_s": max(parts[1], upper[1]),
+        "forward_lower_s": forward_lower_s,
+        "forward_upper_s": max(forward_lower_s, forward_upper_s),
+        "backward_lower_s": backward_lower_s,
+        "backward_upper_s": max(backward_lower_s, backward_upper_s),
     }
-    single_parts = upper[0] - fetch_s, upper[1] - fetch_s, single_update
-    single_step = _add_host_waits(model, layers, single_parts, 1)
-    single_per_s = throughput(model, batch, sum(single_step))
-    sizes = ReplicaSizes(count, batch, batch)
-    note = "; ".join(_model_parallel_notes(model, layers, items, count))
-    return scaling_row(model, sizes, parts, {}, 0.0, 0.0, single_per_s, note, bounds)
+
+    # One device that does everything: all layers one after another, and no fetches.
+    fetch_s = sum(node.fetch_s for node in layers)
+    single_parts = (forward_upper_s - fetch_s, backward_upper_s - fetch_s, single_update_s)
+    single_step = _add_host_waits(model, layers, single_parts, pass_count=1)
+    return scaling_row(
+        model,
+        ReplicaSizes(count, batch, batch),
+        pass_times=parts,
+        communication_s={},  # no gradients are exchanged: each device has its own layers
+        exchange_time_s=0.0,
+        exposed_communication_s=0.0,
+        single_per_s=throughput(model, batch, sum(single_step)),
+        note="; ".join(_model_parallel_notes(model, layers, nested_layers, count)),
+        parts=bounds,
+    )
 
 
 def _model_parallel_notes(
@@ -141,65 +157,67 @@ def hybrid(
     share, note = batch_share(model, count, batch, scaling)
     notes = [note] if note else []
     layers = nodes(model, share, "hybrid")
-    items = nested([node.layer for node in layers])
-    if as_published(model) and has_nested_forks(items):
+    nested_layers = nest_layers([node.layer for node in layers])
+    if as_published(model) and has_nested_forks(nested_layers):
         notes.append(NESTED_NOTE)
-    data_parts = _data_parallel_parts(model, [node for node in layers if node.layer.split is None])
-    model_parts = _split_parts(model, layers, items, count)
+    unsplit_layers = [node for node in layers if node.layer.split is None]
+    data_parts = _data_parallel_parts(model, unsplit_layers)
+    model_parts = _split_parts(model, layers, nested_layers, count)
     gradient_bytes = _gradient_bytes(model, layers) / sync.compression
     communication_s = exchange_s(model, gradient_bytes, count)
     sync_s = communication_s[model.collective(sync.collective)]
-    parts = (
-        data_parts[0] + model_parts[0],
-        data_parts[1] + model_parts[1],
-        data_parts[2] + model_parts[2],
+    forward_s, backward_s, update_s = (
+        data_s + model_s for data_s, model_s in zip(data_parts, model_parts, strict=True)
     )
     details = {
         "data": {**dict(zip(PARTS, data_parts, strict=True)), "sync_s": sync_s},
         "model": dict(zip(PARTS, model_parts, strict=True)),
     }
     global_batch = share * count if scaling == "weak" else batch
-    single_per_s = throughput(model, batch, model.timeline(batch).step_s)
-    sizes = ReplicaSizes(count, global_batch, share)
     return scaling_row(
         model,
-        sizes,
-        parts,
-        communication_s,
-        sync_s,
-        sync_s,
-        single_per_s,
-        "; ".join(notes),
-        details,
+        ReplicaSizes(count, global_batch, share),
+        pass_times=(forward_s, backward_s, update_s),
+        communication_s=communication_s,
+        exchange_time_s=sync_s,
+        exposed_communication_s=sync_s,  # nothing overlaps the exchange
+        single_per_s=throughput(model, batch, model.timeline(batch).step_s),
+        note="; ".join(notes),
+        parts=details,
     )
 
 
 def _data_parallel_parts(model: StepModel, layers: Sequence[LayerTimes]) -> Seconds3:
     """Return the parts of a step of the layers that are not split, on one device."""
-    forward, backward = (sum(part(node).bound_s for node in layers) for part in PASSES)
-    return _add_host_waits(model, layers, (forward, backward, _update_s(model, layers)), 1)
+    forward_s, backward_s = (sum(part(node).bound_s for node in layers) for part in PASSES)
+    update_s = _update_s(model, layers)
+    return _add_host_waits(model, layers, (forward_s, backward_s, update_s), pass_count=1)
 
 
 def _split_parts(
-    model: StepModel, layers: Sequence[LayerTimes], items: Nested, device_count: int
+    model: StepModel, layers: Sequence[LayerTimes], nested_layers: Nested, device_count: int
 ) -> Seconds3:
     """Return the parts of a step of the split layers, for the examples of all devices."""
     split_layers = [node for node in layers if node.layer.split is not None]
     devices = _group_by_device(split_layers, device_count)
     hidden_s = _hidden_fetch_s(model, layers, device_count)
-    single_batch = [_lower_bound_s(model, items, split_layers, part) for part in PASSES]
+    # a pass on the examples of one device
+    single_pass_times = [
+        _lower_bound_s(model, nested_layers, split_layers, part) for part in PASSES
+    ]
     if as_published(model):
-        forward, backward = (
-            (pass_s - hidden_s) * device_count + hidden_s for pass_s in single_batch
+        forward_s, backward_s = (
+            (pass_s - hidden_s) * device_count + hidden_s for pass_s in single_pass_times
         )
-        update = _update_s(model, split_layers, is_sequential=True)
+        update_s = _update_s(model, split_layers, is_sequential=True)
     else:
-        forward, backward = (
+        # all but the first pass hide their fetch behind work, as long as the work lasts
+        forward_s, backward_s = (
             pass_s + (device_count - 1) * max(pass_s - hidden_s, hidden_s)
-            for pass_s in single_batch
+            for pass_s in single_pass_times
         )
-        update = max(_update_s(model, device_layers) for device_layers in devices)
-    return _slowest(model, devices, (forward, backward, update), device_count)
+        update_s = max(_update_s(model, device_layers) for device_layers in devices)
+    return _slowest(model, devices, (forward_s, backward_s, update_s), pass_count=device_count)
 
 
 def _group_by_device(layers: Sequence[LayerTimes], device_count: int) -> list[list[LayerTimes]]:
@@ -210,30 +228,36 @@ def _group_by_device(layers: Sequence[LayerTimes], device_count: int) -> list[li
 
 
 def _lower_bound_s(
-    model: StepModel, items: Nested, layers: Sequence[LayerTimes], part: Pass
+    model: StepModel, nested_layers: Nested, layers: Sequence[LayerTimes], part: Pass
 ) -> float:
     """Return the lower bound of a pass over the nested list; only `layers` take time."""
-    seconds = {node.layer.name: part(node).total_s for node in layers}
-    devices = {node.layer.name: device_of(node.layer) for node in layers}
-    device = None if as_published(model) else lambda name: devices.get(name, 0)
-    return lower_bound(items, lambda name: seconds.get(name, 0.0), device)
+    pass_s_of = {node.layer.name: part(node).total_s for node in layers}
+    number_of = {node.layer.name: device_of(node.layer) for node in layers}
+
+    def pass_s(name: str) -> float:
+        return pass_s_of.get(name, 0.0)
+
+    def device_number(name: str) -> int:
+        return number_of.get(name, 0)
+
+    # in the original every chain runs at the same time, even on one device
+    return lower_bound(nested_layers, pass_s, None if as_published(model) else device_number)
 
 
 def _hidden_fetch_s(model: StepModel, layers: Sequence[LayerTimes], device_count: int) -> float:
     """Return the time of a fetch by split layers that hides behind work on another batch."""
     unsplit = {node.layer.name: node.layer for node in layers if node.layer.split is None}
-    fetching = [
-        node
-        for node in layers
-        if node.layer.split is not None and unsplit.keys() & set(node.layer.parents)
-    ]
+    split_layers = [node for node in layers if node.layer.split is not None]
+    fetching = [node for node in split_layers if unsplit.keys() & set(node.layer.parents)]
     if not as_published(model):
         return max((node.fetch_s for node in fetching), default=0.0)
     if model.fabric is None:
         return 0.0
+    # the original divides elements, not bytes, by the rate, times devices less one
     parents = {name for node in fetching for name in node.layer.parents if name in unsplit}
     elements = sum(prod(unsplit[name].outputs) for name in parents)
-    return elements / GIB / (model.fabric.between.bytes_per_s / GB) * (device_count - 1)
+    gigabytes_per_s = model.fabric.between.bytes_per_s / GB
+    return elements / GIB / gigabytes_per_s * (device_count - 1)
 
 
 def _update_s(model: StepModel, layers: Sequence[LayerTimes], is_sequential: bool = False) -> float:
@@ -243,48 +267,50 @@ def _update_s(model: StepModel, layers: Sequence[LayerTimes], is_sequential: boo
     """
     if "update" not in settings_of(model.settings).faults:
         return sum(node.update_s for node in layers)
+    # in the original the weights of all these layers are updated by one kernel
     parameters = sum(node.layer.parameters for node in layers)
-    times = model.price(
-        update_kernel(parameters, next(iter(model.effective_device.peak_flop_per_s)))
-    )
-    return times.value if is_sequential or not model.settings.pipelined else overlap_traffic(times)
+    first_dtype = next(iter(model.effective_device.peak_flop_per_s))
+    times = model.price(update_kernel(parameters, first_dtype))
+    overlaps = model.settings.pipelined and not is_sequential
+    return overlap_traffic(times) if overlaps else times.value
 
 
 def _add_host_waits(
-    model: StepModel, layers: Sequence[LayerTimes], parts: Seconds3, times: int
+    model: StepModel, layers: Sequence[LayerTimes], parts: Seconds3, pass_count: int
 ) -> Seconds3:
     """Return the parts of a step, longer if the device waits for its host.
 
-    The host issues the passes of `layers` `times` times, and their update once.
+    The host issues the passes of `layers` `pass_count` times, and their update once.
     """
     forward, backward, update = (sum(node.kernels[i] for node in layers) for i in range(3))
-    counts = [forward * times, backward * times, update]
+    counts = [forward * pass_count, backward * pass_count, update]
     return wait_for_host(parts, host_of_launches(counts, model.issue_s))
 
 
 def _slowest(
-    model: StepModel, devices: Sequence[Sequence[LayerTimes]], parts: Seconds3, times: int
+    model: StepModel, devices: Sequence[Sequence[LayerTimes]], parts: Seconds3, pass_count: int
 ) -> Seconds3:
     """Return the parts of a step on the device whose host takes longest."""
-    steps = [_add_host_waits(model, device_layers, parts, times) for device_layers in devices]
+    steps = [_add_host_waits(model, device_layers, parts, pass_count) for device_layers in devices]
     return max(steps, key=sum)
 
 
 def _gradient_bytes(model: StepModel, layers: Sequence[LayerTimes]) -> float:
     """Return the bytes of the gradients of the layers that are not split."""
-    unsplit = {node.layer.name for node in layers if node.layer.split is None}
+    unsplit_names = {node.layer.name for node in layers if node.layer.split is None}
     if "update" in settings_of(model.settings).faults:
-        parameters = sum(n.layer.parameters for n in layers if n.layer.name in unsplit)
-        return float(FLOAT_BYTES * parameters)
-    names = {node.layer.name: node for node in layers}
-    last_layer = layers[-1].layer.name
-    return float(
-        sum(
-            size
-            for op, size in model.gradients.items()
-            if layer_name(op, names, last_layer) in unsplit
+        parameters = sum(
+            node.layer.parameters for node in layers if node.layer.name in unsplit_names
         )
-    )
+        return float(FLOAT_BYTES * parameters)
+    layers_by_name = {node.layer.name: node for node in layers}
+    last_layer = layers[-1].layer.name
+    sizes_bytes = [
+        size_bytes
+        for op, size_bytes in model.gradients.items()
+        if layer_name(op, layers_by_name, last_layer) in unsplit_names
+    ]
+    return float(sum(sizes_bytes))
 
 
 def _device_count(model: StepModel, replicas: int | None) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from steptime.core.errors import InputError
 from steptime.paleo.layers import Layer
@@ -21,10 +22,16 @@ class Fork:
 Item = str | Fork
 Nested = tuple[Item, ...]
 Counts = dict[str, int]
-Edges = tuple[Counts, dict[str, dict[str, None]]]  # number of parents, and the children
 
 
-def nested(layers: Sequence[Layer]) -> Nested:
+class _Edges(NamedTuple):
+    """The edges of a network: how many parents each layer has, and its children in order."""
+
+    parent_counts: Counts
+    children: dict[str, dict[str, None]]
+
+
+def nest_layers(layers: Sequence[Layer]) -> Nested:
     """Return the nested list of the names of a network's layers.
 
     At a fork, each branch is a chain up to a layer with several parents; a branch without a layer
@@ -41,48 +48,51 @@ def nested(layers: Sequence[Layer]) -> Nested:
     for layer in layers:
         for parent in parents[layer.name]:
             children[parent][layer.name] = None
-    count = {name: len(names) for name, names in parents.items()}
+    parent_counts = {name: len(names) for name, names in parents.items()}
     roots = [name for name, names in parents.items() if not names]
-    return _chain((count, children), roots, len(roots) > 1)[0]
+    chain, _ = _chain(_Edges(parent_counts, children), roots, has_fork=len(roots) > 1)
+    return chain
 
 
-def _chain(edges: Edges, heads: list[str], forks: bool, depth: int = 0) -> tuple[Nested, Counts]:
-    """Return the chain that begins with `heads`, several if it `forks` at once.
+def _chain(
+    edges: _Edges, roots: list[str], has_fork: bool, depth: int = 0
+) -> tuple[Nested, Counts]:
+    """Return the chain that begins with `roots`, several if it has a fork there.
 
     It ends if every remaining layer waits for parents outside of the chain. The second value
     counts, for each of these layers, the parents that the chain contains.
     """
-    parents, children = edges
     if depth > MAX_NESTED_FORKS:
         raise InputError(
-            f"layer '{heads[0]}': more than {MAX_NESTED_FORKS} forks within each other"
+            f"layer '{roots[0]}': more than {MAX_NESTED_FORKS} forks within each other"
         )
     items: list[Item] = []
-    met: Counts = {}
-    ready: list[str] = []
+    counts: Counts = {}  # parents in this chain of layers that wait for more
+    ready: list[str] = []  # layers whose parents all came
+    heads, forks = roots, has_fork
     while heads:
         if forks:
             chains = [_chain(edges, [head], False, depth + 1) for head in heads]
             items.append(Fork(tuple(chain for chain, _ in chains)))
-            passed = [pair for _, counts in chains for pair in counts.items()]
-            alone, below = [], list[str]()
+            joins = [pair for _, chain_counts in chains for pair in chain_counts.items()]
+            children: list[str] = []
         else:
             (head,) = heads
             items.append(head)
-            below = [*children[head]]
-            passed = [(name, 1) for name in below if parents[name] > 1]
-            alone = [name for name in below if parents[name] == 1]
-        for name, number in passed:
-            met[name] = met.get(name, 0) + number
-            if met[name] == parents[name]:
-                del met[name]
+            children = [*edges.children[head]]
+            joins = [(name, 1) for name in children if edges.parent_counts[name] > 1]
+        for name, count in joins:
+            counts[name] = counts.get(name, 0) + count
+            if counts[name] == edges.parent_counts[name]:
+                del counts[name]
                 ready.append(name)
         # layers of one parent continue at once; layers that are ready wait until these end
-        if alone:
-            heads, forks = alone, len(below) > 1
+        only_children = [name for name in children if edges.parent_counts[name] == 1]
+        if only_children:
+            heads, forks = only_children, len(children) > 1
         else:
             heads, forks, ready = ready, len(ready) > 1, []
-    return tuple(items), met
+    return tuple(items), counts
 
 
 def lower_bound(
@@ -95,17 +105,18 @@ def lower_bound(
     With `device`, which gives the device of a layer, chains of a group that begin on the
     same device run one after another.
     """
-    total = 0.0
+    total_s = 0.0
     for item in items:
         if isinstance(item, str):
-            total += seconds(item)
+            total_s += seconds(item)
             continue
-        busy: dict[int, float] = {}
+        busy_s: dict[int, float] = {}  # of each device; without devices, of each chain
         for place, chain in enumerate(item.chains):
             device_number = place if device is None else device(_first(chain))
-            busy[device_number] = busy.get(device_number, 0.0) + lower_bound(chain, seconds, device)
-        total += max(busy.values())
-    return total
+            chain_s = lower_bound(chain, seconds, device)
+            busy_s[device_number] = busy_s.get(device_number, 0.0) + chain_s
+        total_s += max(busy_s.values())
+    return total_s
 
 
 def _first(items: Nested) -> str:

@@ -72,19 +72,24 @@ def nodes(model: StepModel, batch: int, mode: str) -> tuple[LayerTimes, ...]:
     rows: dict[str, list[RowTime]] = {layer.name: [] for layer in layers}
     for row in model.timeline(batch).rows:
         rows[layer_name(row.row.name, rows, layers[-1].name)].append(row)
-    pipelined, counted = model.settings.pipelined, model.counted(batch)
+    pipelined = model.settings.pipelined
+    flop_of = model.counted(batch)
     layer_times = []
     for layer in layers:
-        layer_rows, fetch_s = rows[layer.name], fetch_times[layer.name]
+        layer_rows = rows[layer.name]
+        fetch_s = fetch_times[layer.name]
+        forward_times = [row.forward for row in layer_rows]
+        backward_times = [row.backward for row in layer_rows]
+        kernel_counts = tuple(sum(row.launches[i] for row in layer_rows) for i in range(3))
         layer_times.append(
             LayerTimes(
                 layer=layer,
                 fetch_s=fetch_s,
-                forward=_pass_times([row.forward for row in layer_rows], fetch_s, pipelined),
-                backward=_pass_times([row.backward for row in layer_rows], fetch_s, pipelined),
+                forward=_pass_times(forward_times, fetch_s, pipelined),
+                backward=_pass_times(backward_times, fetch_s, pipelined),
                 update_s=sum(row.update.value for row in layer_rows),
-                flop=sum(counted[row.row.name]["forward"] for row in layer_rows),
-                kernels=tuple(sum(row.launches[i] for row in layer_rows) for i in range(3)),
+                flop=sum(flop_of[row.row.name]["forward"] for row in layer_rows),
+                kernels=kernel_counts,
             )
         )
     return tuple(layer_times)
@@ -118,11 +123,17 @@ def _crosses_group(layer: Layer, parent: Layer) -> bool:
 def _pass_times(times: Sequence[Interval], fetch_s: float, pipelined: bool) -> PassTimes:
     """Return the times of a pass of a layer from those of its rows and its fetch."""
     rows_total = total(times)
-    compute_s, memory_s = rows_total.compute_s, rows_total.memory_s + fetch_s
-    if pipelined:
-        return PassTimes(compute_s, memory_s, compute_s + memory_s, max(compute_s, memory_s))
-    sequential_s = rows_total.value + fetch_s
-    return PassTimes(compute_s, memory_s, sequential_s, sequential_s)
+    compute_s = rows_total.compute_s
+    memory_s = rows_total.memory_s + fetch_s  # a fetch counts as memory traffic
+    if pipelined:  # the method overlaps compute and memory time of a layer
+        sequential_s = compute_s + memory_s
+        overlapped_s = max(compute_s, memory_s)
+    else:  # each row has its time by the method already, and a fetch comes before them
+        sequential_s = rows_total.value + fetch_s
+        overlapped_s = sequential_s
+    return PassTimes(
+        compute_s=compute_s, memory_s=memory_s, total_s=sequential_s, bound_s=overlapped_s
+    )
 
 
 @dataclass(frozen=True)
@@ -142,22 +153,27 @@ class _FetchRates:
 
 
 def _fetch_rates(model: StepModel, mode: str) -> _FetchRates:
-    settings, is_published = settings_of(model.settings), as_published(model)
+    settings = settings_of(model.settings)
     faults = settings.faults
-    clock_hz = model.device.clock_hz if "cycle" in faults else None
-    native_bytes = SIZE_BYTES[precision(model.workload.dtype).compute]
-    bytes_per_s, latency_s = model.device.memory_bytes_per_s, 0.0
-    uses_memory = model.fabric is None or (is_published and mode == "model")
-    if model.fabric is not None and not uses_memory:
+    is_published = as_published(model)
+    fetches_by_memory = model.fabric is None or (is_published and mode == "model")
+    if model.fabric is None or fetches_by_memory:
+        bytes_per_s = model.device.memory_bytes_per_s
+        latency_s = 0.0
+    else:
         link = model.fabric.between
-        bytes_per_s, latency_s = link.bytes_per_s, link.latency_s or 0.0
-    gigabyte = GIB / GB if "gigabyte" in faults else 1.0
+        bytes_per_s = link.bytes_per_s
+        latency_s = link.latency_s or 0.0
+    gigabyte_factor = GIB / GB if "gigabyte" in faults else 1.0
+    native_bytes = SIZE_BYTES[precision(model.workload.dtype).compute]
+    # in the original no fetch is shorter than a cycle of the device
+    clock_hz = model.device.clock_hz if "cycle" in faults else None
     return _FetchRates(
         element_bytes=FLOAT_BYTES if "dtype" in faults else native_bytes,
         latency_s=latency_s,
-        bytes_per_s=bytes_per_s * settings.link_efficiency * gigabyte,
+        bytes_per_s=bytes_per_s * settings.link_efficiency * gigabyte_factor,
         min_s=1.0 / clock_hz if clock_hz else 0.0,
-        halves_between_groups=not uses_memory,
+        halves_between_groups=not fetches_by_memory,
         is_published=is_published,
     )
 
@@ -182,31 +198,34 @@ def _fetch_s(layer: Layer, parents: Sequence[Layer], rates: _FetchRates) -> floa
     at all for a single parent.
     """
     has_several = len(parents) > 1
-    fetch_s, bytes_per_s, halvings = 0.0, rates.bytes_per_s, 0
+    fetch_s = 0.0
+    halvings = 0  # of the link's rate so far, which only the original adds up
     for parent in parents:
-        if rates.is_published:
-            # in the original the text "0" of a split differs from the number 0 of other layers
-            is_local = layer.split == parent.split
-        else:
-            is_local = device_of(layer) == device_of(parent)
-        if is_local:
+        if _is_local(layer, parent, rates):
             continue
         crosses = rates.halves_between_groups and _crosses_group(layer, parent)
         halves = crosses and (has_several or not rates.is_published)
+        if not rates.is_published:
+            halvings = 0
         halvings += halves
-        if rates.is_published and halvings > MAX_HALVINGS:
+        if halvings > MAX_HALVINGS:
             raise InputError(
                 f"paleo: layer '{layer.name}' fetches from over {MAX_HALVINGS} devices of "
                 "other groups; each halves the link's rate in Paleo, until nothing is left"
             )
-        if not rates.is_published:
-            bytes_per_s = rates.bytes_per_s
-        if halves:
-            bytes_per_s /= 2
+        bytes_per_s = rates.bytes_per_s / 2**halvings
         shape = parent.outputs if has_several else layer.inputs
         transfer_s = rates.element_bytes * prod(shape) / bytes_per_s
         fetch_s += max(rates.min_s, rates.latency_s + transfer_s)
     return fetch_s
+
+
+def _is_local(layer: Layer, parent: Layer, rates: _FetchRates) -> bool:
+    """Whether a layer finds the output of its parent on its own device."""
+    if rates.is_published:
+        # in the original the text "0" of a split differs from the number 0 of other layers
+        return layer.split == parent.split
+    return device_of(layer) == device_of(parent)
 
 
 def layer_rows(model: StepModel, batch: int, mode: str) -> list[Mapping[str, Any]]:

@@ -62,14 +62,18 @@ def price_sequential(
     Each term takes at least a clock cycle if the clock is known; no arithmetic takes no time.
     `join` combines the two terms (default: their sum).
     """
-    device = _device_of_pass(device, kernels.pass_)
-    compute_s, memory_s = price.peak_times(kernels, device)
-    if device.clock_hz is not None:
-        cycle_s, rate = 1.0 / device.clock_hz, device.memory_bytes_per_s
-        compute_s = np.maximum(cycle_s, compute_s) * (kernels.flop > 0)
-        sizes = kernels.figures or (kernels.bytes,)
-        memory_s = sum(np.maximum(cycle_s, size / rate) for size in sizes)
-    value = join(compute_s, memory_s) + price.launching_s(kernels, device)
+    pass_device = _device_of_pass(device, kernels.pass_)
+    compute_s, memory_s = price.peak_times(kernels, pass_device)
+    if pass_device.clock_hz is not None:
+        cycle_s = 1.0 / pass_device.clock_hz
+        has_arithmetic = kernels.flop > 0
+        compute_s = np.maximum(cycle_s, compute_s) * has_arithmetic
+        tensor_sizes_bytes = kernels.figures or (kernels.bytes,)
+        memory_s = sum(
+            np.maximum(cycle_s, size_bytes / pass_device.memory_bytes_per_s)
+            for size_bytes in tensor_sizes_bytes
+        )
+    value = join(compute_s, memory_s) + price.launching_s(kernels, pass_device)
     return Interval(value, value, None, False, compute_s, memory_s)
 
 

@@ -133,9 +133,16 @@ def _convolution(layer: Layer) -> Convolution:
     if layer.kind == "deconv":
         wide, narrow = narrow, wide
     images, height, width, channels = wide
-    sizes = images, (height, width), channels, layer.kernel, channels // layer.groups, narrow[3]
-    padding = _padding(layer.padding, (height, width), narrow[1:3], layer)
-    return Convolution(*sizes, layer.strides, padding)
+    return Convolution(
+        images=images,
+        size=(height, width),
+        channels=channels,
+        kernel=layer.kernel,
+        filter_channels=channels // layer.groups,
+        filters=narrow[3],
+        strides=layer.strides,
+        padding=_padding(layer.padding, (height, width), narrow[1:3], layer),
+    )
 
 
 def _padding(padding: str | Pair, size: Pair, output: tuple[int, ...], layer: Layer) -> Pair:
@@ -153,13 +160,17 @@ def _padding(padding: str | Pair, size: Pair, output: tuple[int, ...], layer: La
 
 def _dilate(convolution: Convolution, output_size: Pair) -> tuple[Pair, Pair]:
     """Return the size of the dilated output gradient and the padding of its convolution."""
-    sizes, pads = [], []
-    for i in (0, 1):
-        size = (output_size[i] - 1) * convolution.strides[i] + 1
-        before = convolution.kernel[i] - 1 - convolution.padding[i]
-        after = (convolution.size[i] + convolution.kernel[i] - 1) - size - before
-        sizes.append(size + 1 if abs(before - after) == 1 else size)
-        pads.append(min(before, after))
+    sizes: list[int] = []
+    pads: list[int] = []
+    for i in (0, 1):  # height, width
+        dilated_size = (output_size[i] - 1) * convolution.strides[i] + 1
+        padding_before = convolution.kernel[i] - 1 - convolution.padding[i]
+        total_size = convolution.size[i] + convolution.kernel[i] - 1
+        padding_after = total_size - dilated_size - padding_before
+        # padding that differs by one is evened out by a further row of zeros
+        is_uneven = abs(padding_before - padding_after) == 1
+        sizes.append(dilated_size + 1 if is_uneven else dilated_size)
+        pads.append(min(padding_before, padding_after))
     return (sizes[0], sizes[1]), (pads[0], pads[1])
 
 
@@ -170,16 +181,17 @@ def _holes(size: Pair, output_size: Pair) -> float:
 def _data_gradient(convolution: Convolution, output_size: Pair, layer: Layer) -> Convolution:
     """Return the convolution of the dilated output gradient that makes the input's gradient."""
     size, padding = _dilate(convolution, output_size)
-    channels = convolution.filters * convolution.filter_channels // convolution.channels
-    sizes = (
-        convolution.images,
-        size,
-        convolution.filters,
-        convolution.kernel,
-        channels,
-        convolution.channels,
+    gradient = Convolution(
+        images=convolution.images,
+        size=size,
+        channels=convolution.filters,
+        kernel=convolution.kernel,
+        filter_channels=convolution.filters * convolution.filter_channels // convolution.channels,
+        filters=convolution.channels,
+        strides=(1, 1),
+        padding=padding,
+        holes_in=_holes(size, output_size),
     )
-    gradient = Convolution(*sizes, (1, 1), padding, holes_in=_holes(size, output_size))
     return _check_output(gradient, convolution.size, "data", layer)
 
 
@@ -190,16 +202,17 @@ def _filter_gradient(
     size, padding = _dilate(convolution, output_size)
     if layer.kind == "conv" and layer.padding == "VALID":
         padding = (0, 0)
-    holes = _holes(size, output_size) if holes is None else holes
-    sizes = (
-        convolution.filter_channels,
-        convolution.size,
-        convolution.images,
-        size,
-        convolution.images,
-        convolution.filters,
+    gradient = Convolution(
+        images=convolution.filter_channels,
+        size=convolution.size,
+        channels=convolution.images,
+        kernel=size,
+        filter_channels=convolution.images,
+        filters=convolution.filters,
+        strides=(1, 1),
+        padding=padding,
+        holes_filter=_holes(size, output_size) if holes is None else holes,
     )
-    gradient = Convolution(*sizes, (1, 1), padding, holes_filter=holes)
     return _check_output(gradient, convolution.kernel, "filter", layer)
 
 

@@ -41,10 +41,12 @@ def modulation(b: Builder, state: str, width: int, count: int, name: str) -> lis
     """Return so many vectors `[n, 1, width]` of each example, made from its embedding."""
     with b.scope(name):
         x = linear(b, b.op("silu", state, name="silu"), count * width, "linear")
-        sizes = (width,) * count
-        parts = b.append(b.full_path("parts"), "split", (x,), axis=-1, sizes=sizes)
-        shape = (b.shape(state)[0], 1, width)
-        return [b.op("reshape", part, name=f"part{i}", shape=shape) for i, part in enumerate(parts)]
+        parts = b.append(b.full_path("parts"), "split", (x,), axis=-1, sizes=(width,) * count)
+        examples = b.shape(state)[0]
+        return [
+            b.op("reshape", part, name=f"part{i}", shape=(examples, 1, width))
+            for i, part in enumerate(parts)
+        ]
 
 
 def modulate(b: Builder, x: str, shift: str, scale: str, name: str) -> str:
@@ -81,27 +83,32 @@ def project(b: Builder, x: str, heads: Heads, name: str) -> tuple[str, str, str]
         return q, k, v
 
 
-def attend(b: Builder, parts: Sequence[tuple[str, str, str]], heads: Heads, name: str) -> str:
-    """Return attention among all tokens of sequences that stand one after the other."""
+def attend(b: Builder, sequences: Sequence[tuple[str, str, str]], heads: Heads, name: str) -> str:
+    """Return attention among all tokens of sequences that stand one after the other.
+
+    Args:
+        b: the graph so far.
+        sequences: queries, keys and values of each sequence.
+        heads: the heads.
+        name: the scope of the ops.
+    """
     with b.scope(name):
-        q, k, v = (
-            b.op("concat", *group, name=f"all_{letter}", axis=1) if len(parts) > 1 else group[0]
-            for letter, group in zip("qkv", zip(*parts, strict=True), strict=True)
-        )
+        q, k, v = sequences[0]
+        if len(sequences) > 1:
+            queries, keys, values = zip(*sequences, strict=True)
+            q = b.op("concat", *queries, name="all_q", axis=1)
+            k = b.op("concat", *keys, name="all_k", axis=1)
+            v = b.op("concat", *values, name="all_v", axis=1)
         if heads.angles:
-            width = heads.width
-            q = b.op("rotary", q, heads.angles, name="rotary_q", head_width=width)
-            k = b.op("rotary", k, heads.angles, name="rotary_k", head_width=width)
+            q = b.op("rotary", q, heads.angles, name="rotary_q", head_width=heads.width)
+            k = b.op("rotary", k, heads.angles, name="rotary_k", head_width=heads.width)
         attributes: Attributes = {"heads": heads.count, "kv_heads": heads.count, "causal": False}
         return b.op("attention", q, k, v, name="attention", **attributes)
 
 
-def cut(b: Builder, x: str, first: int, name: str) -> tuple[str, str]:
+def cut(b: Builder, x: str, first_count: int, name: str) -> tuple[str, str]:
     """Return the first tokens of `x [n, l, width]`, and those after them."""
     length = b.shape(x)[1]
-    ranges = ((0, first), (first, length))
-    texts, images = (
-        b.op("slice", x, name=f"{name}{i}", axis=1, start=start, stop=stop)
-        for i, (start, stop) in enumerate(ranges)
-    )
-    return texts, images
+    first_tokens = b.op("slice", x, name=f"{name}0", axis=1, start=0, stop=first_count)
+    last_tokens = b.op("slice", x, name=f"{name}1", axis=1, start=first_count, stop=length)
+    return first_tokens, last_tokens

@@ -15,6 +15,20 @@ from steptime.network.ops.builder import Builder
 
 CLASS_FIELD = "_class_name"
 LATENT_SIDE = 8  # pixels of the image that make one of a latent
+CLIP_TOKENS = 77  # of a text as CLIP encodes it
+SD3_T5_TOKENS = 256  # of a text as T5 encodes it, by default in diffusers' pipeline of SD 3
+FLUX_T5_TOKENS = 512  # the same of FLUX
+PIXART_T5_TOKENS = 300  # the same of PixArt-sigma
+FLUX_IMAGE_SIDE = 1024  # pixels, the default: its file states no size
+PIXART_CONDITIONED_SAMPLE = 128  # side of the latents of networks that read the size of the image
+PIXART_READ = {  # which change neither shapes nor work, or are read from the table
+    "num_embeds_ada_norm",
+    "interpolation_scale",
+    "norm_num_groups",
+    "upcast_attention",
+    "attention_type",
+    "use_additional_conditions",
+}
 UNET_BLOCKS = {
     "down_block_types": ("CrossAttnDownBlock2D", "DownBlock2D"),
     "up_block_types": ("CrossAttnUpBlock2D", "UpBlock2D"),
@@ -49,12 +63,12 @@ Describe = Callable[[Config], Sizes]
 
 def describe_flux(config: Config) -> Sizes:
     """Describe FLUX.1."""
-    channels = config.count("in_channels", 64)
-    config.get("axes_dims_rope", [16, 56, 56])
+    in_channels = config.count("in_channels", 64)
+    config.check_ignored("axes_dims_rope", [16, 56, 56])
     config.require("patch_size", only=1)
     return {
-        "in_channels": channels,
-        "out_channels": config.get("out_channels", 0) or channels,
+        "in_channels": in_channels,
+        "out_channels": config.get("out_channels", 0) or in_channels,  # null: as many as go in
         "num_layers": config.count("num_layers", 19),
         "num_single_layers": config.count("num_single_layers", 38),
         "attention_head_dim": config.count("attention_head_dim", 128),
@@ -62,22 +76,22 @@ def describe_flux(config: Config) -> Sizes:
         "joint_attention_dim": config.count("joint_attention_dim", 4096),
         "pooled_projection_dim": config.count("pooled_projection_dim", 768),
         "guidance_embeds": config.get("guidance_embeds", False),
-        "image": 1024,
-        "length": 512,
+        "image": FLUX_IMAGE_SIDE,
+        "length": FLUX_T5_TOKENS,
     }
 
 
 def describe_sd3(config: Config) -> Sizes:
     """Describe Stable Diffusion 3 and 3.5, whose text has 77 tokens of CLIP and 256 of T5."""
-    heads, head_width = (
-        config.count("num_attention_heads", 18),
-        config.count("attention_head_dim", 64),
-    )
+    heads = config.count("num_attention_heads", 18)
+    head_width = config.count("attention_head_dim", 64)
     config.require("caption_projection_dim", only=heads * head_width)
-    config.get("pos_embed_max_size", 96)
+    # positions are cut from a fixed table to the size of the image, however large the table is
+    config.check_ignored("pos_embed_max_size", 96)
+    in_channels = config.count("in_channels", 16)
     return {
-        "in_channels": config.count("in_channels", 16),
-        "out_channels": config.get("out_channels", 16) or config.count("in_channels", 16),
+        "in_channels": in_channels,
+        "out_channels": config.get("out_channels", 16) or in_channels,  # null: as many as go in
         "patch_size": config.count("patch_size", 2),
         "num_layers": config.count("num_layers", 18),
         "attention_head_dim": head_width,
@@ -87,60 +101,51 @@ def describe_sd3(config: Config) -> Sizes:
         "dual_attention_layers": config.get("dual_attention_layers", []),
         "qk_norm": config.get("qk_norm", ""),
         "image": LATENT_SIDE * config.count("sample_size", 128),
-        "length": 333,
+        "length": CLIP_TOKENS + SD3_T5_TOKENS,
     }
 
 
 def describe_pixart(config: Config) -> Sizes:
     """Describe PixArt-alpha and -sigma."""
-    sample = config.count("sample_size", 128)
-    heads, head_width = (
-        config.count("num_attention_heads", 16),
-        config.count("attention_head_dim", 72),
-    )
+    sample_side = config.count("sample_size", 128)
+    heads = config.count("num_attention_heads", 16)
+    head_width = config.count("attention_head_dim", 72)
     config.require("attention_bias", only=True)
     config.require("norm_type", only="ada_norm_single")
     config.require("norm_elementwise_affine", only=False)
     config.require("activation_fn", only="gelu-approximate")
     config.require("cross_attention_dim", only=heads * head_width)
-    config.read_fields |= {"num_embeds_ada_norm", "interpolation_scale", "norm_num_groups"}
-    config.read_fields |= {"upcast_attention", "attention_type", "use_additional_conditions"}
+    config.read_fields |= PIXART_READ
+    # as diffusers does: only the networks for images of 1024 pixels read the size of the image
     has_conditions = config.table.get("use_additional_conditions")
+    if has_conditions is None:
+        has_conditions = sample_side == PIXART_CONDITIONED_SAMPLE
+    in_channels = config.count("in_channels", 4)
     return {
-        "in_channels": config.count("in_channels", 4),
-        "out_channels": config.get("out_channels", 8) or config.count("in_channels", 4),
+        "in_channels": in_channels,
+        "out_channels": config.get("out_channels", 8) or in_channels,  # null: as many as go in
         "patch_size": config.count("patch_size", 2),
         "num_layers": config.count("num_layers", 28),
         "attention_head_dim": head_width,
         "num_attention_heads": heads,
         "caption_channels": config.count("caption_channels", 4096),
-        "use_additional_conditions": sample == 128 if has_conditions is None else has_conditions,
-        "image": LATENT_SIDE * sample,
-        "length": 300,
+        "use_additional_conditions": has_conditions,
+        "image": LATENT_SIDE * sample_side,
+        "length": PIXART_T5_TOKENS,
     }
 
 
 def describe_unet(config: Config) -> Sizes:
     """Describe the UNets of Stable Diffusion 1 to XL."""
     widths = config.get("block_out_channels", [320, 640, 1280, 1280])
-    attending = ["CrossAttnDownBlock2D"] * 3 + ["DownBlock2D"]
-    doubling = ["UpBlock2D"] + ["CrossAttnUpBlock2D"] * 3
-    blocks = {
-        "down_block_types": config.get("down_block_types", attending),
-        "up_block_types": config.get("up_block_types", doubling),
-    }
-    for field, names in blocks.items():
-        allowed = UNET_BLOCKS[field]
-        if len(names) != len(widths):
-            raise config.error(field, f"has {len(names)} blocks for {len(widths)} widths")
-        for block in names:
-            if block not in allowed:
-                raise unknown("block", block, allowed, config.place)
+    blocks = _unet_blocks(config, len(widths))
     for field, value in UNET_ONLY.items():
         config.require(field, only=value)
     config.read_fields |= UNET_READ
-    has_conditions = config.table.get("addition_embed_type") == "text_time"
     condition_width = config.get("projection_class_embeddings_input_dim", 0)
+    has_conditions = config.table.get("addition_embed_type") == "text_time"
+    heads = spread_over_blocks(config, "attention_head_dim", 8, len(widths))
+    transformer_layers = spread_over_blocks(config, "transformer_layers_per_block", 1, len(widths))
     return blocks | {
         "in_channels": config.count("in_channels", 4),
         "out_channels": config.count("out_channels", 4),
@@ -148,25 +153,45 @@ def describe_unet(config: Config) -> Sizes:
         "layers_per_block": config.count("layers_per_block", 2),
         "cross_attention_dim": config.count("cross_attention_dim", 1280),
         "norm_num_groups": config.count("norm_num_groups", 32),
-        "heads": spread_over_blocks(config, "attention_head_dim", 8, len(widths)),
-        "transformer_layers": spread_over_blocks(
-            config, "transformer_layers_per_block", 1, len(widths)
-        ),
+        "heads": heads,
+        "transformer_layers": transformer_layers,
         "condition_width": condition_width if has_conditions else 0,
         "image": LATENT_SIDE * config.count("sample_size", 64),
-        "length": 77,
+        "length": CLIP_TOKENS,
     }
 
 
-def spread_over_blocks(config: Config, name: str, default: int, count: int) -> list[int]:
+def _unet_blocks(config: Config, width_count: int) -> dict[str, list[str]]:
+    """Return the types of the blocks on the way down and up, one for each width.
+
+    Raises:
+        InputError: for another number of blocks, or a type that is not known.
+    """
+    attending_down = ["CrossAttnDownBlock2D"] * 3 + ["DownBlock2D"]
+    attending_up = ["UpBlock2D"] + ["CrossAttnUpBlock2D"] * 3
+    blocks = {
+        "down_block_types": config.get("down_block_types", attending_down),
+        "up_block_types": config.get("up_block_types", attending_up),
+    }
+    for field, names in blocks.items():
+        if len(names) != width_count:
+            raise config.error(field, f"has {len(names)} blocks for {width_count} widths")
+        for block in names:
+            if block not in UNET_BLOCKS[field]:
+                raise unknown("block", block, UNET_BLOCKS[field], config.place)
+    return blocks
+
+
+def spread_over_blocks(config: Config, name: str, default: int, block_count: int) -> list[int]:
     """Return a field with a number for each block, which may be one number for all."""
     value = config.table.get(name)
-    if isinstance(value, list):
-        numbers = config.get(name, [default])
-        if len(numbers) != count or not all(type(n) is int and n > 0 for n in numbers):
-            raise config.error(name, f"must be {count} whole numbers")
-        return numbers
-    return [config.count(name, default)] * count
+    if not isinstance(value, list):
+        return [config.count(name, default)] * block_count
+    numbers = config.get(name, [default])
+    are_sizes = all(type(number) is int and number > 0 for number in numbers)
+    if len(numbers) != block_count or not are_sizes:
+        raise config.error(name, f"must be {block_count} whole numbers")
+    return numbers
 
 
 Build = Callable[[Builder, Mapping[str, Any], int], str]
@@ -196,24 +221,26 @@ def describe_component(table: Mapping[str, Any], place: str) -> Family:
         place: the file, as messages begin.
     """
     name = table[CLASS_FIELD]
-    if not isinstance(name, str) or name not in CLASSES:
-        if isinstance(name, str):
-            advice = f"with diffusers installed, its class is read as code: diffusers:{name}"
-            raise InputError(f"{place}: {CLASS_FIELD} {shorten(name)} is not read; {advice}")
+    if not isinstance(name, str):
         raise unknown(CLASS_FIELD, name, CLASSES, place)
+    if name not in CLASSES:
+        advice = f"with diffusers installed, its class is read as code: diffusers:{name}"
+        raise InputError(f"{place}: {CLASS_FIELD} {shorten(name)} is not read; {advice}")
     describe, build_class = CLASSES[name]
     config = Config(table, place, "")
     sizes = describe(config)
     remarks = [*describe_unread(table, config.read_fields), *config.remarks]
+    # a UNet has no patches, but its sides must halve
+    patch_side = LATENT_SIDE * sizes.get("patch_size", 2)
 
     def build(b: Builder, p: Mapping[str, Any], batch: int) -> str:
         b.remarks.extend(f"{place}: {remark}" for remark in remarks)
         return build_class(b, {**sizes, **p}, batch)
 
     def check(p: Mapping[str, Any]) -> str | None:
-        side = LATENT_SIDE * sizes.get("patch_size", 2)
-        fault = f"image {p['image']} does not divide into patches of {side} pixels"
-        return fault if p["image"] % side else None
+        if p["image"] % patch_side:
+            return f"image {p['image']} does not divide into patches of {patch_side} pixels"
+        return None
 
     free = {
         "image": Parameter(sizes["image"], "height and width of the image"),

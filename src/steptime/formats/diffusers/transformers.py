@@ -1,9 +1,10 @@
 """The transformers of FLUX, Stable Diffusion 3 and PixArt, op by op."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from steptime.formats.diffusers.parts import (
+    TIME_WIDTH,
     Heads,
     add_gated,
     attend,
@@ -22,13 +23,31 @@ from steptime.network.ops.builder import Builder
 
 Sizes = Mapping[str, Any]  # fields of a `config.json`, with `image` and `length`
 LATENT = 8  # pixels of a side of the image that make one of a latent
+CROSS_VECTORS = 6  # of a block of PixArt: shift, scale and gate of attention, then of feed-forward
+LAST_TEXT_VECTORS = 2  # of the text in the last block: it is normed for attention and then dropped
+
+
+class _Modulation(NamedTuple):
+    """Vectors `[n, 1, width]` that change the normed input and the result of a part of a block."""
+
+    shift: str
+    scale: str
+    gate: str
+
+
+def _modulations(b: Builder, state: str, width: int, count: int, name: str) -> list[_Modulation]:
+    """Return the modulation of so many parts of a block, all made by one product."""
+    vectors = modulation(b, state, width, 3 * count, name)
+    return [_Modulation(*vectors[i : i + 3]) for i in range(0, len(vectors), 3)]
 
 
 def build_flux(b: Builder, sizes: Sizes, batch: int) -> str:
     """Return the denoised latents of FLUX.1: double-stream blocks, then single-stream ones."""
-    heads_count, head_width = sizes["num_attention_heads"], sizes["attention_head_dim"]
-    width, length = heads_count * head_width, sizes["length"]
-    tokens = (sizes["image"] // (2 * LATENT)) ** 2
+    head_count = sizes["num_attention_heads"]
+    head_width = sizes["attention_head_dim"]
+    width = head_count * head_width
+    length = sizes["length"]
+    tokens = (sizes["image"] // (2 * LATENT)) ** 2  # a token is 2 x 2 latents
     image = b.input("latents", (batch, tokens, sizes["in_channels"]))
     text = b.input("text", (batch, length, sizes["joint_attention_dim"]))
     state = embed_time(b, batch, width, "time")
@@ -36,10 +55,12 @@ def build_flux(b: Builder, sizes: Sizes, batch: int) -> str:
         guidance = embed_time(b, batch, width, "guidance")
         state = b.op("add", state, guidance, name="with_guidance")
     pooled = b.input("pooled_text", (batch, sizes["pooled_projection_dim"]))
-    state = b.op("add", state, embed(b, pooled, width, "pooled_embedding"), name="state")
-    image, text = linear(b, image, width, "image_in"), linear(b, text, width, "text_in")
+    pooled = embed(b, pooled, width, "pooled_embedding")
+    state = b.op("add", state, pooled, name="state")
+    image = linear(b, image, width, "image_in")
+    text = linear(b, text, width, "text_in")
     angles = b.buffer("angles", (length + tokens, head_width))
-    heads = Heads(heads_count, head_width, is_normed=True, angles=angles)
+    heads = Heads(head_count, head_width, is_normed=True, angles=angles)
     for i in b.repeat(sizes["num_layers"]):
         with b.scope(f"block{i + 1}"):
             image, text = _joint_block(b, image, text, state, heads)
@@ -47,28 +68,32 @@ def build_flux(b: Builder, sizes: Sizes, batch: int) -> str:
     for i in b.repeat(sizes["num_single_layers"]):
         with b.scope(f"single{i + 1}"):
             x = _single_block(b, x, state, heads)
-    return _finish(b, cut(b, x, length, "image")[1], state, sizes["out_channels"])
+    _, image = cut(b, x, length, "image")
+    return _finish(b, image, state, sizes["out_channels"])
 
 
 def build_sd3(b: Builder, sizes: Sizes, batch: int) -> str:
     """Return the denoised latents of Stable Diffusion 3 and 3.5."""
-    heads_count, head_width = sizes["num_attention_heads"], sizes["attention_head_dim"]
-    width, patch = heads_count * head_width, sizes["patch_size"]
+    head_count = sizes["num_attention_heads"]
+    head_width = sizes["attention_head_dim"]
+    width = head_count * head_width
     image = _patches(b, sizes, batch, width)
     text = b.input("text", (batch, sizes["length"], sizes["joint_attention_dim"]))
     pooled = b.input("pooled_text", (batch, sizes["pooled_projection_dim"]))
     state = embed_time(b, batch, width, "time")
-    state = b.op("add", state, embed(b, pooled, width, "pooled_embedding"), name="state")
+    pooled = embed(b, pooled, width, "pooled_embedding")
+    state = b.op("add", state, pooled, name="state")
     text = linear(b, text, width, "text_in")
-    heads = Heads(heads_count, head_width, is_normed=bool(sizes["qk_norm"]))
+    heads = Heads(head_count, head_width, is_normed=bool(sizes["qk_norm"]))
     layers = sizes["num_layers"]
     for i in b.repeat(layers):
+        is_last = i == layers - 1
+        is_dual = i in sizes["dual_attention_layers"]
         with b.scope(f"block{i + 1}"):
-            is_dual = i in sizes["dual_attention_layers"]
             image, text = _joint_block(
-                b, image, text, state, heads, is_last=i == layers - 1, is_dual=is_dual
+                b, image, text, state, heads, is_last=is_last, is_dual=is_dual
             )
-    return _finish(b, image, state, patch**2 * sizes["out_channels"])
+    return _finish(b, image, state, sizes["patch_size"] ** 2 * sizes["out_channels"])
 
 
 def build_pixart(b: Builder, sizes: Sizes, batch: int) -> str:
@@ -80,16 +105,9 @@ def build_pixart(b: Builder, sizes: Sizes, batch: int) -> str:
     text = embed(b, text, width, "text_in", "gelu_tanh")
     state = embed_time(b, batch, width, "time")
     if sizes["use_additional_conditions"]:
-        third = width // 3
-        names = ("height", "width", "aspect")
-        parts = [b.input(name, (batch, 256)) for name in names]
-        both = b.op("concat", *parts[:2], name="resolution", axis=0)
-        both = embed(b, both, third, "resolution_embedding")
-        both = b.op("reshape", both, name="resolution/row", shape=(batch, 2 * third))
-        aspect = embed(b, parts[2], third, "aspect_embedding")
-        both = b.op("concat", both, aspect, name="conditions", axis=1)
-        state = b.op("add", state, both, name="state")
-    shared = modulation(b, state, width, 6, "modulation")
+        conditions = _embed_image_size(b, batch, width)
+        state = b.op("add", state, conditions, name="state")
+    shared = modulation(b, state, width, CROSS_VECTORS, "modulation")
     for i in b.repeat(sizes["num_layers"]):
         with b.scope(f"block{i + 1}"):
             x = _cross_block(b, x, text, shared, heads)
@@ -100,16 +118,33 @@ def build_pixart(b: Builder, sizes: Sizes, batch: int) -> str:
     return mean_loss(b, linear(b, x, sizes["patch_size"] ** 2 * sizes["out_channels"], "out"))
 
 
+def _embed_image_size(b: Builder, batch: int, width: int) -> str:
+    """Return the embedding `[n, width]` of each image's height, width and aspect ratio.
+
+    Each has a third of the vector. Height and width are embedded by one layer, as further examples.
+    """
+    third = width // 3
+    image_height, image_width, aspect = (
+        b.input(name, (batch, TIME_WIDTH)) for name in ("height", "width", "aspect")
+    )
+    resolution = b.op("concat", image_height, image_width, name="resolution", axis=0)
+    resolution = embed(b, resolution, third, "resolution_embedding")
+    resolution = b.op("reshape", resolution, name="resolution/row", shape=(batch, 2 * third))
+    aspect = embed(b, aspect, third, "aspect_embedding")
+    return b.op("concat", resolution, aspect, name="conditions", axis=1)
+
+
 def _patches(b: Builder, sizes: Sizes, batch: int, width: int) -> str:
     """Return latents cut into patches, `[n, l, width]`, with fixed positions added."""
-    side, patch = sizes["image"] // LATENT, sizes["patch_size"]
+    side = sizes["image"] // LATENT
+    patch = sizes["patch_size"]
+    count = (side // patch) ** 2
     x = b.input("latents", (batch, sizes["in_channels"], side, side))
     x = conv2d(b, x, width, patch, "patches", stride=patch, bias=True)
-    count = (side // patch) ** 2
     x = b.op("reshape", x, name="patches/flat", shape=(batch, width, count))
     x = b.op("transpose", x, name="patches/rows", order=(0, 2, 1))
-    places = b.buffer("places", (1, count, width))
-    return b.op("pointwise", x, places, name="placed", function="add")
+    positions = b.buffer("places", (1, count, width))
+    return b.op("pointwise", x, positions, name="placed", function="add")
 
 
 def _joint_block(
@@ -126,27 +161,42 @@ def _joint_block(
 
     The last block of Stable Diffusion 3 drops the text; a dual block attends within the image, too.
     """
-    width, length = b.shape(image)[-1], b.shape(text)[1]
-    of_image = modulation(b, state, width, 9 if is_dual else 6, "image_modulation")
-    of_text = modulation(b, state, width, 2 if is_last else 6, "text_modulation")
-    x = modulate(b, image, of_image[0], of_image[1], "image_norm1")
-    y = modulate(b, text, of_text[0], of_text[1], "text_norm1")
-    parts = [project(b, y, heads, "text_heads"), project(b, x, heads, "image_heads")]
-    texts, images = cut(b, attend(b, parts, heads, "joint"), length, "attended")
-    new_image = add_gated(b, image, linear(b, images, width, "image_out"), of_image[2], "add1")
-    if is_dual:
-        repeated = modulate(b, image, of_image[6], of_image[7], "image_norm3")
-        inside = attend(b, [project(b, repeated, heads, "own_heads")], heads, "within")
-        new_image = add_gated(
-            b, new_image, linear(b, inside, width, "own_out"), of_image[8], "add3"
-        )
-    x = modulate(b, new_image, of_image[3], of_image[4], "image_norm2")
-    new_image = add_gated(b, new_image, feed(b, x, "image_ffn"), of_image[5], "add2")
+    width = b.shape(image)[-1]
+    text_length = b.shape(text)[1]
+    image_modulations = _modulations(b, state, width, 3 if is_dual else 2, "image_modulation")
+    text_vectors = modulation(
+        b, state, width, LAST_TEXT_VECTORS if is_last else 6, "text_modulation"
+    )
+    text_shift, text_scale = text_vectors[:2]
+
+    # attention among text and image
+    attention_vectors, ffn_vectors = image_modulations[:2]
+    x = modulate(b, image, attention_vectors.shift, attention_vectors.scale, "image_norm1")
+    y = modulate(b, text, text_shift, text_scale, "text_norm1")
+    text_heads = project(b, y, heads, "text_heads")
+    image_heads = project(b, x, heads, "image_heads")
+    attended = attend(b, [text_heads, image_heads], heads, "joint")
+    attended_text, attended_image = cut(b, attended, text_length, "attended")
+    result = linear(b, attended_image, width, "image_out")
+    new_image = add_gated(b, image, result, attention_vectors.gate, "add1")
+    if is_dual:  # attention within the image, from the block's input too
+        dual_vectors = image_modulations[2]
+        x = modulate(b, image, dual_vectors.shift, dual_vectors.scale, "image_norm3")
+        x = attend(b, [project(b, x, heads, "own_heads")], heads, "within")
+        result = linear(b, x, width, "own_out")
+        new_image = add_gated(b, new_image, result, dual_vectors.gate, "add3")
+
+    # the feed-forward part of the image, then of the text
+    x = modulate(b, new_image, ffn_vectors.shift, ffn_vectors.scale, "image_norm2")
+    new_image = add_gated(b, new_image, feed(b, x, "image_ffn"), ffn_vectors.gate, "add2")
     if is_last:
         return new_image, text
-    text = add_gated(b, text, linear(b, texts, width, "text_out"), of_text[2], "text_add1")
-    y = modulate(b, text, of_text[3], of_text[4], "text_norm2")
-    return new_image, add_gated(b, text, feed(b, y, "text_ffn"), of_text[5], "text_add2")
+    text_gate = text_vectors[2]
+    text_ffn_vectors = _Modulation(*text_vectors[3:])
+    text = add_gated(b, text, linear(b, attended_text, width, "text_out"), text_gate, "text_add1")
+    y = modulate(b, text, text_ffn_vectors.shift, text_ffn_vectors.scale, "text_norm2")
+    text = add_gated(b, text, feed(b, y, "text_ffn"), text_ffn_vectors.gate, "text_add2")
+    return new_image, text
 
 
 def _single_block(b: Builder, x: str, state: str, heads: Heads) -> str:
@@ -154,31 +204,36 @@ def _single_block(b: Builder, x: str, state: str, heads: Heads) -> str:
     width = b.shape(x)[-1]
     shift, scale, gate = modulation(b, state, width, 3, "modulation")
     y = modulate(b, x, shift, scale, "norm")
-    inner = activated(b, linear(b, y, 4 * width, "up"), "gelu_tanh")
+    fed = activated(b, linear(b, y, 4 * width, "up"), "gelu_tanh")
     attended = attend(b, [project(b, y, heads, "heads")], heads, "within")
-    both = b.op("concat", attended, inner, name="both", axis=-1)
+    both = b.op("concat", attended, fed, name="both", axis=-1)
     return add_gated(b, x, linear(b, both, width, "out"), gate, "add")
 
 
 def _cross_block(b: Builder, x: str, text: str, shared: list[str], heads: Heads) -> str:
     """Return patches after attention, attention to the text, and a feed-forward part (PixArt)."""
     width = b.shape(x)[-1]
-    table = b.weight("table/w", (6, width))
-    vectors = []
-    for i, vector in enumerate(shared):
+    table = b.weight("table/w", (CROSS_VECTORS, width))  # the block's own, added to the shared
+    vectors: list[str] = []
+    for i, shared_vector in enumerate(shared):
         row = b.op("slice", table, name=f"table{i}", axis=0, start=i, stop=i + 1)
-        vectors.append(b.op("pointwise", vector, row, name=f"vector{i}", function="add"))
-    y = modulate(b, x, vectors[0], vectors[1], "norm1")
+        vector = b.op("pointwise", shared_vector, row, name=f"vector{i}", function="add")
+        vectors.append(vector)
+    attention_vectors = _Modulation(*vectors[:3])
+    ffn_vectors = _Modulation(*vectors[3:])
+
+    y = modulate(b, x, attention_vectors.shift, attention_vectors.scale, "norm1")
     y = attend(b, [project(b, y, heads, "heads")], heads, "within")
-    x = add_gated(b, x, linear(b, y, width, "out"), vectors[2], "add1")
+    x = add_gated(b, x, linear(b, y, width, "out"), attention_vectors.gate, "add1")
     with b.scope("cross"):
-        inner = heads.count * heads.width
-        q = linear(b, x, inner, "q")
-        k, v = linear(b, text, inner, "k"), linear(b, text, inner, "v")
+        inner_width = heads.count * heads.width
+        q = linear(b, x, inner_width, "q")
+        k = linear(b, text, inner_width, "k")
+        v = linear(b, text, inner_width, "v")
     y = attend(b, [(q, k, v)], heads, "across")
     x = b.op("add", x, linear(b, y, width, "cross_out"), name="add_cross")
-    y = modulate(b, x, vectors[3], vectors[4], "norm2")
-    return add_gated(b, x, feed(b, y, "ffn"), vectors[5], "add2")
+    y = modulate(b, x, ffn_vectors.shift, ffn_vectors.scale, "norm2")
+    return add_gated(b, x, feed(b, y, "ffn"), ffn_vectors.gate, "add2")
 
 
 def _finish(b: Builder, x: str, state: str, channels: int) -> str:

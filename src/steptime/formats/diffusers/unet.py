@@ -53,12 +53,14 @@ class _Unet:
         skips = [x]
         for level, width in enumerate(self.widths):
             has_attention = self.sizes["down_block_types"][level] in ATTENDING_BLOCKS
+            is_last = level == len(self.widths) - 1
             with self.b.scope(f"down{level + 1}"):
                 for i in range(1, self.sizes["layers_per_block"] + 1):
                     x = self.residual(x, width, f"residual{i}")
-                    x = self.transformer(x, level, f"transformer{i}") if has_attention else x
+                    if has_attention:
+                        x = self.transformer(x, level, f"transformer{i}")
                     skips.append(x)
-                if level + 1 < len(self.widths):
+                if not is_last:
                     x = conv2d(self.b, x, width, 3, "half", stride=2, padding=1, bias=True)
                     skips.append(x)
         return x, skips
@@ -69,11 +71,14 @@ class _Unet:
         for number, level in enumerate(levels):
             has_attention = self.sizes["up_block_types"][number] in ATTENDING_BLOCKS
             with self.b.scope(f"up{number + 1}"):
+                # a layer more than on the way down, which reads the input of the level
                 for i in range(1, self.sizes["layers_per_block"] + 2):
                     x = self.b.op("concat", x, skips.pop(), name=f"with_skip{i}", axis=1)
                     x = self.residual(x, self.widths[level], f"residual{i}")
-                    x = self.transformer(x, level, f"transformer{i}") if has_attention else x
-                if level:
+                    if has_attention:
+                        x = self.transformer(x, level, f"transformer{i}")
+                is_last = level == 0
+                if not is_last:
                     _, channels, height, width = self.b.shape(x)
                     size = (2 * height, 2 * width)
                     x = self.b.op("resize2d", x, name="doubled", size=size, mode="nearest")
@@ -105,29 +110,37 @@ class _Unet:
 
     def transformer(self, x: str, level: int, name: str) -> str:
         """Return `x [n, c, h, w]` plus blocks that attend within the image, and to the text."""
-        b, (n, channels, height, width) = self.b, self.b.shape(x)
-        heads_count = self.sizes["heads"][level]
-        heads = Heads(heads_count, channels // heads_count)
+        b = self.b
+        n, channels, height, width = b.shape(x)
+        head_count = self.sizes["heads"][level]
+        heads = Heads(head_count, channels // head_count)
         with b.scope(name):
             y = self.group_norm(x, "norm")
             y = b.op("reshape", y, name="flat", shape=(n, channels, height * width))
-            y = linear(b, b.op("transpose", y, name="rows", order=(0, 2, 1)), channels, "in")
+            y = b.op("transpose", y, name="rows", order=(0, 2, 1))
+            y = linear(b, y, channels, "in")
             for i in range(1, self.sizes["transformer_layers"][level] + 1):
                 with b.scope(f"block{i}"):
                     y = self._block(y, heads)
-            y = b.op("transpose", linear(b, y, channels, "out"), name="columns", order=(0, 2, 1))
+            y = linear(b, y, channels, "out")
+            y = b.op("transpose", y, name="columns", order=(0, 2, 1))
             y = b.op("reshape", y, name="image", shape=(n, channels, height, width))
             return b.op("add", x, y, name="add")
 
     def _block(self, x: str, heads: Heads) -> str:
-        b, width = self.b, self.b.shape(x)[-1]
-        for number, memory in ((1, ""), (2, self.text)):
+        """Return tokens after attention, attention to the text, and a feed-forward part."""
+        b = self.b
+        width = b.shape(x)[-1]
+        for number, reads_text in ((1, False), (2, True)):
             y = norm(b, x, "layer", f"norm{number}")
-            source = memory or y
+            source = self.text if reads_text else y
             with b.scope(f"attention{number}"):
                 q = linear(b, y, width, "q", bias=False)
-                k, v = (linear(b, source, width, part, bias=False) for part in ("k", "v"))
-                y = linear(b, attend(b, [(q, k, v)], heads, "heads"), width, "out")
+                k = linear(b, source, width, "k", bias=False)
+                v = linear(b, source, width, "v", bias=False)
+                attended = attend(b, [(q, k, v)], heads, "heads")
+                y = linear(b, attended, width, "out")
             x = b.op("add", x, y, name=f"add{number}")
         y = norm(b, x, "layer", "norm3")
-        return b.op("add", x, feed_forward(b, y, 4 * width, "geglu", True, "ffn"), name="add3")
+        y = feed_forward(b, y, 4 * width, "geglu", True, "ffn")
+        return b.op("add", x, y, name="add3")

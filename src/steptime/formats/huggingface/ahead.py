@@ -40,16 +40,27 @@ def count_block(base: Family, settings: Settings) -> int:
     """Return the parameters of a network's last block, or of those that `ahead_designs` names."""
     last = settings["layers"] - 1
     windows = settings["windows"]
-    usual = settings | {"dense_layers": 0, "dense_at": "", "expert_every": 1}
-    usual |= {"windows": windows[last % len(windows)], "block_groups": 0}
-    usual["length"] = LENGTH
-    usual["max_length"] = max(LENGTH, settings["max_length"])
+    usual = settings | {
+        "dense_layers": 0,
+        "dense_at": "",
+        "expert_every": 1,
+        "windows": windows[last % len(windows)],
+        "block_groups": 0,
+        "length": LENGTH,
+        "max_length": max(LENGTH, settings["max_length"]),
+    }
+    # A network with the blocks twice has those parameters more than a network with them once.
     if "designs" not in settings:
-        return _count(base, usual | {"layers": 2}) - _count(base, usual | {"layers": 1})
-    designs: tuple[BlockDesign, ...] = settings.get("ahead_designs", ())
-    designs = designs or (replace(block_design(settings, last), source=None, token_width=0),)
-    twice = usual | {"layers": 2 * len(designs), "designs": 2 * designs}
-    return _count(base, twice) - _count(base, usual | {"layers": len(designs), "designs": designs})
+        single = usual | {"layers": 1}
+        double = usual | {"layers": 2}
+    else:
+        designs: tuple[BlockDesign, ...] = settings.get("ahead_designs", ())
+        if not designs:  # the last block, without what it reads of earlier blocks
+            last_design = block_design(settings, last)
+            designs = (replace(last_design, source=None, token_width=0),)
+        single = usual | {"layers": len(designs), "designs": designs}
+        double = usual | {"layers": 2 * len(designs), "designs": 2 * designs}
+    return _count(base, double) - _count(base, single)
 
 
 def _count(base: Family, settings: Settings) -> int:

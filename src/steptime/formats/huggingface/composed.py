@@ -42,11 +42,10 @@ def text_part(
         InputError: If the nested table is none, or names no type of a decoder that is known.
     """
     name = next((key for key in NESTED_NAMES if table.get(key) is not None), "")
-    if not name:
-        inner = {key: value for key, value in table.items() if not key.endswith("_config")}
-        inner |= {key: table[key] for key in _INHERITED if key in table}
-        remark = f"the decoder of words {WORDS_ALONE}"
-        return {**inner, _TYPE: default}, [remark]
+    if not name:  # as in older files: the decoder's fields are those of the whole
+        decoder = {key: value for key, value in table.items() if not key.endswith("_config")}
+        decoder |= {key: table[key] for key in _INHERITED if key in table}
+        return {**decoder, _TYPE: default}, [f"the decoder of words {WORDS_ALONE}"]
     inner = table[name]
     if not isinstance(inner, dict):
         raise InputError(f"{place}: {name}: must be a table, not {shorten(inner)}")
@@ -55,12 +54,17 @@ def text_part(
         raise InputError(f"{place}: {name}: has no {_TYPE}, which says what it is")
     if kind != default:
         _check_decoder(kind, types, f"{place}: {name}")
+
+    # Inherited fields are those of the whole, but whether weights are tied is the decoder's own.
+    inherited = {key: table[key] for key in (*_INHERITED, _TIED) if key in table}
+    decoder_fields = {
+        key: value for key, value in inner.items() if key == _TIED or key not in inherited
+    }
     remarks = [f"{name} {WORDS_ALONE}"]
-    decoder = {key: table[key] for key in (*_INHERITED, _TIED) if key in table}
-    decoder |= {key: value for key, value in inner.items() if key not in decoder or key == _TIED}
-    if _TIED in inner and inner[_TIED] != table.get(_TIED, inner[_TIED]):
+    ties_differ = _TIED in inner and inner[_TIED] != table.get(_TIED, inner[_TIED])
+    if ties_differ:
         remarks.append(f"{_TIED} is that of {name}; the whole has another")
-    return {**decoder, _TYPE: kind}, remarks
+    return {**inherited, **decoder_fields, _TYPE: kind}, remarks
 
 
 def _check_decoder(kind: object, types: Mapping[str, ModelType], place: str) -> None:

@@ -101,6 +101,14 @@ class Config:
             raise InputError(f"{self.place}: {spelling}: must be at least 1, not null")
         return value
 
+    def check_ignored(self, name: str, default: Any) -> None:
+        """Check the type of a field that changes neither the shapes nor the work of a network.
+
+        Raises:
+            InputError: for a value of another type than the default's.
+        """
+        self.get(name, default)
+
     def get_tables(self, name: str) -> list[Table]:
         """Return a field that is a list of tables, [] where it is absent."""
         self.read_fields.add(name)

@@ -5,6 +5,7 @@ from math import floor
 from steptime.formats.huggingface.config import Config, Settings, repeat_letter
 from steptime.formats.huggingface.types import model_type
 
+MAX_PATTERN_LENGTH = 500  # letters of a kind: two kinds are about what `repeat_letter` can write
 DEFAULT_LENGTH = 2048  # tokens of a sequence, where the model allows as many
 GPT2_HEADS = (
     "LMHeadModel",
@@ -33,7 +34,7 @@ def equal_width_of_heads(config: Config) -> int:
     heads = config.count("num_attention_heads", 32)
     if width % heads:
         raise config.error("hidden_size", f"{width} does not divide into {heads} heads")
-    config.get("head_dim", 0)
+    config.check_ignored("head_dim", 0)
     return width // heads
 
 
@@ -47,7 +48,7 @@ def decoder(config: Config, head_width: int = 0) -> Settings:
     width = config.count("hidden_size", 4096)
     heads = config.count("num_attention_heads", 32)
     head_width = head_width or width_of_heads(config)
-    config.get("layer_types", [])
+    config.check_ignored("layer_types", [])
     max_length = config.get("max_position_embeddings", 2048)
     rotary_share = config.get("partial_rotary_factor", 1.0) or 1
     return {
@@ -114,9 +115,11 @@ def ministral3(config: Config) -> Settings:
 
 def windows_after(config: Config) -> str:
     """Return a pattern of blocks: those before `max_window_layers` see all, the others a window."""
-    layers, first = config.get("num_hidden_layers", 32), config.get("max_window_layers", 28)
-    full_blocks = repeat_letter("a", min(first, layers, 500))
-    return full_blocks + repeat_letter("w", min(layers - first, 500)) or "w"
+    layers = config.get("num_hidden_layers", 32)
+    full_count = min(config.get("max_window_layers", 28), layers)
+    full_blocks = repeat_letter("a", min(full_count, MAX_PATTERN_LENGTH))
+    window_blocks = repeat_letter("w", min(layers - full_count, MAX_PATTERN_LENGTH))
+    return full_blocks + window_blocks or "w"
 
 
 @model_type("qwen2")

@@ -132,8 +132,8 @@ def smollm3(config: Config) -> Settings:
         num_key_value_heads=4,
         tie_word_embeddings=True,
     )
-    config.get("no_rope_layer_interval", 4)
-    config.get("no_rope_layers", [])
+    config.check_ignored("no_rope_layer_interval", 4)
+    config.check_ignored("no_rope_layers", [])
     config.require("use_sliding_window", only=False)
     config.remark("all blocks are counted as turned by place, as not all of them are")
     return llama(config)

@@ -50,7 +50,7 @@ def deberta_v2(config: Config) -> Settings:
     for field in ("embedding_size", "pooler_hidden_size"):
         config.require(field, only=width)
     config.require("attention_head_size", only=width // settings["heads"])
-    config.get("legacy", True)
+    config.check_ignored("legacy", True)
     is_placed = config.get("position_biased_input", True)
     places = _scores_of_places(config) if config.get("relative_attention", False) else None
     kernel = config.table.get("conv_kernel_size") and config.count("conv_kernel_size", 3)

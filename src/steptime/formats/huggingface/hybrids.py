@@ -67,10 +67,10 @@ def mimo_v2_flash(config: Config) -> Settings:
         "sinks": config.get("add_swa_attention_sink_bias", True),
     }
     config.require("add_full_attention_sink_bias", only=False)
-    config.get("sliding_window_size", 128)
-    config.get("attention_chunk_size", 128)
-    config.get("attention_bias", False)
-    config.get("n_shared_experts", 0)
+    config.check_ignored("sliding_window_size", 128)
+    config.check_ignored("attention_chunk_size", 128)
+    config.check_ignored("attention_bias", False)
+    config.check_ignored("n_shared_experts", 0)
     designs = []
     for number in range(layers):
         block_changes = {**(windowed if is_windowed[number] else {})}
@@ -116,8 +116,8 @@ def step3p5(config: Config) -> Settings:
     first_dense = config.get("first_k_dense_replace", 3)
     window, heads = config.get("sliding_window", 512), settings["heads"]
     windowed_heads = config.get("num_sliding_attention_heads", heads)
-    config.get("n_shared_experts", 1)
-    config.get("use_moe_router_bias", True)
+    config.check_ignored("n_shared_experts", 1)
+    config.check_ignored("use_moe_router_bias", True)
     designs = []
     for number in range(layers):
         block_changes: dict[str, Value] = {"experts": 0} if number < first_dense else {}
@@ -144,8 +144,8 @@ def nemotron_nas(config: Config) -> Settings:
     blocks = config.get_tables("block_configs")
     config.set_defaults(num_hidden_layers=len(blocks) or 32, num_key_value_heads=0)
     settings = decoder(config)
-    config.get("attention_bias", False)
-    config.get("mlp_bias", False)
+    config.check_ignored("attention_bias", False)
+    config.check_ignored("mlp_bias", False)
     if not blocks:
         return settings
     if len(blocks) != settings["layers"]:
@@ -156,21 +156,27 @@ def nemotron_nas(config: Config) -> Settings:
 def _nas_design(config: Config, settings: Settings, block: object) -> BlockDesign:
     """Return the design of one entry of `block_configs`."""
     table = block if isinstance(block, dict) else {}
-    attention, ffn = (
-        Config(part if isinstance(part, dict) else {}, f"{config.place}: block_configs", "")
-        for part in (table.get("attention"), table.get("ffn"))
-    )
+    attention = _nested_block_config(config, table.get("attention"))
+    ffn = _nested_block_config(config, table.get("ffn"))
     for part in (attention, ffn):
         part.require("replace_with_linear", only=False)
-    mixes, feeds = not attention.get("no_op", False), not ffn.get("no_op", False)
+    has_attention = not attention.get("no_op", False)
+    has_ffn = not ffn.get("no_op", False)
     block_changes: dict[str, Value] = {}
-    if mixes:
-        block_changes["kv_heads"] = settings["heads"] // attention.count("n_heads_in_group", 1)
+    if has_attention:
+        heads_per_group = attention.count("n_heads_in_group", 1)
+        block_changes["kv_heads"] = settings["heads"] // heads_per_group
         block_changes["window"] = attention.get("window_length", 0)
-    if feeds:
-        width = int(2 * ffn.get("ffn_mult", 2.625) * settings["width"] / 3)
-        block_changes["ffn"] = -(-width // NAS_MULTIPLE) * NAS_MULTIPLE
-    return BlockDesign(changes(**block_changes), mixes=mixes, feeds=feeds)
+    if has_ffn:
+        # two thirds, as a gated part has three matrices, rounded up to a multiple
+        ffn_width = int(2 * ffn.get("ffn_mult", 2.625) * settings["width"] / 3)
+        block_changes["ffn"] = -(-ffn_width // NAS_MULTIPLE) * NAS_MULTIPLE
+    return BlockDesign(changes(**block_changes), mixes=has_attention, feeds=has_ffn)
+
+
+def _nested_block_config(config: Config, part: object) -> Config:
+    """Return the fields of one part of an entry of `block_configs`, none for no table."""
+    return Config(part if isinstance(part, dict) else {}, f"{config.place}: block_configs", "")
 
 
 @model_type("gemma4_text", "Gemma4")

@@ -30,7 +30,7 @@ def patches(config: Config) -> Settings:
 @model_type("vit", "ViT", IMAGE_HEADS, free=())
 def vit(config: Config) -> Settings:
     """Describe ViT."""
-    config.get("pooler_output_size", 0)
+    config.check_ignored("pooler_output_size", 0)
     return patches(config) | {
         "qkv_bias": config.get("qkv_bias", True),
         "head": config.head,
@@ -46,7 +46,7 @@ def dinov2(config: Config) -> Settings:
     config.require("use_swiglu_ffn", only=False)
     ratio = config.count("mlp_ratio", 4)
     settings = patches(config)
-    config.get("layerscale_value", 1.0)
+    config.check_ignored("layerscale_value", 1.0)
     return settings | {
         "ffn": ratio * settings["width"],
         "qkv_bias": config.get("qkv_bias", True),

@@ -9,7 +9,7 @@ def latent_attention(config: Config) -> Settings:
     """Describe attention whose keys and values come from a narrow vector (DeepSeek-V2)."""
     rotary_width = config.get("qk_rope_head_dim", 64)
     head_width = config.get("qk_nope_head_dim", 128) + rotary_width
-    config.get("head_dim", 0)
+    config.check_ignored("head_dim", 0)
     settings = decoder(config, head_width)
     return {
         **settings,
@@ -90,12 +90,13 @@ def longcat_flash(config: Config) -> Settings:
     config.require("router_bias", only=False)
     zero_experts = config.get("zero_expert_num", 256)
     settings = deepseek_v3(config)
-    count = settings["experts"]
     if zero_experts:
         config.remark("of a token's experts as many are identities as there are among all")
+    computing_experts = settings["experts"]
+    all_experts = computing_experts + zero_experts
     return settings | {
-        "layers": 2 * config.get("num_layers", 28),
-        "experts_per_token": settings["experts_per_token"] * count // (count + zero_experts),
+        "layers": 2 * config.get("num_layers", 28),  # a layer of the file is two blocks
+        "experts_per_token": settings["experts_per_token"] * computing_experts // all_experts,
         "zero_experts": zero_experts,
         "expert_groups": 1,
         "groups_per_token": 1,

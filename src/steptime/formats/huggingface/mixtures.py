@@ -3,12 +3,7 @@
 from collections.abc import Sequence
 
 from steptime.core.errors import shorten
-from steptime.formats.huggingface.config import (
-    Config,
-    Settings,
-    join_numbers,
-    repeat_letter,
-)
+from steptime.formats.huggingface.config import Config, Settings, join_numbers, repeat_letter
 from steptime.formats.huggingface.decoders import (
     attention_biases,
     decoder,
@@ -353,12 +348,12 @@ def granitemoeshared(config: Config) -> Settings:
     return granitemoe(config) | {"shared_ffn": config.get("shared_intermediate_size", 0)}
 
 
-def dense_numbers(config: Config, sparse: Sequence[object], layers: int) -> Settings:
+def dense_numbers(config: Config, sparse_numbers: Sequence[object], layers: int) -> Settings:
     """Describe which blocks have experts, by their numbers from 0."""
-    for number in sparse:
+    for number in sparse_numbers:
         if type(number) is not int or not 0 <= number < layers:
             raise config.error("moe_layers", f"{shorten(number)} is none of {layers} layers")
-    dense = [i for i in range(layers) if i not in {*sparse}]
+    dense = [number for number in range(layers) if number not in {*sparse_numbers}]
     return {"dense_at": join_numbers(dense), "expert_every": 1}
 
 
@@ -385,16 +380,21 @@ def llama4_text(config: Config) -> Settings:
         )
     if config.get("use_qk_norm", True):
         config.remark("norms of queries and keys, which have no weights, are not counted")
-    chunked = config.get("chunked_at", [])
-    sparse = config.get("moe_layers", [])
+    # `no_rope_layers` is 1 where a block turns by place: such a block attends in chunks
+    chunk_flags = config.get("chunked_at", [])
+    windows = "".join("w" if is_chunked else "a" for is_chunked in chunk_flags)
+    sparse_numbers = config.get("moe_layers", [])
     settings = {**decoder(config), **attention_biases(config)}
+    expert_width = settings["ffn"]
     settings |= {
         "window": window,
-        "windows": "".join("w" if is_chunked else "a" for is_chunked in chunked) or "wwwa",
-        "expert_ffn": settings["ffn"],
-        "shared_ffn": settings["ffn"],
+        "windows": windows or "wwwa",
+        "expert_ffn": expert_width,
+        "shared_ffn": expert_width,
         "ffn": config.get("intermediate_size_mlp", 16384),
         "expert_every": config.get("interleave_moe_layer_step", 1),
     }
     settings |= experts(config, "num_local_experts", 16, 1)
-    return settings | (dense_numbers(config, sparse, settings["layers"]) if sparse else {})
+    if sparse_numbers:  # the list wins over the interval
+        settings |= dense_numbers(config, sparse_numbers, settings["layers"])
+    return settings

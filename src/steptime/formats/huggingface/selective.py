@@ -48,7 +48,7 @@ def mamba(config: Config) -> Settings:
 @model_type("falcon_mamba", "FalconMamba", ("ForCausalLM", "Model"))
 def falcon_mamba(config: Config) -> Settings:
     """Describe Falcon Mamba: Mamba whose keys, queries and step sizes are normed."""
-    config.get("mixer_rms_eps", 1e-6)
+    config.check_ignored("mixer_rms_eps", 1e-6)
     settings = mamba(config)
     mixer = replace(settings["designs"][0].mixer, norm="plain_rms")
     return settings | {

@@ -87,8 +87,11 @@ def _resolve_design(
 def check_layers(settings: Mapping[str, object], place: str) -> None:
     """Refuse a network of more layers than any model has, those of its stages summed."""
     for key, value in settings.items():
-        numbers = re.findall(r"\d+", str(value)) if key.endswith(("layers", "depths")) else ()
-        if (layers := sum(map(float, numbers))) > MAX_LAYERS:
+        if not key.endswith(("layers", "depths")):
+            continue
+        numbers = re.findall(r"\d+", str(value))
+        layers = sum(map(float, numbers))
+        if layers > MAX_LAYERS:
             raise InputError(f"{place}: {layers:.0f} layers, at most {MAX_LAYERS}")
 
 

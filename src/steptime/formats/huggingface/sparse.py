@@ -64,8 +64,8 @@ def glm_moe_dsa(config: Config) -> Settings:
         topk_group=1,
         index_n_heads=32,
     )
-    config.get("mlp_layer_types", [])
-    config.get("qk_head_dim", 256)
+    config.check_ignored("mlp_layer_types", [])
+    config.check_ignored("qk_head_dim", 256)
     return with_indexers(config, deepseek_v3(config))
 
 
@@ -122,11 +122,11 @@ def minimax_m3(config: Config) -> Settings:
         config.remark(SELECTED_REMARK)
     rotary_width = config.get("rotary_dim", 64)
     expert_width = config.get("moe_intermediate_size", 0) or settings["ffn"]
-    config.get("n_shared_experts", 1)
+    config.check_ignored("n_shared_experts", 1)
     config.require("use_qk_norm", only=True)
     config.require("qk_norm_type", only="per_head")
     config.require("attention_output_gate", only=False)
-    config.get("use_gemma_norm", True)
+    config.check_ignored("use_gemma_norm", True)
     designs = [
         BlockDesign(
             changes(experts=0) if is_dense else (),
@@ -163,10 +163,10 @@ def deepseek_v4(config: Config) -> Settings:
         moe_intermediate_size=2048,
     )
     settings = decoder(config)
-    config.get("attention_bias", False)
-    config.get("num_hash_layers", 3)
-    config.get("expert_dtype", "")
-    config.get("hc_sinkhorn_iters", 20)
+    config.check_ignored("attention_bias", False)
+    config.check_ignored("num_hash_layers", 3)
+    config.check_ignored("expert_dtype", "")
+    config.check_ignored("hc_sinkhorn_iters", 20)
     config.require("mlp_bias", only=False)
     streams, expert_width = config.count("hc_mult", 4), config.get("moe_intermediate_size", 2048)
     config.remark(SELECTED_REMARK)

@@ -44,18 +44,20 @@ def mamba2_of(config: Config, **defaults: int) -> Mamba2:
     """Return the blocks of Mamba-2 that the fields with the names of Granite and Bamba say."""
     width = config.count("hidden_size", 4096)
     heads = config.count("mamba_n_heads", defaults.get("heads", 128))
-    inner = config.get("mamba_expand", 2) * width
-    stated_width = config.table.get("mamba_d_head")
+    inner_width = config.get("mamba_expand", 2) * width
+    head_width = inner_width // heads
+    stated_head_width = config.table.get("mamba_d_head")
     config.read_fields.add("mamba_d_head")
-    head_width = stated_width if type(stated_width) is int else inner // heads
+    if type(stated_head_width) is int:  # the field may also be the word "auto"
+        head_width = stated_head_width
     return Mamba2(
-        heads,
-        head_width,
-        config.count("mamba_n_groups", 1),
-        config.count("mamba_d_state", defaults.get("state", 256)),
-        config.count("mamba_d_conv", 4),
-        config.get("mamba_proj_bias", False),
-        config.get("mamba_conv_bias", True),
+        heads=heads,
+        head_width=head_width,
+        groups=config.count("mamba_n_groups", 1),
+        state=config.count("mamba_d_state", defaults.get("state", 256)),
+        kernel=config.count("mamba_d_conv", 4),
+        bias=config.get("mamba_proj_bias", False),
+        convolution_bias=config.get("mamba_conv_bias", True),
     )
 
 
@@ -77,38 +79,34 @@ def nemotron_h(config: Config) -> Settings:
     layers = config.get("num_hidden_layers", len(blocks))
     if len(blocks) != layers:
         raise config.error("num_hidden_layers", f"{layers}, but the pattern has {len(blocks)}")
-    bias, mlp_bias = config.get("use_bias", False), config.get("mlp_bias", False)
+    has_bias = config.get("use_bias", False)
+    has_ffn_bias = config.get("mlp_bias", False)
     mixer = Mamba2(
-        config.count("mamba_num_heads", 128),
-        config.count("mamba_head_dim", 64),
-        config.count("n_groups", 8),
-        config.count("ssm_state_size", 128),
-        config.count("conv_kernel", 4),
-        bias,
-        config.get("use_conv_bias", True),
+        heads=config.count("mamba_num_heads", 128),
+        head_width=config.count("mamba_head_dim", 64),
+        groups=config.count("n_groups", 8),
+        state=config.count("ssm_state_size", 128),
+        kernel=config.count("conv_kernel", 4),
+        bias=has_bias,
+        convolution_bias=config.get("use_conv_bias", True),
     )
     expert_width = config.get("moe_intermediate_size", 7688)
-    latent = config.get("moe_latent_size", 0)
-    shared = config.get("moe_shared_expert_intermediate_size", 7688)
-    config.get("n_shared_experts", 1)
-    config.get("mamba_proj_bias", False)
-    config.get("mamba_hidden_act", "silu")
-    config.get("expand", 2)
-    config.get("chunk_size", 128)
-    config.get("sliding_window", 0)
-    config.get("num_logits_to_keep", 1)
-    config.get("attention_bias", False)
+    expert_input_width = config.get("moe_latent_size", 0)
+    shared_width = config.get("moe_shared_expert_intermediate_size", 7688)
+    _check_ignored_nemotron(config)
     designs = {
         "mamba": BlockDesign(changes(experts=0), mixer, feeds=False),
         "attention": BlockDesign(changes(experts=0), feeds=False),
         "mlp": BlockDesign(changes(experts=0), mixes=False),
-        "moe": BlockDesign(mixes=False, expert_width=latent),
+        "moe": BlockDesign(mixes=False, expert_width=expert_input_width),
     }
     has_experts = "moe" in blocks
-    ahead = config.get("mtp_hybrid_override_pattern", "*E")
+    # blocks that predict further tokens (MTP); a letter that is not known counts as experts
+    ahead_letters = config.get("mtp_hybrid_override_pattern", "*E")
+    ahead_blocks = [NEMOTRON_LETTERS.get(letter, "moe") for letter in ahead_letters]
     return decoder(config) | {
         "gated": False,
-        "ffn_bias": mlp_bias,
+        "ffn_bias": has_ffn_bias,
         "expert_bias": False,
         "positions": "none",
         "experts": config.get("n_routed_experts", 8) if has_experts else 0,
@@ -116,10 +114,22 @@ def nemotron_h(config: Config) -> Settings:
         "expert_groups": config.get("n_group", 1) or 1,
         "groups_per_token": config.get("topk_group", 1) or 1,
         "expert_ffn": expert_width,
-        "shared_ffn": shared if has_experts else 0,
+        "shared_ffn": shared_width if has_experts else 0,
         "designs": tuple(designs[block] for block in blocks),
-        "ahead_designs": tuple(designs[NEMOTRON_LETTERS.get(letter, "moe")] for letter in ahead),
+        "ahead_designs": tuple(designs[block] for block in ahead_blocks),
     }
+
+
+def _check_ignored_nemotron(config: Config) -> None:
+    """Check the fields of Nemotron-H that change neither shapes nor work."""
+    config.check_ignored("n_shared_experts", 1)
+    config.check_ignored("mamba_proj_bias", False)
+    config.check_ignored("mamba_hidden_act", "silu")
+    config.check_ignored("expand", 2)
+    config.check_ignored("chunk_size", 128)
+    config.check_ignored("sliding_window", 0)
+    config.check_ignored("num_logits_to_keep", 1)
+    config.check_ignored("attention_bias", False)
 
 
 def designs_of(
@@ -138,17 +148,19 @@ def granitemoehybrid(config: Config) -> Settings:
     """Describe Granite 4: Mamba-2 in most blocks, experts beside a part for all tokens."""
     config.set_defaults(intermediate_size=11008)
     settings = {**decoder(config), **attention_biases(config)}
-    layers, mixer = settings["layers"], mamba2_of(config)
+    layers = settings["layers"]
+    mixer = mamba2_of(config)
     names = ("mamba", "attention", "linear_attention", "full_attention")
     kinds = list_of_layers(config, "layer_types", layers, names) or ["mamba"] * layers
-    stated = config.table.get("num_local_experts", 8)
-    experts = 0 if stated in (0, None) else config.get("num_local_experts", 8)
+    # files of dense networks say 0 or null experts, which `Config.get` would refuse
+    has_experts = config.table.get("num_local_experts", 8) not in (0, None)
+    experts = config.get("num_local_experts", 8) if has_experts else 0
     config.read_fields |= {"num_local_experts", "position_embedding_type", "mamba_chunk_size"}
-    is_placed = config.table.get("position_embedding_type") == "rope"
+    is_rotary = config.table.get("position_embedding_type") == "rope"
     shared_width = config.get("shared_intermediate_size", 1024)
     mixers = [mixer if kind in ("mamba", "linear_attention") else None for kind in kinds]
     return settings | {
-        "positions": "rotary" if is_placed else "none",
+        "positions": "rotary" if is_rotary else "none",
         "ffn": settings["ffn"] if experts else shared_width,
         "expert_ffn": settings["ffn"],
         "experts": experts,
@@ -184,11 +196,13 @@ def falcon_h1(config: Config) -> Settings:
         max_position_embeddings=8192,
     )
     settings = {**decoder(config), **attention_biases(config)}
-    inner, mixer = config.get("mamba_d_ssm", 1024), mamba2_of(config)
-    head_width = inner // mixer.heads if inner else mixer.head_width
-    config.get("projectors_bias", False)
-    mixer = replace(mixer, head_width=head_width, is_normed=config.get("mamba_rms_norm", False))
-    design = BlockDesign(parallel=mixer)
+    inner_width = config.get("mamba_d_ssm", 1024)
+    mixer = mamba2_of(config)
+    # null: the inner width follows from the model's, and with it the width of a head
+    head_width = inner_width // mixer.heads if inner_width else mixer.head_width
+    config.check_ignored("projectors_bias", False)
+    is_normed = config.get("mamba_rms_norm", False)
+    design = BlockDesign(parallel=replace(mixer, head_width=head_width, is_normed=is_normed))
     return settings | {
         "ffn_bias": config.get("mlp_bias", False),
         "designs": (design,) * settings["layers"],
@@ -203,16 +217,16 @@ def mamba2(config: Config) -> Settings:
     )
     settings = decoder(config)
     mixer = Mamba2(
-        config.count("num_heads", 128),
-        config.count("head_dim", 64),
-        config.count("n_groups", 8),
-        config.count("state_size", 128),
-        config.count("conv_kernel", 4),
-        config.get("use_bias", False),
-        config.get("use_conv_bias", True),
+        heads=config.count("num_heads", 128),
+        head_width=config.count("head_dim", 64),
+        groups=config.count("n_groups", 8),
+        state=config.count("state_size", 128),
+        kernel=config.count("conv_kernel", 4),
+        bias=config.get("use_bias", False),
+        convolution_bias=config.get("use_conv_bias", True),
     )
-    config.get("expand", 2)
-    config.get("chunk_size", 256)
+    config.check_ignored("expand", 2)
+    config.check_ignored("chunk_size", 256)
     design = BlockDesign(mixer=mixer, feeds=False)
     return settings | {
         "positions": "none",
@@ -226,12 +240,16 @@ def mamba2(config: Config) -> Settings:
 def _short_convolutions(config: Config, layers: int) -> list[Mixer | None]:
     """Return the mixers of LFM2's blocks: short convolutions, and attention in some."""
     mixer = ShortConvolution(config.count("conv_L_cache", 3), config.get("conv_bias", False))
-    attending = config.table.get("full_attn_idxs")
+    attention_numbers = config.table.get("full_attn_idxs")
     config.read_fields.add("full_attn_idxs")
     kinds = list_of_layers(config, "layer_types", layers, ("full_attention", "conv"))
-    numbers = attending if isinstance(attending, list) else range(layers)
-    kinds = kinds or ["full_attention" if i in numbers else "conv" for i in range(layers)]
-    return [mixer if kind == "conv" else None for kind in kinds]
+    if kinds:
+        uses_attention = [kind == "full_attention" for kind in kinds]
+    elif isinstance(attention_numbers, list):
+        uses_attention = [number in attention_numbers for number in range(layers)]
+    else:  # the file says neither: transformers then has attention in all blocks
+        uses_attention = [True] * layers
+    return [None if is_attention else mixer for is_attention in uses_attention]
 
 
 @model_type("lfm2")
@@ -247,14 +265,15 @@ def lfm2(config: Config) -> Settings:
         tie_word_embeddings=True,
     )
     settings = decoder(config)
-    width = settings["ffn"]
+    ffn_width = settings["ffn"]
     multiple = config.count("block_multiple_of", 256)
     factor = config.get("block_ffn_dim_multiplier", 1.0) or 1
     if config.get("block_auto_adjust_ff_dim", True):
-        width = int(factor * int(2 * width / 3))
-        width = -(-width // multiple) * multiple
+        # two thirds, as a gated part has three matrices, rounded up to a multiple
+        adjusted_width = int(factor * int(2 * ffn_width / 3))
+        ffn_width = -(-adjusted_width // multiple) * multiple
     mixers = _short_convolutions(config, settings["layers"])
-    return settings | {"ffn": width, "qk_norm": "head", "designs": designs_of(mixers)}
+    return settings | {"ffn": ffn_width, "qk_norm": "head", "designs": designs_of(mixers)}
 
 
 @model_type("lfm2_moe")
@@ -272,7 +291,7 @@ def lfm2_moe(config: Config) -> Settings:
     settings = decoder(config)
     layers, dense_layers = settings["layers"], config.get("num_dense_layers", 2)
     mixers = _short_convolutions(config, layers)
-    config.get("use_expert_bias", True)
+    config.check_ignored("use_expert_bias", True)
     return settings | {
         "qk_norm": "head",
         "experts": config.get("num_experts", 32),
@@ -306,16 +325,16 @@ def kimi_linear(config: Config) -> Settings:
         config.read_fields.add("attn_res_block_size")
         config.remark("attention to the outputs of earlier blocks is not counted")
     settings = latent_attention(config)
-    mixers = _kimi_mixers(config, settings["layers"])
-    first_dense = config.get("first_k_dense_replace", 1)
+    layers = settings["layers"]
+    mixers = _kimi_mixers(config, layers)
+    dense_count = config.get("first_k_dense_replace", 1)
     expert_width = config.get("moe_intermediate_size", 1024)
-    designs = designs_of(mixers, [i < first_dense for i in range(settings["layers"])])
-    latent, is_normed = (
-        config.get("routed_expert_hidden_size", 0),
-        config.get("latent_moe_use_norm", False),
-    )
+    expert_input_width = config.get("routed_expert_hidden_size", 0)
+    norms_experts = config.get("latent_moe_use_norm", False)
+    are_dense = [number < dense_count for number in range(layers)]
     designs = tuple(
-        replace(design, expert_width=latent, expert_norm=is_normed) for design in designs
+        replace(design, expert_width=expert_input_width, expert_norm=norms_experts)
+        for design in designs_of(mixers, are_dense)
     )
     return settings | {
         "positions": "none",
@@ -332,18 +351,20 @@ def _kimi_mixers(config: Config, layers: int) -> list[Mixer | None]:
     """Return the mixers of Kimi Linear's blocks, whose nested table counts blocks from 1."""
     for field in ("mla_use_nope", "use_grouped_topk", "moe_renormalize", "num_expert_group"):
         config.read_fields.add(field)
-    nested = config.get("linear_attn_config", {})
-    inner = Config(nested, f"{config.place}: linear_attn_config", config.head)
+    nested_table = config.get("linear_attn_config", {})
+    nested = Config(nested_table, f"{config.place}: linear_attn_config", config.head)
     mixer = KimiDelta(
-        inner.count("num_heads", config.count("linear_num_heads", 32)),
-        inner.count("head_dim", config.count("linear_head_dim", 128)),
-        inner.count("short_conv_kernel_size", config.count("linear_conv_kernel_dim", 4)),
-        inner.get("use_full_rank_gate", False),
+        heads=nested.count("num_heads", config.count("linear_num_heads", 32)),
+        head_width=nested.count("head_dim", config.count("linear_head_dim", 128)),
+        kernel=nested.count("short_conv_kernel_size", config.count("linear_conv_kernel_dim", 4)),
+        has_full_gate=nested.get("use_full_rank_gate", False),
     )
-    attending = {*inner.get("full_attn_layers", [])}
+    numbers = range(1, layers + 1)
+    attention_numbers = {*nested.get("full_attn_layers", [])}
     kinds = list_of_layers(config, "layer_types", layers, ("full_attention", "linear_attention"))
-    if not attending and kinds:
-        attending = {i + 1 for i, kind in enumerate(kinds) if kind == "full_attention"}
-    elif not attending:
-        attending = {i + 1 for i in range(4, layers, 4)}
-    return [None if i + 1 in attending else mixer for i in range(layers)]
+    if not attention_numbers and kinds:
+        pairs = zip(numbers, kinds, strict=True)
+        attention_numbers = {number for number, kind in pairs if kind == "full_attention"}
+    elif not attention_numbers:  # the file says neither: every fourth block from the fifth on
+        attention_numbers = {*range(5, layers + 1, 4)}
+    return [None if number in attention_numbers else mixer for number in numbers]

@@ -66,10 +66,11 @@ def siglip(b: Builder, towers: Towers, _: Mapping[str, Any], batch: int) -> str:
         x, _table = body(b, towers["vision"], batch)
         image = unit_length(b, pool_by_attention(b, x, towers["vision"]))
     scale = b.op("pointwise", b.weight("scale/w", (1,)), name="scale", function="exp")
-    logits = b.op("linear", text, image, name="alike")
-    logits = b.op("pointwise", logits, scale, name="scaled", function="mul")
+    similarities = b.op("linear", text, image, name="alike")
+    scaled = b.op("pointwise", similarities, scale, name="scaled", function="mul")
     bias = b.weight("bias/w", (1,))
-    return classify(b, b.op("pointwise", logits, bias, name="logits", function="add"))
+    logits = b.op("pointwise", scaled, bias, name="logits", function="add")
+    return classify(b, logits)
 
 
 def unit_length(b: Builder, x: str) -> str:

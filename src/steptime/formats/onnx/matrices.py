@@ -78,10 +78,14 @@ def _read_window(walk: OnnxWalk, x: Value, kernel: Sequence[int]) -> _Window:
     dilation = walk.attr("dilations", (1,) * rank)
     padding: Sequence[int] | str = PADDING_WORDS.get(walk.attr("auto_pad", "NOTSET"), "")
     if not padding:
-        pads = walk.attr("pads", (0,) * (2 * rank))  # before all axes, then after all axes
+        pads = walk.attr("pads", (0,) * (2 * rank))
         require(len(pads) == 2 * rank, f"{len(pads)} pads of {rank} axes")
-        padding = [pad for i in range(rank) for pad in (pads[i], pads[i + rank])]
-    sides = windows.resolve_padding(padding, walk.shape(x)[2:], kernel, stride, dilation)
+        pads_before = pads[:rank]
+        pads_after = pads[rank:]
+        pairs = zip(pads_before, pads_after, strict=True)
+        padding = [pad for pair in pairs for pad in pair]
+    image_sizes = walk.shape(x)[2:]
+    sides = windows.resolve_padding(padding, image_sizes, kernel, stride, dilation)
     return _Window(stride, dilation, sides)
 
 

@@ -205,15 +205,18 @@ def _depth_to_space(walk: OnnxWalk, x: Value) -> Value:
 
     DCR has the block's axes before the channels, CRD after them.
     """
-    n, c, h, w = walk.shape(x)
-    s = walk.attr("blocksize", 1)
-    channels = c // s**2
-    block_shape, order = (n, s, s, channels, h, w), (0, 3, 4, 1, 5, 2)
+    n, channels, height, width = walk.shape(x)
+    side = walk.attr("blocksize", 1)
+    output_channels = channels // side**2
     if walk.attr("mode", "DCR") == "CRD":
-        block_shape, order = (n, channels, s, s, h, w), (0, 1, 4, 2, 5, 3)
+        block_shape = (n, output_channels, side, side, height, width)
+        order = (0, 1, 4, 2, 5, 3)
+    else:
+        block_shape = (n, side, side, output_channels, height, width)
+        order = (0, 3, 4, 1, 5, 2)
     blocks = walk.reshape(x, block_shape)
     pixels = walk.transpose(blocks, order)
-    return walk.reshape(pixels, (n, channels, h * s, w * s))
+    return walk.reshape(pixels, (n, output_channels, height * side, width * side))
 
 
 def _space_to_depth(walk: OnnxWalk, x: Value) -> Value:

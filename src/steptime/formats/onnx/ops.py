@@ -115,10 +115,14 @@ def _softmax(walk: OnnxWalk, x: Value) -> Value:
     shape = walk.shape(x)
     is_over_single_axis = walk.node.opset >= 13
     axis = walk.axis(x, -1 if is_over_single_axis else 1)
-    if is_over_single_axis or axis == len(shape) - 1:
+    is_last_axis = axis == len(shape) - 1
+    if is_over_single_axis or is_last_axis:
         return walk.lower(elements.softmax, x, axis, log=is_log)
-    flat = walk.reshape(x, (math.prod(shape[:axis]), math.prod(shape[axis:])))
-    return walk.reshape(walk.lower(elements.softmax, flat, 1, log=is_log), shape)
+    row_count = math.prod(shape[:axis])
+    row_size = math.prod(shape[axis:])
+    rows = walk.reshape(x, (row_count, row_size))
+    y = walk.lower(elements.softmax, rows, 1, log=is_log)
+    return walk.reshape(y, shape)
 
 
 def _cumulative_sum(walk: OnnxWalk, x: Value, axis: Value) -> Value:
@@ -169,19 +173,19 @@ def _scan(walk: OnnxWalk, *values: Value) -> Values:
     inputs = values[state_count:]
     stated_axes = walk.attr("scan_input_axes", (0,) * input_count)
     axes = [axis_of(axis, len(walk.shape(x))) for axis, x in zip(stated_axes, inputs, strict=True)]
-    lengths = {walk.shape(x)[axis] for x, axis in zip(inputs, axes, strict=True)}
+    scanned = list(zip(inputs, axes, strict=True))
+    lengths = {walk.shape(x)[axis] for x, axis in scanned}
     require(len(lengths) == 1, f"a Scan over {sorted(lengths)} parts")
-    (length,) = lengths
-    _check_turns(length, body)
+    (turn_count,) = lengths
+    _check_turns(turn_count, body)
     turn_outputs: list[Values] = []
-    for turn in range(length):
-        parts = [
-            walk.lower(elements.select, x, axis, turn) for x, axis in zip(inputs, axes, strict=True)
-        ]
+    for turn in range(turn_count):
+        parts = [walk.lower(elements.select, x, axis, turn) for x, axis in scanned]
         results = walk.lower_branch(body, (*states, *parts))
         states = results[: len(states)]
         turn_outputs.append(results[len(states) :])
-    return [*states, *(_stack_turns(walk, turns) for turns in zip(*turn_outputs, strict=True))]
+    stacked = [_stack_turns(walk, turns) for turns in zip(*turn_outputs, strict=True)]
+    return [*states, *stacked]
 
 
 def _check_turns(turn_count: int, body: Subgraph) -> None:
@@ -224,6 +228,7 @@ def _loop(
     max_turns = int(stated_limit or 0)
     body: Subgraph = walk.node.attrs["body"]
     _check_turns(max_turns, body)
+    variable_count = len(variables)
     turn_outputs: list[Values] = []
     for turn in range(max_turns):
         if condition is not None and not _holds(walk, condition):
@@ -231,12 +236,13 @@ def _loop(
         turn_number = walk.constant(turn, "int64", derived=True)
         results = walk.lower_branch(body, (turn_number, condition, *variables))
         condition = results[0]
-        turn_outputs.append(results[1 + len(variables) :])
-        variables = tuple(results[1 : 1 + len(variables)])
-    has_stacked_outputs = len(body.outputs) > 1 + len(variables)
+        variables = tuple(results[1 : 1 + variable_count])
+        turn_outputs.append(results[1 + variable_count :])
+    has_stacked_outputs = len(body.outputs) > 1 + variable_count
     is_empty = has_stacked_outputs and not turn_outputs
     require(not is_empty, "a loop of no turns, whose output is empty")
-    return [*variables, *(_stack_turns(walk, turns) for turns in zip(*turn_outputs, strict=True))]
+    stacked = [_stack_turns(walk, turns) for turns in zip(*turn_outputs, strict=True)]
+    return [*variables, *stacked]
 
 
 def _holds(walk: OnnxWalk, condition: Value) -> bool:
@@ -253,22 +259,24 @@ def _spectra(
 
     ONNX does not state an algorithm. A complex signal has two parts in its last axis.
     """
-    shape = walk.shape(x)
+    signal_shape = walk.shape(x)
+    is_complex = signal_shape[2:] == (2,)
+    parts = 2 if is_complex else 1
     stride = (walk.integers(step) or (1,))[0]
-    size = (walk.integers(length) or walk.shape(window))[0]
-    bins = size // 2 + 1 if walk.attr("onesided", 1) else size
-    parts = 2 if shape[2:] == (2,) else 1
-    frames = walk.lower(windows.cut_windows, x, 1, size, suffix="/frames", step=stride)
-    frames_shape = walk.shape(frames)
-    signal = walk.lower(elements.reshape, frames, (*frames_shape[:3], parts), suffix="/parts")
+    frame_size = (walk.integers(length) or walk.shape(window))[0]
+    has_half_spectrum = walk.attr("onesided", 1)
+    bins = frame_size // 2 + 1 if has_half_spectrum else frame_size
+    frames = walk.lower(windows.cut_windows, x, 1, frame_size, suffix="/frames", step=stride)
+    n, frame_count = walk.shape(frames)[:2]
+    parts_shape = (*walk.shape(frames)[:3], parts)
+    signal = walk.lower(elements.reshape, frames, parts_shape, suffix="/parts")
     if window is not None:
-        column = walk.reshape(window, (size, 1))
+        column = walk.reshape(window, (frame_size, 1))
         signal = walk.lower(elements.pointwise, "mul", signal, column, suffix="/window")
-    n, frame_count = frames_shape[:2]
-    row_width = size * parts
+    row_width = frame_size * parts
     rows = walk.lower(elements.reshape, signal, (n, frame_count, row_width), suffix="/rows")
     table_name = free_name(walk.b, f"{walk.name}/waves")
-    table = walk.b.buffer(table_name, (2 * bins, row_width))
+    table = walk.b.buffer(table_name, (2 * bins, row_width))  # a sine and a cosine of each bin
     spectra = walk.lower(lowering.linear, rows, table)
     return walk.lower(elements.reshape, spectra, (n, frame_count, bins, 2), suffix="/bins")
 

@@ -111,14 +111,17 @@ def read_ties(source: Source) -> dict[str, str] | None:
 def _tie_weights(program: Program, ties: Mapping[str, str]) -> None:
     """Give tied weights one path: that of the first which a node reads."""
     read_names = {name for node in program.nodes for name in node.tensors}
-    groups: dict[str, list[str]] = {}
+    groups: dict[str, list[str]] = {}  # the names of a weight, by its first path
     for name, path in program.weights.items():
-        groups.setdefault(ties.get(path, path), []).append(name)
-    for path, names in groups.items():
-        if len({program.specs[name] for name in names}) > 1:
-            raise ValueError(f"tied weights of unlike shapes, {shorten(path)}")
+        first_path = ties.get(path, path)
+        groups.setdefault(first_path, []).append(name)
+    for first_path, names in groups.items():
+        specs = {program.specs[name] for name in names}
+        if len(specs) > 1:
+            raise ValueError(f"tied weights of unlike shapes, {shorten(first_path)}")
         first_read = next((name for name in names if name in read_names), names[0])
-        program.weights.update(dict.fromkeys(names, program.weights[first_read]))
+        path = program.weights[first_read]
+        program.weights.update(dict.fromkeys(names, path))
 
 
 def _describe_doubt(program: Program) -> str:

@@ -41,12 +41,14 @@ def _product(first: str, second: str, call: Call) -> Result:
 
 def _product_and_sum(first: str, second: str, call: Call) -> Result:
     """Lower a product added to `self`: a `linear` with a bias where that is what it is."""
-    x, w = call.tensor(first), call.tensor(second)
+    x = call.tensor(first)
+    w = call.tensor(second)
     if first == "mat1" and is_weight_or_buffer(call.b, w):
-        bias = call.tensor()
-        if call.b.shape(bias) == call.b.shape(w)[1:]:
+        addend = call.tensor()
+        is_bias = call.b.shape(addend) == call.b.shape(w)[1:]
+        if is_bias:
             w_transposed = call.lower(el.transpose, w, (1, 0), suffix="/transpose")
-            return call.lower(low.linear, x, w_transposed, bias=bias)
+            return call.lower(low.linear, x, w_transposed, bias=addend)
     y = call.lower(low.matmul, x, w)
     return call.lower(el.pointwise, "add", y, call.tensor(), suffix="/bias")
 
@@ -169,22 +171,29 @@ def _reads_sparse_table_alone(call: Call) -> bool:
 
 def _embedding_bag(call: Call) -> Result:
     """Lower the sum, mean or maximum of each bag's rows; bags are taken to be of one length."""
-    indices, weights = call.tensor("indices"), call.optional_tensor("per_sample_weights")
-    bags = call.walk.shape(call["offsets"])[0] - bool(call.argument("include_last_offset"))
+    indices = call.tensor("indices")
+    weights = call.optional_tensor("per_sample_weights")
+    offset_count = call.walk.shape(call["offsets"])[0]
+    ends_with_length = bool(call.argument("include_last_offset"))
+    bag_count = offset_count - ends_with_length
     index_count = math.prod(call.b.shape(indices))
-    length, remainder = divmod(index_count, max(1, bags))
-    is_even = length >= 1 and not remainder
-    require(is_even, f"{call.b.shape(indices)[0]} places in {bags} bags of one length")
-    if isinstance(call["offsets"], str):
-        call.b.remarks.append(f"{call.name}: {bags} bags, taken to be of {length} rows each")
-    indices = call.lower(el.reshape, indices, (bags, length), suffix="/bags")
+    bag_length, remainder = divmod(index_count, max(1, bag_count))
+    is_even = bag_length >= 1 and not remainder
+    require(is_even, f"{call.b.shape(indices)[0]} places in {bag_count} bags of one length")
+    are_offsets_computed = isinstance(call["offsets"], str)
+    if are_offsets_computed:
+        remark = f"{bag_count} bags, taken to be of {bag_length} rows each"
+        call.b.remarks.append(f"{call.name}: {remark}")
+    indices = call.lower(el.reshape, indices, (bag_count, bag_length), suffix="/bags")
     y = call.lower(el.embedding, indices, call.tensor("weight"))
     if weights:
-        factors = call.lower(el.reshape, weights, (bags, length, 1), suffix="/weights")
+        factors = call.lower(el.reshape, weights, (bag_count, bag_length, 1), suffix="/weights")
         y = call.lower(el.pointwise, "mul", y, factors, suffix="/weigh")
     function = BAG_FUNCTIONS[call.argument("mode", 0)]
     y = call.lower(el.reduce, function, y, (1,), suffix="/reduce")
-    return [y, *[call.index_output(i) for i in (1, 2, 3)]]
+    # torch returns three tensors of indices, too, for the backward pass
+    index_outputs = [call.index_output(i) for i in (1, 2, 3)]
+    return [y, *index_outputs]
 
 
 def _dropout(call: Call) -> Result:

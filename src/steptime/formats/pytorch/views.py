@@ -53,21 +53,23 @@ def _view(call: Call) -> Result:
 
 def _squeeze(call: Call) -> Result:
     """Remove axes of size 1; an open batch stays even where it is 1."""
-    x, source = call.tensor(), call.node.args["self"]
+    x = call.tensor()
+    source = call.node.args["self"]
     shape = call.b.shape(x)
-    axes = call.argument("dim")
-    if axes is None:
+    stated_axes = call.argument("dim")
+    if stated_axes is None:
         squeezed_axes = set(range(len(shape)))
         file_shape = shape
     else:
-        squeezed_axes = {axis % max(1, len(shape)) for axis in as_list(axes)}
+        squeezed_axes = {axis % max(1, len(shape)) for axis in as_list(stated_axes)}
         file_shape = call.walk.file_shape(source)
-    sizes: list[int] = []
+    remaining_sizes: list[int] = []
     for axis, size in enumerate(shape):
         is_open = not isinstance(call.walk.program.specs[source].sizes[axis], int)
-        if axis not in squeezed_axes or file_shape[axis] != 1 or is_open:
-            sizes.append(size)
-    return call.lower(el.reshape, x, sizes)
+        is_squeezed = axis in squeezed_axes and file_shape[axis] == 1 and not is_open
+        if not is_squeezed:
+            remaining_sizes.append(size)
+    return call.lower(el.reshape, x, remaining_sizes)
 
 
 def _expand(call: Call) -> Result:
@@ -83,26 +85,26 @@ def _movedim(call: Call) -> Result:
     rank = len(call.shape)
     sources = [axis % rank for axis in as_list(call["source"])]
     targets = [axis % rank for axis in as_list(call["destination"])]
+    source_of = dict(zip(targets, sources, strict=True))
     unmoved_axes = iter(axis for axis in range(rank) if axis not in sources)
-    order = [
-        sources[targets.index(axis)] if axis in targets else next(unmoved_axes)
-        for axis in range(rank)
-    ]
+    order = [source_of[axis] if axis in source_of else next(unmoved_axes) for axis in range(rank)]
     return call.lower(el.transpose, call.tensor(), order)
 
 
 def _slice(call: Call) -> Result:
     axis = call.argument("dim", 0)
-    start, stop = call.argument("start", 0), call.argument("end", TO_END)
+    start = call.argument("start", 0)
+    stop = call.argument("end", TO_END)
     if call.node.op == "narrow":
         stop = start + call["length"]
     if call.shape[axis] == 0:  # an empty tensor, which concatenations leave out
         return Constant(call.shape, call.dtype, call.name)
     file_size = call.walk.file_shape(call.node.args["self"])[axis]
-    is_of_all = (start, stop) == (0, file_size)
-    if call.walk.batches.differ and is_of_all:  # also of an axis that another batch makes longer
+    takes_all = start == 0 and stop == file_size
+    if call.walk.batches.differ and takes_all:  # another batch can make the axis longer
         stop = TO_END
-    return el.slice_(call.b, call.tensor(), axis, start, stop, call.name, call.argument("step", 1))
+    step = call.argument("step", 1)
+    return el.slice_(call.b, call.tensor(), axis, start, stop, call.name, step)
 
 
 def _split(call: Call) -> Result:
@@ -140,12 +142,14 @@ def _repeat(call: Call) -> Result:
     """Repeat a tensor along its axes: a broadcast where only axes of 1 are repeated."""
     x = call.tensor()
     rank = len(call.b.shape(x))
-    repeats = as_list(call.argument("repeats", call.argument("dims")))
-    repeats = [1] * (rank - len(repeats)) + repeats
+    stated_repeats = as_list(call.argument("repeats", call.argument("dims")))
+    # Both lists get 1 in front until they are of one length.
+    repeats = [1] * (rank - len(stated_repeats)) + stated_repeats
     shape = (*(1,) * (len(repeats) - rank), *call.b.shape(x))
     x = call.lower(el.reshape, x, shape, suffix="/axes")
     pairs = list(zip(shape, repeats, strict=True))
-    if all(1 in pair for pair in pairs):
+    is_broadcast = all(size == 1 or count == 1 for size, count in pairs)
+    if is_broadcast:
         file_shape = [size * count for size, count in pairs]
         return call.lower(el.expand, x, call.expanded_shape(shape, file_shape))
     return call.lower(el.op, "tile", x, times=tuple(repeats))
@@ -154,14 +158,20 @@ def _repeat(call: Call) -> Result:
 def _repeat_interleave(call: Call) -> Result:
     """Repeat each element along an axis: a broadcast over a new axis behind it."""
     x = call.tensor()
-    repeats, axis, shape = call["repeats"], call.argument("dim"), call.b.shape(x)
-    require(isinstance(repeats, int) and axis is not None, "repeats that are not a number")
-    axis %= len(shape)
-    before, after = shape[:axis], shape[axis + 1 :]
+    repeats = call["repeats"]
+    stated_axis = call.argument("dim")
+    can_lower = isinstance(repeats, int) and stated_axis is not None
+    require(can_lower, "repeats that are not a number")
+    shape = call.b.shape(x)
+    axis = stated_axis % len(shape)
+    axes_before = shape[:axis]
+    axes_after = shape[axis + 1 :]
     size = shape[axis]
-    column = call.lower(el.reshape, x, (*before, size, 1, *after), suffix="/apart")
-    repeated = call.lower(el.expand, column, (*before, size, repeats, *after), suffix="/repeat")
-    return call.lower(el.reshape, repeated, (*before, size * repeats, *after))
+    column_shape = (*axes_before, size, 1, *axes_after)
+    repeated_shape = (*axes_before, size, repeats, *axes_after)
+    column = call.lower(el.reshape, x, column_shape, suffix="/apart")
+    repeated = call.lower(el.expand, column, repeated_shape, suffix="/repeat")
+    return call.lower(el.reshape, repeated, (*axes_before, size * repeats, *axes_after))
 
 
 def _roll(call: Call) -> Result:
@@ -183,40 +193,49 @@ def _pad(call: Call) -> Result:
     x = call.tensor()
     rank = len(call.b.shape(x))
     torch_pads = as_list(call.argument("pad", call.argument("padding")))
-    pads = [0] * (2 * rank)
-    for i in range(len(torch_pads) // 2):
+    pads = [0] * (2 * rank)  # before and after each axis, from the first axis on
+    padded_axis_count = len(torch_pads) // 2
+    for i in range(padded_axis_count):
         axis = rank - 1 - i
-        pads[2 * axis : 2 * axis + 2] = torch_pads[2 * i : 2 * i + 2]
-    mode = call.argument("mode", "constant")
-    if call.node.op not in {"pad", "constant_pad_nd"}:
+        before, after = torch_pads[2 * i : 2 * i + 2]
+        pads[2 * axis] = before
+        pads[2 * axis + 1] = after
+    has_mode_argument = call.node.op in {"pad", "constant_pad_nd"}
+    if has_mode_argument:
+        mode = call.argument("mode", "constant")
+    else:  # the mode is part of the name: `reflection_pad2d`
         mode = call.node.op.partition("_")[0]
     value = float(call.argument("value", 0.0))
-    return el.pad(call.b, x, pads, call.name, PAD_MODES.get(mode, mode), value)
+    return el.pad(call.b, x, pads, call.name, mode=PAD_MODES.get(mode, mode), value=value)
 
 
 def _index(call: Call) -> Result:
     """Gather elements by tensors of indices along neighbouring axes."""
     x = call.tensor()
     indices = call["indices"]
-    axes = [axis for axis, index in enumerate(indices) if index is not None]
-    are_neighbours = axes == list(range(axes[0], axes[-1] + 1))
+    indexed_axes = [axis for axis, index in enumerate(indices) if index is not None]
+    first, end = indexed_axes[0], indexed_axes[-1] + 1
+    are_neighbours = indexed_axes == list(range(first, end))
     require(are_neighbours, "indices of axes that do not lie together")
-    tensors = [indices[axis] for axis in axes]
-    dtypes = [
-        index.dtype if isinstance(index, Constant) else call.b.tensors[index].dtype
-        for index in tensors
-    ]
-    require("bool" not in dtypes, "the places of a mask: how many there are depends on values")
-    if len(axes) == 1:
-        return call.lower(el.gather, x, call.walk.tensor(tensors[0]), axes[0])
-    shape = call.b.shape(x)
-    first, end = axes[0], axes[-1] + 1
-    flat_shape = (*shape[:first], math.prod(shape[first:end]), *shape[end:])
+    tensors = [indices[axis] for axis in indexed_axes]
+    has_mask = any(_dtype_of(call, index) == "bool" for index in tensors)
+    require(not has_mask, "the places of a mask: how many there are depends on values")
+    if len(indexed_axes) == 1:
+        return call.lower(el.gather, x, call.walk.tensor(tensors[0]), first)
+
+    # Several axes are merged into one, and their indices into one tensor.
     index_shape = broadcast_shape(*(call.walk.shape(index) for index in tensors))
     require(index_shape is not None, "indices whose shapes do not broadcast")
-    flat_index = _join_indices(call, tensors, index_shape or ())
-    flat = call.lower(el.reshape, x, flat_shape, suffix="/axes")
-    return call.lower(el.gather, flat, flat_index, first)
+    merged_index = _join_indices(call, tensors, index_shape or ())
+    shape = call.b.shape(x)
+    merged_size = math.prod(shape[first:end])
+    merged_shape = (*shape[:first], merged_size, *shape[end:])
+    merged = call.lower(el.reshape, x, merged_shape, suffix="/axes")
+    return call.lower(el.gather, merged, merged_index, first)
+
+
+def _dtype_of(call: Call, value: Value) -> str:
+    return value.dtype if isinstance(value, Constant) else call.b.tensors[value].dtype
 
 
 def _join_indices(call: Call, indices: Sequence[Value], shape: Shape) -> str:
@@ -224,6 +243,7 @@ def _join_indices(call: Call, indices: Sequence[Value], shape: Shape) -> str:
     computed = [index for index in indices if isinstance(index, str)]
     if not computed:
         return call.walk.tensor(Constant(shape, "int64", f"{call.name}/places"))
+    # only costs count here, not values: the stride that each index is multiplied by is left out
     index_sum = computed[0]
     for index in computed[1:]:
         index_sum = call.lower(el.pointwise, "add", index_sum, index, suffix="/places")
@@ -232,13 +252,15 @@ def _join_indices(call: Call, indices: Sequence[Value], shape: Shape) -> str:
 
 def _pixel_shuffle(call: Call) -> Result:
     """Move elements between channels and space, by a factor in each direction."""
-    r = call.argument("upscale_factor", call.argument("downscale_factor"))
+    factor = call.argument("upscale_factor", call.argument("downscale_factor"))
     n, channels, height, width = call.b.shape(call.tensor())
     if call.node.op == "pixel_unshuffle":
-        split_shape = (n, channels, height // r, r, width // r, r)
+        # [n, c, h, row, w, column] -> [n, c, row, column, h, w]
+        split_shape = (n, channels, height // factor, factor, width // factor, factor)
         order = (0, 1, 3, 5, 2, 4)
     else:
-        split_shape = (n, channels // (r * r), r, r, height, width)
+        # [n, c, row, column, h, w] -> [n, c, h, row, w, column]
+        split_shape = (n, channels // (factor * factor), factor, factor, height, width)
         order = (0, 1, 4, 2, 5, 3)
     y = call.lower(el.reshape, call.tensor(), split_shape, suffix="/apart")
     y = call.lower(el.transpose, y, order, suffix="/order")

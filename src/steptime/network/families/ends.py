@@ -20,30 +20,39 @@ def words(
     b: Builder, p: Parameters, batch: int, name: str = "", table: str = ""
 ) -> tuple[str, str]:
     """Return words `[n, l, width]` with their places, and the table that they are taken from."""
-    if p["length"] % (b.plan.context * b.plan.tensor**b.plan.sequence):
+    sequence_ranks = b.plan.context
+    if b.plan.sequence:  # sequence parallelism cuts it among the tensor ranks too
+        sequence_ranks *= b.plan.tensor
+    if p["length"] % sequence_ranks:
         raise ShapeError(f"{p['length']} tokens do not divide among the ranks of a sequence")
     ids = b.input(f"{name}tokens", (batch, p["length"] // b.plan.context), "int64")
-    shape = (b.rank_words(p["vocabulary"]), p["embedding_width"])
-    table = table or b.weight("embedding/w", shape)
-    x = b.sum_over_ranks(
-        b.op("embedding", ids, table, name=f"{name}embedding"), f"{name}embedding_sum"
-    )
-    narrow = p["embedding_width"] != p["width"]
-    if p["projects_words"] and narrow:
+    table_shape = (b.rank_words(p["vocabulary"]), p["embedding_width"])
+    table = table or b.weight("embedding/w", table_shape)
+    x = b.op("embedding", ids, table, name=f"{name}embedding")
+    x = b.sum_over_ranks(x, f"{name}embedding_sum")
+    # Embeddings of another width than the blocks' are widened by a product: either at once,
+    # without a bias (`projects_words`), or at the end of the stem, with one.
+    needs_projection = p["embedding_width"] != p["width"]
+    if needs_projection and p["projects_words"]:
         x = linear(b, x, p["width"], f"{name}embedding_in", bias=False)
     if p["scaled"]:
         factor = sqrt(p["width"])
         x = b.op("pointwise", x, name=f"{name}embedding_scale", function="mul", scalar=factor)
     if p["segments"]:
-        ids = b.input("segments", b.shape(x)[:2], "int64")
-        segments = b.weight("segment/w", (p["segments"], b.shape(x)[-1]))
-        kind = b.op("embedding", ids, segments, name="segment")
-        x = b.op("add", x, kind, name="add_segment")
+        x = _add_segments(b, x, p["segments"])
     x = _placed(b, x, p, p["max_length"], name)
     x = finish_stem(b, x, p, name)
-    if narrow and not p["projects_words"]:
+    if needs_projection and not p["projects_words"]:
         x = linear(b, x, p["width"], f"{name}embedding_in")
     return x, table
+
+
+def _add_segments(b: Builder, x: str, segment_count: int) -> str:
+    """Return `x [n, l, width]` with a learned vector of each token's segment added."""
+    ids = b.input("segments", b.shape(x)[:2], "int64")
+    table = b.weight("segment/w", (segment_count, b.shape(x)[-1]))
+    vectors = b.op("embedding", ids, table, name="segment")
+    return b.op("add", x, vectors, name="add_segment")
 
 
 def _placed(b: Builder, x: str, p: Parameters, rows: int, name: str = "") -> str:

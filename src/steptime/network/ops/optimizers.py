@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 from steptime.core.graph import TensorSpec
 from steptime.core.toml_files import packaged
-from steptime.network.ops.table import OpKind, Products, example, per_element
+from steptime.network.ops.table import OpKind, Products, Specs, example, per_element
 
 MATRIX_AXES = 2
+EXAMPLE_SHAPE = (3, 4)  # of the weight of the example that tests run: a small matrix
 
 
 class OptimizerRow(NamedTuple):
@@ -105,21 +106,28 @@ def _scratch(tensors: int) -> Callable[..., int]:
 
 def _make_kind(name: str, row: OptimizerRow) -> OpKind:
     """Return the kind of the updates of an optimizer."""
-    weight = TensorSpec((3, 4), "float32")
-    states = make_states(name, weight)
+    weight = TensorSpec(EXAMPLE_SHAPE, "float32")
+    # An update reads the weight, its states and its gradient (the example's last input, of the
+    # weight's shape), and overwrites all but the gradient.
+    inputs = example(weight, *make_states(name, weight), weight)
+    # An optimizer that makes its updates orthogonal (Newton and Schulz) does products of matrices,
+    # beside which its work on single elements is not counted.
     products = _orthogonal_products(row.iterations) if row.iterations else None
 
-    def count_flop(*specs: TensorSpec) -> int:
+    def outputs(*weight_states_gradient: TensorSpec) -> Specs:
+        return weight_states_gradient[:-1]
+
+    def count_products_flop(*specs: TensorSpec) -> int:
         shapes = products(*specs) if products is not None else ()
         return sum(2 * batch * m * n * k for batch, m, n, k in shapes)
 
     return OpKind(
-        lambda *weight_states_grad: weight_states_grad[:-1],
-        count_flop if row.iterations else per_element(row.flop),
-        example(weight, *states, weight),
-        row.source,
+        outputs=outputs,
+        flop=per_element(row.flop) if products is None else count_products_flop,
+        example=inputs,
+        source=row.source,
         products=products,
-        work="matmul" if row.iterations else "",
+        work="" if products is None else "matmul",
         storage="in_place",
         scratch=_scratch(row.scratch),
     )

@@ -16,6 +16,7 @@ from steptime.network.layers import dense, image
 from steptime.paleo.files.layer import LayerBuilder, channels_first, channels_last
 from steptime.paleo.layers import Layer
 
+OPEN_SIZE = -1  # a size of a shape in a file that follows from the others
 Built = tuple[Layer, str]
 Lower = Callable[[LayerBuilder], Built]
 
@@ -113,18 +114,22 @@ def _dropout(layer: LayerBuilder) -> Built:
 
 def _concatenate(layer: LayerBuilder) -> Built:
     """`dim`, the axis along which the parents' sizes add up."""
-    first, dim = layer.shapes[0], layer.entry.key("dim")
-    rank = len(first)
-    if type(dim) is not int or not -rank <= dim < rank:
-        raise layer.fault(f"dim must be an axis of {list(first)}, not {shorten(dim)}")
-    dim %= rank
+    first_shape = layer.shapes[0]
+    stated_axis = layer.entry.key("dim")
+    rank = len(first_shape)
+    if type(stated_axis) is not int or not -rank <= stated_axis < rank:
+        raise layer.fault(f"dim must be an axis of {list(first_shape)}, not {shorten(stated_axis)}")
+    axis = stated_axis % rank
+    sizes_before = first_shape[:axis]
+    sizes_after = first_shape[axis + 1 :]
     for name, shape in zip(layer.entry.parents, layer.shapes, strict=True):
-        if (*shape[:dim], *shape[dim + 1 :]) != (*first[:dim], *first[dim + 1 :]):
-            mismatch = f"{list(shape)} of {shorten(name)} does not fit to {list(first)}"
-            raise layer.fault(f"{mismatch} along axis {dim}")
-    total = sum(shape[dim] for shape in layer.shapes)
-    record = layer.layer("other", (*first[:dim], total, *first[dim + 1 :]))
-    return record, layer.op("concat", *layer.x, axis=channels_first(range(rank)).index(dim))
+        if (*shape[:axis], *shape[axis + 1 :]) != (*sizes_before, *sizes_after):
+            mismatch = f"{list(shape)} of {shorten(name)} does not fit to {list(first_shape)}"
+            raise layer.fault(f"{mismatch} along axis {axis}")
+    total_size = sum(shape[axis] for shape in layer.shapes)
+    record = layer.layer("other", (*sizes_before, total_size, *sizes_after))
+    tensor_axis = channels_first(range(rank)).index(axis)
+    return record, layer.op("concat", *layer.x, axis=tensor_axis)
 
 
 def _reshape(layer: LayerBuilder) -> Built:
@@ -135,30 +140,37 @@ def _reshape(layer: LayerBuilder) -> Built:
     value = layer.entry.key("output_shape")
     if not isinstance(value, list) or len(value) not in (2, 3, 4):
         raise layer.fault(f"output_shape must be 2 to 4 numbers, not {shorten(value)}")
-    sizes = [-1 if type(n) is int and n == -1 else layer.size("output_shape", n) for n in value]
+    sizes = [
+        OPEN_SIZE if type(size) is int and size == OPEN_SIZE else layer.size("output_shape", size)
+        for size in value
+    ]
     if sizes[0] == layer.file_batch:
         sizes[0] = layer.batch
-    size = math.prod(layer.shapes[0])
-    stated = math.prod(n for n in sizes if n != -1)
-    if sizes.count(-1) == 1 and size % stated == 0:
-        sizes[sizes.index(-1)] = size // stated
-    if -1 in sizes or math.prod(sizes) != size:
+    element_count = math.prod(layer.shapes[0])
+    stated_count = math.prod(size for size in sizes if size != OPEN_SIZE)
+    if sizes.count(OPEN_SIZE) == 1 and element_count % stated_count == 0:
+        sizes[sizes.index(OPEN_SIZE)] = element_count // stated_count
+    if OPEN_SIZE in sizes or math.prod(sizes) != element_count:
         raise layer.fault(f"{list(layer.shapes[0])} cannot be seen as {shorten(value)}")
-    return layer.layer("other", sizes), layer.op("reshape", layer.x[0], shape=channels_first(sizes))
+    record = layer.layer("other", sizes)
+    return record, layer.op("reshape", layer.x[0], shape=channels_first(sizes))
 
 
 def _upsampling(layer: LayerBuilder) -> Built:
     """`ksize`, by which height and width are multiplied: `[1, h, w, 1]`, `[h, w]` or a number."""
-    n, h, w, c = layer.image
+    n, height, width, channels = layer.image
     value = layer.entry.key("ksize")
-    if isinstance(value, list):
-        scale = layer.image_sides("ksize") if len(value) == 4 else layer.sizes("ksize", 2, 4)
+    if not isinstance(value, list):
+        factor = layer.size("ksize", value)
+        scale = (factor, factor)
+    elif len(value) == 4:
+        scale = layer.image_sides("ksize")
     else:
-        scale = (layer.size("ksize", value),) * 2
-    record = layer.layer("other", (n, h * scale[0], w * scale[1], c), kernel=scale)
-    return record, layer.op(
-        "resize2d", layer.x[0], size=(h * scale[0], w * scale[1]), mode="nearest"
-    )
+        height_scale, width_scale = layer.sizes("ksize", 2, 4)
+        scale = (height_scale, width_scale)
+    size = (height * scale[0], width * scale[1])
+    record = layer.layer("other", (n, *size, channels), kernel=scale)
+    return record, layer.op("resize2d", layer.x[0], size=size, mode="nearest")
 
 
 def _softmax(layer: LayerBuilder) -> Built:
