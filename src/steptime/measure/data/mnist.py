@@ -53,7 +53,7 @@ def write(source: Path, out: Path) -> JsonObject:
         raise InputError(f"--out '{out}': is no folder")
     package_folder = source / FILES
     csv_folder = package_folder if package_folder.is_dir() else source
-    contents = {}
+    contents: dict[str, bytes] = {}
     for part, (csv_name, row_count) in CSV.items():
         table = _read(csv_folder / csv_name, row_count)
         labels = table[:, 0]
