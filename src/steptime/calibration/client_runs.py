@@ -188,9 +188,8 @@ def run_of_means(means: RunMeans, facts: RunFacts) -> ClientRun:
     inputs = [max(1, round(means.input_tokens))] * count
     outputs = [max(1, round(means.output_tokens))] * count
     traffic = facts.traffic
-    if traffic.concurrency and not traffic.rate:
-        load = Load(inputs, outputs, (), min(traffic.concurrency, count))
-    else:
+    is_closed_loop = traffic.concurrency and not traffic.rate
+    if is_closed_loop:
         load = _open_load(inputs, outputs, traffic.arrivals_s(count))
     return _make_run(facts, load, means.ttft_s, request_s, means.count)
 

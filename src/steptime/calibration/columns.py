@@ -69,13 +69,14 @@ class Columns:
         self._steps = [index for index, case in enumerate(cases) if not case.is_single_op]
         self._is_call = np.array([cases[index].condition == "call" for index in self._steps])
         self._constant_counts: ConstantCounts | None = None
-        owners = [index for index, case in enumerate(cases) for _ in case.kernels]
-        kernels = [kernel for case in cases for kernel in case.kernels]
-        self._kernels = Kernels(kernels, owners=owners)
+        self._kernels = Kernels(
+            [kernel for case in cases for kernel in case.kernels],
+            owners=[index for index, case in enumerate(cases) for _ in case.kernels],
+        )
         self._case_index = self._kernels.owner  # of each distinct kernel
-        pairs = zip(self._kernels.distinct, self._case_index, strict=True)
+        kernels_with_case = zip(self._kernels.distinct, self._case_index, strict=True)
         self._cached_bytes: Floats = np.array(
-            [self._cached_weight_bytes(kernel, cases[index]) for kernel, index in pairs]
+            [self._cached_weight_bytes(kernel, cases[index]) for kernel, index in kernels_with_case]
         )
 
     def _cached_weight_bytes(self, kernel: Kernel, case: Case) -> float:
@@ -112,16 +113,18 @@ class Columns:
             host_error_s = self._add_host_time(passes_s, host_constants) - value_s
             isolated_s = value_s + sign * np.hypot(device_error_s, host_error_s)
             ends_s.append(np.where(self._is_isolated, isolated_s, device_ends_s[end]))
+        low_s, high_s = ends_s
         hosts = self._step_hosts(constants)
         if hosts is not None:
-            low_share, high_share = ((end_s / device_s)[self._steps] for end_s in device_ends_s)
-            shares = (low_share, high_share)
+            device_low_s, device_high_s = device_ends_s
+            low_shares = (device_low_s / device_s)[self._steps]
+            high_shares = (device_high_s / device_s)[self._steps]
             step_passes_s = list(passes_s[:, self._steps])
-            ahead_ends_s = bound_step(step_passes_s, shares, hosts.ahead)[1:]
-            waiting_ends_s = bound_step(step_passes_s, shares, hosts.waiting)[1:]
-            for end_s, ahead_s, waiting_s in zip(ends_s, ahead_ends_s, waiting_ends_s, strict=True):
-                end_s[self._steps] = np.where(self._is_call, waiting_s, ahead_s)
-        return value_s, ends_s[0], ends_s[1]
+            ahead = bound_step(step_passes_s, (low_shares, high_shares), hosts.ahead)
+            waiting = bound_step(step_passes_s, (low_shares, high_shares), hosts.waiting)
+            low_s[self._steps] = np.where(self._is_call, waiting.low_s, ahead.low_s)
+            high_s[self._steps] = np.where(self._is_call, waiting.high_s, ahead.high_s)
+        return value_s, low_s, high_s
 
     def _device_intervals(self, constants: Constants) -> tuple[Floats, Floats]:
         """Return the lower and upper ends of the seconds that the device takes for each case."""
@@ -137,20 +140,21 @@ class Columns:
         device = replace(self.device, constants=constants)
         product_residuals = device.calibration.get("products", {})
         is_single_op = self._is_single_op[self._case_index].astype(float)
-        pauses_s = (self._is_isolated * self._timing_figures(constants, "pause_s"))[
-            self._case_index
-        ]
+        case_pauses_s = self._is_isolated * self._timing_figures(constants, "pause_s")
+        pauses_s = case_pauses_s[self._case_index]
         uncached_share = 1 - cached_share(device, constants)
 
         def price_rows(rows: Rows, indices: Ints) -> Interval:
-            memory_bytes = rows.bytes - self._cached_bytes[indices] * uncached_share
-            rows = rows._replace(bytes=memory_bytes)
+            saved_bytes = self._cached_bytes[indices] * uncached_share
+            rows = rows._replace(bytes=rows.bytes - saved_bytes)
             interval = price(rows, device, is_single_op[indices], pauses_s[indices])
             residual_rows = product_residuals.get(f"{rows.kind} {rows.dtype}")
-            if not residual_rows or len(rows.products) != 1:
+            is_single_product = len(rows.products) == 1
+            if not residual_rows or not is_single_product:
                 return interval
-            factor = kernel_weighted_factor(residual_rows, product_similarity, *rows.products[0])
-            factor = factor ** is_single_op[indices]
+            op_factor = kernel_weighted_factor(residual_rows, product_similarity, *rows.products[0])
+            # The residuals are those of single ops: kernels of a step keep the factor 1.
+            factor: Any = np.where(is_single_op[indices] > 0, op_factor, 1.0)
             value, low, high = (factor * seconds for seconds in interval[:3])
             return interval._replace(value=value, low=low, high=high)
 
@@ -233,16 +237,21 @@ class Columns:
         """
         if not self._steps:
             return None
-        ends = host_bounds(constants)
-        if "host.factor" in constants:
+        interval_ends = host_bounds(constants)
+        has_separate_host = "host.factor" in constants
+        if has_separate_host:
+            # Both hosts are corrected by the residuals of the steps that this device has run.
             step_residuals = self.device.calibration.get("steps", ())
-            host = self._issue_steps(constants)._replace(ends=ends, steps=step_residuals)
-            return _HostPair(ahead=host._replace(waits=False), waiting=host)
-        cpu = find_host({}, constants)
-        if cpu is None:
+            waiting_host = self._issue_steps(constants)._replace(
+                ends=interval_ends, steps=step_residuals
+            )
+            return _HostPair(ahead=waiting_host._replace(waits=False), waiting=waiting_host)
+        cpu_host = find_host({}, constants)
+        if cpu_host is None:
             return None
-        cpu = cpu._replace(ends=ends)
-        return _HostPair(ahead=cpu, waiting=cpu)
+        # A CPU never runs ahead of itself: both kinds of steps have the same host.
+        cpu_host = cpu_host._replace(ends=interval_ends)
+        return _HostPair(ahead=cpu_host, waiting=cpu_host)
 
     def _issue_steps(self, constants: Constants) -> Host:
         """Return the host that issues each step: its times are arrays over the steps."""

@@ -231,10 +231,13 @@ def choose_cases(cases: Sequence[Case], points: int | None, seed: int = 0) -> li
     choice: list[Case] = []
     for index, kind in enumerate(rarest_first):
         kind_cases = cases_by_kind[kind]
-        kind_points = min(len(kind_cases), points_left // (len(rarest_first) - index))
+        kinds_left = len(rarest_first) - index
+        even_share = points_left // kinds_left
+        kind_points = min(len(kind_cases), even_share)
         points_left -= kind_points
         sizes = np.array([_log_size(case) for case in kind_cases])
-        positions = np.argsort(np.argsort(sizes, kind="stable")) / len(sizes)
+        ranks = np.argsort(np.argsort(sizes, kind="stable"))
+        positions = ranks / len(sizes)
         if kind_cases[0].is_single_op:
             positions += (sizes - sizes.min()) / max(np.ptp(sizes), MIN_RANGE)
         indices = draw_evenly(positions.tolist(), kind_points, draw)
@@ -318,22 +321,34 @@ def fit_intervals(columns: Columns, constants: Constants, residuals: Floats) -> 
         constants: constants that were fitted to them.
         residuals: their ln(measured / predicted) when they are left out.
     """
-    widths = _prior_half_widths(columns, constants)
-    prior_ends = {f"interval.{form}_low": -width for form, width in widths.items()}
-    prior_ends |= {f"interval.{form}_high": width for form, width in widths.items()}
+    prior_widths = _prior_half_widths(columns, constants)
+    prior_ends = {f"interval.{form}_low": -width for form, width in prior_widths.items()}
+    prior_ends |= {f"interval.{form}_high": width for form, width in prior_widths.items()}
     value_s, low_s, high_s = columns.predict_intervals({**constants, **prior_ends})
-    half_widths = np.where(residuals > 0, np.log(high_s / value_s), np.log(value_s / low_s))
-    normal_quantiles = ndtri((np.arange(PRIOR_CASES) + 0.5) / PRIOR_CASES)
-    prior_shares = normal_quantiles / ndtri((1 + LEVEL) / 2)
+    upper_widths = np.log(high_s / value_s)
+    lower_widths = np.log(value_s / low_s)
+    case_widths = np.where(residuals > 0, upper_widths, lower_widths)
     family_count = len(indices_by_family(columns.families))
-    prior_shares *= (1 + 1 / family_count) ** 0.5
-    shares = np.sort(np.concatenate([residuals / half_widths, prior_shares]))
-    low_rank = max(1, floor((1 - LEVEL) / 2 * (len(shares) + 1)))
-    high_rank = min(len(shares), ceil((1 + LEVEL) / 2 * (len(shares) + 1)))
+    prior_shares = _prior_shares(family_count)
+    shares = np.sort(np.concatenate([residuals / case_widths, prior_shares]))
+    share_count = len(shares)
+    low_rank = max(1, floor((1 - LEVEL) / 2 * (share_count + 1)))
+    high_rank = min(share_count, ceil((1 + LEVEL) / 2 * (share_count + 1)))
+    low_share = shares[low_rank - 1]
+    high_share = shares[high_rank - 1]
     return {
-        form: [float(f"{shares[rank - 1] * width:.3g}") for rank in (low_rank, high_rank)]
-        for form, width in widths.items()
+        form: [float(f"{low_share * width:.3g}"), float(f"{high_share * width:.3g}")]
+        for form, width in prior_widths.items()
     }
+
+
+def _prior_shares(family_count: int) -> Floats:
+    """Return normal quantiles over the half width of their interval, as shares of prior cases."""
+    normal_quantiles = ndtri((np.arange(PRIOR_CASES) + 0.5) / PRIOR_CASES)
+    normal_half_width = ndtri((1 + LEVEL) / 2)
+    shares: Floats = normal_quantiles / normal_half_width
+    shares *= (1 + 1 / family_count) ** 0.5
+    return shares
 
 
 def _prior_half_widths(columns: Columns, constants: Constants) -> dict[str, float]:

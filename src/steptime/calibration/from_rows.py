@@ -71,18 +71,18 @@ def calibrate_from_rows(
         InputError: for unreadable rows, and for rows of several devices without `of`.
     """
     path = rows if isinstance(rows, Path) else None
-    points = points or (POINTS if path else None)
+    default_points = POINTS if path else None
+    max_points = points or default_points
     device = None if of is None else catalog.device(of)
     row_set = _read_rows(rows, path, mapping, device)
     name = _choose_device(row_set, path, device)
     indices = [index for index, row_name in enumerate(row_set.devices) if row_name == name]
     if device is None:
-        first_case = row_set.cases[indices[0]].device if row_set.cases else None
-        device = first_case or catalog.device(name)
+        device = row_set.cases[indices[0]].device if row_set.cases else catalog.device(name)
     if row_set.steps:
-        table = _fit_steps([row_set.steps[index] for index in indices], points, path)
+        table = _fit_steps([row_set.steps[index] for index in indices], max_points, path)
     else:
-        table = _fit_cases(device, [row_set.cases[index] for index in indices], points, path)
+        table = _fit_cases(device, [row_set.cases[index] for index in indices], max_points, path)
     if path is None or not write:
         return Calibration(replace(device, calibration=table), table)
     file = _write_device(device, of, table, path)
@@ -139,20 +139,23 @@ def _repeat_key(case: Case) -> tuple[object, ...]:
 
 def _choose_device(row_set: _RowSet, path: Path | None, device: Device | None) -> str:
     """Return the name of the device whose rows are taken; raises `InputError` without any."""
-    source = "" if path is None else f"{path}: "
+    prefix = "" if path is None else f"{path}: "
     names = sorted(set(row_set.devices))
     refusals = row_set.refusals
-    if not names and (path is not None or device is None):
+    # Rows of a script may name no device if the caller does.
+    needs_names = path is not None or device is None
+    if not names and needs_names:
         cause = f": {': '.join(refusals[0])}" if refusals else f"; {MEASURE_HINT}"
-        raise InputError(f"{source}no measured step of a device that is known{cause}")
-    for cause, rows in grouped(refusals, itemgetter(1)).items():
-        note(f"{counted(len(rows), 'row')} left out: {cause} ({rows[0][0]})")
+        raise InputError(f"{prefix}no measured step of a device that is known{cause}")
+    for cause, refused_rows in grouped(refusals, itemgetter(1)).items():
+        first_place, _ = refused_rows[0]
+        note(f"{counted(len(refused_rows), 'row')} left out: {cause} ({first_place})")
     if device is None and len(names) > 1:
-        raise InputError(f"{source}steps of {', '.join(names)}; choose one with --of NAME")
+        raise InputError(f"{prefix}steps of {', '.join(names)}; choose one with --of NAME")
     name = names[0] if device is None else device.name
     if names and name not in names:
         word = "step" if path else "row"
-        raise InputError(f"{source}no {word} of {name}; there are those of {', '.join(names)}")
+        raise InputError(f"{prefix}no {word} of {name}; there are those of {', '.join(names)}")
     return name
 
 

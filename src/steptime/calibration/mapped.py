@@ -234,14 +234,20 @@ def _list_tables(
 ) -> Iterator[_TableSource]:
     """Yield the tables that a mapping reads; unreadable sources are added to the refusals."""
     if not isinstance(table, Path):
-        yield _TableSource(table, mapping.rows, "row ", "row ")
+        yield _TableSource(table, mapping.rows, place="row ", full_place="row ")
     elif table.is_dir() and all(entry.file for entry in mapping.rows):
-        for file in dict.fromkeys(entry.file for entry in mapping.rows):
+        # The mapping names the files of the folder, and which of its entries read each of them.
+        files = dict.fromkeys(entry.file for entry in mapping.rows)
+        for file in files:
             path = table / file
             entries = [entry for entry in mapping.rows if entry.file == file]
-            yield _TableSource(path, entries, f"{path.name}:", f"{format_path(path)}:")
+            yield _TableSource(
+                path, entries, place=f"{path.name}:", full_place=f"{format_path(path)}:"
+            )
     elif is_table_name(table.name) and not table.is_dir():
-        yield _TableSource(table, mapping.rows, f"{table.name}:", f"{format_path(table)}:")
+        yield _TableSource(
+            table, mapping.rows, place=f"{table.name}:", full_place=f"{format_path(table)}:"
+        )
     else:
         for source in list_sources(table):
             if isinstance(source, Unread):
@@ -360,15 +366,18 @@ def _op_kernels(op: OpOf, row: Row, dtype: str, tf32: str) -> tuple[Kernel, ...]
     attrs = {name: _evaluate_attr(value, row) for name, value in op.attrs.items()}
     op_dtype = find_dtype(filled(op.dtype, row)) if op.dtype else dtype
     kind = filled(op.kind, row)
+    method_options = {"tf32": tf32} if tf32 else {}
     try:
-        settings = CALIBRATED.under({"tf32": tf32} if tf32 else {}).settings
+        settings = CALIBRATED.under(method_options).settings
         kernels = op_kernels(kind, shapes, attrs, op_dtype, op.pass_, op.gradients, settings)
     except (ShapeError, TypeError, ValueError, IndexError) as error:
-        before, _, after = str(error).partition("outputs() ")  # of a TypeError
-        reason = after or before
+        # A TypeError names the op's inner function: "<...>.outputs() missing 1 required ...".
+        full_text, _, text_behind_function = str(error).partition("outputs() ")
+        reason = text_behind_function or full_text
         message = f"{kind} of {shorten(shapes)}: {reason}"
         raise InputError(message) from InputError(f"{kind}: {reason}")
-    return kernels * size_of(op.count, row, "count", MAX_COUNT)
+    run_count = size_of(op.count, row, "count", MAX_COUNT)
+    return kernels * run_count
 
 
 def _evaluate_attr(attr: object, row: Row) -> Any:

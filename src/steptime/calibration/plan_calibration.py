@@ -115,13 +115,14 @@ class _DeviceRows:
         sigma = self.half_width * NORMAL.stdev
         constants = fit_constants([rows], self.priors, sigma=sigma)
         residuals = leave_out_residuals(rows, self.priors, constants, sigma)
-        quantiles = (np.arange(PRIOR_ROWS) + 0.5) / PRIOR_ROWS
-        prior_residuals = [self.half_width * NORMAL.inv_cdf(quantile) for quantile in quantiles]
-        level_ends = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
-        ends = np.quantile([*residuals, *prior_residuals], level_ends)
+        # Residuals of the prior, so that few rows do not make the interval certain.
+        prior_quantiles = (np.arange(PRIOR_ROWS) + 0.5) / PRIOR_ROWS
+        prior_residuals = [self.half_width * NORMAL.inv_cdf(share) for share in prior_quantiles]
+        interval_quantiles = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
+        interval_ends = np.quantile([*residuals, *prior_residuals], interval_quantiles)
         table = {
             "constants": moved_constants(constants, self.priors),
-            "intervals": {self.form: [float(f"{end:.3g}") for end in ends]},
+            "intervals": {self.form: [float(f"{end:.3g}") for end in interval_ends]},
         }
         return _DeviceFit(table, residuals)
 
@@ -205,16 +206,26 @@ def _priors_of(key: _GroupKey) -> tuple[dict[str, Constant], float]:
     """
     priors = catalog.priors(catalog.device(key.device).kind, key.stack)
     fitted_devices = (catalog.stack(key.stack).fitted_on or {}).get("devices", ())
-    free = {name: priors[name] for name in CONSTANTS if name in priors and priors[name].value}
-    tensor_share = free["product.tensor_share"]
-    products = priors.get("training.products", tensor_share._replace(value=1.0))
+    free_priors = {
+        name: priors[name] for name in CONSTANTS if name in priors and priors[name].value
+    }
+    tensor_share = free_priors["product.tensor_share"]
+    neutral_products = tensor_share._replace(value=1.0)
+    products = priors.get("training.products", neutral_products)
     # Devices differ by more than the plans of a stack.
-    free["training.products"] = products._replace(spread=tensor_share.spread)
+    free_priors["training.products"] = products._replace(spread=tensor_share.spread)
     if key.device in fitted_devices:
-        device_width = hypot(priors["interval.product_shared"].value, priors["interval.step"].value)
-        factor = priors[f"interval.{key.form}_shared"].value / device_width
-        free = {name: prior._replace(spread=factor * prior.spread) for name, prior in free.items()}
-    return free, priors[f"interval.{key.form}_own"].value
+        shared_plan_width = priors[f"interval.{key.form}_shared"].value
+        shared_device_width = hypot(
+            priors["interval.product_shared"].value, priors["interval.step"].value
+        )
+        factor = shared_plan_width / shared_device_width
+        free_priors = {
+            name: prior._replace(spread=factor * prior.spread)
+            for name, prior in free_priors.items()
+        }
+    row_half_width = priors[f"interval.{key.form}_own"].value
+    return free_priors, row_half_width
 
 
 def _calibrated_method(calibration: Mapping[str, Any]) -> Method:

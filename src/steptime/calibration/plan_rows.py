@@ -164,13 +164,21 @@ def _make_question(row: Mapping[str, Any], set_name: str, place: str) -> Questio
     texts["model"] = resolve_model(texts["model"])
     texts["device"] = catalog.device(texts["device"]).name
     cells = {name: row.get(name) for name in (*NUMBERS, *OPTIONAL_NUMBERS)}
-    numbers = {name: cell or DEFAULTS.get(name, cell) for name, cell in cells.items()}
+    empty_columns = [name for name, cell in cells.items() if not cell]
+    defaults = {name: DEFAULTS[name] for name in empty_columns if name in DEFAULTS}
+    numbers = {**cells, **defaults}
     numbers["sequence"] = parse_truth(row["sequence_parallel"], "sequence_parallel")
     step_s = row["step_s"]
-    if not isinstance(step_s, int | float) or not 0 < step_s < inf:
+    is_positive_number = isinstance(step_s, int | float) and 0 < step_s < inf
+    if not is_positive_number:
         raise InputError("step_s is no positive number")
     return Question(
-        set_name, place, predict_step, texts, numbers, measured={"step_s": float(step_s)}
+        set=set_name,
+        place=place,
+        answer=predict_step,
+        texts=texts,
+        numbers=numbers,
+        measured={"step_s": float(step_s)},
     )
 
 
@@ -274,10 +282,13 @@ def _plan_of(question: Question, device_count: int) -> Plan:
     """Return the parallel plan of a row; data parallelism follows from the number of devices."""
     split = _integers_of(question, SPLIT)
     if "data" not in split:
-        replica = split.get("tensor", 1) * split.get("context", 1) * split.get("pipeline", 1)
-        if device_count % replica:
-            raise InputError(f"{replica} devices of a replica do not divide {device_count}")
-        split["data"] = device_count // replica
+        tensor, context, pipeline = (
+            split.get(name, 1) for name in ("tensor", "context", "pipeline")
+        )
+        replica_devices = tensor * context * pipeline
+        if device_count % replica_devices:
+            raise InputError(f"{replica_devices} devices of a replica do not divide {device_count}")
+        split["data"] = device_count // replica_devices
     has_sequence = bool(question.numbers.get("sequence")) and split.get("tensor", 1) > 1
     recompute = question.texts.get("recompute") or "none"
     return make_plan({**split, "sequence": has_sequence, "recompute": recompute})

@@ -95,15 +95,19 @@ class Point:
         if not seconds:
             return []
         step_s = sum(seconds.values())
-        if "step" in seconds or self.kind == SMALL_OPS or step_s < SHORT_STEP_S:
-            return [Case(self.kernels, device, step_s, self.kind, "step", self.name)]
+        has_step_alone = "step" in seconds
+        if has_step_alone or self.kind == SMALL_OPS or step_s < SHORT_STEP_S:
+            return [Case(self.kernels, device, step_s, self.kind, "step", family=self.name)]
         min_s = max(MIN_PASS_S, MIN_PASS_SHARE * step_s)
+        forward_and_backward = PASSES[:2]
         cases = []
-        for pass_ in PASSES if self.kind == NETWORK_STEP else PASSES[:2]:
+        for pass_ in PASSES if self.kind == NETWORK_STEP else forward_and_backward:
             pass_s = seconds.get(pass_, 0)
             kernels = tuple(kernel for kernel in self.kernels if kernel.pass_ == pass_)
-            if kernels and pass_s >= min_s:
-                cases.append(Case(kernels, device, pass_s, self.kind, "repeated", self.name))
+            is_long_enough = pass_s >= min_s
+            if kernels and is_long_enough:
+                case = Case(kernels, device, pass_s, self.kind, "repeated", family=self.name)
+                cases.append(case)
         return cases
 
 

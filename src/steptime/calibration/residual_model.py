@@ -77,14 +77,14 @@ def _learn_products(
     kernels = [columns.cases[index].kernels[0] for index in indices]
     kinds = np.array([f"{kernel.kind} {kernel.dtype}" for kernel in kernels])
     sizes = np.array([kernel.products[0] for kernel in kernels], dtype=float).T
-    similarity = product_similarity(*sizes[:, :, None], *sizes)
-    covariance = SPREAD**2 * similarity * np.outer(sensitivity, sensitivity)
+    first_sizes = sizes[:, :, None]
+    similarity = product_similarity(*first_sizes, *sizes)  # of each pair of products
     has_equal_kinds = kinds[:, None] == kinds
+    covariance = SPREAD**2 * similarity * np.outer(sensitivity, sensitivity) * has_equal_kinds
     families = [columns.families[index] for index in indices]
-    posterior = _fit_process(
-        covariance * has_equal_kinds, residuals[indices], PRODUCT_NOISE, families
-    )
-    rows = np.column_stack([sizes.T, SPREAD**2 * sensitivity * posterior.weights])
+    posterior = _fit_process(covariance, residuals[indices], PRODUCT_NOISE, families)
+    weights = SPREAD**2 * sensitivity * posterior.weights
+    rows = np.column_stack([sizes.T, weights])
     tables = {str(kind): _round_rows(rows[kinds == kind]) for kind in np.unique(kinds)}
     return tables, posterior.left_out
 

@@ -195,11 +195,11 @@ class Session:
         names = [name for name, prior in priors.items() if prior.spread > 0]
         slopes = self._slopes_by_point(points, constants_of(priors), names)
         step_slopes = [slopes[name] for name, point in points.items() if point.kind == NETWORK_STEP]
-        target_slopes = np.concatenate(
-            [np.empty((0, len(names))), *(step_slopes or slopes.values())]
-        )
+        no_slopes = np.empty((0, len(names)))  # there may be no points at all
+        target_slopes = np.concatenate([no_slopes, *(step_slopes or slopes.values())])
         covariance: Floats = np.eye(len(names))
         while points and len(self.measured) < self.max_points and self._remaining_s() > 0:
+            # The last of each interval only checks the fit, and tells it nothing.
             is_check = len(self.measured) % CHECK_INTERVAL == CHECK_INTERVAL - 1
             candidate_slopes = {name: slopes[name] for name in points}
             name = choose_point(candidate_slopes, target_slopes, covariance)

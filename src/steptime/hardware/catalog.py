@@ -61,16 +61,24 @@ def device(name: str | os.PathLike[str] | Device, method: str = "") -> Device:
     """
     if isinstance(name, Device):
         return name
-    text, key = str(name), str(name).lower()
-    if key == LOCAL or key.endswith(".toml"):
-        return DEVICES.read_file(_local_file() if key == LOCAL else Path(text))
-    path = device_path(key)
-    item = path and DEVICES.read_by_name(path)
-    if item and (method == PAPER_METHOD or not item.only_by_name):
-        return item
-    if item and not find_devices(text):
-        raise InputError(f"device {shorten(text)} is of Paleo's table: --method {PAPER_METHOD}")
-    return device_spelled(text) or DEVICES.read_by_name(DEVICES.shipped()[device_name_of(text)])
+    text = str(name)
+    lower_text = text.lower()
+    if lower_text == LOCAL:
+        return DEVICES.read_file(_local_file())
+    if lower_text.endswith(".toml"):
+        return DEVICES.read_file(Path(text))
+    path = device_path(lower_text)
+    if path:
+        exact_device = DEVICES.read_by_name(path)
+        # Devices of Paleo's table are for its own method only.
+        if method == PAPER_METHOD or not exact_device.only_by_name:
+            return exact_device
+        if not find_devices(text):
+            raise InputError(f"device {shorten(text)} is of Paleo's table: --method {PAPER_METHOD}")
+    spelled_device = device_spelled(text)
+    if spelled_device:
+        return spelled_device
+    return DEVICES.read_by_name(DEVICES.shipped()[device_name_of(text)])
 
 
 def device_names(*, with_user_files: bool = True) -> list[str]:
@@ -106,17 +114,32 @@ def link(name: str | os.PathLike[str] | Link, option: str = "") -> Link:
     if isinstance(name, Link):
         return name
     text = str(name)
-    if text.lower() == LOCAL and LINKS.find(LOCAL) is None:
+    lower_text = text.lower()
+    if lower_text == LOCAL and LINKS.find(LOCAL) is None:
         raise InputError("link 'local' is not known: run 'steptime calibrate --only link' first")
-    if not text.lower().endswith(".toml") and LINKS.find(text.lower()) is None:
-        key = links.plain(text)
-        callers = [device for device in shipped_devices() if links.plain(device.node_link) == key]
-        near = {link.name: link for device in callers for link in links_of(device)}
-        if len(near) == 1:
-            return near.popitem()[1]
-        if near:
-            raise unknown("link", text, near, option)
+    is_path = lower_text.endswith(".toml")
+    is_link_name = not is_path and LINKS.find(lower_text) is not None
+    if is_path or is_link_name:
+        return LINKS.item_of(text, option)
+    # No link has this name, but datasheets of devices may call their link so.
+    links_by_name = _links_by_datasheet_name(text)
+    if len(links_by_name) == 1:
+        (only_link,) = links_by_name.values()
+        return only_link
+    if links_by_name:
+        raise unknown("link", text, links_by_name, option)
     return LINKS.item_of(text, option)
+
+
+def _links_by_datasheet_name(datasheet_name: str) -> dict[str, Link]:
+    """Return, by their own names, the links of the devices whose datasheets name their link so."""
+    plain_name = links.plain(datasheet_name)
+    return {
+        device_link.name: device_link
+        for device in shipped_devices()
+        if links.plain(device.node_link) == plain_name
+        for device_link in links_of(device)
+    }
 
 
 def links_of(device: Device) -> list[Link]:

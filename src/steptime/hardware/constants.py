@@ -114,8 +114,9 @@ def _check(constant: Constant, kind: str | None, source: str, key: str) -> Const
         constant = constant._replace(fitted_on="", why=constant.why or constant.fitted_on)
     if not constant.rows and not constant.why:
         raise InputError(f"{source}: {key} needs 'rows', the sets that told it, or 'why'")
-    if (kind == "flag") != isinstance(constant.value, bool):
-        rule = "true or false" if kind == "flag" else "a number"
+    is_flag = kind == "flag"
+    if isinstance(constant.value, bool) != is_flag:
+        rule = "true or false" if is_flag else "a number"
         value = shorten(constant.value)
         raise InputError(f"{source}: '{key}.value' must be {rule}, not {value}")
     may_be_zero = NEUTRAL.get(kind or "") == 0

@@ -122,15 +122,18 @@ def device_from_table(table: Mapping[str, Any], source: str) -> Device:
     check_clocks(table, source)
     check_measured(values, source)
     for key in values.keys() & PEAK_TABLES.keys():
-        if not table[key]:
+        tflop_per_s = table[key]
+        if not tflop_per_s:
             raise InputError(f"{source}: '{key}' must be a table of dtypes, not empty")
         del values[key]
-        values[PEAK_TABLES[key]] = {dtype: peak * TFLOP for dtype, peak in table[key].items()}
+        field = PEAK_TABLES[key]
+        values[field] = {dtype: peak * TFLOP for dtype, peak in tflop_per_s.items()}
     details = values.get("details", {})
-    read = {key: details[key] for key in (*_WORDS, *OF_DETAILS) if key in details}
     if "usable_GiB" in details and "memory_bytes" in values:
         values["usable_share"] = details["usable_GiB"] * GIB / values["memory_bytes"]
-    return Device(**values, **_in_si(read, OF_DETAILS))
+    fields_of_details = (*_WORDS, *OF_DETAILS)
+    values_of_details = {key: details[key] for key in fields_of_details if key in details}
+    return Device(**values, **_in_si(values_of_details, OF_DETAILS))
 
 
 def link_from_table(table: Mapping[str, Any], source: str) -> Link:

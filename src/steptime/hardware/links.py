@@ -27,14 +27,22 @@ def links_of(device: Device, names: Sequence[str], link: Callable[[str], Link]) 
     family = re.match(r"([a-z]+)(?:(\d+) x\d+$)?", text.lower())
     if family is None or rate is None:
         return []
-    near = [name for name in names if name.startswith(family[1])]
-    exact = {plain(text), plain(family[1] + device.name)}
-    for name in near:
-        if plain(name) in exact:
+    family_name, generation = family.groups()
+    bytes_per_s = rate * GB
+    family_links = [name for name in names if name.startswith(family_name)]
+    exact_names = {plain(text), plain(family_name + device.name)}
+    for name in family_links:
+        if plain(name) in exact_names:
             return [link(name)]
-    for name in near:
-        if family[2] and name.startswith(f"{family[1]}-{family[2]}"):
-            full = link(name)
-            share = rate * GB / full.bytes_per_s
-            return [full if share == 1 else replace(full.faster(share), name=text)]
-    return [candidate for candidate in map(link, near) if candidate.bytes_per_s == rate * GB]
+    for name in family_links:
+        if generation and name.startswith(f"{family_name}-{generation}"):
+            full_link = link(name)
+            lanes_share = bytes_per_s / full_link.bytes_per_s
+            if lanes_share == 1:
+                return [full_link]
+            return [replace(full_link.faster(lanes_share), name=text)]
+    return [
+        family_link
+        for family_link in map(link, family_links)
+        if family_link.bytes_per_s == bytes_per_s
+    ]

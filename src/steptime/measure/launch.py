@@ -31,6 +31,7 @@ OnEvent = Callable[[Mapping[str, Any]], object] | None
 START_LIMIT_S = 300.0
 _GRACE_S = 5.0
 _BLAME_S = 1.0  # who is killed closes its connections some time before it is gone
+_MAX_LINE_LENGTH = 300  # of a reason: a line of a report
 _STDERR_BYTES = 2000
 _CAUSES: Mapping[int, str] = {signal.SIGKILL: "killed", signal.SIGILL: "illegal-instruction"}
 _SAFE_PATH = {"PYTHONSAFEPATH": "1"}  # a file torch.py in the current directory is not PyTorch
@@ -108,20 +109,25 @@ class _Process:
         if not self.ends_within(_GRACE_S):
             self.kill()
             return Failure("failed", "crashed", f"{self._name} closed its output but did not end")
+        last_line = self._last_error_line()
+        code = self.process.returncode
+        if code >= 0:
+            return Failure(
+                "failed", "crashed", f"{self._name} ended with exit code {code}; {last_line}"
+            )
+        signal_number = -code
+        is_out_of_memory = signal_number == signal.SIGKILL and _count_kills() > self._kills
+        if is_out_of_memory:
+            return Failure("oom", "killed", f"killed by the system for memory; {last_line}")
+        signal_name = signal.Signals(signal_number).name
+        cause = _CAUSES.get(signal_number, "crashed")
+        return Failure("failed", cause, f"{self._name} ended by {signal_name}; {last_line}")
+
+    def _last_error_line(self) -> str:
         size = self._errors.seek(0, os.SEEK_END)
         self._errors.seek(max(0, size - _STDERR_BYTES))
         lines = self._errors.read().decode("utf-8", "replace").strip().splitlines()
-        last_line = lines[-1].strip()[:300] if lines else "it said nothing"
-        code = self.process.returncode
-        if code < 0:
-            name = signal.Signals(-code).name
-            if -code == signal.SIGKILL and _count_kills() > self._kills:
-                return Failure("oom", "killed", f"killed by the system for memory; {last_line}")
-            cause = _CAUSES.get(-code, "crashed")
-            return Failure("failed", cause, f"{self._name} ended by {name}; {last_line}")
-        return Failure(
-            "failed", "crashed", f"{self._name} ended with exit code {code}; {last_line}"
-        )
+        return lines[-1].strip()[:_MAX_LINE_LENGTH] if lines else "it said nothing"
 
     def kill(self) -> None:
         """End it now."""

@@ -56,10 +56,12 @@ def cpu_model(root: Path = procfs.ROOT) -> str:
     if not name and sys.platform == "darwin":
         name = output("sysctl", "-n", "machdep.cpu.brand_string") or ""
     name = name or platform.processor() or platform.machine() or "unknown"
-    if not re.search(r"\d", name) and "cpu family" in info:
-        name += " f{}m{}s{}".format(
-            *(info.get(key, "?") for key in ("cpu family", "model", "stepping"))
-        )
+    hides_model = not re.search(r"\d", name)
+    if hides_model and "cpu family" in info:
+        family = info["cpu family"]
+        model = info.get("model", "?")
+        stepping = info.get("stepping", "?")
+        name += f" f{family}m{model}s{stepping}"
     return name
 
 
@@ -75,22 +77,42 @@ def output(*command: str) -> str | None:
 def memory(root: Path = procfs.ROOT) -> MainMemory:
     """Return total, available, limited and usable main memory in bytes."""
     info = procfs.fields(root / "proc/meminfo")
-    if "MemTotal" not in info:
-        with suppress(AttributeError, OSError, ValueError):
-            physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-            return MainMemory(physical, None, None, None, procfs.NO_TREE)
-        return MainMemory(None, None, None, None, procfs.NO_TREE)
-    total, available = (procfs.kilobytes(info.get(key)) for key in ("MemTotal", "MemAvailable"))
-    limits, left = [], [available]
+    if "MemTotal" not in info:  # not Linux
+        return MainMemory(
+            total_bytes=_physical_bytes(),
+            available_bytes=None,
+            limit_bytes=None,
+            usable_bytes=None,
+            reason=procfs.NO_TREE,
+        )
+    total_bytes = procfs.kilobytes(info.get("MemTotal"))
+    available_bytes = procfs.kilobytes(info.get("MemAvailable"))
+    limits_bytes = []
+    usable_bytes = [] if available_bytes is None else [available_bytes]
     for folder in procfs.group_folders("memory", root):
-        limit = procfs.number(folder / "memory.max", folder / "memory.limit_in_bytes")
-        used = procfs.number(folder / "memory.current", folder / "memory.usage_in_bytes")
-        if limit is not None and (total is None or limit < total):
-            limits.append(limit)
-            left.append(max(0, limit - (used or 0)))
-    usable = min((value for value in left if value is not None), default=None)
-    reason = "" if available is not None else "this kernel does not tell what is available"
-    return MainMemory(total, available, min(limits, default=None), usable, reason)
+        # The files of control groups version 2, then those of version 1.
+        limit_bytes = procfs.number(folder / "memory.max", folder / "memory.limit_in_bytes")
+        used_bytes = procfs.number(folder / "memory.current", folder / "memory.usage_in_bytes")
+        if limit_bytes is None:
+            continue
+        is_effective = total_bytes is None or limit_bytes < total_bytes
+        if is_effective:
+            limits_bytes.append(limit_bytes)
+            usable_bytes.append(max(0, limit_bytes - (used_bytes or 0)))
+    reason = "" if available_bytes is not None else "this kernel does not tell what is available"
+    return MainMemory(
+        total_bytes=total_bytes,
+        available_bytes=available_bytes,
+        limit_bytes=min(limits_bytes, default=None),
+        usable_bytes=min(usable_bytes, default=None),
+        reason=reason,
+    )
+
+
+def _physical_bytes() -> int | None:
+    with suppress(AttributeError, OSError, ValueError):
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return None
 
 
 def host_facts() -> DeviceFacts:

@@ -138,15 +138,20 @@ def _as_absent(nvml: Any) -> Iterator[None]:
 
 def _handle(nvml: Any, number: int, environ: Mapping[str, str]) -> Any:
     """Return NVML's handle of a CUDA device. CUDA numbers GPUs in another order unless told."""
-    visible = [name.strip() for name in environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
-    name = str(number)
-    if visible != [""]:
-        name = visible[number] if number < len(visible) else ""
+    visible_names = [name.strip() for name in environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
+    restricts_devices = visible_names != [""]
+    if not restricts_devices:
+        name = str(number)
+    elif number < len(visible_names):
+        name = visible_names[number]
+    else:
+        name = ""  # no such device
     if name.startswith("GPU-"):
         return nvml.nvmlDeviceGetHandleByUUID(name)
     count = nvml.nvmlDeviceGetCount()
-    ordered = count == 1 or environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
-    if not (ordered and name.isdecimal() and int(name) < count):
+    has_order_of_nvml = count == 1 or environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
+    is_device_number = name.isdecimal() and int(name) < count
+    if not (has_order_of_nvml and is_device_number):
         fault = f"cannot tell which of {count} GPUs cuda:{number} is"
         raise AbsentError(f"NVML: {fault} (CUDA_DEVICE_ORDER=PCI_BUS_ID says it)")
     return nvml.nvmlDeviceGetHandleByIndex(int(name))

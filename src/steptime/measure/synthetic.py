@@ -102,29 +102,46 @@ def fills(graph: Graph) -> dict[str, Fill]:
 
     In a training graph the gradient of the loss is 1 and the optimizer's state 0.
     """
-    fills_by_use: dict[str, Fill] = {f"{name}/grad": UNIT_FILL for name in graph.outputs}
-    source = {name: name for name in (*graph.inputs, *graph.weights, *graph.buffers)}
-    for op in graph.ops:
-        if op.kind in _PASSED_ON and op.inputs[0] in source:
-            source[op.outputs[0]] = source[op.inputs[0]]
-        for i, name in enumerate(op.inputs):
-            rule = USES.get(OVER_VOLUMES.get(op.kind, op.kind), {}).get(i)
-            if rule and name in source and source[name] not in fills_by_use:
-                specs = tuple(graph.tensors[n] for n in op.inputs)
-                fills_by_use[source[name]] = (
-                    rule if isinstance(rule, Fill) else rule(specs, op.attrs)
-                )
+    fills_by_use = _fills_by_use(graph)
     buffers = {name: fills_by_use.get(name, ZEROS_FILL) for name in graph.buffers}
     weights = {
-        name: fills_by_use.get(name) or _spread(max(1, *graph.tensors[name].shape[-1:], 1))
+        name: fills_by_use.get(name) or _default_weight_fill(graph.tensors[name])
         for name in graph.weights
     }
-    plain = {True: Fill("normal", 1.0), False: Fill("ids", 2)}  # where no op says more
     inputs = {
-        name: fills_by_use.get(name) or plain["float" in graph.tensors[name].dtype]
+        name: fills_by_use.get(name) or _default_input_fill(graph.tensors[name])
         for name in graph.inputs
     }
     return {**inputs, **weights, **buffers}
+
+
+def _fills_by_use(graph: Graph) -> dict[str, Fill]:
+    """Return the values of the tensors for which the op that first uses them has a rule."""
+    fills_by_use: dict[str, Fill] = {f"{name}/grad": UNIT_FILL for name in graph.outputs}
+    source = {name: name for name in (*graph.inputs, *graph.weights, *graph.buffers)}
+    for op in graph.ops:
+        passes_values_on = op.kind in _PASSED_ON and op.inputs[0] in source
+        if passes_values_on:
+            source[op.outputs[0]] = source[op.inputs[0]]
+        rules = USES.get(OVER_VOLUMES.get(op.kind, op.kind), {})
+        for i, name in enumerate(op.inputs):
+            rule = rules.get(i)
+            is_unfilled = name in source and source[name] not in fills_by_use
+            if rule and is_unfilled:
+                specs = tuple(graph.tensors[input_name] for input_name in op.inputs)
+                fill = rule if isinstance(rule, Fill) else rule(specs, op.attrs)
+                fills_by_use[source[name]] = fill
+    return fills_by_use
+
+
+def _default_weight_fill(spec: TensorSpec) -> Fill:
+    width = spec.shape[-1] if spec.shape else 1
+    return _spread(width)
+
+
+def _default_input_fill(spec: TensorSpec) -> Fill:
+    is_float = "float" in spec.dtype
+    return Fill("normal", 1.0) if is_float else Fill("ids", 2)
 
 
 def initial_values(

@@ -124,7 +124,8 @@ class _Taker:
 
     def warm_up(self, total_s: float, start_s: float, budget_s: float) -> tuple[list[float], int]:
         """Return the times of steps until they are steady, and how many fill a sample."""
-        times_s, steps = [total_s], 1
+        times_s = [total_s]
+        steps = 1
         while total_s < self.sample_s:
             steps = self.increase_steps(steps, total_s / steps)
             total_s = self.seconds_of(self.step, steps)
@@ -132,11 +133,17 @@ class _Taker:
         if total_s >= budget_s:
             return times_s, steps
         warm_s: list[float] = []
-        while self.clock() + (warm_s[-1] if warm_s else 0.0) * steps < start_s + budget_s:
+        end_s = start_s + budget_s
+        block_s = 0.0  # of the last block, which the next one is expected to take, too
+        while self.clock() + block_s < end_s:
             warm_s.append(self.seconds_of(self.step, steps) / steps)
-            earlier, later = warm_s[-2 * WINDOW : -WINDOW], warm_s[-WINDOW:]
-            if len(warm_s) % WINDOW == 0 and len(earlier) == WINDOW and agree(earlier, later):
-                break
+            block_s = warm_s[-1] * steps
+            fills_window = len(warm_s) % WINDOW == 0
+            has_two_windows = len(warm_s) >= 2 * WINDOW
+            if fills_window and has_two_windows:
+                window_before = warm_s[-2 * WINDOW : -WINDOW]
+                if agree(window_before, warm_s[-WINDOW:]):
+                    break
         times_s += warm_s
         return times_s, self.steps_for(min(times_s[-WINDOW:]))
 
@@ -197,22 +204,28 @@ def take_training(step: Step, sync: Callable[[], object], total: int, **settings
     """
     taker = _Taker(step, sync, **settings)
     taker.started(taker.first_step_s, taker.first_step_s * (total - 1))
-    left, steps = total - 1, 1
-    filled: int | None = None  # the first block that fills a sample
-    while left:
-        block_steps = steps if left >= 2 * steps else left
-        total_s = taker.take(block_steps)
-        left -= block_steps
-        if filled is None and total_s >= taker.sample_s:
-            filled = len(taker.step_s) - 1
-            steps = max(steps, -(-left // MAX_BLOCKS))
-        elif filled is None:
-            steps = max(
-                1, min(taker.increase_steps(steps, taker.step_s[-1]), left // taker.min_samples)
-            )
-    cold, times_s = filled or 0, taker.step_s
-    first = min(cold + _warm_blocks(times_s[cold:]), max(0, len(times_s) - taker.min_samples))
-    return taker.samples(times_s[:first], first)
+    remaining_steps = total - 1
+    steps = 1  # of a block
+    first_full_block: int | None = None  # the first one that fills a sample
+    while remaining_steps:
+        is_last_block = remaining_steps < 2 * steps
+        block_steps = remaining_steps if is_last_block else steps
+        block_s = taker.take(block_steps)
+        remaining_steps -= block_steps
+        if first_full_block is None and block_s >= taker.sample_s:
+            first_full_block = len(taker.step_s) - 1
+            min_steps = math.ceil(remaining_steps / MAX_BLOCKS)
+            steps = max(steps, min_steps)
+        elif first_full_block is None:
+            larger_steps = taker.increase_steps(steps, taker.step_s[-1])
+            max_steps = remaining_steps // taker.min_samples
+            steps = max(1, min(larger_steps, max_steps))
+    times_s = taker.step_s
+    growing_blocks = first_full_block or 0
+    warmup_blocks = growing_blocks + _warm_blocks(times_s[growing_blocks:])
+    max_warmup_blocks = max(0, len(times_s) - taker.min_samples)
+    first_sample = min(warmup_blocks, max_warmup_blocks)
+    return taker.samples(times_s[:first_sample], first_sample)
 
 
 def _warm_blocks(times_s: Sequence[float]) -> int:

@@ -98,11 +98,13 @@ def fit_notes(problem: PlanProblem) -> list[str]:
     rank = problem.rank
     stack = catalog.stack(rank.method.settings.stack)
     graph = rank.graph_of_kinds()
-    if rank.is_training and not problem.cluster.levels:
+    is_single_device_training = rank.is_training and not problem.cluster.levels
+    if is_single_device_training:
         notes = [*rank.step_model.of(graph, 1).remarks(1)]  # those of `predict`
     else:
         notes = device_notes(rank.device) if rank.method.name == "calibrated" else []
         notes += [*stack_notes(rank.device, stack.name), *graph.remarks]
+    # Constants of training are fitted on language models alone.
     is_fitted_kind = not rank.is_training or rank.shape.unit == "tokens"
     if rank.is_training and not stack.training:
         notes.append(f"stack {stack.name}: constants of training are those of torch-eager")
@@ -132,7 +134,8 @@ def plan_notes(problem: PlanProblem, plan_time: PlanTime) -> list[str]:
         memory = f"{bytes_per_s / 1e9:,.0f} GB/s of memory for {device_count} devices"
         notes.append(f"a host is taken to have {memory}")
     filled_share = plan_time.peak_memory.total / rank.room_bytes
-    if 1 - rank.memory_error_share < filled_share <= 1:
+    fits_within_error = 1 - rank.memory_error_share < filled_share <= 1
+    if fits_within_error:
         error = f"which predictions miss by up to {percent(rank.memory_error_share)}"
         notes.append(f"fills {percent(filled_share)} of the memory, {error}")
     if rank.device.kind != "gpu":

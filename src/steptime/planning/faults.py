@@ -255,7 +255,8 @@ def _stage_faults(shape: Shape, step: PlanStep) -> Iterator[Fault]:
     too_many = f"makes more stages than there are layers ({layers})"
     if plan.pipeline > layers:
         yield Fault(f"--pipeline {plan.pipeline} {too_many}", {"pipeline": layers})
-    if layers + 2 != stage_count > layers:
+    has_stages_of_ends = stage_count == layers + 2  # embedding and head have a stage each
+    if stage_count > layers and not has_stages_of_ends:
         max_virtual = max(1, layers // plan.pipeline)
         yield Fault(f"--virtual {plan.virtual} {too_many}", {"virtual": max_virtual})
     if plan.virtual > 1 and plan.pipeline == 1:

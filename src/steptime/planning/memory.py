@@ -166,18 +166,18 @@ def distinct_device_memories(_problem: PlanProblem, cost: PlanCost) -> list[Devi
 def device_memory(cost: PlanCost, device: int) -> DeviceMemory:
     """Return the memory of a device of the pipeline for any number of microbatches."""
     plan = cost.plan
-    parts = cost.rank.single_device_memory(plan, cost.microbatch, cost.microbatches)
-    if parts is not None:
-        memory = Memory(**parts)
-        return DeviceMemory(memory, memory.total, ())
+    bytes_by_part = cost.rank.single_device_memory(plan, cost.microbatch, cost.microbatches)
+    if bytes_by_part is not None:  # they hold the activations of the only microbatch already
+        memory = Memory(**bytes_by_part)
+        return DeviceMemory(fixed=memory, fixed_bytes=memory.total, stages=())
     settings = MemorySettings(
-        cost.pieces,
-        cost.microbatch,
-        plan.tensor,
-        plan.context,
-        plan.recompute,
-        plan.offload,
-        sharding_of(plan),
+        pieces=cost.pieces,
+        microbatch=cost.microbatch,
+        tensor=plan.tensor,
+        context=plan.context,
+        recompute=plan.recompute,
+        offload=plan.offload,
+        sharding=sharding_of(plan),
     )
     memory = _fixed_memory(cost.rank, settings, cost.layout.devices[device])
     stages = tuple(
@@ -186,7 +186,7 @@ def device_memory(cost: PlanCost, device: int) -> DeviceMemory:
             for stage in _stages_of_device(cost, device)
         ]
     )
-    return DeviceMemory(memory, memory.total, stages)
+    return DeviceMemory(fixed=memory, fixed_bytes=memory.total, stages=stages)
 
 
 def _stages_of_device(cost: PlanCost, device: int) -> Sequence[int]:
@@ -221,9 +221,11 @@ def _saved_of_load(
         elif part.name != LAST:
             layer_bytes += part_bytes
     fragmentation = 1 + rank.constant("fragmented")
-    if offload in ("activations", "both"):
-        return SavedBytes(first_bytes * fragmentation, layer_bytes)
-    return SavedBytes((first_bytes + layer_bytes) * fragmentation, 0.0)
+    offloads_layers = offload in ("activations", "both")
+    if offloads_layers:  # the embedding's activations stay on the device
+        return SavedBytes(device_bytes=first_bytes * fragmentation, host_bytes=layer_bytes)
+    device_bytes = (first_bytes + layer_bytes) * fragmentation
+    return SavedBytes(device_bytes=device_bytes, host_bytes=0.0)
 
 
 def host_bytes_of_device(
@@ -278,17 +280,17 @@ def _fixed_memory(rank: RankModel, settings: MemorySettings, load: Load) -> Memo
     counts = count_parameters(pieces, load)
     parameter_bytes = bytes_of_parameters(rank, settings.sharding, settings.offload, counts)
     frozen_bytes = float(sum(pieces[part.name].frozen_bytes * count for part, count in load))
-    if settings.sharding.zero == 3:
+    if settings.sharding.zero == 3:  # weights are sharded
         frozen_bytes /= settings.sharding.shards
     return Memory(
-        parameter_bytes.weights + frozen_bytes,
-        parameter_bytes.gradients,
-        parameter_bytes.states,
-        working_bytes * (1 + rank.constant("fragmented")),
-        _gathered_bytes(rank, settings, load),
-        _logit_bytes(rank, settings, load, working_bytes),
-        rank.constant("buffer_bytes"),
-        rank.constant("context_bytes"),
+        weights=parameter_bytes.weights + frozen_bytes,
+        gradients=parameter_bytes.gradients,
+        states=parameter_bytes.states,
+        activations=working_bytes * (1 + rank.constant("fragmented")),
+        gathered=_gathered_bytes(rank, settings, load),
+        logits=_logit_bytes(rank, settings, load, working_bytes),
+        buffers=rank.constant("buffer_bytes"),
+        context=rank.constant("context_bytes"),
     )
 
 
@@ -296,32 +298,33 @@ def _working_bytes(rank: RankModel, settings: MemorySettings, load: Load) -> flo
     """Return the peak of gradients and recomputed activations in the backward pass of a layer."""
     pieces = settings.pieces
     layers = [part for part, _ in load if not part.is_end]
-    activations = {part: pieces[part.name].activations for part in layers}
-    recomputed = [activations[part] for part in layers if part.recomputes]
-    working_bytes = float(max((layer.working_bytes for layer in activations.values()), default=0))
+    all_layers = [pieces[part.name].activations for part in layers]
+    recomputed_layers = [pieces[part.name].activations for part in layers if part.recomputes]
+    working_bytes = float(max((layer.working_bytes for layer in all_layers), default=0))
     if settings.recompute == "full":
-        working_bytes += max((layer.saved_bytes for layer in recomputed), default=0)
-    elif settings.recompute == "selective":
-        working_bytes += max((layer.attention_bytes for layer in recomputed), default=0)
-    if settings.offload in ("activations", "both"):
-        layer_bytes = [
+        working_bytes += max((layer.saved_bytes for layer in recomputed_layers), default=0)
+    elif settings.recompute == "selective":  # attention alone is computed again
+        working_bytes += max((layer.attention_bytes for layer in recomputed_layers), default=0)
+    offloads_layers = settings.offload in ("activations", "both")
+    if offloads_layers:  # the device holds two layers: one is computed, one transferred
+        offloaded_bytes = [
             saved_bytes(rank, settings.recompute, pieces[part.name], part) for part in layers
         ]
-        working_bytes += 2 * max(layer_bytes, default=0)  # one layer is computed, one transferred
+        working_bytes += 2 * max(offloaded_bytes, default=0)
     return working_bytes
 
 
 def _gathered_bytes(rank: RankModel, settings: MemorySettings, load: Load) -> float:
     """Return the gathered weights of a layer and the next one, and its unscattered gradients."""
-    zero = settings.sharding.zero
-    if zero < 2:
+    shards_gradients = settings.sharding.zero >= 2
+    shards_weights = settings.sharding.zero == 3
+    if not shards_gradients:
         return 0.0
-    layers_gathered = 2 if zero == 3 else 0
-    parameter_bytes = layers_gathered * rank.weight_bytes + rank.constant("gradient_bytes")
+    gathered_layers = 2 if shards_weights else 0
+    trained_bytes = gathered_layers * rank.weight_bytes + rank.constant("gradient_bytes")
     pieces = [settings.pieces[part.name] for part, _ in load]
     return max(
-        parameter_bytes * piece.parameters + layers_gathered * piece.frozen_bytes
-        for piece in pieces
+        trained_bytes * piece.parameters + gathered_layers * piece.frozen_bytes for piece in pieces
     )
 
 
@@ -361,9 +364,9 @@ def bytes_of_parameters(
     gradient_bytes = rank.constant("gradient_bytes")
     state_bytes = 0.0 if offloads_states else rank.constant("state_bytes")
     return ParameterBytes(
-        sharding.parameters_of(counts, min_zero=3) * weight_bytes,
-        sharding.parameters_of(counts, min_zero=2) * gradient_bytes,
-        sharding.parameters_of(counts, min_zero=1) * state_bytes,
+        weights=sharding.parameters_of(counts, min_zero=3) * weight_bytes,
+        gradients=sharding.parameters_of(counts, min_zero=2) * gradient_bytes,
+        states=sharding.parameters_of(counts, min_zero=1) * state_bytes,
     )
 
 

@@ -1,6 +1,6 @@
 """The fastest plan that fits, one or two changes from a plan that does not."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 from typing import NamedTuple
 
@@ -12,6 +12,13 @@ from steptime.planning.plan_step import PlanStep
 from steptime.planning.problem import PlanProblem
 
 Change = Mapping[str, object]
+
+
+class ChangedPlan(NamedTuple):
+    """A changed plan: the changed options by name, and the plan with them."""
+
+    change: Change
+    step: PlanStep
 
 
 class FittingPlan(NamedTuple):
@@ -30,34 +37,40 @@ def find_nearest(problem: PlanProblem, step: PlanStep) -> FittingPlan | None:
     states, gradients and weights shared by replicas, offloading where the host is joined, and the
     same devices with more tensor, pipeline or context parallelism.
     """
-    single_changes = list(_changes(problem, step))
-    double_changes: list[tuple[Change, PlanStep]] = [
-        ({**first, **second}, changed)
-        for first, first_step in single_changes
-        for second, changed in _changes(problem, first_step)
+    once_changed = list(_changes(problem, step))
+    twice_changed = [
+        ChangedPlan({**first.change, **second.change}, second.step)
+        for first in once_changed
+        for second in _changes(problem, first.step)
     ]
-    for changes in (single_changes, double_changes):
-        fitting = list(_price_changes(problem, step, changes))
-        if fitting:
-            return min(fitting, key=lambda plan: plan.step_s)
+    for changed_plans in (once_changed, twice_changed):
+        fitting_plans = list(_price_changes(problem, step, changed_plans))
+        if fitting_plans:
+            return min(fitting_plans, key=lambda plan: plan.step_s)
     return None
 
 
 def _price_changes(
-    problem: PlanProblem, step: PlanStep, changes: list[tuple[Change, PlanStep]]
+    problem: PlanProblem, step: PlanStep, changed_plans: Sequence[ChangedPlan]
 ) -> Iterator[FittingPlan]:
-    for change, changed in changes:
+    """Yield the changed plans that are valid and fit into memory, priced."""
+    for changed in changed_plans:
         try:
-            price = estimate_plan(problem, check_step(problem.shape, changed))
-        except InputError:
+            price = estimate_plan(problem, check_step(problem.shape, changed.step))
+        except InputError:  # not a valid plan
             continue
-        if price.step_s < inf:
-            words = describe_change(step, change)
-            yield FittingPlan(words, price.step, price.step_s, price.needed_bytes)
+        fits = price.step_s < inf
+        if fits:
+            yield FittingPlan(
+                change=describe_change(step, changed.change),
+                plan_step=price.step,
+                step_s=price.step_s,
+                needed_bytes=price.needed_bytes,
+            )
 
 
-def _changes(problem: PlanProblem, step: PlanStep) -> Iterator[tuple[Change, PlanStep]]:
-    """Yield changes of one option or two by which a plan needs less memory, and the plans."""
+def _changes(problem: PlanProblem, step: PlanStep) -> Iterator[ChangedPlan]:
+    """Yield the plans in which one option or two are changed to need less memory."""
     changes = [
         *_recompute_changes(problem, step.plan),
         *_microbatch_changes(step),
@@ -68,17 +81,20 @@ def _changes(problem: PlanProblem, step: PlanStep) -> Iterator[tuple[Change, Pla
     for change in changes:
         changed_step = step.change(change)
         if find_fault(problem.shape, changed_step) is None:
-            yield change, changed_step
+            yield ChangedPlan(change, changed_step)
 
 
 def _recompute_changes(problem: PlanProblem, plan: Plan) -> Iterator[Change]:
-    for name in RECOMPUTES[RECOMPUTES.index(plan.recompute) + 1 :]:
+    stronger_recomputes = RECOMPUTES[RECOMPUTES.index(plan.recompute) + 1 :]
+    for name in stronger_recomputes:
         yield {"recompute": name, "recompute_layers": 0}
-    layers = len(problem.shape.kinds) // (plan.pipeline * plan.virtual)
-    if plan.recompute == "none":
-        for count in (2**k for k in range(layers.bit_length()) if 2**k < layers):
-            yield {"recompute": "full", "recompute_layers": count}
-    elif plan.recompute_layers:
+    stage_layers = len(problem.shape.kinds) // (plan.pipeline * plan.virtual)
+    if plan.recompute == "none":  # only the first layers of each stage: 1, 2, 4, ...
+        recomputed_layers = 1
+        while recomputed_layers < stage_layers:
+            yield {"recompute": "full", "recompute_layers": recomputed_layers}
+            recomputed_layers *= 2
+    elif plan.recompute_layers:  # all layers instead of the first ones
         yield {"recompute_layers": 0}
 
 
@@ -101,14 +117,20 @@ def _sharing_changes(plan: Plan) -> Iterator[Change]:
 
 
 def _offload_changes(problem: PlanProblem, plan: Plan) -> Iterator[Change]:
-    if problem.host_link is not None and plan.offload != "both":
-        next_steps = {"none": ("optimizer", "activations")}
-        for offload in next_steps.get(plan.offload, ("both",)):
-            yield {"offload": offload}
+    if problem.host_link is None:
+        return
+    if plan.offload == "none":
+        yield {"offload": "optimizer"}
+        yield {"offload": "activations"}
+    elif plan.offload != "both":
+        yield {"offload": "both"}
 
 
 def _wider_changes(plan: Plan) -> Iterator[Change]:
-    if plan.data % 2 == 0:
-        yield {"tensor": 2 * plan.tensor, "data": plan.data // 2}
-        yield {"pipeline": 2 * plan.pipeline, "data": plan.data // 2}
-        yield {"context": 2 * plan.context, "data": plan.data // 2}
+    """Yield changes that split the network over twice the devices, with half the replicas."""
+    half_data, remainder = divmod(plan.data, 2)
+    if remainder:
+        return
+    yield {"tensor": 2 * plan.tensor, "data": half_data}
+    yield {"pipeline": 2 * plan.pipeline, "data": half_data}
+    yield {"context": 2 * plan.context, "data": half_data}

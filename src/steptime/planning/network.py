@@ -106,15 +106,19 @@ def cut_rows(rows: Sequence[Row]) -> tuple[tuple[Row, ...], ...]:
     """Return rows in pieces: a cut is where later rows read only the result of the row before."""
     last_reader = {row.name: i for i, row in enumerate(rows)}
     for i, row in enumerate(rows):
-        last_reader |= {parent: i for parent in row.parents if parent in last_reader}
+        for parent in row.parents:
+            if parent in last_reader:
+                last_reader[parent] = i
     pieces = []
     start = 0
-    last_read = 0  # the last row that reads a result of the rows before the current one
+    last_reader_of_earlier = 0  # of all rows before the current one
     for i, row in enumerate(rows):
-        if last_read <= i < last_reader[row.name]:
+        is_crossed = last_reader_of_earlier > i
+        is_read_later = last_reader[row.name] > i
+        if is_read_later and not is_crossed:
             pieces.append(tuple(rows[start : i + 1]))
             start = i + 1
-        last_read = max(last_read, last_reader[row.name])
+        last_reader_of_earlier = max(last_reader_of_earlier, last_reader[row.name])
     return (*pieces, tuple(rows[start:]))
 
 
@@ -223,13 +227,14 @@ class NetworkRankModel(RankModel):
         """
         rows = self.step_model.lowered(microbatch).rows
         output_bytes = {row.name: row.output_bytes for row in rows}
-        stage_ends = list(accumulate(layers))[:-1]
-        sent_bytes = [output_bytes[self.shape.kinds[end - 1]] for end in stage_ends]
-        sent = Activations(input_bytes=max(sent_bytes, default=0))
+        *stage_ends, _ = accumulate(layers)  # the last stage sends nothing on
+        last_pieces = [self.shape.kinds[end - 1] for end in stage_ends]
+        sent_bytes = [output_bytes[piece] for piece in last_pieces]
+        largest_sent = Activations(input_bytes=max(sent_bytes, default=0))
         pieces = self.network_pieces(microbatch).by_name
         if microbatches > 1:
             pieces = self._add_host_waits(pieces, microbatch, microbatches)
-        return RankPieces({**pieces, FIRST: Piece(), LAST: Piece(activations=sent)})
+        return RankPieces({**pieces, FIRST: Piece(), LAST: Piece(activations=largest_sent)})
 
     def _add_host_waits(
         self, pieces: Mapping[str, Piece], microbatch: int, microbatches: int

@@ -81,27 +81,31 @@ def pipedream_flush(
 
     Source: Narayanan and others 2021.
     """
-    forward: list[Task] = []
-    backward: list[Task] = []
+    forward_tasks: list[Task] = []
+    backward_tasks: list[Task] = []
     group_count = max(1, microbatches // device_count)
-    for number in range(group_count):
-        start = number * device_count
-        is_last = number + 1 == group_count
-        group = range(start, microbatches if is_last else start + device_count)
+    for group_number in range(group_count):
+        start = group_number * device_count
+        is_last_group = group_number + 1 == group_count
+        end = microbatches if is_last_group else start + device_count
+        group = range(start, end)
         for chunk in range(virtual):
             forward_stage = chunk * device_count + device
             backward_stage = (virtual - 1 - chunk) * device_count + device
-            forward += [(FORWARD, forward_stage, i) for i in group]
-            backward += [(BACKWARD, backward_stage, i) for i in group]
-    warmup = device_count - 1 - device
-    if virtual > 1:
-        warmup = 2 * warmup + (virtual - 1) * len(group)
-    warmup = min(warmup, len(forward))
-    yield from forward[:warmup]
-    for forward_task, backward_task in zip(forward[warmup:], backward, strict=False):
+            forward_tasks += [(FORWARD, forward_stage, i) for i in group]
+            backward_tasks += [(BACKWARD, backward_stage, i) for i in group]
+    later_devices = device_count - 1 - device
+    warmup_tasks = later_devices
+    if virtual > 1:  # interleaved: the last chunk of the first group must pass, too
+        warmup_tasks = 2 * later_devices + (virtual - 1) * len(group)
+    warmup_tasks = min(warmup_tasks, len(forward_tasks))
+    steady_tasks = len(forward_tasks) - warmup_tasks
+    yield from forward_tasks[:warmup_tasks]
+    steady_pairs = zip(forward_tasks[warmup_tasks:], backward_tasks[:steady_tasks], strict=True)
+    for forward_task, backward_task in steady_pairs:
         yield forward_task
         yield backward_task
-    yield from backward[len(forward) - warmup :]
+    yield from backward_tasks[steady_tasks:]
 
 
 def zero_bubble(device: int, device_count: int, _virtual: int, microbatches: int) -> Iterator[Task]:

@@ -80,7 +80,8 @@ def _chains(pipeline: PipelineTimes, tails_s: Sequence[float]) -> list[tuple[Bou
     for j, (stage, weight_s) in enumerate(zip(stages, weights_s, strict=True)):
         task_s = _task_s(stage, weight_s)
         later_stages_s -= task_s
-        if j < device_count:
+        is_first_of_device = j < device_count
+        if is_first_of_device:
             tail_s = weight_s + tails_s[j]
             fixed_s = max(tail_s - weight_s, return_s - (1 + j) * weight_s)
             wait_s = 0.0
@@ -140,13 +141,17 @@ def microbatches_in_flight(
         return tuple(min(microbatches, device_count - d) for d in range(device_count))
     if microbatches > device_count and microbatches % device_count:
         return _count_in_flight(schedule, device_count, virtual, microbatches)
+    # Interleaved 1F1B: a device takes a group of microbatches through all its chunks in turn. It
+    # holds most after its warm-up and one more forward task.
     group = min(device_count, microbatches)
     in_flight = []
     for stage in range(stage_count):
         chunk, device = divmod(stage, device_count)
-        warmup = 2 * (device_count - 1 - device) + (virtual - 1) * group + 1
-        full_groups, remainder = divmod(min(microbatches * virtual, warmup), group * virtual)
-        partial_group = min(group, max(0, remainder - chunk * group))
+        warmup_tasks = 2 * (device_count - 1 - device) + (virtual - 1) * group
+        forward_tasks = min(microbatches * virtual, warmup_tasks + 1)
+        full_groups, partial_tasks = divmod(forward_tasks, group * virtual)
+        tasks_from_chunk_on = max(0, partial_tasks - chunk * group)
+        partial_group = min(group, tasks_from_chunk_on)
         in_flight.append(min(microbatches, full_groups * group + partial_group))
     return tuple(in_flight)
 

@@ -115,17 +115,21 @@ def _single_stage_ends(
         arrival_s = -inf
         for d in range(p):
             clock_s = free_s[d]
-            if 0 <= j - p + d < microbatches:
+            backward_microbatch = j - p + d
+            if 0 <= backward_microbatch < microbatches:
                 clock_s = max(clock_s, back_s[d + 1] + send_s) + backwards_s[d]
                 back_s[d] = clock_s
-                if j >= p:
+                # The first d gradients of weights are put off to the end (`late_weights_s`).
+                is_weight_due = backward_microbatch >= d
+                if is_weight_due:
                     clock_s += weights_s[d]
             if j < microbatches:
                 clock_s = max(clock_s, arrival_s) + forwards_s[d]
                 arrival_s = clock_s + send_s
             free_s[d] = clock_s
         j += 1
-        if not p < j < microbatches:
+        is_steady = p < j < microbatches  # every device runs both passes in each step
+        if not is_steady:
             continue
         states.append((*free_s, *back_s[:p]))
         period = _find_period(states, range(1, p + 1)) if j % p == 0 else None
@@ -181,7 +185,9 @@ def _interleaved_ends(
         front_s = new_front_s
         back_s = new_back_s
         j += 1
-        if not warmups[0] < j < task_count or j % group_tasks:
+        is_steady = warmups[0] < j < task_count
+        ends_group = j % group_tasks == 0
+        if not (is_steady and ends_group):
             continue
         states.append((*free_s, *front_s, *back_s))
         period = _find_period(states, (1,))

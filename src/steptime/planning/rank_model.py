@@ -81,9 +81,10 @@ class RankModel(RankSetup):
 
     def runs_full_network(self, plan: Plan) -> bool:
         """Return whether each device trains the whole network and shares nothing of it."""
-        is_split = not plan.tensor == plan.pipeline == plan.context == 1
-        shares_states = bool(plan.zero) or plan.expert > 1 or plan.offload != "none"
-        return self.is_training and not is_split and (plan.data == 1 or not shares_states)
+        is_split = plan.tensor > 1 or plan.pipeline > 1 or plan.context > 1
+        shares_states = plan.zero > 0 or plan.expert > 1 or plan.offload != "none"
+        holds_all_states = plan.data == 1 or not shares_states
+        return self.is_training and not is_split and holds_all_states
 
     def exchanges_in_buckets(self, plan: Plan) -> bool:
         """Return whether gradients are exchanged in buckets during the last backward pass."""
@@ -116,19 +117,20 @@ class RankModel(RankSetup):
         if self.runs_full_network(plan):
             recomputes_all = plan.recompute == "full" and not plan.recompute_layers
             return self.full_network_pieces(microbatch, microbatches, recomputes_all)
+        # What has no effect gets one value, so that equal graphs have equal cache keys.
         is_sequence_split = plan.sequence and plan.tensor > 1
-        return self.rank_pieces(
-            RankSettings(
-                microbatch,
-                plan.tensor,
-                plan.context,
-                plan.expert,
-                plan.expert_tensor,
-                is_sequence_split,
-                plan.context_method if plan.context > 1 else "gather",
-                plan.imbalance,
-            )
+        context_method = plan.context_method if plan.context > 1 else "gather"
+        settings = RankSettings(
+            microbatch=microbatch,
+            tensor=plan.tensor,
+            context=plan.context,
+            expert=plan.expert,
+            expert_tensor=plan.expert_tensor,
+            sequence=is_sequence_split,
+            context_method=context_method,
+            imbalance=plan.imbalance,
         )
+        return self.rank_pieces(settings)
 
     @cached_by_owner
     def rank_pieces(self, settings: RankSettings) -> RankPieces:
@@ -174,8 +176,17 @@ class RankModel(RankSetup):
 
     def price_unsplit_pieces(self, microbatch: int) -> Mapping[str, Piece]:
         """Return the pieces of a rank that shares no layer with others."""
-        settings = RankSettings(microbatch, 1, 1, 1, 0, False, "gather", 1.0)
-        return self.rank_pieces(settings).by_name
+        unsplit = RankSettings(
+            microbatch=microbatch,
+            tensor=1,
+            context=1,
+            expert=1,
+            expert_tensor=0,
+            sequence=False,
+            context_method="gather",
+            imbalance=1.0,
+        )
+        return self.rank_pieces(unsplit).by_name
 
     def update_s(
         self, plan: Plan, size_bytes: float, parameters: float, microbatch: int, microbatches: int
@@ -191,13 +202,15 @@ class RankModel(RankSetup):
         """
         if self.runs_full_network(plan):
             return single_device.update_s(self.full_step(microbatch), microbatch, microbatches)
-        if self.constant("update_bytes"):
+        has_fused_update = bool(self.constant("update_bytes"))
+        if has_fused_update:
             return self.kernel_seconds([fused_update(size_bytes, parameters)])[0]
-        all_update_s = sum(
+        # The stack has an update kernel for each weight: the time goes by the share of parameters.
+        network_update_s = sum(
             self.unsplit_pieces[name].update_s * count for name, count in self.piece_counts.items()
-        )  # the stack has an update kernel for each weight
+        )
         trained_parameters = self.sum_over_pieces(lambda piece: piece.parameters)
-        return all_update_s * parameters / max(1, trained_parameters)
+        return network_update_s * parameters / max(1, trained_parameters)
 
     def step_interval(
         self, plan: Plan, microbatch: int, step_s: float, exposed_s: float, microbatches: int
@@ -243,9 +256,10 @@ class RankModel(RankSetup):
 
         None for all other plans.
         """
-        is_single_step = plan.device_count == microbatches == 1 and plan.offload == "none"
-        is_partial = bool(plan.recompute_layers) or plan.recompute == "selective"
-        if not is_single_step or is_partial or self.low_dtype or not self.is_training:
+        is_single_step = plan.device_count == 1 and microbatches == 1 and plan.offload == "none"
+        recomputes_partly = plan.recompute_layers > 0 or plan.recompute == "selective"
+        is_plain_training = self.is_training and not self.low_dtype
+        if not is_single_step or recomputes_partly or not is_plain_training:
             return None
         model = self.full_step(microbatch, plan.recompute)
         return single_device.memory_by_part(model, microbatch)
@@ -262,7 +276,15 @@ class RankModel(RankSetup):
     @cached_by_owner
     def traffic_s(self, kind: str, size_bytes: float, flop: float = 0.0) -> float:
         """Return the seconds of a kernel that moves bytes in float32, such as an update."""
-        kernel = Kernel("", kind, "update", "float32", "vector", flop, size_bytes)
+        kernel = Kernel(
+            op="",
+            kind=kind,
+            pass_="update",  # noqa: S106  # a pass of a step
+            dtype="float32",
+            unit="vector",
+            flop=flop,
+            bytes=size_bytes,
+        )
         return self.kernel_seconds([kernel])[0]
 
     def kernel_seconds(
@@ -329,10 +351,11 @@ class RankModel(RankSetup):
         products = attention = 0.0
         for op in graph.ops:
             work = OPS[op.kind].work
-            if op.part != "forward" or not work:
+            is_forward_product = op.part == "forward" and bool(work)
+            if not is_forward_product:
                 continue
-            piece_count = self.piece_counts.get(piece_of(op.name), 0)
-            flop = op_work(graph, op)[0] * piece_count
+            op_flop, *_ = op_work(graph, op)
+            flop = op_flop * self.piece_counts.get(piece_of(op.name), 0)
             if work == "attention":
                 attention += flop
             else:

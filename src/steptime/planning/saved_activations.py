@@ -231,16 +231,19 @@ def _peak_gradient_bytes(
     """
     weight_gradients = {op.inputs[-1] for op in graph.ops if op.part == "update"}
     last_reader = {name: i for i, op in enumerate(graph.ops) for name in op.inputs}
-    live: dict[str, int] = {}
-    peaks: dict[str, int] = {}
+    live_bytes: dict[str, int] = {}  # of each gradient that an op has yet to read
+    peak_bytes: dict[str, int] = {}
     for i, op in enumerate(graph.ops):
         if op.part != "backward":
             continue
-        if OPS[op.kind].storage == "new":
-            live.update({name: sizes[name] for name in op.outputs if name not in weight_gradients})
+        makes_new_tensors = OPS[op.kind].storage == "new"
+        if makes_new_tensors:
+            for name in op.outputs:
+                if name not in weight_gradients:
+                    live_bytes[name] = sizes[name]
         piece = find_piece(op.of or op.name)
-        peaks[piece] = max(peaks.get(piece, 0), sum(live.values()))
+        peak_bytes[piece] = max(peak_bytes.get(piece, 0), sum(live_bytes.values()))
         for name in op.inputs:
             if last_reader[name] == i:
-                live.pop(name, None)
-    return peaks
+                live_bytes.pop(name, None)
+    return peak_bytes

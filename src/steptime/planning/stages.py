@@ -32,14 +32,19 @@ def split_layers(layer_count: int, stage_count: int) -> tuple[int, ...]:
     if stage_count > layer_count:
         words = f"{stage_count} stages (pipeline x virtual)"
         raise InputError(f"plan: {words} of {layer_count} layers: at most {layer_count}")
-    per_stage, remainder = divmod(layer_count + 2, stage_count)
-    divides_with_ends = layer_count % stage_count and not remainder
-    if divides_with_ends and min(per_stage, stage_count) > 1:
-        return (per_stage - 1, *[per_stage] * (stage_count - 2), per_stage - 1)
+    per_stage_with_ends, remainder_with_ends = divmod(layer_count + 2, stage_count)
     per_stage, extra_layers = divmod(layer_count, stage_count)
-    start = (stage_count - extra_layers) // 2
-    middle = range(start, start + extra_layers)
-    return tuple(per_stage + (stage in middle) for stage in range(stage_count))
+    divides_only_with_ends = extra_layers > 0 and remainder_with_ends == 0
+    leaves_layers_to_ends = per_stage_with_ends > 1 and stage_count > 1
+    if divides_only_with_ends and leaves_layers_to_ends:
+        end_layers = per_stage_with_ends - 1
+        middle_layers = [per_stage_with_ends] * (stage_count - 2)
+        return (end_layers, *middle_layers, end_layers)
+    first_middle = (stage_count - extra_layers) // 2
+    middle_stages = range(first_middle, first_middle + extra_layers)
+    return tuple(
+        per_stage + 1 if stage in middle_stages else per_stage for stage in range(stage_count)
+    )
 
 
 Group = Sequence[int]
@@ -101,10 +106,12 @@ def rank_groups(
     for name in ORDERS[order]:
         ranks_of[name] = range(0, stride * width_of[name], stride)
         stride *= width_of[name]
-    sums = [data + context for data in ranks_of["data"] for context in ranks_of["context"]]
-    replicas = _as_range(sorted(sums))
+    replicas = _as_range(
+        sorted(data + context for data in ranks_of["data"] for context in ranks_of["context"])
+    )
     expert_ranks = replicas
-    if routers > len(replicas):
+    has_experts_per_tensor_rank = routers > len(replicas)
+    if has_experts_per_tensor_rank:
         expert_ranks = tuple(
             sorted(tensor + replica for tensor in ranks_of["tensor"] for replica in replicas)
         )
@@ -197,28 +204,42 @@ def lay_out(
         InputError: if a stage would be empty.
     """
     layer_counts = layer_counts or split_layers(len(kinds), pipeline * virtual)
-    stage_parts: list[Counter[Part]] = []
-    start = 0
-    for layer_count in layer_counts:
-        stage_kinds = kinds[start : start + layer_count]
-        start += layer_count
-        parts = [Part(kind, i < recomputed_layers) for i, kind in enumerate(stage_kinds)]
-        stage_parts.append(Counter(parts))
-    stage_parts[0][Part(FIRST)] += 1
-    stage_parts[-1][Part(LAST)] += 1
+    stage_parts = _list_stage_parts(kinds, layer_counts, recomputed_layers)
     device_parts = [sum(stage_parts[d::pipeline], Counter[Part]()) for d in range(pipeline)]
     if goes_both_ways:
-        opposite_parts = reversed(device_parts)
         device_parts = [
-            near + far for near, far in zip(device_parts, list(opposite_parts), strict=True)
+            parts + opposite_parts
+            for parts, opposite_parts in zip(device_parts, reversed(device_parts), strict=True)
         ]
     stages = tuple(tuple(parts.items()) for parts in stage_parts)
     devices = tuple(tuple(parts.items()) for parts in device_parts)
     first_of_kind: dict[tuple[Load, tuple[Load, ...]], int] = {}
     for d, load in enumerate(devices):
-        first_of_kind.setdefault((load, stages[d::pipeline]), d)
-    distinct = sorted(first_of_kind.values(), reverse=True)
-    return Layout(layer_counts, stages, devices, tuple(distinct))
+        stages_of_device = stages[d::pipeline]
+        first_of_kind.setdefault((load, stages_of_device), d)
+    distinct_devices = sorted(first_of_kind.values(), reverse=True)
+    return Layout(
+        layers=layer_counts,
+        stages=stages,
+        devices=devices,
+        distinct_devices=tuple(distinct_devices),
+    )
+
+
+def _list_stage_parts(
+    kinds: tuple[str, ...], layer_counts: Sequence[int], recomputed_layers: int
+) -> list[Counter[Part]]:
+    """Return the number of each part in each stage, with embedding and head at the ends."""
+    stage_parts: list[Counter[Part]] = []
+    start = 0
+    for layer_count in layer_counts:
+        stage_kinds = kinds[start : start + layer_count]
+        start += layer_count
+        parts = [Part(kind, recomputes=i < recomputed_layers) for i, kind in enumerate(stage_kinds)]
+        stage_parts.append(Counter(parts))
+    stage_parts[0][Part(FIRST)] += 1
+    stage_parts[-1][Part(LAST)] += 1
+    return stage_parts
 
 
 def layout_of_plan(kinds: tuple[str, ...], plan: Plan) -> Layout:

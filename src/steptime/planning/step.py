@@ -207,7 +207,8 @@ def _device_collectives(
         forward, backward = cost.passes(part)
         for time in (*forward.collectives, *backward.collectives):
             key = (time.group, time.collective, time.link)
-            total = sums.get(key, GroupCollective(*key, 0.0, 0.0, 0.0))
+            empty_sum = GroupCollective(*key, size_bytes=0.0, total_s=0.0, exposed_s=0.0)
+            total = sums.get(key, empty_sum)
             sums[key] = total._replace(
                 size_bytes=total.size_bytes + time.size_bytes * repeats,
                 total_s=total.total_s + time.total_s * repeats,

@@ -15,6 +15,7 @@ from steptime.prediction.memory import LARGE, ROUNDED, SEGMENTS, SHARED, SMALL, 
 from steptime.prediction.prices import Floats, Ints
 
 CHUNK = 1 << 18  # numbers of a column at once
+POOL_COUNT = 3  # small, middle and large blocks; large ones are segments themselves
 SIZE_STEP = 1 / 256  # of a byte: interpolated sizes are rounded to it, far above their error
 
 
@@ -57,15 +58,18 @@ class BlockLines:
 
     def _reserved_bytes(self, shares: Floats) -> Ints:
         change = self.last_bytes - self.first_bytes
-        moves = change != 0
-        still, moving = self.first_bytes[~moves, None], self.first_bytes[moves, None]
-        along = moving + change[moves, None] * shares
-        sizes = np.rint(along / SIZE_STEP) * SIZE_STEP
+        is_changing = change != 0  # sizes that depend on the batch
+        constant_sizes = self.first_bytes[~is_changing, None]
+        interpolated_sizes = (
+            self.first_bytes[is_changing, None] + change[is_changing, None] * shares
+        )
+        changing_sizes = np.rint(interpolated_sizes / SIZE_STEP) * SIZE_STEP
         reserved: Floats = np.zeros((len(self.counts), len(shares)))
-        for pool in range(3):
-            pool_bytes = self.counts[:, moves] @ _in_pool(sizes, pool)
-            pool_bytes += self.counts[:, ~moves] @ _in_pool(still, pool)
-            if pool < len(SEGMENTS):
+        for pool in range(POOL_COUNT):
+            pool_bytes = self.counts[:, is_changing] @ _in_pool(changing_sizes, pool)
+            pool_bytes += self.counts[:, ~is_changing] @ _in_pool(constant_sizes, pool)
+            has_segments = pool < len(SEGMENTS)
+            if has_segments:
                 pool_bytes = np.ceil(pool_bytes / SEGMENTS[pool]) * SEGMENTS[pool]
             reserved += pool_bytes
         peak_bytes: Ints = np.rint(reserved.max(axis=0)).astype(np.intp)

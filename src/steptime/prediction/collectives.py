@@ -202,19 +202,28 @@ def all_to_all(size_bytes: float, devices: int, fabric: Fabric) -> float:
     Source: NCCL's `ncclGroupStart`, by which PyTorch's `all_to_all_single` posts all sends and
     receives; DeepEP's published 194 us for a dispatch over 256 ranks.
     """
-    near, _ = fabric.near_and_nodes(devices)
-    part = size_bytes / devices
-    far_bytes = (devices - near) * part * fabric.between.hops
-    seconds = fabric.message_s(far_bytes, near) if devices > near else 0.0
-    outer = fabric
-    while isinstance(outer.inside, Fabric):
-        inner = outer.inside
-        rack_bytes = (near - inner.per_node) * part * inner.between.hops
-        seconds += outer.inside_message_s(rack_bytes, inner.per_node) if rack_bytes else 0.0
-        near, outer = inner.per_node, replace(inner, efficiency=fabric.efficiency)
-    innermost = outer.inside if isinstance(outer.inside, Link) else outer.between
-    near_bytes = (near - 1) * part * innermost.hops
-    return seconds + (outer.inside_message_s(near_bytes) if near > 1 else 0.0)
+    node_devices, _ = fabric.near_and_nodes(devices)
+    message_bytes = size_bytes / devices
+    seconds = 0.0
+    if devices > node_devices:
+        between_bytes = (devices - node_devices) * message_bytes * fabric.between.hops
+        seconds = fabric.message_s(between_bytes, node_devices)
+    # From the outermost level (a rack of nodes) to the innermost one: at each level, the messages
+    # to the devices that the next level inside does not join.
+    level = fabric
+    level_devices = node_devices
+    while isinstance(level.inside, Fabric):
+        inner = level.inside
+        level_bytes = (level_devices - inner.per_node) * message_bytes * inner.between.hops
+        if level_bytes:
+            seconds += level.inside_message_s(level_bytes, inner.per_node)
+        level_devices = inner.per_node
+        level = replace(inner, efficiency=fabric.efficiency)
+    if level_devices <= 1:
+        return seconds
+    innermost_link = level.inside if isinstance(level.inside, Link) else level.between
+    innermost_bytes = (level_devices - 1) * message_bytes * innermost_link.hops
+    return seconds + level.inside_message_s(innermost_bytes)
 
 
 def send(size_bytes: float, devices: int, fabric: Fabric) -> float:

@@ -147,12 +147,13 @@ def spans(lines: Lines, models: Sequence[StepModel], batches: Sequence[int]) -> 
     kernels = Kernels(lines.first.kernels, lines.last.kernels)
     counts = _count_kernels(lines, kernels, models[0].settings.pipelined)
     chunk_length = max(1, CHUNK // len(kernels.distinct))
+    has_several_chunks = chunk_length < len(batches)
     chunks = []
     for start in range(0, len(batches), chunk_length):
         chunk_batches = batches[start : start + chunk_length]
         chunk_kernels = kernels.interpolate(lines.share(chunk_batches))
         chunks.append([_price_batches(lines, chunk_kernels, counts, model) for model in models])
-        if chunk_length < len(batches):  # the caller reports the progress of a single chunk
+        if has_several_chunks:  # the caller reports the progress of a single chunk
             tell("batches", start, len(batches))
     chunks_by_model = zip(*chunks, strict=True)
     return [_make_span(np.concatenate(parts, axis=1)) for parts in chunks_by_model]
@@ -193,15 +194,16 @@ def _price_batches(lines: Lines, kernels: Kernels, counts: Floats, model: StepMo
     if model.settings.pipelined:
         value = overlap_traffic(parts)
         parts = parts._replace(value=value, low=value)
-    pass_s = parts.value.reshape(-1, 3, parts.value.shape[-1]).sum(axis=0)
+    batch_count = parts.value.shape[-1]
+    passes_s = parts.value.reshape(-1, 3, batch_count).sum(axis=0)
     step = parts.sum_all().to_prices()
-    low_share, high_share = (
-        None if np.isnan(end_s).any() else end_s / step.value for end_s in (step.low, step.high)
-    )
-    bounded = bound_step(pass_s, (low_share, high_share), model.host(lines.first))
+    low_share = None if np.isnan(step.low).any() else step.low / step.value
+    high_share = None if np.isnan(step.high).any() else step.high / step.value
+    bounded = bound_step(passes_s, (low_share, high_share), model.host(lines.first))
     low_s, high_s = model.widen(sum(bounded.passes_s), bounded.low_s, bounded.high_s)
-    ends_s = [end_s for end_s in (low_s, high_s) if end_s is not None]
-    return np.array([*bounded.passes_s, parts.is_extrapolated.sum(axis=0), *ends_s])
+    extrapolated_counts = parts.is_extrapolated.sum(axis=0)
+    bounds_s = [bound_s for bound_s in (low_s, high_s) if bound_s is not None]
+    return np.array([*bounded.passes_s, extrapolated_counts, *bounds_s])
 
 
 def _is_straight(points: tuple[int, int, int], values: Sequence[Numbers]) -> bool:

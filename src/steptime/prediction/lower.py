@@ -203,7 +203,8 @@ class _Lowering(NamedTuple):
         """
         views = 0
         for launch in launches:
-            if not launch.kernels and not launch.traffic_bytes:
+            is_view = not launch.kernels and not launch.traffic_bytes
+            if is_view:
                 views += 1
                 continue
             kernel = self._lower_launch(launch, views)
@@ -217,25 +218,25 @@ class _Lowering(NamedTuple):
 
     def _lower_launch(self, launch: Launch, views: int) -> Kernel:
         """Return the kernel of a launch without what its stack adds."""
-        ops, flop, moved, launched, products, serial, runs_as, row = launch
-        head = ops[0]
-        case = self.graph.cases[head.name][:3]
+        head = launch.ops[0]
+        head_case = self.graph.cases[head.name][:3]
         output_dtype = self.graph.tensors[head.outputs[0]].dtype  # several in a mixed step
+        is_part_of_op = bool(launch.runs_as)
         return Kernel(
-            head.of or head.name,
-            runs_as or head.kind,
-            head.part,
-            output_dtype if output_dtype in FLOATS else self.compute_dtype,
-            "matrix" if products else "vector",
-            flop,
-            moved,
-            products,
-            serial,
-            launched * serial,
-            window=window_of(*case),
-            row=row if runs_as else row_of(*case),
+            op=head.of or head.name,
+            kind=launch.runs_as if is_part_of_op else head.kind,
+            pass_=head.part,
+            dtype=output_dtype if output_dtype in FLOATS else self.compute_dtype,
+            unit="matrix" if launch.products else "vector",
+            flop=launch.flop,
+            bytes=launch.traffic_bytes,
+            products=launch.products,
+            serial=launch.serial,
+            launches=launch.kernels * launch.serial,
+            window=window_of(*head_case),
+            row=launch.row if is_part_of_op else row_of(*head_case),
             views=views,
-            fresh=sum([self.fresh_bytes.get(op.name, 0.0) for op in ops]),
+            fresh=sum([self.fresh_bytes.get(op.name, 0.0) for op in launch.ops]),
         )
 
     def _add_calls(self, op: Op, stack: Stack, kernel: Kernel) -> Kernel:
@@ -302,24 +303,34 @@ def _lays_last(graph: Graph, stack: Stack) -> bool:
     Inductor decides by all convolutions (PyTorch 2.13, torch/_inductor/graph.py,
     `decide_layout_opt`): in inference by the share of FLOP in groups, in training by the channels.
     """
-    if not (stack.channels_last and stack.compile):
+    is_decided_by_compiler = stack.channels_last and stack.compile
+    if not is_decided_by_compiler:
         return stack.channels_last
-    total_flop = grouped_flop = 0.0
-    has_narrowing = has_wide = False
+    total_flop = 0.0
+    grouped_flop = 0.0
+    has_narrowing_layer = False
+    has_wide_layer = False
     for op in graph.ops:
-        if op.part != "forward" or OPS[op.kind].work != "convolution":
+        is_convolution = op.part == "forward" and OPS[op.kind].work == "convolution"
+        if not is_convolution:
             continue
         filters, channels, *taps = graph.tensors[op.inputs[1]].shape
         flop = graph.tensors[op.outputs[0]].size * channels * prod(taps)
-        is_grouped = op.attrs.get("groups", 1) != 1 and channels > 1
         total_flop += flop
-        grouped_flop += flop * is_grouped
-        has_narrowing |= 2 * filters <= channels and taps[0] > 1
-        has_wide |= max(filters, channels) > MAX_SMALL_CHANNELS
+        # Depthwise convolutions (one channel a group) do not count as grouped.
+        is_grouped = op.attrs.get("groups", 1) != 1 and channels > 1
+        if is_grouped:
+            grouped_flop += flop
+        halves_channels = 2 * filters <= channels
+        spans_rows = taps[0] > 1
+        if halves_channels and spans_rows:
+            has_narrowing_layer = True
+        if max(filters, channels) > MAX_SMALL_CHANNELS:
+            has_wide_layer = True
     is_inference = graph.ops[-1].part == "forward"
     if is_inference:
         return grouped_flop <= MAX_GROUPED_SHARE * total_flop
-    return has_wide and not grouped_flop and not has_narrowing
+    return has_wide_layer and grouped_flop == 0 and not has_narrowing_layer
 
 
 def _with_exchanges(

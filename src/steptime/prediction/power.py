@@ -65,11 +65,15 @@ def step_energy(times: Timeline, device: Device, kernels: Kernels | None = None)
         energy = _calibrated_energy(times, device, kernels)
         if energy is not None:
             return energy
-    share, max_j = utilisation(times), _max_joules(times, device)
-    idle_w, peak_w = device.idle_w, device.peak_w
+    share = utilisation(times)
+    max_j = _max_joules(times, device)
+    idle_w = device.idle_w
+    peak_w = device.peak_w
     if idle_w is None or peak_w is None:
-        missing = [key for key, watts in (("idle_W", idle_w), ("tdp_W", peak_w)) if watts is None]
-        return StepEnergy(share, None, max_j, f"{device.name}: {' and '.join(missing)} unknown")
+        watts_by_key = {"idle_W": idle_w, "tdp_W": peak_w}
+        missing_keys = [key for key, watts in watts_by_key.items() if watts is None]
+        note = f"{device.name}: {' and '.join(missing_keys)} unknown"
+        return StepEnergy(share, None, max_j, note)
     if idle_w > peak_w:
         return StepEnergy(share, None, None, f"{device.name}: idle_W is above tdp_W")
     mean_w = idle_w + (peak_w - idle_w) * (share or 0.0)

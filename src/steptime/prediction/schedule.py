@@ -169,25 +169,30 @@ def _price_cells(lowered: Lowered, prices: Prices, pipelined: bool) -> tuple[Pri
     The update of all weights is shared among the rows by their parameters.
     """
     row_count = len(lowered.rows)
+    cell_count = 3 * row_count  # of the rows: `3 * row + pass`
+    update_cell = cell_count + 2  # the update of all weights: the last pass of one more row
     has_cell = lowered.cells != NO_CELL
-    index, cells = lowered.columns.index[has_cell], lowered.cells[has_cell]
-    all_cells = prices.take(index).sum_groups(cells, 3 * row_count + 3)
+    cells = lowered.cells[has_cell]
+    kernel_prices = prices.take(lowered.columns.index[has_cell])
+    all_cells = kernel_prices.sum_groups(cells, update_cell + 1)
     if pipelined:
         value = overlap_traffic(all_cells)
         all_cells = all_cells._replace(value=value, low=value, shared=np.ones_like(value))
-    update_cell = 3 * row_count + 2
-    update = all_cells.take(slice(update_cell, None))
+    row_cells = all_cells.take(slice(cell_count))
+    common_update = all_cells.take(slice(update_cell, None))
     has_common_update = bool((cells == update_cell).any())
-    row_cells = all_cells.take(slice(3 * row_count))
     if has_common_update and lowered.parameters:
         parameters = np.array([row.parameters for row in lowered.rows])
         row_shares = parameters / lowered.parameters
-        row_updates = update.take(np.zeros(row_count, dtype=np.intp)).times(row_shares)
+        repeated_update = common_update.take(np.zeros(row_count, dtype=np.intp))
+        row_updates = repeated_update.times(row_shares)
         for column, row_column in zip(row_cells, row_updates, strict=True):
-            column[2::3] = row_column
-    passes = row_cells.sum_groups(np.arange(3 * row_count) % 3, 3)
-    if has_common_update:
-        passes = Prices(*map(np.append, passes.take(slice(2)), update))
+            column[2::3] = row_column  # the updates: the last pass of each row
+    pass_of_cell = np.arange(cell_count) % 3
+    passes = row_cells.sum_groups(pass_of_cell, 3)
+    if has_common_update:  # the update as it was priced, not the sum of its shares
+        forward_and_backward = passes.take(slice(2))
+        passes = Prices(*map(np.append, forward_and_backward, common_update))
     return passes, row_cells
 
 
@@ -317,7 +322,8 @@ def place_kernels(
             if not overlap:
                 device_end_s = link_end_s
         else:
-            if kernel.pass_ == "update" and not is_updating:
+            begins_update = kernel.pass_ == "update" and not is_updating
+            if begins_update:  # it waits for all collectives
                 start_s = max(start_s, link_end_s)
                 is_updating = True
             device_end_s = start_s + seconds * slowdowns[PLACE[kernel.pass_]]

@@ -79,13 +79,13 @@ class StepModel:
         if not isinstance(network, Workload):
             model = read_model(str(network), trusted=True)
             network = make_workload(model, None, dtype, phase, optimizer)
-        texts = {name: _format_option(value) for name, value in (options or {}).items()}
-        choice = MethodChoice(base_method, texts, assumes)
+        option_texts = {name: _format_option(value) for name, value in (options or {}).items()}
+        choice = MethodChoice(base_method, option_texts, assumes)
         catalog_device = catalog.device(device, base_method.name)
-        joint = resolve_link(link)
-        workload, setup = _make_setup(network, catalog_device, joint, choice, overlap, low)
-        latest = None if graph is None else BatchGraph(workload.batch_per_replica, graph)
-        self._start(NetworkSteps(workload, setup, latest), setup)
+        link_or_fabric = resolve_link(link)
+        workload, setup = _make_setup(network, catalog_device, link_or_fabric, choice, overlap, low)
+        ready_graph = None if graph is None else BatchGraph(workload.batch_per_replica, graph)
+        self._start(NetworkSteps(workload, setup, ready_graph), setup)
         _ = setup.fabric  # raises for a link that joins no replicas
 
     def _start(self, steps: NetworkSteps, setup: StepSetup) -> None:

@@ -21,7 +21,8 @@ def trace_events(model: StepModel, process: int = 1) -> Iterator[Event]:
 
     Kernels start where the device has waited for the host; the gaps between them are those waits.
     """
-    times, lowered = model.timeline(), model.lowered()
+    times = model.timeline()
+    lowered = model.lowered()
     host = model.host(lowered)
     yield from names(process, f"predicted: {model.workload.label} on {model.device.name}", TRACKS)
     issued_s = () if host is None else host.issued_s

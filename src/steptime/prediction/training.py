@@ -120,15 +120,16 @@ def lower_training(
     kernels: list[Kernel] = []
     for kernel in step.kernels:
         if kernel.pass_ != "update":
-            low = low_dtype if kernel.op in low_ops else ""
-            kernels.append(_change_dtype(kernel, kinds, casts_loss, low))
+            op_low_dtype = low_dtype if kernel.op in low_ops else ""
+            kernels.append(_change_dtype(kernel, kinds, casts_loss, op_low_dtype))
             kernels += extra_kernels.pop((kernel.op, kernel.pass_), ())
-    for group in extra_kernels.values():
-        kernels += group
+    for kernels_to_append in extra_kernels.values():  # their ops have no kernel in this pass
+        kernels += kernels_to_append
     parameters = sum(graph.tensors[op.inputs[0]].size for op in graph.ops if op.part == "update")
     update_bytes = numbers["update_bytes"]
-    is_fused = update_bytes and any(op.kind in ("adam", "adamw") for op in graph.ops)
-    if is_fused:
+    is_adam = any(op.kind in ("adam", "adamw") for op in graph.ops)
+    has_fused_update = update_bytes > 0 and is_adam
+    if has_fused_update:
         kernels.append(fused_update(update_bytes * parameters, parameters))
     else:
         kernels += [kernel for kernel in step.kernels if kernel.pass_ == "update"]
@@ -241,23 +242,31 @@ def _kernels_of_experts(
     clamped activation run beside it.
     """
     x, _, up, down = (graph.tensors[name] for name in op.inputs[:4])
-    rows = x.size / x.shape[-1] * float(str(op.attrs["per_token"]))
+    width = x.shape[-1]
+    tokens = x.size / width
+    rows = tokens * float(str(op.attrs["per_token"]))
     has_bias = len(op.inputs) > 4
-    element_bytes = numbers["routed_bytes"] + numbers["expert_bias_bytes"] * has_bias
-    if element_bytes:
-        routed_bytes = element_bytes * rows * x.shape[-1]
-        yield Kernel(op.name, "gather", pass_, "bfloat16", "vector", 0, routed_bytes)
-    outer = rows * up.shape[1]
-    inner = rows * down.shape[2]
     is_backward = pass_ == "backward"
-    activation_bytes = SIZE_BYTES[x.dtype] * (outer * (2 if is_backward else 1) + inner)
-    yield Kernel(op.name, "mul", pass_, x.dtype, "vector", 0, activation_bytes)
-    if str(op.attrs["activation"]).startswith("clamped"):
-        clamp_bytes = numbers["clamped_bytes"] * outer
-        yield Kernel(op.name, "pointwise", pass_, x.dtype, "vector", 0, clamp_bytes)
+
+    def traffic(kind: str, dtype: str, moved_bytes: float) -> Kernel:
+        return Kernel(op.name, kind, pass_, dtype, "vector", flop=0, bytes=moved_bytes)
+
+    routed_element_bytes = numbers["routed_bytes"]
+    if has_bias:
+        routed_element_bytes += numbers["expert_bias_bytes"]
+    if routed_element_bytes:
+        yield traffic("gather", "bfloat16", routed_element_bytes * rows * width)
+    first_elements = rows * up.shape[1]  # the result of the first product
+    second_elements = rows * down.shape[2]  # the operand of the second product
+    first_accesses = 2 if is_backward else 1  # backward it is read, and its gradient written
+    activation_elements = first_elements * first_accesses + second_elements
+    yield traffic("mul", x.dtype, SIZE_BYTES[x.dtype] * activation_elements)
+    is_clamped = str(op.attrs["activation"]).startswith("clamped")
+    if is_clamped:
+        yield traffic("pointwise", x.dtype, numbers["clamped_bytes"] * first_elements)
     if is_low:
-        cast_bytes = numbers["quantised_bytes"] * (outer if is_backward else inner)
-        yield Kernel(op.name, "cast", pass_, "bfloat16", "vector", 0, cast_bytes)
+        cast_elements = first_elements if is_backward else second_elements
+        yield traffic("cast", "bfloat16", numbers["quantised_bytes"] * cast_elements)
 
 
 def states_of(graph: Graph) -> list[str]:

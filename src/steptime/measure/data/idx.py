@@ -45,20 +45,27 @@ def files(folder: Path) -> Mapping[str, Path]:
     Of a file that is there twice, plain and gzipped, the plain one is taken. Raises
     `MissingFileError` where one is missing or two could be meant.
     """
-    names = sorted(path.name for path in folder.iterdir())
+    file_names = sorted(path.name for path in folder.iterdir())
+    gzipped_first = file_names[::-1]  # "x.gz" before "x"
     paths: dict[str, Path] = {}
-    lacking = []
-    for (part, content), name in _NAMES.items():
-        fitting = {n.removesuffix(".gz"): n for n in reversed(names) if name.fullmatch(n)}
-        if len(fitting) > 1:
-            both = ", ".join(sorted(fitting))
-            raise MissingFileError(f"{folder}: which are the {part} {content}: {both}?")
-        paths |= {f"{part}-{content}": folder / n for n in fitting.values()}
-        if not fitting:
+    missing_names = []
+    for (part, content), pattern in _NAMES.items():
+        # By the name without .gz: a plain file replaces its gzipped copy.
+        file_by_plain_name = {
+            file_name.removesuffix(".gz"): file_name
+            for file_name in gzipped_first
+            if pattern.fullmatch(file_name)
+        }
+        if len(file_by_plain_name) > 1:
+            plain_names = ", ".join(sorted(file_by_plain_name))
+            raise MissingFileError(f"{folder}: which are the {part} {content}: {plain_names}?")
+        for file_name in file_by_plain_name.values():
+            paths[f"{part}-{content}"] = folder / file_name
+        if not file_by_plain_name:
             word = "train" if part == "train" else "t10k"
-            lacking.append(f"{word}-{content}-idx{_DIMENSIONS[content]}-ubyte")
-    if paths and lacking:
-        raise MissingFileError(f"{folder}: has no {lacking[0]}, gzipped or not")
+            missing_names.append(f"{word}-{content}-idx{_DIMENSIONS[content]}-ubyte")
+    if paths and missing_names:
+        raise MissingFileError(f"{folder}: has no {missing_names[0]}, gzipped or not")
     return paths
 
 

@@ -96,12 +96,14 @@ def fit(graph: Graph, shape: tuple[int, ...], classes: int) -> ImageInputs:
     spec = graph.tensors[name]
     batch = spec.shape[0]
     c, h, w = shape
-    if spec.shape not in {(batch, c, h, w), (batch, c * h * w)} or spec.dtype.startswith("int"):
+    takes_images = spec.shape in {(batch, c, h, w), (batch, c * h * w)}
+    if not takes_images or spec.dtype.startswith("int"):
         raise UnsupportedError(
             f"input '{name}' is {spec.dtype} {list(spec.shape)}; the data set's images are "
             f"{[batch, c, h, w]}, flattened {[batch, c * h * w]}"
         )
-    output_shape = graph.tensors[heads[0].inputs[0] if heads else graph.outputs[0]].shape
+    output_name = heads[0].inputs[0] if heads else graph.outputs[0]
+    output_shape = graph.tensors[output_name].shape
     if len(output_shape) != 2 or output_shape[0] != batch:
         raise UnsupportedError(
             f"the network's output is {list(output_shape)}; "

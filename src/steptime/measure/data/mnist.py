@@ -51,21 +51,28 @@ def write(source: Path, out: Path) -> JsonObject:
     """
     if out.exists() and not out.is_dir():
         raise InputError(f"--out '{out}': is no folder")
-    packed = source / FILES
-    source = packed if packed.is_dir() else source
-    files = {}
-    for part, (name, rows) in CSV.items():
-        table = _read(source / name, rows)
+    package_folder = source / FILES
+    csv_folder = package_folder if package_folder.is_dir() else source
+    contents: dict[str, bytes] = {}
+    for part, (csv_name, row_count) in CSV.items():
+        table = _read(csv_folder / csv_name, row_count)
+        labels = table[:, 0]
         images = table[:, 1:].reshape(-1, SIDE, SIDE)
-        files[f"{part}-images-idx3-ubyte"] = idx_bytes(images)
-        files[f"{part}-labels-idx1-ubyte"] = idx_bytes(table[:, 0])
-        for file in (f"{part}-images-idx3-ubyte", f"{part}-labels-idx1-ubyte"):
-            if hashlib.sha256(files[file]).hexdigest() != PUBLISHED[file]:
-                raise BadDataError(f"{source / name}: does not give the published {file}")
-    for file, content in files.items():
-        write_atomically(out / file, content, makes_folder=True)
-    images_of = {"train": CSV["train"][1], "test": CSV["t10k"][1]}
-    return {"source": str(source), "images": images_of, "sha256": PUBLISHED}
+        part_contents = {
+            f"{part}-images-idx3-ubyte": idx_bytes(images),
+            f"{part}-labels-idx1-ubyte": idx_bytes(labels),
+        }
+        for file_name, content in part_contents.items():
+            if hashlib.sha256(content).hexdigest() != PUBLISHED[file_name]:
+                path = csv_folder / csv_name
+                raise BadDataError(f"{path}: does not give the published {file_name}")
+        contents |= part_contents
+    for file_name, content in contents.items():
+        write_atomically(out / file_name, content, makes_folder=True)
+    _, train_images = CSV["train"]
+    _, test_images = CSV["t10k"]
+    image_counts = {"train": train_images, "test": test_images}
+    return {"source": str(csv_folder), "images": image_counts, "sha256": PUBLISHED}
 
 
 def _read(path: Path, rows: int) -> npt.NDArray[np.uint8]:

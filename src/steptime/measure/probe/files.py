@@ -189,15 +189,20 @@ def fit(sizes_bytes: Sequence[float], times_s: Sequence[float], processes: int) 
     """Return the link whose ring takes `times_s`; raises `InputError` if larger is not slower."""
     from scipy.optimize import nnls
 
-    relative = [[1 / t, x / t] for x, t in zip(sizes_bytes, times_s, strict=True)]
-    start, slope = map(float, nnls(relative, [1.0] * len(relative))[0])  # neither is below 0
-    if slope <= 0:
+    # Least squares of relative errors: start_s / time_s + byte_s * size_bytes / time_s is 1.
+    measured = list(zip(sizes_bytes, times_s, strict=True))
+    relative_rows = [[1 / time_s, size_bytes / time_s] for size_bytes, time_s in measured]
+    solution, _ = nnls(relative_rows, [1.0] * len(relative_rows))  # neither is below 0
+    start_s, byte_s = map(float, solution)
+    if byte_s <= 0:
         raise InputError("calibrate: larger all-reduces were not slower; give it more --minutes")
-    messages, share = ring_messages(processes)
-    latency_s = start / messages
-    bytes_per_s = messages * share / slope
-    fitted = [ring_s(x, processes, latency_s, bytes_per_s) for x in sizes_bytes]
-    errors = tuple(f / t - 1 for f, t in zip(fitted, times_s, strict=True))
+    messages, message_share = ring_messages(processes)
+    latency_s = start_s / messages
+    bytes_per_s = messages * message_share / byte_s
+    errors = tuple(
+        ring_s(size_bytes, processes, latency_s, bytes_per_s) / time_s - 1
+        for size_bytes, time_s in measured
+    )
     return Fit(latency_s or None, bytes_per_s, errors)
 
 

@@ -106,9 +106,9 @@ def _price_on_vector_units(
     """Return the time of the fastest algorithm in plain float32."""
     gap_s = constants["launch.gap_s"] * kernels.launches
     if kernels.channels_last:  # transposed on both ways, unless it is a plain product
-        is_transposed = 1 - (layer.taps == 1) * (layer.strides == 1)
-        element_bytes = SIZE_BYTES[kernels.dtype]
-        gap_s = gap_s + is_transposed * _transpose_s(layer, element_bytes, device, constants)
+        is_plain_product = (layer.taps == 1) * (layer.strides == 1)
+        transpose_s = _transpose_s(layer, SIZE_BYTES[kernels.dtype], device, constants)
+        gap_s = gap_s + (1 - is_plain_product) * transpose_s
     issue = 1.0 if computed_as(kernels, device) == "tf32" else issue_share(device, constants)
     parts = _price_implicit(kernels, layer, gap_s, issue, device, constants)
     if kernels.kind == "conv_transpose2d":
@@ -181,7 +181,7 @@ def _direct_s(
 
     Where its contraction can be split, the parts are written to memory and summed.
     """
-    groups, m, n, k = shape
+    groups, m, n, k = shape  # of the forward pass: positions, filters, taps
     multiprocessors = device.multiprocessors or MULTIPROCESSORS
     flop_per_s = device.peak_flop_per_s[dtype] * constants["convolution.share"]
     flop_per_s = flop_per_s * library_share(device, constants)
@@ -190,13 +190,13 @@ def _direct_s(
     if can_split:
         flop_per_s = flop_per_s * constants["convolution.weights"]
     ramp_steps = constants["convolution.ramp"]
-    block_side = constants["convolution.block_side"]  # positions, and at most filters, of a block
-    dimensions = np.ndim(groups * m * n * k)
-    filters = (block_side / np.array((1, 2, 4))).reshape(-1, *[1] * dimensions)
-    wave_s = 2.0 * block_side * filters * multiprocessors / flop_per_s  # for one step of k
-    blocks = groups * ceil(m, block_side) * ceil(n, filters)
+    block_positions = constants["convolution.block_side"]
+    shape_dimensions = np.ndim(groups * m * n * k)
+    block_filters = (block_positions / np.array((1, 2, 4))).reshape(-1, *[1] * shape_dimensions)
+    wave_s = 2.0 * block_positions * block_filters * multiprocessors / flop_per_s  # a step of k
+    blocks = groups * ceil(m, block_positions) * ceil(n, block_filters)
     seconds = ceil(blocks, multiprocessors) * wave_s * (k + ramp_steps)
-    if can_split and np.min(blocks) <= multiprocessors / 2:
+    if can_split and np.min(blocks) <= multiprocessors / 2:  # half of them would be idle
         parts_by_blocks = np.floor(multiprocessors / blocks)
         parts_by_length = np.floor(k / constants["convolution.least_part"])
         parts = np.maximum(1.0, np.minimum(parts_by_blocks, parts_by_length))
@@ -204,7 +204,7 @@ def _direct_s(
         waves_s = ceil(blocks * parts, multiprocessors) * wave_s
         split_s = waves_s * (ceil(k, parts) + ramp_steps) + sum_s
         seconds = np.minimum(seconds, split_s)
-    return seconds.min(axis=0)
+    return seconds.min(axis=0)  # by the best of the three block_filters
 
 
 def _transpose_s(

@@ -137,13 +137,15 @@ def bounds(
     if low is not None:
         high = constants[f"interval.{name}_high"]
         return Bounds(E**low, E**high, constants["interval.together"])
+    # Half widths in ln of the time, which add as squares.
     kernel_width = factor * constants[f"interval.{name}_own"]
-    shared = constants[f"interval.{name}_shared"]
-    step = constants.get("interval.step", 0.0) if in_step else 0.0
-    extrapolation = constants.get("interval.beyond", 0.0)
-    shared2 = factor**2 * (shared**2 + step**2) + extrapolation**2
-    half_width = (kernel_width**2 + shared2) ** 0.5
-    return Bounds(E**-half_width, E**half_width, shared2**0.5 / half_width)
+    form_width = constants[f"interval.{name}_shared"]
+    step_width = constants.get("interval.step", 0.0) if in_step else 0.0
+    extrapolation_width = constants.get("interval.beyond", 0.0)
+    shared_square = factor**2 * (form_width**2 + step_width**2) + extrapolation_width**2
+    half_width = (kernel_width**2 + shared_square) ** 0.5
+    shared_share = shared_square**0.5 / half_width
+    return Bounds(E**-half_width, E**half_width, shared_share)
 
 
 def interval_name(form: str, constants: Constants) -> str:

@@ -108,16 +108,18 @@ def _step_s(kernels: Rows, shape: tuple[Any, ...], device: Device, constants: Co
     m, n, k = shape
     multiprocessors = device.multiprocessors or MULTIPROCESSORS
     clock_hz = device.clock_hz or CLOCK_HZ
-    low_rows = constants["recurrent.split_rows"]
-    high_rows = constants["recurrent.block_rows"]
     can_be_unsplit = has_trait(device, "old") and kernels.dtype == "float32"
-    is_unsplit = (m > low_rows) * (m <= high_rows) * can_be_unsplit
+    is_above_split = m > constants["recurrent.split_rows"]
+    fits_block = m <= constants["recurrent.block_rows"]
+    is_unsplit = is_above_split * fits_block * can_be_unsplit
     unsplit_s = is_unsplit * k * constants["recurrent.block_clocks"] / clock_hz
     tiles_s = products_s(kernels._replace(products=((1, m, n, k),)), device, constants)
     cache_bytes_per_s = constants["stream.cached_bytes"] * multiprocessors * clock_hz
     read_s = SIZE_BYTES[kernels.dtype] * n * k / cache_bytes_per_s
     is_vector = m <= constants["recurrent.thin_rows"]
-    return np.where(is_vector, np.minimum(read_s, tiles_s), np.maximum(tiles_s, unsplit_s))
+    vector_s = np.minimum(read_s, tiles_s)
+    matrix_s = np.maximum(tiles_s, unsplit_s)
+    return np.where(is_vector, vector_s, matrix_s)
 
 
 def _asks_for_residence(kernels: Rows, step_product: Shape) -> Any:

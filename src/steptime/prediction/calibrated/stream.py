@@ -47,9 +47,9 @@ def stream(kernels: Rows, device: Device, constants: Constants) -> Parts:
     if device.l2_bytes and device.clock_hz:
         cache_bytes_per_s = constants["stream.cached_bytes"] * multiprocessors * clock_hz
     is_cache_faster = cache_bytes_per_s > memory_bytes_per_s
-    from_memory = miss_share(kernels.bytes, device) if is_cache_faster else 1.0
+    memory_share = miss_share(kernels.bytes, device) if is_cache_faster else 1.0
     fastest_bytes_per_s = max(cache_bytes_per_s, memory_bytes_per_s)
-    byte_s = 1 / fastest_bytes_per_s * (1 - from_memory) + from_memory / memory_bytes_per_s
+    byte_s = 1 / fastest_bytes_per_s * (1 - memory_share) + memory_share / memory_bytes_per_s
     wait_s = latency_s(device, constants, "stream.latency_s") * (kernels.bytes > 0)
     gap_s = constants["launch.gap_s"] * kernels.launches
     return Parts(compute_s, moved_bytes * byte_s + wait_s, gap_s)

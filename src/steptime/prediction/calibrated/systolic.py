@@ -26,8 +26,8 @@ def systolic(kernels: Rows, device: Device, constants: Constants) -> Parts:
     counted_flop = sum(2.0 * b * m * n * k for b, m, n, k in kernels.products)
     compute_s = array_flop * kernels.flop / counted_flop / flop_per_s
     if kernels.kind in SCORED:
-        width_place = 2 if kernels.kind == "attention_grad" else 3
-        width = kernels.products[0][width_place]
+        _, _, n, k = kernels.products[0]
+        width = n if kernels.kind == "attention_grad" else k  # of a head
         vector_peak = device.vector_peak("float32") or flop_per_s
         score_flop = kernels.flop * constants["systolic.score_flop"] / width
         compute_s = compute_s + score_flop / vector_peak

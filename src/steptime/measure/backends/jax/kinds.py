@@ -15,6 +15,7 @@ from jax import lax, nn
 from jax import numpy as jnp
 
 from steptime.core.graph import TensorSpec
+from steptime.measure.backends.jax.resize import resize2d
 from steptime.measure.kinds import activate, along, functions, kinds
 from steptime.measure.synthetic import NORM_EPSILON, RUNNING_SHARE
 from steptime.network.ops.experts import GATED
@@ -24,7 +25,6 @@ from steptime.network.ops.loss import IGNORED_LABEL
 Array = jax.Array
 Sizes = tuple[int, ...]  # one an axis
 Sides = tuple[int, ...]  # before and after each axis
-CUBIC = -0.75  # of bicubic interpolation, as torch
 
 
 def _wide(x: Array) -> Array:
@@ -164,23 +164,32 @@ def attention(
     window: int = 0,
 ) -> Array:
     """Return attention, `[n, l, heads*e]`; a group of heads shares a head of keys and values."""
-    n, length, keys = *q.shape[:2], k.shape[1]
-    queries = q.reshape(n, length, kv_heads, heads // kv_heads, -1)
-    k, v = (t.reshape(n, keys, kv_heads, -1) for t in (k, v))
-    scores = _wide(jnp.einsum("nlkgd,nmkd->nkglm", queries, k)) / sqrt(queries.shape[-1])
-    away = np.arange(length)[:, None] - np.arange(keys)
-    unseen = (away < (0 if causal else -keys)) | (abs(away) >= (window or length + keys))
-    if unseen.any():
-        scores = jnp.where(unseen, -np.inf, scores)
-    for extra in sorted(extra_scores, key=np.ndim, reverse=True):
-        part = extra.reshape(scores.shape[1:3] + (extra.shape[1:] or (1, 1)))
-        if extra.ndim == 3:
-            scores = scores + part
-        else:  # a sink: the score of a key without a value
-            column = jnp.broadcast_to(part, (*scores.shape[:-1], 1)).astype(scores.dtype)
-            scores = jnp.concatenate((scores, column), -1)
-    share = nn.softmax(scores, -1)[..., :keys].astype(v.dtype)
-    return jnp.einsum("nkglm,nmkd->nlkgd", share, v).reshape(n, length, -1)
+    n, query_count, _ = q.shape
+    key_count = k.shape[1]
+    group_heads = heads // kv_heads
+    queries = q.reshape(n, query_count, kv_heads, group_heads, -1)
+    keys = k.reshape(n, key_count, kv_heads, -1)
+    values = v.reshape(n, key_count, kv_heads, -1)
+    scores = _wide(jnp.einsum("nlkgd,nmkd->nkglm", queries, keys)) / sqrt(queries.shape[-1])
+    distance = np.arange(query_count)[:, None] - np.arange(key_count)
+    is_hidden = np.zeros(distance.shape, dtype=bool)
+    if causal:
+        is_hidden |= distance < 0
+    if window:
+        is_hidden |= abs(distance) >= window
+    if is_hidden.any():
+        scores = jnp.where(is_hidden, -np.inf, scores)
+    biases_first = sorted(extra_scores, key=np.ndim, reverse=True)
+    for extra in biases_first:
+        is_bias = extra.ndim == 3  # of heads, queries and keys; a sink has a number a head
+        extra_by_head = extra.reshape(kv_heads, group_heads, *(extra.shape[1:] or (1, 1)))
+        if is_bias:
+            scores = scores + extra_by_head
+        else:  # a sink is the score of one more key, which has no value
+            sink = jnp.broadcast_to(extra_by_head, (*scores.shape[:-1], 1)).astype(scores.dtype)
+            scores = jnp.concatenate((scores, sink), -1)
+    shares = nn.softmax(scores, -1)[..., :key_count].astype(values.dtype)
+    return jnp.einsum("nkglm,nmkd->nlkgd", shares, values).reshape(n, query_count, -1)
 
 
 def rotary(x: Array, table: Array, head_width: int, inverse: bool = False) -> Array:
@@ -206,25 +215,30 @@ def delta_rule(
     rule: str = "delta",
 ) -> Array:
     """Return the outputs of a state that each token updates; `delta` has unit queries and keys."""
+    is_delta = rule == "delta"
 
     def step(state: Array, token: tuple[Array, ...]) -> tuple[Array, Array]:
-        q, k, v, retained, share = token
-        state = state * retained[..., None]
-        change = v - jnp.einsum("nhde,nhd->nhe", state, k) if rule == "delta" else v
-        state = state + jnp.einsum("nhd,nhe,nh->nhde", k, change, share)
-        return state, jnp.einsum("nhde,nhd->nhe", state, q)
+        query, key, change, token_retained, write_share = token
+        state = state * token_retained[..., None]
+        if is_delta:  # what the state holds for this key is replaced
+            change = change - jnp.einsum("nhde,nhd->nhe", state, key)
+        state = state + jnp.einsum("nhd,nhe,nh->nhde", key, change, write_share)
+        return state, jnp.einsum("nhde,nhd->nhe", state, query)
 
-    def by_head(x: Array) -> Array:
+    def by_value_head(x: Array) -> Array:
         x = _wide(x).reshape(*x.shape[:2], key_heads, -1)
-        size = jnp.linalg.norm(x, axis=-1, keepdims=True) if rule == "delta" else 1.0
-        return jnp.repeat(x / size, heads // key_heads, 2)
+        norm = jnp.linalg.norm(x, axis=-1, keepdims=True) if is_delta else 1.0
+        return jnp.repeat(x / norm, heads // key_heads, 2)
 
+    queries = by_value_head(q)
+    keys = by_value_head(k)
     values = _wide(v).reshape(*v.shape[:2], heads, -1)
-    by_feature = _wide(decay).reshape(*v.shape[:2], heads, -1)
-    retained = jnp.exp(-by_feature * _wide(rates[0]) if rates else -by_feature)
-    parts = (by_head(q), by_head(k), values, retained, _wide(share))
-    state = jnp.zeros((len(v), heads, parts[0].shape[-1], values.shape[-1]), values.dtype)
-    _, outputs = lax.scan(step, state, tuple(x.swapaxes(0, 1) for x in parts))
+    decay_by_head = _wide(decay).reshape(*v.shape[:2], heads, -1)
+    forget_rate = decay_by_head * _wide(rates[0]) if rates else decay_by_head
+    retained = jnp.exp(-forget_rate)
+    initial_state = jnp.zeros((len(v), heads, queries.shape[-1], values.shape[-1]), values.dtype)
+    tokens_first = tuple(x.swapaxes(0, 1) for x in (queries, keys, values, retained, _wide(share)))
+    _, outputs = lax.scan(step, initial_state, tokens_first)
     return outputs.swapaxes(0, 1).reshape(v.shape).astype(v.dtype)
 
 
@@ -236,23 +250,28 @@ def experts(
     Tokens are sorted by expert, so that each layer is one ragged product.
     """
     rows = x.reshape(-1, x.shape[-1])
-    best, expert_ids = lax.top_k(logits.reshape(-1, logits.shape[-1]), per_token)
+    best_logits, expert_ids = lax.top_k(logits.reshape(-1, logits.shape[-1]), per_token)
     order = jnp.argsort(expert_ids.ravel())
     expert = expert_ids.ravel()[order]
     token = order // per_token
-    sizes = jnp.bincount(expert, length=len(up)).astype(jnp.int32)
+    tokens_per_expert = jnp.bincount(expert, length=len(up)).astype(jnp.int32)
+    up_bias, down_bias = bias or (None, None)
 
-    def product(h: Array, w: Array, b: tuple[Array, ...]) -> Array:
-        y: Array = lax.ragged_dot(h, w.mT, sizes)
-        return y + b[0][expert] if b else y
+    def product(h: Array, weight: Array, layer_bias: Array | None) -> Array:
+        y: Array = lax.ragged_dot(h, weight.mT, tokens_per_expert)
+        return y if layer_bias is None else y + layer_bias[expert]
 
-    h = product(rows[token], up, bias[:1])
-    gate = GATED.get(activation)
-    parts = jnp.split(h, 2, -1) if gate else [h]
-    h = activate(RUNS, gate or activation, parts[0])
-    h = product(h * parts[1] if gate else h, down, bias[1:])
-    weights = nn.softmax(best, -1).ravel()[order]
-    y = jnp.zeros_like(rows).at[token].add((h * weights[:, None]).astype(x.dtype))
+    h = product(rows[token], up, up_bias)
+    gate_activation = GATED.get(activation)
+    if gate_activation:  # a half of the features is the gate of the other half
+        gate, gated = jnp.split(h, 2, -1)
+        h = activate(RUNS, gate_activation, gate) * gated
+    else:
+        h = activate(RUNS, activation, h)
+    outputs = product(h, down, down_bias)
+    weights = nn.softmax(best_logits, -1).ravel()[order]
+    weighted_outputs = (outputs * weights[:, None]).astype(x.dtype)
+    y = jnp.zeros_like(rows).at[token].add(weighted_outputs)
     return y.reshape(x.shape)
 
 
@@ -266,12 +285,16 @@ def _recurrent(cell: Cell) -> Callable[..., Array]:
     def layer(x: Array, w_ih: Array, w_hh: Array, b_ih: Array, b_hh: Array, *w_hr: Array) -> Array:
         def step(state: State, input_product: Array) -> tuple[State, Array]:
             h, c = cell(input_product, state[0] @ w_hh.T + b_hh, state)
-            for w in w_hr:
-                h = h @ w.T
+            for projection in w_hr:
+                h = h @ projection.T
             return (h, c), h
 
-        h, c = (jnp.zeros((len(x), w.shape[1]), x.dtype) for w in (w_hh, (*w_hr, w_hh)[0]))
-        _, outputs = lax.scan(step, (h, c), (x @ w_ih.T + b_ih).swapaxes(0, 1))
+        hidden_width = w_hh.shape[1]
+        cell_width = w_hr[0].shape[1] if w_hr else hidden_width  # a projection makes h narrower
+        initial_h = jnp.zeros((len(x), hidden_width), x.dtype)
+        initial_c = jnp.zeros((len(x), cell_width), x.dtype)
+        input_products = x @ w_ih.T + b_ih
+        _, outputs = lax.scan(step, (initial_h, initial_c), input_products.swapaxes(0, 1))
         return outputs.swapaxes(0, 1)
 
     return layer
@@ -315,34 +338,6 @@ def topk(x: Array, k: int, axis: int, largest: bool = True) -> tuple[Array, Arra
     best, places = lax.top_k(last if largest else -last, k)
     best = best if largest else -best
     return jnp.moveaxis(best, -1, axis), jnp.moveaxis(places, -1, axis).astype(jnp.int64)
-
-
-def _weights(n: int, m: int, mode: str, corners: bool) -> Any:
-    """Return the `[m, n]` matrix that makes m elements of n along one axis."""
-    out, rows = np.zeros((m, n)), np.arange(m)
-    if mode == "nearest":
-        out[rows, rows * n // m] = 1
-        return out
-    source = rows * ((n - 1) / max(1, m - 1)) if corners else (rows + 0.5) * (n / m) - 0.5
-    if mode == "bilinear":
-        source = np.maximum(source, 0.0)
-    for tap in (0, 1) if mode == "bilinear" else (-1, 0, 1, 2):
-        place = np.floor(source).astype(int) + tap
-        away = abs(source - place)
-        near = ((CUBIC + 2) * away - (CUBIC + 3)) * away * away + 1
-        far = ((CUBIC * away - 5 * CUBIC) * away + 8 * CUBIC) * away - 4 * CUBIC
-        share = 1 - away if mode == "bilinear" else np.where(away <= 1, near, far)
-        np.add.at(out, (rows, place.clip(0, n - 1)), share)
-    return out
-
-
-def resize2d(x: Array, size: tuple[int, int], mode: str, align_corners: bool = False) -> Array:
-    """Return an image of another size, by a matrix along each axis as `jax.image.resize` does."""
-    if mode == "nearest" and not (size[0] % x.shape[2] or size[1] % x.shape[3]):
-        return x.repeat(size[0] // x.shape[2], 2).repeat(size[1] // x.shape[3], 3)
-    sides = (_weights(x.shape[2 + i], size[i], mode, align_corners) for i in (0, 1))
-    rows, columns = (side.astype(x.dtype) for side in sides)
-    return jnp.einsum("ah,nchw,bw->ncab", rows, x, columns)
 
 
 def cross_entropy(logits: Array, labels: Array) -> Array:

@@ -87,17 +87,23 @@ def transposed(
     groups: int = 1,
 ) -> Tensor:
     """Return the transposed convolution; unequal padding is cut off its result."""
-    axes = range(len(output_size))
-    run = functional.conv_transpose2d if len(axes) == 2 else functional.conv_transpose3d
-    stride, dilation = (sizes or (1,) * len(axes) for sizes in (stride, dilation))
-    padding = padding or (0, 0) * len(axes)
-    inner = [reach(x.shape[2 + i], w.shape[2 + i], stride[i], dilation[i]) for i in axes]
-    output_padding = [output_size[i] + sum(padding[2 * i : 2 * i + 2]) - inner[i] for i in axes]
-    if padding[::2] == padding[1::2]:
-        return run(x, w, b, stride, padding[::2], output_padding, groups, dilation)
+    axis_count = len(output_size)
+    run = functional.conv_transpose2d if axis_count == 2 else functional.conv_transpose3d
+    stride = stride or (1,) * axis_count
+    dilation = dilation or (1,) * axis_count
+    padding = padding or (0, 0) * axis_count
+    padding_before = padding[::2]
+    padding_after = padding[1::2]
+    output_padding = []  # what an output of this size lacks at the end of each axis
+    for i in range(axis_count):
+        unpadded_size = reach(x.shape[2 + i], w.shape[2 + i], stride[i], dilation[i])
+        padded_size = output_size[i] + padding_before[i] + padding_after[i]
+        output_padding.append(padded_size - unpadded_size)
+    if padding_before == padding_after:
+        return run(x, w, b, stride, padding_before, output_padding, groups, dilation)
     y = run(x, w, b, stride, 0, output_padding, groups, dilation)
-    for i in axes:
-        y = y.narrow(2 + i, padding[2 * i], output_size[i])
+    for i in range(axis_count):
+        y = y.narrow(2 + i, padding_before[i], output_size[i])
     return y
 
 
@@ -113,17 +119,19 @@ def _pooled(image: Pool, volume: Pool, padding_is: float) -> Pool:
     def pool(
         x: Tensor, kernel: Sizes, stride: Sizes, padding: Sides = (), ceil: bool = False
     ) -> Tensor:
-        run, before = image if x.dim() == 4 else volume, padding[::2]
-        is_symmetric = before == padding[1::2]
-        if is_symmetric and all(2 * side <= n for side, n in zip(before, kernel, strict=False)):
-            return run(x, kernel, stride, before or 0, ceil_mode=ceil)
-        wide = functional.pad(x, _last_first(padding), value=padding_is)
-        y = run(wide, kernel, stride, 0, ceil_mode=ceil)
+        run = image if x.dim() == 4 else volume
+        padding_before = padding[::2]
+        is_symmetric = padding_before == padding[1::2]
+        # PyTorch pads by half of the window at most.
+        is_small = all(2 * side <= size for side, size in zip(padding_before, kernel, strict=False))
+        if is_symmetric and is_small:
+            return run(x, kernel, stride, padding_before or 0, ceil_mode=ceil)
+        padded = functional.pad(x, _last_first(padding), value=padding_is)
+        y = run(padded, kernel, stride, 0, ceil_mode=ceil)
         if not ceil:
             return y
-        # without the windows that would start in the padding after `x`
-        spec = TensorSpec(tuple(x.shape))
-        (output_spec,) = pool_outputs(spec, kernel, stride, padding, ceil)
+        # Leave out the windows that would start in the padding after `x`.
+        (output_spec,) = pool_outputs(TensorSpec(tuple(x.shape)), kernel, stride, padding, ceil)
         valid: Any = (..., *map(slice, output_spec.shape[2:]))
         return y[valid]
 
@@ -147,17 +155,23 @@ def attention(
     )
     mask: Any = None
     if extra_scores or window:
-        away = torch.arange(q.shape[2], device=q.device)[:, None]
-        away = away - torch.arange(k.shape[2], device=q.device)
-        unseen = away < (0 if causal else -inf)
-        unseen = unseen | (away.abs() >= window) if window else unseen
-        mask = torch.zeros(unseen.shape, dtype=q.dtype, device=q.device)
-        mask = mask.masked_fill(unseen, -inf)
-    for score in sorted(extra_scores, key=Tensor.dim, reverse=True):
-        if score.dim() == 3:
+        query_places = torch.arange(q.shape[2], device=q.device)[:, None]
+        key_places = torch.arange(k.shape[2], device=q.device)
+        distance = query_places - key_places
+        is_hidden = distance < (0 if causal else -inf)
+        if window:
+            is_hidden = is_hidden | (distance.abs() >= window)
+        mask = torch.zeros(is_hidden.shape, dtype=q.dtype, device=q.device)
+        mask = mask.masked_fill(is_hidden, -inf)
+    biases_first = sorted(extra_scores, key=Tensor.dim, reverse=True)
+    for score in biases_first:
+        is_bias = score.dim() == 3  # of heads, queries and keys; a sink has a number a head
+        if is_bias:
             mask = mask + score
             continue
-        k, v = (functional.pad(x, (0, 0, 0, 1)) for x in (k, v))  # a key whose score is the sink
+        # A sink is the score of one more key, whose value is 0.
+        k = functional.pad(k, (0, 0, 0, 1))
+        v = functional.pad(v, (0, 0, 0, 1))
         sink = score.to(q.dtype)[:, None, None].expand(heads, q.shape[2], 1)
         mask = torch.cat((mask.expand(heads, *mask.shape[-2:]), sink), -1)
     y = functional.scaled_dot_product_attention(
@@ -194,22 +208,32 @@ def delta_rule(
     By the rule `delta` queries and keys have length 1. By the rule `scan` the decay of a head is
     multiplied by `rates [heads, d]`.
     """
-    dtype, wide = v.dtype, torch.promote_types(v.dtype, torch.float32)
-    q, k, v, decay, share = (x.to(wide) for x in (q, k, v, decay, share))
-    q, k = (x.unflatten(2, (key_heads, -1)) for x in (q, k))
-    if rule == "delta":
-        q, k = (functional.normalize(x, dim=-1, eps=0.0) for x in (q, k))
-    q, k = (x.repeat_interleave(heads // key_heads, 2) for x in (q, k))
-    values, decay = v.unflatten(2, (heads, -1)), decay.unflatten(2, (heads, -1))
-    retained = (-decay * rates[0].to(wide) if rates else -decay).exp()
-    state, outputs = q.new_zeros(len(q), heads, q.shape[-1], values.shape[-1]), []
-    for t in range(q.shape[1]):
-        state, change = state * retained[:, t, :, :, None], values[:, t]
-        if rule == "delta":
-            change = change - torch.einsum("nhde,nhd->nhe", state, k[:, t])
-        state = state + torch.einsum("nhd,nhe,nh->nhde", k[:, t], change, share[:, t])
-        outputs.append(torch.einsum("nhde,nhd->nhe", state, q[:, t]))
-    return torch.stack(outputs, 1).flatten(2).to(dtype)
+    is_delta = rule == "delta"
+    state_dtype = torch.promote_types(v.dtype, torch.float32)
+
+    def by_value_head(x: Tensor) -> Tensor:
+        x = x.to(state_dtype).unflatten(2, (key_heads, -1))
+        if is_delta:
+            x = functional.normalize(x, dim=-1, eps=0.0)
+        return x.repeat_interleave(heads // key_heads, 2)
+
+    queries = by_value_head(q)
+    keys = by_value_head(k)
+    values = v.to(state_dtype).unflatten(2, (heads, -1))
+    decay_by_head = decay.to(state_dtype).unflatten(2, (heads, -1))
+    forget_rate = decay_by_head * rates[0].to(state_dtype) if rates else decay_by_head
+    retained = (-forget_rate).exp()
+    write_share = share.to(state_dtype)
+    state = queries.new_zeros(len(queries), heads, queries.shape[-1], values.shape[-1])
+    outputs = []
+    for t in range(queries.shape[1]):
+        state = state * retained[:, t, :, :, None]
+        change = values[:, t]
+        if is_delta:  # what the state holds for this key is replaced
+            change = change - torch.einsum("nhde,nhd->nhe", state, keys[:, t])
+        state = state + torch.einsum("nhd,nhe,nh->nhde", keys[:, t], change, write_share[:, t])
+        outputs.append(torch.einsum("nhde,nhd->nhe", state, queries[:, t]))
+    return torch.stack(outputs, 1).flatten(2).to(v.dtype)
 
 
 def experts(
@@ -223,17 +247,23 @@ def experts(
 ) -> Tensor:
     """Return the weighted outputs of the experts of each token, one expert after the other."""
     rows = x.flatten(0, -2)
-    weights, expert_ids = logits.flatten(0, -2).topk(per_token, -1)
-    weights, y = weights.softmax(-1), torch.zeros_like(rows)
-    b_up, b_down = bias or ((None,) * len(up),) * 2
+    best_logits, expert_ids = logits.flatten(0, -2).topk(per_token, -1)
+    weights = best_logits.softmax(-1)
+    no_bias = (None,) * len(up)
+    up_bias, down_bias = bias or (no_bias, no_bias)
+    gate_activation = GATED.get(activation)
+    y = torch.zeros_like(rows)
     for i in range(len(up)):
-        token, place = torch.where(expert_ids == i)
-        h = functional.linear(rows[token], up[i], b_up[i])
-        gate = GATED.get(activation)
-        parts = h.chunk(2, -1) if gate else (h,)
-        h = activate(RUNS, gate or activation, parts[0])
-        h = functional.linear(h * parts[1] if gate else h, down[i], b_down[i])
-        y = y.index_add(0, token, (h * weights[token, place, None]).to(y.dtype))
+        token, choice = torch.where(expert_ids == i)
+        h = functional.linear(rows[token], up[i], up_bias[i])
+        if gate_activation:  # a half of the features is the gate of the other half
+            gate, gated = h.chunk(2, -1)
+            h = activate(RUNS, gate_activation, gate) * gated
+        else:
+            h = activate(RUNS, activation, h)
+        expert_output = functional.linear(h, down[i], down_bias[i])
+        weighted_output = expert_output * weights[token, choice, None]
+        y = y.index_add(0, token, weighted_output.to(y.dtype))
     return y.view(x.shape)
 
 
