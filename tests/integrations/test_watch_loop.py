@@ -19,7 +19,7 @@ from steptime.integrations.trainer import StepTimeCallback
 from steptime.integrations.watch_answer import describe_verdict, judge_step
 from steptime.integrations.watch_clock import MAX_SAMPLES, CudaClock, SampleList, StepSample
 from steptime.integrations.watch_model import TimeLimitError, time_limit
-from steptime.integrations.watch_prediction import PredictedStep, ask_question
+from steptime.integrations.watch_prediction import WatchPrediction, ask_question
 from steptime.records import store
 
 pytestmark = pytest.mark.framework
@@ -403,11 +403,11 @@ def test_a_wait_counts_as_far_as_the_gpu_idles(monkeypatch):
     ],
 )
 def test_verdicts(low_s, high_s, verdict):
-    assert judge_step(low_s, high_s, PredictedStep(1.0, 0.8, 2.0, "t4")) == verdict
+    assert judge_step(low_s, high_s, WatchPrediction(1.0, 0.8, 2.0, "t4")) == verdict
 
 
 def test_the_verdict_is_one_line():
-    predicted = PredictedStep(1.0, 0.8, 2.0, "t4")
+    predicted = WatchPrediction(1.0, 0.8, 2.0, "t4")
     assert describe_verdict(2.3, "slower", predicted, 0.61) == (
         "2.3 times slower than predicted (predicted 1 s, 800 ms to 2 s on t4); "
         "61 % of the step waits for the loader"

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from steptime.analysis.accepted_steps import (
     UNKNOWN_NUMBER,
-    MeasuredStep,
     MeasuredSteps,
+    StepMeasurement,
     StepNumber,
     reference_numbers,
 )
@@ -191,12 +191,12 @@ def accept_by_expectations(
     return sort_steps(rows)
 
 
-def _step_key(step: MeasuredStep) -> tuple[str, object, object]:
+def _step_key(step: StepMeasurement) -> tuple[str, object, object]:
     """Return the key of a step, whatever its quantity: node, network, options."""
     return step.host, step.identity, step.facts["method_options"]
 
 
-def _expect_prediction(step: MeasuredStep, limit_share: float | None) -> Expected:
+def _expect_prediction(step: StepMeasurement, limit_share: float | None) -> Expected:
     """Return the prediction as what a step should reach; nothing where there is none."""
     prediction = step.prediction
     if prediction.value is None:
@@ -206,7 +206,7 @@ def _expect_prediction(step: MeasuredStep, limit_share: float | None) -> Expecte
     return Expected(prediction, PREDICTION, share)
 
 
-def _expect_line(line: Expectation, step: MeasuredStep, limit_share: float | None) -> Expected:
+def _expect_line(line: Expectation, step: StepMeasurement, limit_share: float | None) -> Expected:
     """Return the expectation of a line for a step, with its limit."""
     usual_share = line.limit_share if line.limit_share is not None else limit_share
     if line.reference is None:
@@ -228,7 +228,7 @@ def _list_missing(line: Expectation, cause: str) -> AcceptedStep:
     )
 
 
-def _judge(step: MeasuredStep, quantity: str, expected: Expected) -> AcceptedStep:
+def _judge(step: StepMeasurement, quantity: str, expected: Expected) -> AcceptedStep:
     """Return a step with its limit and its verdict."""
     is_rate = is_higher_better(quantity)
     limit = _find_limit(expected, is_rate)

@@ -48,7 +48,7 @@ class StepNumber(NamedTuple):
 UNKNOWN_NUMBER = StepNumber(None, None, None)
 
 
-class MeasuredStep(NamedTuple):
+class StepMeasurement(NamedTuple):
     """A step of a network as one node measured it.
 
     Attributes:
@@ -103,11 +103,11 @@ class MeasuredSteps:
         )
 
     @cached_property
-    def steps(self) -> Sequence[MeasuredStep]:
+    def steps(self) -> Sequence[StepMeasurement]:
         """All measured steps, in the order of their first records."""
         return list(self._make_steps())
 
-    def _make_steps(self) -> Iterator[MeasuredStep]:
+    def _make_steps(self) -> Iterator[StepMeasurement]:
         groups = self.groups
         is_measured = groups.columns.level != groups.place(PREDICTED)
         ids = np.flatnonzero(is_measured)
@@ -118,7 +118,7 @@ class MeasuredSteps:
         levels = groups.level_of(ids)
         predictions = self._predictions()
         for group, name, level in zip(ids.tolist(), names, levels, strict=True):
-            yield MeasuredStep(
+            yield StepMeasurement(
                 group=group,
                 host=level.removeprefix(MEASURED),
                 name=name,
@@ -163,7 +163,7 @@ class MeasuredSteps:
         return self.groups.facts(ids, expressions) if len(ids) else {}
 
 
-def reference_numbers(reference: Data, steps: Sequence[MeasuredStep]) -> list[StepNumber]:
+def reference_numbers(reference: Data, steps: Sequence[StepMeasurement]) -> list[StepNumber]:
     """Return the step of a reference machine for each measured step, unknown where it has none.
 
     The nodes of the reference are pooled. Of several measurements of an equal step the one by the

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import polars as pl
 
-from steptime.analysis.accepted_steps import MeasuredStep, MeasuredSteps
+from steptime.analysis.accepted_steps import MeasuredSteps, StepMeasurement
 from steptime.analysis.expectations import NETWORK, QUANTITY_NAMES, Expectation
 from steptime.core.errors import InputError, unknown
 from steptime.core.units import first_of
@@ -75,9 +75,9 @@ def _find_column(measured: MeasuredSteps, name: str, source: str) -> pl.Expr:
         raise unknown("column", name, names, source) from None
 
 
-def _index_networks(steps: Sequence[MeasuredStep]) -> Mapping[str, list[MeasuredStep]]:
+def _index_networks(steps: Sequence[StepMeasurement]) -> Mapping[str, list[StepMeasurement]]:
     """Return the steps by the words that name their network: model, family, name in tables."""
-    by_network: dict[str, list[MeasuredStep]] = {}
+    by_network: dict[str, list[StepMeasurement]] = {}
     for step in steps:
         for word in {_network_key(step.facts[name]) for name in ("model", "family")} | {
             _network_key(step.name)
@@ -91,8 +91,8 @@ def _network_key(text: str) -> str:
 
 
 def _find_network(
-    line: Expectation, by_network: Mapping[str, Sequence[MeasuredStep]]
-) -> Sequence[MeasuredStep]:
+    line: Expectation, by_network: Mapping[str, Sequence[StepMeasurement]]
+) -> Sequence[StepMeasurement]:
     """Return the steps of the network of a line, none of a known network that is not measured.
 
     Raises:
@@ -154,7 +154,7 @@ def _device_name(text: str) -> str:
         return text
 
 
-def _check_single_step(line: Expectation, steps: Sequence[MeasuredStep]) -> None:
+def _check_single_step(line: Expectation, steps: Sequence[StepMeasurement]) -> None:
     """Raise `InputError` for a line that means steps that differ in more than their node."""
     names = list(dict.fromkeys(map(_describe_step, steps)))
     if len(names) > 1:
@@ -165,7 +165,7 @@ def _check_single_step(line: Expectation, steps: Sequence[MeasuredStep]) -> None
 
 
 def _explain_missing(
-    line: Expectation, candidates: Sequence[MeasuredStep], steps: Sequence[MeasuredStep]
+    line: Expectation, candidates: Sequence[StepMeasurement], steps: Sequence[StepMeasurement]
 ) -> str:
     """Return the reason why no record fits a line: "measured: resnet50, batch 64"."""
     host = line.settings.get("host")
@@ -175,7 +175,7 @@ def _explain_missing(
     return f"measured: {first_of(names, MAX_NAMES, '; ')}" if names else "no record"
 
 
-def _describe_step(step: MeasuredStep) -> str:
+def _describe_step(step: StepMeasurement) -> str:
     return f"{step.name} on {step.facts['platform']}"
 
 

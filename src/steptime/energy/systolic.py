@@ -99,7 +99,7 @@ class ArrayRun:
 
 
 @dataclass(frozen=True)
-class OpRun:
+class SystolicRun:
     """One op of a network on an array."""
 
     name: str
@@ -111,7 +111,7 @@ class OpRun:
 class NetworkRun:
     """The ops that an array runs, in order, and the names of those that it does not know."""
 
-    ops: tuple[OpRun, ...]
+    ops: tuple[SystolicRun, ...]
     not_covered: tuple[str, ...]
 
     @property
@@ -212,7 +212,7 @@ def network(array: Array, graph: Graph, dataflow: Dataflow = "weight") -> Networ
             continue
         specs = tuple(graph.tensors[name] for name in op.inputs)
         run = _op_run(array, op.kind, specs, op.settings, dataflow)
-        runs.append(OpRun(op.name, op.kind, run))
+        runs.append(SystolicRun(op.name, op.kind, run))
     return NetworkRun(tuple(runs), tuple(not_covered))
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from steptime.core.answer import Answer
 from steptime.core.units import counted, percent, seconds, size
 from steptime.integrations.watch_clock import StepSample
-from steptime.integrations.watch_prediction import PredictedStep
+from steptime.integrations.watch_prediction import WatchPrediction
 
 MIN_JUDGED = 20  # samples, as many as `measure` takes
 MIN_WAIT = 0.05  # a smaller share of waiting is not worth a word
@@ -124,7 +124,7 @@ def input_share(samples: Sequence[StepSample]) -> float | None:
     return sum(sample.input_s for sample in samples) / total_s if total_s else None
 
 
-def judge_step(low_s: float | None, high_s: float | None, predicted: PredictedStep) -> str:
+def judge_step(low_s: float | None, high_s: float | None, predicted: WatchPrediction) -> str:
     """Return slower, faster or as predicted where the whole interval of the median is; or unsure.
 
     Args:
@@ -145,7 +145,7 @@ def judge_step(low_s: float | None, high_s: float | None, predicted: PredictedSt
 
 
 def describe_verdict(
-    step_s: float, verdict: str | None, predicted: PredictedStep | None, share: float | None
+    step_s: float, verdict: str | None, predicted: WatchPrediction | None, share: float | None
 ) -> str:
     """Return `2.3 times slower than predicted (8.1 ms); 61 % of the step waits for the loader`.
 
@@ -167,7 +167,7 @@ def describe_speed(step_s: float, batch: int | None, step_count: int) -> str:
     return f"{seconds(step_s)} a step{rate}, over {counted(step_count, 'step')}"
 
 
-def describe_utilisation(step_s: float, predicted: PredictedStep | None) -> str:
+def describe_utilisation(step_s: float, predicted: WatchPrediction | None) -> str:
     """Return `MFU 31 %, predicted 45 %`; "" where no peak is known."""
     if predicted is None:
         return ""
@@ -178,7 +178,7 @@ def describe_utilisation(step_s: float, predicted: PredictedStep | None) -> str:
     return f"MFU {percent(utilisation)}, predicted {percent(expected)}"
 
 
-def describe_memory(memory: MemoryUse, predicted: PredictedStep | None) -> str:
+def describe_memory(memory: MemoryUse, predicted: WatchPrediction | None) -> str:
     """Return `memory 11.8 GB, predicted 12.3 GB`; "" where nothing is known.
 
     Without a GPU it is that of the whole process, which holds more than tensors.
@@ -195,7 +195,7 @@ def describe_memory(memory: MemoryUse, predicted: PredictedStep | None) -> str:
     return f"{text}, predicted {expected}{'' if memory.peak_bytes else ' of tensors'}"
 
 
-def _describe_ratio(step_s: float, verdict: str | None, predicted: PredictedStep) -> str:
+def _describe_ratio(step_s: float, verdict: str | None, predicted: WatchPrediction) -> str:
     text = f"predicted {seconds(predicted.step_s)}"
     if predicted.low_s is not None and predicted.high_s is not None:
         text = f"{text}, {seconds(predicted.low_s)} to {seconds(predicted.high_s)}"

@@ -17,7 +17,7 @@ from steptime.integrations.mcp_worker import ANSWER, ERROR, PROGRESS
 WORKER_COMMAND = (sys.executable, "-m", "steptime.integrations.mcp_worker")
 
 
-class PredictedStep(NamedTuple):
+class WatchPrediction(NamedTuple):
     """A predicted step, without any wait for input.
 
     Attributes:
@@ -102,7 +102,7 @@ def find_device(platform: str) -> str | None:
     return None
 
 
-def predict_step(arguments: Mapping[str, Any], passes: int, limit_s: float) -> PredictedStep:
+def predict_step(arguments: Mapping[str, Any], passes: int, limit_s: float) -> WatchPrediction:
     """Return the predicted step of a loop.
 
     Args:
@@ -117,7 +117,7 @@ def predict_step(arguments: Mapping[str, Any], passes: int, limit_s: float) -> P
     answer = ask_question("predict", arguments, limit_s)
     low_s, high_s = answer["low_s"], answer["high_s"]
     utilisation = answer.get("utilisation")
-    return PredictedStep(
+    return WatchPrediction(
         passes * answer["step_s"],
         None if low_s is None else passes * low_s,
         None if high_s is None else passes * high_s,

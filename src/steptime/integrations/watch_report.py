@@ -15,7 +15,7 @@ from steptime.integrations.watch_answer import MIN_JUDGED, WatchAnswer
 from steptime.integrations.watch_clock import SampleList, StepSample
 from steptime.integrations.watch_model import FirstStep, ModelWatcher, export_model
 from steptime.integrations.watch_prediction import (
-    PredictedStep,
+    WatchPrediction,
     ask_question,
     find_device,
     predict_step,
@@ -41,7 +41,7 @@ class LoopReport:
         self._watcher: ModelWatcher | None = None
         self._first_step = FirstStep()
         self._path: str | None = None
-        self._predicted: PredictedStep | None = None
+        self._predicted: WatchPrediction | None = None
         self._predicted_from: str | None = None
         self.trace: LoopTrace | None = None
         self._runtime: Runtime | None = None
@@ -357,7 +357,7 @@ class LoopReport:
         return arguments
 
 
-def _describe_predicted(predicted: PredictedStep) -> str:
+def _describe_predicted(predicted: WatchPrediction) -> str:
     """Return `predicted 8.1 ms, 7 ms to 12 ms`."""
     text = f"predicted {seconds(predicted.step_s)}"
     if predicted.low_s is None or predicted.high_s is None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from steptime.core.units import seconds
-from steptime.integrations.watch_prediction import PredictedStep, ask_question
+from steptime.integrations.watch_prediction import WatchPrediction, ask_question
 
 MAX_REASON = 200  # characters of what a library says
 
@@ -57,7 +57,7 @@ class LoopTrace:
         if profiler is not None:
             profiler.stop()
 
-    def predict(self, limit_s: float) -> PredictedStep | None:
+    def predict(self, limit_s: float) -> WatchPrediction | None:
         """End the record, and return the step that `predict --trace` says; None after a fault.
 
         Args:
@@ -97,14 +97,14 @@ def describe_fault(error: BaseException) -> str:
     return " ".join(str(error).split())[:MAX_REASON] or type(error).__name__
 
 
-def predict_traced_step(path: Path, device: str, limit_s: float) -> PredictedStep:
+def predict_traced_step(path: Path, device: str, limit_s: float) -> WatchPrediction:
     """Return the predicted step of a trace of one step.
 
     What was measured in it is not carried over, since the loop is held against the prediction.
     """
     arguments = {"trace": str(path), "device": device, "from_device": device, "steps": 1}
     answer = ask_question("predict", arguments, limit_s)
-    return PredictedStep(
+    return WatchPrediction(
         answer["predicted_s"],
         answer["predicted_low_s"],
         answer["predicted_high_s"],

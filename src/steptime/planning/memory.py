@@ -73,7 +73,7 @@ class DeviceMemory(NamedTuple):
     stages: tuple[StageActivations, ...]
 
 
-class Sharding(NamedTuple):
+class StateSharding(NamedTuple):
     """How replicas share states, gradients and weights.
 
     Attributes:
@@ -101,9 +101,9 @@ class Sharding(NamedTuple):
         return counts.dense / self.shards / copies + counts.expert / self.expert_shards / copies
 
 
-def sharding_of(plan: Plan) -> Sharding:
+def sharding_of(plan: Plan) -> StateSharding:
     """Return the sharing of states, gradients and weights among the replicas of a plan."""
-    return Sharding(plan.zero, plan.shards, plan.expert_shards, plan.goes_both_ways)
+    return StateSharding(plan.zero, plan.shards, plan.expert_shards, plan.goes_both_ways)
 
 
 class ParameterCounts(NamedTuple):
@@ -269,7 +269,7 @@ class MemorySettings(NamedTuple):
     context: int
     recompute: str
     offload: str
-    sharding: Sharding
+    sharding: StateSharding
 
 
 @cached_by_owner
@@ -354,7 +354,7 @@ class ParameterBytes(NamedTuple):
 
 
 def bytes_of_parameters(
-    rank: RankModel, sharding: Sharding, offload: str, counts: ParameterCounts
+    rank: RankModel, sharding: StateSharding, offload: str, counts: ParameterCounts
 ) -> ParameterBytes:
     """Return the bytes of weights, gradients and states of a device's parameters."""
     offloads_states = offload in ("optimizer", "both")
@@ -386,7 +386,7 @@ def min_device_bytes(rank: RankModel, plan: Plan) -> float:
 def _min_bytes(
     rank: RankModel,
     layout: Layout,
-    sharding: Sharding,
+    sharding: StateSharding,
     offload: str,
     dense_split: int,
     expert_split: int,

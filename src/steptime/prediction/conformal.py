@@ -129,7 +129,7 @@ def widen(
     return value * exp(-ends.below), value * exp(ends.above)
 
 
-class MemoryFields(TypedDict):
+class MemoryVerdictFields(TypedDict):
     """A memory verdict by the fields of an answer."""
 
     verdict: str
@@ -150,7 +150,7 @@ class MemoryVerdict(NamedTuple):
     low_bytes: int
     high_bytes: int
 
-    def to_fields(self) -> MemoryFields:
+    def to_fields(self) -> MemoryVerdictFields:
         """Return the verdict by the fields of an answer."""
         return {
             "verdict": self.verdict,

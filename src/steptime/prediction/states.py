@@ -86,18 +86,18 @@ def time_host_update(
     return HostUpdate(update_s, out_s + back_s, exposed_s)
 
 
-class HostMemory(NamedTuple):
+class HostMemoryRate(NamedTuple):
     """The memory of a host: its rate, and the number of devices that share it."""
 
     bytes_per_s: float
     devices: int
 
 
-def host_memory() -> HostMemory:
+def host_memory() -> HostMemoryRate:
     """Return the memory that a host is assumed to have."""
     constants = catalog.constants_of("host")
     devices = int(constants["memory.devices"].value)
-    return HostMemory(constants["memory.bytes_per_s"].value, devices)
+    return HostMemoryRate(constants["memory.bytes_per_s"].value, devices)
 
 
 def host_link(device: Device) -> str:

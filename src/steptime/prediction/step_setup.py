@@ -117,7 +117,7 @@ class StepSetup:
         dtypes = [name for name in self.device.peak_flop_per_s if name in PRECISIONS]
         if not dtypes:
             return {}
-        settings = replace(self.settings, tf32="auto")
+        settings = replace(self.settings, tf32="auto", host_name="")  # neither changes them
         return self.method.derate(self.device, dtypes[0], settings).constants
 
     @cached_property

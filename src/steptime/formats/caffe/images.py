@@ -12,7 +12,7 @@ Pair = tuple[int, int]
 """A size along height and width."""
 
 
-class _Window(NamedTuple):
+class _CaffeWindow(NamedTuple):
     """A window of a convolution or of pooling."""
 
     kernel: Pair
@@ -48,13 +48,13 @@ def _read_pair(settings: Any, both: str, height: str, width: str, default: int) 
     return (sizes[0], sizes[-1]) if sizes else (default, default)
 
 
-def _read_window(settings: Any) -> _Window:
+def _read_window(settings: Any) -> _CaffeWindow:
     """Return the window of a convolution or of pooling."""
     kernel = _read_pair(settings, "kernel_size", "kernel_h", "kernel_w", 0)
     stride = _read_pair(settings, "stride", "stride_h", "stride_w", 1)
     require(min(kernel) >= 1, f"kernel {list(kernel)}: kernel_size is missing or below 1")
     require(min(stride) >= 1, f"stride {list(stride)} is below 1")
-    return _Window(kernel, stride, _read_pair(settings, "pad", "pad_h", "pad_w", 0))
+    return _CaffeWindow(kernel, stride, _read_pair(settings, "pad", "pad_h", "pad_w", 0))
 
 
 def _image_shape(graph: CaffeGraph, x: str) -> tuple[int, ...]:
@@ -119,7 +119,7 @@ def add_convolution(graph: CaffeGraph, layer: CaffeLayer, x: Tensors) -> Tensors
     return (add_bias_weight(graph, layer, y, 1) if settings.bias_term else y,)
 
 
-def _transposed_size(size: Pair, window: _Window, dilation: Pair) -> Pair:
+def _transposed_size(size: Pair, window: _CaffeWindow, dilation: Pair) -> Pair:
     """Return the output size of a transposed convolution.
 
     Along each axis it is `stride * (size - 1) + dilation * (kernel - 1) + 1 - 2 * padding`.
@@ -143,7 +143,7 @@ def add_pooling(graph: CaffeGraph, layer: CaffeLayer, x: Tensors) -> Tensors:
     size = (height, width)
     kind = "avg_pool2d" if enum_name(settings, "pool") == "AVE" else "max_pool2d"
     if settings.global_pooling:
-        window = _Window(kernel=size, stride=(1, 1), padding=(0, 0))
+        window = _CaffeWindow(kernel=size, stride=(1, 1), padding=(0, 0))
     else:
         window = _read_window(settings)
         is_valid = all(window.padding[axis] < window.kernel[axis] for axis in (0, 1))
@@ -175,7 +175,9 @@ def add_pooling(graph: CaffeGraph, layer: CaffeLayer, x: Tensors) -> Tensors:
     return (y,)
 
 
-def _pooled_size(size: Pair, window: _Window, rounds_up: bool, is_window_in_padding: bool) -> Pair:
+def _pooled_size(
+    size: Pair, window: _CaffeWindow, rounds_up: bool, is_window_in_padding: bool
+) -> Pair:
     """Return the number of windows along height and width.
 
     Args:

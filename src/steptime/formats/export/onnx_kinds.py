@@ -26,7 +26,7 @@ Sizes = tuple[int, ...]  # of each axis
 Sides = tuple[int, ...]  # before and after each axis
 
 
-class _Window(NamedTuple):
+class _ExportWindow(NamedTuple):
     """The attributes of ONNX's convolutions, padding before all axes, then after all axes."""
 
     kernel_shape: Sizes
@@ -127,12 +127,12 @@ def _describe_window(
     padding: Sides = (),
     dilation: Sizes = (),
     groups: int = 1,
-) -> _Window:
+) -> _ExportWindow:
     """Return the window of a convolution whose second input is its filters."""
     kernel = b.shape(inputs[1])[2:]
     unit = (1,) * len(kernel)
     pads = _order_pads(padding, len(kernel))
-    return _Window(kernel, stride or unit, dilation or unit, pads, groups)
+    return _ExportWindow(kernel, stride or unit, dilation or unit, pads, groups)
 
 
 def _write_convolution(b: Nodes, *inputs: str, **window: Any) -> str:

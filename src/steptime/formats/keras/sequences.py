@@ -220,7 +220,7 @@ def add_time_distributed(layer: KerasLayer, x: KerasTensor) -> KerasTensor:
     return layer.apply(elements.reshape, output_rows, output_shape, suffix="/joined")
 
 
-class _AttentionInputs(NamedTuple):
+class _KerasAttentionInputs(NamedTuple):
     """The tensors that attention reads, with channels last."""
 
     query: str
@@ -228,10 +228,12 @@ class _AttentionInputs(NamedTuple):
     key: str
 
 
-def _read_attention_inputs(layer: KerasLayer, tensors: tuple[KerasTensor, ...]) -> _AttentionInputs:
+def _read_attention_inputs(
+    layer: KerasLayer, tensors: tuple[KerasTensor, ...]
+) -> _KerasAttentionInputs:
     """Return query, value and key in Keras' order; the key is the value if it is left out."""
     query, value, *keys = (layer.to_channels_last(x) for x in tensors)
-    return _AttentionInputs(query, value, keys[0] if keys else value)
+    return _KerasAttentionInputs(query, value, keys[0] if keys else value)
 
 
 def _check_mask(layer: KerasLayer, mask: object, use_causal_mask: object) -> bool:

@@ -18,7 +18,7 @@ Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Constant:
+class ProgramConstant:
     """A tensor that follows from shapes and constants alone; its values do not matter here.
 
     Attributes:
@@ -31,12 +31,12 @@ class Constant:
     dtype: str
     origin: str
 
-    def repeated(self, axis: int, size: int) -> "Constant":
+    def repeated(self, axis: int, size: int) -> "ProgramConstant":
         """Return a constant with another size of an axis."""
         return replace(self, shape=(*self.shape[:axis], size, *self.shape[axis + 1 :]))
 
 
-Value = str | Constant
+Value = str | ProgramConstant
 Result = Value | Sequence[Value | None]
 Handler = Callable[["Call"], Result]
 T = TypeVar("T")
@@ -131,11 +131,13 @@ class Call:
         is_stated = self.argument("dtype") is not None and "float" in dtype
         return self.lower(el.cast, x, dtype, suffix="/cast") if is_stated else x
 
-    def index_output(self, i: int) -> Constant | None:
+    def index_output(self, i: int) -> ProgramConstant | None:
         """Return output `i` as indices that are found together with the values, if it is there."""
         if i >= len(self.node.outputs):
             return None
-        return Constant(self.walk.file_shape(self.node.outputs[i]), "int64", f"{self.name}/places")
+        return ProgramConstant(
+            self.walk.file_shape(self.node.outputs[i]), "int64", f"{self.name}/places"
+        )
 
     def expanded_shape(self, shape: Shape, file_shape: Sequence[int]) -> Shape:
         """Return the shape that this call repeats its input to (`Batches.expanded_shape`)."""

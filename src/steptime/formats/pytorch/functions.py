@@ -7,7 +7,7 @@ from typing import Any
 
 from steptime.core.toml_files import packaged
 from steptime.formats import elements as el
-from steptime.formats.pytorch.call import Call, Constant, Handler, Result, Value, as_list
+from steptime.formats.pytorch.call import Call, Handler, ProgramConstant, Result, Value, as_list
 from steptime.network.ops.table import require
 
 NAMES = packaged("torch_names.toml")
@@ -150,7 +150,7 @@ def _gated_linear_unit(call: Call) -> Result:
 def _triangle(call: Call) -> Result:
     """Lower `tril` and `triu`: a product with a constant mask."""
     x = call.tensor()
-    mask = Constant(call.b.shape(x)[-2:], "float32", f"{call.name}/triangle")
+    mask = ProgramConstant(call.b.shape(x)[-2:], "float32", f"{call.name}/triangle")
     return call.lower(el.pointwise, "mul", x, call.walk.tensor(mask))
 
 

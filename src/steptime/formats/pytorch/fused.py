@@ -7,7 +7,7 @@ from steptime.formats import elements as el
 from steptime.formats import lowering as low
 from steptime.formats import sequence_lowering
 from steptime.formats.attention_pattern import find_learnt_bias
-from steptime.formats.pytorch.call import Call, Constant, Handler, Result
+from steptime.formats.pytorch.call import Call, Handler, ProgramConstant, Result
 from steptime.formats.pytorch.opaque import append_opaque
 from steptime.formats.tensors import is_float
 from steptime.network.ops.builder import Builder
@@ -53,7 +53,7 @@ def _device_attention(call: Call) -> Result:
     """Lower attention as a device's own op, whose other outputs its gradient reads."""
     specs = call.walk.program.specs
     saved = [
-        Constant(call.walk.file_shape(name), specs[name].dtype, f"{call.name}/saved{i}")
+        ProgramConstant(call.walk.file_shape(name), specs[name].dtype, f"{call.name}/saved{i}")
         if name in specs
         else None
         for i, name in enumerate(call.node.outputs[1:])
@@ -98,7 +98,7 @@ def _native_norm(call: Call) -> Result:
     else:
         y = call.lower(low.batch_norm, x, **norm_weights(call, BATCH_NORM_WEIGHTS))
     statistics = [
-        Constant(call.walk.file_shape(name), "float32", f"{call.name}/statistics{i}")
+        ProgramConstant(call.walk.file_shape(name), "float32", f"{call.name}/statistics{i}")
         for i, name in enumerate(call.node.outputs[1:])
     ]
     return [y, *statistics]
@@ -109,7 +109,7 @@ def _native_dropout(call: Call) -> Result:
     y = call.first_tensor
     if call.argument("train", True) or call.walk.drops:
         y = call.lower(el.dropout, y, float(call.argument("p", 0.5)))
-    return [y, Constant(call.walk.shape(y), "bool", f"{call.name}/mask")]
+    return [y, ProgramConstant(call.walk.shape(y), "bool", f"{call.name}/mask")]
 
 
 def _pairwise_distances(call: Call) -> Result:

@@ -7,8 +7,8 @@ from steptime.formats import elements as el
 from steptime.formats import windows
 from steptime.formats.pytorch.call import (
     Call,
-    Constant,
     Handler,
+    ProgramConstant,
     Result,
     Shape,
     Value,
@@ -98,7 +98,7 @@ def _slice(call: Call) -> Result:
     if call.node.op == "narrow":
         stop = start + call["length"]
     if call.shape[axis] == 0:  # an empty tensor, which concatenations leave out
-        return Constant(call.shape, call.dtype, call.name)
+        return ProgramConstant(call.shape, call.dtype, call.name)
     file_size = call.walk.file_shape(call.node.args["self"])[axis]
     takes_all = start == 0 and stop == file_size
     if call.walk.batches.differ and takes_all:  # another batch can make the axis longer
@@ -235,14 +235,14 @@ def _index(call: Call) -> Result:
 
 
 def _dtype_of(call: Call, value: Value) -> str:
-    return value.dtype if isinstance(value, Constant) else call.b.tensors[value].dtype
+    return value.dtype if isinstance(value, ProgramConstant) else call.b.tensors[value].dtype
 
 
 def _join_indices(call: Call, indices: Sequence[Value], shape: Shape) -> str:
     """Return one tensor of indices for several: the sum of those that the network computes."""
     computed = [index for index in indices if isinstance(index, str)]
     if not computed:
-        return call.walk.tensor(Constant(shape, "int64", f"{call.name}/places"))
+        return call.walk.tensor(ProgramConstant(shape, "int64", f"{call.name}/places"))
     # only costs count here, not values: the stride that each index is multiplied by is left out
     index_sum = computed[0]
     for index in computed[1:]:
@@ -291,7 +291,7 @@ def _columns_to_image(call: Call) -> Result:
 
 
 def _constant(call: Call) -> Result:
-    return Constant(call.shape, call.dtype, call.name)
+    return ProgramConstant(call.shape, call.dtype, call.name)
 
 
 def _flip(call: Call) -> Result:

@@ -13,8 +13,8 @@ from steptime.formats.opaque import UnpricedOps
 from steptime.formats.patterns import recognise_pattern
 from steptime.formats.pytorch.call import (
     Call,
-    Constant,
     Handler,
+    ProgramConstant,
     Result,
     Shape,
     Value,
@@ -126,7 +126,7 @@ class Walk(BatchWalk):
         """Return the name of a tensor: a constant becomes a buffer, one for equal views of it."""
         if isinstance(value, str):
             return value
-        if not isinstance(value, Constant):
+        if not isinstance(value, ProgramConstant):
             raise ShapeError(f"a tensor is wanted, not {shorten(value)}")
         dtype = self.graph_dtype(value.dtype) if value.shape else graph_dtype(value.dtype)
         key = value.origin, value.shape, dtype
@@ -137,7 +137,7 @@ class Walk(BatchWalk):
 
     def shape(self, value: Value) -> Shape:
         """Return the shape of a value."""
-        return value.shape if isinstance(value, Constant) else self.b.shape(value)
+        return value.shape if isinstance(value, ProgramConstant) else self.b.shape(value)
 
     def list_links(self) -> tuple[list[str], list[tuple[Sequence[str], Sequence[str]]]]:
         """Return the file's inputs, and each node's input and output tensors."""
@@ -178,7 +178,7 @@ class Walk(BatchWalk):
                 add = self.b.frozen_weight if path in frozen_paths else self.b.weight
                 add(path, self.file_shape(name))
         for name, path in program.buffers.items():
-            self.env[name] = Constant(self.file_shape(name), program.specs[name].dtype, path)
+            self.env[name] = ProgramConstant(self.file_shape(name), program.specs[name].dtype, path)
         for name in program.inputs:
             dtype = self.graph_dtype(program.specs[name].dtype)
             path = free_name(self.b, name)
@@ -218,11 +218,11 @@ class Walk(BatchWalk):
         """Note the outputs of a node that reads constants alone; a view keeps its origin."""
         node = call.node
         origin = call.name
-        if inputs and node.op in self.views and isinstance(inputs[0], Constant):
+        if inputs and node.op in self.views and isinstance(inputs[0], ProgramConstant):
             origin = inputs[0].origin
         for name in node.outputs:
             shape = self._grow_constant(node, inputs, self.file_shape(name))
-            self.env[name] = Constant(shape, self.program.specs[name].dtype, origin)
+            self.env[name] = ProgramConstant(shape, self.program.specs[name].dtype, origin)
 
     def _write(self, name: str, value: Value) -> None:
         """Let later readers of a tensor, and of what it is a view of, read its new value."""
@@ -257,7 +257,7 @@ class Walk(BatchWalk):
         Truth values and integers that follow from integer inputs (masks, positions) are constants:
         they cost next to nothing and have no gradient.
         """
-        if all(isinstance(value, Constant) for value in inputs):
+        if all(isinstance(value, ProgramConstant) for value in inputs):
             return True
         spec = self.program.specs.get(node.outputs[0])
         if spec is None or spec.is_floating or node.op in self.views:
@@ -342,4 +342,4 @@ class Walk(BatchWalk):
 
 def _list_outputs(result: Result) -> list[Value | None]:
     """List the outputs of a row of the op table, of which one may stand alone."""
-    return [result] if isinstance(result, str | Constant) else list(result)
+    return [result] if isinstance(result, str | ProgramConstant) else list(result)
