@@ -28,10 +28,17 @@ from steptime.records.row import grouped
 
 QUANTITIES = ("step_s", "tpot_s", "request_s", "tokens_per_s_per_device")  # the first measured
 CONSTANTS = (
-    "product.tensor_share", "attention.share", "attention.share_new", "stream.share_hbm",
-    "stream.share_gddr", "training.exchange_s", "training.layer_s", "serving.step_s",
-    "serving.sequence_s", "serving.exchange_s",
-)  # fmt: skip
+    "product.tensor_share",
+    "attention.share",
+    "attention.share_new",
+    "stream.share_hbm",
+    "stream.share_gddr",
+    "training.exchange_s",
+    "training.layer_s",
+    "serving.step_s",
+    "serving.sequence_s",
+    "serving.exchange_s",
+)
 STEP = 0.1  # of the log of a constant: the finite difference of its slope
 NORMAL = NormalDist(sigma=-1 / NormalDist().inv_cdf((1 - LEVEL) / 2))  # LEVEL lies within 1
 PRIOR_ROWS = 10  # rows that the interval of other devices counts for beside those that were drawn

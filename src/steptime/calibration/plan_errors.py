@@ -202,11 +202,13 @@ def _group_errors(cases: Sequence[JsonObject], by: Sequence[str]) -> list[JsonOb
     for key, group in sorted(groups.items()):
         hits = [case["fits"] for case in group if case["fits"] is not None]
         errors = summarise_errors([_compare(case) for case in group])
-        rows.append({
-            **dict(zip(columns, key, strict=True)),
-            **asdict(errors),
-            "fits": sum(hits) / len(hits) if hits else None,
-        })  # fmt: skip
+        rows.append(
+            {
+                **dict(zip(columns, key, strict=True)),
+                **asdict(errors),
+                "fits": sum(hits) / len(hits) if hits else None,
+            }
+        )
     return rows
 
 

@@ -31,20 +31,21 @@ from steptime.prediction.kernel import Interval
 from steptime.prediction.method import Method
 
 COLUMNS = (
-    "set", "model", "device", "device_count", "length", "microbatch", "global_batch", "tensor",
-    "pipeline", "virtual", "recompute", "sequence_parallel", "dtype", "stack", "step_s",
-)  # fmt: skip
+    *("set", "model", "device", "device_count", "length", "microbatch", "global_batch", "tensor"),
+    *("pipeline", "virtual", "recompute", "sequence_parallel", "dtype", "stack", "step_s"),
+)
 COUNT_COLUMNS = ("device_count", "devices")  # one of them marks a table of trainings
 NUMBERS = ("device_count", "length", "microbatch", "global_batch", "tensor", "pipeline", "virtual")
 OPTIONAL_NUMBERS = (  # optional columns
-    "context", "expert", "expert_tensor", "data", "zero", "shard", "gradients", "per_node",
-    "links_per_node",
-)  # fmt: skip
+    *("context", "expert", "expert_tensor", "data", "zero", "shard", "gradients"),
+    *("per_node", "links_per_node"),
+)
 TEXTS = ("model", "device", "dtype", "stack", "recompute")
 OPTIONAL_TEXTS = ("inside", "link")  # optional columns
 SPLIT = (
-    "tensor", "context", "expert", "expert_tensor", "data", "pipeline", "virtual", "zero", "shard",
-)  # fmt: skip
+    *("tensor", "context", "expert", "expert_tensor", "data", "pipeline", "virtual"),
+    *("zero", "shard"),
+)
 SIZES = ("microbatch", "global_batch", "length", "gradients")
 PARTS = ("compute_s", "recompute_s", "exposed_s", "host_s", "bubble_s", "update_s")
 DEFAULTS = {"tensor": 1, "pipeline": 1, "virtual": 1, "microbatch": 1, "zero": 0}

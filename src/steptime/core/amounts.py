@@ -64,8 +64,13 @@ _UNIT_WORDS = {  # a numeric table, by dimension: a factor and the words for it
     },
     "W": {1e-3: "mW", 1.0: "W watt watts Watt Watts", 1e3: "kW", 1e6: "MW"},
     "J": {
-        1e-3: "mJ", 1.0: "J joule joules Joule Joules", 1e3: "kJ", 1e6: "MJ", 3600.0: "Wh",
-        3.6e6: "kWh", 3.6e9: "MWh",
+        1e-3: "mJ",
+        1.0: "J joule joules Joule Joules",
+        1e3: "kJ",
+        1e6: "MJ",
+        3600.0: "Wh",
+        3.6e6: "kWh",
+        3.6e9: "MWh",
     },
     "/s": {1.0: "ips fps qps IPS FPS QPS"},
     "degC": {1.0: "C \u00b0C"},
@@ -77,7 +82,7 @@ _UNIT_WORDS = {  # a numeric table, by dimension: a factor and the words for it
         "epoch epochs call calls op ops item items frame frames query queries req request "
         "requests row rows GPU GPUs gpu gpus px"
     },
-}  # fmt: skip
+}
 UNITS = {
     word: (factor, dimension)
     for dimension, words_of_factor in _UNIT_WORDS.items()

@@ -133,9 +133,13 @@ def pipeline(
     kind_scale = {"domain": list(colours), "range": list(colours.values())}
     tip = style.tooltip(("kind", "takes", "microbatch", "stage", "device"))
     rects = {
-        "x": x, "x2": {"field": "to"}, "y": y, "y2": {"field": "lower"}, "tooltip": tip,
+        "x": x,
+        "x2": {"field": "to"},
+        "y": y,
+        "y2": {"field": "lower"},
+        "tooltip": tip,
         "color": style.name("kind", scale=kind_scale, legend=LEGEND),
-    }  # fmt: skip
+    }
     words = {
         "x": {**x, "field": "middle"},
         "y": {**y, "field": "device"},
