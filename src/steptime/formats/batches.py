@@ -59,7 +59,7 @@ class Batches:
             return tuple(file_view)
         shape = infer_view_shape(file_input, input_shape, file_view, self.file_batch)
         require(shape is not None, f"a view made for batch {self.file_batch} fits no other batch")
-        return shape or ()
+        return () if shape is None else shape
 
     def expanded_shape(
         self,

@@ -246,10 +246,11 @@ def _living_tensors(graph: Graph, moment: int) -> set[str]:
     """Return the tensors that live at a moment of a step: 0 before it, then one for each op."""
     _, first_uses, last_uses = storages(graph)
     living = always_living(graph)
-    for i in range(moment):
-        living |= set(first_uses[i])
-        is_over = i + 1 < moment
-        living -= set(last_uses[i]) if is_over else set()
+    for place in range(moment):
+        living |= set(first_uses[place])
+        is_running = place == moment - 1  # its inputs still live
+        if not is_running:
+            living -= set(last_uses[place])
     return living
 
 

@@ -116,10 +116,11 @@ def _price_bounds(rows: Rows, device: Device, alone: Any) -> Bounds:
     name = _interval_name(form_name(rows, device), device, constants)
     single = bounds(name, constants, factor, in_step=False)
     in_step = bounds(name, constants, factor, in_step=True)
+    share_in_step = 1 - alone
     return Bounds(
-        alone * single.low + (1 - alone) * in_step.low,
-        alone * single.high + (1 - alone) * in_step.high,
-        alone * single.shared + (1 - alone) * in_step.shared,
+        alone * single.low + share_in_step * in_step.low,
+        alone * single.high + share_in_step * in_step.high,
+        alone * single.shared + share_in_step * in_step.shared,
     )
 
 

@@ -131,9 +131,9 @@ def weights_of(shape: Shape, file_type: str) -> Weights:
     Raises:
         InputError: for a network that no graph can be made of.
     """
-    path = shape.label.partition(".gguf:")[0]
-    path = path if path.endswith(ENDING) else f"{path}{ENDING}"
-    if not file_type and shape.label.lower().partition(":")[0].endswith(ENDING):
+    # a label is the model as the user named it: `PATH.gguf` or `PATH.gguf:length=4096`
+    path = shape.label.partition(":")[0]
+    if path.lower().endswith(ENDING) and not file_type:
         return _from_header(read_header(open_source(path)), shape)
     return _from_graph(ShapeKey(shape), file_type)
 
