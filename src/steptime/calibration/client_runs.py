@@ -190,6 +190,8 @@ def run_of_means(means: RunMeans, facts: RunFacts) -> ClientRun:
     traffic = facts.traffic
     is_closed_loop = traffic.concurrency and not traffic.rate
     if is_closed_loop:
+        load = Load(inputs, outputs, (), min(traffic.concurrency, count))
+    else:
         load = _open_load(inputs, outputs, traffic.arrivals_s(count))
     return _make_run(facts, load, means.ttft_s, request_s, means.count)
 
