@@ -2,6 +2,7 @@
 
 from typing import Any, NamedTuple
 
+from steptime.core.graph import Attr
 from steptime.core.windows import positions, reach
 from steptime.formats.caffe.lowering import CaffeGraph, Tensors, UnmodelledError, resolve_axis
 from steptime.formats.caffe.net import CaffeLayer
@@ -91,31 +92,24 @@ def add_convolution(graph: CaffeGraph, layer: CaffeLayer, x: Tensors) -> Tensors
     has_even_groups = groups >= 1 and channels % groups == 0 and width % groups == 0
     require(has_even_groups, f"{channels} channels and {width} outputs in {groups} groups")
     if layer.type == "Convolution":
-        weight = graph.add_weight(layer, 0, "w", (width, channels // groups, *window.kernel))
-        y = graph.b.op(
-            "conv2d",
-            x[0],
-            weight,
-            name=layer.name,
-            stride=window.stride,
-            padding=window.op_padding,
-            dilation=dilation,
-            groups=groups,
-        )
+        kind = "conv2d"
+        weight_shape = (width, channels // groups, *window.kernel)
+        attrs: dict[str, Attr] = {}
     else:
-        output_size = _transposed_size((sizes[0], sizes[1]), window, dilation)
-        weight = graph.add_weight(layer, 0, "w", (channels, width // groups, *window.kernel))
-        y = graph.b.op(
-            "conv_transpose2d",
-            x[0],
-            weight,
-            name=layer.name,
-            output_size=output_size,
-            stride=window.stride,
-            padding=window.op_padding,
-            dilation=dilation,
-            groups=groups,
-        )
+        kind = "conv_transpose2d"
+        weight_shape = (channels, width // groups, *window.kernel)
+        attrs = {"output_size": _transposed_size((sizes[0], sizes[1]), window, dilation)}
+    y = graph.b.op(
+        kind,
+        x[0],
+        graph.add_weight(layer, 0, "w", weight_shape),
+        name=layer.name,
+        **attrs,
+        stride=window.stride,
+        padding=window.op_padding,
+        dilation=dilation,
+        groups=groups,
+    )
     return (add_bias_weight(graph, layer, y, 1) if settings.bias_term else y,)
 
 

@@ -38,7 +38,7 @@ def _skip_norm(
     if has_bias:
         total = walk.pointwise("add", total, optional[-1])
     shift = optional[:1] if is_layer_norm else ()
-    normalised: Value = norm(walk, total, w, *shift)  # type: ignore[assignment]
+    normalised: Value = norm(walk, total, w, *shift)  # type: ignore[assignment]  # one output
     return [normalised, None, None, total]
 
 
@@ -167,7 +167,7 @@ def _rotary(walk: OnnxWalk, x: Value, *tables: Value) -> Value:
 def _quantised_linear(walk: OnnxWalk, x: Value, w: Value, *scales: Value) -> Value:
     """Lower `x [..., k]` times a weight `[n, k]`, stored in few bits, several numbers a byte."""
     require(isinstance(w, FileConstant), "a packed weight that is computed")
-    packed: FileConstant = w  # type: ignore[assignment]
+    packed: FileConstant = w  # type: ignore[assignment]  # as required above
     _note_quantised(walk, packed, f"int{walk.attr('bits', 4)}", *scales[:2])
     shape = (walk.attr("N", 0), walk.attr("K", 0))
     return walk.lower(lowering.linear, x, FileConstant(packed.name, shape, "float32"))

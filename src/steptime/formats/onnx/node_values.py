@@ -111,7 +111,7 @@ class NodeValues(BatchWalk):
         if isinstance(value, str):
             return value
         require(value is not None, "an input is missing")
-        constant: FileConstant = value  # type: ignore[assignment]
+        constant: FileConstant = value  # type: ignore[assignment]  # all that is left
         require(constant.dtype != "text", "reads text")
         root = self.roots.get(constant.name)
         if root is None:

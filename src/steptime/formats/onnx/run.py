@@ -326,7 +326,10 @@ class OnnxWalk(NodeValues):
 
 
 def _listed(result: Value | Sequence[Value]) -> list[Value]:
-    return list(result) if isinstance(result, list | tuple) else [result]  # type: ignore[list-item]
+    """Return the outputs of a node as a list; a node of one output returns it alone."""
+    if isinstance(result, list | tuple):
+        return list(result)
+    return [result]  # type: ignore[list-item]  # sequences of values are lists or tuples
 
 
 def _file_nodes(nodes: Sequence[OnnxNode]) -> Iterator[FileNode]:

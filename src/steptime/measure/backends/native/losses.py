@@ -13,7 +13,7 @@ REDUCTION_NONE = 0  # torch's number of `reduction="none"`
 @torch.library.custom_op("steptime::ctc_loss", mutates_args=())
 def traced_ctc_loss(log_probs: Tensor, targets: Tensor, reduction: int) -> Tensor:
     """Stand for `torch.ctc_loss` in a traced module; it is never computed."""
-    raise NotImplementedError
+    raise NotImplementedError  # tracing calls the fake below, and nothing runs the graph
 
 
 @traced_ctc_loss.register_fake
