@@ -24,7 +24,7 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any, NamedTuple
 
-from steptime.hardware.catalog import toml_text
+from steptime.core.toml_files import toml_text
 
 TRACED_BATCH = 8
 LARGE_BATCH = 64
