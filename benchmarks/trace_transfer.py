@@ -1,7 +1,8 @@
 """How well `predict --trace` moves a step to other settings of the CPU that it was traced on.
 
 Ten networks are traced at one thread, in float32, at batch 8. Each is predicted and measured with
-two threads, at batch 64, under ONEDNN_MAX_CPU_ISA=AVX2 and in bfloat16. Rivals are the traced step
+two threads, at batch 64, under ONEDNN_MAX_CPU_ISA=AVX2 and in bfloat16. This CPU with two threads
+or with AVX2 is another device, whose ceilings are measured. Rivals are the traced step
 times the ratio of FLOP over peak, and `predict` of the module, which knows no trace.
 
     python benchmarks/trace_transfer.py measure FOLDER    # ceilings, traces, samples: 15 minutes
@@ -294,8 +295,8 @@ def measure(folder: Path) -> None:
     from torch import nn
 
     folder.mkdir(parents=True, exist_ok=True)
-    for isa in ("", "AVX2"):
-        measure_ceilings(folder, isa)
+    for setting in (BASE, *SETTINGS):
+        measure_ceilings(folder, setting)
     keys = dict.fromkeys((setting.threads, setting.isa) for setting in (BASE, *SETTINGS))
     workers = {key: SettingWorker(*key) for key in keys}
     kept = folder / "samples.json"
@@ -314,15 +315,21 @@ def measure(folder: Path) -> None:
             worker.stop()
 
 
-def measure_ceilings(folder: Path, isa: str) -> None:
-    """Write the device file of this CPU at one thread, under such instructions.
+def device_file(folder: Path, setting: Setting) -> Path:
+    """Return the path of the device file of this CPU with such threads and instructions."""
+    return folder / f"cpu{setting.threads}{setting.isa}.toml"
+
+
+def measure_ceilings(folder: Path, setting: Setting) -> None:
+    """Write the device file of this CPU with such threads and instructions.
 
     Other work only lowers what a probe reaches, so that the highest rates of several count.
     """
-    merged = folder / f"cpu{isa}.toml"
+    merged = device_file(folder, setting)
     if merged.exists():
         return
-    tables = [probe_ceilings(folder / f"probe{isa}{number}", isa) for number in range(PROBES)]
+    homes = [folder / f"probe{setting.threads}{setting.isa}-{number}" for number in range(PROBES)]
+    tables = [probe_ceilings(home, setting) for home in homes]
     table = tables[0]
     table["memory_GB_per_s"] = max(probed["memory_GB_per_s"] for probed in tables)
     for dtype in table["peak_TFLOP_per_s"]:
@@ -332,12 +339,14 @@ def measure_ceilings(folder: Path, isa: str) -> None:
     merged.write_text(toml_text(table))
 
 
-def probe_ceilings(home: Path, isa: str) -> dict[str, Any]:
+def probe_ceilings(home: Path, setting: Setting) -> dict[str, Any]:
     """Return the device file that one probe writes, as a table."""
     command = [sys.executable, "-m", "steptime", "calibrate", "--only", "ceilings"]
-    command += ["--threads", "1", "--minutes", str(CEILING_MINUTES)]
-    variables = {"STEPTIME_HOME": str(home)} | ({"ONEDNN_MAX_CPU_ISA": isa} if isa else {})
-    subprocess.run(command, check=True, env={**os.environ, **variables}, stdout=subprocess.DEVNULL)
+    command += ["--threads", str(setting.threads), "--minutes", str(CEILING_MINUTES)]
+    variables = {**os.environ, "STEPTIME_HOME": str(home)}
+    if setting.isa:
+        variables["ONEDNN_MAX_CPU_ISA"] = setting.isa
+    subprocess.run(command, check=True, env=variables, stdout=subprocess.DEVNULL)
     return tomllib.loads(next(home.glob("devices/*.toml")).read_text())
 
 
@@ -411,10 +420,8 @@ def predict_all(folder: Path, samples: dict[str, Any]) -> Iterator[Outcome]:
     from torch import nn
 
     import steptime
-    from steptime.questions.predict.trace_request import with_threads
 
-    files = {isa: folder / f"cpu{isa}.toml" for isa in ("", "AVX2")}
-    base_device = steptime.device(files[""])
+    base_device = steptime.device(device_file(folder, BASE))
     networks = make_networks(nn)
     for network, own in samples.items():
         build, shape = networks[network]
@@ -423,8 +430,7 @@ def predict_all(folder: Path, samples: dict[str, Any]) -> Iterator[Outcome]:
         x = make_input(network, shape, TRACED_BATCH, torch.float32)
         module_file = steptime.from_module(build(), {"0": (tuple(x.shape), str(x.dtype)[6:])})
         for setting in SETTINGS:
-            device = steptime.device(files[setting.isa])
-            target = with_threads(device, setting.threads) if setting.threads > 1 else device
+            target = steptime.device(device_file(folder, setting))
             options: dict[str, Any] = {"batch": setting.batch, "dtype": setting.dtype}
             moved = steptime.predict(trace=trace, from_device=base_device, device=target, **options)
             plain = steptime.predict(module_file, target, optimizer="sgd", **options)

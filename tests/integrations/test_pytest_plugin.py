@@ -150,6 +150,12 @@ def test_a_slower_step_fails_and_one_without_a_verdict_only_if_asked(made_up, py
     )
     assert "Traceback" not in result.stdout.str()
 
+    elsewhere = pytester.path.parent / f"{pytester.path.name}-main"  # moves the root of pytest
+    (pytester.path / "main").rename(elsewhere)
+    result = made_up(GATE, "--steptime-baseline", str(elsewhere), "-k", "1", seed=2, **CHANGES)
+    result.assert_outcomes(failed=1, deselected=6)
+    elsewhere.rename(pytester.path / "main")
+
     compared = ("--steptime-baseline", "main", "--steptime-fail-unsure")
     result = made_up(GATE, *compared, seed=2, **CHANGES)
     failed = {line.split("[")[1][0] for line in result.outlines if line.startswith("FAILED")}

@@ -140,7 +140,7 @@ class Bench:
         """Return the name of the folder of the next benchmark: that of the test, and a number."""
         self._count += 1
         suffix = "" if self._count == 1 else f"-{self._count}"
-        return Path(_OUTSIDE_NAME.sub("-", self._item.nodeid).strip("-.") + suffix)
+        return Path(_OUTSIDE_NAME.sub("-", _stable_node_id(self._item)).strip("-.") + suffix)
 
     def _measure_rounds(
         self, step: BenchStep, limits: Limits | None, rounds: int | None, folder: Path
@@ -271,6 +271,21 @@ def failing_on_wrong_input() -> Iterator[None]:
         yield
     except (InputError, OutsideError) as error:
         _fail(str(error))
+
+
+def _stable_node_id(item: pytest.Item) -> str:
+    """Return the node id of a test, which is the same with every `--steptime-baseline`.
+
+    Without a configuration file pytest takes the values of options for test folders when it looks
+    for its root: a baseline elsewhere moves the root, and with it the node ids.
+    """
+    if item.config.inipath is not None:
+        return item.nodeid
+    folder = item.config.invocation_params.dir
+    if not item.path.is_relative_to(folder):
+        return item.nodeid
+    _, separator, name = item.nodeid.partition("::")
+    return f"{item.path.relative_to(folder).as_posix()}{separator}{name}"
 
 
 def _fail(text: str) -> NoReturn:
