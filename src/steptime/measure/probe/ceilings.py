@@ -31,6 +31,7 @@ STREAMS: dict[str, tuple[str, int, dict[str, int]]] = {  # kind, arrays read; on
     "copy": ("concat", 1, {"axis": 0}),
     "add": ("add", 2, {}),
 }
+FLOAT_BYTES = 4  # of an element of the arrays
 SMALLEST_ARRAY_BYTES = 1 << 16
 UNKNOWN_CACHE_BYTES = 1 << 27
 DTYPES = ("float32", "tf32", "bfloat16", "float64", "float16")  # in the order they are tried
@@ -155,7 +156,7 @@ def _stream_case(prepare: Prepare, stream: str, array_bytes: int) -> ProbeCase:
     """Return the case of an op that reads one array or two, and writes one of the same size."""
     kind, read_arrays, attrs = STREAMS[stream]
     moved_bytes = array_bytes * (read_arrays + 1)
-    shapes = ((array_bytes // SIZE_BYTES["float32"],),) * read_arrays
+    shapes = ((array_bytes // FLOAT_BYTES,),) * read_arrays
     return ProbeCase(
         f"memory.{stream}",
         {"array_bytes": array_bytes},
