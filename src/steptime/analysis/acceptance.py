@@ -175,7 +175,7 @@ def accept_by_expectations(
             a line that means several measured steps or a step that another line means.
     """
     rows: list[AcceptedStep] = []
-    judged: set[tuple[str, object, object]] = set()
+    judged: set[tuple[str, object, object]] = set()  # keys of the steps that some line names
     for quantity, lines in grouped(expectations, lambda line: line.quantity).items():
         measured = MeasuredSteps(data, quantity, source)
         matching = match_expectations(measured, lines, source)
@@ -185,6 +185,7 @@ def accept_by_expectations(
                 rows.append(_judge(step, quantity, _expect_line(line, step, limit_share)))
                 judged.add(_step_key(step))
         rows += [_list_missing(line, cause) for line, cause in matching.missing]
+    # Steps that no line names are judged by their predictions.
     for step in MeasuredSteps(data, STEP_S).steps:
         if _step_key(step) not in judged:
             rows.append(_judge(step, STEP_S, _expect_prediction(step, limit_share)))
@@ -313,7 +314,9 @@ def summarise_nodes(rows: Sequence[AcceptedStep]) -> list[AcceptedNode]:
 
     An expected step that no node measured counts for no node.
     """
-    by_host = grouped((row for row in rows if row.platform is not None or row.host), _host_of)
+    # An expected step that no node measured has neither a platform nor a host.
+    measured = [row for row in rows if row.platform is not None or row.host]
+    by_host = grouped(measured, _host_of)
     nodes = [_summarise_node(host, steps) for host, steps in by_host.items()]
     return sorted(nodes, key=lambda node: (VERDICTS.index(node.verdict), node.host or ""))
 

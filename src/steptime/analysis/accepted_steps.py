@@ -129,11 +129,12 @@ class MeasuredSteps:
 
     def _predictions(self) -> Mapping[int, StepNumber]:
         """Return the last prediction of each measured group that has one."""
-        pairs = self.groups.pairs(PREDICTED)
-        last = self.groups.columns.last
+        pairs = self.groups.pairs(PREDICTED)  # ids of groups: "a" predicted, "b" measured
+        last_record = self.groups.columns.last  # of each group, its last record's number
         newest: dict[int, int] = {}
         for predicted, measured in zip(pairs["a"].tolist(), pairs["b"].tolist(), strict=True):
-            if measured not in newest or last[predicted] > last[newest[measured]]:
+            previous = newest.get(measured)
+            if previous is None or last_record[predicted] > last_record[previous]:
                 newest[measured] = predicted
         return {measured: self._numbers[predicted] for measured, predicted in newest.items()}
 
@@ -180,13 +181,19 @@ def reference_numbers(reference: Data, steps: Sequence[StepMeasurement]) -> list
         number = step.prediction if step.number.value is None else step.number
         if number.value is not None:
             by_identity[step.identity] = number
-            by_method[step.identity, *(step.facts[name] for name in METHOD)] = number
+            by_method[_method_key(step)] = number
+    # What was only predicted counts last: `setdefault` keeps each measured number.
     for identity, number in measured.predicted_numbers().items():
         by_identity.setdefault(identity, number)
     numbers = []
     for step in steps:
-        key = (step.identity, *(step.facts[name] for name in METHOD))
-        numbers.append(by_method.get(key, by_identity.get(step.identity, UNKNOWN_NUMBER)))
+        equal_step = by_identity.get(step.identity, UNKNOWN_NUMBER)
+        numbers.append(by_method.get(_method_key(step), equal_step))
     if steps and not any(number.value for number in numbers):
         raise InputError("holds none of the measured steps on the same device")
     return numbers
+
+
+def _method_key(step: StepMeasurement) -> tuple[object, ...]:
+    """Return the key of equal steps that were measured by the same method with its options."""
+    return (step.identity, *(step.facts[name] for name in METHOD))

@@ -123,11 +123,15 @@ def break_down(cells: Sequence[NetworkOps], by: str, *, by_network: bool) -> Bre
         by: kind of the groups.
         by_network: whether each network has rows of its own.
     """
-    platforms = grouped(cells, lambda cell: (cell.network if by_network else None, cell.platform))
-    comparable = [_keep_comparable(group) for group in platforms.values()]
-    rows = [row for group in comparable for row in _make_rows(group, by_network)]
-    compared = [cell for group in comparable for cell in group]
-    summary = _summarise(compared, by, len(cells) - len(compared))
+    rows: list[BreakdownRow] = []
+    compared: list[NetworkOps] = []
+    tables = grouped(cells, lambda cell: (cell.network if by_network else None, cell.platform))
+    for table_cells in tables.values():
+        comparable = _keep_comparable(table_cells)
+        compared += comparable
+        rows += _make_rows(comparable, by_network)
+    omitted_networks = len(cells) - len(compared)
+    summary = _summarise(compared, by, omitted_networks)
     return BreakdownAnswer(rows=tuple(rows), summary=summary)
 
 
@@ -140,28 +144,23 @@ def _keep_comparable(cells: list[NetworkOps]) -> list[NetworkOps]:
 
 def _make_rows(cells: Sequence[NetworkOps], by_network: bool) -> list[BreakdownRow]:
     """Return a row for each group of these cells, the longest first, the time of no op last."""
-    names = dict.fromkeys(
-        name
-        for cell in cells
-        for side in SIDES
-        if side in cell.sides
-        for name in cell.sides[side].groups
-    )
+    names = {name for cell in cells for side in cell.sides.values() for name in side.groups}
     rows = [_make_row(name, cells, by_network) for name in (*names, NO_OP_NAME)]
     is_measured = any(MEASURED in cell.sides for cell in cells)
 
-    def place(row: BreakdownRow) -> tuple[bool, float, str]:
+    def sort_key(row: BreakdownRow) -> tuple[bool, float, str]:
         share = row.measured_share if is_measured else row.predicted_share
         return row.name == NO_OP_NAME, -(share or 0.0), row.name
 
-    return sorted(rows, key=place)
+    return sorted(rows, key=sort_key)
 
 
 def _make_row(name: str, cells: Sequence[NetworkOps], by_network: bool) -> BreakdownRow:
     """Return the row of one group: its shares, times and costs over these cells."""
-    sides = {side: _list_sides(cells, side) for side in SIDES}
-    times = {side: _sum_times(name, sides[side]) for side in SIDES}
-    shares = {side: _mean([part.shares.get(name, 0.0) for part in sides[side]]) for side in SIDES}
+    measured = _list_sides(cells, MEASURED)
+    predicted = _list_sides(cells, PREDICTED)
+    measured_s = _sum_times(name, measured)
+    predicted_s = _sum_times(name, predicted)
     is_paired = all(len(cell.sides) == len(SIDES) for cell in cells)
     costs = [_cost_side(cell).groups.get(name) for cell in cells]
     return BreakdownRow(
@@ -169,12 +168,12 @@ def _make_row(name: str, cells: Sequence[NetworkOps], by_network: bool) -> Break
         platform=cells[0].platform,
         name=name,
         networks=len(cells),
-        measured_share=shares[MEASURED],
-        measured_s=times[MEASURED],
-        ops=max(_count_ops(name, sides[side]) for side in SIDES),
-        predicted_share=shares[PREDICTED],
-        predicted_s=times[PREDICTED],
-        ratio=over(times[MEASURED], times[PREDICTED]) if is_paired else None,
+        measured_share=_mean([side.shares.get(name, 0.0) for side in measured]),
+        measured_s=measured_s,
+        ops=max(_count_ops(name, measured), _count_ops(name, predicted)),
+        predicted_share=_mean([side.shares.get(name, 0.0) for side in predicted]),
+        predicted_s=predicted_s,
+        ratio=over(measured_s, predicted_s) if is_paired else None,
         flop_share=_mean_cost_share(name, cells, "flop"),
         bytes_share=_mean_cost_share(name, cells, "traffic_bytes"),
         intensity_flop_per_byte=_ratio_of_sums(costs, "flop", "traffic_bytes"),

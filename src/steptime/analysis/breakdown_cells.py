@@ -125,13 +125,17 @@ def list_cells(data: Data, by: str) -> list[NetworkOps]:
     step_times = _pool_step_times(data.scan())
     names = _name_networks(data)
     cells = []
-    for place, rows in grouped(frame.iter_rows(named=True), _cell_of).items():
-        workload_key, platform, strategy = place
+    for (workload_key, platform, strategy), cell_rows in grouped(
+        frame.iter_rows(named=True), _cell_of
+    ).items():
         sides = {}
-        for side, side_rows in grouped(rows, lambda row: str(row["side"])).items():
-            is_published = side_rows[0]["origin"] == "published"
-            key = tuple(side_rows[0][name] for name in STEP)
-            sides[side] = _make_side(side_rows, None if is_published else step_times.get(key))
+        for side, side_rows in grouped(cell_rows, lambda row: str(row["side"])).items():
+            first_row = side_rows[0]
+            step_key = tuple(first_row[name] for name in STEP)
+            # Published shares have their own total: a step that was timed here is not theirs.
+            is_published = first_row["origin"] == "published"
+            step_s = None if is_published else step_times.get(step_key)
+            sides[side] = _make_side(side_rows, step_s)
         cell = NetworkOps(
             workload_key=workload_key,
             platform=platform,
@@ -140,18 +144,21 @@ def list_cells(data: Data, by: str) -> list[NetworkOps]:
             sides=sides,
         )
         cells.append(cell)
-    positions = {key: position for position, key in enumerate(names)}
-    return sorted(_name_by_strategy(cells), key=lambda cell: positions[cell.workload_key])
+    record_order = {workload_key: position for position, workload_key in enumerate(names)}
+    return sorted(_name_by_strategy(cells), key=lambda cell: record_order[cell.workload_key])
 
 
 def list_op_passes(records: pl.LazyFrame, cell: NetworkOps) -> list[OpPass]:
     """Return the passes of the ops of a cell, without the time of no op."""
     is_network = pl.col("workload_key") == cell.workload_key
     frame = sum_groups(records.filter(is_network), "op", PASS_COLUMNS)
-    rows = frame.filter((pl.col("platform") == cell.platform) & (pl.col("name") != NO_OP))
+    is_on_platform = pl.col("platform") == cell.platform
+    is_op = pl.col("name") != NO_OP
     columns = [name for name in OpPass.__struct_fields__ if name != "pass_name"]
-    passes = rows.select(*columns, pl.col("pass").alias("pass_name"))
-    return [msgspec.convert(row, OpPass) for row in passes.iter_rows(named=True)]
+    passes = frame.filter(is_on_platform & is_op).select(
+        *columns, pl.col("pass").alias("pass_name")
+    )
+    return [msgspec.convert(op_pass, OpPass) for op_pass in passes.iter_rows(named=True)]
 
 
 def _cell_of(row: Mapping[str, str]) -> tuple[str, str, str]:
@@ -171,16 +178,21 @@ def _with_side(records: pl.LazyFrame) -> pl.LazyFrame:
 def _newest_ops(records: pl.LazyFrame) -> pl.LazyFrame:
     """Return the ops of each side that were recorded last, of one way of recording them."""
     kind = pl.coalesce("op_kind", "scope")
-    is_container = (pl.col("origin") == "published") & kind.str.to_lowercase().is_in(CONTAINERS)
+    is_published = pl.col("origin") == "published"
+    # A published container (a module of modules) holds the time of ops that are listed as well.
+    is_container = is_published & kind.str.to_lowercase().is_in(CONTAINERS)
+    is_original = pl.col("duplicate_of").is_null()
     source = pl.col("env").str.json_path_match("$.source_sha256").fill_null("")
-    way = pl.concat_str("method", "method_options", source)
-    is_newest = pl.col("taken_at").eq_missing(pl.col("taken_at").max().over(*CELL, "side"))
+    recording = pl.concat_str("method", "method_options", source)
+    newest_date = pl.col("taken_at").max().over(*CELL, "side")
+    # Several recordings of one date would count each op several times: any single one is kept.
+    single_recording = pl.col("way").max().over(*CELL, "side")
     return (
         _with_side(records)
-        .filter(~IS_STEP & pl.col("duplicate_of").is_null() & ~is_container)
-        .with_columns(kind.alias("op_kind"), way.alias("way"))
-        .filter(is_newest)
-        .filter(pl.col("way") == pl.col("way").max().over(*CELL, "side"))
+        .filter(~IS_STEP & is_original & ~is_container)
+        .with_columns(kind.alias("op_kind"), recording.alias("way"))
+        .filter(pl.col("taken_at").eq_missing(newest_date))
+        .filter(pl.col("way") == single_recording)
     )
 
 
@@ -222,19 +234,21 @@ def sum_groups(records: pl.LazyFrame, by: str, keys: Sequence[str] = ()) -> pl.D
             *(name for name in GROUP if name != "name"),
             "scope",
             "op_kind",
-            pl.lit(name).alias("pass"),
+            pl.lit(pass_name).alias("pass"),
             *(columns.get(column, unknown).alias(column) for column in TIMES),
         )
-        for name, columns in _pass_columns().items()
+        for pass_name, columns in _pass_columns().items()
     ]
+    # The remainder of a step (`NO_OP`) is a group of its own, whatever the ops are grouped by.
     is_no_op = pl.col("op_kind") == NO_OP
-    name = pl.when(is_no_op).then("op_kind").otherwise(GROUP_NAMES[by])
-    has_costs = pl.col("time_share").is_not_null() | (pl.col("time_s") > 0) | (pl.col("flop") > 0)
+    group_name = pl.when(is_no_op).then("op_kind").otherwise(GROUP_NAMES[by])
+    has_time = pl.col("time_share").is_not_null() | (pl.col("time_s") > 0)
+    has_flop = pl.col("flop") > 0
     group_keys = (*GROUP, *keys)
     return (
         pl.concat(passes)
-        .filter(has_costs)
-        .with_columns(name.alias("name"))
+        .filter(has_time | has_flop)
+        .with_columns(group_name.alias("name"))
         .group_by(group_keys, maintain_order=True)
         .agg(*TIMES, pl.col("scope").n_unique().alias("ops"))
         .with_columns(map(_sum_of_list, TIMES))
@@ -302,6 +316,8 @@ def _make_side(rows: Sequence[Mapping[str, object]], step_s: float | None) -> Si
     else:
         shares = {name: group.time_share or 0.0 for name, group in groups.items()}
     peak = rows[0]["peak_flop_per_s"]
+    # A step is timed without the profiler, its ops under it: the difference is the overhead.
+    overhead_share = (ops_s + idle_s) / step_s - 1 if step_s and idle_s else None
     return Side(
         groups=groups,
         totals={
@@ -311,7 +327,7 @@ def _make_side(rows: Sequence[Mapping[str, object]], step_s: float | None) -> Si
         shares={**shares, NO_OP_NAME: 1 - sum(shares.values())},
         basis_s=basis_s or None,
         no_op_s=basis_s - ops_s if basis_s else None,
-        overhead_share=(ops_s + idle_s) / step_s - 1 if step_s and idle_s else None,
+        overhead_share=overhead_share,
         is_profiled=bool(step_s) and basis_s != step_s,
         peak_flop_per_s=peak if isinstance(peak, float) else None,
     )

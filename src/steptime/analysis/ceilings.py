@@ -106,17 +106,24 @@ def _list_probed_caches(device: Device) -> dict[str, float]:
     cache_bytes = device.measured.get("cache_bytes")
     if not cache_bytes:
         return {}
-    points = [
-        (work / cache_bytes, work / min_s)
-        for curve in curves.values()
-        for work, min_s in zip(curve["work"], curve["min_s"], strict=True)
-    ]
-    last = max((rate for share, rate in points if LAST_CACHE_SHARE < share <= 1), default=None)
-    inner = max((rate for share, rate in points if share <= LAST_CACHE_SHARE), default=None)
-    behind = device.memory_bytes_per_s * MIN_STEP
-    caches = {"last cache": last} if last and last > behind else {}
-    if inner and inner > MIN_STEP * max(caches.get("last cache", 0.0), behind):
-        caches["inner caches"] = inner
+    last_cache_rates = []
+    inner_cache_rates = []
+    for curve in curves.values():
+        for work_bytes, min_s in zip(curve["work"], curve["min_s"], strict=True):
+            cache_share = work_bytes / cache_bytes
+            if cache_share <= LAST_CACHE_SHARE:
+                inner_cache_rates.append(work_bytes / min_s)
+            elif cache_share <= 1:
+                last_cache_rates.append(work_bytes / min_s)
+    caches = {}
+    # A level is told apart only if it is clearly faster than the level behind it.
+    memory_limit = device.memory_bytes_per_s * MIN_STEP
+    last_rate = max(last_cache_rates, default=0.0)
+    if last_rate > memory_limit:
+        caches["last cache"] = last_rate
+    inner_rate = max(inner_cache_rates, default=0.0)
+    if inner_rate > MIN_STEP * max(caches.get("last cache", 0.0), memory_limit):
+        caches["inner caches"] = inner_rate
     return caches
 
 

@@ -290,15 +290,18 @@ def _weigh_evidence(a: Floats, b: Floats, change: Floats) -> Floats:
 def _guarded_changes(a: Floats, b: Floats) -> tuple[Floats, Floats]:
     """Return a low and a high quantile of the differences between runs of B and of A."""
     run_count = min(a.shape[1], b.shape[1])
-    quantile = GUARDS.get(run_count, MIDDLE)
+    quantile = GUARDS.get(run_count, MIDDLE)  # the fewer the runs, the more extreme
     run_differences = b[:, :, None] - a[:, None, :]  # [pairs, runs of B, runs of A]
     ordered = np.sort(run_differences.reshape(len(a), -1), axis=1)
     count = ordered.shape[1]
     if quantile == MIDDLE:
-        median = (ordered[:, (count - 1) // 2] + ordered[:, count // 2]) / 2
+        lower_middle = ordered[:, (count - 1) // 2]
+        upper_middle = ordered[:, count // 2]
+        median = (lower_middle + upper_middle) / 2
         return median, median
-    rank = int(quantile * (count - 1))
-    return ordered[:, rank], ordered[:, count - 1 - rank]
+    low_rank = int(quantile * (count - 1))
+    high_rank = count - 1 - low_rank
+    return ordered[:, low_rank], ordered[:, high_rank]
 
 
 def _clipped_mean(side: Floats, noise: Floats) -> Floats:

@@ -71,17 +71,18 @@ def history_table(data: Data, margin: str) -> Table:
     min_change = math.log1p(parse_share(margin, "--margin"))
     folder_rows = _describe_folders(data)
     folders = sorted(folder_rows, key=lambda name: _order_by_date(folder_rows[name], name))
-    place = {name: number for number, name in enumerate(folders)}
-    cells = sorted(_cells(data), key=lambda row: place[row["folder"]])
+    folder_order = {name: position for position, name in enumerate(folders)}
+    cells = sorted(_list_cells(data), key=lambda cell: folder_order[cell["folder"]])
     networks = [*grouped(cells, itemgetter("cell")).values()]
-    series_group = find_series_group([_logs(network) for network in networks])
+    series_group = find_series_group([_step_logs(network) for network in networks])
     all_series = [_judge_series(network, min_change, series_group) for network in networks]
     all_series.sort(key=lambda series: series.cells[0]["order"])
     rows: list[HistoryRow] = []
     changes: list[HistoryChange] = []
     for series in all_series:
-        if not series.changes and data.max_rows is not None and len(rows) >= data.max_rows:
-            continue
+        is_full = data.max_rows is not None and len(rows) >= data.max_rows
+        if is_full and not series.changes:
+            continue  # a series with a change has its rows in any case
         series_rows = _series_rows(series, folder_rows)
         rows += series_rows
         changes += _change_rows(series, series_rows)
@@ -110,13 +111,13 @@ def _order_by_date(folder: Row, name: str) -> tuple[bool, float, str]:
     return instant_s is None, instant_s or 0.0, name
 
 
-def _logs(cells: Sequence[Row]) -> list[float]:
+def _step_logs(cells: Sequence[Row]) -> list[float]:
     return [math.log(row["step_s"]) for row in cells]
 
 
 def _judge_series(cells: Sequence[Row], min_change: float, series_group: SeriesGroup) -> _Series:
     """Return the changes of a network, and whether its newest level is worse than the best."""
-    logs = _logs(cells)
+    logs = _step_logs(cells)
     errors, error_freedom = _errors(cells)
     changes: list[LevelChange] = []
     if len(cells) > 1:
@@ -128,6 +129,7 @@ def _judge_series(cells: Sequence[Row], min_change: float, series_group: SeriesG
     def exceeds_noise(size: float, error: float) -> bool:
         return size > max(min_change, SIGMAS * math.hypot(error, newest.error))
 
+    # Slower: than any earlier level, so also than the best. Faster: than the oldest level.
     is_slower = any(exceeds_noise(newest.mean - level.mean, level.error) for level in earlier)
     oldest = levels[0]
     is_faster = bool(earlier) and exceeds_noise(oldest.mean - newest.mean, oldest.error)
@@ -240,7 +242,7 @@ def _find_instant(taken_at: str | None) -> float | None:
     return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
 
 
-def _cells(data: Data) -> list[Row]:
+def _list_cells(data: Data) -> list[Row]:
     """Return the step of each network in each folder, its samples pooled; a `cell` is a series."""
     grouping = Grouping(
         quantity="step_s",
@@ -252,9 +254,12 @@ def _cells(data: Data) -> list[Row]:
     )
     groups = RecordGroups(data, grouping)
     ids = np.flatnonzero(groups.columns.value > 0)
-    columns = {"step_s": "value", **{name: name for name in ("cell", "low", "high", "runs")}}
-    rows = groups.rows(ids, STEP_CELLS, columns)
-    return [row | {"order": (*map(row.get, STEP_CELLS), number)} for number, row in enumerate(rows)]
+    columns = {"step_s": "value", "cell": "cell", "low": "low", "high": "high", "runs": "runs"}
+    cells = []
+    for position, row in enumerate(groups.rows(ids, STEP_CELLS, columns)):
+        order = (*map(row.get, STEP_CELLS), position)  # in which the table lists the networks
+        cells.append(row | {"order": order})
+    return cells
 
 
 def _errors(cells: Sequence[Row]) -> tuple[list[float], int]:
@@ -312,27 +317,31 @@ def describe_history(table: Table) -> list[str]:
     """Return each change with how many networks share it and what else changed there."""
     summary: Any = table.summary
     folders = summary["folders"]
-    lines = [
-        f"{event['changed']} of {counted(event['networks'], 'network')} became "
-        f"{percent(abs(event['changed_fraction']))} {event['verdict']} "
-        f"between {event['before']} and {event['after']}"
-        + (f": {', '.join(event['differ'])}" if event["differ"] else "")
-        for event in summary["events"]
-    ]
+    lines = [_describe_event(event) for event in summary["events"]]
     if summary["slower"]:
         lines.append(f"slower now than before: {first_of(summary['slower'], 4, '; ')}")
     if summary["vanished"]:
         vanished = first_of(summary["vanished"], 4, "; ")
         lines.append(f"not in the newest folder, {folders[-1]}: {vanished}")
     networks = counted(summary["networks"], "network")
-    over = f"{networks} over {counted(len(folders), 'folder')} by date"
+    extent = f"{networks} over {counted(len(folders), 'folder')} by date"
     if len(folders) < 2:
-        return [f"nothing to say of changes: {over}, and a history takes two or more"]
+        return [f"nothing to say of changes: {extent}, and a history takes two or more"]
     power = _describe_power(summary)
     if lines:
-        return [*lines, power, f"{over}: {folders[0]} to {folders[-1]}"]
+        return [*lines, power, f"{extent}: {folders[0]} to {folders[-1]}"]
     margin = percent(summary["margin_fraction"])
-    return [f"no change beyond noise and {margin}; {over}", power]
+    return [f"no change beyond noise and {margin}; {extent}", power]
+
+
+def _describe_event(event: Mapping[str, Any]) -> str:
+    """Return a common change: "3 of 4 networks became 12 % slower between a and b: torch 2 | 3"."""
+    causes = f": {', '.join(event['differ'])}" if event["differ"] else ""
+    return (
+        f"{event['changed']} of {counted(event['networks'], 'network')} became "
+        f"{percent(abs(event['changed_fraction']))} {event['verdict']} "
+        f"between {event['before']} and {event['after']}{causes}"
+    )
 
 
 def _describe_power(summary: Mapping[str, Any]) -> str:

@@ -80,16 +80,18 @@ def make_design(
     columns: dict[str, Floats] = {}
     bases: dict[str, str] = {}
     constants: list[str] = []
-    for column in networks.columns:
-        numbers, column_bases = _encode(column)
+    for hyperparameter in networks.columns:
+        # A text becomes an indicator column for each level but the most frequent, the base.
+        numbers, column_bases = _encode(hyperparameter)
         bases |= column_bases
         varying = {name: x for name, x in numbers.items() if _varies(x[~has_failed])}
-        if numbers and not varying and column.name in (selected or defaults):
-            constants.append(column.name)
+        is_constant = bool(numbers) and not varying
+        if is_constant and hyperparameter.name in (selected or defaults):
+            constants.append(hyperparameter.name)
         columns |= varying
     if is_log and (values <= 0).any():
         raise InputError("--scale log: not all numbers are above 0; leave it out")
-    ranks = [np.unique(x, return_inverse=True)[1] for x in columns.values()]
+    codes = [_rank_levels(x) for x in columns.values()]
     return DesignMatrix(
         place=networks.place,
         values=values,
@@ -98,9 +100,15 @@ def make_design(
         bases=bases,
         constants=constants,
         names=[n for n in columns if selected is None or n.partition("=")[0] in selected],
-        codes=np.stack(ranks or [np.zeros(len(values), int)], axis=1),
+        codes=np.stack(codes or [np.zeros(len(values), int)], axis=1),
         is_log=is_log,
     )
+
+
+def _rank_levels(x: Floats) -> NDArray[np.int64]:
+    """Return for each number the rank of its value among the distinct values, from 0."""
+    _, ranks = np.unique(x, return_inverse=True)
+    return ranks
 
 
 def _varies(x: Floats) -> bool:
@@ -275,7 +283,9 @@ class _NeighbourPairs(NamedTuple):
 def _pair_neighbours(design: DesignMatrix, column: int, rows: NDArray[np.int64]) -> _NeighbourPairs:
     """Return the pairs of rows that follow each other in a column, all others equal."""
     rank = design.codes[:, column]
-    key = regression.hash_rows(np.delete(design.codes, column, axis=1))
+    other_columns = np.delete(design.codes, column, axis=1)
+    key = regression.hash_rows(other_columns)
+    # Sorted by the other columns, then by this one: neighbours in the order differ in this one.
     ordered = rows[np.lexsort((rank[rows], key[rows]))]
     low = ordered[:-1]
     high = ordered[1:]

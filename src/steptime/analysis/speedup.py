@@ -149,11 +149,13 @@ def _check_feature(name: str | None, option: str, features: Collection[str]) -> 
 
 def _find_strongest(speedups: Speedups, x: str | None) -> str | None:
     """Return the number, other than `x`, that goes most with speed-ups."""
+    # A column that cannot be correlated (texts, gaps) counts 0, so that some name is returned.
     correlations = {name: 0.0 for name in speedups.varying if name != x}
+    ratio_varies = np.ptp(speedups.ratio) > 0
     for name in correlations:
         column = speedups.cells(name, speedups.b)
         is_number = column.dtype.is_numeric() or column.dtype == pl.Boolean()
-        if is_number and not column.null_count() and np.ptp(speedups.ratio) > 0:
+        if is_number and not column.null_count() and ratio_varies:
             numbers = column.cast(pl.Float64()).to_numpy()
             correlations[name] = abs(rank_correlation(numbers, speedups.ratio))
     return max(correlations, key=lambda name: correlations[name], default=None)
@@ -190,28 +192,28 @@ def _count_failed(data: Data, level: pl.Expr, levels: Sequence[str]) -> dict[str
 
 def _make_table(data: Data, answer: SpeedupAnswer, speedups: Speedups) -> Table:
     """Return the table of the pairs, from the lowest and the highest to the middle."""
-    order = np.argsort(speedups.ratio, kind="stable")
-    places = _order_ends_first(order)[: data.max_rows]
-    count = min(EXTREME_COUNT, len(order))
-    make_structs = partial(_make_rows, speedups)
-    structs = structs_on_demand(places, make_structs)
+    ascending = np.argsort(speedups.ratio, kind="stable")
+    printed_places = _order_ends_first(ascending)[: data.max_rows]
+    # There can be 10^6 pairs: only the first rows stay in memory, the others are made on each pass.
+    structs = structs_on_demand(printed_places, partial(_make_rows, speedups))
     rows = LazySequence(
         len(structs),
-        lambda: (row.to_columns() for row in structs),
-        [row.to_columns() for row in structs[:MAX_ROWS_IN_MEMORY]],
-    )
-    low, high = (
-        [row.to_columns() for row in make_structs(part)]
-        for part in (order[:count], order[::-1][:count])
+        make_items=lambda: (row.to_columns() for row in structs),
+        first_items=[row.to_columns() for row in structs[:MAX_ROWS_IN_MEMORY]],
     )
     extreme_columns = (*EXTREME_COLUMNS, f"against_{answer.quantity}", answer.quantity)
+
+    def list_extremes(places: Ids) -> list[Row]:
+        extreme_rows = [row.to_columns() for row in _make_rows(speedups, places)]
+        return [{name: row[name] for name in extreme_columns} for row in extreme_rows]
+
     extremes = {
-        name: [{key: row[key] for key in extreme_columns} for row in ends]
-        for name, ends in (("lowest", low), ("highest", high))
+        "lowest": list_extremes(ascending[:EXTREME_COUNT]),
+        "highest": list_extremes(ascending[::-1][:EXTREME_COUNT]),
     }
     has_levels = len(speedups.levels) > 1
-    has_differences = any(_describe_differences(speedups, places))
-    has_verdicts = any(verdict is not None for verdict in speedups.verdict[places])
+    has_differences = any(_describe_differences(speedups, printed_places))
+    has_verdicts = any(verdict is not None for verdict in speedups.verdict[printed_places])
     return Table(
         (
             Column("name", "network"),
@@ -250,8 +252,8 @@ def _describe_differences(speedups: Speedups, places: Ids) -> list[str]:
 def _make_rows(speedups: Speedups, places: Ids) -> list[SpeedupRow]:
     """Return pairs as rows: name, speed-up, both sides, features, and in what they differ."""
     groups = speedups.groups
-    a = speedups.a[places]
-    b = speedups.b[places]
+    a = speedups.a[places]  # the groups that are compared against
+    b = speedups.b[places]  # the groups whose speed-up is asked
     hosts = groups.facts(np.r_[a, b], {"host": pl.col("host").replace("", None)})
 
     def list_features(names: Sequence[str], ids: Ids) -> list[Row]:

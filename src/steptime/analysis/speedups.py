@@ -117,16 +117,17 @@ def find_worst_level(groups: RecordGroups) -> str | None:
         return None
     has_value = groups.columns.value > 0
     logs = np.log(groups.columns.value[has_value])
-    cell = np.unique(groups.columns.cell[has_value], return_inverse=True)[1]
-    cell_means = np.bincount(cell, logs) / np.bincount(cell)
+    # A level is judged by its distance from the mean of the cells that it takes part in.
+    _, cell = np.unique(groups.columns.cell[has_value], return_inverse=True)
+    cell_means = np.bincount(cell, weights=logs) / np.bincount(cell)
     offsets = logs - cell_means[cell]
     level = groups.columns.level[has_value]
     mean_offsets = {
         name: float(offsets[level == groups.place(name)].mean()) for name in groups.levels
     }
     if is_higher_better(groups.quantity):
-        return min(mean_offsets, key=lambda name: mean_offsets[name])
-    return min(mean_offsets, key=lambda name: -mean_offsets[name])
+        return min(mean_offsets, key=mean_offsets.__getitem__)
+    return max(mean_offsets, key=mean_offsets.__getitem__)
 
 
 def compute_speedups(data: Data, groups: RecordGroups, against: str, by: str) -> Speedups | None:

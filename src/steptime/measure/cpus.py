@@ -77,12 +77,18 @@ def cores(root: Path = procfs.ROOT) -> Cores:
 def _cpu_quota(root: Path) -> float | None:
     quotas = []
     for folder in procfs.group_folders("cpu", root):
-        text = procfs.read_text(folder / "cpu.max") or " ".join(
-            procfs.read_text(folder / f"cpu.cfs_{name}_us") or "" for name in ("quota", "period")
-        )
-        words = text.split()
-        if len(words) == 2 and words[0] not in ("max", "-1"):
-            quotas.append(int(words[0]) / int(words[1]))
+        both = procfs.read_text(folder / "cpu.max")  # control groups of version 2
+        if not both:  # version 1
+            quota_text = procfs.read_text(folder / "cpu.cfs_quota_us") or ""
+            period_text = procfs.read_text(folder / "cpu.cfs_period_us") or ""
+            both = f"{quota_text} {period_text}"
+        words = both.split()
+        if len(words) != 2:
+            continue
+        quota_us, period_us = words
+        is_unlimited = quota_us in ("max", "-1")
+        if not is_unlimited:
+            quotas.append(int(quota_us) / int(period_us))
     return min(quotas, default=None)
 
 
@@ -108,13 +114,13 @@ def caches(root: Path = procfs.ROOT) -> tuple[Cache, ...] | None:
 
 def last_cache_bytes(cpus: Iterable[int], root: Path = procfs.ROOT) -> int | None:
     """Return the bytes of all last-level caches that `cpus` reach together; None where unknown."""
-    sizes = {
-        (level, shared or str(cpu)): size
-        for cpu in cpus
-        for level, _, size, shared in _caches(cpu, root)
-    }
-    last = max((level for level, _ in sizes), default=0)
-    return sum(size for (level, _), size in sizes.items() if level == last) or None
+    sizes_bytes: dict[tuple[int, str], int] = {}  # by level and CPUs: a shared cache counts once
+    for cpu in cpus:
+        for level, _, size_bytes, sharing_cpus in _caches(cpu, root):
+            sizes_bytes[level, sharing_cpus or str(cpu)] = size_bytes
+    last_level = max((level for level, _ in sizes_bytes), default=0)
+    total_bytes = sum(size for (level, _), size in sizes_bytes.items() if level == last_level)
+    return total_bytes or None
 
 
 def default_threads(root: Path = procfs.ROOT, processes: int = 1) -> int:

@@ -82,12 +82,18 @@ def calls_of(
                 run_op.name,
             )
         )
+    # Each call lets go of the tensors that it is the last one to name, so that memory is freed.
     lasting = {*graph.inputs, *graph.weights, *graph.buffers, *graph.outputs, *keep}
-    last = {name: i for i, call in enumerate(calls) for name in (*call.inputs, *call.outputs)}
+    last_call: dict[str, int] = {}
+    for position, call in enumerate(calls):
+        for name in (*call.inputs, *call.outputs):
+            last_call[name] = position
     last_of: list[list[str]] = [[] for _ in calls]
-    for name in last.keys() - lasting:
-        last_of[last[name]].append(name)
-    return tuple(replace(call, last_of=tuple(n)) for call, n in zip(calls, last_of, strict=True))
+    for name in last_call.keys() - lasting:
+        last_of[last_call[name]].append(name)
+    return tuple(
+        replace(call, last_of=tuple(names)) for call, names in zip(calls, last_of, strict=True)
+    )
 
 
 def interpret(

@@ -25,14 +25,17 @@ def functions(library: Table, *modules: Any) -> dict[str, Run]:
     They are those of `library`, else Python's operator of the name, else what the first of its
     modules has under it, with underscores or without.
     """
-    table = dict(library)
+    run_by_name = dict(library)
     for name in elementwise.FUNCTIONS:
-        places = [(operator, _OPERATORS.get(name, name))]
-        spellings = (name, name.replace("_", ""))
-        places += [(module, spelling) for module in modules for spelling in spellings]
-        candidates = (getattr(*place) for place in places if hasattr(*place))
-        table.setdefault(name, next(candidates, None) or partial(_lacking, name))
-    return table
+        candidates = [getattr(operator, _OPERATORS.get(name, name), None)]
+        for module in modules:
+            candidates += [
+                getattr(module, name, None),
+                getattr(module, name.replace("_", ""), None),
+            ]
+        run = next(filter(None, candidates), partial(_lacking, name))
+        run_by_name.setdefault(name, run)
+    return run_by_name
 
 
 def _lacking(name: str, *_: Any, **__: Any) -> Any:

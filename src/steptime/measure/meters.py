@@ -180,7 +180,7 @@ def take_energy(
         sync()
         log = _EnergyLog(meters, clock)
     except AbsentError as error:
-        return Energy(None, None, str(error))
+        return Energy(step_j=None, power_w=None, meter=str(error))
     is_over = threading.Event()
 
     def read_regularly() -> None:
@@ -239,7 +239,10 @@ class _EnergyLog:
         name = " + ".join(meter.name for meter in self._meters)
         elapsed_s = self._time_s - self._start_s
         if self._faults:
-            return Energy(None, None, self._faults[0])
+            return Energy(step_j=None, power_w=None, meter=self._faults[0])
         if not self._joules:
-            return Energy(None, None, f"{name} stood still for {elapsed_s:.3g} s")
-        return Energy(self._joules / step_count, self._joules / elapsed_s, name)
+            fault = f"{name} stood still for {elapsed_s:.3g} s"
+            return Energy(step_j=None, power_w=None, meter=fault)
+        return Energy(
+            step_j=self._joules / step_count, power_w=self._joules / elapsed_s, meter=name
+        )

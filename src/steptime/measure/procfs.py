@@ -61,13 +61,14 @@ def group_folders(controller: str, root: Path) -> list[Path]:
     folders: list[Path] = []
     for line in (read_text(root / "proc/self/cgroup") or "").splitlines():
         _, controllers, path = line.split(":", 2)
-        mounts = {"": ("", "unified")}.get(controllers, (controller,))
-        if controllers and controller not in controllers.split(","):
+        is_version_2 = not controllers
+        if not is_version_2 and controller not in controllers.split(","):
             continue
-        parts = [part for part in path.split("/") if part]
+        mounts = ("", "unified") if is_version_2 else (controller,)
+        names = [name for name in path.split("/") if name]
         for mount in mounts:
             top = root / "sys/fs/cgroup" / mount
-            folders += [top.joinpath(*parts[:n]) for n in range(len(parts), -1, -1)]
+            folders += [top.joinpath(*names[:depth]) for depth in range(len(names), -1, -1)]
     return folders
 
 

@@ -149,12 +149,13 @@ class _Taker:
 
     def samples(self, warmup_s: Sequence[float], first: int = 0) -> Samples:
         """Return the samples from the one with this number on."""
-        step_s, rows = self.step_s[first:], self.rows[first:]
+        step_s = self.step_s[first:]
+        sample_rows = self.rows[first:]
         half = len(step_s) // 2
-        columns = {name: tuple(row[name] for row in rows) for name in rows[0]}
+        columns = {name: tuple(row[name] for row in sample_rows) for name in sample_rows[0]}
         return Samples(
             step_s=tuple(step_s),
-            steps_per_sample=rows[-1]["steps"],
+            steps_per_sample=sample_rows[-1]["steps"],
             first_step_s=self.first_step_s,
             warmup_s=tuple(warmup_s),
             steady=half > 0 and agree(step_s[:half], step_s[-half:]),
@@ -252,12 +253,14 @@ def part_seconds(
 
 def agree(earlier: Sequence[float], later: Sequence[float]) -> bool:
     """Return whether two groups of times have the same median, within 1 % or within their noise."""
-    groups, middles, variance = (earlier, later), (median(earlier), median(later)), 0.0
-    for group, middle in zip(groups, middles, strict=True):
-        sigma = 1.4826 * median([abs(time_s - middle) for time_s in group])
+    earlier_s = median(earlier)
+    later_s = median(later)
+    variance = 0.0  # of the difference of the means
+    for group, middle_s in ((earlier, earlier_s), (later, later_s)):
+        sigma = 1.4826 * median([abs(time_s - middle_s) for time_s in group])
         variance += sigma**2 / len(group)
-    error = math.sqrt(math.pi / 2 * variance)  # of a median, for normal noise
-    return abs(middles[0] - middles[1]) <= max(TOLERANCE * min(middles), 2 * error)
+    error_s = math.sqrt(math.pi / 2 * variance)  # of medians, for normal noise
+    return abs(earlier_s - later_s) <= max(TOLERANCE * min(earlier_s, later_s), 2 * error_s)
 
 
 def median_half_width(ordered: Sequence[float]) -> float:
@@ -267,9 +270,10 @@ def median_half_width(ordered: Sequence[float]) -> float:
     rounded outwards (Le Boudec 2010, chapter 2; Hoefler and Belli 2015).
     """
     n = len(ordered)
-    low = max(0, math.floor((n - 1.96 * math.sqrt(n)) / 2) - 1)
-    high = min(n - 1, math.ceil((n + 1.96 * math.sqrt(n)) / 2))
-    return (ordered[high] - ordered[low]) / 2 / median(ordered)
+    low_rank = max(0, math.floor((n - 1.96 * math.sqrt(n)) / 2) - 1)
+    high_rank = min(n - 1, math.ceil((n + 1.96 * math.sqrt(n)) / 2))
+    half_width_s = (ordered[high_rank] - ordered[low_rank]) / 2
+    return half_width_s / median(ordered)
 
 
 def timer_of(sync: Callable[[], object], clock: Clock = time.perf_counter) -> Timer:

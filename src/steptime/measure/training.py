@@ -52,10 +52,12 @@ def prepare_examination(
 
 def accuracy(network: Callable[[Arrays], Any], test: Split, fit: ImageInputs, batch: int) -> float:
     """Return the share of a test set that is classified correctly; the last batch is filled up."""
-    total, right = len(test.labels), 0
-    for first in range(0, total, batch):
+    image_count = len(test.labels)
+    correct_count = 0
+    for first in range(0, image_count, batch):
         indices = np.arange(first, first + batch)
-        images, labels = decode(test, np.minimum(indices, total - 1))
+        is_filler = indices >= image_count  # repeats of the last image fill up the last batch
+        images, labels = decode(test, np.minimum(indices, image_count - 1))
         predicted = np.argmax(network(fit.arrays(images, labels)), axis=-1)
-        right += int(np.count_nonzero((predicted == labels) & (indices < total)))
-    return right / total
+        correct_count += int(np.count_nonzero((predicted == labels) & ~is_filler))
+    return correct_count / image_count

@@ -33,23 +33,27 @@ class BlockLines:
     @classmethod
     def between(cls, first: Sequence[Allocation], last: Sequence[Allocation]) -> BlockLines:
         """Return the lines through the allocations of the same step at two batches."""
-        places: dict[tuple[int, int], int] = {}
-        moments = [
-            [
-                [places.setdefault(ends, len(places)) for ends in zip(*sizes, strict=True)]
-                for sizes in zip(*allocations, strict=True)
-            ]
-            for allocations in zip(first, last, strict=True)
-        ]
-        live = np.zeros(len(places))
-        counts = np.zeros((len(moments), len(places)))
-        for row, (allocated, scratch, freed) in zip(counts, moments, strict=True):
-            np.add.at(live, allocated, 1.0)
-            row[:] = live
-            np.add.at(row, scratch, 1.0)
-            np.add.at(live, freed, -1.0)
-        sizes = np.array([*places], dtype=float).reshape(-1, 2)
-        return cls(sizes[:, 0], sizes[:, 1], _largest_rows(counts))
+        columns: dict[tuple[int, int], int] = {}  # a column for each pair of sizes at both ends
+
+        def find_columns(sizes: list[int], end_sizes: list[int]) -> list[int]:
+            ends = zip(sizes, end_sizes, strict=True)
+            return [columns.setdefault(pair, len(columns)) for pair in ends]
+
+        moments = []
+        for first_sizes, last_sizes in zip(first, last, strict=True):
+            allocated = find_columns(first_sizes.allocated, last_sizes.allocated)
+            scratch = find_columns(first_sizes.scratch, last_sizes.scratch)
+            freed = find_columns(first_sizes.freed, last_sizes.freed)
+            moments.append(Allocation(allocated, scratch, freed))
+        live = np.zeros(len(columns))
+        counts = np.zeros((len(moments), len(columns)))
+        for moment_counts, moment in zip(counts, moments, strict=True):
+            np.add.at(live, moment.allocated, 1.0)
+            moment_counts[:] = live
+            np.add.at(moment_counts, moment.scratch, 1.0)
+            np.add.at(live, moment.freed, -1.0)
+        first_bytes, last_bytes = np.array([*columns], dtype=float).reshape(-1, 2).T
+        return cls(first_bytes, last_bytes, _largest_rows(counts))
 
     def reserved_bytes(self, shares: Floats) -> Ints:
         """Return the most bytes that the allocator reserves, at shares of the way to the end."""
@@ -89,9 +93,10 @@ def block_lines_through(
         return None
     lines = BlockLines.between(first, last)
     low, middle, high = batches
-    share = np.array([(middle - low) / (high - low)])
-    exact = BlockLines.between(between, between).reserved_bytes(np.zeros(1))
-    return lines if lines.reserved_bytes(share) == exact else None
+    middle_share = (middle - low) / (high - low)
+    interpolated_bytes = lines.reserved_bytes(np.array([middle_share]))
+    exact_bytes = BlockLines.between(between, between).reserved_bytes(np.zeros(1))
+    return lines if interpolated_bytes == exact_bytes else None
 
 
 def _have_equal_shape(first: Sequence[Allocation], second: Sequence[Allocation]) -> bool:

@@ -46,9 +46,10 @@ def tree(size_bytes: float, replicas: int, fabric: Fabric) -> float:
     "Two-tree algorithms for full bandwidth broadcast, reduction and scan").
     """
     near, nodes = fabric.near_and_nodes(replicas)
-    latencies = fabric.latencies_s(2 * rounds(near), 2 * rounds(nodes))
-    added = fabric.add_s(size_bytes) if replicas > 1 else 0.0
-    return latencies + fabric.slowest_s(2 * size_bytes, near, nodes) + added
+    latencies_s = fabric.latencies_s(2 * rounds(near), 2 * rounds(nodes))
+    transfer_s = fabric.slowest_s(2 * size_bytes, near, nodes)
+    added_s = fabric.add_s(size_bytes) if replicas > 1 else 0.0
+    return latencies_s + transfer_s + added_s
 
 
 def butterfly(size_bytes: float, replicas: int, fabric: Fabric) -> float:
@@ -57,9 +58,10 @@ def butterfly(size_bytes: float, replicas: int, fabric: Fabric) -> float:
     Paleo's count of rounds, ceil(log2 n), is short of what other n than powers of two need.
     """
     near, nodes = fabric.near_and_nodes(replicas)
-    inside = rounds(near) * fabric.inside_message_s(size_bytes)
-    between = rounds(nodes) * fabric.message_s(size_bytes, near)
-    return inside + between + fabric.add_s((rounds(near) + rounds(nodes)) * size_bytes)
+    inside_s = rounds(near) * fabric.inside_message_s(size_bytes)
+    between_s = rounds(nodes) * fabric.message_s(size_bytes, near)
+    added_bytes = (rounds(near) + rounds(nodes)) * size_bytes
+    return inside_s + between_s + fabric.add_s(added_bytes)
 
 
 def butterfly_mixing(size_bytes: float, replicas: int, fabric: Fabric) -> float:
@@ -93,10 +95,12 @@ def in_switch(size_bytes: float, replicas: int, fabric: Fabric) -> float:
         return 0.0
     near, nodes = fabric.near_and_nodes(replicas)
     link = fabric.between if nodes > 1 or fabric.inside is None else fabric.inside
-    if isinstance(link, Fabric) or link.switch_bytes_per_s is None or min(near, nodes) > 1:
+    has_several_levels = near > 1 and nodes > 1
+    if isinstance(link, Fabric) or link.switch_bytes_per_s is None or has_several_levels:
         return inf
-    rate = link.switch_bytes_per_s * fabric.efficiency
-    return 2 * (link.latency_s or 0.0) + size_bytes * (1 + 1 / replicas) / rate
+    bytes_per_s = link.switch_bytes_per_s * fabric.efficiency
+    replica_bytes = size_bytes * (1 + 1 / replicas)
+    return 2 * (link.latency_s or 0.0) + replica_bytes / bytes_per_s
 
 
 def all_reduce(size_bytes: float, replicas: int, fabric: Fabric) -> float:
@@ -141,12 +145,17 @@ def hierarchical(size_bytes: float, replicas: int, fabric: Fabric) -> float:
     than one for a device are of no use); then g - 1 messages inside again.
     """
     near, nodes = fabric.near_and_nodes(replicas, always=True)
-    messages, share = ring_messages(nodes)
-    used = replace(fabric, links_per_node=min(fabric.links_per_node, near * fabric.groups))
-    within = 2 * (near - 1) * fabric.inside_message_s(size_bytes / near)
-    between = messages * used.message_s(size_bytes / near * share, near)
-    added = (near - 1) / near * size_bytes + messages / 2 * share * size_bytes / near
-    return within + between + fabric.add_s(added)
+    messages, message_share = ring_messages(nodes)
+    device_bytes = size_bytes / near  # the part of the gradient that a device finishes
+    # More links of a node than devices in it are of no use.
+    usable_links = min(fabric.links_per_node, near * fabric.groups)
+    usable_fabric = replace(fabric, links_per_node=usable_links)
+    inside_s = 2 * (near - 1) * fabric.inside_message_s(device_bytes)
+    between_s = messages * usable_fabric.message_s(device_bytes * message_share, near)
+    added_inside_bytes = (near - 1) / near * size_bytes
+    added_between_bytes = messages / 2 * message_share * size_bytes / near
+    added_s = fabric.add_s(added_inside_bytes + added_between_bytes)
+    return inside_s + between_s + added_s
 
 
 def parameter_server(size_bytes: float, replicas: int, fabric: Fabric) -> float:
@@ -333,7 +342,9 @@ class Startup(NamedTuple):
 
         The times of a measured link hold its startup already.
         """
-        if not messages_s or fabric.between.measured.keys() - {"bus"}:
+        has_measured_times = bool(fabric.between.measured.keys() - {"bus"})
+        if not messages_s or has_measured_times:
             return messages_s
         seconds = messages_s * max(1.0, self.slow) + self.s
+        # For large messages the startup is the smaller one that does not grow with them.
         return min(seconds, messages_s + self.large_s) if self.large_s else seconds

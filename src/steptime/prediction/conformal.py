@@ -121,11 +121,14 @@ def widen(
 
     The numbers may be arrays. A device that was calibrated by its own rows keeps its ends.
     """
-    if low is None or high is None or has_calibrated_interval(kind, device):
+    is_unbounded = low is None or high is None
+    if is_unbounded or has_calibrated_interval(kind, device):
         return low, high
     ends = find_ends(kind, device, is_software_assumed)
-    if kind in SCALED:
-        return value * (low / value) ** ends.below, value * (high / value) ** ends.above
+    if kind in SCALED:  # the interval of the kernels is wider or narrower by an exponent
+        low_ratio = low / value
+        high_ratio = high / value
+        return value * low_ratio**ends.below, value * high_ratio**ends.above
     return value * exp(-ends.below), value * exp(ends.above)
 
 

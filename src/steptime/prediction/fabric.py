@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import exp, inf, prod
+from math import ceil, exp, inf, prod
 
 from steptime.core.errors import InputError, shorten
 from steptime.hardware.device import Cluster, Link
@@ -93,9 +93,12 @@ class Fabric:
 
         A last node that is not full counts as a full one. `always` has nodes in any case.
         """
-        alone = self.inside is None and self.links_per_node == 1 and self.groups == 1
-        per_node = 1 if alone and not always else self.per_node
-        return min(devices, per_node), -(-devices // per_node)
+        # One kind of link for one group: what lies in a node makes no difference.
+        is_flat = self.inside is None and self.links_per_node == 1 and self.groups == 1
+        per_node = 1 if is_flat and not always else self.per_node
+        near = min(devices, per_node)
+        nodes = ceil(devices / per_node)
+        return near, nodes
 
     def message_s(self, size_bytes: float, senders: int = 1) -> float:
         """Return the seconds of one message over `between`.
@@ -128,13 +131,19 @@ class Fabric:
 
         Latency apart: that of messages in a pipeline, or of a ring, in which all links are busy.
         """
-        rates = [self.between.bytes_per_s / self.share(1)] if nodes > 1 else []
+        rates_per_s = []
+        if nodes > 1:
+            rates_per_s.append(self.between.bytes_per_s / self.share(1))
+        inner_devices = near
         inner = self.inside
-        while isinstance(inner, Fabric):
-            rates.append(inner.between.bytes_per_s / inner.share(1))
-            near, inner = inner.per_node, inner.inside
-        rates += [(inner or self.between).bytes_per_s] if near > 1 else []
-        return size_bytes / min(rates, default=inf) / self.efficiency
+        while isinstance(inner, Fabric):  # a node that has nodes itself
+            rates_per_s.append(inner.between.bytes_per_s / inner.share(1))
+            inner_devices = inner.per_node
+            inner = inner.inside
+        if inner_devices > 1:
+            innermost_link = inner or self.between
+            rates_per_s.append(innermost_link.bytes_per_s)
+        return size_bytes / min(rates_per_s, default=inf) / self.efficiency
 
     def latencies_s(self, inside: int, between: int) -> float:
         """Return the seconds of the latency of so many messages of either kind."""

@@ -15,6 +15,8 @@ from steptime.network.ops import OPS
 from steptime.prediction.kernel import Kernel
 
 TINY_S = 1e-30  # keeps a share of nothing defined
+FASTEST = 0  # the places of both ends in `Host.ends`
+SLOWEST = 1
 
 _CONVOLUTION_KINDS = {kind for kind, row in OPS.items() if row.work == "convolution"}
 
@@ -42,7 +44,7 @@ class Host(NamedTuple):
     after_s: float = 0.0
 
     def scale_to_end(self, end: int) -> Host:
-        """Return the host at an end of its interval: 0 the fastest, 1 the slowest."""
+        """Return the host at an end of its interval, `FASTEST` or `SLOWEST`."""
         share = self.ends[end]
         forward_s, backward_s, update_s = self.issued_s
         issued_s = (forward_s * share, backward_s * share, update_s * share)
@@ -178,7 +180,8 @@ def wait_for_host(parts_s: Sequence[Any], host: Host | None) -> tuple[Any, Any, 
     the device's belongs to the passes that wait.
     """
     host = NO_HOST if host is None else host
-    device_s = (parts_s[0], parts_s[1], parts_s[2])
+    forward_s, backward_s, update_s = parts_s
+    device_s = (forward_s, backward_s, update_s)
     if host.waits:
         forward_s, backward_s, update_s = _wait_after_step(device_s, host)
     else:
@@ -217,10 +220,10 @@ def bound_step(parts_s: Sequence[Any], shares: tuple[Any, Any], host: Host | Non
     low_s = high_s = None
     low_share, high_share = shares
     if low_share is not None:
-        fastest_s = factor * _scaled_step_s(parts_s, low_share, host, 0)
+        fastest_s = factor * _scaled_step_s(parts_s, low_share, host, end=FASTEST)
         low_s = step_s - np.maximum(step_s - fastest_s, 0.0) + host.after_s
     if high_share is not None:
-        slowest_s = factor * _scaled_step_s(parts_s, high_share, host, 1)
+        slowest_s = factor * _scaled_step_s(parts_s, high_share, host, end=SLOWEST)
         high_s = step_s + np.maximum(slowest_s - step_s, 0.0) + host.after_s
     forward_s, backward_s, update_s = passes_s
     return BoundedStep((forward_s, backward_s, update_s + host.after_s), low_s, high_s)
@@ -250,7 +253,10 @@ def step_similarity(host_s: Any, device_s: Any, other_host_s: Any, other_device_
     """
     scale = host_s / other_host_s
     ratio = device_s / host_s * (other_host_s / other_device_s)
-    return 2 * scale / (scale**2 + 1) * (2 * ratio / (ratio**2 + 1)) ** 0.5
+    # 2 x / (x^2 + 1) is 1 at x = 1, and equal for x and 1 / x.
+    size_similarity = 2 * scale / (scale**2 + 1)
+    ratio_similarity = 2 * ratio / (ratio**2 + 1)
+    return size_similarity * ratio_similarity**0.5
 
 
 def _wait_after_step(parts_s: tuple[Any, Any, Any], host: Host) -> tuple[Any, Any, Any]:
@@ -262,7 +268,8 @@ def _wait_after_step(parts_s: tuple[Any, Any, Any], host: Host) -> tuple[Any, An
         end_s: Any = np.maximum(device_end_s + part_s, issued_s)
         passes_s.append(end_s - start_s)
         start_s = device_end_s = end_s
-    return passes_s[0], passes_s[1], passes_s[2]
+    forward_s, backward_s, update_s = passes_s
+    return forward_s, backward_s, update_s
 
 
 def _run_ahead(parts_s: tuple[Any, Any, Any], host: Host) -> tuple[Any, Any, Any]:

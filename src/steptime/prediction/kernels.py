@@ -109,6 +109,14 @@ class _Group(NamedTuple):
     last: Floats
 
 
+class _GroupMembers(NamedTuple):
+    """The members of a group while kernels are sorted into groups, as in `_Group`."""
+
+    places: list[int]
+    first: list[Numbers]
+    last: list[Numbers]
+
+
 class Kernels:
     """Kernels as columns of the distinct ones.
 
@@ -131,42 +139,43 @@ class Kernels:
         last_kernels: Sequence[Kernel] = (),
         owners: Sequence[int] = (),
     ) -> None:
-        places: dict[object, int] = {}
-        classes: dict[object, int] = {}
+        places: dict[object, int] = {}  # of a distinct kernel, by its priced fields
+        classes: dict[object, int] = {}  # kernels of one class differ in fresh pages alone
         index: list[int] = []
         class_index: list[int] = []
         distinct_owners: list[int] = []
         self.distinct: list[Kernel] = []
-        groups: dict[object, tuple[list[int], list[Numbers], list[Numbers]]] = {}
+        groups: dict[object, _GroupMembers] = {}
         for i, (kernel, last) in enumerate(zip(kernels, last_kernels or kernels, strict=True)):
             owner = owners[i] if owners else 0
             last_fields = _priced_fields_of(last) if last_kernels else ()
             key = (_priced_fields_of(kernel), last_fields, owner)
             place = places.setdefault((key, kernel.fresh), len(places))
             index.append(place)
-            if place < len(self.distinct):
+            is_repeat = place < len(self.distinct)
+            if is_repeat:
                 continue
             self.distinct.append(kernel)
             distinct_owners.append(owner)
             class_index.append(classes.setdefault(key, len(classes)))
             if kernel.exchange is None:
                 counts = len(kernel.products), len(kernel.figures), kernel.window is None
-                group = groups.setdefault((_class_of(kernel), counts), ([], [], []))
-                group[0].append(place)
-                group[1].append(kernel_numbers(kernel))
-                group[2].append(kernel_numbers(last) if last_kernels else ())
+                group = groups.setdefault((_class_of(kernel), counts), _GroupMembers([], [], []))
+                group.places.append(place)
+                group.first.append(kernel_numbers(kernel))
+                group.last.append(kernel_numbers(last) if last_kernels else ())
         self.owner: Ints = np.array(distinct_owners, dtype=np.intp)
         self.error_classes = ErrorClasses(np.array(class_index, dtype=np.intp), len(classes))
         self.index: Ints = np.array(index, dtype=np.intp)
         self.width = 1
         self._groups = [
             _Group(
-                self.distinct[group_places[0]],
-                np.array(group_places),
-                _to_columns(first),
-                _to_columns(last),
+                self.distinct[members.places[0]],
+                np.array(members.places),
+                _to_columns(members.first),
+                _to_columns(members.last),
             )
-            for group_places, first, last in groups.values()
+            for members in groups.values()
         ]
         self.groups: list[tuple[Rows, Ints]] = [
             (_make_rows(group.kernel, [*group.first]), group.places) for group in self._groups
@@ -253,13 +262,15 @@ def _to_two_axes(interval: Interval, count: int) -> Iterator[Any]:
 def _find_zeros(initial: Floats, final: Floats) -> list[float]:
     """Return the shares at which all rows of a column, lines between both ends, are 0."""
     moves = initial != final
-    share = np.divide(initial, initial - final, out=np.full_like(initial, np.nan), where=moves)
-    never = (~moves & (initial != 0)).any(axis=0) | ~moves.any(axis=0)
-    share = share[:, ~never]
-    lowest = np.nanmin(share, axis=0, initial=np.inf)
-    highest = np.nanmax(share, axis=0, initial=-np.inf)
-    is_zero = (highest - lowest <= EQUAL_SHARES) & (lowest >= 0) & (highest <= 1)
-    shares: list[float] = lowest[is_zero].tolist()
+    zero_share = np.divide(initial, initial - final, out=np.full_like(initial, np.nan), where=moves)
+    stays_nonzero = (~moves & (initial != 0)).any(axis=0)
+    never_moves = ~moves.any(axis=0)
+    zero_share = zero_share[:, ~(stays_nonzero | never_moves)]
+    lowest = np.nanmin(zero_share, axis=0, initial=np.inf)
+    highest = np.nanmax(zero_share, axis=0, initial=-np.inf)
+    is_common = highest - lowest <= EQUAL_SHARES  # all rows are 0 at the same share
+    is_between_ends = (lowest >= 0) & (highest <= 1)
+    shares: list[float] = lowest[is_common & is_between_ends].tolist()
     return shares
 
 

@@ -66,13 +66,15 @@ class Lines:
 
     def highest(self, lines: Sequence[tuple[float, float]], batches: Sequence[int]) -> list[int]:
         """Return the highest of lines, given by their values at both ends, at each batch."""
-        ends = np.unique(np.array(lines), axis=0)
+        distinct_lines = np.unique(np.array(lines), axis=0)
+        first = distinct_lines[:, :1]
+        last = distinct_lines[:, 1:]
         shares = self.share(batches)
-        chunk_count = -(-len(batches) * len(ends) // CHUNK)
+        chunk_count = -(-len(batches) * len(distinct_lines) // CHUNK)  # bounds memory
         highest: list[int] = []
-        for chunk in np.array_split(shares, chunk_count):
-            values = ends[:, :1] + (ends[:, 1:] - ends[:, :1]) * chunk
-            highest += np.rint(values.max(axis=0)).astype(np.int64).tolist()
+        for chunk_shares in np.array_split(shares, chunk_count):
+            line_values = first + (last - first) * chunk_shares  # [lines, batches]
+            highest += np.rint(line_values.max(axis=0)).astype(np.int64).tolist()
         return highest
 
     def share(self, batches: Sequence[int]) -> Floats:
@@ -109,24 +111,28 @@ def lines_of(model: StepModel, batches: Sequence[int]) -> Lines | None:
         model: the network on a device.
         batches: the batches, ascending.
     """
-    points = (batches[0], batches[len(batches) // 2], batches[-1])
-    steps = [_StepAtBatch.read(model, batch) for batch in points]
-    first, last = steps[0], steps[-1]
-    numbers = [[kernel_numbers(kernel) for kernel in step.lowered.kernels] for step in steps]
+    low = batches[0]
+    middle = batches[len(batches) // 2]
+    high = batches[-1]
+    three_batches = (low, middle, high)
+    steps = [_StepAtBatch.read(model, batch) for batch in three_batches]
+    first, _, last = steps
     if len({step.remark_key for step in steps}) > 1:
         return None
-    if len({len(kernels) for kernels in numbers}) > 1:
+    if len({len(step.lowered.kernels) for step in steps}) > 1:
         return None
-    if not _is_straight(points, [step.living_bytes for step in steps]):
+    if not _is_straight(three_batches, [step.living_bytes for step in steps]):
         return None
-    kernel_values = {*zip(*numbers, strict=True)}
-    if not all(_is_straight(points, values) for values in kernel_values):
+    # Of each kernel its numbers at the three batches; equal kernels are looked at once.
+    numbers_by_step = [[*map(kernel_numbers, step.lowered.kernels)] for step in steps]
+    distinct_kernels = {*zip(*numbers_by_step, strict=True)}
+    if not all(_is_straight(three_batches, numbers) for numbers in distinct_kernels):
         return None
-    blocks = block_lines_through(points, [step.allocations for step in steps])
+    blocks = block_lines_through(three_batches, [step.allocations for step in steps])
     if blocks is None:
         return None
     memory = list(zip(first.living_bytes, last.living_bytes, strict=True))
-    return Lines(points[0], points[2], first.lowered, last.lowered, memory, blocks)
+    return Lines(low, high, first.lowered, last.lowered, memory, blocks)
 
 
 def merging_batches(lines: Lines) -> set[int]:
@@ -172,13 +178,13 @@ def _count_kernels(lines: Lines, kernels: Kernels, pipelined: bool) -> Floats:
     In the latter case, arithmetic and traffic overlap within a row.
     """
     passes = np.array([PLACE[kernel.pass_] for kernel in lines.first.kernels])
-    cells = passes
+    cells = passes  # of each kernel the sum that it belongs to: `3 * row + pass`
     if pipelined:
         row_cells = lines.first.cells
-        extra_row = 3 * len(lines.first.rows)
-        cells = np.where(row_cells == NO_CELL, extra_row + passes, row_cells)
-    sum_count = int(cells.max()) // 3 * 3 + 3
-    counts: Floats = np.zeros((sum_count, len(kernels.distinct)))
+        extra_row_cells = 3 * len(lines.first.rows) + passes
+        cells = np.where(row_cells == NO_CELL, extra_row_cells, row_cells)
+    last_row = int(cells.max()) // 3
+    counts: Floats = np.zeros((3 * (last_row + 1), len(kernels.distinct)))
     np.add.at(counts, (cells, kernels.index), 1.0)
     return counts
 
@@ -209,11 +215,12 @@ def _price_batches(lines: Lines, kernels: Kernels, counts: Floats, model: StepMo
 def _is_straight(points: tuple[int, int, int], values: Sequence[Numbers]) -> bool:
     """Return whether each number lies on a line through its values at the three points."""
     low, middle, high = points
-    share = (middle - low) / (high - low)
+    middle_share = (middle - low) / (high - low)
     first, between, last = values
     if not len(first) == len(between) == len(last):
         return False
-    return all(
-        abs(start + (end - start) * share - middle_value) <= 1e-12 * abs(middle_value)
-        for start, middle_value, end in zip(first, between, last, strict=True)
-    )
+    for start, middle_value, end in zip(first, between, last, strict=True):
+        interpolated = start + (end - start) * middle_share
+        if not abs(interpolated - middle_value) <= 1e-12 * abs(middle_value):
+            return False
+    return True

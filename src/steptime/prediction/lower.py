@@ -193,7 +193,7 @@ class _Lowering(NamedTuple):
             stack,
             is_channels_last,
             fresh_bytes(graph) if settings.pages else {},
-            _awaited(graph),
+            _find_collectives(graph),
         )
 
     def lower_all(self, launches: Iterable[Launch]) -> Iterator[Kernel]:
@@ -246,15 +246,18 @@ class _Lowering(NamedTuple):
         leaves a contiguous output (aten/src/ATen/native/group_norm.cpp, native_group_norm); the
         next convolution copies it back. A compiler writes norms itself.
         """
-        if self.is_channels_last and op.kind == "group_norm" and not stack.compile:
+        is_eager_group_norm = op.kind == "group_norm" and not stack.compile
+        if self.is_channels_last and is_eager_group_norm:
             image_bytes = self.graph.tensors[op.outputs[0]].size_bytes
             moved_bytes = kernel.bytes + LAYOUT_PASSES * image_bytes
             kernel = kernel._replace(bytes=moved_bytes, launches=kernel.launches + LAYOUT_KERNELS)
         execution = stack.kinds.get(op.kind)
-        if execution is not None and (execution.calls > 1 or execution.views):
-            views = kernel.views + execution.views
-            return kernel._replace(calls=execution.calls, views=views)
-        return kernel
+        if execution is None:
+            return kernel
+        has_extra_calls = execution.calls > 1 or execution.views > 0
+        if not has_extra_calls:
+            return kernel
+        return kernel._replace(calls=execution.calls, views=kernel.views + execution.views)
 
     def _add_layout(self, launch: Launch, stack: Stack, kernel: Kernel) -> Kernel:
         """Return the kernel of a convolution or product with its layout under the stack."""
@@ -360,16 +363,16 @@ def stack_of(settings: Settings) -> Stack:
     return stack
 
 
-def _awaited(graph: Graph) -> dict[str, str]:
+def _find_collectives(graph: Graph) -> dict[str, str]:
     """Return the collective that makes a tensor, or the source of a view, by the tensor's name."""
-    makers: dict[str, str] = {}
+    collective_of: dict[str, str] = {}
     for op in graph.ops:
-        row = OPS[op.kind]
-        if row.exchanged:
-            makers.update(dict.fromkeys(op.outputs, op.name))
-        elif makers and row.storage == "view" and op.inputs[0] in makers:
-            makers[op.outputs[0]] = makers[op.inputs[0]]
-    return makers
+        op_kind = OPS[op.kind]
+        if op_kind.exchanged:
+            collective_of.update(dict.fromkeys(op.outputs, op.name))
+        elif op_kind.storage == "view" and op.inputs and op.inputs[0] in collective_of:
+            collective_of[op.outputs[0]] = collective_of[op.inputs[0]]  # the same bytes
+    return collective_of
 
 
 def input_bytes(graph: Graph) -> int:

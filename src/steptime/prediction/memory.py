@@ -95,11 +95,13 @@ def find_process_memory(device: Device, stack: Stack, phase: str) -> ProcessMemo
     """
     if device.kind != "gpu" or not stack.memory:
         return ProcessMemory(None, None)
-    names = [name.lower().replace(" ", "_") for name in (family_of(device), device.maker or "")]
+    architecture = family_of(device)
+    names = [name.lower().replace(" ", "_") for name in (architecture, device.maker or "")]
     workspace_bytes = _find_memory_constant(stack, "workspace", names)
     if workspace_bytes is not None:
-        workspace_bytes *= HANDLES[phase]
-    return ProcessMemory(workspace_bytes, _find_memory_constant(stack, "context", names))
+        workspace_bytes *= HANDLES[phase]  # a handle of the library has a workspace of its own
+    context_bytes = _find_memory_constant(stack, "context", names)
+    return ProcessMemory(workspace_bytes, context_bytes)
 
 
 def _find_memory_constant(stack: Stack, part: str, names: Iterable[str]) -> int | None:
@@ -230,16 +232,18 @@ def worst_moment(graph: Graph, stack: Stack, sizes: Mapping[str, int] | None = N
 
     `sizes` are as those of `live_bytes`.
     """
-    bytes_of = {name: spec.size_bytes for name, spec in graph.tensors.items()} | dict(sizes or {})
-    living_bytes = live_bytes(graph, stack, sizes)
+    tensor_bytes = {name: spec.size_bytes for name, spec in graph.tensors.items()}
+    tensor_bytes |= sizes or {}
+    living_bytes = live_bytes(graph, stack, sizes)  # before the step, then after each op
     worst = max(range(len(living_bytes)), key=living_bytes.__getitem__)
     purposes = _tensor_purposes(graph)
-    parts = dict.fromkeys(PARTS, 0)
-    for name in _living_tensors(graph, worst):
-        parts[purposes[name]] += bytes_of[name]
-    parts["temporaries"] += living_bytes[worst] - sum(parts.values())
-    name = _describe_moment(graph.ops[worst - 1]) if worst else "before the step"
-    return Moment(name, parts)
+    bytes_by_purpose = dict.fromkeys(PARTS, 0)
+    for tensor in _living_tensors(graph, worst):
+        bytes_by_purpose[purposes[tensor]] += tensor_bytes[tensor]
+    # What no tensor accounts for is scratch of the op that runs.
+    bytes_by_purpose["temporaries"] += living_bytes[worst] - sum(bytes_by_purpose.values())
+    moment = _describe_moment(graph.ops[worst - 1]) if worst else "before the step"
+    return Moment(moment, bytes_by_purpose)
 
 
 def _living_tensors(graph: Graph, moment: int) -> set[str]:

@@ -105,14 +105,21 @@ class NetworkSteps:
         return self._lowered[size]
 
     def _lower(self, batch: int) -> Lowered:
-        graph, setup = self.graph(batch), self._setup
-        dtype, master_weights = self.workload.dtype, setup.stack.master_weights
+        setup = self._setup
+        graph = self.graph(batch)
+        dtype = self.workload.dtype
         step = setup.method.lower(graph, dtype, setup.settings)
-        constants = setup.stack_constants
-        trained = lower_training(step, graph, constants, dtype, master_weights, setup.low_dtype)
-        if trained is step:  # no training stack has rewritten it
-            trained = lower_products(step, graph, precision(dtype).products)
-        return merge_updates(trained, graph, self.workload.tuning)
+        stack_step = lower_training(
+            step,
+            graph,
+            setup.stack_constants,
+            dtype,
+            setup.stack.master_weights,
+            setup.low_dtype,
+        )
+        if stack_step is step:  # no training stack has rewritten it
+            stack_step = lower_products(step, graph, precision(dtype).products)
+        return merge_updates(stack_step, graph, self.workload.tuning)
 
     def counted(self, batch: int | None = None) -> RowFlop:
         """Return the FLOP of each row by pass, by the counting convention.

@@ -73,12 +73,13 @@ def step_energy(times: Timeline, device: Device, kernels: Kernels | None = None)
         watts_by_key = {"idle_W": idle_w, "tdp_W": peak_w}
         missing_keys = [key for key, watts in watts_by_key.items() if watts is None]
         note = f"{device.name}: {' and '.join(missing_keys)} unknown"
-        return StepEnergy(share, None, max_j, note)
+        return StepEnergy(share, energy_j=None, max_j=max_j, note=note)
     if idle_w > peak_w:
-        return StepEnergy(share, None, None, f"{device.name}: idle_W is above tdp_W")
+        note = f"{device.name}: idle_W is above tdp_W"
+        return StepEnergy(share, energy_j=None, max_j=None, note=note)
     mean_w = idle_w + (peak_w - idle_w) * (share or 0.0)
     note = _unverified_note(device, ("idle_W", "tdp_W"))
-    return StepEnergy(share, mean_w * times.step_s, max_j, note)
+    return StepEnergy(share, energy_j=mean_w * times.step_s, max_j=max_j, note=note)
 
 
 def _calibrated_energy(

@@ -20,7 +20,14 @@ def roofline(kernels: Rows, device: Device) -> Interval:
     """
     compute_s, memory_s = peak_times(kernels, device)
     value = np.maximum(compute_s, memory_s) + launching_s(kernels, device)
-    return Interval(value, value, None, False, compute_s, memory_s)
+    return Interval(
+        value,
+        low=value,
+        high=None,
+        is_extrapolated=False,
+        compute_s=compute_s,
+        memory_s=memory_s,
+    )
 
 
 def peak_times(kernels: Kernel | Rows, device: Device) -> tuple[float, float]:

@@ -68,10 +68,11 @@ class Prices(NamedTuple):
         The share of the error that all kernels of a device have in common is that of the first
         kernel of each sum.
         """
-        sums = [sum_rows(column, index, count) for column in self]
-        first = np.zeros(count, dtype=np.intp)
-        first[index[::-1]] = np.arange(len(index))[::-1]
-        return Prices._make((*sums[:-1], self.shared[first]))
+        sums = Prices._make(sum_rows(column, index, count) for column in self)
+        # Assigned from the last kernel to the first, so that the first one of each sum remains.
+        first_kernel = np.zeros(count, dtype=np.intp)
+        first_kernel[index[::-1]] = np.arange(len(index))[::-1]
+        return sums._replace(shared=self.shared[first_kernel])
 
     def sum_groups(self, index: Ints, count: int) -> Prices:
         """Return sums by index of different kernels, with a bound where all of them have one.
@@ -93,9 +94,10 @@ class Prices(NamedTuple):
             add: adds up a column by sums.
             add_squares: adds up a column of squared errors by sums.
         """
-        below = _distance(self.value, self.low, 1)
-        above = _distance(self.value, self.high, -1)
+        below = _distance(self.value, self.low, sign=1)
+        above = _distance(self.value, self.high, sign=-1)
         shared = self.shared
+        # Common errors add up as they are, independent ones by their squares.
         independent = 1 - shared**2
         return SumParts(
             add(self.value),

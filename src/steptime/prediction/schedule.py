@@ -264,16 +264,19 @@ class _Queue(NamedTuple):
 def _time_rows(lowered: Lowered, row_cells: Prices) -> tuple[RowTime, ...]:
     """Return the times of each row in its three passes."""
     row_count = len(lowered.rows)
+    cell_count = 3 * (row_count + 1)  # the update of all weights has one more row
     has_cell = lowered.cells != NO_CELL
-    cells = lowered.cells[has_cell]
-    counts = np.array([kernel.launches for kernel in lowered.kernels], dtype=float)[has_cell]
-    launches = np.bincount(cells, counts, 3 * row_count + 3).astype(int).tolist()
-    steps = row_cells.sum_groups(np.arange(3 * row_count) // 3, row_count).intervals()
+    kernel_launches = np.array([kernel.launches for kernel in lowered.kernels], dtype=float)
+    launch_sums = np.bincount(lowered.cells[has_cell], kernel_launches[has_cell], cell_count)
+    launches = launch_sums.astype(int).reshape(-1, 3).tolist()
+    row_of_cell = np.arange(3 * row_count) // 3
+    steps = row_cells.sum_groups(row_of_cell, row_count).intervals()
     passes = row_cells.intervals()
-    return tuple(
-        RowTime(row, passes[i], passes[i + 1], passes[i + 2], step, tuple(launches[i : i + 3]))
-        for i, row, step in zip(range(0, 3 * row_count, 3), lowered.rows, steps, strict=True)
-    )
+    row_times = []
+    for i, (row, step) in enumerate(zip(lowered.rows, steps, strict=True)):
+        forward, backward, update = passes[3 * i : 3 * i + 3]
+        row_times.append(RowTime(row, forward, backward, update, step, tuple(launches[i])))
+    return tuple(row_times)
 
 
 def sum_repeats(kernels: Kernels, prices: Prices) -> Prices:

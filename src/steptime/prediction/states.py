@@ -115,8 +115,8 @@ def merge_updates(step: Lowered, graph: Graph, tuning: Tuning) -> Lowered:
         return step
     kernels = [kernel for kernel in step.kernels if kernel.pass_ != "update"]
     for op in _updates(graph):
-        moved_bytes = float(op_work(graph, op)[1])
-        kernels.append(fused_update(moved_bytes, graph.tensors[op.inputs[0]].size))
+        _flop, moved_bytes, *_ = op_work(graph, op)
+        kernels.append(fused_update(float(moved_bytes), graph.tensors[op.inputs[0]].size))
     return replace(step, kernels=tuple(kernels))
 
 

@@ -78,7 +78,7 @@ class StepModel:
         base_method = method if isinstance(method, Method) else cost_model(method)
         if not isinstance(network, Workload):
             model = read_model(str(network), trusted=True)
-            network = make_workload(model, None, dtype, phase, optimizer)
+            network = make_workload(model, dtype=dtype, phase=phase, optimizer=optimizer)
         option_texts = {name: _format_option(value) for name, value in (options or {}).items()}
         choice = MethodChoice(base_method, option_texts, assumes)
         catalog_device = catalog.device(device, base_method.name)

@@ -198,25 +198,29 @@ def _operand_casts(
     for op in graph.ops:
         if op.name not in low_ops:
             continue
+        # Forward the input is cast, backward the gradient, which is as large as the output.
         for pass_, name in zip(passes, (op.inputs[0], op.outputs[0]), strict=True):
             if name not in cast_names:
                 cast_names.add(name)
                 cast_bytes = numbers["quantised_bytes"] * graph.tensors[name].size
-                yield Kernel(op.name, "cast", pass_, "bfloat16", "vector", 0, cast_bytes)
+                yield Kernel(op.name, "cast", pass_, "bfloat16", "vector", flop=0, bytes=cast_bytes)
 
 
 def _gradient_sums(graph: Graph, accumulate_bytes: float) -> Iterator[Kernel]:
     """Yield the sums of gradients with those of other microbatches, one kernel for each piece."""
-    sizes: Counter[str] = Counter()
-    rows: dict[str, str] = {}
+    parameters: Counter[str] = Counter()  # of each piece
+    op_of_piece: dict[str, str] = {}  # the first op of the piece, in whose row its sum counts
     for op in graph.ops:
         if op.part == "update":
-            piece = piece_of(op.inputs[0])
-            sizes[piece] += graph.tensors[op.inputs[0]].size
-            rows.setdefault(piece, op.of)
-    for piece, size in sizes.items():
+            weight = op.inputs[0]
+            piece = piece_of(weight)
+            parameters[piece] += graph.tensors[weight].size
+            op_of_piece.setdefault(piece, op.of)
+    for piece, size in parameters.items():
         sum_bytes = accumulate_bytes * size
-        yield Kernel(rows[piece], "add", "backward", "float32", "vector", 0, sum_bytes)
+        yield Kernel(
+            op_of_piece[piece], "add", "backward", "float32", "vector", flop=0, bytes=sum_bytes
+        )
 
 
 def _expert_kernels(
@@ -244,7 +248,7 @@ def _kernels_of_experts(
     x, _, up, down = (graph.tensors[name] for name in op.inputs[:4])
     width = x.shape[-1]
     tokens = x.size / width
-    rows = tokens * float(str(op.attrs["per_token"]))
+    routed_tokens = tokens * float(str(op.attrs["per_token"]))  # a row for each of its experts
     has_bias = len(op.inputs) > 4
     is_backward = pass_ == "backward"
 
@@ -255,9 +259,9 @@ def _kernels_of_experts(
     if has_bias:
         routed_element_bytes += numbers["expert_bias_bytes"]
     if routed_element_bytes:
-        yield traffic("gather", "bfloat16", routed_element_bytes * rows * width)
-    first_elements = rows * up.shape[1]  # the result of the first product
-    second_elements = rows * down.shape[2]  # the operand of the second product
+        yield traffic("gather", "bfloat16", routed_element_bytes * routed_tokens * width)
+    first_elements = routed_tokens * up.shape[1]  # the result of the first product
+    second_elements = routed_tokens * down.shape[2]  # the operand of the second product
     first_accesses = 2 if is_backward else 1  # backward it is read, and its gradient written
     activation_elements = first_elements * first_accesses + second_elements
     yield traffic("mul", x.dtype, SIZE_BYTES[x.dtype] * activation_elements)
@@ -290,11 +294,11 @@ def training_sizes(
     for op in graph.ops:
         size = graph.tensors[op.inputs[0]].size if op.inputs else 0
         if op.part == "update":
-            sizes[op.name] = 0
-            sizes[op.inputs[-1]] = round(numbers["gradient_bytes"] * size)
-            states = op.inputs[1:-1]
-            for name in states:
-                sizes[name] = round(numbers["state_bytes"] / len(states) * size)
+            _weight, *states, gradient = op.inputs
+            sizes[op.name] = 0  # the stack updates in place
+            sizes[gradient] = round(numbers["gradient_bytes"] * size)
+            for state in states:
+                sizes[state] = round(numbers["state_bytes"] / len(states) * size)
         elif op.kind == "cross_entropy":
             sizes[op.name] = round(numbers["logit_bytes"] * size)
     return sizes

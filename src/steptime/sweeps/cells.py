@@ -191,8 +191,10 @@ def read_filters(
 
 def _holds(condition: Formula, values: Mapping[str, Any], place: str) -> bool:
     """Whether a cell passes; one without a hyperparameter, or with a text as one, does."""
-    if any(values.get(name) is None or isinstance(values[name], str) for name in condition.names):
-        return True
+    inputs = [values.get(name) for name in condition.names]
+    is_comparable = not any(value is None or isinstance(value, str) for value in inputs)
+    if not is_comparable:
+        return True  # a condition on a hyperparameter does not exclude networks without it
     try:
         return bool(condition(values))
     except InputError as error:

@@ -182,28 +182,29 @@ def _list_conflicts(experiment: Experiment) -> dict[str, bool]:
     doubled_gpus = [gpu for gpu, name in jobs if jobs.count((gpu, name)) > 1]
     has_type = bool(doubled_gpus) and doubled_gpus[0] != ""
     doubled_text = f"gpu {shorten(doubled_gpus[0])}" if has_type else "no gpu"
+    name = experiment.name
+    is_single_line = bool(name.strip()) and name.isprintable()
+    predicts = bool(experiment.predict)
+    does_nothing = not experiment.measure and not predicts
+    lacks_data = "dataset" in experiment.input and not experiment.data
     steps = experiment.train_steps
     min_steps = contract.MIN_TRAIN_STEPS
-    sample = experiment.sample
     trains = steps > 0
     is_short = trains and steps < min_steps
-    predicts = bool(experiment.predict)
-    name = experiment.name
+    has_other_input = trains and set(experiment.input) != {"dataset"}
+    has_other_phase = trains and set(experiment.phase) != {"train"}
+    is_grid = experiment.sample.method == "grid"  # which has all cells, and no count
+    has_count = experiment.sample.count is not None
     return {
-        "name must be a text on one line": not name.strip() or not name.isprintable(),
-        "measure = false predicts: name devices with predict": not experiment.measure
-        and not predicts,
+        "name must be a text on one line": not is_single_line,
+        "measure = false predicts: name devices with predict": does_nothing,
         "link is for predictions: it goes with predict": bool(experiment.link) and not predicts,
         f"slurm: two tables for {doubled_text}; give each a name of its own": bool(doubled_gpus),
-        "input 'dataset' needs data = \"FOLDER\"": "dataset" in experiment.input
-        and not experiment.data,
+        "input 'dataset' needs data = \"FOLDER\"": lacks_data,
         f"train_steps: must be 0 or at least {min_steps}, not {steps}": is_short,
-        'train_steps needs input = "dataset" and no other': trains
-        and set(experiment.input) != {"dataset"},
-        'train_steps needs phase = "train" and no other': trains
-        and set(experiment.phase) != {"train"},
-        "sample: a count goes with method random or sobol, and only so": (sample.method == "grid")
-        != (sample.count is None),
+        'train_steps needs input = "dataset" and no other': has_other_input,
+        'train_steps needs phase = "train" and no other': has_other_phase,
+        "sample: a count goes with method random or sobol, and only so": is_grid == has_count,
     }
 
 

@@ -166,18 +166,17 @@ def _merge_runs(records: list[Record]) -> Record:
 
 def _merge_quantity(parts: Sequence[Quantity]) -> Quantity:
     """Return the quantity of several runs; its column `run` numbers them."""
-    first_part = parts[0]
-    if not first_part.samples:
+    first_run, *_ = parts
+    if not first_run.samples:
         # A single number, such as a peak of memory: the largest covers all runs.
-        values = [part.value for part in parts if part.value is not None]
-        return Quantity(max(values)) if values else first_part
+        numbers = [run.value for run in parts if run.value is not None]
+        return Quantity(max(numbers)) if numbers else first_run
     columns = {}
-    for key in first_part.columns:
-        column_parts = (part.columns.get(key, ()) for part in parts)
-        columns[key] = tuple(chain.from_iterable(column_parts))
-    run_numbers = (repeat(run, len(part.samples)) for run, part in enumerate(parts))
+    for key in first_run.columns:
+        columns[key] = tuple(chain.from_iterable(run.columns.get(key, ()) for run in parts))
+    run_numbers = (repeat(number, len(run.samples)) for number, run in enumerate(parts))
     columns["run"] = tuple(chain.from_iterable(run_numbers))
-    samples = tuple(chain.from_iterable(part.samples for part in parts))
+    samples = tuple(chain.from_iterable(run.samples for run in parts))
     return Quantity(samples=samples, columns=columns)
 
 

@@ -62,9 +62,11 @@ class Workers:
         Raises `InputError` where a launcher started another number of processes.
         """
         processes = backend, options.of_process, replicas
-        if fresh or self._processes != processes or self._worker is None:
+        has_changed = self._processes != processes
+        if fresh or has_changed or self._worker is None:
             self.close()
-            self._worker, self._processes = self._start(*processes), processes
+            self._worker = self._start(*processes)
+            self._processes = processes
         return self._worker
 
     def settled(self, cell: Cell) -> Cell:

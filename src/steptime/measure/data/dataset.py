@@ -26,15 +26,21 @@ class DataSet:
     @cached_property
     def parts(self) -> Mapping[str, Split]:
         """The training and the test part; raises `BadDataError` where they do not fit together."""
-        parts = {part: idx.read(self.files, part) for part in PARTS}
-        train, test = (parts[part] for part in PARTS)
-        if train.images.shape[1:] != test.images.shape[1:]:
-            shapes = [" x ".join(map(str, p.images.shape[1:])) for p in (train, test)]
-            raise BadDataError(f"{self.folder}: images of {shapes[0]}, in the test set {shapes[1]}")
-        if len(strange := np.setdiff1d(test.labels, train.labels)):
-            lacks = "in the test set is not in the training set"
-            raise BadDataError(f"{self.folder}: label {strange[0]} {lacks}")
-        return parts
+        splits = {part: idx.read(self.files, part) for part in PARTS}
+        train, test = (splits[part] for part in PARTS)
+        train_shape = train.images.shape[1:]
+        test_shape = test.images.shape[1:]
+        if train_shape != test_shape:
+            train_text = " x ".join(map(str, train_shape))
+            test_text = " x ".join(map(str, test_shape))
+            raise BadDataError(
+                f"{self.folder}: images of {train_text}, in the test set {test_text}"
+            )
+        unknown_labels = np.setdiff1d(test.labels, train.labels)
+        if len(unknown_labels):
+            fault = "in the test set is not in the training set"
+            raise BadDataError(f"{self.folder}: label {unknown_labels[0]} {fault}")
+        return splits
 
     @property
     def classes(self) -> int:

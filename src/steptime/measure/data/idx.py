@@ -95,7 +95,8 @@ def read_array(path: Path, rank: int) -> Bytes:
     else:
         content = np.memmap(path, np.uint8, "r") if start else np.empty(0, np.uint8)
     header = 4 + 4 * rank
-    shape, length = _shape(path, content[:header].tobytes(), rank), len(content) - header
+    shape = _parse_shape(path, content[:header].tobytes(), rank)
+    length = len(content) - header
     element_count = math.prod(shape)
     dimensions = " x ".join(map(str, shape))
     if not element_count:
@@ -107,18 +108,21 @@ def read_array(path: Path, rank: int) -> Bytes:
     return content[header:].reshape(shape)
 
 
-def _shape(path: Path, head: bytes, rank: int) -> tuple[int, ...]:
-    magic, expected = head[:4], bytes((0, 0, UNSIGNED_BYTE, rank))
-    if len(magic) < 4 or magic[:2] != expected[:2]:
+def _parse_shape(path: Path, header: bytes, rank: int) -> tuple[int, ...]:
+    # Two zeros, the type of the elements, the number of dimensions; then each size in 4 bytes.
+    expected = bytes((0, 0, UNSIGNED_BYTE, rank))
+    magic = header[:4]
+    if len(magic) < 4 or not magic.startswith(b"\0\0"):
         begins = magic.hex(" ") or "nothing"
         raise BadDataError(f"{path}: begins with {begins}, an IDX file with {expected.hex(' ')}")
-    if magic[2] != UNSIGNED_BYTE:
-        raise BadDataError(f"{path}: elements of type 0x{magic[2]:02x}, expected bytes (0x08)")
-    if magic[3] != rank:
-        raise BadDataError(f"{path}: {magic[3]} dimensions, expected {rank}")
-    if len(head) < 4 + 4 * rank:
+    _, _, element_type, dimensions = magic
+    if element_type != UNSIGNED_BYTE:
+        raise BadDataError(f"{path}: elements of type 0x{element_type:02x}, expected bytes (0x08)")
+    if dimensions != rank:
+        raise BadDataError(f"{path}: {dimensions} dimensions, expected {rank}")
+    if len(header) < 4 + 4 * rank:
         raise BadDataError(f"{path}: ends within its header")
-    return struct.unpack(f">{rank}I", head[4:])
+    return struct.unpack(f">{rank}I", header[4:])
 
 
 def idx_bytes(array: Bytes) -> bytes:

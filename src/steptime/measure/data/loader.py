@@ -86,13 +86,16 @@ def fit(graph: Graph, shape: tuple[int, ...], classes: int) -> ImageInputs:
     A network fits if its one input beside the labels is `[n, c, h, w]`, or `[n, c * h * w]`, which
     takes them flattened, and its output has at least as many classes. Raises `UnsupportedError`.
     """
-    heads = [op for op in graph.ops if op.kind == "cross_entropy"]
-    labels = [name for op in heads for name in op.inputs[1:2] if name in graph.inputs]
-    images = [name for name in graph.inputs if name not in labels]
-    if len(images) != 1 or len(labels) > 1:
+    losses = [op for op in graph.ops if op.kind == "cross_entropy"]
+    label_names = []
+    for loss in losses:
+        _, *targets = loss.inputs
+        label_names += [name for name in targets[:1] if name in graph.inputs]
+    image_names = [name for name in graph.inputs if name not in label_names]
+    if len(image_names) != 1 or len(label_names) > 1:
         names = ", ".join(graph.inputs)
         raise UnsupportedError(f"a data set feeds images and labels; the network takes: {names}")
-    (name,) = images
+    (name,) = image_names
     spec = graph.tensors[name]
     batch = spec.shape[0]
     c, h, w = shape
@@ -102,17 +105,18 @@ def fit(graph: Graph, shape: tuple[int, ...], classes: int) -> ImageInputs:
             f"input '{name}' is {spec.dtype} {list(spec.shape)}; the data set's images are "
             f"{[batch, c, h, w]}, flattened {[batch, c * h * w]}"
         )
-    output_name = heads[0].inputs[0] if heads else graph.outputs[0]
-    output_shape = graph.tensors[output_name].shape
-    if len(output_shape) != 2 or output_shape[0] != batch:
+    scores_name = losses[0].inputs[0] if losses else graph.outputs[0]
+    scores_shape = graph.tensors[scores_name].shape
+    if len(scores_shape) != 2 or scores_shape[0] != batch:
         raise UnsupportedError(
-            f"the network's output is {list(output_shape)}; "
+            f"the network's output is {list(scores_shape)}; "
             f"the data set's labels need [{batch}, classes]"
         )
-    if output_shape[1] < classes:
-        fault = f"the network tells {output_shape[1]} classes apart"
+    _, network_classes = scores_shape
+    if network_classes < classes:
+        fault = f"the network tells {network_classes} classes apart"
         raise UnsupportedError(f"{fault}, the data set has {classes}")
-    return ImageInputs(name, labels[0] if labels else "", spec.shape)
+    return ImageInputs(name, label_names[0] if label_names else "", spec.shape)
 
 
 def decode(split: Split, indices: Indices) -> tuple[Images, Indices]:

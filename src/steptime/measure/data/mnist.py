@@ -55,7 +55,7 @@ def write(source: Path, out: Path) -> JsonObject:
     csv_folder = package_folder if package_folder.is_dir() else source
     contents: dict[str, bytes] = {}
     for part, (csv_name, row_count) in CSV.items():
-        table = _read(csv_folder / csv_name, row_count)
+        table = _read_csv(csv_folder / csv_name, row_count)
         labels = table[:, 0]
         images = table[:, 1:].reshape(-1, SIDE, SIDE)
         part_contents = {
@@ -75,19 +75,21 @@ def write(source: Path, out: Path) -> JsonObject:
     return {"source": str(csv_folder), "images": image_counts, "sha256": PUBLISHED}
 
 
-def _read(path: Path, rows: int) -> npt.NDArray[np.uint8]:
+def _read_csv(path: Path, row_count: int) -> npt.NDArray[np.uint8]:
     """Return the rows `[rows, 1 + 784]` of label and pixels of a CSV file with a header."""
     if not path.is_file():
         raise MissingFileError(f"{path}: no such file; '{GET}' brings it")
-    text = path.read_bytes().partition(b"\n")[2].replace(b"\r", b"").rstrip()
-    columns = 1 + SIDE * SIDE
+    _header, _, content = path.read_bytes().partition(b"\n")
+    lines = content.replace(b"\r", b"").rstrip()
+    column_count = 1 + SIDE * SIDE  # the label, then the pixels
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # what is no number only warns
         try:
-            values = np.fromstring(text.replace(b"\n", b",").decode("ascii"), np.int32, sep=",")
+            numbers = np.fromstring(lines.replace(b"\n", b",").decode("ascii"), np.int32, sep=",")
         except (ValueError, DeprecationWarning):
             raise BadDataError(f"{path}: holds more than whole numbers") from None
-    if len(values) != rows * columns or values.min() < 0 or values.max() > 255:
-        expected = f"{rows} rows of {columns} from 0 to 255"
-        raise BadDataError(f"{path}: {len(values)} numbers, expected {expected}")
-    return values.reshape(rows, columns).astype(np.uint8)
+    has_all = len(numbers) == row_count * column_count
+    if not has_all or numbers.min() < 0 or numbers.max() > 255:
+        expected = f"{row_count} rows of {column_count} from 0 to 255"
+        raise BadDataError(f"{path}: {len(numbers)} numbers, expected {expected}")
+    return numbers.reshape(row_count, column_count).astype(np.uint8)

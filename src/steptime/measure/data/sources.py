@@ -163,13 +163,16 @@ def open_input(
 def _staged(options: contract.Options) -> Staged:
     """Return the data set as it is staged, and count the cells that have used its copy."""
     original = find(options.data)
-    states = ((str(path.absolute()), path.stat()) for path in original.files.values())
-    versions = ((path, state.st_size, state.st_mtime_ns) for path, state in states)
-    mark = (options.staging, options.stage_to, *versions)  # a changed file is copied again
-    staged = _STAGED.get(mark)
+    file_versions = []  # a changed file is copied again
+    for path in original.files.values():
+        state = path.stat()
+        file_versions.append((str(path.absolute()), state.st_size, state.st_mtime_ns))
+    cache_key = (options.staging, options.stage_to, *file_versions)
+    staged = _STAGED.get(cache_key)
     if staged is None or not all(path.is_file() for path in staged.dataset.files.values()):
         staged = STAGES[options.staging](original, options.stage_to)
     if staged.facts is not None:
-        staged = replace(staged, facts={**staged.facts, "cells": staged.facts.get("cells", 0) + 1})
-    _STAGED[mark] = staged
+        cell_count = staged.facts.get("cells", 0) + 1
+        staged = replace(staged, facts={**staged.facts, "cells": cell_count})
+    _STAGED[cache_key] = staged
     return staged

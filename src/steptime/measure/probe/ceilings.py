@@ -31,6 +31,7 @@ STREAMS: dict[str, tuple[str, int, dict[str, int]]] = {  # kind, arrays read; on
     "copy": ("concat", 1, {"axis": 0}),
     "add": ("add", 2, {}),
 }
+FLOAT_BYTES = 4  # of an element of the arrays
 SMALLEST_ARRAY_BYTES = 1 << 16
 UNKNOWN_CACHE_BYTES = 1 << 27
 DTYPES = ("float32", "tf32", "bfloat16", "float64", "float16")  # in the order they are tried
@@ -124,29 +125,45 @@ def _prepared(backend: Any, options: Options, graph: Graph, dtype: str, phase: s
 
 def _cases(prepare: Prepare, facts: DeviceFacts, dtypes: Sequence[str]) -> list[ProbeCase]:
     """Return all cases, each group's in ascending order of work."""
-    cases = [
-        ProbeCase(
-            f"gemm.{dtype}",
-            {"m": m, "k": k, "n": n},
-            flop := gemm_flop(m, k, n),
-            (m * k + k * n + m * n) * (4 if dtype == "tf32" else SIZE_BYTES[dtype]),
-            partial(_several, prepare, dtype, flop, "matmul", ((m, k), (k, n))),
-        )
-        for dtype in dtypes
-        for m, k, n in GEMM_SHAPES
-    ]
+    cases = [_gemm_case(prepare, dtype, shape) for dtype in dtypes for shape in GEMM_SHAPES]
+    array_sizes = array_sizes_bytes(facts.cache_bytes, facts.room_bytes)
     cases += [
-        ProbeCase(
-            f"memory.{kernel}",
-            {"array_bytes": size},
-            moved := size * (reads + 1),
-            moved,
-            partial(_several, prepare, "float32", moved, kind, ((size // 4,),) * reads, **attrs),
-        )
-        for kernel, (kind, reads, attrs) in STREAMS.items()
-        for size in array_sizes_bytes(facts.cache_bytes, facts.room_bytes)
+        _stream_case(prepare, stream, array_bytes)
+        for stream in STREAMS
+        for array_bytes in array_sizes
     ]
-    return [*cases, ProbeCase("dispatch", {"op": "add"}, 1, 1, partial(_chain, prepare))]
+    dispatch = ProbeCase(
+        "dispatch", {"op": "add"}, work=1, data_bytes=1, prepare=partial(_chain, prepare)
+    )
+    return [*cases, dispatch]
+
+
+def _gemm_case(prepare: Prepare, dtype: str, shape: tuple[int, int, int]) -> ProbeCase:
+    """Return the case of a product of matrices, `m x k` by `k x n`."""
+    m, k, n = shape
+    flop = gemm_flop(m, k, n)
+    element_bytes = SIZE_BYTES["float32" if dtype == "tf32" else dtype]
+    return ProbeCase(
+        f"gemm.{dtype}",
+        {"m": m, "k": k, "n": n},
+        work=flop,
+        data_bytes=(m * k + k * n + m * n) * element_bytes,
+        prepare=partial(_several, prepare, dtype, flop, "matmul", ((m, k), (k, n))),
+    )
+
+
+def _stream_case(prepare: Prepare, stream: str, array_bytes: int) -> ProbeCase:
+    """Return the case of an op that reads one array or two, and writes one of the same size."""
+    kind, read_arrays, attrs = STREAMS[stream]
+    moved_bytes = array_bytes * (read_arrays + 1)
+    shapes = ((array_bytes // FLOAT_BYTES,),) * read_arrays
+    return ProbeCase(
+        f"memory.{stream}",
+        {"array_bytes": array_bytes},
+        work=moved_bytes,
+        data_bytes=moved_bytes,
+        prepare=partial(_several, prepare, "float32", moved_bytes, kind, shapes, **attrs),
+    )
 
 
 def _several(

@@ -93,14 +93,18 @@ def _bandwidth(streams: Mapping[str, Any], cache_bytes: int | None) -> float:
     Without such arrays, or with an unknown cache, it is that of the largest arrays.
     """
     min_bytes = FAR_OUT_OF_CACHE * (cache_bytes or math.inf)
-    rates = [
-        rate for curve in streams.values() for work, rate in _rates(curve) if work >= min_bytes
-    ]
-    if rates:
-        return max(rates)
-    largest = [(curve["array_bytes"][-1], _rates(curve)[-1][1]) for curve in streams.values()]
-    max_bytes = max(array_bytes for array_bytes, _ in largest)
-    return max(rate for array_bytes, rate in largest if array_bytes == max_bytes)
+    far_rates = []
+    largest_bytes: float = 0
+    largest_rate = 0.0  # the highest of the largest arrays
+    for curve in streams.values():
+        rates = _rates(curve)
+        far_rates += [rate for work_bytes, rate in rates if work_bytes >= min_bytes]
+        _, last_rate = rates[-1]
+        array_bytes = curve["array_bytes"][-1]
+        if (array_bytes, last_rate) > (largest_bytes, largest_rate):
+            largest_bytes = array_bytes
+            largest_rate = last_rate
+    return max(far_rates, default=largest_rate)
 
 
 def _cpu_details(answer: Mapping[str, Any]) -> JsonObject:
@@ -159,9 +163,13 @@ def _measured(answer: Mapping[str, Any], platform: str) -> JsonObject:
     table: JsonObject = {key: answer[key] for key in (*facts, *times) if answer[key] is not None}
     table["platform"] = platform
     for group, curve in answer["curves"].items():
-        if curve:
-            kind, _, name = group.partition(".")
-            (table.setdefault(kind, {}) if name else table)[name or kind] = dict(curve)
+        if not curve:
+            continue
+        kind, _, name = group.partition(".")  # `gemm.float32`, or `dispatch` alone
+        if name:
+            table.setdefault(kind, {})[name] = dict(curve)
+        else:
+            table[kind] = dict(curve)
     if answer["skipped"]:
         table["skipped"] = {group: list(why) for group, why in answer["skipped"].items()}
     return table
@@ -208,12 +216,16 @@ def fit(sizes_bytes: Sequence[float], times_s: Sequence[float], processes: int) 
 
 def link_table(answer: Mapping[str, Any]) -> JsonObject:
     """Return the link `local`, in the units of a link file, that a worker's answer describes."""
-    processes, times = answer["processes"], answer["all_reduce_s"]
-    sizes = [int(text) for text in times]
-    medians = [median(samples) for samples in times.values()]
-    link = fit(sizes, medians, processes)
-    worst = max(zip(sizes, link.errors, strict=True), key=lambda pair: abs(pair[1]))
-    off = f"{percent(median(map(abs, link.errors)))}, {percent(worst[1], '+')} at {size(worst[0])}"
+    processes = answer["processes"]
+    times = answer["all_reduce_s"]  # samples by bytes
+    sizes_bytes = [int(text) for text in times]
+    medians_s = [median(samples) for samples in times.values()]
+    link = fit(sizes_bytes, medians_s, processes)
+    median_error = median(map(abs, link.errors))
+    worst_error = max(link.errors, key=abs)
+    worst_bytes = sizes_bytes[link.errors.index(worst_error)]
+    errors_text = f"{percent(median_error)}, {percent(worst_error, '+')} at {size(worst_bytes)}"
+    note = f"what a ring all-reduce needs of a link for these times; median error {errors_text}"
     table: JsonObject = {
         "name": device_words.LOCAL,
         "source": (
@@ -221,7 +233,7 @@ def link_table(answer: Mapping[str, Any]) -> JsonObject:
             f"{', '.join(sorted(set(answer['hosts'])))} with torch {answer['version']} "
             f"({answer['comm_backend']}), {processes} processes of {answer['threads']} threads"
         ),
-        "note": f"what a ring all-reduce needs of a link for these times; median error {off}",
+        "note": note,
         "GB_per_s": link.bytes_per_s / GB,
     }
     if link.latency_s is not None:
@@ -231,8 +243,8 @@ def link_table(answer: Mapping[str, Any]) -> JsonObject:
         "comm_backend": answer["comm_backend"],
         "taken_at": answer["taken_at"],
         "rounds": min(map(len, times.values())),
-        "bytes": sizes,
-        "all_reduce_s": medians,
+        "bytes": sizes_bytes,
+        "all_reduce_s": medians_s,
         "fit_error": list(link.errors),
     }
     return table

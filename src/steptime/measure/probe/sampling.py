@@ -122,16 +122,20 @@ def _admit(
     a few.
     """
     admitted: list[ProbeCase] = []
-    end, prepare_s = clock() + left_s, 0.0
+    end = clock() + left_s
+    prepare_s = 0.0  # of the case before
     for case in cases:
         name = " ".join(f"{key}={value}" for key, value in case.columns.items())
-        if len(admitted) >= SMALLEST and case.work > admitted[0].work:
+        must_fit = len(admitted) >= SMALLEST and case.work > admitted[0].work
+        if must_fit:
             last = admitted[-1]
             while (needs_s := _expected_s(case, admitted, prepare_s)) > (left_s := end - clock()):
-                if len(last.samples) >= PATIENCE or last.sample_s >= left_s / PATIENCE:
+                has_enough_samples = len(last.samples) >= PATIENCE
+                is_expensive = last.sample_s >= left_s / PATIENCE
+                if has_enough_samples or is_expensive:
                     why = f"{name} and larger: no time, it needs {needs_s:.2g} s"
                     return admitted, left_s, why
-                last.visit()
+                last.visit()  # a shorter sample may show that the case fits
         started = clock()
         try:
             case.timer = case.prepare()
@@ -150,15 +154,20 @@ def _expected_s(case: ProbeCase, admitted: Sequence[ProbeCase], prepare_s: float
     A call is expected to grow as it did between the last two cases, so that the cost of a call as
     such is not taken for work, but at least at a quarter of the last one's mean pace.
     """
-    before, last = admitted[-2:]
-    work, call_s = last.work, min(last.samples)
-    pace = call_s / work / 4
-    if work > before.work:
-        pace = max(pace, (call_s - min(before.samples)) / (work - before.work))
-    promised_s = sum(v.sample_s * max(0, MIN_SAMPLES - len(v.samples)) for v in admitted)
-    grown_s = call_s + (case.work - work) * pace
-    larger = case.data_bytes / last.data_bytes
-    return promised_s + prepare_s * larger + grown_s * (2 + MIN_SAMPLES)
+    before_last, last = admitted[-2:]
+    last_call_s = min(last.samples)
+    s_per_work = last_call_s / last.work / 4
+    if last.work > before_last.work:
+        added_s = last_call_s - min(before_last.samples)
+        s_per_work = max(s_per_work, added_s / (last.work - before_last.work))
+    call_s = last_call_s + (case.work - last.work) * s_per_work
+    case_prepare_s = prepare_s * (case.data_bytes / last.data_bytes)
+    promised_s = 0.0  # the samples that the admitted cases still lack
+    for admitted_case in admitted:
+        missing_samples = max(0, MIN_SAMPLES - len(admitted_case.samples))
+        promised_s += admitted_case.sample_s * missing_samples
+    warm_up_calls = 2
+    return promised_s + case_prepare_s + call_s * (warm_up_calls + MIN_SAMPLES)
 
 
 def _curve(visited: Iterable[ProbeCase]) -> dict[str, list[Any]]:

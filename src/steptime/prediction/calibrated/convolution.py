@@ -75,9 +75,9 @@ def convolution(kernels: Rows, device: Device, constants: Constants) -> Parts:
 def find_layer(kind: str, shape: Shape, window: tuple[Any, ...]) -> ConvShape:
     """Return the layer of which a kernel is a pass, from the product that counts its FLOP."""
     groups, m, n, k = shape
-    taps = window[0] * window[1]
-    strides = window[2] * window[3]
-    if kind == "conv2d":
+    height, width, row_stride, column_stride, *_ = window
+    taps, strides = height * width, row_stride * column_stride
+    if kind == "conv2d":  # positions, outputs and inputs are other sizes in each pass
         return ConvShape(groups, m, n, k / taps, taps, strides)
     if kind == "conv_transpose2d":
         return ConvShape(groups, m, k, n / taps, taps, strides)
@@ -113,19 +113,19 @@ def _price_on_vector_units(
     parts = _price_implicit(kernels, layer, gap_s, issue, device, constants)
     if kernels.kind == "conv_transpose2d":
         unrolled = _price_unrolled(kernels, layer, gap_s, issue, device, constants)
-        parts = _select_faster(True, unrolled, parts)
+        parts = _select_faster(fits=True, candidate=unrolled, best=parts)
     if not _has_winograd(kernels, device):
         return parts
-    window: tuple[Any, ...] = kernels.window or (1,) * 4
-    fits = (window[0] == 3) & (window[1] == 3) & (layer.strides == 1)
-    if not np.any(fits):
+    height, width, *_ = kernels.window or (1, 1)
+    is_winograd_size = (height == 3) & (width == 3) & (layer.strides == 1)
+    if not np.any(is_winograd_size):
         return parts
     if kernels.kind != "conv2d_grad_weight":
         compute_s = _fused_winograd_s(kernels, layer, device, constants) / issue
         fused = Parts(compute_s, stream_s(kernels.bytes, device, constants), gap_s)
-        parts = _select_faster(fits, fused, parts)
+        parts = _select_faster(is_winograd_size, fused, parts)
     unfused = _price_unfused_winograd(kernels, layer, gap_s, device, constants)
-    return _select_faster(fits, unfused, parts)
+    return _select_faster(is_winograd_size, unfused, parts)
 
 
 def _has_winograd(kernels: Rows, device: Device) -> bool:
@@ -336,10 +336,10 @@ def _copied_elements(layer: ConvShape) -> Any:
 
     Images that enter a network, with few channels, have kernels of their own.
     """
-    is_inner = layer.inputs > MAX_IMAGE_CHANNELS
-    inputs = layer.inputs * (is_inner * (layer.inputs % CHANNEL_MULTIPLE > 0))
-    outputs = layer.outputs * (layer.outputs % CHANNEL_MULTIPLE > 0)
-    return (layer.groups == 1) * layer.positions * (layer.strides * inputs + outputs)
+    pads_inputs = (layer.inputs > MAX_IMAGE_CHANNELS) * (layer.inputs % CHANNEL_MULTIPLE > 0)
+    copied_inputs = layer.strides * (layer.inputs * pads_inputs)
+    copied_outputs = layer.outputs * (layer.outputs % CHANNEL_MULTIPLE > 0)
+    return (layer.groups == 1) * layer.positions * (copied_inputs + copied_outputs)
 
 
 def _vector_flop_ratio(layer: ConvShape) -> Any:
@@ -367,8 +367,8 @@ def _pad_channels(kind: str, layer: ConvShape) -> Shape:
         inputs=CHANNEL_MULTIPLE * ceil(layer.inputs, CHANNEL_MULTIPLE),
     )
     groups, m, n, k = implicit_product(kind, padded_layer)
-    rows = np.where(groups > 1, np.minimum(m, n), m)  # few filters of a group fill few rows
-    return groups, rows, m * n / rows, k
+    row_count = np.where(groups > 1, np.minimum(m, n), m)  # few filters of a group fill few rows
+    return groups, row_count, m * n / row_count, k
 
 
 def _price_depthwise(kernels: Rows, device: Device, constants: Constants) -> Parts:

@@ -166,9 +166,10 @@ def recurrent(kernels: Rows, device: Device, constants: Constants) -> Parts:
     cores = working_cores(device, constants["parallel.recurrent"])
     share = constants["recurrent.lstm_share" if cell == "lstm" else "product.share"]
     compute_s = products_s(kernels, cores, device, constants, share)
-    steps, m, n, k = kernels.products[1]
+    _input_product, (steps, m, n, k), *_ = kernels.products  # the second is that of the state
     is_forward = kernels.kind == cell
-    gate_elements = m * (n if is_forward else k) * steps
+    gate_width = n if is_forward else k
+    gate_elements = m * gate_width * steps
     gate_cycles = gate_elements * constants[f"recurrent.{cell}_cycles"]
     gates_s = gate_cycles / (device.clock_hz or CLOCK_HZ)
     steps_s = kernels.serial * constants[f"recurrent.{cell}_step_s"]

@@ -69,22 +69,25 @@ def host_constants(
         if not _is_calibrated(device):
             raise InputError(f"device '{device.name}' {_NOT_CALIBRATED}")
         return dict(constants)
-    kind = UNNAMED.get(name, name if name in NAMES else usual_host(device))
-    priors = _scale_host(catalog.priors(device.kind, stack), kind)
-    values = {key: value for key, value in constants.items() if key not in _INTERVAL_CONSTANTS}
+    host_kind = UNNAMED.get(name, name if name in NAMES else usual_host(device))
+    priors = _scale_host(catalog.priors(device.kind, stack), host_kind)
+    new_constants = {
+        key: value for key, value in constants.items() if key not in _INTERVAL_CONSTANTS
+    }
     for key, constant in priors.items():
         if key.startswith("host."):
-            values[key] = constant.value
+            new_constants[key] = constant.value
     if name in UNNAMED:
-        return values
-    unstated_factor = values.pop("interval.host_unstated")
+        return new_constants
+    unstated_factor = new_constants.pop("interval.host_unstated")
     if name in NAMES:
-        return values
-    if name not in SPEEDS:
-        return {**values, **_calibrated_host_constants(name)}
-    width = unstated_factor * values["interval.host_shared"]
-    values["host.factor"] *= exp(SPEEDS[name] * width)
-    return {**values, "interval.host_shared": 0.0}
+        return new_constants
+    if name not in SPEEDS:  # the name of a device, whose host was calibrated
+        return {**new_constants, **_calibrated_host_constants(name)}
+    # `fast` or `slow`: an end of the interval is the host itself, so that no interval is left.
+    width = unstated_factor * new_constants["interval.host_shared"]
+    new_constants["host.factor"] *= exp(SPEEDS[name] * width)
+    return {**new_constants, "interval.host_shared": 0.0}
 
 
 def _calibrated_host_constants(device_name: str) -> dict[str, float]:

@@ -54,10 +54,10 @@ def mix_intervals(parts: Sequence[tuple[float, Interval]]) -> tuple[float, float
     result holds 80 % of the mixture, and the first value in any case.
     """
     components = [_Component.from_interval(weight, interval) for weight, interval in parts]
-    first_value = parts[0][1].value
+    (_, first_interval), *_ = parts
     low = E ** _quantile(components, (1 - LEVEL) / 2)
     high = E ** _quantile(components, (1 + LEVEL) / 2)
-    return min(first_value, low), max(first_value, high)
+    return min(first_interval.value, low), max(first_interval.value, high)
 
 
 class _Component(NamedTuple):
@@ -96,12 +96,17 @@ class _Component(NamedTuple):
 def _quantile(components: Sequence[_Component], share: float) -> float:
     """Return the value below which a share of a mixture lies, by bisection."""
     total_weight = sum(component.weight for component in components)
-    low = min(part.mean - _TAIL_DEVIATIONS * part.lower.deviation for part in components)
-    high = max(part.mean + _TAIL_DEVIATIONS * part.upper.deviation for part in components)
+    low = min(
+        component.mean - _TAIL_DEVIATIONS * component.lower.deviation for component in components
+    )
+    high = max(
+        component.mean + _TAIL_DEVIATIONS * component.upper.deviation for component in components
+    )
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        weighted_shares = (part.weight * part.cdf(middle) for part in components)
-        if sum(weighted_shares) / total_weight < share:
+        weighted_shares = (component.weight * component.cdf(middle) for component in components)
+        share_below_middle = sum(weighted_shares) / total_weight
+        if share_below_middle < share:
             low = middle
         else:
             high = middle
@@ -155,11 +160,11 @@ def interval_name(form: str, constants: Constants) -> str:
     neighbours = [name for name in NEIGHBOURS if f"interval.{name}_own" in constants]
     if "interval.all_low" in constants or not neighbours:
         return "all"
-    half_widths = [
-        hypot(constants[f"interval.{name}_own"], constants[f"interval.{name}_shared"])
-        for name in neighbours
-    ]
-    return max(zip(half_widths, neighbours, strict=True))[1]
+
+    def half_width(name: str) -> float:
+        return hypot(constants[f"interval.{name}_own"], constants[f"interval.{name}_shared"])
+
+    return max(neighbours, key=lambda name: (half_width(name), name))
 
 
 def host_bounds(constants: Constants) -> tuple[float, float]:

@@ -208,9 +208,10 @@ def list_notes(graph: Graph, _dtype: str, device: Device, settings: Settings) ->
     forms = FORMS.get(device.kind, GPU)
     priors = catalog.priors(device.kind, settings.stack)
     constants = {name: constant.value for name, constant in priors.items()}
-    names = forms.keys() & {OPS[op.kind].work for op in graph.ops}
+    used_forms = forms.keys() & {OPS[op.kind].work for op in graph.ops}
+    # A form that borrows the interval of another one was not measured itself.
     unmeasured = {
-        name for name in names if _interval_name(name, device, constants) not in (name, "all")
+        name for name in used_forms if _interval_name(name, device, constants) not in (name, "all")
     }
     if unmeasured and not device.calibration.get("intervals"):
         text = f"not measured on {device.name} or its like: {', '.join(sorted(unmeasured))}"

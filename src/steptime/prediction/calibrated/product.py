@@ -78,8 +78,11 @@ def _cached_bytes(kernels: Rows, device: Device) -> Any:
     Weights are read once in a step, so that they come from memory.
     """
     element_bytes = SIZE_BYTES.get(kernels.dtype, NARROW_BYTES)
-    sizes = [element_bytes * batch * m * (n + k) for batch, m, n, k in kernels.products]
-    return sum(size_bytes * (1 - miss_share(size_bytes, device)) for size_bytes in sizes)
+    cached_bytes: Any = 0
+    for batch, m, n, k in kernels.products:
+        size_bytes = element_bytes * batch * m * (n + k)  # without the weights, n * k
+        cached_bytes = cached_bytes + size_bytes * (1 - miss_share(size_bytes, device))
+    return cached_bytes
 
 
 def cached_weight_bytes(kernels: Kernel | Rows, device: Device, copies: int) -> Any:
@@ -132,13 +135,15 @@ def _alignment_share(kernels: Rows, shape: Shape, device: Device, constants: Con
     depend on the architecture.
     """
     dtype = computed_as(kernels, device)
-    if not (has_matrix_units(device, dtype) and is_nvidia(device) and dtype in HALVES):
+    runs_on_tensor_cores = is_nvidia(device) and has_matrix_units(device, dtype)
+    if not runs_on_tensor_cores or dtype not in HALVES:
         return 1.0
     _, m, n, k = shape
-    first_row = m if kernels.transposed else k
-    numbers = VECTOR_BYTES // SIZE_BYTES[dtype]
-    is_odd = (n % 2 == 1) | (first_row % 2 == 1)
-    is_uneven = (n % numbers > 0) | (first_row % numbers > 0)
+    operand_row = m if kernels.transposed else k
+    result_row = n
+    vector_elements = VECTOR_BYTES // SIZE_BYTES[dtype]
+    is_odd = (result_row % 2 == 1) | (operand_row % 2 == 1)
+    is_uneven = (result_row % vector_elements > 0) | (operand_row % vector_elements > 0)
     loader = operand_loader(device)
     uneven_share = np.where(is_uneven, constants[f"product.uneven_{loader}"], 1.0)
     return np.where(is_odd, constants[f"product.odd_{loader}"], uneven_share)

@@ -54,11 +54,12 @@ def recurrent(kernels: Rows, device: Device, constants: Constants) -> Parts:
     kernel runs all steps at a share of the peak, with shorter pauses. In any case inputs, outputs
     and saved gates pass the memory, as far as the last cache does not hold them.
     """
+    # Products: of all inputs, then of the steps; a gradient has as many again for the weights.
     is_gradient = kernels.kind.endswith("_grad")
     step_product_end = len(kernels.products) // (2 if is_gradient else 1)
     step_products = kernels.products[1:step_product_end]
     final_products = kernels.products[step_product_end + 1 :]
-    steps = step_products[0][0]
+    (steps, *_), *_ = step_products
     weights = _describe_weights(kernels, step_products, device, constants)
     peak = device.peak_flop_per_s[computed_as(kernels, device)]
     memory_bytes_per_s = memory_rate(device, constants)
@@ -91,11 +92,11 @@ def _describe_weights(
 ) -> _Weights:
     """Return the recurrent weights of a layer, from the products of its steps."""
     element_bytes = SIZE_BYTES[kernels.dtype]
-    steps = step_products[0][0]
+    (steps, *_), *_ = step_products
     size_bytes = sum(element_bytes * n * k for _, _, n, k in step_products)
     flop = sum(2.0 * steps * m * n * k for _, m, n, k in step_products)
     exceeds_cache = size_bytes > (device.l2_bytes or 0)
-    read_bytes = steps * size_bytes * exceeds_cache
+    read_bytes = steps * size_bytes * exceeds_cache  # in each step again, or never
     return _Weights(size_bytes, flop, read_bytes / memory_rate(device, constants))
 
 

@@ -24,12 +24,13 @@ def systolic(kernels: Rows, device: Device, constants: Constants) -> Parts:
     flop_per_s = device.peak_flop_per_s[kernels.dtype] * constants["systolic.share"]
     array_flop = sum(padded_flop(shape, device) for shape in kernels.products)
     counted_flop = sum(2.0 * b * m * n * k for b, m, n, k in kernels.products)
+    # `kernels.flop` is less than `counted_flop` where a causal mask leaves out products.
     compute_s = array_flop * kernels.flop / counted_flop / flop_per_s
     if kernels.kind in SCORED:
-        _, _, n, k = kernels.products[0]
-        width = n if kernels.kind == "attention_grad" else k  # of a head
+        (_, _, n, k), *_ = kernels.products
+        head_width = n if kernels.kind == "attention_grad" else k
         vector_peak = device.vector_peak("float32") or flop_per_s
-        score_flop = kernels.flop * constants["systolic.score_flop"] / width
+        score_flop = kernels.flop * constants["systolic.score_flop"] / head_width
         compute_s = compute_s + score_flop / vector_peak
     memory_s = stream_s(kernels.bytes, device, constants)
     return Parts(compute_s, memory_s, constants["launch.gap_s"] * kernels.launches)

@@ -148,9 +148,10 @@ def _split_s(
     """
     m, n = result
     multiprocessors = units.multiprocessors
-    parts = np.maximum(np.floor(multiprocessors / blocks), 1.0)
-    waves_s = ceil(blocks * parts, multiprocessors) * tile.wave_s
-    part_bytes = 4.0 * (m * n + tile.rows * tile.columns * multiprocessors)
-    sum_s = part_bytes / units.memory_bytes_per_s + units.sum_s
-    steps_s = np.maximum(waves_s, units.turn_s) * ceil(padded_k, parts)
+    split_count = np.maximum(np.floor(multiprocessors / blocks), 1.0)
+    waves_s = ceil(blocks * split_count, multiprocessors) * tile.wave_s
+    # Each multiprocessor writes a partial tile in float32, and the sums are written once.
+    partial_bytes = 4.0 * (m * n + tile.rows * tile.columns * multiprocessors)
+    sum_s = partial_bytes / units.memory_bytes_per_s + units.sum_s
+    steps_s = np.maximum(waves_s, units.turn_s) * ceil(padded_k, split_count)
     return steps_s + waves_s * tile.ramp_steps + sum_s

@@ -103,9 +103,10 @@ def find_reason(output: CommandOutput) -> str:
     Plugins of a site print lines of their own before and after.
     """
     lines = [line.strip() for line in output.stderr.splitlines() if line.strip()]
-    errors = [match[1] for line in lines if (match := _ERROR_LINE.match(line))]
-    texts = [error for error in dict.fromkeys(errors) if re.search(r"\w", error)]
-    if texts:
-        return "; ".join(texts)[:MAX_REASON_CHARACTERS]
-    first = next(iter(lines), f"exit {output.exit_code}")
-    return _COMMAND_PREFIX.sub("", first)[:MAX_REASON_CHARACTERS]
+    matches = [_ERROR_LINE.match(line) for line in lines]
+    messages = dict.fromkeys(match[1] for match in matches if match)  # each once
+    reasons = [message for message in messages if re.search(r"\w", message)]
+    if reasons:
+        return "; ".join(reasons)[:MAX_REASON_CHARACTERS]
+    first_line = next(iter(lines), f"exit {output.exit_code}")
+    return _COMMAND_PREFIX.sub("", first_line)[:MAX_REASON_CHARACTERS]

@@ -44,21 +44,24 @@ def estimate_job(
     """
     need = job[0].need
     device = device_of(need.request.gpu[0])
-    trials = [(trial, memories(trial.cell)) for task in job for trial in task.trials]
-    oversized = [
-        (trial, memory)
-        for trial, trial_memories in trials
-        for memory in trial_memories
-        if not memory.suffices
-    ]
-    untried = set() if means.try_all else {trial.id for trial, _ in oversized}
+    trials = [trial for task in job for trial in task.trials]
+    gpu_memories = []  # of the GPU, or of the node where none is asked for
+    node_memories = []
+    oversized = []
+    for trial in trials:
+        trial_memories = memories(trial.cell)
+        gpu_memories.append(trial_memories[0])
+        node_memories.append(trial_memories[-1])
+        oversized += [(trial, memory) for memory in trial_memories if not memory.suffices]
+    # A cell that does not fit is not run, and takes no time, unless all are to be tried.
+    skipped_ids = set() if means.try_all else {trial.id for trial, _ in oversized}
     seconds = {
-        trial.id: 0.0 if trial.id in untried else _trial_s(trial, means, device)
-        for trial, _ in watched(trials, "cells estimated")
+        trial.id: 0.0 if trial.id in skipped_ids else _trial_s(trial, means, device)
+        for trial in watched(trials, "cells estimated")
     }
     tasks_s = [START_S + sum(seconds[trial.id] for trial in task.trials) for task in job]
-    memory = max((pair[0] for _, pair in trials), key=_needed_bytes)
-    node_memory = max((pair[-1] for _, pair in trials), key=_needed_bytes)
+    memory = max(gpu_memories, key=_needed_bytes)
+    node_memory = max(node_memories, key=_needed_bytes)
     estimate = JobEstimate(
         gpu=need.request.gpu[0],
         partition=need.request.partition,
@@ -87,10 +90,13 @@ def _trial_s(trial: Trial, means: Means, device: Device | None) -> float:
     steps = max(MIN_STEPS, trial.cell.options.train_steps)
     run_s = means.budget_s
     with suppress(InputError):  # then the budget alone decides
-        for record in predictions(trial.cell, device, None, by_op=False)[:1] if device else ():
+        records = predictions(trial.cell, device, link=None, by_op=False) if device else []
+        for record in records[:1]:
             step_s = record.quantities.get("step_s", Quantity()).value
             run_s = max(run_s, steps * (step_s or 0.0))
-    return means.runs * min(run_s, means.time_limit_s) + (means.runs - 1) * START_S
+    all_runs_s = means.runs * min(run_s, means.time_limit_s)
+    restarts_s = (means.runs - 1) * START_S  # each run is a process of its own
+    return all_runs_s + restarts_s
 
 
 def group_by_node(jobs: Iterable[Job]) -> list[list[Job]]:

@@ -35,11 +35,14 @@ PRINTED_CAUSES = tuple((pattern, cause) for pattern, cause in _WORDS["printed"])
 USABLE_STATES = {*_WORDS["usable"]}
 UNUSABLE_MARKS: str = _WORDS["unusable_marks"]
 _RANGES = r"[0-9]{1,7}(?:-[0-9]{1,7})?(?:,[0-9]{1,7}(?:-[0-9]{1,7})?)*"  # of tasks of an array
-_TASKS = re.compile(rf"([0-9]+)_\[?({_RANGES})(?:%[0-9]+)?\]?")  # 12_3 or 12_[3-5,7%2]
-_EXIT = re.compile(r"([0-9]{1,9}):([0-9]{1,9})")  # exit code and signal
+_TASKS = re.compile(  # 12_3 or 12_[3-5,7%2]
+    rf"(?P<job>[0-9]+)_\[?(?P<indices>{_RANGES})(?:%[0-9]+)?\]?"
+)
+_EXIT = re.compile(r"(?P<code>[0-9]{1,9}):(?P<signal>[0-9]{1,9})")
 _INDEX = re.compile(r"[0-9]{1,9}")
 _JOB_LINE = re.compile(
-    r"\s*(?:Submitted batch job )?([0-9]+)(?:;([\w.-]+)| on cluster ([\w.-]+))?\s*"
+    r"\s*(?:Submitted batch job )?(?P<job>[0-9]+)"
+    r"(?:;(?P<cluster>[\w.-]+)| on cluster (?P<wrapped_cluster>[\w.-]+))?\s*"
 )
 _GPU = re.compile(r"gpu(?::([^:(]+))??(?::no_consume)?:[0-9]+[KMG]?(?:\(.*)?")
 """A GPU among a node's resources: `gpu:a100:4(S:0)`, or `gpu:4` where a site has no types."""
@@ -51,8 +54,12 @@ def parse_job_ids(text: str) -> list[ArrayJob]:
 
     A line is `1000`, `1000;cluster`, or `Submitted batch job 1000`, which wrappers print.
     """
-    matches = (_JOB_LINE.fullmatch(line) for line in text.splitlines())
-    jobs = (ArrayJob(match[1], match[2] or match[3] or "") for match in matches if match)
+    jobs: list[ArrayJob] = []
+    for line in text.splitlines():
+        match = _JOB_LINE.fullmatch(line)
+        if match:
+            cluster = match["cluster"] or match["wrapped_cluster"] or ""
+            jobs.append(ArrayJob(match["job"], cluster))
     return list(dict.fromkeys(jobs))
 
 
@@ -67,12 +74,14 @@ def parse_queue(
 ) -> Iterator[tuple[TaskName, QueuedTask]]:
     """Yield the tasks of arrays that wait or run, of squeue's lines in `QUEUE_FORMAT`."""
     for name, job, index, state, nodes, reason in _split_rows(text, QUEUE_FORMAT.count("|") + 1):
-        if name not in names or state in CAUSE_OF_STATE or not _INDEX.fullmatch(index):
+        is_over = state in CAUSE_OF_STATE
+        is_single_task = _INDEX.fullmatch(index) is not None
+        if name not in names or is_over or not is_single_task:
             continue
         is_running = state not in WAITING_STATES
-        place = nodes if nodes and is_running else reason
+        place_or_reason = nodes if nodes and is_running else reason
         task = TaskJob(ArrayJob(job, cluster), int(index))
-        yield TaskName(name, int(index)), QueuedTask(task, state, place, is_running)
+        yield TaskName(name, int(index)), QueuedTask(task, state, place_or_reason, is_running)
 
 
 def parse_accounting(text: str, cluster: str = "") -> dict[TaskJob, JobExit]:
@@ -97,17 +106,20 @@ def parse_controller_jobs(text: str, cluster: str = "") -> dict[TaskJob, JobExit
 
 def _make_exits(name: str, state: str, code: str, cluster: str) -> dict[TaskJob, JobExit]:
     """Return the exits of `12_3`, or of tasks that never ran, `12_[3-5,7%2]`."""
-    tasks = _TASKS.fullmatch(name)
-    numbers = _EXIT.fullmatch(code)
-    if not tasks or not numbers or state not in CAUSE_OF_STATE:
+    name_match = _TASKS.fullmatch(name)
+    code_match = _EXIT.fullmatch(code)
+    is_over = state in CAUSE_OF_STATE
+    if not name_match or not code_match or not is_over:
         return {}
-    exit_code, signal_number = int(numbers[1]), int(numbers[2])
+    exit_code = int(code_match["code"])
+    signal_number = int(code_match["signal"])
     cause = cause_of_exit(state, exit_code, signal_number)
-    job = ArrayJob(tasks[1], cluster)
-    return {
-        task: JobExit(task, state, exit_code, signal_number, cause)
-        for task in (TaskJob(job, index) for index in number_list(tasks[2]))
-    }
+    job = ArrayJob(name_match["job"], cluster)
+    exits = {}
+    for index in number_list(name_match["indices"]):
+        task = TaskJob(job, index)
+        exits[task] = JobExit(task, state, exit_code, signal_number, cause)
+    return exits
 
 
 def cause_of_exit(state: str, exit_code: int, signal_number: int) -> str:

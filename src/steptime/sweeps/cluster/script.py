@@ -70,7 +70,11 @@ def make_flags(need: Need, name: str, folder: str) -> list[str]:
     """Return sbatch's flags; the user's own `flags` come last and win."""
     request = need.request
     processes = need.processes_per_node
-    cores = need.cores * (1 if need.nodes > 1 else processes)
+    # Over several nodes Slurm starts every process; on one node a single task starts them all.
+    tasks_per_node = processes if need.nodes > 1 else 1
+    cores_per_task = need.cores * processes // tasks_per_node
+    gpu_type = request.gpu[0]
+    memory = f"{round(request.memory_GB * 1e9 / 2**20)}M" if request.memory_GB else ""
     values = {
         "job-name": name,
         "output": f"{folder.replace('%', '%%')}/logs/%A_%a.out",
@@ -81,14 +85,14 @@ def make_flags(need: Need, name: str, folder: str) -> list[str]:
         "constraint": request.constraint,
         "nodelist": request.nodelist,
         "nodes": str(need.nodes),
-        "ntasks-per-node": str(processes if need.nodes > 1 else 1),
-        "cpus-per-task": "" if request.exclusive else str(cores),
-        "gres": f"gpu:{request.gpu[0]}:{processes}" if request.gpu[0] else "",
-        "mem": f"{round(request.memory_GB * 1e9 / 2**20)}M" if request.memory_GB else "",
+        "ntasks-per-node": str(tasks_per_node),
+        "cpus-per-task": "" if request.exclusive else str(cores_per_task),
+        "gres": f"gpu:{gpu_type}:{processes}" if gpu_type else "",
+        "mem": memory,
         "time": request.time,
     }
     return [
-        *(f"--{key}={_quote_value(value)}" for key, value in values.items() if value),
+        *(f"--{flag}={_quote_value(value)}" for flag, value in values.items() if value),
         "--requeue" if request.requeues else "--no-requeue",
         *(["--exclusive"] if request.exclusive else []),
         *request.flags,

@@ -59,12 +59,14 @@ class Slurm:
                 return job
             raise
         jobs = [self._complete(job) for job in parsing.parse_job_ids(answer)]
-        if len(jobs) == 1 and (jobs[0].cluster or self.clusters == LOCAL_CLUSTER):
+        is_local = self.clusters == LOCAL_CLUSTER
+        if len(jobs) == 1 and (jobs[0].cluster or is_local):
             return jobs[0]
+        # The answer names several jobs, none, or one of an unknown cluster: the queue decides.
         if job := self.find_job(array.name):
             return job
-        if jobs and self.clusters == LOCAL_CLUSTER:
-            return jobs[-1]
+        if jobs and is_local:
+            return jobs[-1]  # wrappers print before Slurm's own line
         raise SchedulerError(f"sbatch: its answer is no job id: {shorten(answer)}")
 
     def _complete(self, job: ArrayJob) -> ArrayJob:
@@ -177,12 +179,15 @@ def bind_to_job() -> None:
     Without this, tasks of one node would bind their workers to the same cores. Where Slurm does not
     tell, or its numbers are none of this machine's, nothing is changed.
     """
-    names = ("SLURM_JOB_ID", "SLURMD_NODENAME", "SLURM_CPUS_ON_NODE")
-    job, node, count = (os.environ.get(name, "") for name in names)
-    if not (job and node and count.isdigit()) or not hasattr(os, "sched_getaffinity"):
+    job = os.environ.get("SLURM_JOB_ID", "")
+    node = os.environ.get("SLURMD_NODENAME", "")
+    cpu_count_text = os.environ.get("SLURM_CPUS_ON_NODE", "")
+    is_in_job = job and node and cpu_count_text.isdigit()
+    if not is_in_job or not hasattr(os, "sched_getaffinity"):
         return
     allowed = os.sched_getaffinity(0)
-    if len(allowed) <= int(count):
+    is_bound_already = len(allowed) <= int(cpu_count_text)
+    if is_bound_already:
         return
     details = commands.ask_if_possible(["scontrol", "show", "job", "--details", "--oneliner", job])
     cpus = parsing.parse_cpus(details, node)

@@ -155,21 +155,25 @@ def list_remaining(start: Start, writer: store.Writer) -> tuple[Trial, ...]:
     submission = start.submission
     requeues = start.task.need.request.requeues
     recorded = _list_recorded(submission)
-    lines = [
+    earlier_progress = [
         read_lines(submission.progress_file(start.task.number, restart))
         for restart in range(start.placement.restarts)
     ]
-    last_begun = [cells[-1:] for cells in map(files.list_begun, lines)]
-    in_flight = last_begun[-1]
-    deaths = Counter(cell for cells in last_begun for cell in cells)
+    deaths: Counter[str] = Counter()  # a start died in the last cell that it began
+    in_flight_id = None
+    for lines in earlier_progress:
+        *_, in_flight_id = (None, *files.list_begun(lines))
+        if in_flight_id is not None:
+            deaths[in_flight_id] += 1
     remaining = []
     for trial in start.task.trials:
         if trial.id in recorded:
             continue
-        if in_flight == [trial.id]:
+        if trial.id == in_flight_id:
             record = _make_interrupted(start, trial, deaths[trial.id])
-            writer.append(start.add_facts(record, _find_facts(lines[-1])))
-        if deaths[trial.id] <= requeues:
+            writer.append(start.add_facts(record, _find_facts(earlier_progress[-1])))
+        may_retry = deaths[trial.id] <= requeues
+        if may_retry:
             remaining.append(trial)
     return tuple(remaining)
 

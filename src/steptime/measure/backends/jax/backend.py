@@ -76,11 +76,18 @@ def device_facts(device: str) -> contract.DeviceFacts:
     if jax_device.platform == "cpu":
         return machine.host_facts()
     stats = jax_device.memory_stats() or {}
-    limit, used = stats.get("bytes_limit"), stats.get("bytes_in_use", 0)
+    limit_bytes = stats.get("bytes_limit")
+    used_bytes = stats.get("bytes_in_use", 0)
     capability = re.match(r"\d+", str(getattr(jax_device, "compute_capability", "")))
-    has_tf32 = jax_device.platform == "tpu" or (capability is not None and int(capability[0]) >= 8)
-    product = str(jax_device.device_kind)
-    return contract.DeviceFacts(product, limit, limit and limit - used, None, True, has_tf32)
+    is_ampere_or_newer = capability is not None and int(capability[0]) >= 8
+    return contract.DeviceFacts(
+        str(jax_device.device_kind),
+        memory_bytes=limit_bytes,
+        room_bytes=limit_bytes and limit_bytes - used_bytes,
+        cache_bytes=None,
+        is_accelerator=True,
+        has_tf32=jax_device.platform == "tpu" or is_ampere_or_newer,
+    )
 
 
 def translate_error(error: Exception) -> Exception | None:
@@ -157,7 +164,7 @@ def prepare(
         for wait in syncs:
             wait()
 
-    def take() -> None:
+    def load_batch() -> None:
         arrays = feed.next() if feed else host_inputs
         typed = {
             name: np.asarray(array, jnp.dtype(graph.tensors[name].dtype))
@@ -166,11 +173,11 @@ def prepare(
         running.inputs.update(spread.put_inputs(typed))
         jax.block_until_ready(running.inputs)
 
-    timed, waited = (None, None) if options.input == "device" else clocked(take)
+    timed_load, waited = (None, None) if options.input == "device" else clocked(load_batch)
     memory, reset_memory = memory_meter(devices[0])
     network = program.network_of(graph, options.seed, strategy)
     return contract.Prepared(
-        step=in_turn(timed, running.step),
+        step=in_turn(timed_load, running.step),
         sync=sync if replicas > 1 else running.sync,
         memory=memory,
         reset_memory=reset_memory,
@@ -247,14 +254,14 @@ def _group(
 ) -> contract.ProcessGroup:
     """Return the group of replicas in this process, which decides for all and has one time."""
     exchanges = strategy == "allreduce"
-    pairs = "exposed: step with exchange less step of a copy without, in turns"
+    paired_meter = "exposed: step with exchange less step of a copy without, in turns"
     return contract.ProcessGroup(
         rank=0,
         size=replicas,
         backend="xla",
-        agree=lambda number: number,
+        agree=lambda number: number,  # one process drives all replicas: nothing is to be agreed
         gather=lambda value: [value] * replicas,
-        comm_meter=pairs if exchanges else "nothing is exchanged",
+        comm_meter=paired_meter if exchanges else "nothing is exchanged",
         communication_s=None if exchanges else lambda: 0.0,
         alone=step_without_exchange if exchanges else None,
     )
@@ -299,14 +306,16 @@ def memory_meter(device: jax.Device) -> tuple[contract.Peak, Callable[[], None]]
 
 def _inputs(graph: Graph, seed: int, replicas: int) -> dict[str, NDArray[Any]]:
     """Return the inputs of all replicas, one behind the other, each drawn by a seed of its own."""
-    alone = replace(graph, weights=(), buffers=())
-    replica_values = [initial_values(alone, seed + number, jnp.dtype) for number in range(replicas)]
-    return {
-        name: np.concatenate([values[name] for values in replica_values])
-        if np.ndim(first)
-        else first
-        for name, first in replica_values[0].items()
-    }
+    inputs_alone = replace(graph, weights=(), buffers=())
+    replica_values = [
+        initial_values(inputs_alone, seed + replica, jnp.dtype) for replica in range(replicas)
+    ]
+    inputs = {}
+    for name, first_array in replica_values[0].items():
+        has_batch = np.ndim(first_array) > 0  # a number is the same for all replicas
+        arrays = [values[name] for values in replica_values]
+        inputs[name] = np.concatenate(arrays) if has_batch else first_array
+    return inputs
 
 
 def _parts(

@@ -61,12 +61,12 @@ def convolution(
 
 def transposed(x: Array, w: Array, *, output_size: Sizes, **attrs: Any) -> Array:
     """Return the transpose of the convolution that leads from `output_size` to `x`."""
-    shape = (x.shape[0], w.shape[1] * attrs.get("groups", 1), *output_size)
-    back = jax.linear_transpose(
-        lambda image: convolution(image, w, **attrs), jax.ShapeDtypeStruct(shape, x.dtype)
-    )
-    outputs: tuple[Array] = back(x)
-    return outputs[0]
+    output_channels = w.shape[1] * attrs.get("groups", 1)
+    output_spec = jax.ShapeDtypeStruct((x.shape[0], output_channels, *output_size), x.dtype)
+    transpose = jax.linear_transpose(lambda image: convolution(image, w, **attrs), output_spec)
+    y: Array
+    (y,) = transpose(x)
+    return y
 
 
 def _pairs(padding: Sides, axes: int) -> list[tuple[int, int]]:
@@ -86,13 +86,15 @@ def _pooled(
     """Return each window reduced by a function; with `ceil` windows may hang over the end."""
     axes = len(kernel)
     (spec,) = pool_outputs(TensorSpec(x.shape), kernel, stride, padding, **ceil)
-    pads = [(0, 0), (0, 0)]
+    output_sizes = spec.shape[2:]
+    pads = [(0, 0), (0, 0)]  # none for the batch and the channels
     for i, (before, after) in enumerate(_pairs(padding, axes)):
-        reach = (spec.shape[2 + i] - 1) * stride[i] + kernel[i]
-        pads.append((before, max(after, reach - before - x.shape[2 + i])))
-    window = ((1, 1, *kernel), (1, 1, *stride), pads)
-    y: Array = lax.reduce_window(x, x.dtype.type(start), reduce, *window)
-    return y[(..., *map(slice, spec.shape[2:]))]
+        reach = (output_sizes[i] - 1) * stride[i] + kernel[i]  # what all windows cover together
+        missing_after = reach - before - x.shape[2 + i]
+        pads.append((before, max(after, missing_after)))
+    initial = x.dtype.type(start)
+    y: Array = lax.reduce_window(x, initial, reduce, (1, 1, *kernel), (1, 1, *stride), pads)
+    return y[(..., *map(slice, output_sizes))]
 
 
 def avg_pool(x: Array, kernel: Sizes, stride: Sizes, padding: Sides = (), **ceil: bool) -> Array:
@@ -194,13 +196,15 @@ def attention(
 
 def rotary(x: Array, table: Array, head_width: int, inverse: bool = False) -> Array:
     """Return `x [n, l, heads*d]`, of r features of a head i and i + r/2 turned as a pair."""
-    rotary_width = table.shape[1]
-    cos, sin = jnp.split(table.astype(x.dtype)[:, None], 2, -1)
+    rotary_width = table.shape[1]  # further features of a head are passed through
+    cos, sin = jnp.split(table.astype(x.dtype)[:, None], 2, axis=-1)
     sin = -sin if inverse else sin
-    wide = x.reshape(*x.shape[:2], -1, head_width)
-    first, second = jnp.split(wide[..., :rotary_width], 2, -1)
-    pairs = (first * cos - second * sin, first * sin + second * cos)
-    return jnp.concatenate((*pairs, wide[..., rotary_width:]), -1).reshape(x.shape)
+    heads = x.reshape(*x.shape[:2], -1, head_width)
+    first, second = jnp.split(heads[..., :rotary_width], 2, axis=-1)
+    passed_through = heads[..., rotary_width:]
+    rotated_first = first * cos - second * sin
+    rotated_second = first * sin + second * cos
+    return jnp.concatenate((rotated_first, rotated_second, passed_through), -1).reshape(x.shape)
 
 
 def delta_rule(
@@ -249,8 +253,9 @@ def experts(
 
     Tokens are sorted by expert, so that each layer is one ragged product.
     """
-    rows = x.reshape(-1, x.shape[-1])
+    tokens = x.reshape(-1, x.shape[-1])
     best_logits, expert_ids = lax.top_k(logits.reshape(-1, logits.shape[-1]), per_token)
+    # Sorted by expert: `expert` and `token` say of each place who computes, and for whom.
     order = jnp.argsort(expert_ids.ravel())
     expert = expert_ids.ravel()[order]
     token = order // per_token
@@ -261,7 +266,7 @@ def experts(
         y: Array = lax.ragged_dot(h, weight.mT, tokens_per_expert)
         return y if layer_bias is None else y + layer_bias[expert]
 
-    h = product(rows[token], up, up_bias)
+    h = product(tokens[token], up, up_bias)
     gate_activation = GATED.get(activation)
     if gate_activation:  # a half of the features is the gate of the other half
         gate, gated = jnp.split(h, 2, -1)
@@ -271,7 +276,7 @@ def experts(
     outputs = product(h, down, down_bias)
     weights = nn.softmax(best_logits, -1).ravel()[order]
     weighted_outputs = (outputs * weights[:, None]).astype(x.dtype)
-    y = jnp.zeros_like(rows).at[token].add(weighted_outputs)
+    y = jnp.zeros_like(tokens).at[token].add(weighted_outputs)
     return y.reshape(x.shape)
 
 
@@ -284,8 +289,9 @@ def _recurrent(cell: Cell) -> Callable[..., Array]:
 
     def layer(x: Array, w_ih: Array, w_hh: Array, b_ih: Array, b_hh: Array, *w_hr: Array) -> Array:
         def step(state: State, input_product: Array) -> tuple[State, Array]:
-            h, c = cell(input_product, state[0] @ w_hh.T + b_hh, state)
-            for projection in w_hr:
+            previous_h, _ = state
+            h, c = cell(input_product, previous_h @ w_hh.T + b_hh, state)
+            for projection in w_hr:  # none or one
                 h = h @ projection.T
             return (h, c), h
 

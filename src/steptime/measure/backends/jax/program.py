@@ -119,16 +119,18 @@ def apply_update(optimizer: str, carry: Carry, buffers: Tensors, grads: Arrays) 
     """Apply the optimizer; return the weights, states and buffers of the next step."""
     with jax.named_scope(UPDATE):
         count = carry.count + 1
-        new = {
+        updates = {
             name: _update_of(optimizer)(count, w, grads[name], *carry.states[name])
             for name, w in carry.weights.items()
         }
-    typed = {
-        name: [value.astype(carry.weights[name].dtype) for value in values]
-        for name, values in new.items()
-    }
-    weights = {name: values[0] for name, values in typed.items()}
-    return Carry(weights, {name: values[1:] for name, values in typed.items()}, buffers, count)
+    new_weights = {}
+    new_states = {}
+    for name, update in updates.items():
+        dtype = carry.weights[name].dtype
+        weight, *states = (array.astype(dtype) for array in update)
+        new_weights[name] = weight
+        new_states[name] = states
+    return Carry(new_weights, new_states, buffers, count)
 
 
 def _rmsprop(_: Array, w: Array, grad: Array, square: Array) -> tuple[Array, ...]:
@@ -143,15 +145,15 @@ def _momentum(_: Array, w: Array, grad: Array, velocity: Array) -> tuple[Array, 
 
 
 def _adam(count: Array, w: Array, grad: Array, first: Array, second: Array) -> tuple[Array, ...]:
-    times = count.astype(jnp.promote_types(w.dtype, jnp.float32))
-    corrections = [-jnp.expm1(times * float(np.log(decay))) for decay in ADAM_DECAYS]
-    first_correction, second_correction = corrections  # 1 - decay^count
-    a, b = ADAM_DECAYS
-    first = a * first + (1 - a) * grad
-    second = b * second + (1 - b) * grad * grad
-    root = jnp.sqrt(second) / jnp.sqrt(second_correction) + synthetic.optimizer_epsilon(
-        w.dtype.name
-    )
+    step_count = count.astype(jnp.promote_types(w.dtype, jnp.float32))
+    first_decay, second_decay = ADAM_DECAYS
+    first = first_decay * first + (1 - first_decay) * grad
+    second = second_decay * second + (1 - second_decay) * grad * grad
+    # The moments start at 0: both are divided by 1 - decay^count.
+    first_correction = -jnp.expm1(step_count * float(np.log(first_decay)))
+    second_correction = -jnp.expm1(step_count * float(np.log(second_decay)))
+    epsilon = synthetic.optimizer_epsilon(w.dtype.name)
+    root = jnp.sqrt(second) / jnp.sqrt(second_correction) + epsilon
     return w - (LEARNING_RATE / first_correction) * first / root, first, second
 
 

@@ -46,6 +46,6 @@ def resize2d(x: Array, size: tuple[int, int], mode: str, align_corners: bool = F
     has_integer_factors = new_height % height == 0 and new_width % width == 0
     if mode == "nearest" and has_integer_factors:  # repeats need no matrix
         return x.repeat(new_height // height, 2).repeat(new_width // width, 3)
-    rows = _weights(height, new_height, mode, align_corners).astype(x.dtype)
-    columns = _weights(width, new_width, mode, align_corners).astype(x.dtype)
-    return jnp.einsum("ah,nchw,bw->ncab", rows, x, columns)
+    height_weights = _weights(height, new_height, mode, align_corners).astype(x.dtype)
+    width_weights = _weights(width, new_width, mode, align_corners).astype(x.dtype)
+    return jnp.einsum("ah,nchw,bw->ncab", height_weights, x, width_weights)

@@ -60,23 +60,24 @@ def _is_read(target: Any) -> bool:
 
 
 def _decompose_node(graph: Graph, node: Node, table: dict[Any, Callable[..., Any]]) -> None:
-    before = set(graph.nodes)
-    values = [arg.meta.get("val") for arg in node.all_input_nodes]
-    modes = (getattr(value, "fake_mode", None) for value in values)
-    mode: Any = next(filter(None, modes), None)
-    if mode is None:
+    nodes_before = set(graph.nodes)
+    input_values = [arg.meta.get("val") for arg in node.all_input_nodes]
+    fake_modes = (getattr(value, "fake_mode", None) for value in input_values)
+    fake_mode: Any = next(filter(None, fake_modes), None)
+    if fake_mode is None:  # without a fake tensor there is nothing to run the op on
         return
     recorder = _Recorder(graph, node, table)
     with graph.inserting_before(node):
         try:
             args, kwargs = tree_map(_value_of, (node.args, node.kwargs), is_leaf=_is_node)
-            with torch.no_grad(), mode, recorder:
+            with torch.no_grad(), fake_mode, recorder:
                 target: Any = node.target
                 results = target(*args, **kwargs)
             nodes = tree_map(recorder.node_of, results)
         except Exception:  # noqa: BLE001  # the op stays: whatever stood in the way
-            for created in reversed([other for other in graph.nodes if other not in before]):
-                graph.erase_node(created)
+            created = [node for node in graph.nodes if node not in nodes_before]
+            for created_node in reversed(created):  # users before what they use
+                graph.erase_node(created_node)
             return
     _replace_results(graph, node, nodes)
 

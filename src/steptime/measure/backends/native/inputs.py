@@ -43,15 +43,17 @@ class _Branch(JsonObject):
 def nest(values: Mapping[str, Any]) -> tuple[list[Any], Mapping[str, Any]]:
     """Return the arguments that values of flat names are, by place and by name."""
     tree = _Branch()
-    for name, value in values.items():
-        *path, last = name.split(".")
-        inner = tree
-        for part in path:
-            inner = inner.setdefault(part, _Branch())
-        inner[last] = value
+    for dotted_name, value in values.items():
+        *parents, leaf = dotted_name.split(".")
+        branch = tree
+        for parent in parents:
+            branch = branch.setdefault(parent, _Branch())
+        branch[leaf] = value
     arguments = {name: _as_lists(value) for name, value in tree.items()}
-    by_place = [value for name, value in arguments.items() if not name.isidentifier()]
-    return by_place, {name: value for name, value in arguments.items() if name.isidentifier()}
+    # A name that is none of Python's ("0") is the place of a positional argument.
+    positional = [value for name, value in arguments.items() if not name.isidentifier()]
+    keywords = {name: value for name, value in arguments.items() if name.isidentifier()}
+    return positional, keywords
 
 
 def _as_lists(value: Any) -> Any:
@@ -125,16 +127,21 @@ def find_batch_axis(module: nn.Module, inputs: Mapping[str, Spec]) -> int:
         if isinstance(layer, TIME_FIRST) and not _is_batch_first(layer)
     ]
     shapes = shapes_of(inputs)
-    first = next(iter(shapes), "")
-    if not layers or len(shapes[first]) < 2:
+    if not layers:
         return 0
-    size = shapes[first][1]
-    longer = {
-        name: (_resized(spec[0], size), spec[1]) if name in shapes else spec
-        for name, spec in inputs.items()
-    }
-    sizes = [_batch_of_layers(module, layers, arguments) for arguments in (inputs, longer)]
-    return int(sizes[0] is not None and sizes[1] is not None and sizes[0] != sizes[1])
+    first_shape = next(iter(shapes.values()))
+    if len(first_shape) < 2:
+        return 0
+    batch_or_length = first_shape[1]
+    longer_inputs = dict(inputs)
+    for name in shapes:
+        shape, dtype = inputs[name]
+        longer_inputs[name] = (_resized(shape, batch_or_length), dtype)
+    layer_batch = _batch_of_layers(module, layers, inputs)
+    longer_layer_batch = _batch_of_layers(module, layers, longer_inputs)
+    if layer_batch is None or longer_layer_batch is None:
+        return 0
+    return 1 if layer_batch != longer_layer_batch else 0
 
 
 def _resized(shape: Sequence[int], size: int) -> tuple[int, ...]:
@@ -188,14 +195,17 @@ def propose_inputs(module: nn.Module, inputs: Mapping[str, Spec]) -> list[dict[s
     layer, all others too, or those of a layer each, or are numbers.
     """
     missing = missing_arguments(module, inputs)
-    layers = [spec for layer in module.modules() if (spec := _input_of(layer))]
-    first = layers[0] if layers else ((2, _LENGTH), "float32")
-    repeated = dict.fromkeys(missing, first)
-    by_layer = dict(zip(missing, [*layers, *[first] * len(missing)], strict=False))
-    head = dict.fromkeys(missing[:1], first) if not inputs else {}
+    layer_inputs = [_input_of(layer) for layer in module.modules()]
+    layer_specs = [spec for spec in layer_inputs if spec]
+    first_spec = layer_specs[0] if layer_specs else ((2, _LENGTH), "float32")
+    repeated = dict.fromkeys(missing, first_spec)
+    specs_by_layer = [*layer_specs, *[first_spec] * len(missing)]
+    by_layer = dict(zip(missing, specs_by_layer, strict=False))
+    # Else the first argument is the tensor, and the others are numbers or time steps.
+    head = dict.fromkeys(missing[:1], first_spec) if not inputs else {}
     numbers: dict[str, Spec] = {name: head.get(name, (0.5, NUMBER)) for name in missing}
-    steps: dict[str, Spec] = {name: head.get(name, ((2,), "int64")) for name in missing}
-    return [{**inputs, **proposal} for proposal in (repeated, by_layer, numbers, steps)]
+    time_steps: dict[str, Spec] = {name: head.get(name, ((2,), "int64")) for name in missing}
+    return [{**inputs, **proposal} for proposal in (repeated, by_layer, numbers, time_steps)]
 
 
 def _input_of(layer: nn.Module) -> Spec | None:

@@ -41,7 +41,9 @@ def device_facts(device: str) -> contract.DeviceFacts:
         return machine.host_facts()
     query = ("nvidia-smi", f"--id={number}", "--query-gpu=name", "--format=csv,noheader")
     product = (machine.output(*query) or "").strip() or "a CUDA device"
-    return contract.DeviceFacts(product, None, None, None, is_accelerator=True)
+    return contract.DeviceFacts(
+        product, memory_bytes=None, room_bytes=None, cache_bytes=None, is_accelerator=True
+    )
 
 
 def _find(device: str) -> tuple[str, int]:
@@ -58,8 +60,10 @@ def translate_error(error: Exception) -> Exception | None:
         return contract.UnsupportedError(str(error))
     if isinstance(error, _NO_KERNEL):
         return contract.UnsupportedError(f"onnxruntime has no kernel for it here: {text}")
-    fails = isinstance(error, errors.RuntimeException | errors.Fail)
-    if isinstance(error, MemoryError) or (fails and any(sign in text for sign in _NO_MEMORY)):
+    # ONNX Runtime has no class of its own for a lack of memory: only the text tells.
+    is_failed_run = isinstance(error, errors.RuntimeException | errors.Fail)
+    names_memory = any(sign in text for sign in _NO_MEMORY)
+    if isinstance(error, MemoryError) or (is_failed_run and names_memory):
         return contract.OutOfMemoryError(text or "no memory left")
     return None
 

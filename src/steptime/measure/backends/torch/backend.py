@@ -61,12 +61,21 @@ def device_facts(device: str) -> contract.DeviceFacts:
         cache_bytes = getattr(properties, "L2_cache_size", None) or None
         has_tf32 = torch.version.hip is None and properties.major >= 8  # Ampere was the first
         product = torch.cuda.get_device_name(torch_device)
-        return contract.DeviceFacts(product, total_bytes, free_bytes, cache_bytes, True, has_tf32)
+        return contract.DeviceFacts(
+            product,
+            total_bytes,
+            room_bytes=free_bytes,
+            cache_bytes=cache_bytes,
+            is_accelerator=True,
+            has_tf32=has_tf32,
+        )
     if torch_device.type == "mps":
         total_bytes = int(torch.mps.recommended_max_memory())
         room_bytes = total_bytes - torch.mps.driver_allocated_memory()
         chip = machine.cpu_model()  # which an Apple GPU is part of
-        return contract.DeviceFacts(chip, total_bytes, room_bytes, None, True)
+        return contract.DeviceFacts(
+            chip, total_bytes, room_bytes, cache_bytes=None, is_accelerator=True
+        )
     return machine.host_facts()
 
 
@@ -130,13 +139,13 @@ def prepare(
     watch = Stopwatch(sync)
     network = _make_network(graph, workload, options, group, watch, user_module)
     values, types, spread = network.values, network.types, network.spread
-    take, waited = None, None
+    load_batch, waited = None, None
     if options.input != "device":
         copy = torch_module.input_copier(graph, values, device, feed)
-        take, waited = _clocked_input(copy, device)
+        load_batch, waited = _clocked_input(copy, device)
     inputs = [values[name] for name in graph.inputs]
     parts, loss = torch_module.parts_of(network.run, inputs, workload, types, device, spread)
-    run = in_turn(take, *parts.values())
+    run = in_turn(load_batch, *parts.values())
 
     def trace(steps: int) -> str:
         if not (options.compile or user_module):  # compiled ops do not say their names

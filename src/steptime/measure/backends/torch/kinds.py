@@ -69,10 +69,12 @@ def convolution(
 ) -> Tensor:
     """Return the convolution; unequal padding is made by an op of its own."""
     run = functional.conv2d if x.dim() == 4 else functional.conv3d
-    if padding[::2] == padding[1::2]:
-        return run(x, w, b, stride or 1, padding[::2] or 0, dilation or 1, groups)
+    padding_before = padding[::2]
+    padding_after = padding[1::2]
+    if padding_before == padding_after:
+        return run(x, w, b, stride or 1, padding_before or 0, dilation or 1, groups)
     padded = functional.pad(x, _last_first(padding))
-    return run(padded, w, b, stride or 1, 0, dilation or 1, groups)
+    return run(padded, w, b, stride or 1, padding=0, dilation=dilation or 1, groups=groups)
 
 
 def transposed(
@@ -185,11 +187,16 @@ def rotary(x: Tensor, table: Tensor, head_width: int, inverse: bool = False) -> 
     cos, sin = table.to(x.dtype).unsqueeze(1).chunk(2, -1)
     if inverse:
         sin = -sin
-    wide, width = x.reshape(*x.shape[:2], -1, head_width), table.shape[1]
-    parts = wide.split((width, head_width - width), -1) if width < head_width else (wide,)
-    first, second = parts[0].chunk(2, -1)
-    rotated = (first * cos - second * sin, first * sin + second * cos)
-    return torch.cat((*rotated, *parts[1:]), -1).flatten(2)
+    heads = x.reshape(*x.shape[:2], -1, head_width)
+    rotary_width = table.shape[1]
+    passed_through: tuple[Tensor, ...] = ()  # further features of a head
+    if rotary_width < head_width:
+        heads, further = heads.split((rotary_width, head_width - rotary_width), -1)
+        passed_through = (further,)
+    first, second = heads.chunk(2, -1)
+    rotated_first = first * cos - second * sin
+    rotated_second = first * sin + second * cos
+    return torch.cat((rotated_first, rotated_second, *passed_through), -1).flatten(2)
 
 
 def delta_rule(
@@ -246,16 +253,16 @@ def experts(
     activation: str,
 ) -> Tensor:
     """Return the weighted outputs of the experts of each token, one expert after the other."""
-    rows = x.flatten(0, -2)
+    tokens = x.flatten(0, -2)
     best_logits, expert_ids = logits.flatten(0, -2).topk(per_token, -1)
     weights = best_logits.softmax(-1)
     no_bias = (None,) * len(up)
     up_bias, down_bias = bias or (no_bias, no_bias)
     gate_activation = GATED.get(activation)
-    y = torch.zeros_like(rows)
+    y = torch.zeros_like(tokens)
     for i in range(len(up)):
-        token, choice = torch.where(expert_ids == i)
-        h = functional.linear(rows[token], up[i], up_bias[i])
+        token, choice = torch.where(expert_ids == i)  # the tokens that chose it, and as which one
+        h = functional.linear(tokens[token], up[i], up_bias[i])
         if gate_activation:  # a half of the features is the gate of the other half
             gate, gated = h.chunk(2, -1)
             h = activate(RUNS, gate_activation, gate) * gated
@@ -270,11 +277,24 @@ def experts(
 def _recurrent(run: Callable[..., Any]) -> Callable[..., Tensor]:
     """Return a recurrent layer, `[n, l, width] -> [n, l, hidden]`."""
 
-    def layer(x: Tensor, *w: Tensor) -> Tensor:
-        zeros = x.new_zeros(1, x.shape[0], w[1].shape[1])
-        cells = x.new_zeros(1, x.shape[0], w[-1].shape[1]) if len(w) > 4 else zeros
-        state = (zeros, cells) if run is torch.lstm else zeros
-        outputs: Tensor = run(x, state, w, True, 1, 0.0, torch.is_grad_enabled(), False, True)[0]
+    def layer(
+        x: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor, *w_hr: Tensor
+    ) -> Tensor:
+        initial_h = x.new_zeros(1, x.shape[0], w_hh.shape[1])
+        # A projection (`w_hr`) makes the output of an LSTM narrower than its cells.
+        initial_c = x.new_zeros(1, x.shape[0], w_hr[0].shape[1]) if w_hr else initial_h
+        outputs: Tensor
+        outputs, *_ = run(
+            x,
+            (initial_h, initial_c) if run is torch.lstm else initial_h,
+            (w_ih, w_hh, b_ih, b_hh, *w_hr),
+            has_biases=True,
+            num_layers=1,
+            dropout=0.0,
+            train=torch.is_grad_enabled(),
+            bidirectional=False,
+            batch_first=True,
+        )
         return outputs
 
     return layer

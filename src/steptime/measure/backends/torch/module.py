@@ -125,15 +125,18 @@ _DRAWS: dict[str, Callable[[Tensor, Fill, torch.Generator], object]] = {
 def join_recurrent_weights(graph: Graph, values: Mapping[str, Tensor]) -> None:
     """Put each recurrent layer's weights into one block, as cuDNN wants them and nn.LSTM does."""
     for op in graph.ops:
-        if op.kind not in RECURRENT or any(name not in values for name in op.inputs[1:]):
+        _, *weight_names = op.inputs
+        is_recurrent = op.kind in RECURRENT
+        if not is_recurrent or any(name not in values for name in weight_names):
             continue
-        weights = [values[name] for name in op.inputs[1:]]
+        weights = [values[name] for name in weight_names]
         w_ih, w_hh, _, _, *projection = weights
+        # With a projection `w_hh` takes its outputs: its own inputs are the hidden features.
         projection_size = {"proj_size": w_hh.shape[1]} if projection else {}
-        hidden = (*projection, w_hh)[0].shape[1]
+        hidden_width = (projection[0] if projection else w_hh).shape[1]
         layer = RECURRENT[op.kind](
             w_ih.shape[1],
-            hidden,
+            hidden_width,
             batch_first=True,
             device="meta",
             dtype=w_ih.dtype,
@@ -141,7 +144,9 @@ def join_recurrent_weights(graph: Graph, values: Mapping[str, Tensor]) -> None:
         )
         # a bias that a file does not have is no parameter
         parameters = [
-            weight if isinstance(weight, nn.Parameter) else nn.Parameter(weight, False)
+            weight
+            if isinstance(weight, nn.Parameter)
+            else nn.Parameter(weight, requires_grad=False)
             for weight in weights
         ]
         for name, parameter in zip(RECURRENT_WEIGHTS, parameters, strict=False):

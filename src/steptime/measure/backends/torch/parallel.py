@@ -60,6 +60,7 @@ def join(rank: Rank, device: torch.device) -> ProcessGroup:
             return int(shared.item())
 
         def gather(value: object) -> list[Any]:
+            # Tensors of one length are gathered, so the lengths first, then the padded texts.
             text = torch.tensor([*json.dumps(value).encode()], dtype=torch.uint8)
             lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(rank.size)]
             dist.all_gather(lengths, torch.tensor([len(text)]), group=control)
