@@ -62,7 +62,7 @@ def two_speeds(
     gap: float, share: float
 ) -> Callable[[np.random.Generator, tuple[int, ...]], Floats]:
     """Return runs of which a share is slower by a gap."""
-    return lambda rng, shape: _steps(rng, gap * (rng.random(shape) < share))
+    return lambda rng, shape: _steps(rng, np.where(rng.random(shape) < share, gap, 0.0))
 
 
 def student(freedom: int) -> Noise:

@@ -134,7 +134,7 @@ def ours(table: dict[str, Any]) -> tuple[Graph, dict[str, int]]:
     """Return the graph of a config.json, in inference, and the tokens that come in."""
     family = describe_network(table, "config.json")
     short = {
-        key: min(SMALL[key], int(one.default))
+        key: min(SMALL[key], int(str(one.default)))
         for key, one in family.parameters.items()
         if key in SMALL
     }
@@ -184,7 +184,7 @@ def main() -> int:
     asked = options.parse_args()
     rng, wrong = random.Random(asked.seed), 0  # noqa: S311  # not for secrets
     for kind in asked.types.split(","):
-        heads, same, refused = types()[kind]["heads"], 0, 0
+        heads, same, refused = types()[kind].heads, 0, 0
         config = transformers.CONFIG_MAPPING[kind]().to_dict()
         cases: list[tuple[dict[str, Any], str]] = [({}, head) for head in heads]
         for _ in range(asked.random):

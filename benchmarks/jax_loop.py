@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from statistics import median
 from time import perf_counter, process_time
@@ -150,7 +151,7 @@ def main() -> None:
         count = sum(w.size for w in held["weights"].values())
         if count != graph.parameters:
             raise SystemExit(f"{name} by hand has {count} parameters, not {graph.parameters}")
-        fed = ready.trace.args[0].inputs.values() if ready.trace else ()
+        fed = ready.trace.args[0].inputs.values() if isinstance(ready.trace, partial) else ()
 
         def step(
             weights: Any, key: Any, x: Any, labels: Any, loss_of: Callable[..., Any] = loss_of

@@ -44,7 +44,7 @@ def by_hand(threads: int, compiled: bool = False) -> None:
         for fan_in, width in pairwise([INPUTS, *[NODES] * LAYERS]):
             layers += [nn.Linear(fan_in, width), nn.ReLU()]
         network = nn.Sequential(*layers, nn.Linear(NODES, OUTPUTS))
-        step = network
+        step: Callable[[torch.Tensor], torch.Tensor] = network
         if compiled:
             torch.compiler.reset()  # else it gives up after eight networks
             step = torch.compile(network, dynamic=False)

@@ -105,7 +105,7 @@ def run_by_onnxruntime(path: str, sizes: dict[str, int]) -> int:
 
 def main(arguments: list[str]) -> int:
     """Print the table; 1 where two counts differ."""
-    rows = []
+    rows: list[tuple[str, int, int, int, int | None]] = []
     if arguments[:1] == ["--files"]:
         for text in arguments[1:]:
             path, _, given = text.partition(".onnx:")
@@ -116,9 +116,9 @@ def main(arguments: list[str]) -> int:
     else:
         folder = Path(arguments[0])
         for name in arguments[1:] or NETWORKS:
-            path, theirs, weights = exported(folder, name)
+            path, witness_flop, witness_weights = exported(folder, name)
             flop, parameters = ours(path, 1)
-            rows.append((name, flop, theirs, parameters, weights))
+            rows.append((name, flop, witness_flop, parameters, witness_weights))
     print(f"{'network':28} {'FLOP here':>16} {'witness':>16} {'parameters':>12} {'witness':>12}")
     for name, flop, theirs, parameters, weights in rows:
         said = "" if weights is None else f"{weights:,}"

@@ -38,13 +38,14 @@ Rounds = Sequence[float]
 
 def measure(count: int, path: Path) -> None:
     """Measure rounds of both networks in turn and append them to a file."""
-    from steptime import run
+    from steptime.questions.run.measured_step import RunAnswer
+    from steptime.questions.run.question import run
 
     for _ in range(count):
         for layers in ORDER:
             began_at = time.time()
             answer = run(NETWORKS[layers], BATCH, runs=1, budget="1s", threads=1, device="cpu")
-            if answer.step_s is None:
+            if not isinstance(answer, RunAnswer) or answer.step_s is None:
                 continue
             samples = [round(seconds, 6) for seconds in answer.step_s.samples]
             row = {"layers": layers, "began_at": round(began_at), "samples": samples}
@@ -69,12 +70,16 @@ def take_rounds(rounds: Iterator[float], is_fixed: bool) -> list[float]:
     return taken
 
 
+def _log_row(rounds: Rounds) -> NDArray[np.float64]:
+    """Return the logarithms of one side's rounds [1, MAX_ROUNDS], NaN behind the last round."""
+    row = np.full((1, MAX_ROUNDS), np.nan)
+    row[0, : len(rounds)] = np.log(rounds)
+    return row
+
+
 def is_slower(baseline: Rounds, branch: Rounds) -> bool:
     """Return whether the gate calls a branch slower than its baseline."""
-    sides: NDArray[np.float64] = np.full((2, 1, MAX_ROUNDS), np.nan)
-    for side, rounds in zip(sides, (baseline, branch), strict=True):
-        side[0, : len(rounds)] = np.log(rounds)
-    judged = judge_runs(*sides, math.log1p(MARGIN))
+    judged = judge_runs(_log_row(baseline), _log_row(branch), math.log1p(MARGIN))
     return bool(judged.is_changed[0] and judged.low[0] > 0)
 
 

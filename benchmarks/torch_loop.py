@@ -61,7 +61,8 @@ def modules() -> dict[str, Callable[[], Any]]:
                 one(y).view(n, length, 4, width // 4).transpose(1, 2)
                 for one in (self.q, self.k, self.v)
             ]
-            y = functional.scaled_dot_product_attention(*heads, is_causal=True)
+            query, key, value = heads
+            y = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
             x = x + self.o(y.transpose(1, 2).reshape(x.shape))
             return x + self.down(functional.gelu(self.up(self.after(x))))
 
@@ -104,8 +105,14 @@ def by_hand(stack: str, make: Callable[[], Any], given: list[Any], threads: int)
         file = io.BytesIO()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            names = {"input_names": ["x"], "output_names": ["y"]}
-            torch.onnx.export(network.eval(), (given[0],), file, dynamo=False, **names)
+            torch.onnx.export(
+                network.eval(),
+                (given[0],),
+                file,  # type: ignore[arg-type]  # this exporter takes an open file, too
+                dynamo=False,
+                input_names=["x"],
+                output_names=["y"],
+            )
         options = ort.SessionOptions()
         options.intra_op_num_threads = threads
         session = ort.InferenceSession(file.getvalue(), options, ["CPUExecutionProvider"])

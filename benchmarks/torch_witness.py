@@ -23,7 +23,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from steptime.build import build_step, make_workload, read_model
 from steptime.measure.backends.native.export import export
-from steptime.measure.backends.native.module import module_of, on_meta, specs_of
+from steptime.measure.backends.native.inputs import specs_of
+from steptime.measure.backends.native.making import without_values
+from steptime.measure.backends.native.module import module_of
 from steptime.network.count import count
 from steptime.network.ops import OPS
 
@@ -47,7 +49,7 @@ NAMES = [
 
 def witnessed(module: torch.nn.Module, shape: tuple[int, ...], train: bool) -> int:
     """Return the FLOP of PyTorch's counter, grouped weight gradients put right."""
-    network, extra = on_meta(module), 0
+    network, extra = without_values(module).to("meta"), 0
     if train:
 
         def note(layer: Any, _: Any, made: torch.Tensor) -> None:

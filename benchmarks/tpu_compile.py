@@ -38,7 +38,7 @@ def compiled_for(topology: str, model: str, dtype: str = "bfloat16") -> tuple[An
     graph = build(make_workload(read_model(model), None, dtype, "train", "sgd"))
     described = topologies.get_topology_desc(platform="tpu", topology_name=topology)
     chip = jax.sharding.SingleDeviceSharding(described.devices[0])
-    specs = {
+    specs: dict[str, Any] = {  # shapes stand for the arrays
         name: jax.ShapeDtypeStruct(one.shape, jax.numpy.dtype(one.dtype), sharding=chip)
         for name, one in graph.tensors.items()
     }

@@ -65,14 +65,13 @@ SETTINGS = (
 
 
 def make_networks(  # noqa: C901  # ten networks
-    nn: Any,
 ) -> dict[str, tuple[Callable[[], Any], tuple[int, ...]]]:
     """Return the networks with the shape of an example; one of one size is a sequence of words."""
+    from torch import nn
 
     def conv(c_in: int, c_out: int, stride: int = 1, groups: int = 1, size: int = 3) -> Any:
-        sides = {"padding": size // 2, "stride": stride, "groups": groups, "bias": False}
-        layers = nn.Conv2d(c_in, c_out, size, **sides), nn.BatchNorm2d(c_out), nn.ReLU()
-        return nn.Sequential(*layers)
+        layer = nn.Conv2d(c_in, c_out, size, stride, size // 2, groups=groups, bias=False)
+        return nn.Sequential(layer, nn.BatchNorm2d(c_out), nn.ReLU())
 
     def head(width: int) -> list[Any]:
         return [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, 10)]
@@ -189,7 +188,7 @@ def make_step(name: str, batch: int, dtype: str) -> Callable[[], None]:
     from torch import nn
 
     torch.manual_seed(0)
-    build, shape = make_networks(nn)[name]
+    build, shape = make_networks()[name]
     number_type = getattr(torch, dtype)
     model = build().to(number_type)
     x = make_input(name, shape, batch, number_type)
@@ -218,7 +217,7 @@ def take_samples(step: Callable[[], None], threads: int) -> list[float]:
     clock = time.process_time if threads == 1 else time.perf_counter
     step()
     step()
-    samples = []
+    samples: list[float] = []
     end = time.perf_counter() + SAMPLE_S
     while len(samples) < MIN_SAMPLES or time.perf_counter() < end:
         began = clock()
@@ -280,20 +279,20 @@ class SettingWorker:
     def ask(self, network: str, setting: Setting, trace: str = "") -> Any:
         """Return samples of a step; with `trace` the seconds of a traced step."""
         request = {"network": network, "batch": setting.batch, "dtype": setting.dtype}
-        self.process.stdin.write(json.dumps({**request, "trace": trace}) + "\n")
-        self.process.stdin.flush()
-        return json.loads(self.process.stdout.readline())
+        requests, answers = self.process.stdin, self.process.stdout
+        if requests is None or answers is None:
+            raise RuntimeError("the worker was started without pipes")
+        requests.write(json.dumps({**request, "trace": trace}) + "\n")
+        requests.flush()
+        return json.loads(answers.readline())
 
     def stop(self) -> None:
         """End it."""
-        self.process.stdin.close()
-        self.process.wait()
+        self.process.communicate()  # its standard input ends
 
 
 def measure(folder: Path) -> None:
     """Measure ceilings, take traces and samples, and keep all of them in a folder."""
-    from torch import nn
-
     folder.mkdir(parents=True, exist_ok=True)
     for setting in (BASE, *SETTINGS):
         measure_ceilings(folder, setting)
@@ -304,7 +303,7 @@ def measure(folder: Path) -> None:
         json.loads(kept.read_text()) if kept.exists() else {}
     )
     try:
-        for network in make_networks(nn):
+        for network in make_networks():
             if network in samples:
                 continue
             samples[network] = measure_network(network, folder, workers)
@@ -414,15 +413,22 @@ def describe_errors(rows: list[Outcome]) -> str:
     )
 
 
+def read_seconds(answer: object) -> float:
+    """Return the predicted seconds of a step; one that cannot be predicted is an error here."""
+    step_s = getattr(answer, "step_s", None)
+    if not isinstance(step_s, float):
+        raise SystemExit(f"no step was predicted: {answer}")
+    return step_s
+
+
 def predict_all(folder: Path, samples: dict[str, Any]) -> Iterator[Outcome]:
     """Yield the predictions of every network under every setting."""
     import torch
-    from torch import nn
 
     import steptime
 
     base_device = steptime.device(device_file(folder, BASE))
-    networks = make_networks(nn)
+    networks = make_networks()
     for network, own in samples.items():
         build, shape = networks[network]
         trace = folder / f"{network}.json"
@@ -440,9 +446,9 @@ def predict_all(folder: Path, samples: dict[str, Any]) -> Iterator[Outcome]:
                 network,
                 setting.name,
                 quartile(own[setting.name]),
-                moved.step_s,
+                read_seconds(moved),
                 flop_s,
-                plain.step_s,
+                read_seconds(plain),
             )
 
 
