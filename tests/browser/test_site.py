@@ -1,4 +1,4 @@
-"""The script and the style of the documents' site: copied commands, and pages without side scroll."""
+"""The script of the documents' site: what is copied of a block of commands."""
 
 from __future__ import annotations
 
@@ -67,7 +67,8 @@ BUTTON_PAGE = """<!doctype html><link rel="icon" href="data:,">
 <pre id="found"></pre>
 <script>
 const copies = [];
-Object.defineProperty(navigator, "clipboard", { value: { writeText: async (text) => copies.push(text) } });
+const clipboard = { writeText: async (text) => copies.push(text) };
+Object.defineProperty(navigator, "clipboard", { value: clipboard });
 SITE
 document.addEventListener("DOMContentLoaded", async () => {
   const buttons = [...document.querySelectorAll("button.copy")];
