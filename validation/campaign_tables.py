@@ -20,12 +20,13 @@ HEADS = (
     "campaigns",
     "groups",
     "rows",
-    "median row",
-    "median of groups",
-    "in the 80 % interval",
+    "median error",
+    "median error of a group",
+    "inside the 80 % interval",
     "width",
     "interval score",
 )
+README_HEADS = ("kind of work", "rows", "campaigns", "median error", "inside the interval")
 
 
 def errors_of(held: Sequence[Held]) -> list[float]:
@@ -73,10 +74,8 @@ def readme_table(held: Sequence[Held]) -> str:
     for kind in KINDS:
         if own := by_kind.get(kind):
             campaigns, _, count, median, _, inside, *_ = summary_cells(own)
-            rows.append([f"{kind} ({count} rows of {campaigns})", median, inside])
-    return table(
-        ("rows of campaigns that told no constant", "median error", "intervals hold"), rows
-    )
+            rows.append([kind, count, campaigns, median, inside])
+    return table(README_HEADS, rows)
 
 
 def campaign_table(held: Sequence[Held]) -> str:
@@ -96,7 +95,7 @@ def bad_table(held: Sequence[Held]) -> str:
             middle = float(np.exp(np.median([one.residual.off for one in own])))
             rows.append((error, [campaign, kind, str(len(own)), f"{middle:.2f}", percent(error)]))
     cells = [[*row, cause_of(row[0], row[1])] for _, row in sorted(rows, reverse=True)]
-    heads = ("campaign", "kind of work", "rows", "measured / predicted", "median row", "cause")
+    heads = ("campaign", "kind of work", "rows", "measured / predicted", "median error", "cause")
     return table(heads, cells)
 
 
@@ -118,7 +117,7 @@ def width_table(widths: Widths) -> str:
         shape = "all kinds" if kind in widths.pooled else "its own"
         count = str(widths.campaigns.get(kind, 0))
         rows.append([kind, f"{ends.below:.2f}", f"{ends.above:.2f}", count, shape])
-    return table(("kind of work", "below", "above", "campaigns", "shape told by"), rows)
+    return table(("kind of work", "below", "above", "campaigns", "shape from"), rows)
 
 
 def page_text(held: Sequence[Held], widths: Widths, is_left_out: bool) -> str:
@@ -131,13 +130,12 @@ def page_text(held: Sequence[Held], widths: Widths, is_left_out: bool) -> str:
     """
     blind = [one for one in held if one.residual.is_blind]
     fitted = [one for one in held if not one.residual.is_blind]
-    added = ", ".join(sorted({one.residual.added for one in blind}))
     parts = [
-        f"### Rows that told no constant (added {added})",
+        "### Campaigns that no constant was fitted to",
         kind_table(blind),
-        "### Rows whose set was left out of the constants"
+        "### Campaigns whose rows were left out of the fit"
         if is_left_out
-        else "### Rows that told constants, which know them",
+        else "### Campaigns that constants were fitted to",
         kind_table(fitted),
         "### Where predictions are bad, and why",
         bad_table(blind),

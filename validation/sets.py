@@ -24,7 +24,7 @@ ELSEWHERE = {  # sets that no layout reads
     "zeus": "epochs under limits of power, of which ratios tell",
     "unseen_classes": "figures of tests/prediction/test_unseen_classes.py",
 }
-GROUNDS = ("told by rows", "judged", "from a source")
+GROUNDS = ("fitted to rows", "judged", "from a source")
 OF_CENSUS = (Column("owner"), Column("constants"), *map(Column, GROUNDS))
 OF_SETS = (Column("set"), Column("constants"))
 
@@ -66,7 +66,7 @@ def neutral_value(name: str) -> float | None:
 def ground(one: Constant) -> str:
     """Return what a constant stands on: rows, a judgement, or a source that is no row."""
     if one.rows:
-        return "told by rows"
+        return "fitted to rows"
     return "judged" if one.why.startswith("judged") else "from a source"
 
 
@@ -97,5 +97,5 @@ def tables() -> list[Table]:
     """Return the tables of `python -m validation --sets`: constants by owner, and by set."""
     return [
         Table(OF_CENSUS, census(), "Constants by owner"),
-        Table(OF_SETS, by_set(), "Constants that a set told"),
+        Table(OF_SETS, by_set(), "Constants fitted to a set"),
     ]

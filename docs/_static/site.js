@@ -18,7 +18,28 @@ function commandsOf(text) {
   return commands.join("\n");
 }
 
-// What was selected in a block, with the prompt of a line whose beginning was left out.
+// A button in each block, which copies its commands alone; a block without a prompt is copied whole.
+function addCopyButton(block) {
+  const button = document.createElement("button");
+  button.type = "button";
+  button.className = "copy";
+  button.textContent = "Copy";
+  button.setAttribute("aria-live", "polite");
+  button.addEventListener("click", async () => {
+    const text = block.querySelector("pre").textContent;
+    await navigator.clipboard.writeText(commandsOf(text) || text.trimEnd());
+    button.textContent = "Copied";
+    setTimeout(() => { button.textContent = "Copy"; }, 2000);
+  });
+  block.prepend(button);
+}
+
+document.addEventListener("DOMContentLoaded", () => {
+  if (!navigator.clipboard) return; // a page that was not loaded over https, localhost or as a file
+  for (const block of document.querySelectorAll(".highlight")) addCopyButton(block);
+});
+
+// The text selected in a block, with the prompt of a line whose beginning was left out.
 function selectedIn(block, range) {
   const before = document.createRange();
   before.setStart(block, 0);

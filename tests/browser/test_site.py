@@ -58,3 +58,38 @@ def test_a_copied_block_holds_its_commands_alone(chromium, tmp_path):
     match = re.search(r'<pre id="found"[^>]*>(.+?)</pre>', answer.stdout, re.DOTALL)
     assert match
     assert json.loads(unescape(match[1])) == [*ranges.values()]
+
+
+BUTTON_PAGE = """<!doctype html><link rel="icon" href="data:,">
+<div class="highlight-console"><div class="highlight"><pre>BLOCK</pre></div></div>
+<div class="highlight-python"><div class="highlight"><pre>import steptime
+</pre></div></div>
+<pre id="found"></pre>
+<script>
+const copies = [];
+const clipboard = { writeText: async (text) => copies.push(text) };
+Object.defineProperty(navigator, "clipboard", { value: clipboard });
+SITE
+document.addEventListener("DOMContentLoaded", async () => {
+  const buttons = [...document.querySelectorAll("button.copy")];
+  for (const button of buttons) button.click();
+  await Promise.resolve();
+  const answer = { copies, texts: buttons.map((button) => button.textContent) };
+  document.getElementById("found").textContent = JSON.stringify(answer);
+});
+</script>
+"""
+
+
+def test_the_button_of_a_block_copies_its_commands_without_their_output(chromium, tmp_path):
+    script = (ROOT / "docs/_static/site.js").read_text("utf-8")
+    path = tmp_path / "page.html"
+    path.write_text(BUTTON_PAGE.replace("BLOCK", BLOCK).replace("SITE", script))
+    answer = browse(chromium, path, "--dump-dom", budget_ms=1_000)
+    assert not complaints(answer)
+    match = re.search(r'<pre id="found"[^>]*>(.+?)</pre>', answer.stdout, re.DOTALL)
+    assert match
+    assert json.loads(unescape(match[1])) == {
+        "copies": ["steptime run fc\nsteptime predict fc \\\n  --device t4", "import steptime"],
+        "texts": ["Copied", "Copied"],
+    }

@@ -52,7 +52,7 @@ def test_it_runs_as_a_module_and_says_what_it_does():
 def test_people_get_tables(capsys):
     assert main([str(TABLE)]) == 0
     out = capsys.readouterr().out
-    for title in ("Errors of predictions", "By block", "Rows that were not asked"):
+    for title in ("Errors of predictions", "By block", "Rows that are refused"):
         assert title in out
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from steptime.calibration.cases import Case, op_kernels
 from steptime.calibration.plan_rows import Question, Reply
 from steptime.hardware import catalog
@@ -31,15 +29,6 @@ def test_the_page_has_the_marks_of_each_part_once():
     page = PAGE.read_text("utf-8")
     for part in PARTS:
         assert [page.count(mark) for mark in marks(part)] == [1, 1], part
-
-
-def test_the_readme_says_what_the_page_says_of_blind_rows():
-    page, readme = PAGE.read_text("utf-8"), (PAGE.parents[1] / "README.md").read_text("utf-8")
-    blind = page.partition("### Rows that told no constant")[2].partition("\n### ")[0]
-    rows = re.findall(r"^\| ([a-z -]+) \| (\d+) \| \d+ \| ([\d,]+) \|", blind, re.MULTILINE)
-    assert len(rows) > 5
-    for kind, campaigns, count in rows:
-        assert f"| {kind} ({count} rows of {campaigns}) |" in readme
 
 
 def test_the_part_by_campaign_is_renewed_between_its_marks():

@@ -290,13 +290,13 @@ def tables(
     checked: Mapping[str, Sets],
 ) -> Iterator[str]:
     """Yield the lines of the tables in Markdown."""
-    yield "### Devices never seen\n"
-    yield heading("cases", ("at least (goal)",))
+    yield "### Devices outside of the fit\n"
+    yield heading("cases", ("accepted (goal)",))
     for one in TARGETS:
         every = [s for some in new[one.name].values() for s in some]
         yield line(one.name, every, (one.asked[0],))
     yield f"\n### With {POINTS} points of the device, mean of {DRAWS} draws\n"
-    yield heading("cases", ("MAPE or median of draws", "at least (goal)"))
+    yield heading("cases", ("range over draws", "accepted (goal)"))
     for one in TARGETS:
         if not after[one.name]:
             continue
@@ -316,7 +316,7 @@ def tables(
                 each = [getattr(errors_of(some), one.by) for some in after[one.name][device]]
                 told = f"{device}, calibrated ({min(each):.1%} .. {max(each):.1%})"
                 yield line(told, [s for some in after[one.name][device] for s in some])
-    yield "\n### Others on the same cases\n"
+    yield "\n### Other methods on the same cases\n"
     yield heading("method")
     for one in TARGETS:
         cases = [case for some in checked[one.name].values() for case in some]

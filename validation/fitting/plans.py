@@ -105,7 +105,7 @@ def summary(score: Score) -> str:
     return "\n\n".join(
         (
             table(heads, [row for row in score.both(class_of) if row[0] != "models"]),
-            "### Constants, and what they stand on",
+            "### Constants and their sources",
             table(["owner", "constants", *GROUNDS], owners),
         )
     )
@@ -166,11 +166,11 @@ def page(score: Score) -> str:
         (
             "### Every set",
             table(["set", "quantity", "rows", *heads], score.both()),
-            "### Times, by what the constants of their stack have seen",
+            "### Times, by the rows that the constants of their stack were fitted to",
             table(["set", "quantity", "block", "rows", *BOTH], blocks),
-            "### Steps of a model, a device, a scale or a stack that no constant has seen",
+            "### Steps with a model, a device, a scale or a stack left out",
             table(["by", "left out", "rows", *heads], groups(score.rows)),
-            "### Rows that were not asked",
+            "### Rows that are refused",
             table(["set", "rows", "reason"], unasked),
         )
     )

@@ -79,7 +79,7 @@ class PlanErrors:
             Table(row_columns, rows, "Errors of predictions"),
             Table(group_columns, groups, f"By {', '.join(document['by'])}"),
             Table(CALIBRATED_COLUMNS, calibrated, "Rows that were not drawn"),
-            Table(REFUSAL_COLUMNS, document["unasked"], "Rows that were not asked"),
+            Table(REFUSAL_COLUMNS, document["unasked"], "Rows that are refused"),
         ]
         if has_worst:
             title = f"The rows with the largest errors of {document['method']}"
