@@ -9,9 +9,10 @@ SLOW := slow or slurm or browser or rare
 # Files of tests that hold one of these words: collecting all files takes a process 10 to 20 seconds.
 # tests/conftest.py refuses a test of such a group in a file without the word.
 files_with = $$(grep -rlwiE --include='test_*.py' '$(1)' tests | sort)
+# Tests of Slurm mostly wait: they begin first, and a third process runs meanwhile.
 # XLA's threads and tests that fork do not go together: tests of JAX have a process of their own.
 
-.PHONY: help run test test-slow test-rare test-jax test-parsers test-all check docs
+.PHONY: help run test test-slow test-rare test-jax test-parsers test-all check wheel docs
 
 help: ## say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,7 +24,7 @@ test: $(VENV)/dev.stamp ## run the quick tests, of one room with ROOM=network; w
 	@$(VENV)/bin/python -m pytest -n 2 -m "not ($(SLOW) or jax or parsers)" $(if $(ROOM),tests/$(ROOM))
 
 test-slow: $(VENV)/dev.stamp ## run what test leaves out: sweeps, pictures, simulations, Slurm, a browser
-	@$(VENV)/bin/python -m pytest -n 2 --dist loadfile -m "(slow or slurm or browser) and not (jax or rare)" $(call files_with,slow|slurm|browser)
+	@$(VENV)/bin/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "(slow or slurm or browser) and not (jax or rare)" $(call files_with,slurm) $(call files_with,slow|browser)
 
 test-rare: $(VENV)/dev.stamp ## run long searches, draws and attacks that quicker tests hold in part
 	@$(VENV)/bin/python -m pytest -n 2 -m "rare and not jax" $(call files_with,rare)
@@ -44,6 +45,9 @@ check: $(VENV)/dev.stamp ## format, lint, types, import contracts, names, sizes 
 	$(VENV)/bin/lint-imports
 	$(VENV)/bin/python scripts/check-names
 	$(VENV)/bin/python scripts/check-prose
+
+wheel: $(VENV)/dev.stamp ## build the wheel and try it in an empty environment, alone and with each extra
+	@scripts/check-wheel
 
 docs: $(VENV)/dev.stamp ## make the pages of the documents in build/site, to be opened without a server
 	@$(VENV)/bin/python -m sphinx -q -W --keep-going -b html docs build/site
