@@ -255,7 +255,8 @@ class GraphEditor:
         inputs = list(op.inputs)
         for i, name in enumerate(op.inputs[:3]):  # queries, keys and values
             x = self.tensors[name]
-            shape = (examples * documents, x.shape[1] // documents, x.shape[2])
+            _, x_length, x_width = x.shape
+            shape = (examples * documents, x_length // documents, x_width)
             spec = TensorSpec(shape, x.dtype)
             attrs: dict[str, Attr] = {"shape": shape}
             inputs[i] = self.append_op(f"{op.name}/packed{i}", "reshape", (name,), spec, attrs)

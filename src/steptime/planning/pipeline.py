@@ -182,7 +182,8 @@ def simulate(
                 if dependency not in end_of_task:
                     waiting_device[dependency] = device
                     break
-                crosses_stages = dependency[1] != stage
+                _, dependency_stage, _ = dependency
+                crosses_stages = dependency_stage != stage
                 arrival_s = end_of_task[dependency] + (send_s if crosses_stages else 0.0)
                 start_s = max(clock_s, arrival_s)
             clock_s = start_s + durations[stage][direction]

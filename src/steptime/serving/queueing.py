@@ -65,8 +65,10 @@ class _EventLoop:
     ) -> None:
         count = len(load.inputs)
         outputs_by_pool = [load.outputs]
-        if len(pools) > 1:
-            outputs_by_pool = [[1] * count, load.outputs]  # prefill ends with the first token
+        is_disaggregated = len(pools) > 1
+        if is_disaggregated:  # the servers that read prompts end with the first token
+            first_tokens = [1] * count
+            outputs_by_pool = [first_tokens, load.outputs]
         self.load = load
         self.transfer_s = transfer_s
         self.pools = [
@@ -113,7 +115,7 @@ class _EventLoop:
         for request in server.finish_steps(self.run.first_token_s):
             if is_prefill_pool and self.load.outputs[request] > 1:
                 arrival_s = event.time_s + self.transfer_s(self.load.inputs[request])
-                self._push(arrival_s, ARRIVAL, request, 1)
+                self._push(arrival_s, ARRIVAL, request, pool=1)
             else:
                 self._finish_request(request, event.time_s)
 

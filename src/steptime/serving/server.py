@@ -146,7 +146,8 @@ class Server:
         steps = self._steps
         is_first = len(self.waiting) == 1
         has_place = len(self.running) < self.pool.max_running
-        if steps.step_count < 2 or not is_first or not has_place:
+        can_end_earlier = steps.step_count > 1
+        if not (is_first and has_place and can_end_earlier):
             return False
         current_step = bisect_left(range(1, steps.step_count), time_s, key=steps.end_s) + 1
         count = min(current_step + self.pool.schedules_ahead, steps.step_count)
@@ -189,7 +190,7 @@ class Server:
             self._use_blocks(self._count_new_blocks(steps.step_count))
             self._step_count += steps.step_count
             while self.running and self._next_last_step() == self._step_count:
-                request = heappop(self._last_steps)[1]
+                _last_step, request = heappop(self._last_steps)
                 ended_requests.append(request)
                 self._remove_running(request)
         for chunk in self._chunks:

@@ -149,15 +149,17 @@ class Service:
     ) -> Guesses | None:
         """Return who guesses tokens for a step, None without; raises `InputError`."""
         speculation = self.speculation
-        if speculation is None or speculation.draft == PROMPT_LOOKUP:
-            return None if speculation is None else Guesses(speculation, None)
+        if speculation is None:
+            return None
+        if speculation.draft == PROMPT_LOOKUP:  # which needs no network
+            return Guesses(speculation, None)
         if speculation.draft in LAYER_METHODS:
             head = draft_head(problem, plan, weights, kv, self.engine, quantised_part)
             return Guesses(speculation, head)
-        network = replace(
+        draft_service = replace(
             self, model=speculation.draft, data=1, expert=1, demand=None, speculation=None
         )
-        return Guesses(speculation, network.phases())
+        return Guesses(speculation, draft_service.phases())
 
     def price_prompts(self, phases: Phases, sequences: int) -> StepCost:
         """Return the time to read so many prompts, but for the part that the cache has of them."""
@@ -189,9 +191,10 @@ class Service:
         if shape.kind_settings["kind"] != "decoder":
             raise InputError(f"serve: {shape.label} is no decoder: it has no next token")
         positions = int(shape.kind_settings["max_length"])
-        if shape.kind_settings["positions"] == "learned" and positions < self.length:
+        has_enough_positions = positions >= self.length
+        if shape.kind_settings["positions"] == "learned" and not has_enough_positions:
             self._refuse_length(positions)
-        length = None if positions >= self.length else self.length
+        length = None if has_enough_positions else self.length
         shape = read_language_model(self.model, length, self.trusted)
         if self.data > 1 and not shape.experts:
             text = f"serve: --data shares out experts, and {self.model} has none"

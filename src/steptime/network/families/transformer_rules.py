@@ -151,5 +151,6 @@ def _layer_faults(p: Parameters) -> Iterator[str]:
     if linear_heads and linear_heads % max(key_heads, 1):
         yield f"linear_heads {linear_heads} do not share {key_heads} linear_key_heads"
     is_latent = p["latent_q"] or p["latent_kv"]
-    if p["merged_qkv"] and (is_latent or p["key_bias"] != p["qkv_bias"]):
+    has_other_bias = p["key_bias"] != p["qkv_bias"]
+    if p["merged_qkv"] and (is_latent or has_other_bias):
         yield "merged_qkv needs key_bias as qkv_bias, and neither latent_q nor latent_kv"

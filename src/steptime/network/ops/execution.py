@@ -116,9 +116,11 @@ def _launch_unfused_attention(graph: Graph, op: Op, execution: Execution) -> lis
     case = graph.cases[op.name]
     products = products_of(case.kind, case.specs, case.attrs)
     flop, traffic_bytes = cost_of(*case)
-    queries, keys = case.specs[0], case.specs[1].shape[1]
+    queries, keys, *_ = case.specs
+    batch, query_count, _ = queries.shape
+    _, key_count, _ = keys.shape
     heads = cast("int", dict(case.attrs)["heads"])
-    score_count = queries.shape[0] * heads * queries.shape[1] * keys
+    score_count = batch * heads * query_count * key_count
     score_bytes = score_count * SIZE_BYTES[queries.dtype]
     softmax_kind = "softmax_grad" if case.kind.endswith("_grad") else "softmax"
     softmax_flop = OPS[softmax_kind].flop(TensorSpec((score_count,), queries.dtype))
@@ -137,7 +139,7 @@ def _launch_unfused_attention(graph: Graph, op: Op, execution: Execution) -> lis
             execution.scores * score_bytes,
             kernels=execution.kernels,
             runs_as=softmax_kind,
-            row=keys,
+            row=key_count,
         ),
     ]
 
@@ -239,17 +241,26 @@ def _register_bytes(graph: Graph, ops: Sequence[Op], users: Mapping[str, int]) -
     A view stays in registers with its source, which is written only if ops outside of the group
     read either of them.
     """
-    views = {name for op in ops if OPS[op.kind].storage == "view" for name in op.outputs}
-    outputs = {name for op in ops for name in op.outputs}
-    reads = Counter(name for op in ops for name in op.inputs if op.outputs[0] not in views)
+    outputs: set[str] = set()
+    views: set[str] = set()
+    reads: Counter[str] = Counter()  # by the ops of the group; a view reads nothing
+    for op in ops:
+        outputs.update(op.outputs)
+        if OPS[op.kind].storage == "view":
+            views.update(op.outputs)
+        else:
+            reads.update(op.inputs)
     outside_reads = {name: users[name] - reads[name] for name in outputs}
     for op in reversed(ops):
         if op.outputs[0] in views:  # reads of a view are reads of its source
             outside_reads[op.inputs[0]] += sum(outside_reads[name] for name in op.outputs) - 1
-    saved = reads - Counter(dict.fromkeys(reads.keys() - outputs, 1))  # others are read once
-    saved += Counter(  # writes
+    # Inputs of the group are read once, its own results never.
+    first_reads = Counter(dict.fromkeys(reads.keys() - outputs, 1))
+    saved_reads = reads - first_reads
+    saved_writes = Counter(
         name for name in outputs - views if users[name] and not outside_reads[name]
     )
+    saved = saved_reads + saved_writes
     return sum(graph.tensors[name].size_bytes * count for name, count in saved.items())
 
 
@@ -258,9 +269,10 @@ def _run_alone(
     kind: str, specs: Specs, attrs: Attrs, output_specs: Specs, execution: Execution
 ) -> OpRun:
     """Return the execution of an op that runs alone."""
-    products, steps = products_of(kind, specs, attrs), serial_of(kind, specs, attrs)
+    products = products_of(kind, specs, attrs)
+    steps = serial_of(kind, specs, attrs)
     if OPS[kind].storage == "view":
-        return OpRun(0, 0, 0, products, steps)
+        return OpRun(flop=0, traffic_bytes=0, kernels=0, products=products, serial=steps)
     flop, traffic_bytes = cost_of(kind, specs, attrs, output_specs)
     executed_flop = flop * execution.flop * _unmasked_share(specs, dict(attrs), execution)
     if execution.passes:
@@ -295,14 +307,18 @@ def dequantised(graph: Graph) -> Graph:
     quantised = {name for name in graph.weights if "float" not in graph.tensors[name].dtype}
     if not quantised:
         return graph
-    tensors, ops, dtype = dict(graph.tensors), list(graph.ops), ""
+    tensors = dict(graph.tensors)
+    ops = list(graph.ops)
+    dtype = ""  # of the tensors that quantised weights multiply
     for i, op in enumerate(graph.ops):
-        if OPS[op.kind].storage == "view" and op.inputs[0] in quantised:
+        is_view = OPS[op.kind].storage == "view"
+        if is_view and op.inputs[0] in quantised:
             quantised.update(op.outputs)
         elif not quantised.isdisjoint(op.inputs[1:]):
-            dtype = graph.tensors[op.inputs[0]].dtype
-            if op.inputs[1] in quantised:  # its scales are further inputs
-                ops[i] = replace(op, inputs=op.inputs[:2])
+            x, weight, *_ = op.inputs
+            dtype = graph.tensors[x].dtype
+            if weight in quantised:  # its scales are further inputs, which are left out
+                ops[i] = replace(op, inputs=(x, weight))
     tensors |= {name: tensors[name]._replace(dtype=dtype) for name in quantised}
     read_names = {name for op in ops for name in op.inputs}
     buffers = tuple(name for name in graph.buffers if name in read_names)

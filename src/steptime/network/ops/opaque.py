@@ -26,8 +26,11 @@ def pack_specs(specs: Sequence[TensorSpec]) -> dict[str, Attr]:
     commas between them: `[2, 3]` of float32 and a scalar of int64 are `(2, 2, 3, 0)` and
     `float32,int64`.
     """
-    sizes = [size for spec in specs for size in (len(spec.shape), *spec.shape)]
-    return {"shapes": tuple(sizes), "dtypes": ",".join(spec.dtype for spec in specs)}
+    ranks_and_sizes: list[int] = []
+    for spec in specs:
+        ranks_and_sizes += [len(spec.shape), *spec.shape]
+    dtypes = ",".join(spec.dtype for spec in specs)
+    return {"shapes": tuple(ranks_and_sizes), "dtypes": dtypes}
 
 
 def unpack_specs(shapes: tuple[int, ...], dtypes: str) -> Specs:
