@@ -186,12 +186,11 @@ def _relax_devices(trial: _Trial) -> Relaxation | None:
     fewest = search.find_fewest(trial.replicas + 1, max_replicas, run_replicas)
     if fewest is None:
         return None
-    fewest_replicas, _ = fewest
     wide_search = ServerSearch(search.service, search.sites, max_devices)
     estimate = wide_search.estimate_replicas(kind, reads=True, decodes=True)
     # With fewer devices a search would leave the kind out.
     min_searched_devices = ceil(estimate * kind.device_count / MAX_EXCESS)
-    devices = max(kind.device_count * fewest_replicas, min_searched_devices)
+    devices = max(kind.device_count * fewest.count, min_searched_devices)
     return Relaxation("max_device_count", devices, kind, devices // kind.device_count)
 
 

@@ -95,7 +95,20 @@ class Candidate(NamedTuple):
 
 
 RunReplicas = Callable[[int], LoadRun]
-Fewest = tuple[int, LoadRun, str]  # replicas, their run, and the target that one fewer misses
+
+
+class FewestReplicas(NamedTuple):
+    """The fewest replicas that hold the targets.
+
+    Attributes:
+        count: their number.
+        run: their run.
+        bounded_by: the target that one replica fewer misses, "" for a single one.
+    """
+
+    count: int
+    run: LoadRun
+    bounded_by: str
 
 
 @dataclass
@@ -231,7 +244,7 @@ class ServerSearch:
         largest = int(MAX_EXCESS * self.max_device_count)
         return 1 + bisect_left(range(1, largest + 2), True, key=holds)
 
-    def find_fewest(self, first: int, largest: int, run: RunReplicas) -> Fewest | None:
+    def find_fewest(self, first: int, largest: int, run: RunReplicas) -> FewestReplicas | None:
         """Find the fewest replicas that hold the targets; None if the largest number does not.
 
         A larger number holds all that a smaller one does, so the search doubles its step from
@@ -263,7 +276,7 @@ class ServerSearch:
             else:
                 too_few = replicas
         missed = self.missed_target(runs[too_few]) if too_few else ""
-        return enough, runs[enough], missed
+        return FewestReplicas(enough, runs[enough], missed)
 
     def missed_target(self, run: LoadRun) -> str:
         """Return the target that a run misses, "" where 90 % of requests hold both."""
@@ -353,9 +366,8 @@ class ServerSearch:
             fewest = self.find_fewest(estimate, max_replicas, run_readers)
             if fewest is None:
                 continue
-            replicas, _ = fewest
-            if best is None or kind.device_count * replicas < best_devices:
-                readers[stages] = Readers(kind, replicas)
+            if best is None or kind.device_count * fewest.count < best_devices:
+                readers[stages] = Readers(kind, fewest.count)
         return readers
 
     def _runner(self, kind: ServiceKind, load: Load, readers: Readers | None = None) -> RunReplicas:

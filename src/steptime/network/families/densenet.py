@@ -61,7 +61,7 @@ def densenet_cifar(b: Builder, _: Mapping[str, Any], batch: int) -> str:
         number += 1
         is_last = block == block_count - 1
         if not is_last:
-            _, channels, _, _ = b.shape(x)
+            channels = b.shape(x)[1]
             x = _dropped_convolution(b, x, number, channels, kernel=1)
             x = avg_pool(b, x, kernel=2, stride=2, name=f"Pooling{block + 1}")
     x = _norm_relu(b, x, f"BatchNorm{number}", f"ReLU{number}")

@@ -72,7 +72,7 @@ def attention_products(
 ) -> Products:
     """Return scores and values of all heads; masks and windows save nothing."""
     batch, length, q_width = q.shape
-    _, key_count, _ = k.shape
+    _batch, key_count, _width = k.shape
     width = q_width // heads
     value_width = v.shape[2] // kv_heads
     score_product = (batch * heads, length, key_count, width)
@@ -226,7 +226,7 @@ def recurrent_kinds(
         return (TensorSpec((batch, length * step_size), x.dtype),)
 
     def scratch(x: TensorSpec, w_ih: TensorSpec, w_hh: TensorSpec, *_: TensorSpec) -> int:
-        _, _, features = x.shape
+        _batch, _length, features = x.shape
         column_bytes = scratch_sizes * x.size_bytes // features
         return column_bytes * w_hh.shape[1]
 
