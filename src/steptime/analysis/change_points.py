@@ -112,7 +112,7 @@ def find_levels(
     noise, _ = _noise_about(values, places, value_noise, error_freedom)
     return [
         SeriesLevel(mean=float(part.mean()), error=noise / math.sqrt(len(part)))
-        for part in _parts(values, places)
+        for part in _split_values(values, places)
     ]
 
 
@@ -243,7 +243,7 @@ def _find_likely_changes(clipped: Floats, value_noise: float, series_count: int)
         if place is None:
             break
         places = sorted([*places, place])
-        parts = _parts(clipped, places)
+        parts = _split_values(clipped, places)
         squares = sum(float(((part - part.mean()) ** 2).sum()) for part in parts)
         likelihood_gain = n / 2 * math.log(squares_without / max(squares, min_squares))
         gain = likelihood_gain - change_count * needed_gain
@@ -321,7 +321,7 @@ def _best_split(values: Floats, places: Sequence[int]) -> int | None:
 def _drop_small(values: Floats, places: list[int], margin: float) -> list[int]:
     """Return the places without those whose change is within the margin, the smallest first."""
     while places:
-        means = [float(np.median(part)) for part in _parts(values, places)]
+        means = [float(np.median(part)) for part in _split_values(values, places)]
         sizes = [abs(after - before) for before, after in pairwise(means)]
         smallest = int(np.argmin(sizes))
         if sizes[smallest] > margin:
@@ -351,7 +351,7 @@ def _describe_changes(
     noise, degrees = _noise_about(values, places, value_noise, error_freedom)
     t = two_sided_t(MISS, max(1, degrees))
     changes = []
-    neighbours = pairwise(_parts(values, places))
+    neighbours = pairwise(_split_values(values, places))
     for place, (before, after) in zip(places, neighbours, strict=True):
         size = float(after.mean() - before.mean())
         error = noise * math.sqrt(1 / len(before) + 1 / len(after))
@@ -366,12 +366,12 @@ def _noise_about(
     values: Floats, places: Sequence[int], value_noise: float, error_freedom: int
 ) -> tuple[float, int]:
     """Return the noise about the levels, and its degrees of freedom."""
-    parts = _parts(values, places)
+    parts = _split_values(values, places)
     spare_values = len(values) - len(parts)
     squares = sum(float(((part - part.mean()) ** 2).sum()) for part in parts)
     scatter = math.sqrt(squares / spare_values) if spare_values > 0 else 0.0
     return max(scatter, value_noise, MIN_NOISE), spare_values + error_freedom
 
 
-def _parts(values: Floats, places: Sequence[int]) -> list[Floats]:
+def _split_values(values: Floats, places: Sequence[int]) -> list[Floats]:
     return [values[start:stop] for start, stop in pairwise([0, *places, len(values)])]

@@ -112,6 +112,7 @@ def cut_rows(rows: Sequence[Row]) -> tuple[tuple[Row, ...], ...]:
     pieces = []
     start = 0
     last_reader_of_earlier = 0  # of all rows before the current one
+    # A cut behind a row sends its output to the next stage, and nothing else may cross the cut.
     for i, row in enumerate(rows):
         is_crossed = last_reader_of_earlier > i
         is_read_later = last_reader[row.name] > i
@@ -246,6 +247,7 @@ class NetworkRankModel(RankModel):
         repeated = single_device.accumulate_passes(self.step_model, microbatch, microbatches)
         forward_factor = _host_slowdown(repeated.forward_s, microbatches * single.forward_s)
         backward_factor = _host_slowdown(repeated.backward_s, microbatches * single.backward_s)
+        # The waits are shared among the pieces by their times.
         return {
             name: piece._replace(
                 forward_s=piece.forward_s * forward_factor,

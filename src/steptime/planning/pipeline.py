@@ -62,13 +62,13 @@ Task = tuple[str, int, int]
 
 def gpipe(device: int, device_count: int, virtual: int, microbatches: int) -> Iterator[Task]:
     """Yield all forward tasks, then all backward tasks in reverse (Huang and others 2019)."""
-    stages = range(device, device_count * virtual, device_count)
+    stages = range(device, device_count * virtual, device_count)  # dealt out to the devices in turn
     for stage in stages:
-        for i in range(microbatches):
-            yield FORWARD, stage, i
+        for microbatch in range(microbatches):
+            yield FORWARD, stage, microbatch
     for stage in reversed(stages):
-        for i in reversed(range(microbatches)):
-            yield BACKWARD, stage, i
+        for microbatch in reversed(range(microbatches)):
+            yield BACKWARD, stage, microbatch
 
 
 def pipedream_flush(

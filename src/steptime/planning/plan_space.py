@@ -114,9 +114,10 @@ class PlanSpace:
             sizes = self.microbatch_sizes(self.global_batch // split.data)
             if not sizes:
                 continue
+            first_size, *_ = sizes
             for schedule in self._schedules(split):
                 plan = self._base_plan(split, schedule)
-                if self._is_valid(plan, sizes[0]):
+                if self._is_valid(plan, first_size):
                     yield from self._variants(plan, sizes)
 
     def _splits(self) -> Iterator[PlanSplit]:

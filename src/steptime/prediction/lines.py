@@ -196,12 +196,12 @@ def _price_batches(lines: Lines, kernels: Kernels, counts: Floats, model: StepMo
     they are known.
     """
     price_rows = model.method.price_on(model.effective_device)
-    parts = kernels.price_sums(price_rows, counts)
-    if model.settings.pipelined:
+    parts = kernels.price_sums(price_rows, counts)  # of the sums `3 * row + pass`, at each batch
+    if model.settings.pipelined:  # the longer of arithmetic and traffic: a lower bound as such
         value = overlap_traffic(parts)
         parts = parts._replace(value=value, low=value)
     batch_count = parts.value.shape[-1]
-    passes_s = parts.value.reshape(-1, 3, batch_count).sum(axis=0)
+    passes_s = parts.value.reshape(-1, 3, batch_count).sum(axis=0)  # over the rows
     step = parts.sum_all().to_prices()
     low_share = None if np.isnan(step.low).any() else step.low / step.value
     high_share = None if np.isnan(step.high).any() else step.high / step.value

@@ -190,7 +190,7 @@ def _relax_devices(trial: _Trial) -> Relaxation | None:
     estimate = wide_search.estimate_replicas(kind, reads=True, decodes=True)
     # With fewer devices a search would leave the kind out.
     min_searched_devices = ceil(estimate * kind.device_count / MAX_EXCESS)
-    devices = max(kind.device_count * fewest.count, min_searched_devices)
+    devices = max(kind.device_count * fewest.replicas, min_searched_devices)
     return Relaxation("max_device_count", devices, kind, devices // kind.device_count)
 
 

@@ -101,12 +101,12 @@ class FewestReplicas(NamedTuple):
     """The fewest replicas that hold the targets.
 
     Attributes:
-        count: their number.
+        replicas: their number.
         run: their run.
         bounded_by: the target that one replica fewer misses, "" for a single one.
     """
 
-    count: int
+    replicas: int
     run: LoadRun
     bounded_by: str
 
@@ -366,8 +366,8 @@ class ServerSearch:
             fewest = self.find_fewest(estimate, max_replicas, run_readers)
             if fewest is None:
                 continue
-            if best is None or kind.device_count * fewest.count < best_devices:
-                readers[stages] = Readers(kind, fewest.count)
+            if best is None or kind.device_count * fewest.replicas < best_devices:
+                readers[stages] = Readers(kind, fewest.replicas)
         return readers
 
     def _runner(self, kind: ServiceKind, load: Load, readers: Readers | None = None) -> RunReplicas:

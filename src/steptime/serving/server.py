@@ -299,12 +299,14 @@ class Server:
         """
         if self.pool.reserves_blocks:
             return 0
+        # In as many steps as a block has tokens every sequence fills one block. In the steps
+        # beyond those, the sequences whose last block is full at that step need another.
         block_tokens = self.pool.block_tokens
         full_rounds, further_steps = divmod(step_count, block_tokens)
-        further_blocks = sum(
-            self._offset_counts[-(self._step_count + step) % block_tokens]
-            for step in range(further_steps)
-        )
+        further_blocks = 0
+        for step in range(further_steps):
+            offset = -(self._step_count + step) % block_tokens
+            further_blocks += self._offset_counts[offset]
         return full_rounds * len(self.running) + further_blocks
 
     def _preempt_requests(self) -> bool:

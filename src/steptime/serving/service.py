@@ -240,12 +240,14 @@ def _file_format(shape: Shape) -> str:
     Raises:
         InputError: for a GGUF type that servers do not run.
     """
-    word = shape.family.weights
-    name = find_quantised_type(word, BYTES_BY_FORMAT) if word else ""
-    if name is None and word not in PLAIN_FILE_TYPES:
-        text = f"serve: {shape.label} has weights of {word}, which one's own machine alone runs"
-        raise InputError(f"{text}; nearest: --stack llama.cpp")
-    return name or ""
+    file_type = shape.family.weights
+    if not file_type:
+        return ""
+    weight_format = find_quantised_type(file_type, BYTES_BY_FORMAT)
+    if weight_format is None and file_type not in PLAIN_FILE_TYPES:
+        fault = f"{shape.label} has weights of {file_type}, which one's own machine alone runs"
+        raise InputError(f"serve: {fault}; nearest: --stack llama.cpp")
+    return weight_format or ""
 
 
 def _quantised_part(shape: Shape, weights: str) -> str:

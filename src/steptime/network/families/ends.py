@@ -142,8 +142,9 @@ def _to_masked(b: Builder, x: str, p: Parameters, table: str) -> str:
     with b.scope("masked"):
         x = linear(b, x, p["embedding_width"], "dense", p["masked_dense_bias"])
         activation = str(p["activation"])
-        plain = GATED.get(activation, activation)
-        x = norm(b, activated(b, x, plain), p["norm"], "norm")
+        ungated = GATED.get(activation, activation)
+        x = activated(b, x, ungated)
+        x = norm(b, x, p["norm"], "norm")
     for i in range(1, p["masked_biases"]):  # which transformers has where nothing is tied
         b.weight(f"masked/b{i}", (p["vocabulary"],))
     return _to_words(b, x, {**p, "head_bias": True}, table)

@@ -277,9 +277,8 @@ class Mamba:
     def _steps_keys_queries(self, b: Builder, x: str) -> list[str]:
         """Return the vector of step sizes, keys and queries, normed if there is a norm."""
         sizes = (self.rank, self.state, self.state)
-        x = b.sum_over_ranks(
-            linear(b, x, sum(sizes), "steps_keys_queries", bias=False), "parts_sum"
-        )
+        x = linear(b, x, sum(sizes), "steps_keys_queries", bias=False)
+        x = b.sum_over_ranks(x, "parts_sum")
         parts = b.append(b.full_path("parts"), "split", (x,), axis=-1, sizes=sizes)
         if not self.norm:
             return [*parts]

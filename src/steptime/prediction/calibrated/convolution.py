@@ -65,7 +65,7 @@ def convolution(kernels: Rows, device: Device, constants: Constants) -> Parts:
     else:
         parts = _price_on_vector_units(kernels, layer, device, constants)
         peak = device.peak_flop_per_s[kernels.dtype]
-        executed_flop = parts.compute_s * peak * constants["convolution.share"]
+        executed_flop = parts.compute_s * peak * constants["convolution.share"]  # Winograd's: less
         parts = parts._replace(flop=np.minimum(kernels.flop, executed_flop))
     if not np.any(is_depthwise):
         return parts

@@ -65,11 +65,12 @@ def product(kernels: Rows, device: Device, constants: Constants) -> Parts:
 def _bytes_along_contraction(kernels: Rows) -> Any:
     """Return the bytes of operands that lie along the contraction, of which tiles read pieces."""
     element_bytes = SIZE_BYTES.get(kernels.dtype, NARROW_BYTES)
-    has_weights_along = kernels.kind == "linear"
-    return sum(
-        element_bytes * batch * (m + n * has_weights_along) * k
-        for batch, m, n, k in kernels.products
-    )
+    stores_weights_along = kernels.kind == "linear"  # whose weights are `[n, k]`
+    total_bytes: Any = 0
+    for batch, m, n, k in kernels.products:
+        rows_along = m + n if stores_weights_along else m
+        total_bytes = total_bytes + element_bytes * batch * rows_along * k
+    return total_bytes
 
 
 def _cached_bytes(kernels: Rows, device: Device) -> Any:

@@ -163,7 +163,7 @@ def values_of(
     torch.manual_seed(seed + rank)  # dropout draws from it
     inputs_alone = replace(graph, weights=(), buffers=())
     values = initial_values(graph if with_weights else inputs_alone, device, seed)
-    if rank:
+    if rank:  # equal weights on all ranks, inputs of its own
         values |= initial_values(inputs_alone, device, seed + rank)
     if device.type == "cuda" and with_weights:
         join_recurrent_weights(graph, values)
