@@ -302,8 +302,10 @@ def sort_steps(rows: Sequence[AcceptedStep]) -> list[AcceptedStep]:
     """Return the rows in the order of `VERDICTS`, of each the slowest against its limit first."""
 
     def sort_key(row: AcceptedStep) -> tuple[int, float]:
-        share = row.speed_share
-        margin = math.inf if share is None else share / (row.limit_share or 1.0)
+        # The speed over that of the limit; a step without a number comes last of its verdict.
+        speed_share = row.speed_share
+        limit_share = row.limit_share or 1.0
+        margin = math.inf if speed_share is None else speed_share / limit_share
         return VERDICTS.index(row.verdict), margin
 
     return sorted(rows, key=sort_key)

@@ -160,6 +160,7 @@ def find_series_group(all_logs: Sequence[Sequence[float]]) -> SeriesGroup:
     for logs in all_logs:
         if len(logs) < MIN_FOR_NEWEST:
             continue
+        # The newest value is the one that is judged: it must not widen the noise.
         before_newest = np.asarray(logs, float)[:-1]
         residuals = before_newest - _running_median(before_newest)
         noise = max(_robust_noise(residuals), MIN_NOISE)

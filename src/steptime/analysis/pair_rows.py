@@ -176,6 +176,7 @@ def describe_differences(left: Row, right: Row, column: str) -> Row:
     if "predicted" in (left["origin"], right["origin"]):
         names = []  # a prediction and a measurement differ in how they are made, always
 
+    # The compared column differs by intent, and others follow from it.
     silent_names = {column, *PLATFORM_OPTIONS[1:]}
     if column in ("stack", "method"):
         silent_names |= {"version", *STACK_OPTIONS}

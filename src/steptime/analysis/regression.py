@@ -140,6 +140,7 @@ def _solve(moments: Floats) -> _Solution:
 
     A regression is not sound if a column never varies, or is a combination of the others.
     """
+    # Moments are [regressions, terms, terms], terms in the order 1, columns, y.
     counts = moments[:, :1, 0]
     mean = moments[:, 0, 1:] / counts
     covariance = moments[:, 1:, 1:] / counts[:, :, None] - mean[:, :, None] * mean[:, None, :]
@@ -151,10 +152,11 @@ def _solve(moments: Floats) -> _Solution:
     varies = (deviation > FLAT).all(axis=1)
     is_sound = is_independent & varies
     correlation[~is_sound] = np.eye(correlation.shape[1])  # solvable; its result is ignored
-    of_columns = correlation[:, :-1, :-1]
-    with_y = correlation[:, :-1, -1]
-    weights = np.linalg.solve(of_columns, with_y[..., None])[..., 0]
-    return _Solution(weights, (weights * with_y).sum(axis=1), is_sound)
+    column_correlation = correlation[:, :-1, :-1]
+    y_correlation = correlation[:, :-1, -1]
+    weights = np.linalg.solve(column_correlation, y_correlation[..., None])[..., 0]
+    r2 = (weights * y_correlation).sum(axis=1)
+    return _Solution(weights, r2, is_sound)
 
 
 def cross_validate(z: Floats, y: Floats, order: int) -> tuple[float, Floats]:

@@ -183,14 +183,15 @@ def _eight_bit_tensors(graph: Graph, owner: Mapping[str, str]) -> set[str]:
     for op in graph.ops:
         if op.part != "backward":
             continue
-        names = [owner.get(name, name) for name in op.inputs]
-        eight_bit_count = 0
-        if op.kind == "matmul" and kinds.get(op.of) == "linear":
-            eight_bit_count = len(names)
+        inputs = [owner.get(name, name) for name in op.inputs]
+        is_layer_product = op.kind == "matmul" and kinds.get(op.of) == "linear"
+        eight_bit_inputs: list[str] = []
+        if is_layer_product:
+            eight_bit_inputs = inputs
         elif op.kind == "experts_grad":
-            eight_bit_count = 1
-        product_inputs.update(names[:eight_bit_count])
-        other_inputs.update(names[eight_bit_count:])
+            eight_bit_inputs = inputs[:1]  # the tokens
+        product_inputs.update(eight_bit_inputs)
+        other_inputs.update(inputs[len(eight_bit_inputs) :])
     return product_inputs - other_inputs
 
 

@@ -117,6 +117,7 @@ def rank_groups(
     has_experts_per_tensor_rank = routers > len(replicas)
     if has_experts_per_tensor_rank:
         expert_ranks = tuple(combine(ranks_of["tensor"], replicas))
+    # Of the ranks in order, neighbours share experts or states; every n-th one holds the same.
     expert_replicas = expert_ranks[::expert]
     router_count = routers or len(replicas)
     expert_shards = max(1, shards * router_count // len(replicas) // expert)

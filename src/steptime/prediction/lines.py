@@ -117,9 +117,9 @@ def lines_of(model: StepModel, batches: Sequence[int]) -> Lines | None:
     three_batches = (low, middle, high)
     steps = [_StepAtBatch.read(model, batch) for batch in three_batches]
     first, _, last = steps
-    if len({step.remark_key for step in steps}) > 1:
-        return None
-    if len({len(step.lowered.kernels) for step in steps}) > 1:
+    has_other_remarks = len({step.remark_key for step in steps}) > 1
+    has_other_kernels = len({len(step.lowered.kernels) for step in steps}) > 1
+    if has_other_remarks or has_other_kernels:
         return None
     if not _is_straight(three_batches, [step.living_bytes for step in steps]):
         return None

@@ -68,7 +68,7 @@ class AttentionShape(NamedTuple):
         """Numbers of a token in the cache."""
         if self.kind in STATEFUL or not self.is_cached:
             return 0
-        if self.latent:
+        if self.latent:  # one vector stands for the keys and values of all heads
             return self.latent
         has_no_values = self.values_are_keys or self.values == INDEX_VALUES
         value_width = 0 if has_no_values else self.values

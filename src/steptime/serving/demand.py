@@ -96,7 +96,8 @@ class Demand:
         if count > MAX_REQUESTS:
             raise InputError(f"serve: {count:,} requests, at most {MAX_REQUESTS:,}: --count N")
         arrivals_s = poisson_arrivals(self.rate, count, self.seed) if self.rate else []
-        inputs, outputs = [input_tokens] * count, [output_tokens] * count
+        inputs = [input_tokens] * count
+        outputs = [output_tokens] * count
         if self.lengths:
             inputs, outputs = read_lengths(
                 self.lengths, input_tokens, output_tokens, count, self.seed

@@ -164,12 +164,15 @@ def through_streams(
     n, length, total_width = b.shape(x)
     width = total_width // count
     with b.scope(f"{name}_streams"):
-        both = _coefficients(b, x, (2 + count) * count, 3)
+        # Of each token: shares of the streams in the input, shares of the output in the streams,
+        # and a matrix that mixes the old streams.
         sizes = (count, count, count * count)
+        coefficients = _coefficients(b, x, sum(sizes), len(sizes))
         before, after, mixing = b.append(
-            b.full_path("parts"), "split", (both,), axis=-1, sizes=sizes
+            b.full_path("parts"), "split", (coefficients,), axis=-1, sizes=sizes
         )
-        summed = _sum_of_streams(b, x, b.op("sigmoid", before, name="before"), count)
+        before = b.op("sigmoid", before, name="before")
+        summed = _sum_of_streams(b, x, before, count)
         mixing = b.op("reshape", mixing, name="matrix", shape=(n, length, count, count))
         mixing = b.op("softmax", mixing, name="stochastic")
         mixing = b.op("transpose", mixing, name="turned", order=(0, 1, 3, 2))

@@ -84,13 +84,13 @@ class Builder:
 
     def weight(self, name: str, shape: tuple[int, ...]) -> str:
         """Add a trained weight."""
-        if any(self._shared):
+        if any(self._shared):  # inside a scope that has the weights of an earlier one
             scopes = zip(self._path, self._shared, strict=True)
             path = [shared_name or scope_name for scope_name, shared_name in scopes]
             return "/".join((*path, name))
-        new = self._add_tensor(name, shape, self.precision.weights, self.weights)
-        self._trained.add(new)
-        return new
+        weight = self._add_tensor(name, shape, self.precision.weights, self.weights)
+        self._trained.add(weight)
+        return weight
 
     def buffer(self, name: str, shape: tuple[int, ...], dtype: str = "") -> str:
         """Add a tensor that lives through all steps but is not trained."""

@@ -124,24 +124,24 @@ def _launch_unfused_attention(graph: Graph, op: Op, execution: Execution) -> lis
     score_bytes = score_count * SIZE_BYTES[queries.dtype]
     softmax_kind = "softmax_grad" if case.kind.endswith("_grad") else "softmax"
     softmax_flop = OPS[softmax_kind].flop(TensorSpec((score_count,), queries.dtype))
-    return [
-        Launch(
-            (op,),
-            flop,
-            traffic_bytes + len(products) * score_bytes,
-            kernels=len(products),
-            products=products,
-            runs_as="matmul",
-        ),
-        Launch(
-            (op,),
-            softmax_flop,
-            execution.scores * score_bytes,
-            kernels=execution.kernels,
-            runs_as=softmax_kind,
-            row=key_count,
-        ),
-    ]
+    # Each product reads or writes the scores once, the softmax as often as the stack says.
+    product_launch = Launch(
+        (op,),
+        flop,
+        traffic_bytes + len(products) * score_bytes,
+        kernels=len(products),
+        products=products,
+        runs_as="matmul",
+    )
+    softmax_launch = Launch(
+        (op,),
+        softmax_flop,
+        execution.scores * score_bytes,
+        kernels=execution.kernels,
+        runs_as=softmax_kind,
+        row=key_count,
+    )
+    return [product_launch, softmax_launch]
 
 
 def launch_single_ops(graph: Graph) -> list[Launch]:
@@ -171,19 +171,22 @@ def _group_ops(graph: Graph, stack: Stack, users: Mapping[str, int]) -> list[lis
     and groups can run in their order. A kernel that absorbs an op runs when the op's other inputs
     are made: a product with a bias after the bias is cast.
     """
-    group_of: dict[str, int] = {}
+    group_of: dict[str, int] = {}  # the group that makes a tensor
     groups: list[list[Op]] = []
     for op in graph.ops:
-        last = -1
-        if op.kind in stack.joins or (stack.fuses and _can_run_in_loop(op, stack)):
+        last = -1  # no group to join
+        is_fusible = stack.fuses and _can_run_in_loop(op, stack)
+        if op.kind in stack.joins or is_fusible:
             input_groups = [group_of[name] for name in op.inputs if name in group_of]
             last = max(input_groups, default=-1)
             first = input_groups[0] if input_groups else -1
+            # A product whose bias is cast after it moves behind the cast, so that it can add it.
             if first < last and _can_wait(op, groups[first], users, stack):
-                last = len(groups)  # behind the casts of the other inputs
+                last = len(groups)
                 groups.append(groups[first])
                 groups[first] = []
-        if last < 0 or not _can_join(graph, op, groups[last], users, stack):
+        joins_group = last >= 0 and _can_join(graph, op, groups[last], users, stack)
+        if not joins_group:
             last = len(groups)
             groups.append([])
         groups[last].append(op)

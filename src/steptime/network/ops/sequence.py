@@ -75,6 +75,7 @@ def attention_products(
     _batch, key_count, _width = k.shape
     width = q_width // heads
     value_width = v.shape[2] // kv_heads
+    # Each product is (batch, m, n, k).
     score_product = (batch * heads, length, key_count, width)
     value_product = (batch * heads, length, value_width, key_count)
     return (score_product, value_product)

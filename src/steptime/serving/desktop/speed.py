@@ -107,12 +107,13 @@ class _Part:
         """Return the rate of products of many tokens."""
         peaks = self.device.peak_flop_per_s
         peak = max(peaks[name] for name in PLAIN_TYPES if name in peaks)
-        rate = self.backend.product_share * peak
+        product_rate = self.backend.product_share * peak
+        # Weights of few bits are unpacked by the vector units, which can be slower.
         is_packed = any(tensor.type.bits < PACKED_BITS for tensor in self.tensors)
-        vector_rate = self.device.vector_peak("float32")
-        if is_packed and vector_rate:
-            return min(rate, self.backend.vector_share * vector_rate)
-        return rate
+        vector_peak = self.device.vector_peak("float32")
+        if is_packed and vector_peak:
+            return min(product_rate, self.backend.vector_share * vector_peak)
+        return product_rate
 
     def cache_s(self, sequences: int, context: float, byte_count: float) -> float:
         """Return the seconds to read the cache of sequences with so many tokens in it."""

@@ -279,10 +279,10 @@ def optimizer_of(name: str, weights: Iterable[Tensor], dtype: str) -> torch.opti
     """Return torch's optimizer of that name over `weights` of type `dtype`."""
     if name not in _OPTIMIZERS:
         raise InputError(f"optimizer {name}: torch has none like it; nearest: adamw")
-    kind, settings = _OPTIMIZERS[name]
-    if kind is not torch.optim.SGD:
+    optimizer_class, settings = _OPTIMIZERS[name]
+    if optimizer_class is not torch.optim.SGD:  # which divides by nothing
         settings = {**settings, "eps": synthetic.optimizer_epsilon(dtype)}
-    return kind(weights, lr=synthetic.LEARNING_RATE, **settings)
+    return optimizer_class(weights, lr=synthetic.LEARNING_RATE, **settings)
 
 
 _OPTIMIZERS: dict[str, tuple[Callable[..., torch.optim.Optimizer], Mapping[str, Any]]] = {
