@@ -330,7 +330,11 @@ def _host_of(row: AcceptedStep) -> str | None:
 def _summarise_node(host: str | None, steps: Sequence[AcceptedStep]) -> AcceptedNode:
     failed_count = sum(step.verdict in FAILURES for step in steps)
     passed_count = sum(step.verdict == PASS for step in steps)
-    verdict = FAIL if failed_count else PASS if passed_count else NOT_JUDGED
+    verdict = NOT_JUDGED
+    if failed_count:
+        verdict = FAIL
+    elif passed_count:
+        verdict = PASS
     shares = [(step.speed_share, step.name) for step in steps if step.speed_share is not None]
     lowest_share, lowest_name = min(shares, default=(None, None))
     return AcceptedNode(

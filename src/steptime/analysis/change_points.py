@@ -198,8 +198,8 @@ def _split_short_series(
 ) -> list[int]:
     """Return the best split if a t-test believes it and it is larger than two speeds can be."""
     n = len(values)
-    degrees = n - 2 + error_freedom
-    if n < 2 or degrees < 1:
+    degrees_of_freedom = n - 2 + error_freedom  # two means are fitted
+    if n < 2 or degrees_of_freedom < 1:
         return []
     splits = _measure_splits(values, np.arange(1, n))
     best = int(np.argmax(splits.explained_squares))
@@ -208,7 +208,9 @@ def _split_short_series(
     unexplained = max(0.0, float(squares - explained))
     scatter = math.sqrt(unexplained / (n - 2)) if n > 2 else 0.0
     noise = max(scatter, value_noise, MIN_NOISE)
-    t = two_sided_t(FEW_ALARMS / (n - 1) / series_group.size, degrees)
+    # Bonferroni over the places of a split and over the series.
+    false_alarms = FEW_ALARMS / (n - 1) / series_group.size
+    t = two_sided_t(false_alarms, degrees_of_freedom)
     exceeds_noise = math.sqrt(explained) > t * noise
     is_large = abs(splits.changes[best]) > min_change
     return [best + 1] if exceeds_noise and is_large else []
@@ -337,11 +339,13 @@ def _is_newest_changed(
     """Whether the newest value is the farthest of its level, and beyond noise and margin."""
     if len(level) < MIN_FOR_NEWEST:
         return False
-    before = level[:-1]
-    residuals = before - np.median(before)
+    *earlier, newest = level
+    middle = np.median(earlier)
+    residuals = np.array(earlier) - middle
     noise = max(_robust_noise(residuals), value_noise, MIN_NOISE)
+    # Neither here nor in any other series was a value so far away without a change.
     farthest = max(float(np.abs(residuals).max()), group_farthest * noise)
-    newest_distance = abs(float(level[-1] - np.median(before)))
+    newest_distance = abs(float(newest - middle))
     return newest_distance > max(NEWEST_FAR * noise, NEWEST_FARTHEST * farthest, margin)
 
 

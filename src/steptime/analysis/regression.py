@@ -208,6 +208,8 @@ def is_separable(z: Floats, wins: Any) -> bool:
     """Whether a plane has all that win on one side, at most touching it (Konis 2007)."""
     from scipy.optimize import linprog
 
+    # With the signs of losers turned, a plane separates if no row lies behind it. Among such
+    # planes the one with the largest sum of distances is sought: 0 if only the zero plane is left.
     signs = np.where(wins, 1, -1)[:, None]
     x = np.unique(np.column_stack([np.ones(len(z)), z]) * signs, axis=0)
     solution = linprog(-x.sum(axis=0), A_ub=-x, b_ub=np.zeros(len(x)), bounds=(-1, 1))

@@ -169,9 +169,9 @@ def _ring_time(
         "context",
         "send",
         time.link,
-        rounds * round_bytes,
-        rounds * time.seconds,
-        rounds * exposed_s,
+        size_bytes=rounds * round_bytes,
+        total_s=rounds * time.seconds,
+        exposed_s=rounds * exposed_s,
     )
 
 

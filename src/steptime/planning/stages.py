@@ -27,7 +27,7 @@ def split_layers(layer_count: int, stage_count: int) -> tuple[int, ...]:
     Raises:
         InputError: if a stage would be empty.
     """
-    if stage_count == layer_count + 2:
+    if stage_count == layer_count + 2:  # embedding and head have a stage each, without layers
         return (0, *[1] * layer_count, 0)
     if stage_count > layer_count:
         words = f"{stage_count} stages (pipeline x virtual)"
@@ -36,10 +36,11 @@ def split_layers(layer_count: int, stage_count: int) -> tuple[int, ...]:
     per_stage, extra_layers = divmod(layer_count, stage_count)
     divides_only_with_ends = extra_layers > 0 and remainder_with_ends == 0
     leaves_layers_to_ends = per_stage_with_ends > 1 and stage_count > 1
-    if divides_only_with_ends and leaves_layers_to_ends:
+    if divides_only_with_ends and leaves_layers_to_ends:  # embedding and head count as a layer
         end_layers = per_stage_with_ends - 1
         middle_layers = [per_stage_with_ends] * (stage_count - 2)
         return (end_layers, *middle_layers, end_layers)
+    # The stages in the middle have one layer more.
     first_middle = (stage_count - extra_layers) // 2
     middle_stages = range(first_middle, first_middle + extra_layers)
     return tuple(

@@ -234,7 +234,7 @@ class ServerSearch:
         def holds(replicas: int) -> bool:
             rate = self.rate / replicas
             busy_share = rate * kind.prompt_s if reads else 0.0
-            if decodes:
+            if decodes:  # as many sequences at once as tokens arrive within a target of a token
                 sequences = max(1, int(min(room, rate * mean.output * self.demand.tpot)))
                 tokens = round(sequences * (mean.input + mean.output / 2))
                 step_s, *_ = pool.pace.decode_steps(sequences, tokens)

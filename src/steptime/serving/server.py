@@ -373,9 +373,11 @@ class Server:
 
         Without reserved blocks, one block for each running request stays free.
         """
-        if not self.running and not self._prefilled:
+        is_empty = not self.running and not self._prefilled
+        if is_empty:  # a request that does not even fit alone would wait for ever
             return True
         blocks = self._request_blocks(request, self._prefill_tokens(request))
+        # Every running sequence may need a further block, unless it got all of them before.
         spare_blocks = 0 if self.pool.reserves_blocks else len(self.running)
         return blocks + spare_blocks <= self.free_blocks
 

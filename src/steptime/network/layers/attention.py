@@ -40,16 +40,18 @@ def attention(b: Builder, x: str, p: Parameters, name: str, sight: Sight) -> str
     """Return attention of `x [n, l, width]`: linear layers around the attention op."""
     heads = b.rank_share(p["heads"], "heads")
     kv_heads = b.rank_share(p["kv_heads"], "heads of keys and values", min_share=1)
-    indexer, window = design_of(p).indexer, sight.window
+    indexer = design_of(p).indexer
+    window = sight.window
     with b.scope(name):
         x = b.gather_sequence(x, "gather")
-        y, q, k, v = _queries_keys_values(b, x, p, sight, heads, kv_heads)
-        if indexer:
-            _score_tokens(b, x, y, indexer, sight.angles)
+        query_input, q, k, v = _queries_keys_values(b, x, p, sight, heads, kv_heads)
+        if indexer:  # attention reads the tokens that the indexer selects, as many as a window
+            _score_tokens(b, x, query_input, indexer, sight.angles)
             window = indexer.selected
         extra = [sight.relative] if sight.relative else []
         if p["sinks"]:
             extra.append(b.weight("sinks", (heads,)))
+        # Context ranks see all keys: each has all tokens of some heads, or gathers the keys.
         exchanges_heads = b.plan.context_method == "all-to-all" and b.plan.context > 1
         if exchanges_heads:
             q = b.exchange_sequence_for_heads(q, "spread_q", heads)

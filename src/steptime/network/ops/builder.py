@@ -199,11 +199,10 @@ class Builder:
     def rank_words(self, vocabulary: int) -> int:
         """Return the words of a padded vocabulary that a tensor-parallel rank has."""
         ranks = self.plan.tensor
-        return (
-            vocabulary
-            if ranks == 1
-            else WORDS_MULTIPLE * -(-vocabulary // (WORDS_MULTIPLE * ranks))
-        )
+        if ranks == 1:
+            return vocabulary
+        # Rounded up, so that each rank has equally many words, a multiple of a tile.
+        return WORDS_MULTIPLE * -(-vocabulary // (WORDS_MULTIPLE * ranks))
 
     def gather_sequence(self, x: str, name: str) -> str:
         """Gather `x [n, l, width]` along the sequence, if tensor-parallel ranks share that too."""

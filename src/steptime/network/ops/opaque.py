@@ -64,11 +64,12 @@ def opaque_gradient(b: Backward) -> tuple[str | None, ...]:
     An op that is linear in its floating inputs reads only the others: indices and the like.
     """
     differentiated = [i for i, is_needed in enumerate(b.needs) if is_needed]
-    reads = [
-        name
-        for name, spec in zip(b.op.inputs, b.specs, strict=True)
-        if not (b.attrs.get("is_linear") and spec.is_floating)
-    ]
+    # The gradient of a linear op reads none of the numbers, only indices.
+    is_linear = b.attrs.get("is_linear")
+    reads = []
+    for name, spec in zip(b.op.inputs, b.specs, strict=True):
+        if not (is_linear and spec.is_floating):
+            reads.append(name)
     input_grads = b.emit(
         "opaque_grad",
         (*reads, *filter(None, b.grads)),

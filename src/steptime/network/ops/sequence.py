@@ -141,8 +141,9 @@ def recurrent_outputs(gates: int) -> Callable[..., Specs]:
     def outputs(x: TensorSpec, w_ih: TensorSpec, w_hh: TensorSpec, *extra: TensorSpec) -> Specs:
         require(len(x.shape) == 3, f"a recurrent layer needs [batch, length, width], not {show(x)}")
         batch, length, input_width = x.shape
-        bias, projection = extra[:2], extra[2:]
-        width = w_hh.shape[-1]
+        bias = extra[:2]
+        projection = extra[2:]  # none, or one that makes the output narrower than the state
+        width = w_hh.shape[-1]  # of the output
         hidden = projection[0].shape[-1] if projection else width
         rows = gates * hidden
         has_matrices = w_ih.shape == (rows, input_width) and w_hh.shape == (rows, width)

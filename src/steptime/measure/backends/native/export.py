@@ -75,10 +75,13 @@ def export(
         raise InputError(f"{BATCH_AXIS} {axis}: the first input has fewer axes")
     why, program, is_unrolled = _open_or_fixed(network, inputs, axis)
     decompose_unknown(program)
-    first: dict[int, str] = {}
-    weights = module.named_parameters(remove_duplicate=False)
-    names = {name: first.setdefault(id(tensor), name) for name, tensor in weights}
-    tied = {name: other for name, other in names.items() if other != name}
+    # Tied weights are one tensor under several names: the first name stands for it.
+    first_name: dict[int, str] = {}
+    tied = {}
+    for name, tensor in module.named_parameters(remove_duplicate=False):
+        first = first_name.setdefault(id(tensor), name)
+        if first != name:
+            tied[name] = first
     facts = {**about, "inputs": inputs, "tied": tied, "static": why, BATCH_AXIS: axis}
     facts |= {"checkpoints": checkpoints_of(program), "unrolled": is_unrolled}
     _save(program, path, {FACTS_FILE: json.dumps(facts)})
