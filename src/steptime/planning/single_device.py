@@ -115,6 +115,8 @@ def time_pieces(
             name = kinds[layer]
         forward_s[name] += row.forward.value * forward_slowdown
         backward_s[name] += row.backward.value * backward_slowdown
+    # The rows of all layers of a kind are summed up: a layer has their mean. The passes hold the
+    # waits for the host already.
     timed_pieces = {}
     for name, piece in pieces.items():
         count = max(1, kinds.count(name))

@@ -134,8 +134,10 @@ class Service:
                 names.
         """
         shape = self._shape()
-        plan = Plan(self.data, self.tensor, self.pipeline, self.expert)
-        plan = check_step(shape, PlanStep(plan, 1, self.data, pads_tokens=True), "serve").plan
+        plan = Plan(data=self.data, tensor=self.tensor, pipeline=self.pipeline, expert=self.expert)
+        # A sequence for each data rank: whether the split is possible does not depend on more.
+        step = PlanStep(plan, microbatch=1, global_batch=self.data, pads_tokens=True)
+        plan = check_step(shape, step, "serve").plan
         weights = parse_format(self.weights, "--weights")
         kv = parse_format(self.kv, "--kv")
         problem = self._make_problem(shape, plan)

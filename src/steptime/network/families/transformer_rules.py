@@ -109,11 +109,13 @@ def _position_faults(p: Parameters) -> Iterator[str]:
 def _decoder_faults(p: Parameters) -> Iterator[str]:
     if not p["decoder_layers"]:
         return
-    heads, width = p["decoder_heads"], p["width"]
-    divides = heads == p["heads"] or width % heads == 0
-    if not _is_encoder(p) or not divides:
+    heads = p["decoder_heads"]
+    width = p["width"]
+    divides_width = heads == p["heads"] or width % heads == 0
+    if not _is_encoder(p) or not divides_width:
         yield f"a decoder of {heads} heads reads an encoder of width {width}"
-    length, rows = p["target_length"], p["target_rows"]
+    length = p["target_length"]
+    rows = p["target_rows"]  # of the table of learned positions
     if p["positions"] == "learned" and rows < length + p["first_position"]:
         yield f"target_length {length} is larger than target_rows {rows}"
 

@@ -93,9 +93,9 @@ def implicit_product(kind: str, layer: ConvShape) -> Shape:
     groups, positions, outputs, inputs, taps, strides = layer
     if kind == "conv2d":
         return groups, positions, outputs, inputs * taps
-    if kind == "conv_transpose2d":
+    if kind == "conv_transpose2d":  # the gradient of the input: an output for each of its pixels
         return groups, positions * strides, inputs, outputs * taps
-    filter_size = inputs * taps
+    filter_size = inputs * taps  # the gradient of the weights sums over the positions
     longer, shorter = np.maximum(outputs, filter_size), np.minimum(outputs, filter_size)
     return groups, longer, shorter, positions
 
