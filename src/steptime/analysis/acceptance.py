@@ -302,8 +302,10 @@ def sort_steps(rows: Sequence[AcceptedStep]) -> list[AcceptedStep]:
     """Return the rows in the order of `VERDICTS`, of each the slowest against its limit first."""
 
     def sort_key(row: AcceptedStep) -> tuple[int, float]:
-        share = row.speed_share
-        margin = math.inf if share is None else share / (row.limit_share or 1.0)
+        # The speed over that of the limit; a step without a number comes last of its verdict.
+        speed_share = row.speed_share
+        limit_share = row.limit_share or 1.0
+        margin = math.inf if speed_share is None else speed_share / limit_share
         return VERDICTS.index(row.verdict), margin
 
     return sorted(rows, key=sort_key)
@@ -328,7 +330,11 @@ def _host_of(row: AcceptedStep) -> str | None:
 def _summarise_node(host: str | None, steps: Sequence[AcceptedStep]) -> AcceptedNode:
     failed_count = sum(step.verdict in FAILURES for step in steps)
     passed_count = sum(step.verdict == PASS for step in steps)
-    verdict = FAIL if failed_count else PASS if passed_count else NOT_JUDGED
+    verdict = NOT_JUDGED
+    if failed_count:
+        verdict = FAIL
+    elif passed_count:
+        verdict = PASS
     shares = [(step.speed_share, step.name) for step in steps if step.speed_share is not None]
     lowest_share, lowest_name = min(shares, default=(None, None))
     return AcceptedNode(

@@ -112,7 +112,7 @@ def find_levels(
     noise, _ = _noise_about(values, places, value_noise, error_freedom)
     return [
         SeriesLevel(mean=float(part.mean()), error=noise / math.sqrt(len(part)))
-        for part in _parts(values, places)
+        for part in _split_values(values, places)
     ]
 
 
@@ -160,6 +160,7 @@ def find_series_group(all_logs: Sequence[Sequence[float]]) -> SeriesGroup:
     for logs in all_logs:
         if len(logs) < MIN_FOR_NEWEST:
             continue
+        # The newest value is the one that is judged: it must not widen the noise.
         before_newest = np.asarray(logs, float)[:-1]
         residuals = before_newest - _running_median(before_newest)
         noise = max(_robust_noise(residuals), MIN_NOISE)
@@ -197,8 +198,8 @@ def _split_short_series(
 ) -> list[int]:
     """Return the best split if a t-test believes it and it is larger than two speeds can be."""
     n = len(values)
-    degrees = n - 2 + error_freedom
-    if n < 2 or degrees < 1:
+    degrees_of_freedom = n - 2 + error_freedom  # two means are fitted
+    if n < 2 or degrees_of_freedom < 1:
         return []
     splits = _measure_splits(values, np.arange(1, n))
     best = int(np.argmax(splits.explained_squares))
@@ -207,7 +208,9 @@ def _split_short_series(
     unexplained = max(0.0, float(squares - explained))
     scatter = math.sqrt(unexplained / (n - 2)) if n > 2 else 0.0
     noise = max(scatter, value_noise, MIN_NOISE)
-    t = two_sided_t(FEW_ALARMS / (n - 1) / series_group.size, degrees)
+    # Bonferroni over the places of a split and over the series.
+    false_alarms = FEW_ALARMS / (n - 1) / series_group.size
+    t = two_sided_t(false_alarms, degrees_of_freedom)
     exceeds_noise = math.sqrt(explained) > t * noise
     is_large = abs(splits.changes[best]) > min_change
     return [best + 1] if exceeds_noise and is_large else []
@@ -243,7 +246,7 @@ def _find_likely_changes(clipped: Floats, value_noise: float, series_count: int)
         if place is None:
             break
         places = sorted([*places, place])
-        parts = _parts(clipped, places)
+        parts = _split_values(clipped, places)
         squares = sum(float(((part - part.mean()) ** 2).sum()) for part in parts)
         likelihood_gain = n / 2 * math.log(squares_without / max(squares, min_squares))
         gain = likelihood_gain - change_count * needed_gain
@@ -321,7 +324,7 @@ def _best_split(values: Floats, places: Sequence[int]) -> int | None:
 def _drop_small(values: Floats, places: list[int], margin: float) -> list[int]:
     """Return the places without those whose change is within the margin, the smallest first."""
     while places:
-        means = [float(np.median(part)) for part in _parts(values, places)]
+        means = [float(np.median(part)) for part in _split_values(values, places)]
         sizes = [abs(after - before) for before, after in pairwise(means)]
         smallest = int(np.argmin(sizes))
         if sizes[smallest] > margin:
@@ -336,11 +339,13 @@ def _is_newest_changed(
     """Whether the newest value is the farthest of its level, and beyond noise and margin."""
     if len(level) < MIN_FOR_NEWEST:
         return False
-    before = level[:-1]
-    residuals = before - np.median(before)
+    *earlier, newest = level
+    middle = np.median(earlier)
+    residuals = np.array(earlier) - middle
     noise = max(_robust_noise(residuals), value_noise, MIN_NOISE)
+    # Neither here nor in any other series was a value so far away without a change.
     farthest = max(float(np.abs(residuals).max()), group_farthest * noise)
-    newest_distance = abs(float(level[-1] - np.median(before)))
+    newest_distance = abs(float(newest - middle))
     return newest_distance > max(NEWEST_FAR * noise, NEWEST_FARTHEST * farthest, margin)
 
 
@@ -351,7 +356,7 @@ def _describe_changes(
     noise, degrees = _noise_about(values, places, value_noise, error_freedom)
     t = two_sided_t(MISS, max(1, degrees))
     changes = []
-    neighbours = pairwise(_parts(values, places))
+    neighbours = pairwise(_split_values(values, places))
     for place, (before, after) in zip(places, neighbours, strict=True):
         size = float(after.mean() - before.mean())
         error = noise * math.sqrt(1 / len(before) + 1 / len(after))
@@ -366,12 +371,12 @@ def _noise_about(
     values: Floats, places: Sequence[int], value_noise: float, error_freedom: int
 ) -> tuple[float, int]:
     """Return the noise about the levels, and its degrees of freedom."""
-    parts = _parts(values, places)
+    parts = _split_values(values, places)
     spare_values = len(values) - len(parts)
     squares = sum(float(((part - part.mean()) ** 2).sum()) for part in parts)
     scatter = math.sqrt(squares / spare_values) if spare_values > 0 else 0.0
     return max(scatter, value_noise, MIN_NOISE), spare_values + error_freedom
 
 
-def _parts(values: Floats, places: Sequence[int]) -> list[Floats]:
+def _split_values(values: Floats, places: Sequence[int]) -> list[Floats]:
     return [values[start:stop] for start, stop in pairwise([0, *places, len(values)])]

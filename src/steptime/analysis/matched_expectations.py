@@ -69,8 +69,10 @@ def _find_column(measured: MeasuredSteps, name: str, source: str) -> pl.Expr:
     try:
         return find_level(measured.data, name, source)
     except InputError as error:
-        if "unknown column" not in str(error):
+        is_unknown_column = "unknown column" in str(error)
+        if not is_unknown_column:
             raise
+        # The proposal may also name the other columns that a file of expectations has.
         names = [*COLUMNS, *sorted(QUANTITY_NAMES), *measured.data.settings]
         raise unknown("column", name, names, source) from None
 

@@ -95,8 +95,9 @@ def _column_errors(means: Floats, weights: Floats) -> Floats:
     variance = 1 / weights.sum(axis=0)
     if len(weights) == 1:
         return np.asarray(np.sqrt(variance))
-    scatter = float(_noise(means[None, :])[0] ** 2)
-    common_variance = max(0.0, scatter - float(np.median(variance)))
+    # Nodes differ more than the noise of their cells explains: the rest is common to all of them.
+    (scatter,) = _noise(means[None, :]) ** 2
+    common_variance = max(0.0, float(scatter) - float(np.median(variance)))
     return np.asarray(np.sqrt(common_variance + variance))
 
 

@@ -132,7 +132,8 @@ def unpaired_rows(pairing: Pairing, places: Ids) -> list[Row]:
     value = pairing.groups.columns.value
     ids = unpaired.id[places]
     all_ids = np.r_[ids, unpaired.a[places], unpaired.b[places]]
-    facts = pairing.groups.facts(all_ids[all_ids >= 0], CELLS_OF_UNPAIRED)
+    exists = all_ids >= 0  # what has no partner at all has neither group of a pair
+    facts = pairing.groups.facts(all_ids[exists], CELLS_OF_UNPAIRED)
     names = pairing.names(ids)
     rows = []
     for name, group, place in zip(names, ids.tolist(), places.tolist(), strict=True):
@@ -141,15 +142,15 @@ def unpaired_rows(pairing: Pairing, places: Ids) -> list[Row]:
             side = "a" if unpaired.is_a[place] else "b"
             rows.append(row | {"side": side, "reason": unpaired.reason[place]})
             continue
-        sides = {"a": int(unpaired.a[place]), "b": int(unpaired.b[place])}
-        lacking = {
-            side: side_group for side, side_group in sides.items() if not value[side_group] > 0
-        }
-        reasons = [
-            _explain_missing(pairing, side_group, facts[side_group])
-            for side_group in lacking.values()
-        ]
-        rows.append(row | {"side": "both", "lacks": [*lacking], "reason": "; ".join(reasons)})
+        # Both sides have a group, but one or both of these have no number.
+        lacking = []
+        reasons = []
+        for side, side_group in (("a", int(unpaired.a[place])), ("b", int(unpaired.b[place]))):
+            has_number = value[side_group] > 0
+            if not has_number:
+                lacking.append(side)
+                reasons.append(_explain_missing(pairing, side_group, facts[side_group]))
+        rows.append(row | {"side": "both", "lacks": lacking, "reason": "; ".join(reasons)})
     return rows
 
 
@@ -176,6 +177,7 @@ def describe_differences(left: Row, right: Row, column: str) -> Row:
     if "predicted" in (left["origin"], right["origin"]):
         names = []  # a prediction and a measurement differ in how they are made, always
 
+    # The compared column differs by intent, and others follow from it.
     silent_names = {column, *PLATFORM_OPTIONS[1:]}
     if column in ("stack", "method"):
         silent_names |= {"version", *STACK_OPTIONS}

@@ -280,12 +280,12 @@ class Pairing:
 
     def differences(self, places: Any = slice(None)) -> Counter[str]:
         """Return in what the two of a pair differ beside time, and in how many of some pairs."""
-        counts: Counter[str] = Counter()
+        # Pairs whose sides were measured in the same two ways differ in the same settings.
         way_of_pair, ways = self.ways(self.columns.a[places], self.columns.b[places])
-        distinct, first, pair_counts = np.unique(way_of_pair, return_index=True, return_counts=True)
-        for place in np.argsort(first):  # in the order of pairs
-            texts = ways[distinct[place]]["differ"]
-            counts.update(dict.fromkeys(texts, int(pair_counts[place])))
+        pair_counts = Counter(way_of_pair.tolist())
+        counts: Counter[str] = Counter()
+        for way, pair_count in pair_counts.items():
+            counts.update(dict.fromkeys(ways[way]["differ"], pair_count))
         return counts
 
     def ways(self, a: Ids, b: Ids) -> tuple[Ids, list[Row]]:

@@ -191,7 +191,7 @@ class QueryProcess:
             return QueryEnd(fault="time")
         try:
             return msgspec.json.decode(lines.pop(), type=QueryEnd)
-        except (IndexError, msgspec.MsgspecError):
+        except (IndexError, msgspec.MsgspecError):  # the process died before its last line
             return QueryEnd(fault="memory")
 
     def _error_of(self, end: QueryEnd) -> InputError | StoreError:

@@ -140,6 +140,7 @@ def _solve(moments: Floats) -> _Solution:
 
     A regression is not sound if a column never varies, or is a combination of the others.
     """
+    # Moments are [regressions, terms, terms], terms in the order 1, columns, y.
     counts = moments[:, :1, 0]
     mean = moments[:, 0, 1:] / counts
     covariance = moments[:, 1:, 1:] / counts[:, :, None] - mean[:, :, None] * mean[:, None, :]
@@ -151,10 +152,11 @@ def _solve(moments: Floats) -> _Solution:
     varies = (deviation > FLAT).all(axis=1)
     is_sound = is_independent & varies
     correlation[~is_sound] = np.eye(correlation.shape[1])  # solvable; its result is ignored
-    of_columns = correlation[:, :-1, :-1]
-    with_y = correlation[:, :-1, -1]
-    weights = np.linalg.solve(of_columns, with_y[..., None])[..., 0]
-    return _Solution(weights, (weights * with_y).sum(axis=1), is_sound)
+    column_correlation = correlation[:, :-1, :-1]
+    y_correlation = correlation[:, :-1, -1]
+    weights = np.linalg.solve(column_correlation, y_correlation[..., None])[..., 0]
+    r2 = (weights * y_correlation).sum(axis=1)
+    return _Solution(weights, r2, is_sound)
 
 
 def cross_validate(z: Floats, y: Floats, order: int) -> tuple[float, Floats]:
@@ -206,6 +208,8 @@ def is_separable(z: Floats, wins: Any) -> bool:
     """Whether a plane has all that win on one side, at most touching it (Konis 2007)."""
     from scipy.optimize import linprog
 
+    # With the signs of losers turned, a plane separates if no row lies behind it. Among such
+    # planes the one with the largest sum of distances is sought: 0 if only the zero plane is left.
     signs = np.where(wins, 1, -1)[:, None]
     x = np.unique(np.column_stack([np.ones(len(z)), z]) * signs, axis=0)
     solution = linprog(-x.sum(axis=0), A_ub=-x, b_ub=np.zeros(len(x)), bounds=(-1, 1))

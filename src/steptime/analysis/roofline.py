@@ -222,9 +222,14 @@ def _summarise(
 ) -> RooflineSummary:
     """Return the numbers of all platforms together."""
     best = max(groups, key=lambda group: group.best_flop_per_s or 0, default=None)
-    placed = [group for group in groups if group.above_ridge_share is not None]
-    above = sum(group.with_intensity * (group.above_ridge_share or 0.0) for group in placed)
-    above_share = over(above, sum(group.with_intensity for group in placed))
+    # The share of all points: that of each group weighs as much as it has points.
+    above_count = 0.0
+    placed_count = 0
+    for group in groups:
+        if group.above_ridge_share is not None:
+            above_count += group.with_intensity * group.above_ridge_share
+            placed_count += group.with_intensity
+    above_share = over(above_count, placed_count)
     ridges = {group.ridge_flop_per_byte for group in groups}
     return RooflineSummary(
         points=points,

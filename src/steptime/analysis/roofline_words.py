@@ -95,6 +95,7 @@ def _describe_missing(groups: Sequence[Row], noun: str) -> list[str]:
             command = "`steptime predict --in DIR` adds the FLOP and bytes of a network"
             end = "." if noun == "op" else f"; {command}."
             lines.append(f"{place}: {', '.join(parts)}{end}")
-        if not (group["peak_flop_per_s"] and group["memory_bytes_per_s"]):
+        has_ceiling = group["peak_flop_per_s"] and group["memory_bytes_per_s"]
+        if not has_ceiling:
             lines.append(f"{place}: no ceiling is known; --device FILE.toml gives one.")
     return [line[0].upper() + line[1:] for line in lines]

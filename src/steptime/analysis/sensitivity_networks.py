@@ -168,14 +168,16 @@ def list_networks(
     for place, dtype_count in numbers.places.items():
         if platform not in (None, place.platform):
             continue
-        partners = [
-            partner
-            for partner in numbers.places
-            if (partner.family, partner.platform) == (place.family, against)
-        ]
-        has_dtypes = max(dtype_count, *(numbers.places[partner] for partner in partners), 0) > 1
-        identity = [*numbers.hyperparameters, *(NETWORK_COLUMNS if against else STEP_COLUMNS)]
-        if has_dtypes:
+        # The places on the other platform, in which networks of this place are looked up.
+        partners = []
+        has_several_dtypes = dtype_count > 1
+        for partner, partner_dtype_count in numbers.places.items():
+            if partner.family == place.family and partner.platform == against:
+                partners.append(partner)
+                has_several_dtypes |= partner_dtype_count > 1
+        step_columns = NETWORK_COLUMNS if against else STEP_COLUMNS
+        identity = [*numbers.hyperparameters, *step_columns]
+        if has_several_dtypes:
             identity.append("dtype")
         names = [name for name in dict.fromkeys(identity) if name in numbers.columns]
         yield _collect_networks(numbers, place, names, against, partners)

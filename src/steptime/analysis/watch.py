@@ -161,7 +161,7 @@ def find_changes(pairing: Pairing) -> FolderChanges:
             vanished=len(vanished),
             new=int(is_second_only.sum()),
         ),
-        groups=tuple(_groups(pairing, places)),
+        groups=tuple(_summarise_groups(pairing, places)),
         unlike=tuple(text for text, _ in pairing.differences().most_common()),
     )
 
@@ -174,7 +174,7 @@ def _count(words: NDArray[Any], word: str) -> int:
     return int((words == word).sum())
 
 
-def _groups(pairing: Pairing, places: Ids) -> Iterator[ChangedGroup]:
+def _summarise_groups(pairing: Pairing, places: Ids) -> Iterator[ChangedGroup]:
     """Yield the changes by family for steps and by kind for ops, of the pairs at these places."""
     columns = pairing.columns
     b = columns.b[places]

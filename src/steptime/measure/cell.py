@@ -188,12 +188,12 @@ def _measure_memory(
 def _refuse(graph: Graph, workload: Workload, options: Options, request: Mapping[str, Any]) -> None:
     """Raise `UnsupportedError` for a cell that cannot be measured as asked."""
     has_no_weights = workload.phase == "train" and not graph.weights
+    meters_replicas = request["energy"] and workload.plan.data > 1
     is_sharded_training = options.train_steps and options.strategy == "sharded"
     refuse(
         {
             "the network has no weights to train; --phase infer runs it": has_no_weights,
-            "energy is metered on one device, not on replicas": request["energy"]
-            and workload.plan.data > 1,
+            "energy is metered on one device, not on replicas": meters_replicas,
             "a sharded training is not examined: no process has its weights": is_sharded_training,
         }
     )

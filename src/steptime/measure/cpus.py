@@ -104,12 +104,13 @@ def _caches(cpu: int, root: Path) -> Iterator[tuple[int, str, int, str]]:
 
 def caches(root: Path = procfs.ROOT) -> tuple[Cache, ...] | None:
     """Return the caches seen from the first allowed CPU, nearest first; None where unknown."""
-    visible = [
-        Cache(level, kind, size, len(procfs.number_list(shared)) or 1)
-        for level, kind, size, shared in _caches(_allowed(root)[0], root)
-        if size and level
-    ]
-    return tuple(visible) or None
+    first_cpu = _allowed(root)[0]
+    cpu_caches = []
+    for level, kind, size_bytes, sharing_cpus in _caches(first_cpu, root):
+        if size_bytes and level:
+            cpu_count = len(procfs.number_list(sharing_cpus)) or 1
+            cpu_caches.append(Cache(level, kind, size_bytes, cpu_count))
+    return tuple(cpu_caches) or None
 
 
 def last_cache_bytes(cpus: Iterable[int], root: Path = procfs.ROOT) -> int | None:

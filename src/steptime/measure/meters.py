@@ -106,7 +106,7 @@ def gpu(nvml: Any, number: int, environ: Mapping[str, str]) -> Meter:
     """
     with _as_absent(nvml):
         nvml.nvmlInit()
-        handle = _handle(nvml, number, environ)
+        handle = _find_handle(nvml, number, environ)
         with suppress(nvml.NVMLError):  # a GPU that cannot be cut
             if nvml.nvmlDeviceGetMigMode(handle)[0]:
                 cut = "the GPU is cut into instances (MIG), its meter is of all of them"
@@ -136,7 +136,7 @@ def _as_absent(nvml: Any) -> Iterator[None]:
         raise AbsentError(f"NVML: {error}") from error
 
 
-def _handle(nvml: Any, number: int, environ: Mapping[str, str]) -> Any:
+def _find_handle(nvml: Any, number: int, environ: Mapping[str, str]) -> Any:
     """Return NVML's handle of a CUDA device. CUDA numbers GPUs in another order unless told."""
     visible_names = [name.strip() for name in environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
     restricts_devices = visible_names != [""]

@@ -66,9 +66,10 @@ def time_point(backend: Any, options: Options, request: Mapping[str, Any]) -> Js
         the device has a clock of its own; the number of `rounds`; the share `disturbed` of them.
     """
     document = request["graph"]
+    # The graph is the request's own: of the workload only types, phase and optimizer are read.
     workload = make_workload(
         Choice("fc", {}),
-        1,
+        batch=1,
         dtype=document["dtype"],
         phase=document["phase"],
         optimizer=request["optimizer"],

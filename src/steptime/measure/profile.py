@@ -27,13 +27,14 @@ def profile_cell(
     prepared: Prepared = backend.prepare(graph, workload, options, None)
     if prepared.trace is None:
         raise UnsupportedError("this backend has no profiler")
-    prepared.step()
+    prepared.step()  # warms up
     prepared.sync()
     began = perf_counter()
     prepared.step()
     prepared.sync()
-    fits = int(budget_s / max(perf_counter() - began, 1e-6))
-    text = prepared.trace(1 + max(MIN_STEPS, min(MAX_STEPS, fits)))
+    step_s = max(perf_counter() - began, 1e-6)
+    step_count = max(MIN_STEPS, min(MAX_STEPS, int(budget_s / step_s)))
+    text = prepared.trace(1 + step_count)
     if trace:
         Path(trace).write_text(text, encoding="utf-8")
     kinds = {op.name: op.kind for op in graph.ops}

@@ -139,15 +139,17 @@ def _without_attributes(op: Op) -> tuple[object, ...]:
 def _attribute_lines(op: Op, other: Op, low: int, high: int) -> dict[str, AttributeLine]:
     """Return the lines of the attributes that differ between two batches."""
     lines: dict[str, AttributeLine] = {}
-    for name, value in op.attrs.items():
-        changed = other.attrs[name]
-        if value == changed:
+    for name, low_value in op.attrs.items():
+        high_value = other.attrs[name]
+        if low_value == high_value:
             continue
-        if isinstance(value, tuple) and isinstance(changed, tuple) and len(value) == len(changed):
-            pairs = zip(value, changed, strict=True)
-            lines[name] = tuple(_line(a, b, low, high) for a, b in pairs)
+        if not isinstance(low_value, tuple) or not isinstance(high_value, tuple):
+            lines[name] = _line(low_value, high_value, low, high)
+        elif len(low_value) == len(high_value):  # a line for each size
+            sizes = zip(low_value, high_value, strict=True)
+            lines[name] = tuple(_line(first, last, low, high) for first, last in sizes)
         else:
-            lines[name] = _line(value, changed, low, high)
+            lines[name] = _line(low_value, high_value, low, high)
     return lines
 
 

@@ -64,16 +64,17 @@ def count(graph: Graph, stack: Stack | None = None) -> Count:
     """
     launches = executed(graph, stack or catalog.stack())
     ops = tuple(op_cost(graph, op) for op in graph.ops)
-    activations = sum(
-        graph.tensors[op.outputs[0]].size_bytes
-        for op in graph.ops
-        if op.part == "forward" and OPS[op.kind].storage == "new"
-    )
+    activation_bytes = 0
+    for op in graph.ops:
+        makes_new_tensor = OPS[op.kind].storage == "new"
+        if op.part == "forward" and makes_new_tensor:
+            activation_bytes += graph.tensors[op.outputs[0]].size_bytes
+    frozen_parameters = sum(graph.tensors[name].size for name in graph.frozen)
     return Count(
-        parameters=graph.parameters + sum(graph.tensors[name].size for name in graph.frozen),
+        parameters=graph.parameters + frozen_parameters,
         flop=sum(op.flop for op in ops),
         traffic_bytes=sum(op.traffic_bytes for op in ops),
-        activation_bytes=activations,
+        activation_bytes=activation_bytes,
         peak_bytes=peak_bytes(graph, stack),
         ops=ops,
         executed_flop=sum(launch.flop for launch in launches),

@@ -168,15 +168,18 @@ class GraphEditor:
             op: the op that it stands beside.
             dtype: the type in which ops compute.
         """
-        weight = self.weight_of(op)
-        weight_type = self.tensors[weight].dtype if weight else self._weight_type
-        self.tensors[name] = TensorSpec(shape, weight_type if "float" in weight_type else dtype)
+        # A new weight has the type of the op's own weight, unless that is quantised.
+        op_weight = self.weight_of(op)
+        op_dtype = self.tensors[op_weight].dtype if op_weight else self._weight_type
+        stored_dtype = op_dtype if "float" in op_dtype else dtype
+        self.tensors[name] = TensorSpec(shape, stored_dtype)
         self.weights.append(name)
-        self.read_names[name] = name
-        if self.tensors[name].dtype != dtype:
-            wide = TensorSpec(shape, dtype)
-            self.read_names[name] = self.append_op(f"{name}/cast", "cast", (name,), wide)
-        return self.read_names[name]
+        read_name = name
+        if stored_dtype != dtype:
+            spec = TensorSpec(shape, dtype)
+            read_name = self.append_op(f"{name}/cast", "cast", (name,), spec)
+        self.read_names[name] = read_name
+        return read_name
 
     def add_buffer(self, name: str, spec: TensorSpec) -> str:
         """Add a tensor that is not trained, once for all ops, and return its name."""
@@ -255,7 +258,8 @@ class GraphEditor:
         inputs = list(op.inputs)
         for i, name in enumerate(op.inputs[:3]):  # queries, keys and values
             x = self.tensors[name]
-            shape = (examples * documents, x.shape[1] // documents, x.shape[2])
+            _, x_length, x_width = x.shape
+            shape = (examples * documents, x_length // documents, x_width)
             spec = TensorSpec(shape, x.dtype)
             attrs: dict[str, Attr] = {"shape": shape}
             inputs[i] = self.append_op(f"{op.name}/packed{i}", "reshape", (name,), spec, attrs)

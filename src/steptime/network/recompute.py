@@ -50,12 +50,16 @@ def needed(graph: Graph, to_end: bool = False) -> dict[str, list[Op]]:
 
 def updated_early(graph: Graph) -> Graph:
     """Return a step that applies each gradient as soon as it is made, and drops it."""
-    updates = {op.inputs[-1]: op for op in graph.ops if op.part == "update"}
+    update_by_gradient: dict[str, Op] = {}
+    for op in graph.ops:
+        if op.part == "update":
+            *_, gradient = op.inputs
+            update_by_gradient[gradient] = op
     ops: list[Op] = []
     for op in graph.ops:
         if op.part != "update":
             ops.append(op)
-            ops += [updates[name] for name in op.outputs if name in updates]
+            ops += [update_by_gradient[name] for name in op.outputs if name in update_by_gradient]
     return replace(graph, ops=tuple(ops))
 
 

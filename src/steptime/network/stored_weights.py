@@ -93,11 +93,16 @@ def _read_quantised(
     op: Op, sources: Mapping[str, str], scales: Mapping[str, tuple[str, ...]]
 ) -> Op:
     """Return an op that reads quantised weights in place of their casts, with their scales."""
-    names = [sources.get(name, name) for name in op.inputs]
-    extra = [name for weight in names for name in scales.get(weight, ())]
-    if not any(name in scales for name in names):
+    inputs = []
+    scale_names: list[str] = []
+    for name in op.inputs:
+        source = sources.get(name, name)  # the weight behind a cast
+        is_quantised = source in scales
+        inputs.append(source if is_quantised else name)
+        if is_quantised:
+            scale_names += scales[source]
+    if not any(name in scales for name in inputs):
         return op
-    pairs = zip(op.inputs, names, strict=True)
-    inputs = [source if source in scales else name for name, source in pairs]
-    is_linear = op.kind == "linear"
-    return replace(op, inputs=(*inputs, *(extra if is_linear else ())))
+    if op.kind == "linear":  # other ops have no place for scales
+        inputs += scale_names
+    return replace(op, inputs=tuple(inputs))

@@ -37,7 +37,8 @@ def tuned(graph: Graph, tuning: Tuning) -> Graph:
     """
     if tuning == Tuning():
         return graph
-    if tuning.weights and tuning.stored and not tuning.freezes:
+    is_inference_on_few_bits = tuning.weights and tuning.stored and not tuning.freezes
+    if is_inference_on_few_bits:
         return store_quantised(graph, tuning.weights, tuning.stored)
     saved = _find_saved(graph, tuning)
     trained = _find_trained(graph, tuning) | saved
@@ -49,14 +50,14 @@ def tuned(graph: Graph, tuning: Tuning) -> Graph:
         raise InputError(f"--lora on={tuning.on}: {graph.name} has no such product; on=all has all")
     for name in sorted(saved):
         editor.add_buffer(f"{name}/{ORIGINAL}", graph.tensors[name])
-    buffers = (*graph.buffers, *frozen, *editor.buffers)
+    trained_weights = [name for name in graph.weights if name in trained]
     return replace(
         graph,
         tensors=editor.tensors,
         ops=tuple(editor.ops),
-        weights=(*(name for name in graph.weights if name in trained), *editor.weights),
+        weights=(*trained_weights, *editor.weights),
         outputs=tuple(editor.results.get(name, name) for name in graph.outputs),
-        buffers=buffers,
+        buffers=(*graph.buffers, *frozen, *editor.buffers),
         frozen=(*graph.frozen, *frozen, *editor.buffers),
     )
 

@@ -160,8 +160,9 @@ def refuse_idle(split: Mapping[str, Any], is_search: bool) -> None:
         value = getattr(plan, field)
         default = getattr(default_plan, field)
         is_set = value in values if values else value != default
-        required_value = split.get(required_field, 2 if is_search else 1)
-        if is_set and required_value == 1:
+        # A search tries other values of the required field than 1.
+        is_required_idle = split.get(required_field, None if is_search else 1) == 1
+        if is_set and is_required_idle:
             option = describe_change(PlanStep(default_plan, 1, 1), {field: value})
             nearest = describe_change(PlanStep(plan, 1, 1), {field: default})
             reason = f"{option} does nothing with {option_of(required_field)} 1"

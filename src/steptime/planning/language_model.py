@@ -34,14 +34,19 @@ def read_language_model(model: str, length: int | None = None, trusted: bool = F
     """
     family, settings = resolve_settings(read_model(model, trusted=trusted), length)
     if not is_language_model(settings):
-        other = "an encoder with a decoder" if settings.get("decoder_layers") else family.name
-        other = "one that reads images; nearest: images=0" if settings.get("images") else other
-        but = "" if other in model else f", but {other}"
+        description = family.name
+        if settings.get("images"):
+            description = "one that reads images; nearest: images=0"
+        elif settings.get("decoder_layers"):
+            description = "an encoder with a decoder"
+        but = "" if description in model else f", but {description}"
         raise InputError(f"{shorten(model)[1:-1]}: not a language model of one decoder{but}")
     settings["length"] = length or settings["length"]
     settings["max_length"] = max(settings["max_length"], settings["length"])
     if settings["layers"] > MAX_LAYERS:
         raise InputError(f"{settings['layers']:,} layers, at most {MAX_LAYERS:,}")
+    # Layers of a kind cost the same, so that one example of each kind is built and priced: the
+    # graph is cut behind the last example, and leading dense layers that are alike are one.
     shared_dense = _shared_dense_layers(settings)
     example_layers: dict[tuple[object, ...], int] = {}
     kinds = []

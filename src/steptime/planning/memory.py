@@ -97,7 +97,7 @@ class StateSharding(NamedTuple):
         """
         if self.zero < min_zero:
             return counts.dense + counts.expert
-        copies = 2 if self.goes_both_ways else 1
+        copies = 2 if self.goes_both_ways else 1  # each weight lies on two devices, which share it
         return counts.dense / self.shards / copies + counts.expert / self.expert_shards / copies
 
 
@@ -337,10 +337,10 @@ def _logit_bytes(
     head = settings.pieces[LAST].activations
     tokens = settings.microbatch * rank.shape.length / settings.context
     logits = tokens * rank.shape.vocabulary / settings.tensor
-    chunks = rank.constant("logit_chunks")
-    chunk_bytes = logits * rank.constant("logit_bytes") / max(1.0, chunks)
+    chunk_count = rank.constant("logit_chunks")
+    chunk_bytes = logits * rank.constant("logit_bytes") / max(1.0, chunk_count)
     head_bytes = head.saved_bytes + head.working_bytes + chunk_bytes
-    if chunks > 1:  # the head is done before the backward pass of the layers begins
+    if chunk_count > 1:  # the head is done before the backward pass of the layers begins
         return max(0.0, head_bytes - working_bytes)
     return head_bytes
 

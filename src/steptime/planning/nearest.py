@@ -131,6 +131,7 @@ def _wider_changes(plan: Plan) -> Iterator[Change]:
     half_data, remainder = divmod(plan.data, 2)
     if remainder:
         return
+    # Of the same devices, half as many replicas that are twice as wide.
     yield {"tensor": 2 * plan.tensor, "data": half_data}
     yield {"pipeline": 2 * plan.pipeline, "data": half_data}
     yield {"context": 2 * plan.context, "data": half_data}

@@ -78,7 +78,7 @@ def read_network(
     Raises:
         InputError: for an unknown type or optimizer.
     """
-    workload = make_workload(choice, None, dtype, "train", optimizer)
+    workload = make_workload(choice, dtype=dtype, phase="train", optimizer=optimizer)
     usual_batch = workload.batch_per_replica
     workload = replace(workload, batch_per_replica=1)
     method = cost_model(DEFAULT)
@@ -112,6 +112,7 @@ def cut_rows(rows: Sequence[Row]) -> tuple[tuple[Row, ...], ...]:
     pieces = []
     start = 0
     last_reader_of_earlier = 0  # of all rows before the current one
+    # A cut behind a row sends its output to the next stage, and nothing else may cross the cut.
     for i, row in enumerate(rows):
         is_crossed = last_reader_of_earlier > i
         is_read_later = last_reader[row.name] > i
@@ -180,13 +181,13 @@ class NetworkRankModel(RankModel):
     @cached_property
     def constants(self) -> Constants:
         """The constants of the stack, and the bytes of gradients and states of the network."""
-        stack_constants = super().constants.numbers
-        values = {f"{self.use}.{name}": stack_constants[name] for name in STACK_CONSTANTS}
-        served, flags = split_flags(self.use, values)
+        all_constants = super().constants.numbers
+        stack_constants = {f"{self.use}.{name}": all_constants[name] for name in STACK_CONSTANTS}
+        numbers, flags = split_flags(self.use, stack_constants)
         model = self.step_model
-        served["gradient_bytes"] = model.gradient_bytes / max(1, model.parameters)
-        served["state_bytes"] = STATES[self.network.workload.optimizer] * self.weight_bytes
-        return Constants(served, flags)
+        numbers["gradient_bytes"] = model.gradient_bytes / max(1, model.parameters)
+        numbers["state_bytes"] = STATES[self.network.workload.optimizer] * self.weight_bytes
+        return Constants(numbers, flags)
 
     @cached_property
     def piece_of_row(self) -> Mapping[str, str]:
@@ -212,7 +213,9 @@ class NetworkRankModel(RankModel):
                 depend on it.
         """
         layers = self.layout(plan, microbatch).layers
-        return self.stage_pieces(microbatch, layers, microbatches if plan.pipeline == 1 else 1)
+        # Waits for the host depend on the number of microbatches only without a pipeline.
+        host_microbatches = microbatches if plan.pipeline == 1 else 1
+        return self.stage_pieces(microbatch, layers, host_microbatches)
 
     @cached_by_owner
     def stage_pieces(
@@ -244,6 +247,7 @@ class NetworkRankModel(RankModel):
         repeated = single_device.accumulate_passes(self.step_model, microbatch, microbatches)
         forward_factor = _host_slowdown(repeated.forward_s, microbatches * single.forward_s)
         backward_factor = _host_slowdown(repeated.backward_s, microbatches * single.backward_s)
+        # The waits are shared among the pieces by their times.
         return {
             name: piece._replace(
                 forward_s=piece.forward_s * forward_factor,
@@ -258,7 +262,11 @@ class NetworkRankModel(RankModel):
         model = self.step_model
         times = model.timeline(microbatch)
         activations = measure_activations(
-            model.graph(microbatch), model.stack, (), "", self.find_piece
+            model.graph(microbatch),
+            model.stack,
+            regathered_groups=(),
+            low_dtype="",
+            find_piece=self.find_piece,
         )
         kernels: dict[str, list[Kernel]] = {name: [] for name in self.shape.kinds}
         for kernel in model.lowered(microbatch).kernels:

@@ -128,9 +128,10 @@ def _routed_bytes(rank: RankModel, settings: PassSettings, collective: PieceColl
     size_bytes = collective.size_bytes * settings.imbalance
     if settings.sequence and not settings.routes_per_rank:  # each rank sends its own tokens
         size_bytes /= len(settings.tensor)
-    dispatch_bytes = rank.constant("dispatch_bytes")
-    if collective.is_dispatch and rank.low_dtype and dispatch_bytes:
-        size_bytes *= dispatch_bytes / SIZE_BYTES[rank.compute_dtype]
+    # With low products tokens go out to experts in fewer bytes; results come back in all.
+    dispatch_element_bytes = rank.constant("dispatch_bytes")
+    if collective.is_dispatch and rank.low_dtype and dispatch_element_bytes:
+        size_bytes *= dispatch_element_bytes / SIZE_BYTES[rank.compute_dtype]
     return size_bytes
 
 
@@ -168,9 +169,9 @@ def _ring_time(
         "context",
         "send",
         time.link,
-        rounds * round_bytes,
-        rounds * time.seconds,
-        rounds * exposed_s,
+        size_bytes=rounds * round_bytes,
+        total_s=rounds * time.seconds,
+        exposed_s=rounds * exposed_s,
     )
 
 

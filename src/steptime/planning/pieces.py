@@ -186,10 +186,11 @@ def price_pieces(
             mean.
     """
     graph = model.graph()
-    kinds = {op.name: op.kind for op in graph.ops}
-    recomputed_rows: set[str] = set()
+    op_kinds = {op.name: op.kind for op in graph.ops}
+    recomputed_rows: set[str] = set()  # the ops whose results some gradient needs
     if graph.frozen:
-        recomputed_rows = {op.name for ops in needed(graph).values() for op in ops}
+        for needed_ops in needed(graph).values():
+            recomputed_rows.update(op.name for op in needed_ops)
     kernels: dict[str, list[Kernel]] = {}
     collectives: dict[str, list[PieceCollective]] = {}
     for kernel in model.lowered().kernels:
@@ -198,7 +199,7 @@ def price_pieces(
             kernels.setdefault(name, []).append(kernel)
         else:
             collectives.setdefault(name, []).append(_piece_collective(kernel))
-    costs = _price_kernels(model, kernels, kinds, imbalance)
+    costs = _price_kernels(model, kernels, op_kinds, imbalance)
     activations = measure_activations(
         graph, model.stack, regathered_groups, model.low_dtype, imbalance=imbalance
     )
@@ -206,13 +207,13 @@ def price_pieces(
     pieces = {}
     for name, piece_kernels in kernels.items():
         cost = costs[name]
-        seconds = list(zip(piece_kernels, cost.kernel_s, strict=True))
+        kernel_times = list(zip(piece_kernels, cost.kernel_s, strict=True))
         pieces[name] = Piece(
             forward_s=cost.forward_s,
             backward_s=cost.backward_s,
-            weight_s=_weight_gradient_s(seconds, kinds),
-            attention_s=_attention_s(seconds, kinds),
-            last_product_s=_last_product_s(seconds, kinds, recomputed_rows),
+            weight_s=_weight_gradient_s(kernel_times, op_kinds),
+            attention_s=_attention_s(kernel_times, op_kinds),
+            last_product_s=_last_product_s(kernel_times, op_kinds, recomputed_rows),
             host_s=_host_s(piece_kernels, model.effective_device.constants),
             collectives=tuple(collectives.get(name, ())),
             activations=activations[name],
@@ -246,29 +247,31 @@ def _price_kernels(
     imbalance: float,
 ) -> dict[str, _PieceCost]:
     """Price the kernels of all pieces at once; the cell of a kernel is `3 * piece + pass`."""
-    rows = [kernel for piece_kernels in kernels.values() for kernel in piece_kernels]
-    columns = Kernels(rows)
-    cells = np.array(
-        [
-            3 * i + PLACE[kernel.pass_]
-            for i, piece_kernels in enumerate(kernels.values())
-            for kernel in piece_kernels
-        ]
-    )
-    of_experts = [kinds.get(kernel.op) == "experts" for kernel in rows]
+    all_kernels: list[Kernel] = []
+    cell_of_kernel: list[int] = []
+    for i, piece_kernels in enumerate(kernels.values()):
+        all_kernels += piece_kernels
+        cell_of_kernel += [3 * i + PLACE[kernel.pass_] for kernel in piece_kernels]
+    columns = Kernels(all_kernels)
+    cells = np.array(cell_of_kernel)
+    cell_count = 3 * len(kernels)
+    # The busiest rank of experts decides: its products are longer by the imbalance.
+    is_of_experts = [kinds.get(kernel.op) == "experts" for kernel in all_kernels]
     times = model.price_kernels(columns).take(columns.index)
-    values_s = times.value * np.where(of_experts, imbalance, 1.0)
-    cell_s = sum_rows(values_s, cells, 3 * len(kernels)).reshape(-1, 3).tolist()
+    kernel_s = times.value * np.where(is_of_experts, imbalance, 1.0)
+    passes_s = sum_rows(kernel_s, cells, cell_count).reshape(-1, 3).tolist()
     kernel_j = kernel_energies(columns, model.effective_device)[columns.index]
-    cell_j = sum_rows(kernel_j, cells, 3 * len(kernels)).reshape(-1, 3)
-    pass_j = cell_j[:, :2].sum(axis=1).tolist()
-    seconds = values_s.tolist()
+    passes_j = sum_rows(kernel_j, cells, cell_count).reshape(-1, 3)
+    forward_and_backward_j = passes_j[:, :2].sum(axis=1).tolist()
+    seconds = kernel_s.tolist()
     costs = {}
     start = 0
     for i, (name, piece_kernels) in enumerate(kernels.items()):
         end = start + len(piece_kernels)
-        forward_s, backward_s, update_s = cell_s[i]
-        costs[name] = _PieceCost(seconds[start:end], forward_s, backward_s, update_s, pass_j[i])
+        forward_s, backward_s, update_s = passes_s[i]
+        costs[name] = _PieceCost(
+            seconds[start:end], forward_s, backward_s, update_s, forward_and_backward_j[i]
+        )
         start = end
     return costs
 
@@ -313,7 +316,8 @@ def _last_product_s(
     product_s = _product_times(kernel_times, kinds, "forward")
     if recomputed_rows:
         return sum(seconds for row, seconds in product_s.items() if row not in recomputed_rows)
-    return [0.0, *product_s.values()][-1]
+    *_, last_product_s = (0.0, *product_s.values())  # 0 without any product
+    return last_product_s
 
 
 def _host_s(kernels: Sequence[Kernel], constants: Mapping[str, float]) -> PassPair:
@@ -349,7 +353,8 @@ def _count_parameters(graph: Graph) -> dict[str, _ParameterCounts]:
                 expert_parameters=count.expert_parameters + expert_size,
             )
         else:
-            is_parameter = name.rpartition("/")[2] not in ADDED_NAMES
+            _path, _, last_name = name.rpartition("/")
+            is_parameter = last_name not in ADDED_NAMES  # such as the scales of quantised weights
             count = count._replace(
                 frozen_parameters=count.frozen_parameters + (spec.size if is_parameter else 0),
                 frozen_bytes=count.frozen_bytes + spec.size_bytes,

@@ -62,13 +62,13 @@ Task = tuple[str, int, int]
 
 def gpipe(device: int, device_count: int, virtual: int, microbatches: int) -> Iterator[Task]:
     """Yield all forward tasks, then all backward tasks in reverse (Huang and others 2019)."""
-    stages = range(device, device_count * virtual, device_count)
+    stages = range(device, device_count * virtual, device_count)  # dealt out to the devices in turn
     for stage in stages:
-        for i in range(microbatches):
-            yield FORWARD, stage, i
+        for microbatch in range(microbatches):
+            yield FORWARD, stage, microbatch
     for stage in reversed(stages):
-        for i in reversed(range(microbatches)):
-            yield BACKWARD, stage, i
+        for microbatch in reversed(range(microbatches)):
+            yield BACKWARD, stage, microbatch
 
 
 def pipedream_flush(
@@ -182,7 +182,8 @@ def simulate(
                 if dependency not in end_of_task:
                     waiting_device[dependency] = device
                     break
-                crosses_stages = dependency[1] != stage
+                _, dependency_stage, _ = dependency
+                crosses_stages = dependency_stage != stage
                 arrival_s = end_of_task[dependency] + (send_s if crosses_stages else 0.0)
                 start_s = max(clock_s, arrival_s)
             clock_s = start_s + durations[stage][direction]

@@ -53,7 +53,8 @@ def lower_bound(pipeline: PipelineTimes, tails_s: Sequence[float]) -> PipelineBo
     """
     schedule, stages, device_count, _ = pipeline
     if schedule == "dualpipe":
-        line = BoundLine(dualpipe_bubble_s(stages) + max(tails_s), max(paired_busy_s(stages)))
+        fixed_s = dualpipe_bubble_s(stages) + max(tails_s)
+        line = BoundLine(fixed_s, microbatch_s=max(paired_busy_s(stages)))
         return PipelineBound((line,), (line,), device_count)
     chains = _chains(pipeline, tails_s)
     lines = [line for line, _ in chains]
@@ -116,11 +117,14 @@ def _round_trip_wait_s(
 def _highest_lines(lines: Sequence[BoundLine]) -> tuple[BoundLine, ...]:
     """Return the lines that may be the highest for some number of microbatches, from one on."""
     highest: list[BoundLine] = []
+    highest_step_s = -inf  # of these lines, for one microbatch
     steepest_first = sorted(lines, key=lambda line: (line.microbatch_s, line.fixed_s), reverse=True)
     for line in steepest_first:
-        first_s = line.fixed_s + line.microbatch_s
-        if not highest or first_s > max(fixed_s + slope_s for fixed_s, slope_s in highest):
+        # A flatter line is only higher somewhere if it begins above all steeper ones.
+        step_s = line.fixed_s + line.microbatch_s
+        if not highest or step_s > highest_step_s:
             highest.append(line)
+            highest_step_s = step_s
     return tuple(highest)
 
 

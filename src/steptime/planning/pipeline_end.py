@@ -214,7 +214,10 @@ def _find_period(states: Sequence[State], state_counts: Sequence[int]) -> Period
     for state_count in state_counts:
         if len(states) <= state_count:
             return None
-        delays_s = list(map(sub, last_state, states[-1 - state_count]))
-        if max(delays_s) - min(delays_s) <= PERIOD_TOLERANCE * max(delays_s):
+        earlier_state = states[-1 - state_count]
+        delays_s = list(map(sub, last_state, earlier_state))
+        # The state repeats if all of its times are later by the same delay.
+        is_repeated = max(delays_s) - min(delays_s) <= PERIOD_TOLERANCE * max(delays_s)
+        if is_repeated:
             return Period(state_count, delays_s[0])
     return None

@@ -96,7 +96,9 @@ class PlanCost:
         """The send of a microbatch from a stage to the next."""
         plan = self.plan
         if plan.pipeline == 1:
-            return GroupCollective("pipeline", "send", "", 0.0, 0.0, 0.0)
+            return GroupCollective(
+                "pipeline", "send", link="", size_bytes=0.0, total_s=0.0, exposed_s=0.0
+            )
         size_bytes = float(self.pieces[LAST].activations.input_bytes)
         if plan.tensor > 1 and not plan.sequence:
             size_bytes /= plan.tensor  # scattered for the send, and gathered again
@@ -123,11 +125,12 @@ class PlanCost:
             weight_s += self.pieces[part.name].weight_s * count
         issue_s = forward_host_s + backward_host_s
         host_wait_s = max(0.0, issue_s - forward_s - backward_s)
-        if issue_s > forward_s + backward_s:
-            host = Host((forward_host_s, issue_s, issue_s), waits=False)
-            passes = wait_for_host((forward_s, backward_s, 0.0), host)
-            forward_s = float(passes[0])
-            backward_s = float(passes[1])
+        is_host_slower = issue_s > forward_s + backward_s
+        if is_host_slower:
+            issued_s = (forward_host_s, issue_s, issue_s)  # no update: it ends with the passes
+            host = Host(issued_s, waits=False)
+            passes_s = wait_for_host((forward_s, backward_s, 0.0), host)
+            forward_s, backward_s, _ = map(float, passes_s)
         send_s = self.send.exposed_s
         return Stage(forward_s + send_s, backward_s + send_s, weight_s, host_wait_s)
 

@@ -76,24 +76,26 @@ class PlanSpace:
         """The values of each field that are tried, whatever the other fields are."""
         shape = self.problem.shape
         device_powers = powers_of_two(self.device_count)
+        # Tensor ranks exchange in every layer: they stay within a node.
+        node_powers = powers_of_two(min(self.device_count, self.per_node))
+        stage_counts = [count for count in divisors(self.device_count) if count <= len(shape.kinds)]
+        expert_ranks = [1]
+        if shape.experts:
+            expert_ranks = [ranks for ranks in device_powers if shape.experts % ranks == 0]
         choices: dict[str, Iterable[Any]] = {
-            "tensor": filter(
-                self._splits_layers, powers_of_two(min(self.device_count, self.per_node))
-            ),
+            "tensor": filter(self._splits_layers, node_powers),
             "context": filter(self._splits_sequence, device_powers),
-            "pipeline": [p for p in divisors(self.device_count) if p <= len(shape.kinds)],
+            "pipeline": stage_counts,
             "virtual": range(1, MAX_VIRTUAL + 1),
-            "expert": [1],
+            "expert": expert_ranks,
             "zero": (0, 1, 3),
             "recompute": ("none", "selective", "full"),
             "offload": ("none",) if self.problem.host_link is None else OFFLOADS,
         }
-        if shape.experts:
-            choices["expert"] = [e for e in device_powers if shape.experts % e == 0]
         if not self.is_language_model:
             choices |= {"virtual": (1,), "recompute": ("none", "full"), "offload": ("none",)}
-        choices |= {name: [self.fixed[name]] for name in choices if name in self.fixed}
-        return {name: list(values) for name, values in choices.items()}
+        user_choices = {name: [self.fixed[name]] for name in choices if name in self.fixed}
+        return {name: list(values) for name, values in (choices | user_choices).items()}
 
     def _splits_layers(self, tensor: int) -> bool:
         """Return whether a number of tensor-parallel ranks divides the network."""
@@ -112,9 +114,10 @@ class PlanSpace:
             sizes = self.microbatch_sizes(self.global_batch // split.data)
             if not sizes:
                 continue
+            first_size, *_ = sizes
             for schedule in self._schedules(split):
                 plan = self._base_plan(split, schedule)
-                if self._is_valid(plan, sizes[0]):
+                if self._is_valid(plan, first_size):
                     yield from self._variants(plan, sizes)
 
     def _splits(self) -> Iterator[PlanSplit]:
@@ -124,7 +127,8 @@ class PlanSpace:
             *(self.choices[name] for name in names)
         ):
             data, remainder = divmod(self.device_count, tensor * context * pipeline)
-            if remainder == 0 and data >= 1 and self.global_batch % data == 0:
+            divides_devices = remainder == 0 and data >= 1
+            if divides_devices and self.global_batch % data == 0:
                 yield PlanSplit(data, tensor, context, pipeline, virtual, expert)
 
     def _base_plan(self, split: PlanSplit, schedule: str) -> Plan:
@@ -182,16 +186,18 @@ class PlanSpace:
 
     def _schedules(self, split: PlanSplit) -> tuple[str, ...]:
         """Return the schedules that are tried with a number of stages."""
-        if split.virtual > 1 and split.pipeline == 1:
+        is_interleaved = split.virtual > 1
+        is_pipeline = split.pipeline > 1
+        if is_interleaved and not is_pipeline:
             return ()
         fixed_schedule = self.fixed.get("schedule")
         if fixed_schedule is not None:
-            is_interleaved = split.virtual > 1
             conflicts = {"interleaved": not is_interleaved, "zero-bubble": is_interleaved}
             return () if conflicts.get(fixed_schedule, False) else (fixed_schedule,)
-        if split.pipeline > 1 and split.virtual == 1 and self.is_language_model:
-            return ("1f1b", "zero-bubble")
-        return ("1f1b",)
+        # Zero bubble has one stage a device. Only the pieces of language models know the part of
+        # the backward pass that it puts off.
+        may_be_zero_bubble = is_pipeline and not is_interleaved and self.is_language_model
+        return ("1f1b", "zero-bubble") if may_be_zero_bubble else ("1f1b",)
 
     def _shards(self, plan: Plan, zero: int) -> list[int]:
         """Return the replicas that share states: all (0), or those inside a level of links."""
@@ -203,11 +209,12 @@ class PlanSpace:
         devices_inside = 1
         for level in self.problem.cluster.ladder:
             devices_inside *= level.size
-            shard = devices_inside // plan.tensor
+            shard, odd_devices = divmod(devices_inside, plan.tensor)
             is_partial = 2 <= shard < plan.replicas
-            if devices_inside % plan.tensor or not is_partial or plan.replicas % shard:
+            if odd_devices or not is_partial or plan.replicas % shard:
                 continue
-            if shard % plan.expert == 0 or plan.expert % shard == 0:
+            fits_experts = shard % plan.expert == 0 or plan.expert % shard == 0
+            if fits_experts:
                 shards.append(shard)
         return shards
 

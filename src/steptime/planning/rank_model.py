@@ -256,10 +256,12 @@ class RankModel(RankSetup):
 
         None for all other plans.
         """
-        is_single_step = plan.device_count == 1 and microbatches == 1 and plan.offload == "none"
+        is_single_step = plan.device_count == 1 and microbatches == 1
+        has_all_on_device = plan.offload == "none"
         recomputes_partly = plan.recompute_layers > 0 or plan.recompute == "selective"
         is_plain_training = self.is_training and not self.low_dtype
-        if not is_single_step or recomputes_partly or not is_plain_training:
+        is_as_predicted = has_all_on_device and not recomputes_partly and is_plain_training
+        if not is_single_step or not is_as_predicted:
             return None
         model = self.full_step(microbatch, plan.recompute)
         return single_device.memory_by_part(model, microbatch)

@@ -69,10 +69,12 @@ def measure_activations(
     sizes = _tensor_sizes(graph, stack, imbalance)
     saved_bytes: dict[str, int] = {}
     attention_bytes: dict[str, int] = {}
-    read_tensors = _backward_reads(graph, storage.owner)
-    for name in (read_tensors & storage.producer.keys()) - _recomputed_pointwise(graph, stack):
+    read_tensors = _backward_reads(graph, storage.owner) & storage.producer.keys()
+    saved_tensors = read_tensors - _recomputed_pointwise(graph, stack)
+    weights = {*graph.weights, *graph.frozen}
+    for name in saved_tensors:
         op = storage.producer[name]
-        is_weight_copy = op.kind == "cast" and op.inputs[0] in (*graph.weights, *graph.frozen)
+        is_weight_copy = op.kind == "cast" and op.inputs[0] in weights
         if op.part != "forward" or is_weight_copy:
             continue
         piece = find_piece(op.name)
@@ -81,6 +83,7 @@ def measure_activations(
         saved_bytes[piece] = saved_bytes.get(piece, 0) + size_bytes
         if op.kind == "attention" and name != op.outputs[0]:
             attention_bytes[piece] = attention_bytes.get(piece, 0) + size_bytes
+    # Unfused attention saves its scores in place of what fused attention saves.
     for piece, score_bytes in _score_bytes(graph, stack, find_piece):
         extra_bytes = score_bytes - attention_bytes.get(piece, 0)
         saved_bytes[piece] += extra_bytes
@@ -180,14 +183,15 @@ def _eight_bit_tensors(graph: Graph, owner: Mapping[str, str]) -> set[str]:
     for op in graph.ops:
         if op.part != "backward":
             continue
-        names = [owner.get(name, name) for name in op.inputs]
-        eight_bit_count = 0
-        if op.kind == "matmul" and kinds.get(op.of) == "linear":
-            eight_bit_count = len(names)
+        inputs = [owner.get(name, name) for name in op.inputs]
+        is_layer_product = op.kind == "matmul" and kinds.get(op.of) == "linear"
+        eight_bit_inputs: list[str] = []
+        if is_layer_product:
+            eight_bit_inputs = inputs
         elif op.kind == "experts_grad":
-            eight_bit_count = 1
-        product_inputs.update(names[:eight_bit_count])
-        other_inputs.update(names[eight_bit_count:])
+            eight_bit_inputs = inputs[:1]  # the tokens
+        product_inputs.update(eight_bit_inputs)
+        other_inputs.update(inputs[len(eight_bit_inputs) :])
     return product_inputs - other_inputs
 
 
@@ -205,11 +209,12 @@ def _score_bytes(graph: Graph, stack: Stack, find_piece: PieceOf) -> list[tuple[
     piece_bytes = []
     for op in graph.ops:
         if op.kind == "attention":
-            query = graph.tensors[op.inputs[0]].shape
-            key = graph.tensors[op.inputs[1]].shape
+            queries, keys, *_ = (graph.tensors[name] for name in op.inputs)
+            batch, query_count, _ = queries.shape
+            _, key_count, _ = keys.shape
             heads = int(str(op.attrs["heads"]))
-            scores = query[0] * heads * query[1] * key[1]
-            piece_bytes.append((find_piece(op.name), scores * bytes_per_score))
+            score_count = batch * heads * query_count * key_count
+            piece_bytes.append((find_piece(op.name), score_count * bytes_per_score))
     return piece_bytes
 
 

@@ -184,7 +184,8 @@ class _FittingPlans:
     def find_nearest(self) -> LimitExcess | None:
         """Return the plan least beyond a limit; None if a plan is within all of them."""
         excess = self.excess
-        if self.considered_count and self.refused_counts[MEMORY] == self.considered_count:
+        lacks_memory = self.refused_counts[MEMORY] == self.considered_count
+        if self.considered_count and lacks_memory:  # of all plans, so that none was priced
             min_bytes = self._find_min_bytes()
             room_bytes = self.problem.rank.room_bytes
             excess = LimitExcess(min_bytes / room_bytes, MEMORY, min_bytes, room_bytes)
@@ -324,8 +325,10 @@ def with_partial_recompute(
     best_s = search.front[0].step_s if search.front else inf
     front_steps = {estimate.step for estimate in search.front}
     bounds = [(_step_without_recompute_s(problem, step), step) for step in search.full_recompute]
-    for bound_s, step in sorted(bounds, key=lambda pair: pair[0]):
-        if bound_s >= best_s and step not in front_steps:
+    bounds.sort(key=lambda bound: bound[0])  # the most promising first
+    for bound_s, step in bounds:
+        can_be_fastest = bound_s < best_s
+        if not can_be_fastest and step not in front_steps:
             continue
         estimate = _recompute_fewest_layers(problem, step)
         if estimate is not None and all(limit.holds(estimate) for limit in limits):

@@ -61,20 +61,23 @@ def accumulate_passes(model: StepModel, microbatch: int, microbatches: int) -> S
         return StepPasses(
             times.forward_s, times.backward_s, times.update_s, after_s, times.low_s, times.high_s
         )
+    # The seconds of the kernels alone, without the host.
     forward_s = sum(row.forward.value for row in times.rows)
     backward_s = sum(row.backward.value for row in times.rows)
     update_s = sum(row.update.value for row in times.rows)
     columns = model.lowered(microbatch).columns
     shares = sum_repeats(columns, model.prices(microbatch)).total().shares
-    single_passes, _, _ = bound_step((forward_s, backward_s, update_s), shares, host)
+    # The update of one microbatch by kernels and host; the rest of it is a transfer of states.
+    (_, _, single_update_s), _, _ = bound_step((forward_s, backward_s, update_s), shares, host)
+    transfer_s = times.update_s - float(single_update_s)
     repeated_host = None if host is None else host.rounds(microbatches)
-    kernel_s = (microbatches * forward_s, microbatches * backward_s, update_s)
-    passes, low_s, high_s = bound_step(kernel_s, shares, repeated_host)
-    transfer_s = times.update_s - float(single_passes[2])  # of states, to the host and back
+    repeated_s = (microbatches * forward_s, microbatches * backward_s, update_s)
+    passes_s, low_s, high_s = bound_step(repeated_s, shares, repeated_host)
+    all_forward_s, all_backward_s, all_update_s = map(float, passes_s)
     return StepPasses(
-        forward_s=float(passes[0]),
-        backward_s=float(passes[1]),
-        update_s=float(passes[2]) + transfer_s,
+        forward_s=all_forward_s,
+        backward_s=all_backward_s,
+        update_s=all_update_s + transfer_s,
         after_s=after_s,
         low_s=None if low_s is None else float(low_s) + transfer_s,
         high_s=None if high_s is None else float(high_s) + transfer_s,
@@ -112,6 +115,8 @@ def time_pieces(
             name = kinds[layer]
         forward_s[name] += row.forward.value * forward_slowdown
         backward_s[name] += row.backward.value * backward_slowdown
+    # The rows of all layers of a kind are summed up: a layer has their mean. The passes hold the
+    # waits for the host already.
     timed_pieces = {}
     for name, piece in pieces.items():
         count = max(1, kinds.count(name))

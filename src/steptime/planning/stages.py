@@ -1,10 +1,10 @@
 """Which layers each stage of a pipeline has, and where groups of ranks lie on the network."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import permutations
+from itertools import permutations, product
 from typing import NamedTuple
 
 from steptime.core.errors import InputError
@@ -27,7 +27,7 @@ def split_layers(layer_count: int, stage_count: int) -> tuple[int, ...]:
     Raises:
         InputError: if a stage would be empty.
     """
-    if stage_count == layer_count + 2:
+    if stage_count == layer_count + 2:  # embedding and head have a stage each, without layers
         return (0, *[1] * layer_count, 0)
     if stage_count > layer_count:
         words = f"{stage_count} stages (pipeline x virtual)"
@@ -36,10 +36,11 @@ def split_layers(layer_count: int, stage_count: int) -> tuple[int, ...]:
     per_stage, extra_layers = divmod(layer_count, stage_count)
     divides_only_with_ends = extra_layers > 0 and remainder_with_ends == 0
     leaves_layers_to_ends = per_stage_with_ends > 1 and stage_count > 1
-    if divides_only_with_ends and leaves_layers_to_ends:
+    if divides_only_with_ends and leaves_layers_to_ends:  # embedding and head count as a layer
         end_layers = per_stage_with_ends - 1
         middle_layers = [per_stage_with_ends] * (stage_count - 2)
         return (end_layers, *middle_layers, end_layers)
+    # The stages in the middle have one layer more.
     first_middle = (stage_count - extra_layers) // 2
     middle_stages = range(first_middle, first_middle + extra_layers)
     return tuple(
@@ -101,20 +102,23 @@ def rank_groups(
             if tensor ranks have experts of their own, 0 for the replicas.
     """
     width_of = dict(zip(DIMENSIONS, widths, strict=True))
-    ranks_of: dict[str, range] = {}
+    # Rank = sum over the dimensions of place * stride: the first of the order has stride 1.
+    ranks_of: dict[str, range] = {}  # the ranks that differ from rank 0 in this dimension alone
     stride = 1
     for name in ORDERS[order]:
         ranks_of[name] = range(0, stride * width_of[name], stride)
         stride *= width_of[name]
-    replicas = _as_range(
-        sorted(data + context for data in ranks_of["data"] for context in ranks_of["context"])
-    )
+
+    def combine(first: Iterable[int], second: Iterable[int]) -> list[int]:
+        """Return the ranks that differ from rank 0 in two dimensions alone."""
+        return sorted(x + y for x, y in product(first, second))
+
+    replicas = _as_range(combine(ranks_of["data"], ranks_of["context"]))
     expert_ranks = replicas
     has_experts_per_tensor_rank = routers > len(replicas)
     if has_experts_per_tensor_rank:
-        expert_ranks = tuple(
-            sorted(tensor + replica for tensor in ranks_of["tensor"] for replica in replicas)
-        )
+        expert_ranks = tuple(combine(ranks_of["tensor"], replicas))
+    # Of the ranks in order, neighbours share experts or states; every n-th one holds the same.
     expert_replicas = expert_ranks[::expert]
     router_count = routers or len(replicas)
     expert_shards = max(1, shards * router_count // len(replicas) // expert)

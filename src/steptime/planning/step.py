@@ -124,7 +124,8 @@ def time_plan(problem: PlanProblem, step: PlanStep) -> PlanTime:
     layout = cost.layout
     tails = [step_tail(cost, load) for load in layout.devices]
     end_s, waits_s = _device_waits(cost, microbatches, tails)
-    device = min(range(plan.pipeline), key=waits_s.__getitem__)
+    devices = range(plan.pipeline)
+    device = min(devices, key=waits_s.__getitem__)  # the busiest, whose parts are reported
     tail = tails[device]
     load = layout.devices[device]
     step_s = problem.rank.add_stragglers(end_s, plan.device_count)
@@ -138,7 +139,7 @@ def time_plan(problem: PlanProblem, step: PlanStep) -> PlanTime:
     low_s, high_s = step_interval(problem, step, step_s, exposed_s)
     in_flight = microbatches_in_flight(plan.schedule, plan.pipeline, plan.virtual, microbatches)
     compute_s, recompute_s = _device_kernels(cost, load, microbatches)
-    devices = range(plan.pipeline)
+    device_stages = cost.stages[device :: plan.pipeline]
     return PlanTime(
         step=step,
         step_s=step_s,
@@ -147,7 +148,7 @@ def time_plan(problem: PlanProblem, step: PlanStep) -> PlanTime:
         compute_s=compute_s,
         recompute_s=recompute_s,
         update_s=tail.update_s,
-        host_s=microbatches * sum(stage.host_s for stage in cost.stages[device :: plan.pipeline]),
+        host_s=microbatches * sum(stage.host_s for stage in device_stages),
         bubble_share=sum(waits_s) / plan.pipeline / end_s,
         bubble_s=bubble_s,
         outside_layers_s=step_s - end_s,

@@ -58,7 +58,10 @@ def step_tail(cost: PlanCost, load: Load) -> StepTail:
     )
     warmup_s = cost.warmup_exchange_s(load)
     if warmup_s:
-        collectives.append(GroupCollective("expert", "all_to_all", "", 0.0, 0.0, warmup_s))
+        warmup = GroupCollective(
+            "expert", "all_to_all", link="", size_bytes=0.0, total_s=0.0, exposed_s=warmup_s
+        )
+        collectives.append(warmup)
     if cost.plan.offload in ("optimizer", "both"):
         part_count = sum(count for _, count in load)
         hidden_s = last_passes.backward_s * (1 - 1 / part_count)
@@ -73,9 +76,11 @@ def _last_passes(cost: PlanCost, load: Load) -> _LastPasses:
     forward_s = sum(cost.pieces[part.name].forward_s * count for part, count in load)
     backward_s = sum(cost.pieces[part.name].backward_s * count for part, count in load)
     if plan.virtual > 1:  # a stage ends with a group of microbatches at a time
-        return _LastPasses(forward_s, backward_s, plan.virtual, plan.pipeline)
+        return _LastPasses(
+            forward_s, backward_s, bucket_count=plan.virtual, microbatches=plan.pipeline
+        )
     part_count = sum(count for _, count in load)
-    return _LastPasses(forward_s, backward_s, part_count, 1)
+    return _LastPasses(forward_s, backward_s, bucket_count=part_count, microbatches=1)
 
 
 class _ReplicaGroup(NamedTuple):
@@ -179,15 +184,20 @@ def _exposed_s(rank: RankModel, exchange_s: float, hidden_s: float, bucket_count
 def _embedding_collectives(cost: PlanCost, load: Load) -> list[GroupCollective]:
     """Return the all-reduce of an embedding that the first and the last stage share."""
     has_end = any(part.is_end for part, _ in load)
-    if not (cost.problem.shape.tied and cost.plan.pipeline > 1 and has_end):
+    is_on_two_stages = cost.problem.shape.tied and cost.plan.pipeline > 1
+    if not is_on_two_stages or not has_end:
         return []
     size_bytes = cost.rank.constant("gradient_bytes") * cost.pieces[FIRST].parameters
     time = cost.problem.collective_time("all_reduce", size_bytes, cost.groups.ends)
-    return [
-        GroupCollective(
-            "embedding", "all_reduce", time.link, size_bytes, time.seconds, time.seconds
-        )
-    ]
+    all_reduce = GroupCollective(
+        "embedding",
+        "all_reduce",
+        time.link,
+        size_bytes,
+        total_s=time.seconds,
+        exposed_s=time.seconds,
+    )
+    return [all_reduce]
 
 
 def _host_update(

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 from steptime.core.errors import InputError
@@ -11,6 +12,7 @@ from steptime.planning.step import PlanTime
 from steptime.prediction.timeline import Event, document, event, names
 
 BUBBLE, EXCHANGE, UPDATE = "bubble", "all-reduce of gradients", "update"
+PROCESS = 1  # the number of the only process of the trace
 NONE = -1  # the stage and the microbatch of an event that belongs to none
 MIN_BUBBLE_S = 1e-9  # shorter gaps are rounding errors
 
@@ -75,12 +77,15 @@ def trace_events(plan_time: PlanTime, label: str) -> Iterator[Event]:
     """Yield the trace events of all devices."""
     tracks = device_tracks(plan_time)
     track_names = {device + 1: f"device {device} of the pipeline" for device in range(len(tracks))}
-    yield from names(1, label, track_names)
-    for task in (task for track in tracks for task in track):
+    yield from names(PROCESS, label, track_names)
+    for task in chain.from_iterable(tracks):
         name = task.direction
         arguments = {}
         if task.microbatch != NONE:
             name = f"{task.direction} {task.microbatch}"
             arguments = {"stage": task.stage, "microbatch": task.microbatch}
+        track_number = task.device + 1
         duration_s = task.end_s - task.start_s
-        yield event(1, task.device + 1, name, task.direction, task.start_s, duration_s, arguments)
+        yield event(
+            PROCESS, track_number, name, task.direction, task.start_s, duration_s, arguments
+        )

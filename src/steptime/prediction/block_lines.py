@@ -117,10 +117,12 @@ def _largest_rows(counts: Floats) -> Floats:
 
     At any batch the allocator reserves most in one of them.
     """
-    rows = np.unique(counts, axis=0)
-    rows = rows[np.argsort(-rows.sum(axis=1), kind="stable")]
-    largest: Floats = rows[:0]
-    for row in rows:
-        if not (largest >= row).all(axis=1).any():
+    distinct = np.unique(counts, axis=0)
+    # A row can only be dominated by one with a larger sum: these come first.
+    ordered = distinct[np.argsort(-distinct.sum(axis=1), kind="stable")]
+    largest: Floats = ordered[:0]
+    for row in ordered:
+        is_dominated = (largest >= row).all(axis=1).any()
+        if not is_dominated:
             largest = np.vstack([largest, row])
     return largest

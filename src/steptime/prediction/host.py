@@ -91,7 +91,7 @@ def count_calls(kernels: Iterable[Kernel]) -> dict[tuple[str, str], Calls]:
         ops, launches, views = counts.get(key, (0, 0, 0))
         extra_launches = max(kernel.launches - kernel.calls, 0)
         ops += kernel.calls
-        if kernel.pass_ == "update":
+        if kernel.pass_ == "update":  # each of its launches is a call of its own
             ops += extra_launches
         else:
             launches += extra_launches

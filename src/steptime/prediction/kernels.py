@@ -190,12 +190,12 @@ class Kernels:
         kernels.width = len(shares)
         kernels.groups = []
         for group in self._groups:
+            # A row of numbers that depends on the batch becomes [kernels, batches]; a constant one
+            # has a single batch, to which numpy broadcasts.
             change = group.last - group.first
-            moving = np.flatnonzero(change.any(axis=1))
-            values = group.first[moving, :, None] + change[moving, :, None] * shares
-            moving_columns = dict(zip(moving.tolist(), values, strict=True))
-            constant_columns = group.first[:, :, None]
-            columns = [moving_columns.get(i, constant_columns[i]) for i in range(len(group.first))]
+            columns = list(group.first[:, :, None])
+            for i in np.flatnonzero(change.any(axis=1)).tolist():
+                columns[i] = group.first[i, :, None] + change[i, :, None] * shares
             kernels.groups.append((_make_rows(group.kernel, columns), group.places))
         return kernels
 
@@ -286,6 +286,7 @@ def _make_rows(kernel: Kernel, columns: Sequence[Floats]) -> Rows:
         kernel: a kernel of the group, for all that is no number.
         columns: the numbers of the group, in the order of `kernel_numbers`.
     """
+    # In the order of `kernel_numbers`: scalars, window, four sizes of each product, figures.
     scalars = columns[:SCALAR_NUMBERS]
     products_start = SCALAR_NUMBERS
     window: tuple[Any, ...] | None = None

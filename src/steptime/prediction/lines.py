@@ -117,9 +117,9 @@ def lines_of(model: StepModel, batches: Sequence[int]) -> Lines | None:
     three_batches = (low, middle, high)
     steps = [_StepAtBatch.read(model, batch) for batch in three_batches]
     first, _, last = steps
-    if len({step.remark_key for step in steps}) > 1:
-        return None
-    if len({len(step.lowered.kernels) for step in steps}) > 1:
+    has_other_remarks = len({step.remark_key for step in steps}) > 1
+    has_other_kernels = len({len(step.lowered.kernels) for step in steps}) > 1
+    if has_other_remarks or has_other_kernels:
         return None
     if not _is_straight(three_batches, [step.living_bytes for step in steps]):
         return None
@@ -196,12 +196,12 @@ def _price_batches(lines: Lines, kernels: Kernels, counts: Floats, model: StepMo
     they are known.
     """
     price_rows = model.method.price_on(model.effective_device)
-    parts = kernels.price_sums(price_rows, counts)
-    if model.settings.pipelined:
+    parts = kernels.price_sums(price_rows, counts)  # of the sums `3 * row + pass`, at each batch
+    if model.settings.pipelined:  # the longer of arithmetic and traffic: a lower bound as such
         value = overlap_traffic(parts)
         parts = parts._replace(value=value, low=value)
     batch_count = parts.value.shape[-1]
-    passes_s = parts.value.reshape(-1, 3, batch_count).sum(axis=0)
+    passes_s = parts.value.reshape(-1, 3, batch_count).sum(axis=0)  # over the rows
     step = parts.sum_all().to_prices()
     low_share = None if np.isnan(step.low).any() else step.low / step.value
     high_share = None if np.isnan(step.high).any() else step.high / step.value

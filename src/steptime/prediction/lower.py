@@ -309,6 +309,7 @@ def _lays_last(graph: Graph, stack: Stack) -> bool:
     is_decided_by_compiler = stack.channels_last and stack.compile
     if not is_decided_by_compiler:
         return stack.channels_last
+    # The rules of the compiler (torch.compile), which looks at all convolutions together.
     total_flop = 0.0
     grouped_flop = 0.0
     has_narrowing_layer = False

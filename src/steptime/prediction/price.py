@@ -76,14 +76,17 @@ def derate_device(device: Device, dtype: str, settings: Settings) -> Device:
     Raises:
         InputError: if the device has no peak of `dtype`.
     """
+    published_peaks = device.peak_flop_per_s
     peak = peak_flop_per_s(device, dtype, settings.tf32 == "on")
     compute_dtype = precision(dtype).compute
-    names = dict.fromkeys((compute_dtype, *FLOATS))
-    if "tf32" in device.peak_flop_per_s:  # which convolutions may run as
-        names["tf32"] = None
-    names |= dict.fromkeys(name for name in OPERAND_BYTES if name in device.peak_flop_per_s)
-    peaks = {name: device.peak_flop_per_s.get(name, peak) for name in names}
-    peaks[compute_dtype] = peak
+    peaks = {compute_dtype: peak}  # stands first
+    for name in FLOATS:
+        if name != compute_dtype:
+            peaks[name] = published_peaks.get(name, peak)
+    for name in ("tf32", *OPERAND_BYTES):  # never guessed: convolutions and products may run in it
+        if name in published_peaks and name != compute_dtype:
+            peaks[name] = published_peaks[name]
+    # A host that runs ahead of the device hides its launches; on a CPU nothing runs ahead.
     adds_launches = settings.host == "added" or (settings.host == "ahead" and device.is_cpu)
     efficiency = settings.compute_efficiency
     return replace(

@@ -162,18 +162,21 @@ class SumParts(NamedTuple):
 
     def to_prices(self) -> Prices:
         """Return the sums with their bounds."""
+        # Common and independent errors are added as squares. Without independent ones the bounds
+        # are sums of bounds.
         has_independent_errors = self.squares_below + self.squares_above > 0  # False for NaN
         below = np.sqrt(self.shared_below**2 + self.squares_below)
         above = np.sqrt(self.shared_above**2 + self.squares_above)
         has_width = has_independent_errors & (above > 0)
+        shared = np.divide(self.shared_above, above, out=np.ones_like(above), where=has_width)
         return Prices(
             self.value,
-            np.where(has_independent_errors, self.value - below, self.low),
-            np.where(has_independent_errors, self.value + above, self.high),
-            self.is_extrapolated,
-            self.compute_s,
-            self.memory_s,
-            np.divide(self.shared_above, above, out=np.ones_like(above), where=has_width),
+            low=np.where(has_independent_errors, self.value - below, self.low),
+            high=np.where(has_independent_errors, self.value + above, self.high),
+            is_extrapolated=self.is_extrapolated,
+            compute_s=self.compute_s,
+            memory_s=self.memory_s,
+            shared=shared,
         )
 
 

@@ -28,11 +28,13 @@ def expected_parts(
     allowed_experts = experts // groups * active_groups
 
     def miss_probability(part_experts: int) -> float:
+        """Return the probability that none of the active experts is among these."""
         return comb(allowed_experts - part_experts, active) / comb(allowed_experts, active)
 
-    if parts >= groups:
+    if parts >= groups:  # a part lies in one group: it can be reached if that group is active
         allowed_parts = parts * active_groups / groups
         return allowed_parts * (1 - miss_probability(experts // parts))
+    # A part has several groups, of which n are active: hypergeometric.
     part_groups = groups // parts
     group_experts = experts // groups
     hits = 0.0

@@ -27,7 +27,9 @@ def build_steps(workload: Workload) -> Callable[[int], Graph]:
 
     def build_graph_of(batch: int) -> Graph:
         nonlocal template, has_template
-        if batch != default_batch and workload.sha256 and not has_template:
+        # A network of a file is evaluated from a template, made at the first other batch.
+        needs_template = batch != default_batch and workload.sha256
+        if needs_template and not has_template:
             has_template = True
             template = _make_template(workload)
         if template is not None and template.covers(batch):

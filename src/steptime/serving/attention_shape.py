@@ -68,7 +68,7 @@ class AttentionShape(NamedTuple):
         """Numbers of a token in the cache."""
         if self.kind in STATEFUL or not self.is_cached:
             return 0
-        if self.latent:
+        if self.latent:  # one vector stands for the keys and values of all heads
             return self.latent
         has_no_values = self.values_are_keys or self.values == INDEX_VALUES
         value_width = 0 if has_no_values else self.values
@@ -104,7 +104,8 @@ def find_attention_shapes(
         if isinstance(mixer, CompressedAttention):
             shape = _compress_attention(shape, mixer, op.name)
         elif shape.kind not in STATEFUL and shape.values != INDEX_VALUES:
-            is_cached = piece_of(op.inputs[1]) == piece  # else it reads the keys of another layer
+            _, keys, *_ = op.inputs
+            is_cached = piece_of(keys) == piece  # else it reads the keys of another layer
             shape = shape._replace(latent=latent, keeps_all=has_indexer, is_cached=is_cached)
         shapes.append(shape)
     return tuple(shapes)
@@ -124,24 +125,32 @@ def _compress_attention(
 
 def read_attention_shape(graph: Graph, op: Op) -> AttentionShape:
     """Return the shape of an attention op of a rank's graph."""
-    query_width = graph.tensors[op.inputs[0]].shape[2]
-    value_width = graph.tensors[op.inputs[2]].shape[2]
-    is_stateful = op.kind in STATEFUL
+    query_width, _, value_width, *extra_widths = (
+        graph.tensors[name].shape[-1] for name in op.inputs
+    )
     heads = _read_int(op, "heads")
-    kv_heads = _read_int(op, "key_heads" if is_stateful else "kv_heads")
     window = _read_int(op, "window")
-    if not is_stateful:
-        width = query_width // heads
-        return AttentionShape(heads, kv_heads, width, value_width // kv_heads, window, op.kind)
+    if op.kind not in STATEFUL:
+        kv_heads = _read_int(op, "kv_heads")
+        return AttentionShape(
+            heads,
+            kv_heads,
+            width=query_width // heads,
+            values=value_width // kv_heads,
+            window=window,
+            kind=op.kind,
+        )
+    key_heads = _read_int(op, "key_heads")
+    decay_width, *_ = extra_widths
     return AttentionShape(
         heads,
-        kv_heads,
-        width=query_width // kv_heads,
+        key_heads,
+        width=query_width // key_heads,
         values=value_width // heads,
         window=window,
         kind=op.kind,
         rule=str(op.attrs.get("rule", "delta")),
-        decays=graph.tensors[op.inputs[3]].shape[2],
+        decays=decay_width,
     )
 
 

@@ -119,7 +119,8 @@ def read_calibration(path: Path) -> ServingCalibration:
     Raises:
         InputError: for a file that is none, and for values that cannot be.
     """
-    table, place = read_toml(path), format_path(path)
+    table = read_toml(path)
+    place = format_path(path)
     missing = [name for name in ("stack", "runs", "serving") if name not in table]
     if missing:
         text = f"{place}: is no calibration of servers: {missing[0]} is missing"
@@ -130,18 +131,20 @@ def read_calibration(path: Path) -> ServingCalibration:
     for name in constants:
         if name not in CONSTANTS:
             raise unknown("constant", name, CONSTANTS, f"{place}: serving")
+    seconds = {
+        name: _number(value, f"{place}: serving.{name}", 0, MAX_CONSTANT_S)
+        for name, value in constants.items()
+    }
+    network_tables = table.get("networks", [])
     factors = [
-        _read_factor(row, f"{place}: networks[{i}]")
-        for i, row in enumerate(table.get("networks", []))
+        _read_factor(network_table, f"{place}: networks[{i}]")
+        for i, network_table in enumerate(network_tables)
     ]
     return ServingCalibration(
         stack=_text(table["stack"], f"{place}: stack"),
         source=str(table.get("source", "")),
         run_count=int(_number(table["runs"], f"{place}: runs", 1, 1e6)),
-        constants={
-            name: _number(value, f"{place}: serving.{name}", 0, MAX_CONSTANT_S)
-            for name, value in constants.items()
-        },
+        constants=seconds,
         factors=tuple(factors),
         request_error=_error(table, "request_error", place),
         ttft_error=_error(table, "ttft_error", place),

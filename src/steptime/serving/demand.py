@@ -89,16 +89,19 @@ class Demand:
             InputError: for too many requests, and a file that holds none.
         """
         if self.requests is not None:
-            trace, count = read_trace(self.requests), self.count or None
+            trace = read_trace(self.requests)
+            count = self.count or len(trace.inputs)
             return Load(trace.inputs[:count], trace.outputs[:count], trace.arrivals_s[:count])
         count = self.request_count
         if count > MAX_REQUESTS:
             raise InputError(f"serve: {count:,} requests, at most {MAX_REQUESTS:,}: --count N")
         arrivals_s = poisson_arrivals(self.rate, count, self.seed) if self.rate else []
-        inputs, outputs = [input_tokens] * count, [output_tokens] * count
+        inputs = [input_tokens] * count
+        outputs = [output_tokens] * count
         if self.lengths:
-            means = input_tokens, output_tokens
-            inputs, outputs = read_lengths(self.lengths, *means, count, self.seed)
+            inputs, outputs = read_lengths(
+                self.lengths, input_tokens, output_tokens, count, self.seed
+            )
         return Load(inputs, outputs, arrivals_s, self.concurrency)
 
 
@@ -111,10 +114,11 @@ def check_demand(demand: Demand) -> None:
     check_lengths(demand.lengths)
     if sum(map(bool, (demand.concurrency, demand.rate, demand.requests))) != 1:
         raise InputError("serve: requests come by one of --concurrency, --rate and --requests")
-    has_arrivals = demand.rate or demand.has_targets
     if demand.lengths and demand.requests:
         raise InputError("serve: --requests says its lengths; nearest: leave out --lengths")
-    if demand.seed and (demand.requests or not (has_arrivals or demand.lengths)):
+    draws_arrivals = demand.rate or demand.has_targets
+    draws_numbers = not demand.requests and (draws_arrivals or demand.lengths)
+    if demand.seed and not draws_numbers:
         raise InputError("serve: --seed goes with --rate; nearest: leave out --seed")
     split = {
         "tensor": demand.prefill_tensor,
@@ -145,15 +149,21 @@ def read_trace(path: Path) -> Load:
         if names is None:
             expected = ", ".join(next(iter(COLUMNS)))
             raise InputError(f"{place}: a request has {expected}, not {shorten(', '.join(row))}")
-        unit_s, time = COLUMNS[names], row[names[0]]
+        unit_s = COLUMNS[names]
+        time_name, *token_names = names
+        time = row[time_name]
         is_number = type(time) in {int, float}
         if not (is_number and 0 <= time <= MAX_ARRIVAL_S / unit_s):
-            raise InputError(f"{place}: {names[0]}: from 0 to 1e9 s, not {shorten(time)}")
-        tokens = [parse_count(row[name], f"{place}: {name}", 1, MAX_TOKENS) for name in names[1:]]
-        requests.append((time * unit_s, tokens[0], tokens[1]))
+            raise InputError(f"{place}: {time_name}: from 0 to 1e9 s, not {shorten(time)}")
+        input_tokens, output_tokens = (
+            parse_count(row[name], f"{place}: {name}", 1, MAX_TOKENS) for name in token_names
+        )
+        requests.append((time * unit_s, input_tokens, output_tokens))
         if len(requests) > MAX_REQUESTS:
             raise InputError(f"{place}: more than {MAX_REQUESTS:,} requests")
     if not requests:
         raise InputError(f"{format_path(path)}: holds no requests")
-    times_s, inputs, outputs = zip(*sorted(requests, key=lambda request: request[0]), strict=True)
-    return Load(inputs, outputs, [time_s - times_s[0] for time_s in times_s])
+    requests.sort(key=lambda request: request[0])
+    times_s, inputs, outputs = zip(*requests, strict=True)
+    first_s = times_s[0]
+    return Load(inputs, outputs, [time_s - first_s for time_s in times_s])

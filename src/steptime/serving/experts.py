@@ -23,11 +23,14 @@ def routed_traffic_s(rank: RankModel, graph: Graph, op: Op) -> float:
         graph: the graph of the step.
         op: the layer of experts.
     """
-    x, _, up, down = (graph.tensors[name] for name in op.inputs[:4])
-    routed_rows = float(str(op.attrs["per_token"])) * x.size / x.shape[-1]
-    row_bytes = PASSES_OVER_ROWS * SIZE_BYTES[x.dtype]
-    summed_bytes = row_bytes * routed_rows * x.shape[-1]
-    activated_bytes = row_bytes * routed_rows * (up.shape[1] + down.shape[2])
+    x, _logits, up, down, *_biases = (graph.tensors[name] for name in op.inputs)
+    width = x.shape[-1]
+    _experts, first_width, _ = up.shape  # the result of the first product
+    _experts, _, second_width = down.shape  # the operand of the second product
+    routed_rows = float(str(op.attrs["per_token"])) * x.size / width
+    element_bytes = PASSES_OVER_ROWS * SIZE_BYTES[x.dtype]
+    summed_bytes = element_bytes * routed_rows * width
+    activated_bytes = element_bytes * routed_rows * (first_width + second_width)
     return rank.traffic_s("gather", summed_bytes) + rank.traffic_s("mul", activated_bytes)
 
 

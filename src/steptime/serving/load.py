@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
+from operator import add
 from statistics import fmean
 from typing import NamedTuple
 
@@ -114,21 +115,33 @@ def make_pool(
     """
     if replicas > MAX_REPLICAS:
         raise InputError(f"serve: {replicas:,} replicas under load, at most {MAX_REPLICAS:,}")
-    room_bytes, token_bytes = phases.room_bytes, phases.kv_token_bytes
     lengths = set(load.inputs)
     lengths |= {tokens - count_cached_tokens(tokens, prefix) for tokens in lengths}
-    exact = [*lengths] if len(lengths) <= MAX_EXACT_LENGTHS else []
+    # Few lengths are priced as they are, many are interpolated.
+    exact_lengths = [*lengths] if len(lengths) <= MAX_EXACT_LENGTHS else []
     ranks = phases.plan.data
-    pace = ServerPace(phases, exact, phases.guesses, ranks)
     max_running = default_max_running(demand, load, replicas, int(phases.limit("max_sequences")))
-    room_bytes -= phases.kv_bytes(0) * -(-max_running // ranks)
-    blocks = int(min(max(0.0, room_bytes * ranks / token_bytes), MAX_BLOCKS) // BLOCK_TOKENS)
-    budget = int(phases.limit("chunk_tokens")) or Pool._field_defaults["step_tokens"]
-    ahead, reserves = map(phases.problem.rank.flag, ("ahead", "reserves"))
-    tokens = round(fmean(load.inputs))
-    prompt_s = phases.prompt_overhead_s(tokens - count_cached_tokens(tokens, prefix))
-    rules = ranks * budget, phases.mixes_prefill, ahead, reserves, prefix, ranks, prompt_s
-    return Pool(pace, max_running, blocks, replicas, BLOCK_TOKENS, *rules)
+    rank_sequences = -(-max_running // ranks)
+    cache_bytes = phases.room_bytes - phases.kv_bytes(0) * rank_sequences
+    cache_tokens = max(0.0, cache_bytes * ranks / phases.kv_token_bytes)
+    rank_step_tokens = int(phases.limit("chunk_tokens")) or Pool._field_defaults["step_tokens"]
+    mean_tokens = round(fmean(load.inputs))
+    uncached_tokens = mean_tokens - count_cached_tokens(mean_tokens, prefix)
+    has_rule = phases.problem.rank.flag
+    return Pool(
+        pace=ServerPace(phases, exact_lengths, phases.guesses, ranks),
+        max_running=max_running,
+        block_count=int(min(cache_tokens, MAX_BLOCKS) // BLOCK_TOKENS),
+        replicas=replicas,
+        block_tokens=BLOCK_TOKENS,
+        step_tokens=ranks * rank_step_tokens,
+        mixes_prefill=phases.mixes_prefill,
+        schedules_ahead=has_rule("ahead"),
+        reserves_blocks=has_rule("reserves"),
+        prefix_share=prefix,
+        rank_count=ranks,
+        prompt_overhead_s=phases.prompt_overhead_s(uncached_tokens),
+    )
 
 
 def default_max_running(demand: Demand, load: Load, replicas: int, software_max: int = 0) -> int:
@@ -153,10 +166,14 @@ def vary_outputs(load: Load) -> Load:
     is_varied = len(set(load.outputs)) > 1
     is_shared = load.concurrency > 1  # a single user waits for nobody
     width = LENGTH_SPREAD if is_shared and not is_varied else 0.0
-    factors = (
-        1 + width * (k // 2 * GOLDEN_RATIO % 1 - 0.5) * (-1) ** k for k in range(len(load.outputs))
-    )
-    outputs = [round(tokens * factor) for tokens, factor in zip(load.outputs, factors, strict=True)]
+    outputs = []
+    for k, tokens in enumerate(load.outputs):
+        # Multiples of the golden ratio fill [0, 1) evenly. The second of a pair has the opposite
+        # sign, so that the mean length stays.
+        pair = k // 2
+        sign = (-1) ** k
+        offset = (pair * GOLDEN_RATIO % 1 - 0.5) * sign
+        outputs.append(round(tokens * (1 + width * offset)))
     return load._replace(outputs=outputs)
 
 
@@ -169,13 +186,19 @@ def run_with_highest_rate(
     """Run the requests; with targets find the highest rate that meets them, by bisection."""
     run = run_requests(demand, load, pools, transfer_s)
     arrivals_s = load.arrivals_s or poisson_arrivals(1.0, len(load.inputs), demand.seed)
-    base = demand.rate or len(arrivals_s) / (arrivals_s[-1] or 1.0)
-    low, high, rate = 0.0, inf, run.requests_per_s
-    for _ in range(RATE_TRIALS if demand.has_targets else 0):
-        trial_s = [time_s * base / rate for time_s in arrivals_s[:TRIAL_REQUESTS]]
-        trial_load = Load(load.inputs[:TRIAL_REQUESTS], load.outputs[:TRIAL_REQUESTS], trial_s)
+    load_rate = demand.rate or len(arrivals_s) / (arrivals_s[-1] or 1.0)
+    low = 0.0  # the highest rate that met the targets
+    high = inf  # the lowest rate that missed them
+    rate = run.requests_per_s
+    trial_count = RATE_TRIALS if demand.has_targets else 0
+    for _ in range(trial_count):
+        trial_arrivals_s = [time_s * load_rate / rate for time_s in arrivals_s[:TRIAL_REQUESTS]]
+        trial_load = Load(
+            load.inputs[:TRIAL_REQUESTS], load.outputs[:TRIAL_REQUESTS], trial_arrivals_s
+        )
         trial = run_requests(demand, trial_load, pools, transfer_s)
-        if trial.in_time_share >= ATTAINED_SHARE and not trial.queue_grows:
+        meets_targets = trial.in_time_share >= ATTAINED_SHARE
+        if meets_targets and not trial.queue_grows:
             low = rate
         else:
             high = rate
@@ -195,29 +218,39 @@ def run_requests(
     prompts beside decoding, answers of users vary in length (`vary_outputs`).
     """
     load = vary_outputs(load) if pools[-1].mixes_prefill else load
-    run, count = simulate(load, pools, transfer_s), len(load.inputs)
+    run = simulate(load, pools, transfer_s)
+    count = len(load.inputs)
+    # With open arrivals the first and last requests, which find few others, are not counted.
     edge = 0 if load.concurrency else int(EDGE_SHARE * count)
-    steady = range(edge, count - edge)
+    counted_requests = range(edge, count - edge)
     overhead_s = sum(pool.prompt_overhead_s for pool in pools)
-    ttft_s = [run.first_token_s[r] - run.arrivals_s[r] + overhead_s for r in steady]
-    decode_s = [run.ends_s[r] - run.first_token_s[r] for r in steady]
-    steps = [load.outputs[r] - 1 for r in steady]
-    tpot_s = [time_s / n for time_s, n in zip(decode_s, steps, strict=True) if n]
+    ttft_s = []
+    decode_s = []
+    decode_steps = []
+    for request in counted_requests:
+        wait_s = run.first_token_s[request] - run.arrivals_s[request]
+        ttft_s.append(wait_s + overhead_s)
+        decode_s.append(run.ends_s[request] - run.first_token_s[request])
+        decode_steps.append(load.outputs[request] - 1)
+    tpot_s = [seconds / n for seconds, n in zip(decode_s, decode_steps, strict=True) if n]
+    request_s = list(map(add, ttft_s, decode_s))
     ends_s = sorted(run.ends_s)
-    steady_s = ends_s[count - edge - 1] - (ends_s[edge - 1] if edge else 0.0)
-    rate = len(steady) / (steady_s or ends_s[-1])
+    duration_s = ends_s[-1]
+    begin_s = ends_s[edge - 1] if edge else 0.0
+    counted_s = ends_s[count - edge - 1] - begin_s
+    rate = len(counted_requests) / (counted_s or duration_s)
     servers = run.pools[-1]
     return LoadRun(
         request_count=count,
-        counted_requests=len(steady),
-        duration_s=ends_s[-1],
+        counted_requests=len(counted_requests),
+        duration_s=duration_s,
         ttft=_spread_of(ttft_s),
         tpot=_spread_of(tpot_s) if tpot_s else None,
-        request=_spread_of([a + b for a, b in zip(ttft_s, decode_s, strict=True)]),
+        request=_spread_of(request_s),
         requests_per_s=rate,
         output_tokens_per_s=rate * sum(load.outputs) / count,
-        in_time_share=_in_time_share(demand, ttft_s, decode_s, steps),
-        busy_shares=tuple(_busy_share(pool, ends_s[-1]) for pool in run.pools),
+        in_time_share=_in_time_share(demand, ttft_s, decode_s, decode_steps),
+        busy_shares=tuple(_busy_share(pool, duration_s) for pool in run.pools),
         running_sequences=_mean_running(servers),
         input_tokens=sum(load.inputs) / count,
         output_tokens=sum(load.outputs) / count,
@@ -255,11 +288,14 @@ def _mean_running(servers: Sequence[Server]) -> float:
 
 def _does_queue_grow(run: QueueRun) -> bool:
     """Return whether more requests wait as the last one comes than halfway."""
+
+    def count_waiting(time_s: float) -> int:
+        waits = zip(run.arrivals_s, run.first_token_s, strict=True)
+        return sum(arrival_s <= time_s < first_token_s for arrival_s, first_token_s in waits)
+
     count = len(run.arrivals_s)
-    halfway, last = (
-        sum(a <= time_s < f for a, f in zip(run.arrivals_s, run.first_token_s, strict=True))
-        for time_s in (run.arrivals_s[count // 2], run.arrivals_s[-1])
-    )
+    halfway = count_waiting(run.arrivals_s[count // 2])
+    last = count_waiting(run.arrivals_s[-1])
     return last - halfway > max(GROWTH_REQUESTS, GROWTH_SHARE * count / 2)
 
 

@@ -79,9 +79,8 @@ class ServerPace:
         def mixing_s(context: int, sequences: int, tokens: int) -> float:
             decoding_s = phases.price_decode(sequences, context).seconds
             prompt_s = phases.price_prefill(1, tokens).seconds
-            return phases.price_mixed_step(sequences, context, 1, tokens).seconds - (
-                decoding_s + prompt_s
-            )
+            mixed = phases.price_mixed_step(sequences, context, prompts=1, tokens=tokens)
+            return mixed.seconds - (decoding_s + prompt_s)
 
         self._ranks = ranks
         self._decode_s = _Surface(decode_s)
@@ -121,9 +120,9 @@ class ServerPace:
 
     def _interpolate_mixing(self, context: float, sequences: int, chunk_tokens: int) -> float:
         """Return the seconds (negative) by which one mixed step differs from two steps."""
-        i = min(bisect_right(CONTEXTS, context), len(CONTEXTS) - 1)
-        low_context, high_context = CONTEXTS[i - 1], CONTEXTS[i]
-        low_s = self._mixing_s[i - 1].value(sequences, chunk_tokens)
-        high_s = self._mixing_s[i].value(sequences, chunk_tokens)
-        weight = min(1.0, (context - low_context) / (high_context - low_context))
-        return low_s + (high_s - low_s) * weight
+        high = min(bisect_right(CONTEXTS, context), len(CONTEXTS) - 1)
+        low = high - 1
+        low_s = self._mixing_s[low].value(sequences, chunk_tokens)
+        high_s = self._mixing_s[high].value(sequences, chunk_tokens)
+        share = (context - CONTEXTS[low]) / (CONTEXTS[high] - CONTEXTS[low])
+        return low_s + (high_s - low_s) * min(1.0, share)

@@ -61,8 +61,16 @@ class Phases(Replica):
         calibration: ServingCalibration | None = None,
         quantised_part: str = STORED_ALL,
     ) -> None:
-        formats = weight_format, cache_format
-        super().__init__(problem, plan, *formats, engine, guesses, calibration, quantised_part)
+        super().__init__(
+            problem,
+            plan,
+            weight_format,
+            cache_format,
+            engine,
+            guesses,
+            calibration,
+            quantised_part,
+        )
         has_experts = bool(problem.shape.experts)
         self.kind = conformal.MIXTURE_SERVINGS if has_experts else conformal.SERVINGS
         self._costs_by_tokens: dict[int, dict[str, StepCost]] = {}
@@ -104,7 +112,8 @@ class Phases(Replica):
             interval = Interval(value, value * low, value * high)
         else:
             interval = conformal.find_ends(kind or self.kind, self.device).of(value)
-        slowdown, exchange_s = self.problem.link_slowdown, value * exchange_share
+        slowdown = self.problem.link_slowdown
+        exchange_s = value * exchange_share
         quick_s = value - exchange_s * (1 - 1 / slowdown)
         slow_s = value + exchange_s * (slowdown - 1)
         ends = with_links(value, StepEnds(interval.low, interval.high), quick_s, slow_s)
@@ -116,9 +125,9 @@ class Phases(Replica):
         """Return the cost of a step that decodes sequences and reads prompts of so many tokens."""
         groups = []
         if tokens:
-            groups.append(Group(self._rank_sequences(prompts), tokens, 0))
+            groups.append(Group(self._rank_sequences(prompts), tokens, past=0))
         if sequences:
-            groups.append(Group(self._rank_sequences(sequences), 1, context))
+            groups.append(Group(self._rank_sequences(sequences), tokens=1, past=context))
         return self.price_step(groups)
 
     def price_prefill(self, sequences: int, tokens: int, past: int = 0) -> StepCost:
@@ -130,8 +139,9 @@ class Phases(Replica):
             past: tokens of each that lie in the cache already.
         """
         microbatch, count = self._price_microbatch(sequences, tokens, past)
-        times = 1 + (count - 1) / self.plan.pipeline
-        return StepCost().plus(microbatch, times)._replace(joules=microbatch.joules)
+        # The first microbatch passes all stages; each further one ends a stage's time later.
+        repeats = 1 + (count - 1) / self.plan.pipeline
+        return StepCost().plus(microbatch, repeats)._replace(joules=microbatch.joules)
 
     def price_decode(self, sequences: int, context: float) -> StepCost:
         """Return the cost of a step that gives each sequence a token, at a mean context.

@@ -65,8 +65,10 @@ class _EventLoop:
     ) -> None:
         count = len(load.inputs)
         outputs_by_pool = [load.outputs]
-        if len(pools) > 1:
-            outputs_by_pool = [[1] * count, load.outputs]  # prefill ends with the first token
+        is_disaggregated = len(pools) > 1
+        if is_disaggregated:  # the servers that read prompts end with the first token
+            first_tokens = [1] * count
+            outputs_by_pool = [first_tokens, load.outputs]
         self.load = load
         self.transfer_s = transfer_s
         self.pools = [
@@ -106,14 +108,16 @@ class _EventLoop:
     def finish_steps(self, event: _Event) -> None:
         """End the steps of a server, unless their end has moved since the event was made."""
         server = self.servers[event.number]
-        if server.end_s != event.time_s:
+        has_moved = server.end_s != event.time_s  # a request came, for which steps end earlier
+        if has_moved:
             return
         self._push(event.time_s, STEPS_START, event.number)
         is_prefill_pool = len(self.pools) > 1 and event.number < len(self.pools[0])
         for request in server.finish_steps(self.run.first_token_s):
-            if is_prefill_pool and self.load.outputs[request] > 1:
+            has_tokens_left = self.load.outputs[request] > 1
+            if is_prefill_pool and has_tokens_left:  # its cache is sent to a server that decodes
                 arrival_s = event.time_s + self.transfer_s(self.load.inputs[request])
-                self._push(arrival_s, ARRIVAL, request, 1)
+                self._push(arrival_s, ARRIVAL, request, pool=1)
             else:
                 self._finish_request(request, event.time_s)
 

@@ -69,16 +69,17 @@ def _change_order(relaxation: Relaxation) -> float:
 
 def _choose_kinds(search: ServerSearch, kinds: Sequence[ServiceKind]) -> list[ServiceKind]:
     """Return the kinds that are fastest alone, and those that need the fewest devices."""
-    orders: tuple[Callable[[ServiceKind], float], ...] = (
-        lambda kind: kind.ttft_s,
-        lambda kind: kind.tpot_s,
-        lambda kind: search.estimate_replicas(kind, True, True) * kind.device_count,
-    )
-    ranked = [sorted(kinds, key=order) for order in orders]
-    by_identity: dict[int, ServiceKind] = {}
-    for row in zip(*ranked, strict=True):
-        by_identity |= {id(kind): kind for kind in row}
-    return [*by_identity.values()][:MAX_KINDS]
+
+    def estimate_devices(kind: ServiceKind) -> int:
+        return search.estimate_replicas(kind, reads=True, decodes=True) * kind.device_count
+
+    by_ttft = sorted(kinds, key=lambda kind: kind.ttft_s)
+    by_tpot = sorted(kinds, key=lambda kind: kind.tpot_s)
+    by_devices = sorted(kinds, key=estimate_devices)
+    leading: dict[int, ServiceKind] = {}  # by identity: a kind can lead in several respects
+    for leaders in zip(by_ttft, by_tpot, by_devices, strict=True):
+        leading |= {id(kind): kind for kind in leaders}
+    return [*leading.values()][:MAX_KINDS]
 
 
 class _Trial:
@@ -166,25 +167,30 @@ def _is_searched(trial: _Trial, demand: Demand) -> bool:
     search, kind = trial.search, trial.kind
     service = replace(search.service, demand=demand)
     changed = ServerSearch(service, search.sites, search.max_device_count)
-    devices = changed.estimate_replicas(kind, True, True) * kind.device_count
+    replicas = changed.estimate_replicas(kind, reads=True, decodes=True)
+    devices = replicas * kind.device_count
     return devices <= MAX_EXCESS * search.max_device_count
 
 
 def _relax_devices(trial: _Trial) -> Relaxation | None:
     """Return the devices with which a server holds the targets, None where not with many more."""
     search, kind = trial.search, trial.kind
-    limit = min(MAX_SEARCHED_DEVICES, DEVICE_FACTOR * search.max_device_count)
-    largest = limit // kind.device_count
-    if not _holds_alone(trial) or largest <= trial.replicas:
+    max_devices = min(MAX_SEARCHED_DEVICES, DEVICE_FACTOR * search.max_device_count)
+    max_replicas = max_devices // kind.device_count
+    if not _holds_alone(trial) or max_replicas <= trial.replicas:
         return None
-    fewest = search.find_fewest(
-        trial.replicas + 1, largest, lambda count: trial.run_load(search.load, count)
-    )
+
+    def run_replicas(count: int) -> LoadRun:
+        return trial.run_load(search.load, count)
+
+    fewest = search.find_fewest(trial.replicas + 1, max_replicas, run_replicas)
     if fewest is None:
         return None
-    estimate = ServerSearch(search.service, search.sites, limit).estimate_replicas(kind, True, True)
-    searched = ceil(estimate * kind.device_count / MAX_EXCESS)  # fewer, and the kind is left out
-    devices = max(kind.device_count * fewest[0], searched)
+    wide_search = ServerSearch(search.service, search.sites, max_devices)
+    estimate = wide_search.estimate_replicas(kind, reads=True, decodes=True)
+    # With fewer devices a search would leave the kind out.
+    min_searched_devices = ceil(estimate * kind.device_count / MAX_EXCESS)
+    devices = max(kind.device_count * fewest.replicas, min_searched_devices)
     return Relaxation("max_device_count", devices, kind, devices // kind.device_count)
 
 

@@ -108,8 +108,8 @@ class Replica:
         ranks = min(self.plan.expert, self.plan.data)
         rank_plan = Plan(tensor=self.plan.tensor, expert=ranks, data=ranks)
         weight_dtype = precision(self.problem.rank.weight_dtype)
-        builder = Builder(shape.family.name, weight_dtype, False, rank_plan)
-        length = -(-tokens // ranks) * ranks
+        builder = Builder(shape.family.name, weight_dtype, training=False, plan=rank_plan)
+        length = ranks * -(-tokens // ranks)  # rounded up, so that all ranks have equally many
         max_length = max(length, int(shape.kind_settings["max_length"]))
         settings = {**shape.kind_settings, "length": length, "max_length": max_length}
         try:
@@ -136,14 +136,14 @@ class Replica:
         graph = self._token_graph
         pieces = (FIRST, *dict.fromkeys(self.problem.shape.kinds), LAST)
         piece_bytes = dict.fromkeys(pieces, 0.0)
-        product_weights = {
-            name
-            for op in graph.ops
-            if op.kind in LOW_KINDS and not is_left_wide(op.name, op.kind, self.quantised_part)
-            for name in op.inputs[1:]
-        }
+        product_weights: set[str] = set()
+        for op in graph.ops:
+            if op.kind in LOW_KINDS and not is_left_wide(op.name, op.kind, self.quantised_part):
+                _activations, *weights = op.inputs
+                product_weights.update(weights)
         for name in graph.weights:
-            piece, spec = piece_of(name), graph.tensors[name]
+            piece = piece_of(name)
+            spec = graph.tensors[name]
             if piece not in piece_bytes:  # a further layer of the same kind
                 continue
             is_matrix = name in product_weights and len(spec.shape) > 1
@@ -157,10 +157,11 @@ class Replica:
     def weight_bytes(self) -> float:
         """Bytes of the weights on a device: of a pipeline, of its fullest stage."""
         layer_bytes = dict(self.piece_bytes)
-        first_bytes, last_bytes = layer_bytes.pop(FIRST), layer_bytes.pop(LAST)
+        first_bytes = layer_bytes.pop(FIRST)
+        last_bytes = layer_bytes.pop(LAST)
         layers_bytes = sum(self.piece_counts[name] * size for name, size in layer_bytes.items())
-        is_single_stage = self.plan.pipeline == 1
-        ends_bytes = first_bytes + last_bytes if is_single_stage else max(first_bytes, last_bytes)
+        has_both_ends = self.plan.pipeline == 1
+        ends_bytes = first_bytes + last_bytes if has_both_ends else max(first_bytes, last_bytes)
         return self._fullest_stage(layers_bytes) + ends_bytes
 
     def _fullest_stage(self, layers_bytes: float) -> float:

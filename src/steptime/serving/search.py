@@ -17,6 +17,7 @@ from steptime.core.errors import InputError
 from steptime.hardware import catalog
 from steptime.hardware.prices import Offer, cheapest, offers
 from steptime.planning.language_model import read_language_model
+from steptime.planning.plan_space import powers_of_two
 from steptime.planning.site import Site
 from steptime.serving.demand import DEFAULT_REQUESTS, Demand
 from steptime.serving.load import (
@@ -94,7 +95,20 @@ class Candidate(NamedTuple):
 
 
 RunReplicas = Callable[[int], LoadRun]
-Fewest = tuple[int, LoadRun, str]  # replicas, their run, and the target that one fewer misses
+
+
+class FewestReplicas(NamedTuple):
+    """The fewest replicas that hold the targets.
+
+    Attributes:
+        replicas: their number.
+        run: their run.
+        bounded_by: the target that one replica fewer misses, "" for a single one.
+    """
+
+    replicas: int
+    run: LoadRun
+    bounded_by: str
 
 
 @dataclass
@@ -168,10 +182,11 @@ class ServerSearch:
         inputs, outputs = max(zip(self.load.inputs, self.load.outputs, strict=True), key=sum)
         base = replace(self.service, site=site, input=inputs, output=outputs)
         has_experts = read_language_model(base.model, trusted=base.trusted).experts
-        tensors = [2**k for k in range(site.per_node.bit_length())]
-        shares = [2**k for k in range(self.max_device_count.bit_length() if has_experts else 1)]
+        tensor_ranks = powers_of_two(site.per_node)
+        # Data ranks of one server share out experts; without experts each is a server of its own.
+        data_ranks = powers_of_two(self.max_device_count) if has_experts else [1]
         kinds: list[ServiceKind] = []
-        for tensor, pipeline, data in product(tensors, STAGES, shares):
+        for tensor, pipeline, data in product(tensor_ranks, STAGES, data_ranks):
             if tensor * pipeline * data > self.max_device_count:
                 continue
             for expert in {1, data}:
@@ -189,7 +204,7 @@ class ServerSearch:
         except InputError as error:
             self.refused[name, str(error)] += 1
             return None
-        pool = make_pool(phases, self.demand, self.load, 1, prefix=service.prefix)
+        pool = make_pool(phases, self.demand, self.load, replicas=1, prefix=service.prefix)
         self.candidates += self.max_device_count // service.device_count
         if phases.room_bytes <= 0 or pool.cache_tokens < service.length:
             self.refused[name, DOES_NOT_FIT] += 1
@@ -200,9 +215,8 @@ class ServerSearch:
             output=max(1, round(fmean(self.load.outputs))),
         )
         shortest = replace(service, input=min(self.load.inputs))
-        ttft_s = shortest.price_prompts(phases, 1).seconds + phases.prompt_overhead_s(
-            shortest.uncached_tokens
-        )
+        overhead_s = phases.prompt_overhead_s(shortest.uncached_tokens)
+        ttft_s = shortest.price_prompts(phases, 1).seconds + overhead_s
         tpot_s = phases.price_decode(1, shortest.input).seconds
         best_ttft_s, best_tpot_s = self.alone.get(name, (inf, inf))
         self.alone[name] = min(best_ttft_s, ttft_s), min(best_tpot_s, tpot_s)
@@ -220,17 +234,17 @@ class ServerSearch:
         def holds(replicas: int) -> bool:
             rate = self.rate / replicas
             busy_share = rate * kind.prompt_s if reads else 0.0
-            if decodes:
+            if decodes:  # as many sequences at once as tokens arrive within a target of a token
                 sequences = max(1, int(min(room, rate * mean.output * self.demand.tpot)))
                 tokens = round(sequences * (mean.input + mean.output / 2))
-                step_s = pool.pace.decode_steps(sequences, tokens)[0]
+                step_s, *_ = pool.pace.decode_steps(sequences, tokens)
                 busy_share += rate * mean.output / sequences * step_s
             return busy_share <= 1
 
         largest = int(MAX_EXCESS * self.max_device_count)
         return 1 + bisect_left(range(1, largest + 2), True, key=holds)
 
-    def find_fewest(self, first: int, largest: int, run: RunReplicas) -> Fewest | None:
+    def find_fewest(self, first: int, largest: int, run: RunReplicas) -> FewestReplicas | None:
         """Find the fewest replicas that hold the targets; None if the largest number does not.
 
         A larger number holds all that a smaller one does, so the search doubles its step from
@@ -262,7 +276,7 @@ class ServerSearch:
             else:
                 too_few = replicas
         missed = self.missed_target(runs[too_few]) if too_few else ""
-        return enough, runs[enough], missed
+        return FewestReplicas(enough, runs[enough], missed)
 
     def missed_target(self, run: LoadRun) -> str:
         """Return the target that a run misses, "" where 90 % of requests hold both."""
@@ -279,22 +293,28 @@ class ServerSearch:
 
         The kinds with the fewest estimated devices come first.
         """
-        estimates = [
-            (self.estimate_replicas(kind, reads, decodes), kind)
-            for kind in kinds
-            if not (reads and kind.ttft_s > self.demand.ttft)
-            and not (decodes and kind.tpot_s > self.demand.tpot)
-        ]
-        return sorted(estimates, key=lambda pair: pair[0] * pair[1].device_count)
+        estimates = []
+        for kind in kinds:
+            reads_too_slowly = reads and kind.ttft_s > self.demand.ttft
+            decodes_too_slowly = decodes and kind.tpot_s > self.demand.tpot
+            if not reads_too_slowly and not decodes_too_slowly:
+                estimates.append((self.estimate_replicas(kind, reads, decodes), kind))
+
+        def count_devices(estimate: tuple[int, ServiceKind]) -> int:
+            replicas, kind = estimate
+            return replicas * kind.device_count
+
+        return sorted(estimates, key=count_devices)
 
     def find_together(self, kinds: Sequence[ServiceKind]) -> Iterator[Candidate]:
         """Yield servers that read prompts and decode, each kind with the fewest replicas."""
         fewest_devices = self.max_device_count
-        for estimate, kind in self.order_kinds(kinds, True, True):
-            if estimate * kind.device_count > MAX_EXCESS * fewest_devices:
+        for estimate, kind in self.order_kinds(kinds, reads=True, decodes=True):
+            is_promising = estimate * kind.device_count <= MAX_EXCESS * fewest_devices
+            if not is_promising:
                 continue
-            largest = self.max_device_count // kind.device_count
-            fewest = self.find_fewest(estimate, largest, self._runner(kind, self.load))
+            max_replicas = self.max_device_count // kind.device_count
+            fewest = self.find_fewest(estimate, max_replicas, self._runner(kind, self.load))
             if fewest:
                 candidate = Candidate(kind, *fewest)
                 yield candidate
@@ -309,16 +329,18 @@ class ServerSearch:
             return
         readers_by_stages = self._find_readers(kinds)
         fewest_devices = self.max_device_count
-        for estimate, kind in self.order_kinds(kinds, False, True):
+        for estimate, kind in self.order_kinds(kinds, reads=False, decodes=True):
             readers = readers_by_stages.get(kind.service.pipeline)
             if not readers:
                 continue
             free_devices = self.max_device_count - readers.device_count
-            largest = free_devices // kind.device_count
-            self.candidates += max(0, largest) * readers.replicas
-            if largest < 1 or estimate * kind.device_count > MAX_EXCESS * fewest_devices:
+            max_replicas = free_devices // kind.device_count
+            self.candidates += max(0, max_replicas) * readers.replicas
+            is_promising = estimate * kind.device_count <= MAX_EXCESS * fewest_devices
+            if max_replicas < 1 or not is_promising:
                 continue
-            fewest = self.find_fewest(estimate, largest, self._runner(kind, self.load, readers))
+            run_servers = self._runner(kind, self.load, readers)
+            fewest = self.find_fewest(estimate, max_replicas, run_servers)
             if fewest:
                 candidate = Candidate(kind, *fewest, readers)
                 yield candidate
@@ -332,17 +354,20 @@ class ServerSearch:
         """
         readers: dict[int, Readers] = {}
         prompts = self.load._replace(outputs=[1] * len(self.load.inputs))
-        for estimate, kind in self.order_kinds(kinds, True, False):
+        for estimate, kind in self.order_kinds(kinds, reads=True, decodes=False):
             stages = kind.service.pipeline
-            best = readers[stages].device_count if stages in readers else self.max_device_count
-            if estimate * kind.device_count > best:
+            best = readers.get(stages)
+            best_devices = best.device_count if best else self.max_device_count
+            if estimate * kind.device_count > best_devices:
                 continue
             pool = kind.pool._replace(prompt_overhead_s=2 * kind.pool.prompt_overhead_s)
-            runner = self._runner(kind._replace(pool=pool), prompts)
-            largest = self.max_device_count // kind.device_count
-            fewest = self.find_fewest(estimate, largest, runner)
-            if fewest and (stages not in readers or kind.device_count * fewest[0] < best):
-                readers[stages] = Readers(kind, fewest[0])
+            run_readers = self._runner(kind._replace(pool=pool), prompts)
+            max_replicas = self.max_device_count // kind.device_count
+            fewest = self.find_fewest(estimate, max_replicas, run_readers)
+            if fewest is None:
+                continue
+            if best is None or kind.device_count * fewest.replicas < best_devices:
+                readers[stages] = Readers(kind, fewest.replicas)
         return readers
 
     def _runner(self, kind: ServiceKind, load: Load, readers: Readers | None = None) -> RunReplicas:

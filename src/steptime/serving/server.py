@@ -146,7 +146,8 @@ class Server:
         steps = self._steps
         is_first = len(self.waiting) == 1
         has_place = len(self.running) < self.pool.max_running
-        if steps.step_count < 2 or not is_first or not has_place:
+        can_end_earlier = steps.step_count > 1
+        if not (is_first and has_place and can_end_earlier):
             return False
         current_step = bisect_left(range(1, steps.step_count), time_s, key=steps.end_s) + 1
         count = min(current_step + self.pool.schedules_ahead, steps.step_count)
@@ -189,7 +190,7 @@ class Server:
             self._use_blocks(self._count_new_blocks(steps.step_count))
             self._step_count += steps.step_count
             while self.running and self._next_last_step() == self._step_count:
-                request = heappop(self._last_steps)[1]
+                _last_step, request = heappop(self._last_steps)
                 ended_requests.append(request)
                 self._remove_running(request)
         for chunk in self._chunks:
@@ -298,12 +299,14 @@ class Server:
         """
         if self.pool.reserves_blocks:
             return 0
+        # In as many steps as a block has tokens every sequence fills one block. In the steps
+        # beyond those, the sequences whose last block is full at that step need another.
         block_tokens = self.pool.block_tokens
         full_rounds, further_steps = divmod(step_count, block_tokens)
-        further_blocks = sum(
-            self._offset_counts[-(self._step_count + step) % block_tokens]
-            for step in range(further_steps)
-        )
+        further_blocks = 0
+        for step in range(further_steps):
+            offset = -(self._step_count + step) % block_tokens
+            further_blocks += self._offset_counts[offset]
         return full_rounds * len(self.running) + further_blocks
 
     def _preempt_requests(self) -> bool:
@@ -370,9 +373,11 @@ class Server:
 
         Without reserved blocks, one block for each running request stays free.
         """
-        if not self.running and not self._prefilled:
+        is_empty = not self.running and not self._prefilled
+        if is_empty:  # a request that does not even fit alone would wait for ever
             return True
         blocks = self._request_blocks(request, self._prefill_tokens(request))
+        # Every running sequence may need a further block, unless it got all of them before.
         spare_blocks = 0 if self.pool.reserves_blocks else len(self.running)
         return blocks + spare_blocks <= self.free_blocks
 

@@ -134,8 +134,10 @@ class Service:
                 names.
         """
         shape = self._shape()
-        plan = Plan(self.data, self.tensor, self.pipeline, self.expert)
-        plan = check_step(shape, PlanStep(plan, 1, self.data, pads_tokens=True), "serve").plan
+        plan = Plan(data=self.data, tensor=self.tensor, pipeline=self.pipeline, expert=self.expert)
+        # A sequence for each data rank: whether the split is possible does not depend on more.
+        step = PlanStep(plan, microbatch=1, global_batch=self.data, pads_tokens=True)
+        plan = check_step(shape, step, "serve").plan
         weights = parse_format(self.weights, "--weights")
         kv = parse_format(self.kv, "--kv")
         problem = self._make_problem(shape, plan)
@@ -149,15 +151,17 @@ class Service:
     ) -> Guesses | None:
         """Return who guesses tokens for a step, None without; raises `InputError`."""
         speculation = self.speculation
-        if speculation is None or speculation.draft == PROMPT_LOOKUP:
-            return None if speculation is None else Guesses(speculation, None)
+        if speculation is None:
+            return None
+        if speculation.draft == PROMPT_LOOKUP:  # which needs no network
+            return Guesses(speculation, None)
         if speculation.draft in LAYER_METHODS:
             head = draft_head(problem, plan, weights, kv, self.engine, quantised_part)
             return Guesses(speculation, head)
-        network = replace(
+        draft_service = replace(
             self, model=speculation.draft, data=1, expert=1, demand=None, speculation=None
         )
-        return Guesses(speculation, network.phases())
+        return Guesses(speculation, draft_service.phases())
 
     def price_prompts(self, phases: Phases, sequences: int) -> StepCost:
         """Return the time to read so many prompts, but for the part that the cache has of them."""
@@ -189,9 +193,10 @@ class Service:
         if shape.kind_settings["kind"] != "decoder":
             raise InputError(f"serve: {shape.label} is no decoder: it has no next token")
         positions = int(shape.kind_settings["max_length"])
-        if shape.kind_settings["positions"] == "learned" and positions < self.length:
+        has_enough_positions = positions >= self.length
+        if shape.kind_settings["positions"] == "learned" and not has_enough_positions:
             self._refuse_length(positions)
-        length = None if positions >= self.length else self.length
+        length = None if has_enough_positions else self.length
         shape = read_language_model(self.model, length, self.trusted)
         if self.data > 1 and not shape.experts:
             text = f"serve: --data shares out experts, and {self.model} has none"
@@ -237,12 +242,14 @@ def _file_format(shape: Shape) -> str:
     Raises:
         InputError: for a GGUF type that servers do not run.
     """
-    word = shape.family.weights
-    name = find_quantised_type(word, BYTES_BY_FORMAT) if word else ""
-    if name is None and word not in PLAIN_FILE_TYPES:
-        text = f"serve: {shape.label} has weights of {word}, which one's own machine alone runs"
-        raise InputError(f"{text}; nearest: --stack llama.cpp")
-    return name or ""
+    file_type = shape.family.weights
+    if not file_type:
+        return ""
+    weight_format = find_quantised_type(file_type, BYTES_BY_FORMAT)
+    if weight_format is None and file_type not in PLAIN_FILE_TYPES:
+        fault = f"{shape.label} has weights of {file_type}, which one's own machine alone runs"
+        raise InputError(f"serve: {fault}; nearest: --stack llama.cpp")
+    return weight_format or ""
 
 
 def _quantised_part(shape: Shape, weights: str) -> str:

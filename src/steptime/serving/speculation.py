@@ -68,11 +68,14 @@ def speculation_of(draft: str, tokens: int | None, accept: float | None) -> Spec
     if accept is not None and not 0 < accept <= 1:
         raise InputError(f"serve: --accept: is a share above 0, such as 0.7, not {accept:g}")
     values = {"speculate": tokens, "accept": accept}
+    assumed_options = tuple(option for option, value in values.items() if value is None)
+    usual_tokens = GUESSED.get(name, DEFAULT_GUESSED)
+    usual_share = ACCEPTED.get(name, ACCEPTED_OF_NETWORK)
     return Speculation(
         name,
-        GUESSED.get(name, DEFAULT_GUESSED) if tokens is None else tokens,
-        ACCEPTED.get(name, ACCEPTED_OF_NETWORK) if accept is None else accept,
-        tuple(option for option, value in values.items() if value is None),
+        usual_tokens if tokens is None else tokens,
+        usual_share if accept is None else accept,
+        assumed_options,
     )
 
 

@@ -183,18 +183,23 @@ def run_service(
         change = find_fitting_change(replace(service, running_sequences=1))
         option = "none" if change is None else change.option
         raise InputError(f"serve: weights leave no room for a cache; nearest: {option}")
-    pools = [make_pool(phases, demand, load, service.replicas, service.prefix)]
+    pool = make_pool(phases, demand, load, service.replicas, service.prefix)
+    pools = [pool]
     device_count = service.device_count * service.replicas
     transfer_s: Callable[[int], float] = transfer_free
-    if demand.prefill_replicas:
-        reader, replicas = service.readers(), demand.prefill_replicas
+    if demand.prefill_replicas:  # other servers read the prompts, and send their caches
+        reader = service.readers()
         reader_phases = reader.phases()
-        pools.insert(0, make_pool(reader_phases, demand, load, replicas, service.prefix))
-        device_count += reader.device_count * replicas
+        reader_replicas = demand.prefill_replicas
+        reader_pool = make_pool(reader_phases, demand, load, reader_replicas, service.prefix)
+        pools = [reader_pool, pool]
+        device_count += reader.device_count * reader_replicas
         transfer_s = transfer_time(reader_phases, service.site)
     run = run_load(demand, load, pools, transfer_s)
-    varied_load, varied = vary_outputs(load), None
-    if varied_load != load and not pools[-1].mixes_prefill:
+    # A pool that mixes phases has varied lengths in any case.
+    varied_load = vary_outputs(load)
+    varied = None
+    if varied_load != load and not pool.mixes_prefill:
         varied = run_requests(demand, varied_load, pools, transfer_s)
     return replace(run, device_count=device_count, varied=varied)
 

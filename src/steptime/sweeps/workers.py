@@ -27,7 +27,9 @@ class WorkerKey:
 def worker_key(backend: str, options: Options) -> WorkerKey | None:
     """Return the key of a worker that was not started; None where only that itself knows it."""
     version = registry.version(backend)
-    if options.device != "cpu" or version is None or ranks.find_rank().size > 1:
+    is_cpu = options.device == "cpu"  # only a worker knows the name of its accelerator
+    has_several_ranks = ranks.find_rank().size > 1
+    if not is_cpu or version is None or has_several_ranks:
         return None
     threads = options.threads or cpus.default_threads()
     cpus.check_cpus(threads)

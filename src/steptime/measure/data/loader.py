@@ -160,7 +160,7 @@ def open_feed(split: Split, order: Order, fit: ImageInputs, loaders: int, prefet
             images, labels = next(running[0])
         except (RuntimeError, ConnectionError, EOFError) as error:
             loaders_of = running[0]._workers  # noqa: SLF001  # nothing public tells them
-            raise _death(loaders_of) or error from None
+            raise _find_death(loaders_of) or error from None
         return fit.arrays(images.numpy(), labels.numpy())
 
     return Feed(take, running.clear)  # loaders end with the iterator
@@ -177,10 +177,10 @@ def _quiet(loader: Any) -> Any:
     return begun
 
 
-def _death(loaders: Sequence[Any]) -> Exception | None:
+def _find_death(loaders: Sequence[Any]) -> Exception | None:
     """Explain the end of the first loader that has ended; None if all run."""
-    ending = wait([process.sentinel for process in loaders], _ENDING_S)
-    dead = next((process for process in loaders if process.sentinel in ending), None)
+    ended = wait([process.sentinel for process in loaders], timeout=_ENDING_S)
+    dead = next((process for process in loaders if process.sentinel in ended), None)
     if dead is None:
         return None
     dead.join()

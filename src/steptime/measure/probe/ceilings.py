@@ -83,7 +83,7 @@ def probe(
     machine.keep_freed_memory()  # new pages would cost more than what is written into them
     facts: DeviceFacts = backend.device_facts(options.device)
     supported = [dtype for dtype in dtypes or DTYPES if dtype != "tf32" or facts.has_tf32]
-    cases = _cases(partial(_prepared, backend, options), facts, supported)
+    cases = _list_cases(partial(_prepared, backend, options), facts, supported)
     curves, skipped = sample(cases, budget_s)
     on_cpu = options.device == "cpu"
     return {
@@ -123,7 +123,7 @@ def _prepared(backend: Any, options: Options, graph: Graph, dtype: str, phase: s
     return prepared
 
 
-def _cases(prepare: Prepare, facts: DeviceFacts, dtypes: Sequence[str]) -> list[ProbeCase]:
+def _list_cases(prepare: Prepare, facts: DeviceFacts, dtypes: Sequence[str]) -> list[ProbeCase]:
     """Return all cases, each group's in ascending order of work."""
     cases = [_gemm_case(prepare, dtype, shape) for dtype in dtypes for shape in GEMM_SHAPES]
     array_sizes = array_sizes_bytes(facts.cache_bytes, facts.room_bytes)

@@ -63,7 +63,7 @@ def device_table(answer: Mapping[str, Any]) -> JsonObject:
             f"measured by steptime calibrate --only ceilings on {answer['taken_at'][:10]} "
             f"with {answer['backend']} {answer['version']}{threads}"
         ),
-        "note": "; ".join((COUNTED, *_doubts(answer, streams))),
+        "note": "; ".join((COUNTED, *_list_doubts(answer, streams))),
         "memory_GB_per_s": _bandwidth(streams, answer["cache_bytes"]) / GB,
     }
     if answer["memory_bytes"]:
@@ -130,7 +130,7 @@ def _rates(curve: Mapping[str, Any]) -> list[tuple[float, float]]:
     return [(work, work / min_s) for work, min_s in zip(curve["work"], curve["min_s"], strict=True)]
 
 
-def _doubts(answer: Mapping[str, Any], streams: Mapping[str, Any]) -> list[str]:
+def _list_doubts(answer: Mapping[str, Any], streams: Mapping[str, Any]) -> list[str]:
     doubts = []
     load = answer["load"]
     if load is not None and load > machine.BUSY and answer["kind"] == "cpu":

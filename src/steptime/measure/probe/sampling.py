@@ -156,7 +156,7 @@ def _expected_s(case: ProbeCase, admitted: Sequence[ProbeCase], prepare_s: float
     """
     before_last, last = admitted[-2:]
     last_call_s = min(last.samples)
-    s_per_work = last_call_s / last.work / 4
+    s_per_work = last_call_s / last.work / 4  # at least: a part of a call does not grow with work
     if last.work > before_last.work:
         added_s = last_call_s - min(before_last.samples)
         s_per_work = max(s_per_work, added_s / (last.work - before_last.work))

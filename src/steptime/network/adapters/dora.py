@@ -22,24 +22,30 @@ def adapt(editor: GraphEditor, op: Op) -> None:
             f"--adapter dora on={editor.tuning.on}: {op.name} makes queries, keys and values "
             "together; nearest: on=attention"
         )
-    y = editor.tensors[op.outputs[0]]
-    base = op.outputs[0]
+    (output,) = op.outputs
+    y = editor.tensors[output]
+    base = output
     if editor.tuning.dropout:  # of what LoRA reads, too
         base = _append_base_product(editor, op)
     low_rank = add_low_rank(editor, op, is_merged=True)
-    rows = TensorSpec((y.shape[-1],), y.dtype)
-    magnitude = editor.add_weight(f"{op.name}/dora_magnitude", rows.shape, op, y.dtype)
+    per_row = TensorSpec((y.shape[-1],), y.dtype)  # a number for each row of the matrix
+
+    def append(suffix: str, kind: str, inputs: tuple[str, ...], spec: TensorSpec) -> str:
+        return editor.append_op(f"{op.name}/dora_{suffix}", kind, inputs, spec)
+
+    # The result is base + (share - 1) base + share low_rank, with share = magnitude / norm.
+    magnitude = editor.add_weight(f"{op.name}/dora_magnitude", per_row.shape, op, y.dtype)
     norm = _append_norm(editor, op)
-    ratio: dict[str, Attr] = {"function": "div"}
-    share = editor.append_op(f"{op.name}/dora_share", "pointwise", (magnitude, norm), rows, ratio)
-    subtraction: dict[str, Attr] = {"function": "sub", "scalar": 1.0}
-    change = editor.append_op(f"{op.name}/dora_change", "pointwise", (share,), rows, subtraction)
-    of_base = editor.append_op(f"{op.name}/dora_base", "mul", (base, change), y)
-    of_rank = editor.append_op(f"{op.name}/dora_low_rank", "mul", (low_rank, share), y)
-    both = editor.append_op(f"{op.name}/dora_both", "add", (of_base, of_rank), y)
-    editor.results[op.outputs[0]] = editor.append_op(
-        f"{op.name}/dora_sum", "add", (op.outputs[0], both), y
+    division: dict[str, Attr] = {"function": "div"}
+    share = editor.append_op(
+        f"{op.name}/dora_share", "pointwise", (magnitude, norm), per_row, division
     )
+    subtraction: dict[str, Attr] = {"function": "sub", "scalar": 1.0}
+    change = editor.append_op(f"{op.name}/dora_change", "pointwise", (share,), per_row, subtraction)
+    base_change = append("base", "mul", (base, change), y)
+    rank_change = append("low_rank", "mul", (low_rank, share), y)
+    both_changes = append("both", "add", (base_change, rank_change), y)
+    editor.results[output] = append("sum", "add", (output, both_changes), y)
 
 
 def _append_base_product(editor: GraphEditor, op: Op) -> str:
@@ -51,21 +57,27 @@ def _append_base_product(editor: GraphEditor, op: Op) -> str:
 
 def _append_norm(editor: GraphEditor, op: Op) -> str:
     """Append the norm of the rows of W + 2 B A, which asks for no gradient."""
-    x, y = editor.tensors[op.inputs[0]], editor.tensors[op.outputs[0]]
-    columns, rows, rank = x.shape[-1], y.shape[-1], editor.tuning.rank
-    path, wide = f"{op.name}/dora", editor.append_wide_weight(op, "dora_wide")
+    x = editor.tensors[op.inputs[0]]
+    y = editor.tensors[op.outputs[0]]
+    columns = x.shape[-1]
+    rows = y.shape[-1]
+    rank = editor.tuning.rank
+    weight = editor.append_wide_weight(op, "dora_wide")
 
     def append(
         suffix: str, kind: str, inputs: tuple[str, ...], shape: tuple[int, ...], **attrs: Attr
     ) -> str:
         spec = TensorSpec(shape, x.dtype)
-        return editor.append_op(f"{path}_{suffix}", kind, inputs, spec, attrs)
+        return editor.append_op(f"{op.name}/dora_{suffix}", kind, inputs, spec, attrs)
 
-    small, large = (
-        append(f"detached_{part}", "detach", (name,), editor.tensors[name].shape)
-        for part in "ab"
-        for name in (editor.read_names[f"{op.name}/lora_{part}"],)
-    )
+    def detach(part: str) -> str:
+        """Append a copy of LoRA's `a` or `b` that passes no gradient on."""
+        name = editor.read_names[f"{op.name}/lora_{part}"]
+        return append(f"detached_{part}", "detach", (name,), editor.tensors[name].shape)
+
+    small = detach("a")
+    large = detach("b")
+    # B A as two products with the identity, transposed to the layout of W.
     row = editor.add_buffer(f"identity{columns}/{CONSTANT}", TensorSpec((1, columns), x.dtype))
     identity = append("ones", "tile", (row,), (columns, columns), times=(columns, 1))
     product = append("down", "linear", (identity, small), (columns, rank))
@@ -74,7 +86,7 @@ def _append_norm(editor: GraphEditor, op: Op) -> str:
     scaled = append(
         "scaled", "pointwise", (product,), (rows, columns), function="mul", scalar=SCALE
     )
-    matrix = append("matrix", "add", (wide, scaled), (rows, columns))
+    matrix = append("matrix", "add", (weight, scaled), (rows, columns))
     squares = append("squares", "mul", (matrix, matrix), (rows, columns))
     sums = append("sums", "reduce", (squares,), (rows,), function="sum", axes=(1,))
     norm = append("norm", "pointwise", (sums,), (rows,), function="sqrt")

@@ -25,21 +25,25 @@ def add_low_rank(editor: GraphEditor, op: Op, *, is_merged: bool = False) -> str
         op: the product.
         is_merged: whether queries, keys and values that one product makes share its small ones.
     """
-    x, y = editor.tensors[op.inputs[0]], editor.tensors[op.outputs[0]]
-    columns, parts = (y.shape[-1], 1) if is_merged else _adapted_columns(editor, op)
+    x = editor.tensors[op.inputs[0]]
+    y = editor.tensors[op.outputs[0]]
+    output_width = y.shape[-1]
+    # Of a product that makes queries, keys and values together, some parts can be adapted alone.
+    columns, part_count = (output_width, 1) if is_merged else _adapted_columns(editor, op)
     rank = editor.tuning.rank
-    read = read_dropped(editor, op)
-    down = editor.add_weight(f"{op.name}/lora_a", (rank * parts, x.shape[-1]), op, x.dtype)
+    *leading_sizes, input_width = x.shape
+    source = read_dropped(editor, op)
+    down = editor.add_weight(f"{op.name}/lora_a", (rank * part_count, input_width), op, x.dtype)
     up = editor.add_weight(f"{op.name}/lora_b", (columns, rank), op, x.dtype)
-    small = TensorSpec((*x.shape[:-1], rank * parts), x.dtype)
-    result = editor.append_op(f"{op.name}/lora_down", "linear", (read, down), small)
-    if parts > 1:  # each from columns of its own
-        part = TensorSpec((*x.shape[:-1], rank), x.dtype)
-        cut: dict[str, Attr] = {"axis": -1, "start": 0, "stop": rank}
-        result = editor.append_op(f"{op.name}/lora_own", "slice", (result,), part, cut)
-    wide = TensorSpec((*x.shape[:-1], columns), x.dtype)
-    result = editor.append_op(f"{op.name}/lora_up", "linear", (result, up), wide)
-    if columns < y.shape[-1]:
+    small = TensorSpec((*leading_sizes, rank * part_count), x.dtype)
+    result = editor.append_op(f"{op.name}/lora_down", "linear", (source, down), small)
+    if part_count > 1:  # each part reads `rank` columns of its own
+        part = TensorSpec((*leading_sizes, rank), x.dtype)
+        first_columns: dict[str, Attr] = {"axis": -1, "start": 0, "stop": rank}
+        result = editor.append_op(f"{op.name}/lora_own", "slice", (result,), part, first_columns)
+    adapted = TensorSpec((*leading_sizes, columns), x.dtype)
+    result = editor.append_op(f"{op.name}/lora_up", "linear", (result, up), adapted)
+    if columns < output_width:
         result = _pad_columns(editor, op, result)
     scale: dict[str, Attr] = {"function": "mul", "scalar": SCALE}
     return editor.append_op(f"{op.name}/lora_scaled", "pointwise", (result,), y, scale)

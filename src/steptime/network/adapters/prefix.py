@@ -25,7 +25,8 @@ def adapt(editor: GraphEditor, op: Op) -> None:
 
 def _append_prefix(editor: GraphEditor, op: Op, name: str, part: str) -> str:
     """Append the prefix of keys or values, the same for every sequence, before them."""
-    spec, tokens = editor.tensors[name], editor.tuning.tokens
+    spec = editor.tensors[name]
+    tokens = editor.tuning.tokens
     n, length, width = spec.shape
     weight = editor.add_weight(f"{op.name}/prefix_{part}", (tokens, width), op, spec.dtype)
     shape = (n, tokens, width)

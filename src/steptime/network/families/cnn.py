@@ -37,21 +37,27 @@ def build_residual(
     All groups begin with a projection shortcut unless `projects_all_groups` is false, where
     only a change of shape asks for one. With `stride_first` the first convolution has the stride.
     """
-    blocks = [int(n) for n in str(p["blocks"]).split("-")]
-    if len(blocks) == 1:
-        blocks *= GROUPS
+    block_counts = [int(count) for count in str(p["blocks"]).split("-")]
+    if len(block_counts) == 1:  # one number stands for all groups
+        block_counts *= GROUPS
     x = b.input("image", (batch, 3, p["image"], p["image"]))
-    x = conv_norm(b, x, p["filters"], 7, "stem", stride=2)
-    x = max_pool(b, x, 3, 2, "stem/pool", padding=1)
-    for group, repeats in enumerate(blocks):
+    x = conv_norm(b, x, p["filters"], kernel=7, name="stem", stride=2)
+    x = max_pool(b, x, kernel=3, stride=2, name="stem/pool", padding=1)
+    for group, block_count in enumerate(block_counts):
         width = p["filters"] * 2**group
-        for i in b.repeat(repeats):
-            stride = 2 if group > 0 and i == 0 else 1
+        for i in b.repeat(block_count):
+            is_first_block = i == 0
+            stride = 2 if group > 0 and is_first_block else 1
             layers = BLOCKS[p["block"]](width, stride)
             if stride_first:
-                layers = [(n, k, 1 if i else stride) for i, (n, k, _) in enumerate(layers)]
-            changes = stride > 1 or b.shape(x)[1] != layers[-1][0]
-            project = i == 0 and (projects_all_groups or changes)
+                strides = [stride] + [1] * (len(layers) - 1)
+                layers = [
+                    (channels, kernel, layer_stride)
+                    for (channels, kernel, _), layer_stride in zip(layers, strides, strict=True)
+                ]
+            output_channels, _, _ = layers[-1]
+            changes_shape = stride > 1 or b.shape(x)[1] != output_channels
+            project = is_first_block and (projects_all_groups or changes_shape)
             name = f"group{group + 1}/block{i + 1}"
             x = residual_block(b, x, layers, name, project)
     x = b.op("global_avg_pool", x, name="pool")

@@ -92,12 +92,13 @@ def _layer(b: Builder, x: str, text: str) -> str:
         return _activate(b, linear(b, x, int(width), name), name, _LINEAR[kind])
     stride = int(layer["stride"] or 1)
     padding: Padding = "same" if " same" in text else int(layer["padding"] or 0)
+    _, input_channels, input_height, _ = b.shape(x)
     if kind in _POOLS:
-        kernel = b.shape(x)[2] if width == "all" else int(width)
+        kernel = input_height if width == "all" else int(width)  # the "width" of a pool
         ceil = {"ceil": True} if layer["ceil"] else {}
         return _POOLS[kind](b, x, kernel, stride, name, padding, **ceil)
     is_depthwise = width == "all"
-    channels = b.shape(x)[1] if is_depthwise else int(width)
+    channels = input_channels if is_depthwise else int(width)
     has_norm, activation = _CONVOLUTIONS[kind]
     x = conv2d(
         b,

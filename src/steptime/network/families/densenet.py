@@ -19,42 +19,54 @@ def _norm_relu(b: Builder, x: str, norm: str, relu: str) -> str:
 )
 def densenet121(b: Builder, p: Mapping[str, Any], batch: int) -> str:
     """Return DenseNet-121: growth 32, bottlenecks of 128, transitions that halve the channels."""
-    growth = 32
+    growth = 32  # channels that each dense layer adds
     x = b.input("image", (batch, 3, p["image"], p["image"]))
-    x = _norm_relu(b, conv2d(b, x, 64, 7, "conv0", stride=2, padding=3), "norm0", "relu0")
-    x = max_pool(b, x, 3, 2, "pool0", padding=1)
-    for block, layers in enumerate((6, 12, 24, 16)):
+    x = conv2d(b, x, channels=64, kernel=7, name="conv0", stride=2, padding=3)
+    x = _norm_relu(b, x, "norm0", "relu0")
+    x = max_pool(b, x, kernel=3, stride=2, name="pool0", padding=1)
+    for block, layer_count in enumerate((6, 12, 24, 16)):
         if block > 0:
             with b.scope(f"transition{block}"):
                 x = _norm_relu(b, x, "norm", "relu")
-                x = avg_pool(b, conv2d(b, x, b.shape(x)[1] // 2, 1, "conv"), 2, 2, "pool")
-        for i in range(layers):
+                _, channels, _, _ = b.shape(x)
+                x = conv2d(b, x, channels // 2, kernel=1, name="conv")
+                x = avg_pool(b, x, kernel=2, stride=2, name="pool")
+        for i in range(layer_count):
             with b.scope(f"denseblock{block + 1}/denselayer{i + 1}"):
-                y = conv2d(b, _norm_relu(b, x, "norm1", "relu1"), 4 * growth, 1, "conv1")
-                y = conv2d(b, _norm_relu(b, y, "norm2", "relu2"), growth, 3, "conv2", padding=1)
+                y = _norm_relu(b, x, "norm1", "relu1")
+                y = conv2d(b, y, channels=4 * growth, kernel=1, name="conv1")
+                y = _norm_relu(b, y, "norm2", "relu2")
+                y = conv2d(b, y, channels=growth, kernel=3, name="conv2", padding=1)
                 x = b.op("concat", x, y, name="concat", axis=1)
-    x = b.op("global_avg_pool", _norm_relu(b, x, "norm5", "relu5"), name="pool5")
-    return classify(b, linear(b, x, 1000, "classifier"))
+    x = _norm_relu(b, x, "norm5", "relu5")
+    x = b.op("global_avg_pool", x, name="pool5")
+    return classify(b, linear(b, x, width=1000, name="classifier"))
 
 
 @preset("Huang et al. 2016, L=40, k=12, for CIFAR-10: 1,019,722 parameters")
 def densenet_cifar(b: Builder, _: Mapping[str, Any], batch: int) -> str:
     """Return the DenseNet of 40 layers for CIFAR-10, with the names of the Caffe file."""
-    blocks, layers, growth = 3, 12, 12
+    block_count = 3
+    layers_per_block = 12
+    growth = 12  # channels that each layer adds
     x = b.input("image", (batch, 3, 32, 32))
-    x = conv2d(b, x, 16, 3, "Convolution1", padding=1)
-    for block in range(blocks):
-        for i in range(layers):
-            y = _dropped_convolution(b, x, block * (layers + 1) + i + 1, growth, 3)
-            x = b.op("concat", x, y, name=f"Concat{block * layers + i + 1}", axis=1)
-        if block < blocks - 1:
-            n = (block + 1) * (layers + 1)
-            x = _dropped_convolution(b, x, n, b.shape(x)[1], 1)
-            x = avg_pool(b, x, 2, 2, f"Pooling{block + 1}")
-    n = blocks * (layers + 1)
-    x = _norm_relu(b, x, f"BatchNorm{n}", f"ReLU{n}")
-    x = b.op("global_avg_pool", x, name=f"Pooling{blocks}")
-    return classify(b, linear(b, x, 10, "InnerProduct1"))
+    x = conv2d(b, x, channels=16, kernel=3, name="Convolution1", padding=1)
+    # The Caffe file numbers norms and convolutions through: the layers of a block, a transition.
+    number = 0
+    for block in range(block_count):
+        for i in range(layers_per_block):
+            number += 1
+            y = _dropped_convolution(b, x, number, channels=growth, kernel=3)
+            x = b.op("concat", x, y, name=f"Concat{block * layers_per_block + i + 1}", axis=1)
+        number += 1
+        is_last = block == block_count - 1
+        if not is_last:
+            channels = b.shape(x)[1]
+            x = _dropped_convolution(b, x, number, channels, kernel=1)
+            x = avg_pool(b, x, kernel=2, stride=2, name=f"Pooling{block + 1}")
+    x = _norm_relu(b, x, f"BatchNorm{number}", f"ReLU{number}")
+    x = b.op("global_avg_pool", x, name=f"Pooling{block_count}")
+    return classify(b, linear(b, x, width=10, name="InnerProduct1"))
 
 
 def _dropped_convolution(b: Builder, x: str, n: int, channels: int, kernel: int) -> str:

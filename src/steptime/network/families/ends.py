@@ -59,11 +59,13 @@ def _placed(b: Builder, x: str, p: Parameters, rows: int, name: str = "") -> str
     """Return `x [n, l, width]` with the rows of a learned table of positions added."""
     if p["positions"] != "learned":
         return x
-    table = b.weight(f"{name}position/w", (rows, b.shape(x)[-1]))
-    first, length = p["first_position"], b.shape(x)[1]
+    _, length, width = b.shape(x)
+    table = b.weight(f"{name}position/w", (rows, width))
     if rows > length:
-        part = {"axis": 0, "start": first, "stop": first + length}
-        table = b.op("slice", table, name=f"{name}position", **part)
+        first = p["first_position"]
+        table = b.op(
+            "slice", table, name=f"{name}position", axis=0, start=first, stop=first + length
+        )
     return b.op("add", x, table, name=f"{name}add_position")
 
 
@@ -97,7 +99,7 @@ def _sound(b: Builder, p: Parameters, batch: int) -> tuple[str, str]:
     """Return the bands of sound after two convolutions along time; the second halves it."""
     x = b.input("sound", (batch, p["channels"], 2 * p["length"]))
     x = b.op("reshape", x, name="bands", shape=(batch, p["channels"], 1, 2 * p["length"]))
-    for i, stride in ((1, 1), (2, 2)):
+    for i, stride in ((1, 1), (2, 2)):  # the second convolution halves the time
         with b.scope(f"conv{i}"):
             w = b.weight("w", (p["width"], b.shape(x)[1], 1, 3))
             x = b.op(
@@ -140,8 +142,9 @@ def _to_masked(b: Builder, x: str, p: Parameters, table: str) -> str:
     with b.scope("masked"):
         x = linear(b, x, p["embedding_width"], "dense", p["masked_dense_bias"])
         activation = str(p["activation"])
-        plain = GATED.get(activation, activation)
-        x = norm(b, activated(b, x, plain), p["norm"], "norm")
+        ungated = GATED.get(activation, activation)
+        x = activated(b, x, ungated)
+        x = norm(b, x, p["norm"], "norm")
     for i in range(1, p["masked_biases"]):  # which transformers has where nothing is tied
         b.weight(f"masked/b{i}", (p["vocabulary"],))
     return _to_words(b, x, {**p, "head_bias": True}, table)
@@ -248,8 +251,10 @@ def pool_by_attention(b: Builder, x: str, p: Parameters) -> str:
         shape = (batch, 1, p["width"])
         probe = b.op("broadcast", probe, name="probe", shape=shape)
         y = attention(b, probe, p, "attention", Sight(memory=x))
-        z = feed_forward(b, norm(b, y, "layer", "norm"), p["ffn"], p["activation"], True, "ffn")
-        return _token(b, b.op("add", y, z, name="add"), 0, "pooled")
+        z = norm(b, y, "layer", "norm")
+        z = feed_forward(b, z, p["ffn"], p["activation"], bias=True, name="ffn")
+        pooled = b.op("add", y, z, name="add")
+        return _token(b, pooled, 0, "pooled")
 
 
 HEADS: Mapping[str, Callable[[Builder, str, Parameters, str], str]] = {

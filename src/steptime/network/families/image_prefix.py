@@ -66,15 +66,19 @@ class ImagePrefix:
         for name in ("stem_design", "image_prefix", "designs", "ahead_designs"):
             settings.pop(name, None)
         x = self._patches(b, settings, batch * int(p["images"]))
-        added, start = [], 0
-        for number, stop in enumerate((*(tap + 1 for tap in self.taps), self.depth), 1):
-            segment = {**settings, "layers": stop - start}
-            x = blocks(b, x, segment, False, f"part{number}_block")
-            if number <= len(self.taps):
-                added.append(self._merged(b, x, f"merger{number}", is_normed_after=True))
-            start = stop
+        # The blocks in segments: each ends behind a tapped block, the last one at the depth.
+        segment_ends = [*(tap + 1 for tap in self.taps), self.depth]
+        tapped = []
+        start = 0
+        for number, end in enumerate(segment_ends, start=1):
+            segment = {**settings, "layers": end - start}
+            x = blocks(b, x, segment, causal=False, name=f"part{number}_block")
+            is_tapped = number <= len(self.taps)
+            if is_tapped:
+                tapped.append(self._merged(b, x, f"merger{number}", is_normed_after=True))
+            start = end
         tokens = self._merged(b, x, "merger", is_normed_after=False)
-        for number, term in enumerate(added, 1):
+        for number, term in enumerate(tapped, start=1):
             tokens = b.op("add", tokens, term, name=f"add_tap{number}")
         shape = (batch, self.token_count(p), self.output_width)
         return b.op("reshape", tokens, name="all", shape=shape)

@@ -11,16 +11,19 @@ from steptime.network.ops.sequence import GATES
 
 def build(b: Builder, p: Mapping[str, Any], batch: int) -> str:
     """Return embedding, stacked cells of its size, a projection to the vocabulary at every step."""
-    cell, width = p["cell"], p["embedding"]
+    cell = p["cell"]
+    width = p["embedding"]
     ids = b.input("tokens", (batch, p["length"]), "int64")
     table = b.weight("embedding/w", (p["vocabulary"], width))
     x = b.op("embedding", ids, table, name="embedding")
-    rows = GATES[cell] * width
+    gates_width = GATES[cell] * width
     for i in b.repeat(p["layers"]):
         with b.scope(f"layer{i + 1}"):
-            weights = [b.weight(name, (rows, width)) for name in ("w_ih", "w_hh")]
-            weights += [b.weight(name, (rows,)) for name in ("b_ih", "b_hh")]
-            x = b.op(cell, x, *weights, name=cell)
+            w_ih = b.weight("w_ih", (gates_width, width))
+            w_hh = b.weight("w_hh", (gates_width, width))
+            b_ih = b.weight("b_ih", (gates_width,))
+            b_hh = b.weight("b_hh", (gates_width,))
+            x = b.op(cell, x, w_ih, w_hh, b_ih, b_hh, name=cell)
     return classify(b, linear(b, x, p["vocabulary"], "output"))
 
 

@@ -42,7 +42,8 @@ def body(b: Builder, p: Mapping[str, Any], batch: int, join: Part = lambda x: x)
     x, table = _stem(b, p, batch)
     prefix: Prefix | None = p.get("image_prefix")
     x = prefix.join(b, x, p, batch) if prefix else x
-    x = _normed(b, blocks(b, join(x), p, p["kind"] == "decoder"), p, "final_norm")
+    x = blocks(b, join(x), p, causal=p["kind"] == "decoder")
+    x = _normed(b, x, p, "final_norm")
     if p["projects_words"] and p["embedding_width"] != p["width"]:
         x = linear(b, x, p["embedding_width"], "output_in", bias=False)
     return _decoded(b, x, p, batch, table) if p["decoder_layers"] else (x, table)
@@ -67,7 +68,8 @@ def blocks(
 
     Between these a block attends to a `memory`.
     """
-    length = b.shape(x)[1] * (b.plan.tensor if b.plan.sequence else 1)
+    sequence_ranks = b.plan.tensor if b.plan.sequence else 1
+    length = b.shape(x)[1] * sequence_ranks
     relative = ""
     if p["positions"] in ("relative", "alibi") or p["relative_scores"]:
         relative = _relative(b, p, length, f"{name}_relative")
@@ -81,14 +83,21 @@ def blocks(
         x = expand_streams(b, x, first_design.streams)
     for i in b.repeat(p["layers"]):
         q = block_parameters(p, i)
-        letter = p["windows"][i % len(p["windows"])]
-        sight = Sight(causal, q["window"] if letter == "w" else 0, _angles(b, q, length), relative)
+        letter = p["windows"][i % len(p["windows"])]  # "w": in a window, "l": linear attention
+        window = q["window"] if letter == "w" else 0
+        sight = Sight(causal, window, _angles(b, q, length), relative)
         sight = _with_shared_keys(b, sight, q, name)
-        parts = _mixing_parts(b, q, [sight] + ([Sight(memory=memory)] if memory else []))
-        parts[:1] = [lambda x: delta_net(b, x, p, "attention")] if letter == "l" else parts[:1]
-        first = -(-(i * groups // p["layers"]) * p["layers"] // groups)  # of the group
-        with b.scope(f"{name}{i + 1}", f"{name}{first + 1}" if first != i else ""):
-            parts += [_feeds(b, q, i)] if design_of(q).feeds else []
+        sights = [sight, Sight(memory=memory)] if memory else [sight]
+        parts = _mixing_parts(b, q, sights)
+        if letter == "l":
+            parts[0] = lambda x: delta_net(b, x, p, "attention")
+        # Blocks of a group share the weights of its first block.
+        group = i * groups // p["layers"]
+        first = -(-group * p["layers"] // groups)
+        shared_scope = f"{name}{first + 1}" if first != i else ""
+        with b.scope(f"{name}{i + 1}", shared_scope):
+            if design_of(q).feeds:
+                parts.append(_feeds(b, q, i))
             x = _block_of_design(b, x, q, parts)
             added_input = design_of(q).added_input
             if added_input:
@@ -221,7 +230,7 @@ def _decoded(
         q["kv_heads"] = heads
         q["head_width"] = q["value_width"] = p["width"] // heads
     x, table = words(b, q, batch, "target_", table)
-    x = blocks(b, x, q, True, "decoder", memory)
+    x = blocks(b, x, q, causal=True, name="decoder", memory=memory)
     return _normed(b, x, q, "target_final_norm"), table
 
 

@@ -109,11 +109,13 @@ def _position_faults(p: Parameters) -> Iterator[str]:
 def _decoder_faults(p: Parameters) -> Iterator[str]:
     if not p["decoder_layers"]:
         return
-    heads, width = p["decoder_heads"], p["width"]
-    divides = heads == p["heads"] or width % heads == 0
-    if not _is_encoder(p) or not divides:
+    heads = p["decoder_heads"]
+    width = p["width"]
+    divides_width = heads == p["heads"] or width % heads == 0
+    if not _is_encoder(p) or not divides_width:
         yield f"a decoder of {heads} heads reads an encoder of width {width}"
-    length, rows = p["target_length"], p["target_rows"]
+    length = p["target_length"]
+    rows = p["target_rows"]  # of the table of learned positions
     if p["positions"] == "learned" and rows < length + p["first_position"]:
         yield f"target_length {length} is larger than target_rows {rows}"
 
@@ -151,5 +153,6 @@ def _layer_faults(p: Parameters) -> Iterator[str]:
     if linear_heads and linear_heads % max(key_heads, 1):
         yield f"linear_heads {linear_heads} do not share {key_heads} linear_key_heads"
     is_latent = p["latent_q"] or p["latent_kv"]
-    if p["merged_qkv"] and (is_latent or p["key_bias"] != p["qkv_bias"]):
+    has_other_bias = p["key_bias"] != p["qkv_bias"]
+    if p["merged_qkv"] and (is_latent or has_other_bias):
         yield "merged_qkv needs key_bias as qkv_bias, and neither latent_q nor latent_kv"

@@ -40,16 +40,18 @@ def attention(b: Builder, x: str, p: Parameters, name: str, sight: Sight) -> str
     """Return attention of `x [n, l, width]`: linear layers around the attention op."""
     heads = b.rank_share(p["heads"], "heads")
     kv_heads = b.rank_share(p["kv_heads"], "heads of keys and values", min_share=1)
-    indexer, window = design_of(p).indexer, sight.window
+    indexer = design_of(p).indexer
+    window = sight.window
     with b.scope(name):
         x = b.gather_sequence(x, "gather")
-        y, q, k, v = _queries_keys_values(b, x, p, sight, heads, kv_heads)
-        if indexer:
-            _score_tokens(b, x, y, indexer, sight.angles)
+        query_input, q, k, v = _queries_keys_values(b, x, p, sight, heads, kv_heads)
+        if indexer:  # attention reads the tokens that the indexer selects, as many as a window
+            _score_tokens(b, x, query_input, indexer, sight.angles)
             window = indexer.selected
         extra = [sight.relative] if sight.relative else []
         if p["sinks"]:
             extra.append(b.weight("sinks", (heads,)))
+        # Context ranks see all keys: each has all tokens of some heads, or gathers the keys.
         exchanges_heads = b.plan.context_method == "all-to-all" and b.plan.context > 1
         if exchanges_heads:
             q = b.exchange_sequence_for_heads(q, "spread_q", heads)
@@ -121,11 +123,13 @@ def _keys_values(
 
 def _gate_output(b: Builder, x: str, y: str, p: Parameters, heads: int) -> str:
     """Return the output of attention times a gate of each number or of each head."""
-    if not design_of(p).gate_per_head:
-        gate = linear(b, x, b.shape(y)[-1], "gate", p["qkv_bias"])
-        return b.op("mul", y, b.op("sigmoid", gate, name="gate_sigmoid"), name="gated")
-    gate = b.op("sigmoid", linear(b, x, heads, "gate", bias=False), name="gate_sigmoid")
     n, length, width = b.shape(y)
+    if not design_of(p).gate_per_head:
+        gate = linear(b, x, width, "gate", p["qkv_bias"])
+        gate = b.op("sigmoid", gate, name="gate_sigmoid")
+        return b.op("mul", y, gate, name="gated")
+    gate = linear(b, x, heads, "gate", bias=False)
+    gate = b.op("sigmoid", gate, name="gate_sigmoid")
     y = b.op("reshape", y, name="gate/heads", shape=(n, length, heads, width // heads))
     gate = b.op("reshape", gate, name="gate/one", shape=(n, length, heads, 1))
     y = b.op("pointwise", y, gate, name="gated", function="mul")
@@ -145,8 +149,11 @@ def _score_tokens(b: Builder, x: str, y: str, indexer: Indexer, angles: str) -> 
         k = linear(b, x, indexer.width, "k", bias=False)
         if indexer.norms == "both":
             q = norm_heads(b, q, indexer.heads, "rms", "q_norm")
-        k = norm(b, k, "rms" if indexer.norms == "both" else "layer", "k_norm")
-        if angles and b.shape(angles)[-1] <= indexer.width:
+            k = norm(b, k, "rms", "k_norm")
+        else:
+            k = norm(b, k, "layer", "k_norm")
+        fits_angles = angles and b.shape(angles)[-1] <= indexer.width
+        if fits_angles:
             q = b.op("rotary", q, angles, name="rotary_q", head_width=indexer.width)
             k = b.op("rotary", k, angles, name="rotary_k", head_width=indexer.width)
         if indexer.has_weights:
@@ -188,23 +195,35 @@ def _from_latent(b: Builder, x: str, p: Parameters, heads: int, angles: str) -> 
 
     The rotary_width part of a key is the same in all heads.
     """
-    latent, rotary_width, values = p["latent_kv"], p["rotary_width"], p["value_width"]
-    plain, (n, length, _) = p["head_width"] - rotary_width, b.shape(x)
-    both = linear(b, x, latent + rotary_width, "kv_down", p["qkv_bias"])
+    n, length, _ = b.shape(x)
+    latent_width = p["latent_kv"]
+    rotary_width = p["rotary_width"]
+    plain_width = p["head_width"] - rotary_width
+    value_width = p["value_width"]
+    down_width = latent_width + rotary_width
+    head_width = plain_width + value_width
 
-    def part(y: str, name: str, start: int, stop: int, *shape: int) -> str:
-        y = b.op("slice", y, name=f"{name}/part", axis=-1, start=start, stop=stop)
-        return b.op("reshape", y, name=name, shape=(n, length, *shape)) if shape else y
+    def cut_columns(y: str, name: str, start: int, stop: int) -> str:
+        return b.op("slice", y, name=name, axis=-1, start=start, stop=stop)
 
-    kv = norm(b, part(both, "latent", 0, latent), p["norm"], "kv_norm")
-    kv = linear(b, kv, heads * (plain + values), "kv", False)
-    kv = b.op("reshape", kv, name="kv/heads", shape=(n, length, heads, plain + values))
-    v = part(kv, "values", plain, plain + values, heads * values)
-    keys = b.op("slice", kv, name="keys/plain", axis=-1, start=0, stop=plain)
-    shared = part(both, "turned", latent, latent + rotary_width)
+    # Down to the latent vector and the rotary part of all keys.
+    down = linear(b, x, down_width, "kv_down", p["qkv_bias"])
+    latent = cut_columns(down, "latent/part", 0, latent_width)
+    latent = norm(b, latent, p["norm"], "kv_norm")
+
+    # Up to the plain part of the keys and the values of each head.
+    kv = linear(b, latent, heads * head_width, "kv", bias=False)
+    kv = b.op("reshape", kv, name="kv/heads", shape=(n, length, heads, head_width))
+    v = cut_columns(kv, "values/part", plain_width, head_width)
+    v = b.op("reshape", v, name="values", shape=(n, length, heads * value_width))
+    plain_keys = cut_columns(kv, "keys/plain", 0, plain_width)
+
+    # The rotary part is repeated for all heads.
+    rotary_keys = cut_columns(down, "turned/part", latent_width, down_width)
     if angles:
-        shared = b.op("rotary", shared, angles, name="rotary_k", head_width=rotary_width)
-    shared = b.op("reshape", shared, name="turned/one", shape=(n, length, 1, rotary_width))
-    shared = b.op("tile", shared, name="turned/all", times=(1, 1, heads, 1))
-    keys = b.op("concat", shared, keys, name="keys/both", axis=3)
+        rotary_keys = b.op("rotary", rotary_keys, angles, name="rotary_k", head_width=rotary_width)
+    head_shape = (n, length, 1, rotary_width)
+    rotary_keys = b.op("reshape", rotary_keys, name="turned/one", shape=head_shape)
+    rotary_keys = b.op("tile", rotary_keys, name="turned/all", times=(1, 1, heads, 1))
+    keys = b.op("concat", rotary_keys, plain_keys, name="keys/both", axis=3)
     return b.op("reshape", keys, name="keys", shape=(n, length, heads * p["head_width"])), v

@@ -115,31 +115,38 @@ def _routed_experts(b: Builder, x: str, p: Parameters, chooser: str = "") -> str
 
     The router reads `chooser`, or `x` where that is "".
     """
-    ranks, per_token = b.plan.expert, p["experts_per_token"]
-    count, width = p["experts"] // ranks, design_of(p).expert_width or p["width"]
+    ranks = b.plan.expert
     if p["experts"] % ranks:
         raise ShapeError(f"{p['experts']} experts do not divide into expert {ranks}")
+    rank_experts = p["experts"] // ranks
+    width = design_of(p).expert_width or p["width"]
+    # With routing by rank each tensor rank has whole experts and tokens of its own.
     is_local = b.plan.routes_per_rank
     inner = p["expert_ffn"] if is_local else b.rank_share(p["expert_ffn"], "columns of an expert")
-    rows = inner * (2 if p["activation"] in GATED else 1)
+    up_width = 2 * inner if p["activation"] in GATED else inner  # the gate and what it gates
     tokens = x if is_local else b.gather_sequence(x, "gather")
     choices = p["experts"] + p["zero_experts"]
     logits = linear(b, chooser or tokens, choices, "router", p["router_bias"])
     if width != p["width"]:
         tokens = linear(b, tokens, width, "latent_down", p["ffn_bias"])
-    if choices > count:
-        logits = b.op("slice", logits, name="own", axis=-1, start=0, stop=count)
+    if choices > rank_experts:
+        logits = b.op("slice", logits, name="own", axis=-1, start=0, stop=rank_experts)
+    per_token = p["experts_per_token"]
     if ranks > 1:  # an own row for each of a token's experts, which go where these are
         logits = b.op("concat", *[logits] * per_token, name="chosen", axis=1)
-        tokens, per_token = b.route_rows(tokens, "dispatch", copies=per_token), 1
-    up, down = (count, rows, width), (count, width, inner)
-    weights = [b.weight("up/w", up), b.weight("down/w", down)]
+        tokens = b.route_rows(tokens, "dispatch", copies=per_token)
+    weights = [
+        b.weight("up/w", (rank_experts, up_width, width)),
+        b.weight("down/w", (rank_experts, width, inner)),
+    ]
     if p["expert_bias"]:
-        weights += [b.weight("up/b", (count, rows)), b.weight("down/b", (count, width))]
-    attributes = {"per_token": per_token, "activation": p["activation"]}
+        weights.append(b.weight("up/b", (rank_experts, up_width)))
+        weights.append(b.weight("down/b", (rank_experts, width)))
+    experts_per_row = 1 if ranks > 1 else per_token
+    attributes = {"per_token": experts_per_row, "activation": p["activation"]}
     y = b.op("experts", tokens, logits, *weights, name="experts", **attributes)
     if ranks > 1:
-        y = b.route_rows(y, "combine", merged=p["experts_per_token"])
+        y = b.route_rows(y, "combine", merged=per_token)
     return y if is_local else b.sum_over_ranks(y, "sum")
 
 
@@ -183,14 +190,14 @@ def block(b: Builder, x: str, p: Parameters, parts: Sequence[Part]) -> str:
     """
     if p["norms"].startswith("parallel"):
         inputs = [norm(b, x, p["norm"], "norm1")] * len(parts)
-        if p["norms"] == "parallel_two":
+        if p["norms"] == "parallel_two":  # a norm for each part
             inputs[1:] = [norm(b, x, p["norm"], f"norm{i + 1}") for i in range(1, len(parts))]
         branches = [part(y) for part, y in zip(parts, inputs, strict=True)]
-        for i, branch in enumerate(branches, 1):
+        for i, branch in enumerate(branches, start=1):
             x = residual(b, x, branch, p["dropout"], f"add{i}")
         return x
     places = NORMS[p["norms"]]
-    for i, part in enumerate(parts, 1):
+    for i, part in enumerate(parts, start=1):
         is_before = "before" in places or ("before_second" in places and i > 1)
         y = part(norm(b, x, p["norm"], f"norm{i}") if is_before else x)
         if "output" in places:

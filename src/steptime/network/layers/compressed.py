@@ -46,17 +46,20 @@ class CompressedAttention:
         with b.scope(name):
             x = b.gather_sequence(x, "gather")
             angles = self._angles(b, x)
-            reduced = norm(b, linear(b, x, self.latent_q, "q_down", False), "rms", "q_down_norm")
-            q = linear(b, reduced, heads * self.head_width, "q", False)
+            reduced = linear(b, x, self.latent_q, "q_down", bias=False)
+            reduced = norm(b, reduced, "rms", "q_down_norm")
+            q = linear(b, reduced, heads * self.head_width, "q", bias=False)
             q = norm_heads(b, q, heads, "plain_rms", "q_norm")
             q = b.op("rotary", q, angles, name="rotary_q", head_width=self.head_width)
-            kv = norm(b, linear(b, x, self.head_width, "kv", False), "rms", "kv_norm")
+            # One vector of a token is its key and its value for all heads.
+            kv = linear(b, x, self.head_width, "kv", bias=False)
+            kv = norm(b, kv, "rms", "kv_norm")
             kv = b.op("rotary", kv, angles, name="rotary_kv", head_width=self.head_width)
             attributes: Attributes = {"heads": heads, "kv_heads": 1}
             sinks = b.weight("sinks", (heads,))
             near: Attributes = {"causal": True, "window": self.window, **attributes}
             y = b.op("attention", q, kv, kv, sinks, name="window", **near)
-            if self.ratio:
+            if self.ratio:  # tokens beyond the window are seen compressed
                 far = self._attend_to_compressed(b, x, q, reduced, attributes)
                 y = b.op("add", y, far, name="both")
             y = b.op(
@@ -73,43 +76,54 @@ class CompressedAttention:
         """Return attention of all queries to the compressed tokens, of which some are chosen."""
         with b.scope("compressor"):
             keys = self._compress(b, x, self.head_width)
-        indexer, selected = self.indexer, b.shape(keys)[1]
-        if indexer:
+        indexer = self.indexer
+        if indexer:  # scores the compressed tokens; attention reads the best ones alone
             with b.scope("indexer"):
                 index_keys = self._compress(b, x, indexer.width)
-                index_q = linear(b, reduced, indexer.heads * indexer.width, "q", False)
-                linear(b, x, indexer.heads, "weights", False)
-                first: Attributes = {"axis": -1, "start": 0, "stop": INDEX_VALUES}
-                v = b.op("slice", index_keys, name="one", **first)
+                index_q = linear(b, reduced, indexer.heads * indexer.width, "q", bias=False)
+                linear(b, x, indexer.heads, "weights", bias=False)
+                index_values = b.op(
+                    "slice", index_keys, name="one", axis=-1, start=0, stop=INDEX_VALUES
+                )
                 sizes: Attributes = {"heads": indexer.heads, "kv_heads": 1}
-                b.op("attention", index_q, index_keys, v, name="scores", causal=False, **sizes)
-            selected = min(selected, indexer.selected)
-            range_: Attributes = {"axis": 1, "start": 0, "stop": selected}
-            keys = b.op("slice", keys, name="chosen", **range_)
+                index_inputs = (index_q, index_keys, index_values)
+                b.op("attention", *index_inputs, name="scores", causal=False, **sizes)
+            _, key_count, _ = b.shape(keys)
+            selected = min(key_count, indexer.selected)
+            keys = b.op("slice", keys, name="chosen", axis=1, start=0, stop=selected)
         return b.op("attention", q, keys, keys, name="compressed", causal=False, **attributes)
 
     def _compress(self, b: Builder, x: str, width: int) -> str:
         """Return one token for each `ratio` tokens: a sum weighed by learned gates, normed."""
         n, length, _ = b.shape(x)
-        size = min(self.ratio, length)
-        count, sides = length // size, 2 if self.overlaps else 1
-        values = linear(b, x, sides * width, "kv", False)
-        gates = linear(b, x, sides * width, "gate", False)
-        places = b.weight("places/w", (self.ratio, sides * width))
-        places = b.op("slice", places, name="places", axis=0, start=0, stop=size)
-        parts = []
-        for tensor, part in ((values, "values"), (gates, "gates")):
-            ranges = b.op("slice", tensor, name=part, axis=1, start=0, stop=count * size)
-            shape = (n, count, size, sides * width)
-            parts.append(b.op("reshape", ranges, name=f"{part}/ranges", shape=shape))
-        gates = b.op("pointwise", parts[1], places, name="placed", function="add")
-        gates = b.op("transpose", gates, name="gates/last", order=(0, 1, 3, 2))
+        range_size = min(self.ratio, length)
+        range_count = length // range_size
+        sides = 2 if self.overlaps else 1  # a range and the one before it
+        side_width = sides * width
+        values = linear(b, x, side_width, "kv", bias=False)
+        gates = linear(b, x, side_width, "gate", bias=False)
+        places = b.weight("places/w", (self.ratio, side_width))
+        places = b.op("slice", places, name="places", axis=0, start=0, stop=range_size)
+
+        def cut_ranges(tensor: str, name: str) -> str:
+            """Return the tokens as ranges, `[n, ranges, tokens, width]`, without the last ones."""
+            stop = range_count * range_size
+            tensor = b.op("slice", tensor, name=name, axis=1, start=0, stop=stop)
+            shape = (n, range_count, range_size, side_width)
+            return b.op("reshape", tensor, name=f"{name}/ranges", shape=shape)
+
+        values = cut_ranges(values, "values")
+        gates = cut_ranges(gates, "gates")
+        gates = b.op("pointwise", gates, places, name="placed", function="add")
+        # The shares of a range's tokens in each feature: softmax is along the last axis.
+        swap_last_axes = (0, 1, 3, 2)
+        gates = b.op("transpose", gates, name="gates/last", order=swap_last_axes)
         gates = b.op("softmax", gates, name="shares")
-        gates = b.op("transpose", gates, name="shares/places", order=(0, 1, 3, 2))
-        y = b.op("mul", parts[0], gates, name="weighed")
+        gates = b.op("transpose", gates, name="shares/places", order=swap_last_axes)
+        y = b.op("mul", values, gates, name="weighed")
         y = b.op("reduce", y, name="summed", function="sum", axes=(2,), keep=False)
         if sides > 1:
-            y = b.op("reshape", y, name="sides", shape=(n, count, sides, width))
+            y = b.op("reshape", y, name="sides", shape=(n, range_count, sides, width))
             y = b.op("reduce", y, name="joined", function="sum", axes=(2,), keep=False)
         return norm(b, y, "rms", "kv_norm")
 
@@ -117,14 +131,15 @@ class CompressedAttention:
         """Return the output: each group of heads to a narrow vector, and all of these together."""
         n, length, inner = b.shape(y)
         groups = b.rank_share(self.groups, "groups of heads")
-        shape = (n * length, groups, inner // groups)
-        y = b.op("reshape", y, name="groups", shape=shape)
+        input_width = inner // groups  # of a group
+        y = b.op("reshape", y, name="groups", shape=(n * length, groups, input_width))
+        # The groups are the batch of one product of matrices: they have to be the first axis.
         y = b.op("transpose", y, name="groups/first", order=(1, 0, 2))
-        w = b.weight("groups/w", (groups, inner // groups, self.group_width))
+        w = b.weight("groups/w", (groups, input_width, self.group_width))
         y = b.op("matmul", y, w, name="groups/product")
         y = b.op("transpose", y, name="groups/last", order=(1, 0, 2))
         y = b.op("reshape", y, name="groups/all", shape=(n, length, groups * self.group_width))
-        return linear(b, y, width, "out", False)
+        return linear(b, y, width, "out", bias=False)
 
 
 def expand_streams(b: Builder, x: str, count: int) -> str:
@@ -149,12 +164,15 @@ def through_streams(
     n, length, total_width = b.shape(x)
     width = total_width // count
     with b.scope(f"{name}_streams"):
-        both = _coefficients(b, x, (2 + count) * count, 3)
+        # Of each token: shares of the streams in the input, shares of the output in the streams,
+        # and a matrix that mixes the old streams.
         sizes = (count, count, count * count)
+        coefficients = _coefficients(b, x, sum(sizes), len(sizes))
         before, after, mixing = b.append(
-            b.full_path("parts"), "split", (both,), axis=-1, sizes=sizes
+            b.full_path("parts"), "split", (coefficients,), axis=-1, sizes=sizes
         )
-        summed = _sum_of_streams(b, x, b.op("sigmoid", before, name="before"), count)
+        before = b.op("sigmoid", before, name="before")
+        summed = _sum_of_streams(b, x, before, count)
         mixing = b.op("reshape", mixing, name="matrix", shape=(n, length, count, count))
         mixing = b.op("softmax", mixing, name="stochastic")
         mixing = b.op("transpose", mixing, name="turned", order=(0, 1, 3, 2))

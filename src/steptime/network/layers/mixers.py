@@ -72,23 +72,26 @@ def delta_net(b: Builder, x: str, p: Parameters, name: str) -> str:
     Queries, keys and values pass a short convolution; the output is normed, head by head.
     """
     refuse_context_ranks(b)
-    heads, keys = (
-        b.rank_share(p[f"linear_{count}"], f"linear {count}") for count in ("heads", "key_heads")
-    )
-    values, width = p["linear_value_width"], p["linear_width"] * keys
-    sizes, kernel = (width, width, values * heads), p["linear_kernel"]
+    heads = b.rank_share(p["linear_heads"], "linear heads")
+    key_heads = b.rank_share(p["linear_key_heads"], "linear key_heads")
+    key_width = p["linear_width"] * key_heads
+    value_width = p["linear_value_width"] * heads
+    sizes = (key_width, key_width, value_width)  # queries, keys, values
     with b.scope(name):
         x = b.gather_sequence(x, "gather")
         mixed = linear(b, x, sum(sizes), "qkv", bias=False)
-        gate = linear(b, x, values * heads, "gate", bias=False)
-        share = b.op("sigmoid", linear(b, x, heads, "share", bias=False), name="share_sigmoid")
+        gate = linear(b, x, value_width, "gate", bias=False)
+        share = linear(b, x, heads, "share", bias=False)
+        share = b.op("sigmoid", share, name="share_sigmoid")
         decay = linear(b, x, heads, "decay")
         decay = b.op("pointwise", decay, name="softplus", function="softplus")
         decay = decay_of(b, decay, heads)
-        mixed = b.op("silu", causal_convolution(b, mixed, kernel), name="silu")
+        mixed = causal_convolution(b, mixed, p["linear_kernel"])
+        mixed = b.op("silu", mixed, name="silu")
         mixed = to_tokens(b, mixed)
-        parts = b.append(b.full_path("parts"), "split", (mixed,), axis=-1, sizes=sizes)
-        y = b.op("delta_rule", *parts, decay, share, name="delta_rule", heads=heads, key_heads=keys)
+        q, k, v = b.append(b.full_path("parts"), "split", (mixed,), axis=-1, sizes=sizes)
+        attributes: Attributes = {"heads": heads, "key_heads": key_heads}
+        y = b.op("delta_rule", q, k, v, decay, share, name="delta_rule", **attributes)
         y = apply_gate(b, normalise_heads(b, y, heads), gate, "silu")
         return b.sum_over_ranks(linear(b, y, p["width"], "out", bias=False), "sum")
 
@@ -122,16 +125,18 @@ class Mamba2:
         refuse_context_ranks(b)
         heads = b.rank_share(self.heads, "heads of a state")
         groups = b.rank_share(self.groups, "groups of a state", min_share=1)
-        inner, keys = heads * self.head_width, groups * self.state
+        inner = heads * self.head_width
+        key_width = groups * self.state
+        sizes = (inner, key_width, key_width)  # values, keys, queries
         with b.scope(name):
             x = b.gather_sequence(x, "gather")
-            mixed = linear(b, x, inner + 2 * keys, "mixed", self.bias)
+            mixed = linear(b, x, sum(sizes), "mixed", self.bias)
             gate = linear(b, x, inner, "gate", self.bias)
             step = linear(b, x, heads, "step", self.bias)
             step = b.op("bias", step, b.weight("step_bias/w", (heads,)), name="step_bias", axis=-1)
             mixed = causal_convolution(b, mixed, self.kernel, bias=self.convolution_bias)
-            mixed = to_tokens(b, b.op("silu", mixed, name="silu"))
-            sizes = (inner, keys, keys)
+            mixed = b.op("silu", mixed, name="silu")
+            mixed = to_tokens(b, mixed)
             values, k, q = b.append(b.full_path("parts"), "split", (mixed,), axis=-1, sizes=sizes)
             share = b.op("pointwise", step, name="softplus", function="softplus")
             decay = decay_of(b, share, heads)
@@ -201,7 +206,8 @@ class KimiDelta:
             mixed = linear(b, x, 3 * inner, "qkv", bias=False)
             share = linear(b, x, heads, "share", bias=False)
             share = b.op("sigmoid", share, name="share_sigmoid")
-            decay = linear(b, linear(b, x, self.head_width, "decay_down", False), inner, "decay")
+            decay = linear(b, x, self.head_width, "decay_down", bias=False)
+            decay = linear(b, decay, inner, "decay")
             decay = b.op("pointwise", decay, name="softplus", function="softplus")
             decay = decay_of(b, decay, heads)
             gate = self._gate(b, x, inner)
@@ -271,9 +277,8 @@ class Mamba:
     def _steps_keys_queries(self, b: Builder, x: str) -> list[str]:
         """Return the vector of step sizes, keys and queries, normed if there is a norm."""
         sizes = (self.rank, self.state, self.state)
-        x = b.sum_over_ranks(
-            linear(b, x, sum(sizes), "steps_keys_queries", bias=False), "parts_sum"
-        )
+        x = linear(b, x, sum(sizes), "steps_keys_queries", bias=False)
+        x = b.sum_over_ranks(x, "parts_sum")
         parts = b.append(b.full_path("parts"), "split", (x,), axis=-1, sizes=sizes)
         if not self.norm:
             return [*parts]

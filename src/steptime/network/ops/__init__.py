@@ -60,7 +60,9 @@ def resolve_alias(
     scale = attrs.get("scale")
     if not isinstance(scale, tuple):
         raise ShapeError(f"upsample2d by {scale}, not by two numbers")
-    return "resize2d", {"size": (height * scale[0], width * scale[1]), "mode": "nearest"}
+    height_factor, width_factor = scale
+    size = (height * height_factor, width * width_factor)
+    return "resize2d", {"size": size, "mode": "nearest"}
 
 
 def kind_row(kind: str) -> OpKind:

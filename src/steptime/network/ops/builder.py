@@ -84,13 +84,13 @@ class Builder:
 
     def weight(self, name: str, shape: tuple[int, ...]) -> str:
         """Add a trained weight."""
-        if any(self._shared):
+        if any(self._shared):  # inside a scope that has the weights of an earlier one
             scopes = zip(self._path, self._shared, strict=True)
             path = [shared_name or scope_name for scope_name, shared_name in scopes]
             return "/".join((*path, name))
-        new = self._add_tensor(name, shape, self.precision.weights, self.weights)
-        self._trained.add(new)
-        return new
+        weight = self._add_tensor(name, shape, self.precision.weights, self.weights)
+        self._trained.add(weight)
+        return weight
 
     def buffer(self, name: str, shape: tuple[int, ...], dtype: str = "") -> str:
         """Add a tensor that lives through all steps but is not trained."""
@@ -199,11 +199,10 @@ class Builder:
     def rank_words(self, vocabulary: int) -> int:
         """Return the words of a padded vocabulary that a tensor-parallel rank has."""
         ranks = self.plan.tensor
-        return (
-            vocabulary
-            if ranks == 1
-            else WORDS_MULTIPLE * -(-vocabulary // (WORDS_MULTIPLE * ranks))
-        )
+        if ranks == 1:
+            return vocabulary
+        # Rounded up, so that each rank has equally many words, a multiple of a tile.
+        return WORDS_MULTIPLE * -(-vocabulary // (WORDS_MULTIPLE * ranks))
 
     def gather_sequence(self, x: str, name: str) -> str:
         """Gather `x [n, l, width]` along the sequence, if tensor-parallel ranks share that too."""

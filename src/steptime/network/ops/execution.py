@@ -116,30 +116,32 @@ def _launch_unfused_attention(graph: Graph, op: Op, execution: Execution) -> lis
     case = graph.cases[op.name]
     products = products_of(case.kind, case.specs, case.attrs)
     flop, traffic_bytes = cost_of(*case)
-    queries, keys = case.specs[0], case.specs[1].shape[1]
+    queries, keys, *_ = case.specs
+    batch, query_count, _ = queries.shape
+    _, key_count, _ = keys.shape
     heads = cast("int", dict(case.attrs)["heads"])
-    score_count = queries.shape[0] * heads * queries.shape[1] * keys
+    score_count = batch * heads * query_count * key_count
     score_bytes = score_count * SIZE_BYTES[queries.dtype]
     softmax_kind = "softmax_grad" if case.kind.endswith("_grad") else "softmax"
     softmax_flop = OPS[softmax_kind].flop(TensorSpec((score_count,), queries.dtype))
-    return [
-        Launch(
-            (op,),
-            flop,
-            traffic_bytes + len(products) * score_bytes,
-            kernels=len(products),
-            products=products,
-            runs_as="matmul",
-        ),
-        Launch(
-            (op,),
-            softmax_flop,
-            execution.scores * score_bytes,
-            kernels=execution.kernels,
-            runs_as=softmax_kind,
-            row=keys,
-        ),
-    ]
+    # Each product reads or writes the scores once, the softmax as often as the stack says.
+    product_launch = Launch(
+        (op,),
+        flop,
+        traffic_bytes + len(products) * score_bytes,
+        kernels=len(products),
+        products=products,
+        runs_as="matmul",
+    )
+    softmax_launch = Launch(
+        (op,),
+        softmax_flop,
+        execution.scores * score_bytes,
+        kernels=execution.kernels,
+        runs_as=softmax_kind,
+        row=key_count,
+    )
+    return [product_launch, softmax_launch]
 
 
 def launch_single_ops(graph: Graph) -> list[Launch]:
@@ -169,19 +171,22 @@ def _group_ops(graph: Graph, stack: Stack, users: Mapping[str, int]) -> list[lis
     and groups can run in their order. A kernel that absorbs an op runs when the op's other inputs
     are made: a product with a bias after the bias is cast.
     """
-    group_of: dict[str, int] = {}
+    group_of: dict[str, int] = {}  # the group that makes a tensor
     groups: list[list[Op]] = []
     for op in graph.ops:
-        last = -1
-        if op.kind in stack.joins or (stack.fuses and _can_run_in_loop(op, stack)):
+        last = -1  # no group to join
+        is_fusible = stack.fuses and _can_run_in_loop(op, stack)
+        if op.kind in stack.joins or is_fusible:
             input_groups = [group_of[name] for name in op.inputs if name in group_of]
             last = max(input_groups, default=-1)
             first = input_groups[0] if input_groups else -1
+            # A product whose bias is cast after it moves behind the cast, so that it can add it.
             if first < last and _can_wait(op, groups[first], users, stack):
-                last = len(groups)  # behind the casts of the other inputs
+                last = len(groups)
                 groups.append(groups[first])
                 groups[first] = []
-        if last < 0 or not _can_join(graph, op, groups[last], users, stack):
+        joins_group = last >= 0 and _can_join(graph, op, groups[last], users, stack)
+        if not joins_group:
             last = len(groups)
             groups.append([])
         groups[last].append(op)
@@ -239,17 +244,26 @@ def _register_bytes(graph: Graph, ops: Sequence[Op], users: Mapping[str, int]) -
     A view stays in registers with its source, which is written only if ops outside of the group
     read either of them.
     """
-    views = {name for op in ops if OPS[op.kind].storage == "view" for name in op.outputs}
-    outputs = {name for op in ops for name in op.outputs}
-    reads = Counter(name for op in ops for name in op.inputs if op.outputs[0] not in views)
+    outputs: set[str] = set()
+    views: set[str] = set()
+    reads: Counter[str] = Counter()  # by the ops of the group; a view reads nothing
+    for op in ops:
+        outputs.update(op.outputs)
+        if OPS[op.kind].storage == "view":
+            views.update(op.outputs)
+        else:
+            reads.update(op.inputs)
     outside_reads = {name: users[name] - reads[name] for name in outputs}
     for op in reversed(ops):
         if op.outputs[0] in views:  # reads of a view are reads of its source
             outside_reads[op.inputs[0]] += sum(outside_reads[name] for name in op.outputs) - 1
-    saved = reads - Counter(dict.fromkeys(reads.keys() - outputs, 1))  # others are read once
-    saved += Counter(  # writes
+    # Inputs of the group are read once, its own results never.
+    first_reads = Counter(dict.fromkeys(reads.keys() - outputs, 1))
+    saved_reads = reads - first_reads
+    saved_writes = Counter(
         name for name in outputs - views if users[name] and not outside_reads[name]
     )
+    saved = saved_reads + saved_writes
     return sum(graph.tensors[name].size_bytes * count for name, count in saved.items())
 
 
@@ -258,9 +272,10 @@ def _run_alone(
     kind: str, specs: Specs, attrs: Attrs, output_specs: Specs, execution: Execution
 ) -> OpRun:
     """Return the execution of an op that runs alone."""
-    products, steps = products_of(kind, specs, attrs), serial_of(kind, specs, attrs)
+    products = products_of(kind, specs, attrs)
+    steps = serial_of(kind, specs, attrs)
     if OPS[kind].storage == "view":
-        return OpRun(0, 0, 0, products, steps)
+        return OpRun(flop=0, traffic_bytes=0, kernels=0, products=products, serial=steps)
     flop, traffic_bytes = cost_of(kind, specs, attrs, output_specs)
     executed_flop = flop * execution.flop * _unmasked_share(specs, dict(attrs), execution)
     if execution.passes:
@@ -295,14 +310,18 @@ def dequantised(graph: Graph) -> Graph:
     quantised = {name for name in graph.weights if "float" not in graph.tensors[name].dtype}
     if not quantised:
         return graph
-    tensors, ops, dtype = dict(graph.tensors), list(graph.ops), ""
+    tensors = dict(graph.tensors)
+    ops = list(graph.ops)
+    dtype = ""  # of the tensors that quantised weights multiply
     for i, op in enumerate(graph.ops):
-        if OPS[op.kind].storage == "view" and op.inputs[0] in quantised:
+        is_view = OPS[op.kind].storage == "view"
+        if is_view and op.inputs[0] in quantised:
             quantised.update(op.outputs)
         elif not quantised.isdisjoint(op.inputs[1:]):
-            dtype = graph.tensors[op.inputs[0]].dtype
-            if op.inputs[1] in quantised:  # its scales are further inputs
-                ops[i] = replace(op, inputs=op.inputs[:2])
+            x, weight, *_ = op.inputs
+            dtype = graph.tensors[x].dtype
+            if weight in quantised:  # its scales are further inputs, which are left out
+                ops[i] = replace(op, inputs=(x, weight))
     tensors |= {name: tensors[name]._replace(dtype=dtype) for name in quantised}
     read_names = {name for op in ops for name in op.inputs}
     buffers = tuple(name for name in graph.buffers if name in read_names)

@@ -48,13 +48,12 @@ def experts_outputs(
     )
     count, rows, width = up.shape
     inner = rows // 2 if activation in GATED else rows
-    has_logits = logits.shape[-1] == count and x.shape[-1] == width and 1 <= per_token <= count
-    has_matrices = down.shape == (count, width, inner) and inner >= 1
-    has_bias = [spec.shape for spec in bias] in ([], [(count, rows), (count, width)])
-    require(
-        has_logits and has_matrices and has_bias,
-        f"{per_token} experts a token of {show(x, logits, up, down, *bias)}",
-    )
+    has_logits = logits.shape[-1] == count and 1 <= per_token <= count
+    has_matrices = x.shape[-1] == width and down.shape == (count, width, inner) and inner >= 1
+    bias_shapes = [spec.shape for spec in bias]
+    has_bias = bias_shapes in ([], [(count, rows), (count, width)])
+    fits = has_logits and has_matrices and has_bias
+    require(fits, f"{per_token} experts a token of {show(x, logits, up, down, *bias)}")
     return (x,)
 
 

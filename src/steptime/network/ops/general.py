@@ -95,11 +95,12 @@ def tile_outputs(x: TensorSpec, times: tuple[int, ...]) -> Specs:
 def tile_gradient(b: Backward) -> tuple[str | None, ...]:
     """Sum dY over the repetitions."""
     shape = b.specs[0].shape
-    pairs = zip(b.attrs["times"], shape, strict=True)
-    repeated_shape = tuple(chain.from_iterable(pairs))
-    (repeated,) = b.emit("reshape", (b.grad,), "grad_apart", shape=repeated_shape)
-    axes = tuple(range(0, 2 * len(shape), 2))
-    return b.emit("reduce_sum", (repeated,), "grad_input", axes=axes, shape=shape)
+    # An axis of n that was repeated t times is viewed as two axes, t and n, and summed over t.
+    times_and_sizes = zip(b.attrs["times"], shape, strict=True)
+    split_shape = tuple(chain.from_iterable(times_and_sizes))
+    (split_gradient,) = b.emit("reshape", (b.grad,), "grad_apart", shape=split_shape)
+    times_axes = tuple(range(0, len(split_shape), 2))
+    return b.emit("reduce_sum", (split_gradient,), "grad_input", axes=times_axes, shape=shape)
 
 
 def pad_outputs(
@@ -108,15 +109,21 @@ def pad_outputs(
     """Return `x` with `pads` (before and after each axis) around it; a negative one cuts."""
     require(mode in PADDINGS, f"pad knows {', '.join(PADDINGS)}, not {mode!r}")
     require(len(pads) == 2 * len(x.shape), f"{len(pads)} pads around {show(x)}")
+    pads_before = pads[::2]
+    pads_after = pads[1::2]
     if mode != "constant":
-        inner = len(x.shape) in (3, 4, 5) and not any(pads[:4]) and min(pads) >= 0
-        require(inner, f"{mode} padding {pads} of {show(x)}: of the axes from the third on only")
-        for i, size in enumerate(x.shape):
+        has_inner_axes = len(x.shape) in (3, 4, 5)
+        pads_inner_axes_alone = not any(pads[:4])  # neither the batch nor the channels
+        fits = has_inner_axes and pads_inner_axes_alone and min(pads) >= 0
+        require(fits, f"{mode} padding {pads} of {show(x)}: of the axes from the third on only")
+        for size, before, after in zip(x.shape, pads_before, pads_after, strict=True):
             max_pads = {"edge": max(pads), "reflect": size - 1, "circular": size}
-            axis_pads = pads[2 * i : 2 * i + 2]
-            fits = max(axis_pads) <= max_pads[mode]
+            fits = max(before, after) <= max_pads[mode]
             require(fits, f"{mode} padding {pads} of {show(x)}")
-    shape = tuple(n + pads[2 * i] + pads[2 * i + 1] for i, n in enumerate(x.shape))
+    shape = tuple(
+        before + size + after
+        for size, before, after in zip(x.shape, pads_before, pads_after, strict=True)
+    )
     require(min(shape, default=1) >= 1, f"padding {pads} of {show(x)} leaves nothing")
     return (TensorSpec(shape, x.dtype),)
 

@@ -63,7 +63,9 @@ def conv_outputs(
 ) -> Specs:
     """Return `x [n, c_in, h, w], w [c_out, c_in/groups, kh, kw] -> [n, c_out, oh, ow]`."""
     _check_channels(x, w, groups)
-    axes = len(x.shape) - 2
+    batch, channels, *input_sizes = x.shape
+    filters, filter_channels, *kernel = w.shape
+    axes = len(input_sizes)
     stride = stride or (1,) * axes
     dilation = dilation or (1,) * axes
     sizes = f"stride {stride}, dilation {dilation}"
@@ -72,14 +74,13 @@ def conv_outputs(
     padding = padding or (0,) * 2 * axes
     require(len(padding) == 2 * axes, f"padding {padding}: not {_SIDES[axes]}")
     require(
-        x.shape[1] == w.shape[1] * groups,
-        f"{x.shape[1]} channels do not fit a filter {show(w)} in {groups} groups",
+        channels == filter_channels * groups,
+        f"{channels} channels do not fit a filter {show(w)} in {groups} groups",
     )
-    axis_settings = zip(x.shape[2:], w.shape[2:], stride, _pairs(padding), dilation, strict=True)
-    output_size = [positions(*settings) for settings in axis_settings]
-    require(min(output_size) >= 1, f"a filter {show(w)} does not fit into {show(x)}")
-    batch, filters = x.shape[0], w.shape[0]
-    return (TensorSpec((batch, filters, *output_size), x.dtype),)
+    axis_settings = zip(input_sizes, kernel, stride, _pairs(padding), dilation, strict=True)
+    output_sizes = [positions(*settings) for settings in axis_settings]
+    require(min(output_sizes) >= 1, f"a filter {show(w)} does not fit into {show(x)}")
+    return (TensorSpec((batch, filters, *output_sizes), x.dtype),)
 
 
 def conv_products(x: TensorSpec, w: TensorSpec, groups: int = 1, **attrs: Any) -> Products:
@@ -97,21 +98,23 @@ def _positions(spec: TensorSpec) -> int:
 def gradient(b: Backward) -> tuple[str | None, ...]:
     """dX is the transpose of the op on dY; dW correlates X with dY, of a transpose dY with X."""
     x, w = b.op.inputs
+    x_spec, w_spec = b.specs
+    needs_dx, needs_dw = b.needs
     attrs = b.attrs_without("output_size")
     axes = len(b.out.shape) - 2
-    is_transpose = b.op.kind == f"conv_transpose{axes}d"
+    convolution = f"conv{axes}d"
+    transpose = f"conv_transpose{axes}d"
+    is_transpose = b.op.kind == transpose
     dx = dw = None
-    if b.needs[0]:
-        if is_transpose:
-            (dx,) = b.emit(f"conv{axes}d", (b.grad, w), "grad_input", **attrs)
-        else:
-            size = b.specs[0].shape[2:]
-            kind = f"conv_transpose{axes}d"
-            (dx,) = b.emit(kind, (b.grad, w), "grad_input", **attrs, output_size=size)
-    if b.needs[1]:
-        kernel = b.specs[1].shape[2:]
+    if needs_dx and is_transpose:
+        (dx,) = b.emit(convolution, (b.grad, w), "grad_input", **attrs)
+    elif needs_dx:
+        size = x_spec.shape[2:]
+        (dx,) = b.emit(transpose, (b.grad, w), "grad_input", **attrs, output_size=size)
+    if needs_dw:
+        kernel = w_spec.shape[2:]
         correlated = (b.grad, x) if is_transpose else (x, b.grad)
-        kind = f"conv{axes}d_grad_weight"
+        kind = f"{convolution}_grad_weight"
         (dw,) = b.emit(kind, correlated, "grad_weight", **attrs, kernel=kernel)
     return dx, dw
 

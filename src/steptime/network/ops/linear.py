@@ -27,8 +27,10 @@ def linear_outputs(x: TensorSpec, w: TensorSpec, *_: TensorSpec) -> Specs:
     A quantised `w`, of whole numbers, has what scales it behind it.
     """
     require(len(w.shape) == 2 and len(x.shape) >= 2, f"linear of {show(x, w)}")
-    require(x.shape[-1] == w.shape[1], f"linear of {show(x, w)}: {x.shape[-1]} != {w.shape[1]}")
-    return (TensorSpec((*x.shape[:-1], w.shape[0]), x.dtype),)
+    *leading, x_width = x.shape
+    width, fan_in = w.shape
+    require(x_width == fan_in, f"linear of {show(x, w)}: {x_width} != {fan_in}")
+    return (TensorSpec((*leading, width), x.dtype),)
 
 
 def linear_products(x: TensorSpec, w: TensorSpec, *_: TensorSpec) -> Products:
@@ -57,11 +59,12 @@ def matmul_outputs(
     `transpose_*` swap the last two dimensions first; `fold` views both operands as
     `[product of leading, last]` before that.
     """
-    left, right = _matrix(a, transpose_a, fold), _matrix(b, transpose_b, fold)
-    require(left[-1] == right[-2], f"matmul of {show(a, b)}: {left[-1]} != {right[-2]}")
-    batch = broadcast_shape(left[:-2], right[:-2])
+    *left_batch, m, k = _matrix(a, transpose_a, fold)
+    *right_batch, right_k, n = _matrix(b, transpose_b, fold)
+    require(k == right_k, f"matmul of {show(a, b)}: {k} != {right_k}")
+    batch = broadcast_shape(tuple(left_batch), tuple(right_batch))
     require(batch is not None, f"matmul of {show(a, b)}: batches differ")
-    return (TensorSpec((*(batch or ()), left[-2], right[-1]), a.dtype),)
+    return (TensorSpec((*(batch or ()), m, n), a.dtype),)
 
 
 def matmul_products(a: TensorSpec, b: TensorSpec, **settings: bool) -> Products:
@@ -95,8 +98,9 @@ def matmul_gradient(b: Backward) -> tuple[str | None, ...]:
 
 def _left_gradient(b: Backward) -> str:
     """Return dA, summed to the shape of A."""
-    right = b.op.inputs[1]
-    shape = b.specs[0].shape
+    _, right = b.op.inputs
+    left_spec, _ = b.specs
+    shape = left_spec.shape
     is_transposed = bool(b.attrs.get("transpose_b"))
     (da,) = b.emit("matmul", (b.grad, right), "grad_a", transpose_b=not is_transposed)
     batch_shape = (*b.out.shape[:-2], *shape[-2:])
@@ -105,11 +109,14 @@ def _left_gradient(b: Backward) -> str:
 
 def _right_gradient(b: Backward) -> str:
     """Return dB, summed to the shape of B; one product over all rows if the batch shares B."""
-    left = b.op.inputs[0]
-    shape, out_shape = b.specs[1].shape, b.out.shape
+    left, _ = b.op.inputs
+    left_spec, right_spec = b.specs
+    shape = right_spec.shape
+    out_shape = b.out.shape
     factors = (b.grad, left) if b.attrs.get("transpose_b") else (left, b.grad)
-    has_batch = 2 < len(out_shape) == len(b.specs[0].shape)
-    if len(shape) == 2 and has_batch:
+    has_batch = len(out_shape) > 2 and len(out_shape) == len(left_spec.shape)
+    is_shared = len(shape) == 2 and has_batch
+    if is_shared:  # one product over the rows of the whole batch
         (db,) = b.emit("matmul", factors, "grad_b", transpose_a=True, fold=True)
         return db
     (db,) = b.emit("matmul", factors, "grad_b", transpose_a=True)

@@ -42,10 +42,13 @@ def group_norm_outputs(
 
     An `instance` norm has a group for each channel, and keeps its type under autocast.
     """
-    require(not instance or groups == x.shape[1], f"instance norm of {groups} groups")
-    fits = len(x.shape) >= 2 and weight.shape == bias.shape == x.shape[1:2]
+    require(len(x.shape) >= 2, f"group norm of {show(x)} with {show(weight, bias)}")
+    _batch, channels, *_sizes = x.shape
+    require(not instance or groups == channels, f"instance norm of {groups} groups")
+    fits = weight.shape == bias.shape == (channels,)
     require(fits, f"group norm of {show(x)} with {show(weight, bias)}")
-    require(groups >= 1 and x.shape[1] % groups == 0, f"{x.shape[1]} channels in {groups} groups")
+    divides_channels = groups >= 1 and channels % groups == 0
+    require(divides_channels, f"{channels} channels in {groups} groups")
     return (x,)
 
 

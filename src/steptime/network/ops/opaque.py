@@ -26,8 +26,11 @@ def pack_specs(specs: Sequence[TensorSpec]) -> dict[str, Attr]:
     commas between them: `[2, 3]` of float32 and a scalar of int64 are `(2, 2, 3, 0)` and
     `float32,int64`.
     """
-    sizes = [size for spec in specs for size in (len(spec.shape), *spec.shape)]
-    return {"shapes": tuple(sizes), "dtypes": ",".join(spec.dtype for spec in specs)}
+    ranks_and_sizes: list[int] = []
+    for spec in specs:
+        ranks_and_sizes += [len(spec.shape), *spec.shape]
+    dtypes = ",".join(spec.dtype for spec in specs)
+    return {"shapes": tuple(ranks_and_sizes), "dtypes": dtypes}
 
 
 def unpack_specs(shapes: tuple[int, ...], dtypes: str) -> Specs:
@@ -61,11 +64,12 @@ def opaque_gradient(b: Backward) -> tuple[str | None, ...]:
     An op that is linear in its floating inputs reads only the others: indices and the like.
     """
     differentiated = [i for i, is_needed in enumerate(b.needs) if is_needed]
-    reads = [
-        name
-        for name, spec in zip(b.op.inputs, b.specs, strict=True)
-        if not (b.attrs.get("is_linear") and spec.is_floating)
-    ]
+    # The gradient of a linear op reads none of the numbers, only indices.
+    is_linear = b.attrs.get("is_linear")
+    reads = []
+    for name, spec in zip(b.op.inputs, b.specs, strict=True):
+        if not (is_linear and spec.is_floating):
+            reads.append(name)
     input_grads = b.emit(
         "opaque_grad",
         (*reads, *filter(None, b.grads)),

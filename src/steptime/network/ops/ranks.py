@@ -133,14 +133,19 @@ class _Rank:
     ) -> None:
         """Gather a bucket of weights before the op at a place; ops of the pass read the result."""
         shards = [self.shard(weight) for weight in bucket]
-        name, row = f"weights{number}/{part}", self.updates[bucket[0]].of
+        name = f"weights{number}/{part}"
+        row = self.updates[bucket[0]].of  # the costs of the bucket count for its first weight
         gathered = self.add(place, name, "all_gather", shards, self.lengths(bucket), part, row)
         full_weights = dict(zip(bucket, gathered, strict=True))
-        for i in {i for weight in bucket for i in self.readers[weight]}:
-            op = self.ops[i]
-            if op.part == part or (for_both and op.part != "update"):
+        reader_places: set[int] = set()
+        for weight in bucket:
+            reader_places.update(self.readers[weight])
+        for reader_place in reader_places:
+            op = self.ops[reader_place]
+            is_in_pass = op.part == part or (for_both and op.part != "update")
+            if is_in_pass:
                 inputs = tuple(full_weights.get(name, name) for name in op.inputs)
-                self.ops[i] = replace(op, inputs=inputs)
+                self.ops[reader_place] = replace(op, inputs=inputs)
 
     def add(
         self,

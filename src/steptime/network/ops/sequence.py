@@ -9,6 +9,7 @@ from typing import Any
 
 from steptime.core.graph import Attr, TensorSpec
 from steptime.network.ops.table import (
+    Backward,
     GradientOp,
     Operand,
     OpKind,
@@ -71,12 +72,13 @@ def attention_products(
 ) -> Products:
     """Return scores and values of all heads; masks and windows save nothing."""
     batch, length, q_width = q.shape
-    keys = k.shape[1]
+    _batch, key_count, _width = k.shape
     width = q_width // heads
     value_width = v.shape[2] // kv_heads
-    scores = (batch * heads, length, keys, width)
-    values = (batch * heads, length, value_width, keys)
-    return (scores, values)
+    # Each product is (batch, m, n, k).
+    score_product = (batch * heads, length, key_count, width)
+    value_product = (batch * heads, length, value_width, key_count)
+    return (score_product, value_product)
 
 
 def share_in_window(q: TensorSpec, k: TensorSpec, window: int, causal: bool) -> float:
@@ -139,8 +141,9 @@ def recurrent_outputs(gates: int) -> Callable[..., Specs]:
     def outputs(x: TensorSpec, w_ih: TensorSpec, w_hh: TensorSpec, *extra: TensorSpec) -> Specs:
         require(len(x.shape) == 3, f"a recurrent layer needs [batch, length, width], not {show(x)}")
         batch, length, input_width = x.shape
-        bias, projection = extra[:2], extra[2:]
-        width = w_hh.shape[-1]
+        bias = extra[:2]
+        projection = extra[2:]  # none, or one that makes the output narrower than the state
+        width = w_hh.shape[-1]  # of the output
         hidden = projection[0].shape[-1] if projection else width
         rows = gates * hidden
         has_matrices = w_ih.shape == (rows, input_width) and w_hh.shape == (rows, width)
@@ -204,19 +207,39 @@ def recurrent_kinds(
     is saved as well.
     """
     gates = GATES[kind]
+    # The example: batch 2, length 3, 4 features of the input and 5 of the state.
     rows = gates * 5
     inputs = [(2, 3, 4), (rows, 4), (rows, 5), (rows,), (rows,)]
+    output = (2, 3, 5)
     saved = (2, 3 * saved_sizes * 5)
 
-    def save(x: TensorSpec, w_ih: TensorSpec, w_hh: TensorSpec, *extra: TensorSpec) -> Specs:
-        batch, length = x.shape[:2]
-        projected = sum(w.shape[0] for w in extra[2:])
-        step_size = saved_sizes * w_ih.shape[0] // gates + projected
+    def save(
+        x: TensorSpec,
+        w_ih: TensorSpec,
+        w_hh: TensorSpec,
+        b_ih: TensorSpec,
+        b_hh: TensorSpec,
+        *w_hr: TensorSpec,
+    ) -> Specs:
+        batch, length, _ = x.shape
+        hidden_size = w_ih.shape[0] // gates
+        projected_size = sum(w.shape[0] for w in w_hr)  # of none or one
+        step_size = saved_sizes * hidden_size + projected_size
         return (TensorSpec((batch, length * step_size), x.dtype),)
 
     def scratch(x: TensorSpec, w_ih: TensorSpec, w_hh: TensorSpec, *_: TensorSpec) -> int:
-        column_bytes = scratch_sizes * x.size_bytes // x.shape[2]
+        _batch, _length, features = x.shape
+        column_bytes = scratch_sizes * x.size_bytes // features
         return column_bytes * w_hh.shape[1]
+
+    def emit_gradient(b: Backward) -> tuple[str | None, ...]:
+        x, w_ih, w_hh, b_ih, b_hh, *w_hr = b.op.inputs
+        weights = (w_ih, w_hh, b_ih, b_hh)
+        needs_dx = b.needs[0]
+        operands = (x, *weights, b.output, *b.saved, b.grad, *w_hr)
+        if needs_dx:
+            return b.emit(f"{kind}_grad", operands, "grad")
+        return b.emit(f"{kind}_grad", operands, "grad", of_data=False)
 
     return {
         kind: matrix_kind(
@@ -224,12 +247,7 @@ def recurrent_kinds(
             recurrent_products,
             example(*inputs),
             f"{formula}; two bias vectors, as cuDNN and torch; the products alone are counted",
-            gradient=lambda b: b.emit(
-                f"{kind}_grad",
-                (*b.op.inputs[:5], b.output, *b.saved, b.grad, *b.op.inputs[5:]),
-                "grad",
-                **({} if b.needs[0] else {"of_data": False}),
-            ),
+            gradient=emit_gradient,
             saved=save,
             always_saves=always_saves,
             work="recurrent",
@@ -239,7 +257,7 @@ def recurrent_kinds(
         f"{kind}_grad": matrix_kind(
             lambda *specs, of_data=True: (*specs[:5], *specs[8:]),
             recurrent_grad_products,
-            example(*inputs, (2, 3, 5), saved, (2, 3, 5)),
+            example(*inputs, output, saved, output),  # and the gradient of the output
             f"derivative of {kind}: data and weight gradients, twice forward",
             work="recurrent",
             serial=lambda x, *_, **__: x.shape[1],

@@ -96,7 +96,8 @@ def _append_update(
     specs = make_states(kind, spec)
     names = [f"{weight}/{kind}{number}" for number in range(len(specs))]
     scales: list[str] = []
-    if has_8bit_states and specs and spec.size >= MIN_8BIT_ELEMENTS:
+    is_large = spec.size >= MIN_8BIT_ELEMENTS  # small weights keep wide states
+    if has_8bit_states and specs and is_large:
         scales = [f"{weight}/{kind}{SCALES}"]
         blocks = len(specs) * ceil(spec.size / STATE_BLOCK)
         tape.tensors[scales[0]] = TensorSpec((blocks,), "float32")
@@ -104,8 +105,9 @@ def _append_update(
     tape.tensors.update(zip(names, specs, strict=True))
     grad = tape.grads[weight]
     updated_tensors = (weight, *names)
-    grad_rows = tape.tensors[grad].shape[:1]
-    if grad_rows < spec.shape[:1]:
+    grad_rows = tape.tensors[grad].shape[:1]  # () for a number
+    is_sparse = grad_rows < spec.shape[:1]  # only some rows of a table have a gradient
+    if is_sparse:
         updated_tensors = _slice_rows(tape, updated_tensors, grad_rows[0], user)
     tape.append(f"{weight}/update", kind, (*updated_tensors, grad), {}, "update", user)
     return [*scales, *names]

@@ -65,7 +65,7 @@ def convolution(kernels: Rows, device: Device, constants: Constants) -> Parts:
     else:
         parts = _price_on_vector_units(kernels, layer, device, constants)
         peak = device.peak_flop_per_s[kernels.dtype]
-        executed_flop = parts.compute_s * peak * constants["convolution.share"]
+        executed_flop = parts.compute_s * peak * constants["convolution.share"]  # Winograd's: less
         parts = parts._replace(flop=np.minimum(kernels.flop, executed_flop))
     if not np.any(is_depthwise):
         return parts
@@ -93,9 +93,9 @@ def implicit_product(kind: str, layer: ConvShape) -> Shape:
     groups, positions, outputs, inputs, taps, strides = layer
     if kind == "conv2d":
         return groups, positions, outputs, inputs * taps
-    if kind == "conv_transpose2d":
+    if kind == "conv_transpose2d":  # the gradient of the input: an output for each of its pixels
         return groups, positions * strides, inputs, outputs * taps
-    filter_size = inputs * taps
+    filter_size = inputs * taps  # the gradient of the weights sums over the positions
     longer, shorter = np.maximum(outputs, filter_size), np.minimum(outputs, filter_size)
     return groups, longer, shorter, positions
 

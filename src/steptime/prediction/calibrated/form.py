@@ -95,11 +95,14 @@ def cached_share(device: Device, constants: Constants) -> float:
 
     A multiprocessor reads `stream.cached_bytes` a clock from the cache.
     """
-    if device.kind != "gpu" or not device.l2_bytes or not device.clock_hz:
+    has_cache = device.kind == "gpu" and device.l2_bytes
+    if not has_cache or not device.clock_hz:
         return 1.0
-    units = device.multiprocessors or MULTIPROCESSORS
-    cache_bytes_per_s = constants["stream.cached_bytes"] * units * device.clock_hz
-    return min(1.0, float(memory_rate(device, constants)) / cache_bytes_per_s)
+    multiprocessors = device.multiprocessors or MULTIPROCESSORS
+    bytes_per_clock = constants["stream.cached_bytes"] * multiprocessors
+    cache_bytes_per_s = bytes_per_clock * device.clock_hz
+    memory_bytes_per_s = float(memory_rate(device, constants))
+    return min(1.0, memory_bytes_per_s / cache_bytes_per_s)
 
 
 def stream_s(moved_bytes: Any, device: Device, constants: Constants) -> Any:

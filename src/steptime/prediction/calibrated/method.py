@@ -82,13 +82,13 @@ def price(rows: Rows, device: Device, alone: Any = 0, pause_s: Any = 0.0) -> Int
     parts = form(rows, device, constants)
     limit = limit_of(device, constants, rows.unit, dtype)
     limit_s = capped_s(rows, parts.compute_s, alone, limit, parts.flop) - pause_s
-    on_matrix_units = (
-        rows.unit == "matrix" and device.kind == "gpu" and has_matrix_units(device, dtype)
-    )
+    is_gpu_matrix = rows.unit == "matrix" and device.kind == "gpu"
+    on_matrix_units = is_gpu_matrix and has_matrix_units(device, dtype)
+    # Arithmetic and traffic overlap in part: a norm of a power between sum (1) and maximum (inf).
     power = constants["joint.matrix_power" if on_matrix_units else "joint.power"]
     running_s = (parts.compute_s**power + parts.memory_s**power) ** (1 / power)
     value = np.maximum(running_s, limit_s)
-    if on_matrix_units:  # over hours, clocks fall before the limit is effective_device
+    if on_matrix_units:  # in a step, clocks fall before the limit of power is reached
         joint_power = constants["joint.power"]
         capped_power_s = np.maximum(limit_s, 0) ** joint_power
         in_step_s = (running_s**joint_power + capped_power_s) ** (1 / joint_power)
@@ -97,12 +97,12 @@ def price(rows: Rows, device: Device, alone: Any = 0, pause_s: Any = 0.0) -> Int
     ends = _price_bounds(rows, device, alone)
     time = Interval(
         value,
-        value * ends.low,
-        value * ends.high,
-        _is_extrapolated(rows, device),
-        parts.compute_s,
-        parts.memory_s,
-        ends.shared,
+        low=value * ends.low,
+        high=value * ends.high,
+        is_extrapolated=_is_extrapolated(rows, device),
+        compute_s=parts.compute_s,
+        memory_s=parts.memory_s,
+        shared=ends.shared,
     )
     if rows.unit == "vector" or "step.product" not in constants:
         return time

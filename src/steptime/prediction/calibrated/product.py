@@ -49,12 +49,13 @@ def product(kernels: Rows, device: Device, constants: Constants) -> Parts:
     takes `product.along` times as long.
     """
     arithmetic = time_products(kernels, device, constants)
+    # Bytes that lie in the last cache count by the share of time that they take there.
     cached_bytes = np.minimum(_cached_bytes(kernels, device), kernels.bytes)
     moved_bytes = kernels.bytes - cached_bytes * (1 - cached_share(device, constants))
     if has_matrix_units(device, computed_as(kernels, device)):
         wait_s = latency_s(device, constants, "product.tensor_wait_s")
         memory_s = moved_bytes / memory_rate(device, constants) + wait_s
-    else:
+    else:  # without tensor cores, operands are read several times
         extra_reads = constants["product.along"] - 1
         moved_bytes = moved_bytes + extra_reads * _bytes_along_contraction(kernels)
         memory_s = stream_s(moved_bytes, device, constants)
@@ -65,11 +66,12 @@ def product(kernels: Rows, device: Device, constants: Constants) -> Parts:
 def _bytes_along_contraction(kernels: Rows) -> Any:
     """Return the bytes of operands that lie along the contraction, of which tiles read pieces."""
     element_bytes = SIZE_BYTES.get(kernels.dtype, NARROW_BYTES)
-    has_weights_along = kernels.kind == "linear"
-    return sum(
-        element_bytes * batch * (m + n * has_weights_along) * k
-        for batch, m, n, k in kernels.products
-    )
+    stores_weights_along = kernels.kind == "linear"  # whose weights are `[n, k]`
+    total_bytes: Any = 0
+    for batch, m, n, k in kernels.products:
+        rows_along = m + n if stores_weights_along else m
+        total_bytes = total_bytes + element_bytes * batch * rows_along * k
+    return total_bytes
 
 
 def _cached_bytes(kernels: Rows, device: Device) -> Any:
@@ -138,6 +140,7 @@ def _alignment_share(kernels: Rows, shape: Shape, device: Device, constants: Con
     runs_on_tensor_cores = is_nvidia(device) and has_matrix_units(device, dtype)
     if not runs_on_tensor_cores or dtype not in HALVES:
         return 1.0
+    # Rows are loaded in vectors if each begins at a multiple of one, else number by number.
     _, m, n, k = shape
     operand_row = m if kernels.transposed else k
     result_row = n

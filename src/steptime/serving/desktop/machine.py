@@ -121,12 +121,13 @@ class Placing:
 
     def device_tensors(self, number: int) -> list[WeightTensor]:
         """Return the tensors of a device that products read; by rows those of all."""
-        tensors = [
-            tensor
-            for layer in self.device_layers[number]
-            for tensor in self.weights.by_layer[layer]
-            if not (tensor.is_routed and layer < self.cpu_moe)
-        ]
+        tensors = []
+        for layer in self.device_layers[number]:
+            keeps_experts_on_host = layer < self.cpu_moe
+            for tensor in self.weights.by_layer[layer]:
+                is_on_host = tensor.is_routed and keeps_experts_on_host
+                if not is_on_host:
+                    tensors.append(tensor)
         is_last = number == self.device_count - 1
         if self.has_head and (is_last or self.is_split_by_rows):
             tensors += self.weights.head
@@ -136,8 +137,9 @@ class Placing:
     def host_tensors(self) -> list[WeightTensor]:
         """The tensors on the host that products read."""
         tensors = [tensor for layer in self.host_layers for tensor in self.weights.by_layer[layer]]
-        first = len(self.host_layers)
-        for layer in range(first, min(self.cpu_moe, self.weights.layers)):
+        # The first layers lie on the host; of device layers below `cpu_moe` only the experts.
+        first_device_layer = len(self.host_layers)
+        for layer in range(first_device_layer, min(self.cpu_moe, self.weights.layers)):
             tensors += [tensor for tensor in self.weights.by_layer[layer] if tensor.is_routed]
         if not self.has_head:
             tensors += self.weights.head

@@ -110,14 +110,17 @@ def compute_buffer_bytes(
 
     All tensors of a step that live at once have room in it; layers use it one after the other.
     """
-    parameters, caches = shape.kind_settings, layer_caches(shape)
+    parameters = shape.kind_settings
+    caches = layer_caches(shape)
     tokens = min(demand.ubatch, context)
-    width, ffn = int(parameters["width"]), int(parameters["ffn"])
+    width = int(parameters["width"])
+    ffn = int(parameters["ffn"])
     if shape.experts:
-        ffn = max(ffn, int(parameters["experts_per_token"]) * int(parameters["expert_ffn"] or ffn))
+        expert_ffn = int(parameters["expert_ffn"] or ffn)
+        ffn = max(ffn, int(parameters["experts_per_token"]) * expert_ffn)
     hidden_bytes = tokens * width * rule.activation_bytes
     head_bytes = tokens * shape.vocabulary * rule.logit_bytes + hidden_bytes
-    inner_bytes = 3 * hidden_bytes + 2 * tokens * ffn * rule.activation_bytes
+    feed_forward_bytes = 3 * hidden_bytes + 2 * tokens * ffn * rule.activation_bytes
     largest = max(caches, key=lambda cache: cache.query_numbers)
     attended_tokens = max(cache.cached_tokens(context, demand.ubatch) for cache in caches)
     query_numbers = 2 * largest.query_numbers + largest.numbers
@@ -125,7 +128,7 @@ def compute_buffer_bytes(
     attention_bytes += tokens * attended_tokens * MASK_BYTES
     if not demand.has_flash_attention:
         attention_bytes += tokens * attended_tokens * largest.heads * SCORE_BYTES
-    return max(head_bytes, inner_bytes, attention_bytes)
+    return max(head_bytes, feed_forward_bytes, attention_bytes)
 
 
 def longest_context(

@@ -7,7 +7,7 @@ follow each other. A prompt takes its products over the rate that they reach.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import exp, hypot
+from math import ceil, exp, hypot
 
 from steptime.hardware.device import Device
 from steptime.network.ops.experts import experts_read
@@ -107,12 +107,13 @@ class _Part:
         """Return the rate of products of many tokens."""
         peaks = self.device.peak_flop_per_s
         peak = max(peaks[name] for name in PLAIN_TYPES if name in peaks)
-        rate = self.backend.product_share * peak
+        product_rate = self.backend.product_share * peak
+        # Weights of few bits are unpacked by the vector units, which can be slower.
         is_packed = any(tensor.type.bits < PACKED_BITS for tensor in self.tensors)
-        vector_rate = self.device.vector_peak("float32")
-        if is_packed and vector_rate:
-            return min(rate, self.backend.vector_share * vector_rate)
-        return rate
+        vector_peak = self.device.vector_peak("float32")
+        if is_packed and vector_peak:
+            return min(product_rate, self.backend.vector_share * vector_peak)
+        return product_rate
 
     def cache_s(self, sequences: int, context: float, byte_count: float) -> float:
         """Return the seconds to read the cache of sequences with so many tokens in it."""
@@ -142,19 +143,22 @@ def predict_decode(
     shape: Shape, machine: Machine, placing: Placing, demand: DesktopDemand, context: float
 ) -> StepTimes:
     """Return the seconds of a step that gives each sequence a token at a mean context."""
-    byte_count, sequences = number_bytes(demand.cache_type), demand.sequences
-    devices, host = _parts(shape, machine, placing)
-    hops = sum(1 for part in devices if part.caches) - 1
+    cached_number_bytes = number_bytes(demand.cache_type)
+    sequences = demand.sequences
+    devices, host = _divide_network(shape, machine, placing)
+    devices_with_layers = sum(1 for part in devices if part.caches)
+    hops = max(0, devices_with_layers - 1)
+    host_s = (
+        host.weights_s(shape, sequences)
+        + host.cache_s(sequences, context, cached_number_bytes)
+        + host.kernel_count() * host.backend.kernel_s
+    )
     return StepTimes(
         products_s=sum(part.weights_s(shape, sequences) for part in devices),
-        attention_s=sum(part.cache_s(sequences, context, byte_count) for part in devices),
+        attention_s=sum(part.cache_s(sequences, context, cached_number_bytes) for part in devices),
         kernels_s=sum(part.kernel_count() * part.backend.kernel_s for part in devices),
-        hops_s=_hops_s(machine, placing, max(0, hops)),
-        host_s=(
-            host.weights_s(shape, sequences)
-            + host.cache_s(sequences, context, byte_count)
-            + host.kernel_count() * host.backend.kernel_s
-        ),
+        hops_s=_hops_s(machine, placing, hops),
+        host_s=host_s,
     )
 
 
@@ -166,21 +170,20 @@ def predict_prefill(
     Layers of the host run on a device where there is one: their weights are copied there for each
     microbatch.
     """
-    devices, host = _parts(shape, machine, placing)
+    devices, host = _divide_network(shape, machine, placing)
     all_tokens = tokens * demand.sequences
     chunk = min(demand.ubatch, all_tokens)
-    chunks = -(-all_tokens // chunk)
-    past = tokens / 2 * (1 - chunk / all_tokens)
-    copied_s = sum(tensor.size_bytes for tensor in host.tensors) / machine.host_link_bytes_per_s
-    host_s = host.weights_s(shape, chunk) + host.attention_s(chunk, past)
-    if placing.layers_on_device:
-        host_s = min(
-            host_s,
-            copied_s + _Part(host.tensors, host.caches, *_place(machine)).weights_s(shape, chunk),
-        )
+    chunks = ceil(all_tokens / chunk)
+    mean_past = tokens / 2 * (1 - chunk / all_tokens)
+    host_s = host.weights_s(shape, chunk) + host.attention_s(chunk, mean_past)
+    if placing.layers_on_device:  # the faster of the host itself, and a copy of its weights
+        host_bytes = sum(tensor.size_bytes for tensor in host.tensors)
+        copy_s = host_bytes / machine.host_link_bytes_per_s
+        copied_part = _Part(host.tensors, host.caches, *_place(machine))
+        host_s = min(host_s, copy_s + copied_part.weights_s(shape, chunk))
     return StepTimes(
         products_s=chunks * sum(part.weights_s(shape, chunk) for part in devices),
-        attention_s=chunks * sum(part.attention_s(chunk, past) for part in devices),
+        attention_s=chunks * sum(part.attention_s(chunk, mean_past) for part in devices),
         kernels_s=chunks * sum(part.kernel_count() * part.backend.kernel_s for part in devices),
         hops_s=chunks * _hops_s(machine, placing, max(0, len(devices) - 1)),
         host_s=chunks * host_s,
@@ -192,14 +195,14 @@ def _place(machine: Machine) -> tuple[Device, DesktopBackend, float]:
     return machine.device, machine.backend, machine.device.memory_bytes_per_s
 
 
-def _parts(shape: Shape, machine: Machine, placing: Placing) -> tuple[list[_Part], _Part]:
+def _divide_network(shape: Shape, machine: Machine, placing: Placing) -> tuple[list[_Part], _Part]:
     """Return the parts of a network on devices, and the part on the host."""
     caches = layer_caches(shape)
     place = _place(machine)
-    if placing.is_split_by_rows:
-        layers = [caches[layer] for layer in placing.device_layers[0]]
-        count = machine.device_count
-        devices = [_Part(placing.device_tensors(0), layers, *place, shared_by=count)]
+    if placing.is_split_by_rows:  # one part, of which each device does a share
+        row_caches = [caches[layer] for layer in placing.device_layers[0]]
+        part = _Part(placing.device_tensors(0), row_caches, *place, shared_by=machine.device_count)
+        devices = [part]
     else:
         devices = [
             _Part(placing.device_tensors(i), [caches[layer] for layer in layers], *place)
@@ -230,11 +233,13 @@ ROWS_PER_HOP = 10  # exchanges of rows that take as long as a hop between layers
 def _shares(shape: Shape, tensor: WeightTensor, tokens: int) -> tuple[float, float]:
     """Return the shares of a tensor that tokens read, and that each of them multiplies."""
     if not tensor.is_routed:
-        is_head = tensor.layer is None
-        return 1.0, 1.0 / tokens if is_head else 1.0
-    experts, per_token = tensor.shape[0], shape.experts_per_token
-    read = experts_read(experts, per_token, tokens) / experts
-    return min(1.0, read), per_token / experts
+        is_head = tensor.layer is None  # which only the last token needs
+        multiplied_share = 1.0 / tokens if is_head else 1.0
+        return 1.0, multiplied_share
+    experts, *_ = tensor.shape
+    per_token = shape.experts_per_token
+    read_share = experts_read(experts, per_token, tokens) / experts
+    return min(1.0, read_share), per_token / experts
 
 
 def _attended_tokens(cache: LayerCache, context: float) -> float:

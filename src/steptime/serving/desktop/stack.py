@@ -125,7 +125,7 @@ def desktop_stacks() -> Mapping[str, DesktopStack]:
     """Return the stacks by name, the default first."""
     paths = sorted((DATA / FOLDER).glob("*.toml"), key=lambda path: path.stem != DEFAULT)
     tables = {path.stem: dict(read_toml(path)) for path in paths}
-    return {name: _stack_of(name, tables) for name in tables}
+    return {name: _make_stack(name, tables) for name in tables}
 
 
 def is_desktop_stack(name: str | None) -> bool:
@@ -141,16 +141,19 @@ def find_stack(name: str) -> DesktopStack:
     return stack
 
 
-def _stack_of(name: str, tables: Mapping[str, Mapping[str, Any]]) -> DesktopStack:
+def _make_stack(name: str, tables: Mapping[str, Mapping[str, Any]]) -> DesktopStack:
     """Return the stack of a table; what it does not say is as in the one that it is `like`."""
     table = tables[name]
     if "like" in table:
         table = {**tables[table["like"]], **table}
-    rows: Mapping[str, Mapping[str, Any]] = table["backends"]
-    if table["weights"] == "exl":
-        rows = {key: row for key, row in rows.items() if key == "cuda"}
-    backends = {key: _backend_of(key, row) for key, row in rows.items()}
-    makers = {maker: key for key, row in rows.items() for maker in row["makers"]}
+    backend_tables: Mapping[str, Mapping[str, Any]] = table["backends"]
+    if table["weights"] == "exl":  # ExLlama runs on CUDA alone
+        backend_tables = {"cuda": backend_tables["cuda"]}
+    backends = {}
+    makers: dict[str, str] = {}  # the backend of each maker of devices
+    for backend_name, backend_table in backend_tables.items():
+        backends[backend_name] = _backend_of(backend_name, backend_table)
+        makers.update(dict.fromkeys(backend_table["makers"], backend_name))
     memory = {key: table["memory"][key]["value"] for key in MEMORY_KEYS}
     return DesktopStack(
         name=table["name"],

@@ -127,8 +127,9 @@ def _follow(start: Start) -> None:
             raise InputError(f"rank 0 of task {number} did not begin within {FOLLOW_S:g} s")
         time.sleep(0.1)
     by_id = {trial.id: trial for trial in start.task.trials}
-    for name in lines[0]["visits"]:
-        record = _measure(start, by_id[name], lambda: None)
+    first_line = lines[0]  # in which rank 0 names the cells
+    for trial_id in first_line["visits"]:
+        record = _measure(start, by_id[trial_id], lambda: None)
         if record.status != "ok":
             note(f"rank {start.workers.rank.rank}: {record.cause}: {record.note}")
 

@@ -284,7 +284,7 @@ State = tuple[Array, Array]  # output and cell state
 Cell = Callable[[Array, Array, State], State]  # of both products and the state before
 
 
-def _recurrent(cell: Cell) -> Callable[..., Array]:
+def _make_recurrent(cell: Cell) -> Callable[..., Array]:
     """Return a layer `[n, l, width] -> [n, l, hidden]`: the inputs' product, then step by step."""
 
     def layer(x: Array, w_ih: Array, w_hh: Array, b_ih: Array, b_hh: Array, *w_hr: Array) -> Array:
@@ -384,9 +384,9 @@ RUNS: dict[str, Callable[..., Any]] = {
     "delta_rule": delta_rule,
     "rotary": rotary,
     "experts": experts,
-    "rnn": _recurrent(_rnn),
-    "lstm": _recurrent(_lstm),
-    "gru": _recurrent(_gru),
+    "rnn": _make_recurrent(_rnn),
+    "lstm": _make_recurrent(_lstm),
+    "gru": _make_recurrent(_gru),
     "pad": pad,
     "gather": jnp.take,
     "gather_elements": gather_elements,

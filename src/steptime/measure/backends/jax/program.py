@@ -89,8 +89,10 @@ def training_step(
     network = network_of(graph, seed, strategy)
 
     def step(carry: Carry, inputs: Arrays) -> tuple[Array, Carry]:
-        loss, back, buffers = run_forward(network, carry, inputs)
-        grads = average(back(jnp.ones_like(loss))[0], strategy)
+        loss, run_backward, buffers = run_forward(network, carry, inputs)
+        loss_grad = jnp.ones_like(loss)
+        (replica_grads, *_) = run_backward(loss_grad)
+        grads = average(replica_grads, strategy)
         return loss, apply_update(optimizer, carry, buffers, grads)
 
     return step

@@ -107,9 +107,11 @@ class _Recorder(TorchDispatchMode):
 
     def __init__(self, graph: Graph, origin: Node, table: dict[Any, Callable[..., Any]]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.graph, self.origin, self.table = graph, origin, table
-        self.nodes: dict[int, Node] = {}
-        self.alive: list[Any] = []  # so that no id is given twice
+        self.graph = graph
+        self.origin = origin
+        self.table = table
+        self.nodes: dict[int, Node] = {}  # by the `id` of the value that a node makes
+        self.alive: list[Any] = []  # keeps the values, so that no id is given twice
         for node in origin.all_input_nodes:
             for value in tree_iter(node.meta.get("val")):
                 self._note(value, node)

@@ -75,10 +75,13 @@ def export(
         raise InputError(f"{BATCH_AXIS} {axis}: the first input has fewer axes")
     why, program, is_unrolled = _open_or_fixed(network, inputs, axis)
     decompose_unknown(program)
-    first: dict[int, str] = {}
-    weights = module.named_parameters(remove_duplicate=False)
-    names = {name: first.setdefault(id(tensor), name) for name, tensor in weights}
-    tied = {name: other for name, other in names.items() if other != name}
+    # Tied weights are one tensor under several names: the first name stands for it.
+    first_name: dict[int, str] = {}
+    tied = {}
+    for name, tensor in module.named_parameters(remove_duplicate=False):
+        first = first_name.setdefault(id(tensor), name)
+        if first != name:
+            tied[name] = first
     facts = {**about, "inputs": inputs, "tied": tied, "static": why, BATCH_AXIS: axis}
     facts |= {"checkpoints": checkpoints_of(program), "unrolled": is_unrolled}
     _save(program, path, {FACTS_FILE: json.dumps(facts)})
@@ -94,7 +97,7 @@ def _open_or_fixed(
     try:
         return "", _export_with_types(network, wide, axes), False
     except Exception as error:  # noqa: BLE001  # whatever stands in the way of an open batch
-        why = _reason(error)
+        why = _find_obstacle(error)
     program = _export_with_types(network, inputs, {})
     try:
         other = _exported(network, _with_batch(inputs, axes, batch + 1), {})
@@ -186,9 +189,10 @@ def _save(program: Any, path: Path, extra: dict[str, str]) -> None:
             new.unlink(missing_ok=True)
 
 
-def _reason(error: Exception) -> str:
+def _find_obstacle(error: Exception) -> str:
     """Return the obstacle of an export: packed sequences and values by name, else torch's words."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    # Torch's recurrent layers hold `batch_sizes` where their input is a packed sequence.
     if any(frame.f_locals.get("batch_sizes") is not None for frame in frames):
         hint = "give the recurrent layer the padded tensor, which counts the padding, too"
         return f"packs sequences by their lengths, which are values that no export has; {hint}"
@@ -229,14 +233,15 @@ def check_arguments(module: nn.Module, inputs: Mapping[str, Spec], place: str) -
     missing = missing_arguments(module, inputs)
     if inputs and not missing:
         return
-    proposals = propose_inputs(module, inputs)
+    proposals = propose_inputs(module, inputs)  # the likeliest first
     working = [proposal for proposal in proposals if runs_with(module, proposal)]
-    proposed = [*working, *proposals][0]
-    words = ", ".join(missing) or "what it is given"
-    says = "works" if working else "may be near"
-    command = f"steptime count {place}:{describe_inputs(proposed)}"
-    hint = f"this {says}: {command}" if proposed else f"say it as {place}:x=2x3x64x64"
-    raise InputError(f"{place}: {words} of forward unknown; {hint} (or INPUTS in the class)")
+    best, *_ = (*working, *proposals)
+    hint = f"say it as {place}:x=2x3x64x64"
+    if best:
+        certainty = "works" if working else "may be near"
+        hint = f"this {certainty}: steptime count {place}:{describe_inputs(best)}"
+    arguments = ", ".join(missing) or "what it is given"
+    raise InputError(f"{place}: {arguments} of forward unknown; {hint} (or INPUTS in the class)")
 
 
 def _answer(request: Mapping[str, Any]) -> JsonObject:
@@ -255,7 +260,7 @@ def _answer(request: Mapping[str, Any]) -> JsonObject:
         except InputError as error:
             raise InputError(f"{place}: {error}") from None
         except Exception as error:  # noqa: BLE001  # torch and user code raise anything
-            fault = _lacking_batch(module, inputs) or _reason(error)
+            fault = _lacking_batch(module, inputs) or _find_obstacle(error)
     raise InputError(f"{place}: {fault}")
 
 

@@ -109,9 +109,11 @@ def batch_axes(inputs: Mapping[str, Spec], axis: int) -> tuple[int, dict[str, in
     batch = first[axis]
     axes: dict[str, int] = {}
     for name, shape in shapes.items():
-        places = [place for place in (axis, 0) if place < len(shape) and shape[place] == batch]
-        if places:
-            axes[name] = places[0]
+        # The batch lies along the same axis as in the first input, else along the first one.
+        for candidate in (axis, 0):
+            if candidate < len(shape) and shape[candidate] == batch:
+                axes[name] = candidate
+                break
     return batch, axes
 
 

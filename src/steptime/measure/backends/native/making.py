@@ -45,8 +45,10 @@ def make_empty(shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
     size_bytes = shape.numel() * dtype.itemsize
     if size_bytes < MIN_MAPPED_BYTES or not sys.platform.startswith("linux"):
         return torch.empty(shape, dtype=dtype)
+    # Pages that nobody writes take no memory, and without a reserve the system lets them be many.
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
-    return torch.frombuffer(mmap.mmap(-1, size_bytes, flags), dtype=dtype).reshape(shape)
+    mapping = mmap.mmap(-1, size_bytes, flags)
+    return torch.frombuffer(mapping, dtype=dtype).reshape(shape)
 
 
 def without_values(module: nn.Module) -> nn.Module:

@@ -274,7 +274,7 @@ def experts(
     return y.view(x.shape)
 
 
-def _recurrent(run: Callable[..., Any]) -> Callable[..., Tensor]:
+def _make_recurrent(run: Callable[..., Any]) -> Callable[..., Tensor]:
     """Return a recurrent layer, `[n, l, width] -> [n, l, hidden]`."""
 
     def layer(
@@ -352,9 +352,9 @@ RUNS: dict[str, Callable[..., Any]] = {
     "delta_rule": delta_rule,
     "rotary": rotary,
     "experts": experts,
-    "rnn": _recurrent(torch.rnn_tanh),
-    "lstm": _recurrent(torch.lstm),
-    "gru": _recurrent(torch.gru),
+    "rnn": _make_recurrent(torch.rnn_tanh),
+    "lstm": _make_recurrent(torch.lstm),
+    "gru": _make_recurrent(torch.gru),
     "pad": pad,
     "gather": gather,
     "gather_elements": lambda x, indices, axis: x.gather(axis, indices),

@@ -163,7 +163,7 @@ def values_of(
     torch.manual_seed(seed + rank)  # dropout draws from it
     inputs_alone = replace(graph, weights=(), buffers=())
     values = initial_values(graph if with_weights else inputs_alone, device, seed)
-    if rank:
+    if rank:  # equal weights on all ranks, inputs of its own
         values |= initial_values(inputs_alone, device, seed + rank)
     if device.type == "cuda" and with_weights:
         join_recurrent_weights(graph, values)
@@ -279,10 +279,10 @@ def optimizer_of(name: str, weights: Iterable[Tensor], dtype: str) -> torch.opti
     """Return torch's optimizer of that name over `weights` of type `dtype`."""
     if name not in _OPTIMIZERS:
         raise InputError(f"optimizer {name}: torch has none like it; nearest: adamw")
-    kind, settings = _OPTIMIZERS[name]
-    if kind is not torch.optim.SGD:
+    optimizer_class, settings = _OPTIMIZERS[name]
+    if optimizer_class is not torch.optim.SGD:  # which divides by nothing
         settings = {**settings, "eps": synthetic.optimizer_epsilon(dtype)}
-    return kind(weights, lr=synthetic.LEARNING_RATE, **settings)
+    return optimizer_class(weights, lr=synthetic.LEARNING_RATE, **settings)
 
 
 _OPTIMIZERS: dict[str, tuple[Callable[..., torch.optim.Optimizer], Mapping[str, Any]]] = {
