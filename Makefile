@@ -9,7 +9,9 @@ SLOW := slow or slurm or browser or rare
 # Files of tests that hold one of these words: collecting all files takes a process 10 to 20 seconds.
 # tests/conftest.py refuses a test of such a group in a file without the word.
 files_with = $$(grep -rlwiE --include='test_*.py' '$(1)' tests | sort)
-# Tests of Slurm mostly wait: they begin first, and a third process runs meanwhile.
+# The files that take longest, or wait most, begin first, so that no process works alone at the end;
+# a third process runs while tests wait for Slurm.
+LONGEST := $(addprefix tests/,slurm/test_sweeps.py docs/test_docs.py measure/test_replicas.py)
 # XLA's threads and tests that fork do not go together: tests of JAX have a process of their own.
 
 .PHONY: help run test test-slow test-rare test-jax test-parsers test-all check wheel docs
@@ -24,7 +26,7 @@ test: $(VENV)/dev.stamp ## run the quick tests, of one room with ROOM=network; w
 	@$(VENV)/bin/python -m pytest -n 2 -m "not ($(SLOW) or jax or parsers)" $(if $(ROOM),tests/$(ROOM))
 
 test-slow: $(VENV)/dev.stamp ## run what test leaves out: sweeps, pictures, simulations, Slurm, a browser
-	@$(VENV)/bin/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "(slow or slurm or browser) and not (jax or rare)" $(call files_with,slurm) $(call files_with,slow|browser)
+	@$(VENV)/bin/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "(slow or slurm or browser) and not (jax or rare)" $(LONGEST) $(call files_with,slow|slurm|browser)
 
 test-rare: $(VENV)/dev.stamp ## run long searches, draws and attacks that quicker tests hold in part
 	@$(VENV)/bin/python -m pytest -n 2 -m "rare and not jax" $(call files_with,rare)

@@ -11,8 +11,20 @@ from attack.__main__ import GROUPS, INPUTS, PAGE, RESULTS
 from places import ROOT
 
 SHARES = {"kills": 0.005, "disks": 0.1, "writers": 1.0, "texts": 0.1, "archives": 1.0}
-LONG = {"disks", "texts", "archives"}  # other tests hold a few cases of each
+LONG = {"kills", "disks", "texts", "archives"}  # other tests hold a few cases of each
 APART = {"inputs", "mutants"}  # tests/cli/test_attack.py and tests/test_mutants.py run a part
+# The two that start PyTorch are more than half of the time: tests/measure/test_replicas.py kills
+# replicas, tests/cli/test_calibrate.py a calibration.
+QUICK_KILLS = """
+import sys
+from pathlib import Path
+from attack import kill_scenarios, kills
+
+for scenario in kill_scenarios.SCENARIOS:
+    if scenario.name not in {"replicas", "calibrate"}:
+        tally = kills.attack(scenario, 1, 0, Path(sys.argv[1]))
+        print(scenario.name, tally.faults)
+"""
 EACH_EVENT = """
 import sys
 from itertools import count
@@ -99,6 +111,16 @@ def test_a_part_of_each_attack_finds_nothing(group):
     done = _run("-m", "attack", group, "--share", str(SHARES[group]))
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{group}: 0 faults in " in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.framework
+def test_a_kill_of_each_quick_command_finds_nothing(tmp_path):
+    done = _run("-c", QUICK_KILLS, str(tmp_path))
+    names = [one.name for one in kill_scenarios.SCENARIOS]
+    expected = [f"{name} 0" for name in names if name not in {"replicas", "calibrate"}]
+    assert done.stdout.splitlines() == expected, done.stderr
+    assert len(expected) == len(names) - 2
 
 
 @pytest.mark.rare

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import steptime
 from every import every
 from steptime.build import make_workload, read_model
 from steptime.cli.main import run
@@ -312,13 +313,12 @@ def test_a_sweep_predicts_replicas_over_its_network(tmp_path, capsys):
 @pytest.mark.slow
 @pytest.mark.framework
 def test_the_link_between_two_processes(capsys):
-    words = ["calibrate", "--only", "link", "--threads", "1", "--minutes", "0.05"]
-    assert run(words) == 0
+    answer = steptime.calibrate(only="link", threads=1, minutes=0.05)
+    answer.print()
     shown = capsys.readouterr()
     assert "67.11 MB" in shown.out
     assert "use it as --link local" in shown.out
-    assert run([*words, "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
+    document = answer.to_dict()
     assert document["link"] == "local"
     times = [row["all_reduce_s"] for row in document["rows"]]
     assert times[-1] > 3 * times[0]
