@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import functools
 import math
+import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -263,31 +264,75 @@ def history_lines(draws: int) -> Iterator[str]:
 
 INTRODUCTION = """# Error rates of the gates
 
-`compare --fail-on slower` and `analyse history --fail-on slower` promise that at most 5 % of
-comparisons without any change alarm, and say with each answer the smallest slowdown that they
-find with 90 % power. This page is what they hold on made-up noise of known kinds:
-`python benchmarks/gate_error_rates.py --write docs/gate-error-rates.md`, {draws:,} draws a cell,
-seed {seed}, networks from a pool of {pool:,}. The margin is 3 %.
-[How the gate judges](measuring.md#did-a-folder-become-slower)
+How often does a gate stop a pull request without a reason, and which slowdowns does it find?
+
+```console
+$ steptime compare main branch --fail-on slower --margin 3%
+step_s: b = branch against a = main
+...
+cnn residual, filters 32, batch 4: 53.4 % slower (49.9 % to 57.6 %)
+...
+```
+
+{summary}
+
+Both gates promise at most 5 % of false alarms. Each answer says the smallest slowdown that it finds
+in 90 % of cases ([how they judge](measuring.md#did-a-folder-become-slower)).
+
+Every number of this page comes from simulated noise of known kinds, {draws:,} draws a cell, with
+networks from a pool of {pool:,}, seed {seed} and a margin of 3 %. Repeat it with
+`python benchmarks/gate_error_rates.py --write docs/gate-error-rates.md`.
 
 """
+SUMMARY = """* **False alarms.** `compare` raises one in at most {compare} % of comparisons of equal
+  folders, and `history` in at most {history} % of series without a change.
+* **Slowdowns that are found.** One network of 24 is 10 % slower, and its times vary by 3 % from run
+  to run: 2 runs a side find it in {two} % of cases, 5 runs in {five} %, 10 runs in {ten} %."""
 FALSE_ALARMS = """## False alarms of `compare`
 
-Share of comparisons [%] of a folder with itself in which any network is called slower or faster.
-A single run a side is never judged.
+Share of comparisons of a folder with itself [%] in which a network is called slower or faster.
+Single runs are never judged.
 """
 POWER = """## What `compare` finds
 
-Share of comparisons [%] in which one network of so many is called slower when it is 10 % or 1.5
-times slower. The last column is the median `smallest_slowdown` of the answers: what they say that
-they find with 90 % power.
+Share of comparisons [%] in which the one network that is slower, by 10 % or 1.5 times, is called
+slower. The last column is the median `smallest_slowdown`: the slowdown that the answers themselves
+say they find in 90 % of cases.
 """
 HISTORY = """## False alarms of `history`
 
-Share of series [%] of one network without any change in which a change is found. With fewer than
-8 folders only changes of more than 25 % are judged.
+Share of series of one network without a change [%] in which a change is found. With fewer than
+8 folders, only changes of more than 25 % are judged.
 
 """
+
+
+def format_summary(tables: str) -> str:
+    """Return the answer at the top of the page: the highest false alarms, and three powers."""
+    compare = tables.partition(FALSE_ALARMS)[2].partition(POWER)[0]
+    history = tables.partition(HISTORY)[2].partition("Share of series of 1 %")[0]
+    powers = dict(
+        re.findall(r"^\| normal, 3 % \| (\d+) \| 24 \| ([\d.]+) \|", tables, re.MULTILINE)
+    )
+    return SUMMARY.format(
+        compare=highest_rate(compare),
+        history=highest_rate(history),
+        two=powers["2"],
+        five=powers["5"],
+        ten=powers["10"],
+    )
+
+
+def format_page(tables: str, draws: int) -> str:
+    """Return the page of tables, with its answer first."""
+    summary = format_summary(tables)
+    head = INTRODUCTION.format(summary=summary, draws=draws, seed=SEED, pool=POOL)
+    return f"{head}{tables.rstrip()}\n"
+
+
+def highest_rate(tables: str) -> float:
+    """Return the highest rate in the cells of Markdown tables."""
+    return max(float(cell) for cell in re.findall(r"(?<=\| )\d+\.\d(?= \|)", tables))
 
 
 def main() -> None:
@@ -298,14 +343,13 @@ def main() -> None:
     parser.add_argument("--write", type=Path)
     options = parser.parse_args()
     parts = [
-        INTRODUCTION.format(draws=options.draws, seed=SEED, pool=POOL),
         "\n".join(compare_lines(options.draws, options.processes)),
         "\n",
         HISTORY,
         "\n".join(history_lines(options.draws)),
     ]
     if options.write:
-        options.write.write_text("".join(parts).rstrip() + "\n")
+        options.write.write_text(format_page("".join(parts), options.draws))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import tomllib
 
 import pytest
@@ -107,3 +108,10 @@ def test_the_python_of_the_pages_is_that_of_the_package():
 def test_the_torch_of_installing_is_that_of_the_constraints():
     (version,) = re.findall(r"pip install torch==([\d.]+)", read_page("docs/installing.md"))
     assert f"\ntorch=={version}\n" in read_page("constraints.txt")
+
+
+def test_the_answer_about_the_gates_is_that_of_their_tables():
+    page = read_page("docs/gate-error-rates.md")
+    program = runpy.run_path(str(ROOT / "benchmarks/gate_error_rates.py"))
+    tables = page[page.index(program["FALSE_ALARMS"]) :]
+    assert page == program["format_page"](tables, 2000), "its head is not that of its tables"

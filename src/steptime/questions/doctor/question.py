@@ -158,7 +158,7 @@ def _find_load_problems(cpu: Cpu, load: float | None) -> Iterator[str]:
     if load is not None and load > machine.BUSY:
         yield (
             f"this machine is busy: its load is {percent(load)} of its CPUs: "
-            "wait until it is idle, or trust the least times, not the medians"
+            "wait until it is idle, or trust the minima, not the medians"
         )
     if cpu.quota is not None and cpu.quota < visible:
         yield (

@@ -200,7 +200,7 @@ def _make_notes(step_model: StepModel, largest: int | None, best: int | None) ->
     elif largest >= MAX_BATCH:
         notes.append(f"batch {largest:,} fits, and no larger one was tried")
     if best is not None:
-        notes.append(f"best batch: the least with {percent(KNEE)} of the best speed")
+        notes.append(f"best batch: the smallest with {percent(KNEE)} of the best speed")
     return notes
 
 

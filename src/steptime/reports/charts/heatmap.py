@@ -12,6 +12,12 @@ from steptime.reports.charts import style
 
 SCHEME, SIGNED = "viridis", "blueorange"  # read by the colour-blind
 WIDTH, ROW = 560, 34  # pixels
+QUANTITY_TEXTS = {  # of quantities whose names alone do not say what they are
+    "examples_per_s": "speed (examples/s)",
+    "measured_s": "measured step (s)",
+    "predicted_s": "predicted step (s)",
+    "peak_fraction": "utilisation",
+}
 UNIT = re.compile(r"(.+?)(?:_((?:flop_|bytes_)?per_s|flop_per_byte|s|bytes|j|w))?")
 PANEL = {"width": 250, "height": 200}
 SIGNS = ("M-1,-1L1,1M-1,1L1,-1", *style.SHAPES)  # of what failed; the first is a cross
@@ -121,8 +127,8 @@ def grid(
 
 def describe_quantity(name: str) -> str:
     """Return a quantity in words with its unit in brackets: `speed (examples/s)`."""
-    if name == "examples_per_s":
-        return "speed (examples/s)"
+    if name in QUANTITY_TEXTS:
+        return QUANTITY_TEXTS[name]
     if name.endswith("flop_per_s"):
         return name.removesuffix("flop_per_s").replace("_", " ") + "speed (FLOP/s)"
     match = UNIT.fullmatch(name.removesuffix("_fraction").removesuffix("_share"))

@@ -40,7 +40,7 @@ def chart(table: Table) -> style.Spec:
     caption = [f"Whiskers: 95 %; hollow: may be 0. Order {head['order']}, {head['scale']} scale."]
     caption += [f"Never varies, so without a weight: {constant}."] if constant else []
     caption += [table.source]
-    return style.finish(f"What moves {quantity}", caption, [], vconcat=views, spacing=30)
+    return style.finish(f"Sensitivity of {quantity}", caption, [], vconcat=views, spacing=30)
 
 
 def _name_regressions(regressions: Sequence[style.Row]) -> list[str]:
