@@ -83,7 +83,7 @@ class _Part:
     def weights_s(self, shape: Shape, tokens: int) -> float:
         """Return the seconds of all products of so many tokens that pass at once."""
         rate = self.product_flop_per_s()
-        vector_rate = self.device.vector_peak("float32") or rate
+        vector_rate = self.device.datasheet.vector_peak("float32") or rate
         total_s = 0.0
         for tensor in self.tensors:
             if not tensor.is_matrix:
@@ -99,17 +99,17 @@ class _Part:
     @property
     def weight_bytes_per_s(self) -> float:
         """The bandwidth at which weights are read."""
-        is_stacked = (self.device.memory_type or "").startswith("HBM")
+        is_stacked = (self.device.datasheet.memory_type or "").startswith("HBM")
         share = self.backend.hbm_share if is_stacked else self.backend.bandwidth_share
         return share * self.bytes_per_s
 
     def product_flop_per_s(self) -> float:
         """Return the rate of products of many tokens."""
-        peaks = self.device.peak_flop_per_s
+        peaks = self.device.datasheet.peak_flop_per_s
         peak = max(peaks[name] for name in PLAIN_TYPES if name in peaks)
         rate = self.backend.product_share * peak
         is_packed = any(tensor.type.bits < PACKED_BITS for tensor in self.tensors)
-        vector_rate = self.device.vector_peak("float32")
+        vector_rate = self.device.datasheet.vector_peak("float32")
         if is_packed and vector_rate:
             return min(rate, self.backend.vector_share * vector_rate)
         return rate
@@ -189,7 +189,7 @@ def predict_prefill(
 
 def _place(machine: Machine) -> tuple[Device, DesktopBackend, float]:
     """Return a device, how the stack runs on it, and the bandwidth of its memory."""
-    return machine.device, machine.backend, machine.device.memory_bytes_per_s
+    return machine.device, machine.backend, machine.device.datasheet.memory_bytes_per_s
 
 
 def _parts(shape: Shape, machine: Machine, placing: Placing) -> tuple[list[_Part], _Part]:
