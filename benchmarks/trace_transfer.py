@@ -440,7 +440,10 @@ def predict_all(folder: Path, samples: dict[str, Any]) -> Iterator[Outcome]:
             options: dict[str, Any] = {"batch": setting.batch, "dtype": setting.dtype}
             moved = steptime.predict(trace=trace, from_device=base_device, device=target, **options)
             plain = steptime.predict(module_file, target, optimizer="sgd", **options)
-            peaks = [base_device.peak_flop_per_s["float32"] / target.peak_flop_per_s[setting.dtype]]
+            peaks = [
+                base_device.datasheet.peak_flop_per_s["float32"]
+                / target.datasheet.peak_flop_per_s[setting.dtype]
+            ]
             flop_s = base_s * setting.batch / TRACED_BATCH * peaks[0]
             yield Outcome(
                 network,

@@ -220,7 +220,7 @@ def serve(question: Question, method: str | Method) -> Reply:
         "request_s": times.request,
         "tokens_per_s_per_device": phases.interval_of(rate / device_count),
     }
-    if phases.device.peak_w and not demand.concurrency:
+    if phases.device.datasheet.peak_w and not demand.concurrency:
         reads = one.price_prompts(phases, one.running_sequences)
         decode = phases.price_decode(one.running_sequences, one.input + one.output / 2)
         energy = predict_energy(one, phases, reads, decode)

@@ -193,4 +193,4 @@ def device_class(device: str, measured: frozenset[str]) -> str:
 
 @lru_cache(maxsize=1024)
 def _architecture(device: str) -> str | None:
-    return catalog.device(device).architecture
+    return catalog.device(device).datasheet.architecture

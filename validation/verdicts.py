@@ -62,10 +62,10 @@ def judge_row(row: Row) -> str:
     device = catalog.device(row.question.texts["device"])
     name = next((one for one in NEEDED if one in row.reply.values), "")
     is_part = name == "memory_bytes" and row.question.texts.get("meter") in METERS
-    if not name or is_part or device.usable_bytes is None:
+    if not name or is_part or device.datasheet.usable_bytes is None:
         return ""
     needed_bytes = row.reply.values[name].value
-    return judge_memory(needed_bytes, device.usable_bytes, device).verdict
+    return judge_memory(needed_bytes, device.datasheet.usable_bytes, device).verdict
 
 
 def verdict_table(data: Path) -> str:

@@ -77,7 +77,7 @@ def test_an_op_by_its_common_name():
     flop = 2 * 8 * 128 * 64 * 128
     moved = 4 * 8 * (128 * 64 + 64 * 128 + 128 * 128)
     v100 = steptime.device("v100")
-    peaks = v100.peak_flop_per_s["float32"], v100.memory_bytes_per_s
+    peaks = v100.datasheet.peak_flop_per_s["float32"], v100.datasheet.memory_bytes_per_s
     assert bound.seconds == max(flop / peaks[0], moved / peaks[1])
     assert found.kind == "matmul"
     assert found.low < found.seconds < found.high

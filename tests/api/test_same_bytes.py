@@ -42,7 +42,7 @@ CASES = [
 @pytest.mark.parametrize(("model", "device", "dtype"), CASES)
 def test_every_way_says_the_same_bytes(capsys, model, device, dtype):
     place: Device = catalog.device(device)
-    if dtype not in place.peak_flop_per_s:
+    if dtype not in place.datasheet.peak_flop_per_s:
         assert (device, dtype) in NO_PEAK
         with pytest.raises(InputError, match="no peak is known"):
             steptime.predict(model, device, batch=NETWORKS[model], dtype=dtype)
@@ -70,8 +70,8 @@ def test_every_way_says_the_same_bytes(capsys, model, device, dtype):
         usable = set()
     assert {one["needed_bytes"] for one in ways.values()} == {fit["needed_bytes"]}
     assert sum(fit["parts"].values()) == fit["needed_bytes"]
-    assert usable | {one["usable_bytes"] for one in ways.values()} == {place.usable_bytes}
-    assert fit["usable_bytes"] == place.usable_bytes
+    assert usable | {one["usable_bytes"] for one in ways.values()} == {place.datasheet.usable_bytes}
+    assert fit["usable_bytes"] == place.datasheet.usable_bytes
     made = steptime.predict(model, device, batch=NETWORKS[model], dtype=dtype)
     assert made.peak_bytes == fit["peak_bytes"]
     grid = answer(capsys, "predict", model, "--device", device, "--grid", *of)

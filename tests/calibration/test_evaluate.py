@@ -58,9 +58,11 @@ def test_arrays_and_steps_price_a_case_alike():
 def test_a_price_of_ones_own_is_summed_over_kernels():
     kernels = case(1.0).kernels
     both = Case(kernels * 2, V100, 1.0, "add", "repeated")
-    mine = method_of_price("mine", lambda kernel, device: kernel.bytes / device.memory_bytes_per_s)
+    mine = method_of_price(
+        "mine", lambda kernel, device: kernel.bytes / device.datasheet.memory_bytes_per_s
+    )
     (found,) = score([both], mine)
-    assert found.value == pytest.approx(2 * 12 * 2**20 / V100.memory_bytes_per_s)
+    assert found.value == pytest.approx(2 * 12 * 2**20 / V100.datasheet.memory_bytes_per_s)
 
 
 def test_a_price_of_ones_own_predicts_a_step_in_evaluate_as_in_predict():

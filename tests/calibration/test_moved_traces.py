@@ -148,7 +148,7 @@ def test_ops_of_known_work_fill_a_step_of_torch(tmp_path: Path) -> None:
 
 def test_what_a_prediction_is_off_by_is_carried_over() -> None:
     origin = steptime.device(CPU)
-    peaks = {name: 2 * rate for name, rate in origin.peak_flop_per_s.items()}
+    peaks = {name: 2 * rate for name, rate in origin.datasheet.peak_flop_per_s.items()}
     target = replace(origin, name="twice", peak_flop_per_s=peaks)
     shapes = ((512, 256), (256, 1024))
     predicted = [
@@ -171,7 +171,7 @@ def test_the_same_settings_give_the_traced_step() -> None:
 
 def test_work_without_shapes_follows_bandwidth_batch_and_size() -> None:
     origin = steptime.device(CPU)
-    target = replace(origin, memory_bytes_per_s=origin.memory_bytes_per_s / 4)
+    target = origin.with_figures(memory_bytes_per_s=origin.datasheet.memory_bytes_per_s / 4)
     step = make_traced_step(make_product(), unshaped_s={"CompiledFxGraph f": 1 * MS})
     change = TracedStepChange(BatchChange(512, 1024), "float64")
     moved = move_step(step, origin, target, change, CALIBRATED)

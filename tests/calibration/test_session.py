@@ -14,9 +14,10 @@ from steptime.calibration.session import MeasuredPoint, Session
 from steptime.core.errors import InputError
 from steptime.core.graph_json import graph_from_json
 from steptime.hardware import catalog
+from steptime.hardware.datasheet import Datasheet
 from steptime.hardware.device import Device
 
-CPU = Device("four", "cpu", {"float32": 4e11}, 4e10, "test", cores=4, l2_bytes=2**25)
+CPU = Device("four", "cpu", Datasheet({"float32": 4e11}, 4e10, "test", cores=4, l2_bytes=2**25))
 PRIORS = catalog.priors("cpu")
 POINTS = {one.name: one for one in candidates()}
 SMALL = tuple(  # a handful keeps the tests quick
@@ -159,14 +160,14 @@ def test_nothing_measured_is_an_error():
 
 
 def test_large_points_are_left_out_on_slow_devices():
-    slow = Machine({}, replace(CPU, peak_flop_per_s={"float32": 1e7}))
+    slow = Machine({}, CPU.with_figures(peak_flop_per_s={"float32": 1e7}))
     slow.session().run()
     names = {one.point.name for one in slow.heard}
     assert "linear 64 1024 1024" not in names  # 134 MFLOP at 10 MFLOP/s
     assert "chain 100 8 8" in names
 
 
-GPU = replace(catalog.device("t4"), peak_flop_per_s={"float32": 8e12, "bfloat16": 6e13})
+GPU = catalog.device("t4").with_figures(peak_flop_per_s={"float32": 8e12, "bfloat16": 6e13})
 
 
 @pytest.mark.slow

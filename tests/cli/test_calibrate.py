@@ -60,7 +60,7 @@ def test_this_machine_from_end_to_end(capsys):
     assert "[1/4, " in said
     device = catalog.device("local")
     assert device.calibration["constants"] == made["constants"]
-    assert (device.cores, device.l2_bytes is not None) == (1, True)
+    assert (device.datasheet.cores, device.datasheet.l2_bytes is not None) == (1, True)
     with Path(document["path"]).open("rb") as file:
         assert tomllib.load(file)["calibration"]["stack"] == "torch-eager"
     # predictions by `local` follow
@@ -225,7 +225,7 @@ def test_records_of_a_device_in_place_of_measuring(capsys):
     assert document["points"] == 8
     assert document["source"] == "15 steps of records"
     found = catalog.device("t4-calibrated")
-    assert found.peak_flop_per_s == catalog.device("t4").peak_flop_per_s
+    assert found.datasheet.peak_flop_per_s == catalog.device("t4").datasheet.peak_flop_per_s
     with pytest.raises(Exception, match="device 'local' is not known"):
         catalog.device("local")  # it is of no machine here
 
@@ -242,7 +242,7 @@ def test_rows_of_a_device_in_a_file(capsys):
     words = ["calibrate", "--from", "rows.jsonl", "--of", "card.toml"]
     made, _ = answered(words, capsys)
     assert made["source"] == "12 rows of rows.jsonl"
-    assert catalog.device("card").memory_bytes_per_s == 3e11
+    assert catalog.device("card").datasheet.memory_bytes_per_s == 3e11
     Path("rows.jsonl").write_text(Path("rows.jsonl").read_text().replace("card.toml", "card"))
     assert run(["evaluate", "rows.jsonl"]) == 0
     said = "note: card was calibrated with 12 rows of rows.jsonl: they are no check"

@@ -86,7 +86,7 @@ def test_every_command_names_the_same_memory_of_a_card(capsys):
     found.append(answer(capsys, "serve", "gpt2", *device, "--input", "512"))
     fitted = answer(capsys, "fit", "gpt2", *device)
     has = {one["usable_bytes"] for one in (*found, fitted)}
-    assert has == {catalog.device("a100").usable_bytes}
+    assert has == {catalog.device("a100").datasheet.usable_bytes}
 
 
 @pytest.mark.slow
@@ -106,7 +106,9 @@ def test_fit_says_no_and_unknown(capsys):
 
 @pytest.mark.slow
 def test_gpus_of_phones_are_chosen_where_they_are_asked_for(capsys):
-    phones = {one.name for one in catalog.devices() if one.details.get("used_in") == "phones"}
+    phones = {
+        one.name for one in catalog.devices() if one.datasheet.details.get("used_in") == "phones"
+    }
     assert "adreno-640" in phones
     for words, are in (("all", False), ("gpu", True), ("t4,adreno-640", True)):
         line = ("choose", "fc", "--method", "analytic", "--device", words)

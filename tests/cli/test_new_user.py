@@ -82,7 +82,7 @@ def test_figures_of_one_paper_stand_apart(capsys):
         flags=re.MULTILINE,
     )
     names = [line.split()[0] for line in second.splitlines() if line.startswith(" ")]
-    assert names[1:] == [one.name for one in devices(lambda _: None) if one.only_by_name]
+    assert names[1:] == [one.name for one in devices(lambda _: None) if one.datasheet.only_by_name]
     assert len(names) == 1 + 8
     assert " K80 " not in first
     assert " tesla-k80 " in first

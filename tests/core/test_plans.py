@@ -11,6 +11,7 @@ from steptime.core.errors import InputError
 from steptime.core.graph import TensorSpec, check, frozen
 from steptime.core.workload import Plan, Workload, workload_from_json, workload_to_json
 from steptime.hardware import catalog
+from steptime.hardware.datasheet import Datasheet
 from steptime.hardware.device import Cluster, Device, Level, Link
 from steptime.network.count import count
 from steptime.network.ops import OPS, exchanged_of, outputs_of
@@ -21,7 +22,7 @@ from steptime.planning.stages import rank_groups
 from steptime.prediction.collectives import COLLECTIVES, EXCHANGES
 from steptime.prediction.fabric import Fabric, fabric_of_group
 
-TOY = Device("toy", "gpu", {"float32": 1e9}, 1e9, "made up for this test")
+TOY = Device("toy", "gpu", Datasheet({"float32": 1e9}, 1e9, "made up for this test"))
 NEAR = Link("near", 1e-6, 1e9, "made up for this test")
 FAR = Link("far", 1e-5, 1e8, "made up for this test")
 FARTHEST = Link("farthest", 1e-4, 1e7, "made up for this test")

@@ -4,6 +4,7 @@ import pytest
 
 from every import every
 from steptime.hardware import catalog
+from steptime.hardware.datasheet import Datasheet
 from steptime.hardware.device import Device
 from steptime.hardware.device_file import device_from_table
 
@@ -27,12 +28,15 @@ GIB = 2**30
     ],
 )
 def test_usable_bytes_are_those_that_frameworks_report(name, least, most):
-    assert least <= (catalog.device(name).usable_bytes or 0) / GIB <= most
+    assert least <= (catalog.device(name).datasheet.usable_bytes or 0) / GIB <= most
 
 
 def test_a_file_without_a_maker_has_the_bytes_that_it_says():
-    assert Device("mine", "gpu", {}, 1e9, "me", memory_bytes=8e9).usable_bytes == 8e9
-    assert Device("mine", "gpu", {}, 1e9, "me").usable_bytes is None
+    assert (
+        Device("mine", "gpu", Datasheet({}, 1e9, "me", memory_bytes=8e9)).datasheet.usable_bytes
+        == 8e9
+    )
+    assert Device("mine", "gpu", Datasheet({}, 1e9, "me")).datasheet.usable_bytes is None
 
 
 def test_what_a_driver_gave_goes_before_the_maker():
@@ -41,13 +45,17 @@ def test_what_a_driver_gave_goes_before_the_maker():
         "memory_GB_per_s": 1.0, "peak_TFLOP_per_s": {"float32": 1.0},
         "details": {"maker": "NVIDIA", "memory_type": "HBM2e", "usable_GiB": 79.0},
     }  # fmt: skip
-    assert device_from_table(table, "here").usable_bytes == pytest.approx(79 * GIB)
+    assert device_from_table(table, "here").datasheet.usable_bytes == pytest.approx(79 * GIB)
 
 
 def test_no_shipped_device_has_more_than_its_gigabytes_in_gib():
     for name in catalog.device_names(with_user_files=False):
         device = catalog.device(name, "paleo")
-        if device.memory_bytes is not None:
-            least = 0.66 if device.maker == "Apple" else 0.9  # the system has the rest
-            assert device.memory_bytes * least <= (device.usable_bytes or 0), name
-            assert (device.usable_bytes or 0) <= device.memory_bytes * GIB / 1e9, name
+        if device.datasheet.memory_bytes is not None:
+            least = 0.66 if device.datasheet.maker == "Apple" else 0.9  # the system has the rest
+            assert device.datasheet.memory_bytes * least <= (device.datasheet.usable_bytes or 0), (
+                name
+            )
+            assert (
+                device.datasheet.usable_bytes or 0
+            ) <= device.datasheet.memory_bytes * GIB / 1e9, name

@@ -561,7 +561,7 @@ def test_toml_examples(page, block):
     if "networks" in table:
         assert cells_of(check_experiment(table, page), page)[0]
     elif "peak_TFLOP_per_s" in table:
-        assert device_from_table(table, page).source
+        assert device_from_table(table, page).datasheet.source
     elif "rows" in table or "quantities" in table:
         assert mapping_of(table, page).rows
     elif "GB_per_s" in table:

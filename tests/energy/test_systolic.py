@@ -200,9 +200,9 @@ def test_a_training_graph_is_refused():
 @every("name", ["tpu-v1", "tpu-v2", "tpu-v3"])
 def test_shipped_arrays_agree_with_their_devices(name):
     made, chip = array(name), catalog.device(name)
-    peak = max(chip.peak_flop_per_s.values())
+    peak = max(chip.datasheet.peak_flop_per_s.values())
     assert made.per_chip * made.peak_flop_per_s == pytest.approx(peak, rel=0.02)
-    assert made.per_chip * made.memory_bytes_per_s == chip.memory_bytes_per_s
+    assert made.per_chip * made.memory_bytes_per_s == chip.datasheet.memory_bytes_per_s
     assert made.source
     assert made.name == name
     assert set(array_names()) == {"tpu-v1", "tpu-v2", "tpu-v3"}

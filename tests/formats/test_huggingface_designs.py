@@ -80,7 +80,7 @@ def test_decoding_attends_to_as_many_tokens_as_the_indexer_chooses(tmp_path):
     table = {"model_type": "deepseek_v32", "num_hidden_layers": 4, "num_attention_heads": 128}
     one = phases(written(tmp_path, table | {"n_routed_experts": 8, "num_experts_per_tok": 2}))
     short, middle, long = (one.price_decode(64, n).attention_s for n in (2048, 32_768, 65_536))
-    keys_s = 4 * 64 * 32_768 * 128 * 2 / one.device.memory_bytes_per_s
+    keys_s = 4 * 64 * 32_768 * 128 * 2 / one.device.datasheet.memory_bytes_per_s
     assert keys_s < long - middle < 3 * keys_s
     assert short < middle
 

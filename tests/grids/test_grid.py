@@ -22,6 +22,7 @@ from steptime.core.values import parse_counts, parse_models
 from steptime.grids import batch_steps
 from steptime.grids.batch_steps import BatchSteps
 from steptime.hardware import catalog
+from steptime.hardware.datasheet import Datasheet
 from steptime.hardware.device import Device
 from steptime.network.count import peak_bytes
 from steptime.prediction.network_steps import NetworkSteps
@@ -48,8 +49,10 @@ METHODS = (
     ("paleo", {"pipeline": "true", "ppp_comp": "0.5"}),
 )
 K80 = catalog.device("K80", "paleo")
-WAITS = Device("waits", "gpu", {"float32": 4e12}, 3e11, "made up", launch_s=5e-6, clock_hz=1e9)
-OWN_HOST = Device("own host", "cpu", {"float32": 1e11}, 2e10, "made up", launch_s=2e-6)
+WAITS = Device(
+    "waits", "gpu", Datasheet({"float32": 4e12}, 3e11, "made up", launch_s=5e-6, clock_hz=1e9)
+)
+OWN_HOST = Device("own host", "cpu", Datasheet({"float32": 1e11}, 2e10, "made up", launch_s=2e-6))
 
 
 def check(model: StepModel, found: BatchSteps) -> None:
@@ -107,7 +110,9 @@ def test_random_cells_are_single_predictions(examples):
     st.floats(1e-7, 1e-3) | st.none(),
 )
 def _random_cells(text, method, batches, peak, rate, launch_s):
-    device = Device("d", "gpu", {"float32": peak}, rate, "made up", launch_s=launch_s, clock_hz=1e9)
+    device = Device(
+        "d", "gpu", Datasheet({"float32": peak}, rate, "made up", launch_s=launch_s, clock_hz=1e9)
+    )
     model = StepModel(text, device, method=method[0], options=method[1])
     found = BatchSteps(model, batches)
     assert found.lines
@@ -268,7 +273,7 @@ def test_the_grid_of_the_command_line(capsys, tmp_path):
         exchange = 0.0
         if cell["replicas"] == 4:  # a ring: 2 (n - 1) messages of a quarter at 1.25 GB/s
             size = 4 * build_step(workload).parameters
-            adding = 3 * size * 3 / 4 / catalog.device(cell["device"]).memory_bytes_per_s
+            adding = 3 * size * 3 / 4 / catalog.device(cell["device"]).datasheet.memory_bytes_per_s
             exchange = 4e-5 + 6 * size / 4 / 1.25e9 + adding  # the first: what starts it
         assert cell["communication_s"] == pytest.approx(exchange, rel=1e-12)
         assert cell["step_s"] == pytest.approx(one.times.step_s + exchange, rel=1e-12)
@@ -369,7 +374,7 @@ def test_a_device_without_the_type_does_not_end_the_grid(capsys):
 def test_a_cell_that_does_not_fit_shows_what_the_process_needs(capsys):
     """Near the limit, the tensors alone fit the card and the process does not."""
     words = ["predict", "resnet50", "--device", "rtx-3090"]
-    usable = catalog.device("rtx-3090").usable_bytes
+    usable = catalog.device("rtx-3090").datasheet.usable_bytes
     assert run(["predict", *words[1:], "--batch", "200..400 +2", "--grid", "--json"]) == 0
     cells = json.loads(capsys.readouterr().out)["rows"]
     assert all((cell["needed_bytes"] <= usable) == (cell["status"] == "ok") for cell in cells)

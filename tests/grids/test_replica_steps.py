@@ -16,6 +16,7 @@ import split_alexnet
 from every import every
 from steptime.core.errors import InputError
 from steptime.grids.replicas import Sync, data_parallel, throughput, unpaid
+from steptime.hardware.datasheet import Datasheet
 from steptime.hardware.device import Device, Link
 from steptime.hardware.prices import Training, bill_training
 from steptime.prediction import step_model
@@ -23,7 +24,9 @@ from steptime.prediction.step_model import StepModel
 
 MS = 1e3
 EXCHANGES = ("one-to-all", "tree", "butterfly", "butterfly-mixing")
-TOY = Device("toy", "gpu", {"float32": 1e9, "bfloat16": 4e9}, 1e9, "made up for this test")
+TOY = Device(
+    "toy", "gpu", Datasheet({"float32": 1e9, "bfloat16": 4e9}, 1e9, "made up for this test")
+)
 WIRE = Link("wire", 1e-5, 1e6, "made up for this test")
 FC = "fc:layers=1,nodes=4,inputs=3,outputs=2"
 START_S = 4e-5  # of an exchange under torch-eager, beside its messages
@@ -214,7 +217,7 @@ def test_paleo_knows_no_latency_and_mixes_with_one_worker_too():
 def test_overlap_by_hand():
     """Two layers of 64 MiB: the exchange of the second runs while the first has its gradients."""
     net = "fc:layers=2,nodes=4096,inputs=4096,outputs=1"
-    model = StepModel(net, replace(TOY, peak_flop_per_s={"float32": 1e12}), replace(WIRE))
+    model = StepModel(net, TOY.with_figures(peak_flop_per_s={"float32": 1e12}), replace(WIRE))
     (row,) = data_parallel(model, [2], 64, exchange=Sync(overlap=True))
     found = model.timeline(64)
     last = [r.row.name for r in found.rows].index("fc2/linear")

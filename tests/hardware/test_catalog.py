@@ -39,18 +39,18 @@ PROBED = {
 @every("device", DEVICES, ids=lambda device: device.name)
 def test_shipped_devices_are_sane(device):
     assert device.name in (device.name.lower(), device.name.upper())  # Paleo's own: capitals
-    assert device.source
-    assert device.peak_flop_per_s
-    assert 1e9 < device.memory_bytes_per_s < 20e12
-    for peak in device.peak_flop_per_s.values():
+    assert device.datasheet.source
+    assert device.datasheet.peak_flop_per_s
+    assert 1e9 < device.datasheet.memory_bytes_per_s < 20e12
+    for peak in device.datasheet.peak_flop_per_s.values():
         assert 1e10 < peak < 2e16
     for low, high in (("float64", "float32"), ("float32", "float16"), ("tf32", "float16")):
-        if low in device.peak_flop_per_s and high in device.peak_flop_per_s:
-            assert device.peak_flop_per_s[low] <= device.peak_flop_per_s[high]
-    if device.memory_bytes is not None:
-        assert 2e9 < device.memory_bytes < 600e9  # unified: up to 512 GB
-    if device.idle_w is not None and device.peak_w is not None:
-        assert device.idle_w < device.peak_w
+        if low in device.datasheet.peak_flop_per_s and high in device.datasheet.peak_flop_per_s:
+            assert device.datasheet.peak_flop_per_s[low] <= device.datasheet.peak_flop_per_s[high]
+    if device.datasheet.memory_bytes is not None:
+        assert 2e9 < device.datasheet.memory_bytes < 600e9  # unified: up to 512 GB
+    if device.datasheet.idle_w is not None and device.datasheet.peak_w is not None:
+        assert device.datasheet.idle_w < device.datasheet.peak_w
 
 
 @every("link", LINKS, ids=lambda link: link.name)
@@ -66,39 +66,41 @@ def test_names_are_unique_and_the_files():
     short = [name.lower() for name in device_words.aliases()]
     assert len(set(short)) == len(short)
     assert not set(short) & set(catalog.device_names())
-    products = [product.lower() for device in DEVICES for product in device.products]
+    products = [product.lower() for device in DEVICES for product in device.datasheet.products]
     assert len(set(products)) == len(products)
 
 
 def test_figures_of_datasheets():
     a100 = catalog.device("a100-sxm4-80gb")
-    assert a100.peak_flop_per_s["bfloat16"] == pytest.approx(312e12)
-    assert a100.peak_flop_per_s["tf32"] == pytest.approx(156e12)
-    assert a100.peak_flop_per_s["float32"] == pytest.approx(6912 * 2 * 1.41e9, rel=1e-3)
-    assert a100.memory_bytes == 80e9
-    assert a100.memory_bytes_per_s == 2039e9
+    assert a100.datasheet.peak_flop_per_s["bfloat16"] == pytest.approx(312e12)
+    assert a100.datasheet.peak_flop_per_s["tf32"] == pytest.approx(156e12)
+    assert a100.datasheet.peak_flop_per_s["float32"] == pytest.approx(6912 * 2 * 1.41e9, rel=1e-3)
+    assert a100.datasheet.memory_bytes == 80e9
+    assert a100.datasheet.memory_bytes_per_s == 2039e9
     v100 = catalog.device("v100-sxm2-16gb")
-    assert v100.peak_flop_per_s["float32"] == pytest.approx(5120 * 2 * 1.53e9, rel=1e-3)
-    assert v100.peak_flop_per_s["float16"] == 125e12
+    assert v100.datasheet.peak_flop_per_s["float32"] == pytest.approx(5120 * 2 * 1.53e9, rel=1e-3)
+    assert v100.datasheet.peak_flop_per_s["float16"] == 125e12
     h200 = catalog.device("h200-sxm")
-    assert h200.peak_flop_per_s["bfloat16"] == 989e12  # dense; 1979 only with sparsity
-    assert h200.memory_bytes_per_s == 4.8e12
+    assert h200.datasheet.peak_flop_per_s["bfloat16"] == 989e12  # dense; 1979 only with sparsity
+    assert h200.datasheet.memory_bytes_per_s == 4.8e12
     t4 = catalog.device("t4")
-    assert t4.peak_flop_per_s["float32"] == pytest.approx(2560 * 2 * 1.59e9, rel=1e-3)
-    assert t4.memory_bytes_per_s == 320e9
-    assert t4.peak_w == 70
-    assert catalog.device("tpu-v2").peak_flop_per_s == {"bfloat16": 45e12}  # 180 / 4 chips
+    assert t4.datasheet.peak_flop_per_s["float32"] == pytest.approx(2560 * 2 * 1.59e9, rel=1e-3)
+    assert t4.datasheet.memory_bytes_per_s == 320e9
+    assert t4.datasheet.peak_w == 70
+    assert catalog.device("tpu-v2").datasheet.peak_flop_per_s == {
+        "bfloat16": 45e12
+    }  # 180 / 4 chips
     epyc = catalog.device("epyc-7742")
-    assert epyc.peak_flop_per_s["float32"] == pytest.approx(64 * 2.25e9 * 32)
-    assert "float32" in epyc.unverified
+    assert epyc.datasheet.peak_flop_per_s["float32"] == pytest.approx(64 * 2.25e9 * 32)
+    assert "float32" in epyc.datasheet.unverified
     assert catalog.link("nvlink-3").bytes_per_s == 12 * 25e9
     assert catalog.link("ethernet-10").bytes_per_s == 10e9 / 8
 
 
 def test_what_is_not_published_is_unknown():
-    assert catalog.device("a100-sxm4-80gb").launch_s is None
-    assert catalog.device("tpu-v5e").peak_w is None
-    assert catalog.device("epyc-7763").memory_bytes is None
+    assert catalog.device("a100-sxm4-80gb").datasheet.launch_s is None
+    assert catalog.device("tpu-v5e").datasheet.peak_w is None
+    assert catalog.device("epyc-7763").datasheet.memory_bytes is None
     assert catalog.link("neuronlink-3").latency_s is None
 
 
@@ -198,7 +200,7 @@ def test_one_reading_of_the_words_of_others(word, name):
 
 
 def test_figures_of_a_paper_are_found_by_their_own_name_under_its_method_only():
-    own = [device.name for device in DEVICES if device.only_by_name]
+    own = [device.name for device in DEVICES if device.datasheet.only_by_name]
     assert sorted(own) == [
         *("CPU_I7", "GEFORCE_750_M", "GEFORCE_780_TI", "K20", "K20X", "K40", "K80", "TITAN_X"),
     ]
@@ -214,7 +216,9 @@ def test_figures_of_a_paper_are_found_by_their_own_name_under_its_method_only():
 @pytest.mark.slow
 def test_every_word_of_a_shipped_device_means_that_device():
     for device in DEVICES:
-        for word in () if device.only_by_name else (device.name, *device.products):
+        for word in (
+            () if device.datasheet.only_by_name else (device.name, *device.datasheet.products)
+        ):
             assert (
                 device_words.find_devices(word)
                 == device_words.find_devices(word.upper())
@@ -230,16 +234,20 @@ def test_a_users_own_device_is_a_platform_too():
 
 def test_details_are_read():
     a100 = catalog.device("a100-sxm4-80gb")
-    assert a100.multiprocessors == 108
-    assert a100.l2_bytes == 40 * 2**20
-    assert a100.process_nm == 7
-    assert (a100.maker, a100.architecture, a100.memory_type) == ("NVIDIA", "Ampere", "HBM2e")
-    assert catalog.device("mi300x").multiprocessors == 304  # AMD's word: compute units
-    assert catalog.device("epyc-7742").cores == 64
-    assert catalog.device("K80", "paleo").multiprocessors is None
+    assert a100.datasheet.multiprocessors == 108
+    assert a100.datasheet.l2_bytes == 40 * 2**20
+    assert a100.datasheet.process_nm == 7
+    assert (a100.datasheet.maker, a100.datasheet.architecture, a100.datasheet.memory_type) == (
+        "NVIDIA",
+        "Ampere",
+        "HBM2e",
+    )
+    assert catalog.device("mi300x").datasheet.multiprocessors == 304  # AMD's word: compute units
+    assert catalog.device("epyc-7742").datasheet.cores == 64
+    assert catalog.device("K80", "paleo").datasheet.multiprocessors is None
     for device in DEVICES:  # every file's l2_MiB is what the device has
-        mib = device.details.get("l2_MiB")
-        assert device.l2_bytes == (None if mib is None else mib * 2**20)
+        mib = device.datasheet.details.get("l2_MiB")
+        assert device.datasheet.l2_bytes == (None if mib is None else mib * 2**20)
 
 
 def test_the_hash_follows_figures_and_not_prose(tmp_path):
@@ -270,13 +278,15 @@ def test_vector_peaks_stand_apart(tmp_path):
     text = 'name = "x"\nkind = "gpu"\nsource = "-"\nmemory_GB_per_s = 1\n'
     text += "peak_TFLOP_per_s = {float32 = 40, float16 = 160}\n"
     path.write_text(text)
-    assert catalog.device(path).vector_peak("float16") == 40e12  # the peak of float32
+    assert catalog.device(path).datasheet.vector_peak("float16") == 40e12  # the peak of float32
     path.write_text(text + "vector_TFLOP_per_s = {float32 = 20}\n")
     device = catalog.device(path)
-    assert device.vector_peak("float16") == device.vector_peak("float32") == 20e12
+    assert (
+        device.datasheet.vector_peak("float16") == device.datasheet.vector_peak("float32") == 20e12
+    )
     path.write_text(text + "vector_TFLOP_per_s = {float32 = 20, float16 = 21}\n")
-    assert catalog.device(path).vector_peak("float16") == 21e12
-    assert catalog.device("tpu-v2").vector_peak("float32") is None
+    assert catalog.device(path).datasheet.vector_peak("float16") == 21e12
+    assert catalog.device("tpu-v2").datasheet.vector_peak("float32") is None
 
 
 def test_one_device_needs_one_file(monkeypatch):
@@ -325,11 +335,11 @@ def test_a_user_device_is_found_by_name_and_as_local():
     assert path == item_files.user_folder("devices") / "my-cpu.toml"
     found = catalog.device("MY-CPU")
     assert found == catalog.device("local") == catalog.device(str(path))
-    assert found.source == PROBED["source"]
+    assert found.datasheet.source == PROBED["source"]
     assert found.measured == PROBED["measured"]
-    assert found.peak_flop_per_s == {"float32": 1e11, "bfloat16": 4e11}
-    assert found.memory_bytes is None
-    assert found.launch_s == pytest.approx(1e-6)
+    assert found.datasheet.peak_flop_per_s == {"float32": 1e11, "bfloat16": 4e11}
+    assert found.datasheet.memory_bytes is None
+    assert found.datasheet.launch_s == pytest.approx(1e-6)
     assert "my-cpu" in catalog.device_names()
     assert found in catalog.devices()
     catalog.write_user_device(PROBED | {"name": "other"}, "other")
@@ -470,7 +480,7 @@ def test_a_folder_that_cannot_be_written_is_told(monkeypatch, tmp_path):
 @given(st.text(max_size=80))
 def test_any_text_is_a_device_or_one_line(text):
     try:
-        said = catalog.device(text).source
+        said = catalog.device(text).datasheet.source
     except InputError as error:
         said = str(error)
     assert said
@@ -549,7 +559,7 @@ def test_what_a_device_calls_its_link_is_a_link_or_asked_back_with_those_it_may_
     meant: dict[str, set[str]] = {}
     for device in catalog.devices():
         names = {one.name for one in catalog.links_of(device)}
-        meant.setdefault(device.node_link.lower(), set()).update(names)
+        meant.setdefault(device.datasheet.node_link.lower(), set()).update(names)
     for name, links in meant.items():
         if len(links) == 1:
             assert {catalog.link(name).name} == links

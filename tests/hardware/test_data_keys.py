@@ -66,13 +66,16 @@ def test_sites_topologies_and_usable_memory_have_no_other_keys():
                 catalog.link(site[key])
     for name, row in packaged("topologies.toml").items():
         assert row["kind"] in KINDS, name
-    makers = {device.maker for device in catalog.devices()}
+    makers = {device.datasheet.maker for device in catalog.devices()}
     assert packaged("usable.toml").keys() <= makers
 
 
 def test_an_apple_gpu_has_memory_and_16_bit():
     gpus = [device for device in catalog.devices() if device.name.endswith("-gpu")]
-    for device in (gpu for gpu in gpus if gpu.maker == "Apple"):
-        assert device.memory_bytes, device.name
-        assert device.usable_bytes < device.memory_bytes
-        assert device.peak_flop_per_s["float16"] == device.peak_flop_per_s["float32"]
+    for device in (gpu for gpu in gpus if gpu.datasheet.maker == "Apple"):
+        assert device.datasheet.memory_bytes, device.name
+        assert device.datasheet.usable_bytes < device.datasheet.memory_bytes
+        assert (
+            device.datasheet.peak_flop_per_s["float16"]
+            == device.datasheet.peak_flop_per_s["float32"]
+        )

@@ -42,7 +42,7 @@ def test_every_device_of_the_catalog_has_a_default_that_a_step_can_be_computed_i
     for device in catalog.devices(print):
         for defaults in (SEQUENCE_MODEL, OTHER_MODEL):
             dtype = default_dtype(defaults.dtypes, device)
-            peaks = {name for name in device.peak_flop_per_s if name in PRECISIONS}
+            peaks = {name for name in device.datasheet.peak_flop_per_s if name in PRECISIONS}
             assert PRECISIONS[dtype].compute in peaks or not peaks, (device.name, dtype)
             assert dtype == "float32" or device.kind != "cpu"
 

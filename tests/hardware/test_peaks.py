@@ -55,63 +55,72 @@ FLOP_PER_CLOCK = {  # of float16, dense, sums in float32: rates that an architec
 }
 OF_FLOAT16 = {"int8": {1, 2, 4, 8}, "float8": {1, 2}, "float4": {4, 8}, "tf32": {0.5}}
 NO_L2 = ("jetson-agx-thor", "jetson-t4000", "rtx-5090-d-v2")  # that nobody publishes
-GPUS = [one for one in catalog.devices() if one.kind == "gpu" and not one.only_by_name]
-TIMED = [one for one in GPUS if one.multiprocessors and one.clock_hz and one.maker != "Apple"]
+GPUS = [one for one in catalog.devices() if one.kind == "gpu" and not one.datasheet.only_by_name]
+TIMED = [
+    one
+    for one in GPUS
+    if one.datasheet.multiprocessors and one.datasheet.clock_hz and one.datasheet.maker != "Apple"
+]
 
 
 def lanes(device: Device) -> int:
     of_chip = [count for chip, count in OF_CHIP.items() if device.name.startswith(chip)]
-    return of_chip[0] if of_chip else LANES.get(str(device.architecture), 128)
+    return of_chip[0] if of_chip else LANES.get(str(device.datasheet.architecture), 128)
 
 
 @every("device", TIMED, ids=lambda device: device.name)
 def test_float32_is_lanes_times_clock(device):
-    if "float32" in device.unverified:
+    if "float32" in device.datasheet.unverified:
         return
-    of_lanes = device.multiprocessors * lanes(device) * 2 * device.clock_hz
-    assert device.vector_peak("float32") == pytest.approx(of_lanes, rel=0.02)
+    of_lanes = device.datasheet.multiprocessors * lanes(device) * 2 * device.datasheet.clock_hz
+    assert device.datasheet.vector_peak("float32") == pytest.approx(of_lanes, rel=0.02)
 
 
 @every("device", TIMED, ids=lambda device: device.name)
 def test_matrix_peaks_are_rates_times_clock(device):
-    peaks = device.peak_flop_per_s
-    if device.architecture not in FLOP_PER_CLOCK or "float16" not in peaks:
+    peaks = device.datasheet.peak_flop_per_s
+    if device.datasheet.architecture not in FLOP_PER_CLOCK or "float16" not in peaks:
         return
-    if not {"float16", "multiprocessors"} & set(device.unverified):
-        clock = device.details.get("tensor_clock_MHz", device.clock_hz / 1e6) * 1e6
-        rate = peaks["float16"] / device.multiprocessors / clock
-        known = FLOP_PER_CLOCK[device.architecture]
+    if not {"float16", "multiprocessors"} & set(device.datasheet.unverified):
+        clock = (
+            device.datasheet.details.get("tensor_clock_MHz", device.datasheet.clock_hz / 1e6) * 1e6
+        )
+        rate = peaks["float16"] / device.datasheet.multiprocessors / clock
+        known = FLOP_PER_CLOCK[device.datasheet.architecture]
         assert min(abs(rate / one - 1) for one in known) < 0.02, rate
     for dtype, ratios in OF_FLOAT16.items():
-        if dtype in peaks and dtype not in device.unverified:
+        if dtype in peaks and dtype not in device.datasheet.unverified:
             of = peaks[dtype] / peaks["float16"]
             assert min(abs(of / one - 1) for one in ratios) < 0.03, (dtype, of)
     assert peaks.get("bfloat16", peaks["float16"]) in (peaks["float16"], peaks["float16"] / 2)
 
 
 def test_cards_for_games_run_at_half_the_rate_with_sums_in_float32():
-    peaks = {name: catalog.device(name).peak_flop_per_s for name in ("rtx-3090", "rtx-4090", "a40")}
+    peaks = {
+        name: catalog.device(name).datasheet.peak_flop_per_s
+        for name in ("rtx-3090", "rtx-4090", "a40")
+    }
     assert peaks["rtx-3090"]["float16"] == pytest.approx(
         82 * 512 * 1.695e9, rel=1e-3
     )  # 71, not 142
     assert peaks["rtx-4090"]["bfloat16"] == pytest.approx(128 * 512 * 2.52e9, rel=1e-3)
     assert peaks["a40"]["float16"] == pytest.approx(84 * 1024 * 1.74e9, rel=1e-3)
     mi210 = catalog.device("mi210")
-    assert mi210.peak_flop_per_s["float32"] == 45.3e12  # of the matrix units
-    assert mi210.vector_peak("float32") == pytest.approx(104 * 64 * 2 * 1.7e9, rel=1e-3)
+    assert mi210.datasheet.peak_flop_per_s["float32"] == 45.3e12  # of the matrix units
+    assert mi210.datasheet.vector_peak("float32") == pytest.approx(104 * 64 * 2 * 1.7e9, rel=1e-3)
 
 
 @every("device", GPUS, ids=lambda device: device.name)
 def test_a_gpu_has_what_a_price_asks_for(device):
-    assert device.maker
-    assert device.architecture
-    assert device.memory_type
-    assert device.process_nm
-    if device.maker == "NVIDIA":
-        assert device.multiprocessors
-        assert device.peak_w
-        assert device.clock_hz
-        assert device.l2_bytes or device.name in NO_L2
+    assert device.datasheet.maker
+    assert device.datasheet.architecture
+    assert device.datasheet.memory_type
+    assert device.datasheet.process_nm
+    if device.datasheet.maker == "NVIDIA":
+        assert device.datasheet.multiprocessors
+        assert device.datasheet.peak_w
+        assert device.datasheet.clock_hz
+        assert device.datasheet.l2_bytes or device.name in NO_L2
 
 
 def test_there_are_many_devices():
@@ -122,20 +131,24 @@ def test_there_are_many_devices():
 
 def test_corrected_datasheets():
     """Figures that stood wrong once, with their makers' own."""
-    assert catalog.device("l20").peak_flop_per_s["int8"] == pytest.approx(239e12, rel=0.01)
+    assert catalog.device("l20").datasheet.peak_flop_per_s["int8"] == pytest.approx(
+        239e12, rel=0.01
+    )
     for name in ("a100-sxm4-40gb", "a100-pcie-40gb"):
-        assert catalog.device(name).memory_type == "HBM2"
+        assert catalog.device(name).datasheet.memory_type == "HBM2"
     game, china = catalog.device("rtx-5090"), catalog.device("rtx-5090-d")
-    slower = china.peak_flop_per_s["float4"] / game.peak_flop_per_s["float4"]
+    slower = china.datasheet.peak_flop_per_s["float4"] / game.datasheet.peak_flop_per_s["float4"]
     assert slower == pytest.approx(2375 / 3352, rel=0.01)
     for name, tflops in (("4000", 46.9), ("4500", 54.94), ("5000", 73.69)):
         card = catalog.device(f"rtx-pro-{name}-blackwell")
-        assert card.vector_peak("float32") == tflops * 1e12
-    assert catalog.device("tpu-v3").peak_w == 450
-    assert catalog.device("b300-sxm").peak_flop_per_s["float4"] == 108e15 / 8
-    assert catalog.device("xeon-6980p").memory_bytes_per_s == pytest.approx(12 * 8 * 8.8e9)
+        assert card.datasheet.vector_peak("float32") == tflops * 1e12
+    assert catalog.device("tpu-v3").datasheet.peak_w == 450
+    assert catalog.device("b300-sxm").datasheet.peak_flop_per_s["float4"] == 108e15 / 8
+    assert catalog.device("xeon-6980p").datasheet.memory_bytes_per_s == pytest.approx(
+        12 * 8 * 8.8e9
+    )
 
 
 @every("name", ["trainium3", "m5-gpu", "mi308x", "ryzen-ai-max-plus-395", "rtx-5090-d-v2"])
 def test_a_device_of_2025_is_known(name):
-    assert catalog.device(name).memory_bytes
+    assert catalog.device(name).datasheet.memory_bytes

@@ -106,13 +106,13 @@ def test_scaling_and_planning_have_the_same_of_a_link(device, link, inside):
             continue  # inside of a node there is no other
         between = catalog.link(link)
         fabric = Fabric(between, near, per_node=8, links_per_node=8) if near else between
-        types = catalog.device(device).peak_flop_per_s
+        types = catalog.device(device).datasheet.peak_flop_per_s
         model = StepModel("gpt2", device, fabric, dtype=next(iter(types)))
         levels = (Level(8, near), Level(workers // 8, between, 8)) if near else None
         cluster = Cluster(catalog.device(device), levels or (Level(workers, between),))
         planned = fabric_of_group(cluster, range(workers))
         assert planned is not None
-        joined = model.method.join_devices(planned, model.device.memory_bytes_per_s)
+        joined = model.method.join_devices(planned, model.device.datasheet.memory_bytes_per_s)
         for name in ("ring", "tree", "halving-doubling"):
             told = model.startup.after(model.collectives[name](1e9, workers, joined), joined)
             assert model.collective_s(name, 1e9, workers) == pytest.approx(told, rel=1e-12)

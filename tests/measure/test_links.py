@@ -18,6 +18,7 @@ from steptime.core.workload import STRATEGIES as MEASURED
 from steptime.core.workload import Workload
 from steptime.grids.replicas import STRATEGIES, predict_replicas
 from steptime.hardware import catalog, item_files
+from steptime.hardware.datasheet import Datasheet
 from steptime.hardware.device import Cluster, Device, Link
 from steptime.hardware.device_file import link_from_table
 from steptime.measure.contract import Options, method
@@ -31,7 +32,7 @@ from steptime.records.record import Quantity, Record
 from told import predicted_and_measured
 
 LINK = Link("link", 20e-6, 1e9, "a test")
-DEVICE = Device("toy", "cpu", {"float32": 1e12}, 1e11, "a test")
+DEVICE = Device("toy", "cpu", Datasheet({"float32": 1e12}, 1e11, "a test"))
 
 
 def test_the_formula_by_hand():

@@ -10,6 +10,7 @@ import pytest
 from printed import answer
 from steptime.cli.main import run
 from steptime.core.toml_files import DATA
+from steptime.hardware.datasheet import Datasheet
 from steptime.hardware.device import Device
 from steptime.prediction.kernel import NOTHING, Interval
 from steptime.prediction.lower import Row
@@ -17,7 +18,9 @@ from steptime.prediction.power import StepEnergy, step_energy, utilisation
 from steptime.prediction.schedule import RowTime, Timeline
 from steptime.questions.predict.run_energy import EnergyRequest
 
-DEVICE = Device("d", "gpu", {"float32": 1e12}, 1e11, "a test", idle_w=100.0, peak_w=300.0)
+DEVICE = Device(
+    "d", "gpu", Datasheet({"float32": 1e12}, 1e11, "a test", idle_w=100.0, peak_w=300.0)
+)
 
 
 def _times(forward: Interval, backward: Interval, update_s: float) -> Timeline:
@@ -62,22 +65,22 @@ def test_a_step_of_no_time_has_no_utilisation_and_no_energy():
 
 
 def test_unknown_power_is_unknown_energy():
-    no_idle = step_energy(HALF, replace(DEVICE, idle_w=None))
+    no_idle = step_energy(HALF, DEVICE.with_figures(idle_w=None))
     assert (no_idle.energy_j, no_idle.max_j) == (None, 600)
     assert no_idle.note == "d: idle_W unknown"
-    no_peak = step_energy(HALF, replace(DEVICE, peak_w=None))
+    no_peak = step_energy(HALF, DEVICE.with_figures(peak_w=None))
     assert (no_peak.energy_j, no_peak.max_j) == (None, None)
     assert no_peak.note == "d: tdp_W unknown"
-    neither = step_energy(HALF, replace(DEVICE, idle_w=None, peak_w=None))
+    neither = step_energy(HALF, DEVICE.with_figures(idle_w=None, peak_w=None))
     assert neither.note == "d: idle_W and tdp_W unknown"
     assert neither.utilisation == pytest.approx(0.5)
 
 
 def test_doubtful_power_is_said():
-    swapped = step_energy(HALF, replace(DEVICE, idle_w=301.0))
+    swapped = step_energy(HALF, DEVICE.with_figures(idle_w=301.0))
     assert (swapped.energy_j, swapped.max_j) == (None, None)
     assert swapped.note == "d: idle_W is above tdp_W"
-    unverified = step_energy(HALF, replace(DEVICE, unverified=("clock_MHz", "idle_W")))
+    unverified = step_energy(HALF, DEVICE.with_figures(unverified=("clock_MHz", "idle_W")))
     assert unverified.energy_j == pytest.approx(400)
     assert unverified.note == "d: idle_W unverified"
 

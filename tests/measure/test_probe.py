@@ -199,15 +199,17 @@ def test_device_table_of_a_recorded_answer():
     table = files.device_table(ANSWER)
     device = device_from_table(table, "here")
     assert device.name == "cpu-amd-epyc-9r14-2t"
-    assert device.peak_flop_per_s == {"float32": pytest.approx(2 * 1024**3 / 0.01)}
-    assert device.memory_bytes_per_s == pytest.approx(128e6 / 4e-3)  # not the 48e9 of 1.5 caches
-    assert device.memory_bytes == 24e9
-    assert device.launch_s == pytest.approx(8e-7)
-    assert device.source == (
+    assert device.datasheet.peak_flop_per_s == {"float32": pytest.approx(2 * 1024**3 / 0.01)}
+    assert device.datasheet.memory_bytes_per_s == pytest.approx(
+        128e6 / 4e-3
+    )  # not the 48e9 of 1.5 caches
+    assert device.datasheet.memory_bytes == 24e9
+    assert device.datasheet.launch_s == pytest.approx(8e-7)
+    assert device.datasheet.source == (
         "measured by steptime calibrate --only ceilings on 2026-11-21 with torch 2.13.0, 2 threads"
     )
-    assert "gemm.float16 not measured: m=64" in device.note
-    assert device.products == ()  # one thread of this CPU is another platform
+    assert "gemm.float16 not measured: m=64" in device.datasheet.note
+    assert device.datasheet.products == ()  # one thread of this CPU is another platform
     assert device.measured["gemm"]["float32"]["min_s"] == [0.002, 0.01]
     assert device.measured["memory"]["add"]["samples"] == [9, 9]
     assert device.measured["dispatch"]["op"] == ["add", "matmul"]
@@ -264,11 +266,11 @@ def test_no_roof_without_a_measurement(group):
 
 def check_real(answer: Mapping[str, Any], dtypes: Sequence[str]) -> None:
     device = device_from_table(files.device_table(answer), "here")
-    assert set(device.peak_flop_per_s) == set(dtypes)
-    assert all(1e7 < peak < 1e15 for peak in device.peak_flop_per_s.values())
-    assert 1e8 < device.memory_bytes_per_s < 1e13
-    assert device.launch_s is not None
-    assert 1e-8 < device.launch_s < 1e-3
+    assert set(device.datasheet.peak_flop_per_s) == set(dtypes)
+    assert all(1e7 < peak < 1e15 for peak in device.datasheet.peak_flop_per_s.values())
+    assert 1e8 < device.datasheet.memory_bytes_per_s < 1e13
+    assert device.datasheet.launch_s is not None
+    assert 1e-8 < device.datasheet.launch_s < 1e-3
     for curve in answer["curves"].values():
         pairs = zip(curve["min_s"], curve["median_s"], strict=True)
         assert all(0 < least <= median < math.inf for least, median in pairs)

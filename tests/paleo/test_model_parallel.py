@@ -17,6 +17,7 @@ import split_alexnet
 from every import every
 from steptime.core.errors import InputError
 from steptime.grids.replicas import Sync, data_parallel
+from steptime.hardware.datasheet import Datasheet
 from steptime.hardware.device import Device, Link
 from steptime.paleo.layers import Layer
 from steptime.paleo.model_parallel import (
@@ -34,7 +35,7 @@ from steptime.prediction.step_model import StepModel
 MS = 1e3
 PASSES = ("forward_s", "backward_s", "update_s")
 BOUNDS = ("forward_lower_s", "forward_upper_s", "backward_lower_s", "backward_upper_s")
-TOY = Device("toy", "gpu", {"float32": 1e12}, 1e11, "made up for this test")
+TOY = Device("toy", "gpu", Datasheet({"float32": 1e12}, 1e11, "made up for this test"))
 WIRE = Link("wire", 1e-5, 1e9, "made up for this test")
 
 
@@ -336,13 +337,13 @@ def test_hybrid_by_hand(tmp_path):
     parameters = sum(node.layer.parameters for node in whole)
     added = 4 * parameters * (splits - 1) / splits
     ring = 4e-5 + 2 * (splits - 1) * (1e-5 + 4 * parameters / splits / 1e9)
-    ring += 3 * added / TOY.memory_bytes_per_s
+    ring += 3 * added / TOY.datasheet.memory_bytes_per_s
     assert parts["data"]["sync_s"] == row.exposed_communication_s == pytest.approx(ring)
     assert row.step_s == pytest.approx(row.compute_s + ring)
     assert row.examples_per_s == pytest.approx(splits * batch / row.step_s)
     small = hybrid(model, batch, splits, exchange=Sync("tree", compression=2.0))
     half = 4 * parameters / 2
-    tree = 4e-5 + 2 * 2 * 1e-5 + 2 * half / 1e9 + 3 * half / TOY.memory_bytes_per_s
+    tree = 4e-5 + 2 * 2 * 1e-5 + 2 * half / 1e9 + 3 * half / TOY.datasheet.memory_bytes_per_s
     assert small.exposed_communication_s == pytest.approx(tree)
     shared = hybrid(model, splits * batch, splits, "strong")
     assert shared.global_batch == splits * batch

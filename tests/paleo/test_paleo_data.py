@@ -35,11 +35,13 @@ def test_devices_of_paleo_have_its_figures(name, kind, mhz, gflop_per_s, gb_per_
         device = catalog.device(spelling, "paleo")
         assert device.name == name
         assert device.kind == kind
-        assert device.clock_hz == pytest.approx(mhz * 1e6, rel=1e-15)
-        assert device.peak_flop_per_s == {"float32": pytest.approx(gflop_per_s * 1e9, rel=1e-15)}
-        assert device.memory_bytes_per_s == pytest.approx(gb_per_s * 1e9, rel=1e-15)
-        assert device.products == ()  # no machine is taken for one of them
-        assert "Paleo" in device.source
+        assert device.datasheet.clock_hz == pytest.approx(mhz * 1e6, rel=1e-15)
+        assert device.datasheet.peak_flop_per_s == {
+            "float32": pytest.approx(gflop_per_s * 1e9, rel=1e-15)
+        }
+        assert device.datasheet.memory_bytes_per_s == pytest.approx(gb_per_s * 1e9, rel=1e-15)
+        assert device.datasheet.products == ()  # no machine is taken for one of them
+        assert "Paleo" in device.datasheet.source
 
 
 @every(("name", "gbit_per_s"), LINKS)
@@ -57,7 +59,11 @@ def test_all_devices_and_links_of_the_original(shared):
     for name, row in tables["devices"].items():
         device = catalog.device(name, "paleo")
         assert device.kind == ("gpu" if row["is_gpu"] else "cpu")
-        figures = (device.clock_hz, device.peak_flop_per_s["float32"], device.memory_bytes_per_s)
+        figures = (
+            device.datasheet.clock_hz,
+            device.datasheet.peak_flop_per_s["float32"],
+            device.datasheet.memory_bytes_per_s,
+        )
         expected = (
             row["clock_MHz"] * 1e6,
             row["peek_gflop"] * 1e9,
@@ -72,7 +78,7 @@ def test_all_devices_and_links_of_the_original(shared):
 def test_a_datasheet_device_is_not_the_one_of_paleo():
     # both GPUs of a board in Paleo, one of them in what a driver shows
     whole, one = catalog.device("K80", "paleo"), catalog.device("tesla-k80")
-    assert whole.memory_bytes_per_s == pytest.approx(2 * one.memory_bytes_per_s, rel=0.01)
+    assert whole.datasheet.memory_bytes_per_s == pytest.approx(2 * one.memory_bytes_per_s, rel=0.01)
     assert device_words.platform_of("Tesla K80") == "tesla-k80"
     assert not {name.lower() for name, *_ in DEVICES} & {a.lower() for a in device_words.aliases()}
 
@@ -92,22 +98,28 @@ FORKS = [
 @every(("name", "gflop_per_s", "gb_per_s", "tolerance"), FORKS)
 def test_devices_of_the_forks_are_datasheets(name, gflop_per_s, gb_per_s, tolerance):
     device = catalog.device(name, "paleo")
-    assert device.peak_flop_per_s["float32"] == pytest.approx(gflop_per_s * 1e9, rel=tolerance)
-    assert device.memory_bytes_per_s == pytest.approx(gb_per_s * 1e9, rel=tolerance)
+    assert device.datasheet.peak_flop_per_s["float32"] == pytest.approx(
+        gflop_per_s * 1e9, rel=tolerance
+    )
+    assert device.datasheet.memory_bytes_per_s == pytest.approx(gb_per_s * 1e9, rel=tolerance)
 
 
 def test_figures_by_hand_of_devices_of_the_forks():
     adreno = catalog.device("adreno-640")
-    assert adreno.peak_flop_per_s["float32"] == pytest.approx(768 * 2 * 585e6, rel=1e-3)
-    assert adreno.memory_bytes_per_s == pytest.approx(64 / 8 * 4266e6, rel=1e-3)
+    assert adreno.datasheet.peak_flop_per_s["float32"] == pytest.approx(768 * 2 * 585e6, rel=1e-3)
+    assert adreno.datasheet.memory_bytes_per_s == pytest.approx(64 / 8 * 4266e6, rel=1e-3)
     i7 = catalog.device("i7-4770K")
     assert i7.name == "core-i7-4770k"
-    assert i7.peak_flop_per_s["float32"] == 4 * 3.5e9 * 2 * 8 * 2  # cores, clock, units, lanes, FMA
-    assert i7.memory_bytes_per_s == 2 * 8 * 1600e6
+    assert (
+        i7.datasheet.peak_flop_per_s["float32"] == 4 * 3.5e9 * 2 * 8 * 2
+    )  # cores, clock, units, lanes, FMA
+    assert i7.datasheet.memory_bytes_per_s == 2 * 8 * 1600e6
     rtx = catalog.device("rtx-3060")
-    assert rtx.peak_flop_per_s["float32"] == pytest.approx(28 * 128 * 2 * 1.777e9, rel=1e-3)
+    assert rtx.datasheet.peak_flop_per_s["float32"] == pytest.approx(
+        28 * 128 * 2 * 1.777e9, rel=1e-3
+    )
     for device in (adreno, i7):
-        assert {"float32", "memory_GB_per_s"} <= set(device.unverified)
+        assert {"float32", "memory_GB_per_s"} <= set(device.datasheet.unverified)
 
 
 def test_links_of_the_forks():
@@ -117,7 +129,9 @@ def test_links_of_the_forks():
 
 def test_clocks_of_datasheets_are_known():
     v100 = catalog.device("V100")
-    assert v100.clock_hz == 1.53e9
-    assert v100.peak_flop_per_s["float32"] == pytest.approx(5120 * 2 * v100.clock_hz, rel=1e-3)
-    assert catalog.device("xeon-e5-2695-v3").clock_hz == 2.3e9
-    assert catalog.device("tpu-v2").clock_hz is None
+    assert v100.datasheet.clock_hz == 1.53e9
+    assert v100.datasheet.peak_flop_per_s["float32"] == pytest.approx(
+        5120 * 2 * v100.datasheet.clock_hz, rel=1e-3
+    )
+    assert catalog.device("xeon-e5-2695-v3").datasheet.clock_hz == 2.3e9
+    assert catalog.device("tpu-v2").datasheet.clock_hz is None

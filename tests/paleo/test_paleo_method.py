@@ -225,7 +225,7 @@ def test_the_update_is_not_slowed_by_ppp():
 
 
 def test_no_term_is_less_than_a_cycle():
-    slow = replace(K40, clock_hz=1.0)
+    slow = K40.with_figures(clock_hz=1.0)
     found = times(network("fc:layers=1,nodes=2,inputs=2,outputs=2", 1), slow)
     products = [row for row in found.rows if row.forward.value]
     assert [three(row.forward) for row in products] == [(1.0, 3.0, 4.0)] * 2  # FLOP; x, w, y
@@ -243,7 +243,7 @@ def test_what_paleo_does_not_know_is_said():
         "Paleo counts elements of 4 bytes at the float32 peak, not float16",
         "Paleo updates by plain SGD, whatever the optimizer",
     )
-    unclocked = replace(K40, clock_hz=None)
+    unclocked = K40.with_figures(clock_hz=None)
     made = step_model(network("nin", 1), unclocked, "paleo").predict()
     assert made.remarks == ("K40: no clock is known, so no kernel takes at least a cycle",)
 

@@ -69,7 +69,7 @@ def test_one_device_needs_what_a_prediction_says(optimizer, device):
     assert told["memory"]["needed_bytes"] == needs.total_bytes
     assert sum(told["memory"]["by_part"].values()) == needs.total_bytes
     assert told["memory"]["by_part"]["weights_bytes"] == 4 * 25_557_032
-    assert told["usable_bytes"] == catalog.device(device).usable_bytes
+    assert told["usable_bytes"] == catalog.device(device).datasheet.usable_bytes
 
 
 def test_states_are_those_of_the_optimizer_and_shared_out():

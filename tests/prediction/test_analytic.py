@@ -17,6 +17,7 @@ from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph
 from steptime.hardware import catalog
+from steptime.hardware.datasheet import Datasheet
 from steptime.hardware.device import Device
 from steptime.network.count import count
 from steptime.network.families import FAMILIES, ZOO
@@ -38,7 +39,9 @@ from steptime.prediction.step_model import StepModel
 ANALYTIC = cost_model("analytic")
 MINIMAL = replace(ANALYTIC, lower=lower_minimal)
 TOY = Device(
-    "toy", "gpu", {"float32": 1e9, "bfloat16": 4e9}, 1e9, "made up for this test", clock_hz=1e8
+    "toy",
+    "gpu",
+    Datasheet({"float32": 1e9, "bfloat16": 4e9}, 1e9, "made up for this test", clock_hz=1e8),
 )
 FC = "fc:layers=1,nodes=4,inputs=3,outputs=2"
 
@@ -73,7 +76,7 @@ def kernel(flop: float, *tensors: float, serial: int = 1) -> Kernel:
 
 
 def test_kernels_take_the_longer_of_computing_and_moving():
-    device = Device("d", "gpu", {"float32": 1e9}, 1e9, "made up")
+    device = Device("d", "gpu", Datasheet({"float32": 1e9}, 1e9, "made up"))
     step = Lowered((Row("op", "relu"),), (kernel(2e9, 1e9), kernel(1e9, 1e9, 2e9)))
 
     def in_all(price: Any, found: Device = device, pipelined: bool = False) -> Interval:
@@ -85,9 +88,9 @@ def test_kernels_take_the_longer_of_computing_and_moving():
     assert three(in_all(roofline)) == (3.0, 4.0, 2.0 + 3.0)
     assert three(in_all(roofline, pipelined=True)) == (3.0, 4.0, 4.0)
     assert three(in_all(price_sequential)) == (3.0, 4.0, 7.0)
-    assert in_all(roofline, replace(device, launch_s=0.5)).value == 6.0
+    assert in_all(roofline, device.with_figures(launch_s=0.5)).value == 6.0
     assert (in_all(roofline).low, in_all(roofline).high) == (5.0, None)  # a bound from below
-    slow = replace(device, clock_hz=1e3)
+    slow = device.with_figures(clock_hz=1e3)
     assert price_overlapped(kernel(0, 1.0, 0.0), slow).memory_s == 2e-3
     assert price_overlapped(kernel(0, 1.0), slow).compute_s == 0.0
     assert price_overlapped(kernel(1, 1.0), slow).compute_s == 1e-3
@@ -234,7 +237,7 @@ def test_an_op_of_a_mixed_step_has_the_peak_of_its_own_type():
     assert found == {"matrix": {"bfloat16"}, "vector": {"bfloat16", "float32"}}
     assert model.price(kernel(1e9, 0)).compute_s == 1.0  # float32
     assert model.price(kernel(1e9, 0)._replace(dtype="bfloat16")).compute_s == 0.25
-    narrow = replace(TOY, peak_flop_per_s={"bfloat16": 4e9})
+    narrow = TOY.with_figures(peak_flop_per_s={"bfloat16": 4e9})
     assert step_model(graph, narrow, dtype="bfloat16-mixed").timeline().step_s > 0
 
 
@@ -261,12 +264,12 @@ def test_dispatch_hides_behind_a_gpu_and_not_on_a_cpu():
     kernels = count(graph).kernels  # an optimizer updates all weights in one
     assert kernels < len(graph.ops)
     free = times(graph).step_s
-    slow_host = replace(TOY, launch_s=1.0)
+    slow_host = TOY.with_figures(launch_s=1.0)
     found = times(graph, slow_host)
     assert found.step_s == pytest.approx(kernels)
     assert found.host_s == kernels
     assert times(graph, slow_host, "dispatch=paleo").step_s == free
-    quick_host = replace(TOY, launch_s=1e-12)
+    quick_host = TOY.with_figures(launch_s=1e-12)
     assert times(graph, quick_host).step_s == free
     cpu = times(graph, replace(slow_host, kind="cpu"))
     assert cpu.step_s == pytest.approx(kernels + free)
@@ -357,14 +360,14 @@ def test_explaining_leads_from_one_method_to_the_other():
 def test_a_better_device_is_never_slower(name, text, peak, bandwidth, factor):
     """And one that is better by a factor in all is as much faster."""
     graph = network(text, 2)
-    base = Device("d", "gpu", {"float32": peak}, bandwidth, "made up", launch_s=1e-6)
+    base = Device("d", "gpu", Datasheet({"float32": peak}, bandwidth, "made up", launch_s=1e-6))
     step_s = times(graph, base, name=name).step_s
-    wider = replace(base, memory_bytes_per_s=bandwidth * factor)
-    faster = replace(base, peak_flop_per_s={"float32": peak * factor})
-    for better in (wider, faster, replace(base, launch_s=1e-6 / factor)):
+    wider = base.with_figures(memory_bytes_per_s=bandwidth * factor)
+    faster = base.with_figures(peak_flop_per_s={"float32": peak * factor})
+    for better in (wider, faster, base.with_figures(launch_s=1e-6 / factor)):
         assert times(graph, better, name=name).step_s <= step_s * (1 + 1e-12)
-    peaks = faster.peak_flop_per_s
-    whole = replace(wider, peak_flop_per_s=peaks, launch_s=1e-6 / factor)
+    peaks = faster.datasheet.peak_flop_per_s
+    whole = wider.with_figures(peak_flop_per_s=peaks, launch_s=1e-6 / factor)
     assert times(graph, whole, name=name).step_s == pytest.approx(step_s / factor)
 
 

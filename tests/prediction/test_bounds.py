@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import pytest
 
@@ -85,7 +84,7 @@ def test_what_constants_leave_over_keeps_the_ends_apart():
 
 
 def test_recurrent_weights_are_as_large_as_their_type():
-    device: Device = replace(catalog.device("v100-sxm2-16gb"), l2_bytes=1.0)
+    device: Device = catalog.device("v100-sxm2-16gb").with_figures(l2_bytes=1.0)
     seen = StepModel("fc", device, dtype="float16").effective_device
 
     def again(dtype: str) -> float:

@@ -8,6 +8,7 @@ import pytest
 from every import every
 from steptime.core.graph import Graph, Op, TensorSpec
 from steptime.hardware import catalog
+from steptime.hardware.datasheet import Datasheet
 from steptime.hardware.device import Device
 from steptime.network.count import fresh_bytes
 from steptime.prediction.calibrated import cpu
@@ -20,7 +21,9 @@ ALONE = dict.fromkeys(catalog.priors("cpu"), TINY) | {
     "interval.all_own": 0.1,
     "interval.all_shared": 0.1,
 }
-CPU = Device("four", "cpu", {"float32": 4e9}, 1e9, "test", cores=4, l2_bytes=1000, clock_hz=1e9)
+CPU = Device(
+    "four", "cpu", Datasheet({"float32": 4e9}, 1e9, "test", cores=4, l2_bytes=1000, clock_hz=1e9)
+)
 CACHED = {
     "stream.cache_bytes_per_s": 1e30,
     "stream.memory_share": 1e30,
@@ -43,13 +46,13 @@ def seconds(one: Kernel, device: Device = CPU, **constants: float) -> float:
 def test_cores_of_one_group_reach_its_cache_alone():
     """A processor of 4 cores in 2 groups of 1000 bytes: one core reaches 1000, all reach 2000."""
     rates = {"stream__cache_bytes_per_s": 1e10, "stream__memory_share": 1.0}
-    grouped = replace(CPU, l2_bytes=None, l3_bytes=2000.0, l3_of_core_bytes=1000.0)
-    whole = replace(grouped, l3_of_core_bytes=None)
+    grouped = CPU.with_figures(l2_bytes=None, l3_bytes=2000.0, l3_of_core_bytes=1000.0)
+    whole = grouped.with_figures(l3_of_core_bytes=None)
     one = kernel("relu", bytes=1000)  # small: one core works on it
     assert seconds(one, grouped, **rates) == pytest.approx(seconds(one, **rates))
     assert seconds(one, whole, **rates) < seconds(one, grouped, **rates)
     assert [cpu.cache_bytes(grouped, cores) for cores in (1, 2, 4)] == [1000, 1000, 2000]
-    assert cpu.cache_bytes(replace(grouped, l3_bytes=None), 4) == cpu.CACHE_BYTES
+    assert cpu.cache_bytes(grouped.with_figures(l3_bytes=None), 4) == cpu.CACHE_BYTES
 
 
 def test_products_run_at_a_share_of_the_cores_that_work():
@@ -169,7 +172,7 @@ def test_what_lives_beyond_that_is_mapped_again_in_the_next_step():
 
 
 def test_devices_that_are_no_cpu_keep_the_forms_of_gpus():
-    gpu = Device("g", "gpu", {"float32": 1e12}, 1e11, "test")
+    gpu = Device("g", "gpu", Datasheet({"float32": 1e12}, 1e11, "test"))
     constants = {name: one.value for name, one in catalog.priors("gpu").items()}
     tpu = replace(gpu, kind="tpu", constants=constants)
     one = kernel("relu", bytes=1000)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from every import every
@@ -13,6 +11,7 @@ from steptime.core.workload import Workload
 from steptime.grids.batches import doubling, knee, largest_batch
 from steptime.grids.grid import grid
 from steptime.hardware import catalog
+from steptime.hardware.datasheet import Datasheet
 from steptime.hardware.device import Device
 from steptime.hardware.prices import Offer, Training, cheapest, offers
 from steptime.network.count import peak_bytes
@@ -25,7 +24,9 @@ FC = "fc:layers=1,nodes=64,inputs=32,outputs=8"
 
 
 def toy(name: str = "toy", memory: float | None = None, peak: float = 1e12) -> Device:
-    return Device(name, "gpu", {"float32": peak}, 1e9, "made up", memory_bytes=memory, peak_w=100)
+    return Device(
+        name, "gpu", Datasheet({"float32": peak}, 1e9, "made up", memory_bytes=memory, peak_w=100)
+    )
 
 
 @every(("has", "batch"), [(100, 30), (99, 29), (13, 1), (12.9, 0), (1e9, 1024)])
@@ -151,8 +152,8 @@ def test_what_a_gpu_holds_beside_tensors():
 
 def test_what_does_not_fit_by_the_context_alone():
     made = StepModel("resnet18", "A100").predict(64)
-    toy_maker = replace(catalog.device("A100"), usable_share=1.0)
-    own = replace(toy_maker, memory_bytes=made.peak_bytes + 1e8)
+    toy_maker = catalog.device("A100").with_figures(usable_share=1.0)
+    own = toy_maker.with_figures(memory_bytes=made.peak_bytes + 1e8)
     assert not StepModel("resnet18", own).predict(64).fits
     (cell,) = grid([lambda _: made_of("resnet18", 64)], [own], [64], [1], None, "analytic", {})
     assert cell.status == "oom"
@@ -167,7 +168,7 @@ def made_of(text: str, batch: int) -> Workload:
 
 def test_devices_side_by_side():
     model = StepModel(FC, toy(), method="roofline", dtype="float32")
-    tpu = Device("tpu", "tpu", {"bfloat16": 1e12}, 1e9, "made up")
+    tpu = Device("tpu", "tpu", Datasheet({"bfloat16": 1e12}, 1e9, "made up"))
     offer = Offer("slow", 2.0, "USD", "second", "an offer", "today", verified=True, source="me")
     devices = [toy("small", memory=1e3), tpu, toy("slow", peak=1e6), toy("fast", peak=2e6)]
     found = compare_devices(model, devices, Training(1000, 3), {"slow": offer}, batch=10)

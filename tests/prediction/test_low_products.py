@@ -23,7 +23,7 @@ def test_a_product_reads_lower_operands_and_writes_16_bit(dtype: str, operand_by
 
 @pytest.mark.parametrize("device", ["h100", "b200-sxm", "rtx-pro-6000-blackwell-server"])
 def test_a_product_of_lower_operands_is_quicker_and_below_its_peak(device: str) -> None:
-    peaks = catalog.device(device).peak_flop_per_s
+    peaks = catalog.device(device).datasheet.peak_flop_per_s
     seconds = {
         dtype: predict_op("linear", SHAPES, dtype, device).seconds
         for dtype in ("bfloat16", "float8", "float4")

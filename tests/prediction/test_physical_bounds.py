@@ -27,7 +27,7 @@ from steptime.prediction.kernels import Kernels, computed_as
 from steptime.prediction.training import in_training
 
 METHOD = cost_model("calibrated")
-DEVICES = [device for device in catalog.devices() if not device.only_by_name]
+DEVICES = [device for device in catalog.devices() if not device.datasheet.only_by_name]
 DTYPES = (
     *(pytest.param(name, marks=pytest.mark.slow) for name in ("float64", "float32", "bfloat16")),
     "float16",
@@ -179,14 +179,14 @@ def _seen(device: Device, dtype: str, stack: str = "torch-eager") -> Device | No
 
 def _least_s(kernel: Kernel, seen: Device) -> float:
     """Return the least seconds of a kernel at the peak and the bandwidth of a device."""
-    peak = seen.peak_flop_per_s[computed_as(kernel, seen)]
+    peak = seen.datasheet.peak_flop_per_s[computed_as(kernel, seen)]
     if kernel.unit == "vector" or kernel.products == ():
-        peak = max(peak, seen.vector_peak(kernel.dtype) or 0.0)
+        peak = max(peak, seen.datasheet.vector_peak(kernel.dtype) or 0.0)
     window = kernel.window or (0, 0, 0, 0, 0, 0)
     is_winograd = window[:4] == (3, 3, 1, 1) and kernel.dtype in ("float32", "float64")
     flop = kernel.flop * (WINOGRAD_SHARE if is_winograd else 1.0)
-    is_large = kernel.bytes > CACHES * (seen.l2_bytes or CACHE_BYTES)
-    return max(flop / peak, kernel.bytes * is_large / seen.memory_bytes_per_s)
+    is_large = kernel.bytes > CACHES * (seen.datasheet.l2_bytes or CACHE_BYTES)
+    return max(flop / peak, kernel.bytes * is_large / seen.datasheet.memory_bytes_per_s)
 
 
 def _too_fast(priced: Priced, seen: Device) -> list[str]:
@@ -297,11 +297,11 @@ def test_a_product_takes_more_time_as_a_multiple_of_64_grows(dtype):
 
 def _figures(device: Device) -> dict[str, float | None]:
     """Return the figures of a device of which more is better."""
-    peaks = {f"peak {name}": value for name, value in device.peak_flop_per_s.items()}
-    vector = {f"vector {name}": value for name, value in device.vector_flop_per_s.items()}
+    peaks = {f"peak {name}": value for name, value in device.datasheet.peak_flop_per_s.items()}
+    vector = {f"vector {name}": value for name, value in device.datasheet.vector_flop_per_s.items()}
     names = ("memory_bytes_per_s", "clock_hz", "multiprocessors", "l2_bytes", "peak_w", "cores")
     names += ("l3_bytes", "l3_of_core_bytes")
-    return {**peaks, **vector, **{name: getattr(device, name) for name in names}}
+    return {**peaks, **vector, **{name: getattr(device.datasheet, name) for name in names}}
 
 
 def _pairs_of_one_design() -> Iterator[tuple[Device, Device]]:
@@ -310,11 +310,11 @@ def _pairs_of_one_design() -> Iterator[tuple[Device, Device]]:
     Their multiprocessors do as much in a clock: else one with more of them, each slower, may wait
     longer for its last tiles.
     """
-    same = ("kind", "maker", "architecture", "memory_type", "process_nm", "idle_w")
+    same = ("maker", "architecture", "memory_type", "process_nm", "idle_w")
     designs: dict[tuple[Any, ...], list[Device]] = {}
     for device in DEVICES:
         known = tuple(name for name, value in _figures(device).items() if value is not None)
-        design = (*(getattr(device, name) for name in same), known)
+        design = (device.kind, *(getattr(device.datasheet, name) for name in same), known)
         designs.setdefault(design, []).append(device)
     for devices in designs.values():
         for better, worse in permutations(devices, 2):
@@ -326,8 +326,10 @@ def _pairs_of_one_design() -> Iterator[tuple[Device, Device]]:
 
 def _flop_per_clock(device: Device) -> dict[str, float]:
     """Return what a multiprocessor, a core or the device does in a clock, by type."""
-    clocks = (device.clock_hz or 1.0) * (device.multiprocessors or device.cores or 1)
-    return {name: peak / clocks for name, peak in device.peak_flop_per_s.items()}
+    clocks = (device.datasheet.clock_hz or 1.0) * (
+        device.datasheet.multiprocessors or device.datasheet.cores or 1
+    )
+    return {name: peak / clocks for name, peak in device.datasheet.peak_flop_per_s.items()}
 
 
 @pytest.mark.parametrize("dtype", DTYPES[1::2])
@@ -354,11 +356,11 @@ def test_more_of_one_figure_alone_makes_no_kernel_slower(figure):
     """A higher clock with the same peaks is that of narrower multiprocessors, not a loss."""
     faults = []
     for device in DEVICES[::8]:
-        value = getattr(device, figure)
+        value = getattr(device.datasheet, figure)
         seen = _seen(device, "float16")
         if seen is None or value is None:
             continue
-        more = _seen(replace(device, **{figure: 1.1 * value}), "float16")
+        more = _seen(device.with_figures(**{figure: 1.1 * value}), "float16")
         assert more is not None
         questions = _questions("float16")
         for less, better in zip(_price(questions, seen), _price(questions, more), strict=True):

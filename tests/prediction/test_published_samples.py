@@ -95,7 +95,7 @@ def test_paradnn_counts_as_we_do_and_no_board_beats_its_peak(row):
     most = 1.02 if row["device"] == "v100" else 1.07  # the TPU's profiler counts a few ops more
     assert 0.999 < float(row["flop"]) / (3 * products) < most  # rounded to 3 or 4 digits
     assert graph.parameters == pytest.approx(int(row["parameters"]), rel=0.005, abs=5_001)
-    peaks = catalog.device(row["device"]).peak_flop_per_s
+    peaks = catalog.device(row["device"]).datasheet.peak_flop_per_s
     flop_per_s = float(row["examples_per_s"]) * float(row["flop"]) / int(row["batch"])
     assert flop_per_s < max(peaks.values())
 

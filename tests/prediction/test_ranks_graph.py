@@ -16,6 +16,7 @@ from steptime.core.graph import Graph, TensorSpec, check, frozen
 from steptime.core.workload import Plan, Workload
 from steptime.grids.replicas import data_parallel
 from steptime.hardware import catalog
+from steptime.hardware.datasheet import Datasheet
 from steptime.hardware.device import Cluster, Device, Link
 from steptime.network.count import peak_bytes
 from steptime.network.families import family
@@ -27,7 +28,9 @@ from steptime.network.ops.training import training_graph
 from steptime.prediction.fabric import fabric_of_group
 from steptime.prediction.step_model import StepModel
 
-TOY = Device("toy", "gpu", {"float32": 1e12}, 1e11, "made up for this test", launch_s=1e-6)
+TOY = Device(
+    "toy", "gpu", Datasheet({"float32": 1e12}, 1e11, "made up for this test", launch_s=1e-6)
+)
 NEAR = Link("near", 1e-6, 1e10, "made up for this test")
 FAR = Link("far", 1e-5, 1e9, "made up for this test")
 FARTHEST = Link("farthest", 1e-4, 1e8, "made up for this test")

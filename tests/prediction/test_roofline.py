@@ -140,7 +140,7 @@ def test_dispatch_is_an_option(toy):
     assert value(with_it, "step_s") - value(without, "step_s") == pytest.approx(ops * LAUNCH_S)
     assert with_it.method.options["launch_s"] == pytest.approx(LAUNCH_S)
     assert without.method.options["launch_s"] is None
-    unknown = replace(toy, launch_s=None)
+    unknown = toy.with_figures(launch_s=None)
     assert value(predicted(unknown)[0], "step_s") == value(without, "step_s")
     assert predicted(unknown)[0].method.options["launch_s"] is None
 
@@ -165,7 +165,7 @@ def test_what_is_not_known_is_not_guessed(toy):
     for dtype in ("float16", "float16-mixed"):
         with pytest.raises(InputError, match=no_half):
             predicted(toy, dtype=dtype)
-    no_tf32 = replace(toy, peak_flop_per_s={"float32": 1e9})
+    no_tf32 = toy.with_figures(peak_flop_per_s={"float32": 1e9})
     with pytest.raises(InputError, match="no peak is known for tf32; known: float32"):
         predicted(no_tf32, tf32="yes")
     with pytest.raises(InputError, match="unknown option 'dispach'; did you mean 'dispatch'"):
@@ -186,14 +186,14 @@ def test_what_does_not_fit_is_said(toy):
     assert {(r.status, r.cause) for r in large} == {("oom", "predicted-not-to-fit")}
     needs = f"needs {memory / 1e6:.4g} MB, toy has 1 MB"
     assert large[0].note == f"out of memory by {memory / 1e6 - 1:.4g} MB: {needs}"
-    unknown = replace(toy, memory_bytes=None)
+    unknown = toy.with_figures(memory_bytes=None)
     assert predicted(unknown, batch=50_000)[0].status == "ok"
 
 
 def test_a_step_that_just_fits(toy):
     memory = value(predicted(toy)[0], "peak_bytes")
-    assert predicted(replace(toy, memory_bytes=memory))[0].status == "ok"
-    assert predicted(replace(toy, memory_bytes=memory - 1))[0].status == "oom"
+    assert predicted(toy.with_figures(memory_bytes=memory))[0].status == "ok"
+    assert predicted(toy.with_figures(memory_bytes=memory - 1))[0].status == "oom"
 
 
 def test_the_record_says_what_it_rests_on(toy):
@@ -210,7 +210,7 @@ def test_the_record_says_what_it_rests_on(toy):
     assert predicted(toy, tf32="yes")[0].method.options["tf32"] == "yes"
     assert "peak_bytes" not in first.quantities  # of a step, not of an op
     assert record_from_json(record_to_json(step)) == step
-    faster = replace(toy, memory_bytes_per_s=2e9)
+    faster = toy.with_figures(memory_bytes_per_s=2e9)
     assert predicted(faster)[0].method.options["device_hash"] != device_hash(toy)
     probed = replace(toy, measured={"platform": "cpu-toy-2t"})
     assert predicted(probed)[0].platform == "cpu-toy-2t"  # where its measurements are

@@ -1,7 +1,6 @@
 """What holds of every price, as sizes grow and devices get faster: cases by chance."""
 
 import random
-from dataclasses import replace
 
 import pytest
 
@@ -82,15 +81,15 @@ def test_twice_the_batch_takes_no_less():
 @pytest.mark.parametrize("figure", ["memory_bytes_per_s", "peak_flop_per_s"])
 def test_a_faster_device_takes_no_longer(figure):
     for said, _, device, found in _cases(3):
-        changed = {"memory_bytes_per_s": 2 * device.memory_bytes_per_s}
+        changed = {"memory_bytes_per_s": 2 * device.datasheet.memory_bytes_per_s}
         if figure == "peak_flop_per_s":
             if said[0] == "conv2d":  # a quicker Winograd's may draw more than the limit of power
                 continue
             changed = {
-                name: {dtype: 2 * peak for dtype, peak in getattr(device, name).items()}
+                name: {dtype: 2 * peak for dtype, peak in getattr(device.datasheet, name).items()}
                 for name in ("peak_flop_per_s", "vector_flop_per_s")
             }
-        assert found(device=replace(device, **changed)).seconds < 1.005 * found().seconds, said
+        assert found(device=device.with_figures(**changed)).seconds < 1.005 * found().seconds, said
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

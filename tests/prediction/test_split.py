@@ -10,12 +10,13 @@ import pytest
 from every import every
 from steptime.build import make_workload, read_model
 from steptime.cli.main import run
+from steptime.hardware.datasheet import Datasheet
 from steptime.hardware.device import Device, Link
 from steptime.prediction.step_model import StepModel
 from steptime.questions.split import Cut, find_cuts
 
-PHONE = Device("phone", "gpu", {"float32": 1e9}, 1e9, "made up for this test")
-SERVER = Device("server", "gpu", {"float32": 4e9}, 4e9, "made up for this test")
+PHONE = Device("phone", "gpu", Datasheet({"float32": 1e9}, 1e9, "made up for this test"))
+SERVER = Device("server", "gpu", Datasheet({"float32": 4e9}, 4e9, "made up for this test"))
 LINK = Link("wifi", 1e-3, 1e6, "made up for this test")
 
 

@@ -107,7 +107,7 @@ def test_a_named_share_is_in_the_notes_and_the_json(tmp_path: Path) -> None:
     document = answer.to_dict()
     assert document["unshaped_share"] == pytest.approx(0.1)
     assert any("10 %" in note and "mylib::scan" in note for note in document["notes"])
-    bandwidths = [steptime.device(name).memory_bytes_per_s for name in ("a100", "t4")]
+    bandwidths = [steptime.device(name).datasheet.memory_bytes_per_s for name in ("a100", "t4")]
     assert answer.unshaped_s == pytest.approx(100 * US * bandwidths[0] / bandwidths[1])
 
 
@@ -143,7 +143,7 @@ def test_a_trace_of_torch_on_a_cpu_runs_with_more_threads(tmp_path: Path) -> Non
     assert 0 < answer.step_s <= answer.measured_s * 1.001
     assert answer.assumed["from_batch"] == "32"
     assert answer.examples_per_s == pytest.approx(32 / answer.step_s)
-    cores = steptime.device(CPU).cores or 1
+    cores = steptime.device(CPU).datasheet.cores or 1
     fewer = steptime.predict(trace=path, from_device=CPU, threads=max(1, cores // 8))
     assert fewer.step_s > 0
     assert any("in proportion to threads" in note for note in fewer.notes)

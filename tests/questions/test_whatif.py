@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 
@@ -121,21 +120,27 @@ def test_changes_are_in_the_unit_of_the_file():
     after = change_device(
         t4, _changes("memory_GB=32", "details.l2_MiB=x2", "peak.float32=16", "tdp_W=x2")
     )
-    assert after.memory_bytes == 32e9
-    assert after.l2_bytes == 2 * t4.l2_bytes
-    assert after.peak_flop_per_s["float32"] == 16e12
-    assert after.peak_flop_per_s["float16"] == t4.peak_flop_per_s["float16"]
-    assert after.peak_w == 2 * t4.peak_w
+    assert after.datasheet.memory_bytes == 32e9
+    assert after.datasheet.l2_bytes == 2 * t4.datasheet.l2_bytes
+    assert after.datasheet.peak_flop_per_s["float32"] == 16e12
+    assert after.datasheet.peak_flop_per_s["float16"] == t4.datasheet.peak_flop_per_s["float16"]
+    assert after.datasheet.peak_w == 2 * t4.datasheet.peak_w
     every = change_device(t4, _changes("peak=x2"))
-    assert all(every.peak_flop_per_s[name] == 2 * peak for name, peak in t4.peak_flop_per_s.items())
-    assert all(every.vector_flop_per_s[k] == 2 * v for k, v in t4.vector_flop_per_s.items())
-    one = replace(t4, peak_flop_per_s={"float32": 1.0})
-    assert change_device(one, _changes("peak=8")).peak_flop_per_s == {"float32": 8e12}
+    assert all(
+        every.datasheet.peak_flop_per_s[name] == 2 * peak
+        for name, peak in t4.datasheet.peak_flop_per_s.items()
+    )
+    assert all(
+        every.datasheet.vector_flop_per_s[k] == 2 * v
+        for k, v in t4.datasheet.vector_flop_per_s.items()
+    )
+    one = t4.with_figures(peak_flop_per_s={"float32": 1.0})
+    assert change_device(one, _changes("peak=8")).datasheet.peak_flop_per_s == {"float32": 8e12}
 
 
 def test_what_changes_nothing_is_said():
     tpu, analytic = catalog.device("tpu-v2-8"), cost_model("analytic")
-    assert change_device(tpu, _changes("l2_MiB=x4")).l2_bytes is None
+    assert change_device(tpu, _changes("l2_MiB=x4")).datasheet.l2_bytes is None
     assert "is unknown" in describe_idle_changes(tpu, _changes("l2_MiB=x4"), analytic)[0]
     assert "does not read" in describe_idle_changes(tpu, _changes("l2_MiB=4"), analytic)[0]
     assert "no peak.float32" in describe_idle_changes(tpu, _changes("peak.float32=x2"), analytic)[0]
@@ -166,7 +171,7 @@ def test_the_largest_batch_is_that_of_fit(capsys):
 
 def test_memory_that_is_unknown_holds_all():
     (case,) = _cases("fc", "t4", method="calibrated")
-    nowhere: Device = replace(case.model.device, memory_bytes=None)
+    nowhere: Device = case.model.device.with_figures(memory_bytes=None)
     assert case.largest_on(nowhere) == 1 << 20 > case.largest
 
 

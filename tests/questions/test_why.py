@@ -65,7 +65,7 @@ CASES = {  # bound by: (network, device, batch, ...)
 def test_the_diagnosis_is_what_was_constructed(name):
     bound, model, device, batch, more = CASES[name]
     if name == "many tiny layers, bounds":  # V100's file says nothing of the host
-        launching = replace(catalog.device(device), launch_s=1e-5)
+        launching = catalog.device(device).with_figures(launch_s=1e-5)
         workload = make_workload(read_model(model), batch, "float32", "train", "sgd")
         found = diagnose_step(make_setup(workload, launching, "analytic"))
     else:

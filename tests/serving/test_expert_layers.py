@@ -24,7 +24,7 @@ class CountingRank:
         return size_bytes
 
     def kernel_seconds(self, kernels: Sequence[Kernel], device: Device) -> list[float]:
-        return [kernel.flop / device.peak_flop_per_s[kernel.dtype] for kernel in kernels]
+        return [kernel.flop / device.datasheet.peak_flop_per_s[kernel.dtype] for kernel in kernels]
 
 
 RANK = cast(RankModel, CountingRank())

@@ -166,10 +166,10 @@ def test_a_first_token_of_one_user_is_that_of_one_prompt():
 def test_a_planner_serves_as_before_after_others_asked_it():
     """Two services of one problem in 8 bit: each product reaches 0.7 of the peak, once."""
     one = phases(dtype="float8")
-    peaks = dict(one.problem.rank.calibrated_device.peak_flop_per_s)
+    peaks = dict(one.problem.rank.calibrated_device.datasheet.peak_flop_per_s)
     again = Phases(one.problem, one.plan)
-    assert dict(one.problem.rank.calibrated_device.peak_flop_per_s) == peaks
-    assert again.device.peak_flop_per_s["float8"] == 0.7 * peaks["float8"]
+    assert dict(one.problem.rank.calibrated_device.datasheet.peak_flop_per_s) == peaks
+    assert again.device.datasheet.peak_flop_per_s["float8"] == 0.7 * peaks["float8"]
     assert again.price_prefill(1, 4096) == one.price_prefill(1, 4096)
 
 

@@ -32,7 +32,7 @@ def test_decoding_reads_and_writes_a_state_whatever_the_context():
     both = [one.price_decode(64, context).attention_s for context in (1024, 2048)]
     grows = both[1] - both[0]
     # attention of 12 blocks alone grows: 64 x 1,024 tokens of keys and values
-    read_s = 64 * 1024 * one.kv_token_bytes / one.device.memory_bytes_per_s
+    read_s = 64 * 1024 * one.kv_token_bytes / one.device.datasheet.memory_bytes_per_s
     assert read_s < grows < 1.7 * read_s
     assert one.attention[block][0].state_bytes == 8 * 128 * 128 * 4
 

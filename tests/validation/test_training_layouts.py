@@ -194,5 +194,5 @@ def test_whether_a_plan_fits_is_said_of_the_plan_as_it_was_published(tmp_path):
 
 def test_links_of_tpus_are_those_of_their_chips():
     for name, links in (("tpu-v5p", 6), ("tpu-v6e", 4)):
-        each = float(catalog.device(name).details["link_GB_per_s"])
+        each = float(catalog.device(name).datasheet.details["link_GB_per_s"])
         assert catalog.link(f"ici-{name}").bytes_per_s == links * each * 1e9

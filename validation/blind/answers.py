@@ -31,7 +31,7 @@ def predict_network(question: Question, method: str | Method) -> Reply:
         texts["optimizer"] or None,
     )
     options = {"stack": texts["stack"]}
-    peaks = catalog.device(texts["device"]).peak_flop_per_s
+    peaks = catalog.device(texts["device"]).datasheet.peak_flop_per_s
     if texts.get("tf32") == "on" and texts["dtype"] == "float32" and "tf32" in peaks:
         options["tf32"] = "on"
     model = StepModel(workload, texts["device"], method=method, options=options)

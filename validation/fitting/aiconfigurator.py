@@ -35,6 +35,6 @@ def weights(data: Path) -> Iterator[Case]:
             continue
         kernel = Kernel("op", "linear", "forward", "bfloat16", "vector", 0, moved)
         device = device_of(row["device"])
-        if "HBM" in (device.memory_type or ""):
+        if "HBM" in (device.datasheet.memory_type or ""):
             continue
         yield Case((kernel,), device, float(row["time_ms"]) / 1e3, "weights", "repeated")

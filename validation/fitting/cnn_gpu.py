@@ -32,7 +32,7 @@ def steps(data: Path, table: str = "measured/cnn-gpu/more.csv.gz") -> Iterator[C
         device, dtype, model = device_of(row["device"]), row["dtype"], _model(row["network"])
         if row["gpus"] != "1" or dtype not in IMAGE_BYTES or not model:
             continue
-        if dtype not in device.peak_flop_per_s:
+        if dtype not in device.datasheet.peak_flop_per_s:
             continue
         copied_s = BATCH * PLACES * IMAGE_BYTES[dtype] / COPIED_BYTES_PER_S
         yield Case(

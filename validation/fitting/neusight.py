@@ -49,7 +49,7 @@ def vectors(data: Path, table: str = "") -> Iterator[Case]:
 
 def _timing(device: Device, kernel: Kernel) -> dict[str, float]:
     """Return how the machine of a device timed an op, {} as the others did."""
-    if device.maker != "AMD":
+    if device.datasheet.maker != "AMD":
         return {}
     usual = conditions().get(f"isolated.{kernel.kind}")
     return {kernel.kind: ON_AMD * (1.0 if usual is None else usual.value)}

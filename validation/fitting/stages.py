@@ -96,7 +96,7 @@ def _products(data: Path) -> Iterable[Case]:
 def _of_amd(data: Path) -> Iterable[Case]:
     """Return batched products of AMD's GPUs."""
     for case in neusight.products(data, "measured/neusight/more_matmul.csv.gz"):
-        if case.device.maker == "AMD" and case.kind == "bmm":
+        if case.device.datasheet.maker == "AMD" and case.kind == "bmm":
             yield case
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from steptime.core.answer import AnswerRow
 from steptime.core.dtypes import PRECISIONS
-from steptime.hardware.device import GB, Device
+from steptime.hardware.datasheet import GB
+from steptime.hardware.device import Device
 
 DRAM = "DRAM"
 RATE_ENDING = "_GB_per_s"  # of a key of [details] that says how fast a cache is read
@@ -65,13 +66,16 @@ def list_ceilings(device: Device) -> list[Ceiling]:
     Levels are the memory, as calibrated where it was, and the caches that `[details]` states
     (`l2_GB_per_s`) or whose curve a probe measured.
     """
-    tables = (("matrix", device.peak_flop_per_s), ("vector", device.vector_flop_per_s))
+    tables = (
+        ("matrix", device.datasheet.peak_flop_per_s),
+        ("vector", device.datasheet.vector_flop_per_s),
+    )
     units = [
         Ceiling(platform=device.name, unit=unit, dtype=dtype, flop_per_s=peak)
         for unit, peaks in tables
         for dtype, peak in peaks.items()
     ]
-    levels = {DRAM: device.memory_bytes_per_s, **_list_caches(device)}
+    levels = {DRAM: device.datasheet.memory_bytes_per_s, **_list_caches(device)}
     return units + [
         Ceiling(platform=device.name, level=level, bytes_per_s=rate)
         for level, rate in levels.items()
@@ -88,8 +92,8 @@ def _list_caches(device: Device) -> dict[str, float]:
     caches = {}
     for name, share in device.calibration.get("constants", {}).items():
         if name.startswith("stream.share_"):
-            caches[f"{DRAM} as calibrated"] = device.memory_bytes_per_s * share
-    for key, value in device.details.items():
+            caches[f"{DRAM} as calibrated"] = device.datasheet.memory_bytes_per_s * share
+    for key, value in device.datasheet.details.items():
         level = key.removesuffix(RATE_ENDING)
         if level != key and level not in LINKS and isinstance(value, int | float):
             caches[level.replace("_", " ")] = value * GB
@@ -117,7 +121,7 @@ def _list_probed_caches(device: Device) -> dict[str, float]:
                 last_cache_rates.append(work_bytes / min_s)
     caches = {}
     # A level is told apart only if it is clearly faster than the level behind it.
-    memory_limit = device.memory_bytes_per_s * MIN_STEP
+    memory_limit = device.datasheet.memory_bytes_per_s * MIN_STEP
     last_rate = max(last_cache_rates, default=0.0)
     if last_rate > memory_limit:
         caches["last cache"] = last_rate

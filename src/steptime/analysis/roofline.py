@@ -82,9 +82,9 @@ def _find_roofs(points: pl.DataFrame, devices: Sequence[Device]) -> pl.DataFrame
     rates: list[float | None] = []
     for platform, dtype, peak, rate in groups.iter_rows():
         device = by_name.get(platform) or _find_device(platform)
-        device_peaks = device.peak_flop_per_s if device else {}
+        device_peaks = device.datasheet.peak_flop_per_s if device else {}
         peaks.append(peak or device_peaks.get(compute_dtype(dtype)))
-        rates.append(rate or (device.memory_bytes_per_s if device else None))
+        rates.append(rate or (device.datasheet.memory_bytes_per_s if device else None))
     return groups.with_columns(
         pl.Series("peak_flop_per_s", peaks, dtype=pl.Float64()),
         pl.Series("memory_bytes_per_s", rates, dtype=pl.Float64()),

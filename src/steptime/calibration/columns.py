@@ -294,4 +294,8 @@ def product_similarity(*sizes: Any) -> Any:
 
 def first_dtype(device: Device) -> str:
     """Return float32 if the device has a peak for it, else the first type that has a peak."""
-    return "float32" if "float32" in device.peak_flop_per_s else next(iter(device.peak_flop_per_s))
+    return (
+        "float32"
+        if "float32" in device.datasheet.peak_flop_per_s
+        else next(iter(device.datasheet.peak_flop_per_s))
+    )

@@ -174,8 +174,10 @@ class Session:
 
     def _list_candidates(self) -> dict[str, Point]:
         """Return the candidates that the device has memory and, by prediction, time for."""
-        dtypes = tuple(dtype for dtype in self.dtypes if dtype in self.device.peak_flop_per_s)
-        max_bytes = MAX_MEMORY_SHARE * (self.device.usable_bytes or np.inf)
+        dtypes = tuple(
+            dtype for dtype in self.dtypes if dtype in self.device.datasheet.peak_flop_per_s
+        )
+        max_bytes = MAX_MEMORY_SHARE * (self.device.datasheet.usable_bytes or np.inf)
         constants = constants_of(priors_of(self.device))
         points = {}
         for point in candidates(dtypes or self.dtypes[:1]):
@@ -267,7 +269,7 @@ class Session:
 
     def _measure_sustained_work(self) -> None:
         """Let a device with a power limit work for seconds, since short ops do not show it."""
-        if self.device.peak_w is None or self.device.is_cpu:
+        if self.device.datasheet.peak_w is None or self.device.is_cpu:
             return
         products = [
             measured.point

@@ -149,7 +149,7 @@ class BatchSteps:
 
     def fit(self, model: StepModel) -> list[bool]:
         """Return whether a model's device has the memory that a step needs, at each batch."""
-        usable_bytes = model.device.usable_bytes
+        usable_bytes = model.device.datasheet.usable_bytes
         if usable_bytes is None:
             return [True] * len(self.batches)
         return [needed_bytes <= usable_bytes for needed_bytes in self.needed_bytes(model)]

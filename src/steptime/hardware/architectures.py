@@ -23,7 +23,7 @@ def find_family(architecture: str) -> str:
 
 def family_of(device: Device) -> str:
     """Return the family of a device's architecture, "" where that is not known."""
-    return find_family(device.architecture or "")
+    return find_family(device.datasheet.architecture or "")
 
 
 def has_trait(device: Device, trait: str) -> bool:

@@ -71,7 +71,7 @@ def device(name: str | os.PathLike[str] | Device, method: str = "") -> Device:
     if path:
         exact_device = DEVICES.read_by_name(path)
         # Devices of Paleo's table are for its own method only.
-        if method == PAPER_METHOD or not exact_device.only_by_name:
+        if method == PAPER_METHOD or not exact_device.datasheet.only_by_name:
             return exact_device
         if not find_devices(text):
             raise InputError(f"device {shorten(text)} is of Paleo's table: --method {PAPER_METHOD}")
@@ -137,7 +137,7 @@ def _links_by_datasheet_name(datasheet_name: str) -> dict[str, Link]:
     return {
         device_link.name: device_link
         for device in shipped_devices()
-        if links.plain(device.node_link) == plain_name
+        if links.plain(device.datasheet.node_link) == plain_name
         for device_link in links_of(device)
     }
 

@@ -42,7 +42,7 @@ def default_dtype(dtypes: Sequence[str], device: Device | None = None) -> str:
     choices = CPU_DTYPES if device.kind == "cpu" else dtypes
     peaks = {
         name: peak
-        for name, peak in device.peak_flop_per_s.items()
+        for name, peak in device.datasheet.peak_flop_per_s.items()
         if name in PRECISIONS and not precision(name).products
     }
     for dtype in choices:

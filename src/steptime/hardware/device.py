@@ -4,68 +4,35 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache
 from typing import Any, NamedTuple, Self
 
 from steptime.core.errors import InputError
-from steptime.core.toml_files import packaged
+from steptime.hardware.datasheet import Datasheet
 
-GB = 1e9
-GIB = 2.0**30
-TFLOP = 1e12
 DEFAULT_SPREAD = 0.3  # of the rate of a link that nobody measured, in ln
 MEASURED_SPREAD = 0.1  # of one that was measured here: judged, as runs differ
 
 
 @dataclass(frozen=True)
 class Device:
-    """One device. `None` means unknown, which is never zero.
+    """One device in three parts: its datasheet, its calibration, and the constants in use.
 
-    `peak_flop_per_s` holds dense peaks of matrix products by dtype (also `tf32`), at the rate that
-    frameworks reach: with sums in float32. `vector_flop_per_s` are the peaks of other arithmetic
-    where the file says them (`vector_peak`). `launch_s` is the time the host needs to issue one op;
-    `clock_hz` the clock of its cores, boosted; `products` are the names under which a driver
-    reports it; `unverified` names the figures that should be checked before they are relied on.
-    `details` is that table of the file, its numbers with their units in their names;
-    `multiprocessors` (AMD: compute units), systolic `arrays` and their `array_side`,
-    `cores`, `l2_bytes`, `process_nm`, `maker`, `series` (such as GeForce), `architecture` and
-    `memory_type` are taken from there, and `usable_share`, the part of `memory_bytes` that a
-    program can have (`usable_bytes`; None: as the maker's other cards). `only_by_name` keeps
-    figures of one paper out of what others mean by a word such as "k80". `calibration` is what
-    `steptime calibrate` wrote: constants, date, versions, errors. `constants` are those of the
-    model, which the method `calibrated` fills in from priors and calibration.
+    Attributes:
+        name: the name in the catalogue, or that of the user's file.
+        kind: cpu, gpu, tpu or asic.
+        datasheet: the figures that the maker or a paper states.
+        measured: figures that `steptime calibrate --only ceilings` measured on one device: its
+            platform, the bandwidth of its memory by size.
+        calibration: what `steptime calibrate` wrote for one device: constants, residuals, date,
+            versions, errors.
+        constants: the constants that the predictor uses, by full name. They are empty until the
+            method `calibrated` resolves them from architecture, stack and calibration.
     """
 
     name: str
     kind: str
-    peak_flop_per_s: Mapping[str, float]
-    memory_bytes_per_s: float
-    source: str
-    memory_bytes: float | None = None
-    launch_s: float | None = None
-    clock_hz: float | None = None
-    idle_w: float | None = None
-    peak_w: float | None = None
-    products: tuple[str, ...] = ()
-    unverified: tuple[str, ...] = ()
-    note: str = ""
+    datasheet: Datasheet
     measured: Mapping[str, Any] = field(default_factory=dict)
-    multiprocessors: int | None = None
-    arrays: int | None = None
-    array_side: int | None = None
-    cores: int | None = None
-    l3_bytes: float | None = None
-    l3_of_core_bytes: float | None = None
-    l2_bytes: float | None = None
-    process_nm: float | None = None
-    maker: str | None = None
-    series: str | None = None
-    architecture: str | None = None
-    memory_type: str | None = None
-    usable_share: float | None = None
-    vector_flop_per_s: Mapping[str, float] = field(default_factory=dict)
-    details: Mapping[str, Any] = field(default_factory=dict)
-    only_by_name: bool = False
     calibration: Mapping[str, Any] = field(default_factory=dict)
     constants: Mapping[str, float] = field(default_factory=dict)
 
@@ -74,49 +41,16 @@ class Device:
         """Whether it issues its ops itself, so that nothing hides the time for that."""
         return self.kind == "cpu"
 
+    def with_figures(self, **figures: Any) -> Self:
+        """Return the device with other figures in its datasheet."""
+        return replace(self, datasheet=replace(self.datasheet, **figures))
+
     def in_phase(self, phase: str) -> Self:
         """Return the device with what its calibration says of the steps of a phase alone."""
         of_phase = self.calibration.get(phase)
         if not of_phase:
             return self
         return replace(self, calibration={**self.calibration, **of_phase})
-
-    @property
-    def node_link(self) -> str:
-        """What its maker calls the link to others of a node: `NVLink3 x12`, "" where unknown."""
-        return str(self.details.get("link", ""))
-
-    @property
-    def usable_bytes(self) -> int | None:
-        """Bytes that a program can have of its memory, None where that is unknown.
-
-        A maker's GB of memory is a GiB, of which the driver keeps some (`data/usable.toml`): an
-        A100 of 80 GB has 79.2 GiB, 85.04e9 bytes. Some keep a larger share of a small memory.
-        Without a maker it is `memory_bytes`.
-        """
-        if self.memory_bytes is None:
-            return None
-        share = self.usable_share
-        if share is None:
-            shares = _makers().get(self.maker or "", {"other": GB / GIB})
-            kind = "HBM" if (self.memory_type or "").startswith("HBM") else "other"
-            is_small = self.memory_bytes < shares.get("small_GB", 0) * GB
-            share = shares["small"] if is_small else shares.get(kind, shares["other"])
-            share *= GIB / GB
-        return round(self.memory_bytes * share)
-
-    def vector_peak(self, dtype: str) -> float | None:
-        """Return the FLOP/s that arithmetic outside of matrix products reaches, None if unknown.
-
-        It is the file's own for `dtype`, else its vector peak of float32, else the peak of float32.
-        """
-        of_float32 = self.vector_flop_per_s.get("float32", self.peak_flop_per_s.get("float32"))
-        return self.vector_flop_per_s.get(dtype, of_float32)
-
-
-@cache
-def _makers() -> Mapping[str, Mapping[str, float]]:
-    return packaged("usable.toml")
 
 
 @dataclass(frozen=True)
@@ -256,7 +190,8 @@ def device_hash(device: Device, reads: Iterable[str] = ()) -> str:
     """
     from hashlib import sha256  # which loads OpenSSL
 
-    figures = asdict(device)
+    parts = asdict(device)
+    figures = parts | parts["datasheet"]
     names = [
         name
         for name in (*_READ_BY_ALL, *reads)

@@ -10,7 +10,8 @@ from steptime.core.errors import InputError, shorten
 from steptime.core.json_types import JsonObject
 from steptime.core.typed import Above0, Figure, NonNegativeInt, Text, Texts, struct, typed_values
 from steptime.core.workload import PHASES
-from steptime.hardware.device import GB, GIB, MEASURED_SPREAD, TFLOP, Device, Link
+from steptime.hardware.datasheet import GB, GIB, TFLOP, Datasheet
+from steptime.hardware.device import MEASURED_SPREAD, Device, Link
 from steptime.hardware.device_checks import BASE_CLOCK, check_clocks, check_measured
 
 Numbers = Mapping[str, tuple[str, float]]  # key of the file: (field, factor to SI)
@@ -43,6 +44,7 @@ _OF_LINK: Numbers = {
 PEAK_TABLES = {"peak_TFLOP_per_s": "peak_flop_per_s", "vector_TFLOP_per_s": "vector_flop_per_s"}
 _OPEN_TABLES = ("measured", "details", "calibration")  # kept with keys that nothing reads
 PEAK_DTYPES = ("float64", "float32", "tf32", "bfloat16", "float16", "float8", "int8", "float4")
+_OF_ONE_DEVICE = ("name", "kind", "measured", "calibration")  # all other keys: the datasheet
 _WORDS = ("maker", "series", "architecture", "memory_type")
 _Count = Annotated[int, Meta(ge=1, le=10**8, description="one positive whole number")]
 _Factor = Annotated[float, Meta(gt=1e-15, lt=1e15, description="a number from 1e-15 to 1e15")]
@@ -133,7 +135,10 @@ def device_from_table(table: Mapping[str, Any], source: str) -> Device:
         values["usable_share"] = details["usable_GiB"] * GIB / values["memory_bytes"]
     fields_of_details = (*_WORDS, *OF_DETAILS)
     values_of_details = {key: details[key] for key in fields_of_details if key in details}
-    return Device(**values, **_in_si(values_of_details, OF_DETAILS))
+    of_device = {key: values.pop(key) for key in _OF_ONE_DEVICE if key in values}
+    return Device(
+        datasheet=Datasheet(**values, **_in_si(values_of_details, OF_DETAILS)), **of_device
+    )
 
 
 def link_from_table(table: Mapping[str, Any], source: str) -> Link:

@@ -12,7 +12,8 @@ from pathlib import Path
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.spelling import VARIANT, digit_slips, key_of, model_tokens, tokens
 from steptime.core.toml_files import read_toml
-from steptime.hardware.device import GB, Device
+from steptime.hardware.datasheet import GB
+from steptime.hardware.device import Device
 from steptime.hardware.device_file import device_from_table
 from steptime.hardware.item_files import ALIASES_FILE, ItemFiles
 
@@ -92,7 +93,7 @@ def device_spelled(text: str) -> Device | None:
         if key_of(name) != key:
             continue
         device = DEVICES.read_by_name(path)
-        if not device.only_by_name:
+        if not device.datasheet.only_by_name:
             return None if _successors(name, text) else device
     return None
 
@@ -139,14 +140,16 @@ def _near_names(text: str) -> list[str]:
 def shipped_devices() -> tuple[Device, ...]:
     """Return the shipped devices but those that are `only_by_name`, which never change."""
     devices = [DEVICES.read_file(path) for path in DEVICES.shipped().values()]
-    return tuple([device for device in devices if not device.only_by_name])
+    return tuple([device for device in devices if not device.datasheet.only_by_name])
 
 
 @lru_cache(maxsize=1)
 def _names_by_key() -> Mapping[str, str]:
     """Return the names of shipped devices by the key of each name, short name and product name."""
     devices = shipped_devices()
-    names = {key_of(product): device.name for device in devices for product in device.products}
+    names = {
+        key_of(product): device.name for device in devices for product in device.datasheet.products
+    }
     names |= {key_of(alias): name for alias, name in aliases().items()}
     return names | {key_of(device.name): device.name for device in devices}
 
@@ -155,6 +158,8 @@ def _names_by_key() -> Mapping[str, str]:
 def _tokens_by_name() -> Mapping[str, frozenset[str]]:
     """Return the tokens of the name of each shipped device, and of the size of its memory."""
     return {
-        device.name: frozenset(tokens(f"{device.name} {(device.memory_bytes or 0) / GB:g}gb"))
+        device.name: frozenset(
+            tokens(f"{device.name} {(device.datasheet.memory_bytes or 0) / GB:g}gb")
+        )
         for device in shipped_devices()
     }

@@ -4,7 +4,8 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from steptime.hardware.device import GB, Device, Link
+from steptime.hardware.datasheet import GB
+from steptime.hardware.device import Device, Link
 
 
 def plain(text: str) -> str:
@@ -23,7 +24,7 @@ def links_of(device: Device, names: Sequence[str], link: Callable[[str], Link]) 
         names: the names of all links.
         link: returns the link of a name.
     """
-    text, rate = device.node_link, device.details.get("link_GB_per_s")
+    text, rate = device.datasheet.node_link, device.datasheet.details.get("link_GB_per_s")
     family = re.match(r"([a-z]+)(?:(\d+) x\d+$)?", text.lower())
     if family is None or rate is None:
         return []

@@ -61,13 +61,13 @@ def defaults_for(
     families = [
         name
         for name in table["families"][question_kind]
-        if table["makers"].get(name, device.maker) == device.maker
+        if table["makers"].get(name, device.datasheet.maker) == device.datasheet.maker
     ]
     months = months_of_stacks()
     if year is not None and stacks_of(families[0], months):
         stack = newest_in(families[0], f"{year}-12")
         return Software(stack, {stack: 1.0})
-    first_year = table["since"].get(device.architecture, 0)
+    first_year = table["since"].get(device.datasheet.architecture, 0)
     years_by_family = [years_as_newest(name, months, first_year) for name in families]
     if use == "serving":  # servers are of today
         years_by_family = [{list(years)[-1]: 1.0} for years in years_by_family]

@@ -102,7 +102,7 @@ def judge_fit(step: BenchStep, limits: Limits) -> Verdict:
 
     text = limits.fits or ""
     device = catalog.device(limits.device or (MEMORY_DEVICE if _is_size(text) else text))
-    usable_bytes = parse_bytes(text, "fits") if _is_size(text) else device.usable_bytes
+    usable_bytes = parse_bytes(text, "fits") if _is_size(text) else device.datasheet.usable_bytes
     answer = fit(step.model, device, step.batch, **step.predicted_options)
     if not isinstance(answer, FitAnswer):
         raise InputError("fits: quantised weights of a desktop server have no training step")

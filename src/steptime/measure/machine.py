@@ -146,7 +146,7 @@ def platform_name(device: str, product: str, threads: int | None) -> str:
     if device != "cpu":
         return shipped_name or slug(product)
     running = threads or default_threads()
-    if shipped_name and catalog.device(shipped_name).cores in {None, running}:
+    if shipped_name and catalog.device(shipped_name).datasheet.cores in {None, running}:
         return shipped_name
     return f"cpu-{slug(product)}-{running}t"
 

@@ -76,7 +76,7 @@ def notes(graph: Graph, dtype: str, device: Device, settings: Settings) -> tuple
         remarks.append("Paleo updates by plain SGD, whatever the optimizer")
     if "ops" in faults and (kinds := unknown_work(graph)):
         remarks.append(f"Paleo knows no {', '.join(kinds)}: they count nothing")
-    if "cycle" in faults and device.clock_hz is None:
+    if "cycle" in faults and device.datasheet.clock_hz is None:
         remarks.append(f"{device.name}: no clock is known, so no kernel takes at least a cycle")
     return tuple(remarks)
 

@@ -29,7 +29,7 @@ from steptime.grids.replicas import (
     scaling_row,
     throughput,
 )
-from steptime.hardware.device import GB, GIB
+from steptime.hardware.datasheet import GB, GIB
 from steptime.paleo.layers import layers_in
 from steptime.paleo.lower import update_kernel
 from steptime.paleo.nesting import Fork, Nested, has_nested_forks, lower_bound, nest_layers
@@ -269,7 +269,7 @@ def _update_s(model: StepModel, layers: Sequence[LayerTimes], is_sequential: boo
         return sum(node.update_s for node in layers)
     # in the original the weights of all these layers are updated by one kernel
     parameters = sum(node.layer.parameters for node in layers)
-    first_dtype = next(iter(model.effective_device.peak_flop_per_s))
+    first_dtype = next(iter(model.effective_device.datasheet.peak_flop_per_s))
     times = model.price(update_kernel(parameters, first_dtype))
     overlaps = model.settings.pipelined and not is_sequential
     return overlap_traffic(times) if overlaps else times.value

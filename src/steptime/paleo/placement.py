@@ -10,7 +10,7 @@ from typing import Any
 
 from steptime.core.dtypes import SIZE_BYTES, precision
 from steptime.core.errors import InputError
-from steptime.hardware.device import GB, GIB
+from steptime.hardware.datasheet import GB, GIB
 from steptime.paleo.layers import Layer, layers_of
 from steptime.paleo.method import without_latency
 from steptime.paleo.rules import FLOAT_BYTES, settings_of
@@ -158,7 +158,7 @@ def _fetch_rates(model: StepModel, mode: str) -> _FetchRates:
     is_published = as_published(model)
     fetches_by_memory = model.fabric is None or (is_published and mode == "model")
     if model.fabric is None or fetches_by_memory:
-        bytes_per_s = model.device.memory_bytes_per_s
+        bytes_per_s = model.device.datasheet.memory_bytes_per_s
         latency_s = 0.0
     else:
         link = model.fabric.between
@@ -167,7 +167,7 @@ def _fetch_rates(model: StepModel, mode: str) -> _FetchRates:
     gigabyte_factor = GIB / GB if "gigabyte" in faults else 1.0
     native_bytes = SIZE_BYTES[precision(model.workload.dtype).compute]
     # in the original no fetch is shorter than a cycle of the device
-    clock_hz = model.device.clock_hz if "cycle" in faults else None
+    clock_hz = model.device.datasheet.clock_hz if "cycle" in faults else None
     return _FetchRates(
         element_bytes=FLOAT_BYTES if "dtype" in faults else native_bytes,
         latency_s=latency_s,

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from steptime.hardware.device import GB, GIB, Device
+from steptime.hardware.datasheet import GB, GIB
+from steptime.hardware.device import Device
 from steptime.paleo.rules import settings_of
 from steptime.prediction import price
 from steptime.prediction.kernel import Interval, Settings
@@ -32,17 +33,17 @@ def apply_figures(device: Device, dtype: str, settings: Settings) -> Device:
     faults = settings_of(settings).faults
     peak_dtype = "float32" if "dtype" in faults else dtype
     gigabyte = GIB / GB if "gigabyte" in faults else 1.0
-    clock_hz = device.clock_hz if "cycle" in faults else None
-    bytes_per_s = device.memory_bytes_per_s * gigabyte
-    published = replace(device, memory_bytes_per_s=bytes_per_s, clock_hz=clock_hz)
+    clock_hz = device.datasheet.clock_hz if "cycle" in faults else None
+    bytes_per_s = device.datasheet.memory_bytes_per_s * gigabyte
+    published = device.with_figures(memory_bytes_per_s=bytes_per_s, clock_hz=clock_hz)
     efficient = price.derate_device(published, peak_dtype, settings)
     if "update" not in faults or settings.compute_efficiency == 1:
         return efficient
     full = price.derate_device(published, peak_dtype, replace(settings, compute_efficiency=1.0))
     return PaleoDevice(
         **{item.name: getattr(efficient, item.name) for item in fields(Device)},
-        update_peak_flop_per_s=full.peak_flop_per_s,
-        update_bytes_per_s=full.memory_bytes_per_s,
+        update_peak_flop_per_s=full.datasheet.peak_flop_per_s,
+        update_bytes_per_s=full.datasheet.memory_bytes_per_s,
     )
 
 
@@ -50,8 +51,8 @@ def _device_of_pass(device: Device, pass_: str) -> Device:
     """Return the device with the rates of a pass: updates run at full rates."""
     if pass_ != "update" or not isinstance(device, PaleoDevice):
         return device
-    peaks = {name: device.update_peak_flop_per_s[name] for name in device.peak_flop_per_s}
-    return replace(device, peak_flop_per_s=peaks, memory_bytes_per_s=device.update_bytes_per_s)
+    peaks = {name: device.update_peak_flop_per_s[name] for name in device.datasheet.peak_flop_per_s}
+    return device.with_figures(peak_flop_per_s=peaks, memory_bytes_per_s=device.update_bytes_per_s)
 
 
 def price_sequential(
@@ -64,13 +65,13 @@ def price_sequential(
     """
     pass_device = _device_of_pass(device, kernels.pass_)
     compute_s, memory_s = price.peak_times(kernels, pass_device)
-    if pass_device.clock_hz is not None:
-        cycle_s = 1.0 / pass_device.clock_hz
+    if pass_device.datasheet.clock_hz is not None:
+        cycle_s = 1.0 / pass_device.datasheet.clock_hz
         has_arithmetic = kernels.flop > 0
         compute_s = np.maximum(cycle_s, compute_s) * has_arithmetic
         tensor_sizes_bytes = kernels.figures or (kernels.bytes,)
         memory_s = sum(
-            np.maximum(cycle_s, size_bytes / pass_device.memory_bytes_per_s)
+            np.maximum(cycle_s, size_bytes / pass_device.datasheet.memory_bytes_per_s)
             for size_bytes in tensor_sizes_bytes
         )
     value = join(compute_s, memory_s) + price.launching_s(kernels, pass_device)

@@ -147,7 +147,9 @@ class PlanProblem:
         fabric = fabric_of_group(self.cluster, group)
         if level is None or fabric is None:
             raise InputError("several devices need a link: --link LINK (steptime list links)")
-        effective_fabric = self.method.join_devices(fabric, self.device.memory_bytes_per_s)
+        effective_fabric = self.method.join_devices(
+            fabric, self.device.datasheet.memory_bytes_per_s
+        )
         return GroupFabric(effective_fabric, self.level_names[level])
 
     @cached_by_owner

@@ -301,7 +301,7 @@ class RankModel(RankSetup):
     @cached_property
     def room_bytes(self) -> float:
         """The memory that a process may use, infinite where it is unknown."""
-        usable_bytes = self.device.usable_bytes
+        usable_bytes = self.device.datasheet.usable_bytes
         return inf if usable_bytes is None else usable_bytes
 
     @cached_property
@@ -312,7 +312,7 @@ class RankModel(RankSetup):
     @property
     def peak_flop_per_s(self) -> float:
         """FLOP/s of the device in the type of products."""
-        return self.device.peak_flop_per_s[self.low_dtype or self.compute_dtype]
+        return self.device.datasheet.peak_flop_per_s[self.low_dtype or self.compute_dtype]
 
     @cached_property
     def power_limits_w(self) -> tuple[float, float] | None:

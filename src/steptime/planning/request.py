@@ -279,7 +279,7 @@ def make_problem(
 
 def _choose_dtype(dtype: str | None, device: Device, use: str) -> str:
     """Return the data type of a training or a server; raises `InputError` for an unknown one."""
-    peaks = device.peak_flop_per_s
+    peaks = device.datasheet.peak_flop_per_s
     usual_serving_dtype = next((name for name in SERVING_DTYPES if name in peaks), "bfloat16")
     is_serving = use == "serving"
     if dtype is None:

@@ -194,10 +194,10 @@ def find_node_link(device: Device) -> Link | None:
 
     The link of the catalogue has all lanes, so a device with fewer lanes has a link of its own.
     """
-    if not NODE_LINK.match(device.node_link.lower()):
+    if not NODE_LINK.match(device.datasheet.node_link.lower()):
         return None
     for link in catalog.links_of(device):
-        if link.name != device.node_link:
+        if link.name != device.datasheet.node_link:
             return link
     return None
 
@@ -212,7 +212,9 @@ def node_link_name(device: Device) -> str:
         return node_link.name
     name = host_link(device)
     name_through_host = f"{name}-host"
-    has_no_peer_access = device.series == "GeForce" and has_trait(device, "no_peer_access")
+    has_no_peer_access = device.datasheet.series == "GeForce" and has_trait(
+        device, "no_peer_access"
+    )
     if has_no_peer_access and name_through_host in catalog.link_names():
         return name_through_host
     return name

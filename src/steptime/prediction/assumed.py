@@ -39,7 +39,7 @@ def _tf32_setting(model: StepModel) -> dict[str, str]:
     """Return whether products run as TF32; nothing if the device or the step cannot."""
     kernels = model.lowered().kernels
     products = [kernel for kernel in kernels if kernel.products and kernel.dtype == "float32"]
-    if not products or "tf32" not in model.device.peak_flop_per_s:
+    if not products or "tf32" not in model.device.datasheet.peak_flop_per_s:
         return {}
     setting = model.settings.tf32
     knows_stack = "channels_last" in model.method.options

@@ -92,7 +92,7 @@ def device_scale(device: Device) -> float:
     scales = packaged(FILE)["scales"]
     if device.name in packaged(FILE)["devices"]:
         return 1.0
-    is_family = device.architecture in _architectures()
+    is_family = device.datasheet.architecture in _architectures()
     return float(scales["family" if is_family else "unmeasured"])
 
 
@@ -105,7 +105,7 @@ def has_calibrated_interval(kind: str, device: Device) -> bool:
 
 @cache
 def _architectures() -> frozenset[str]:
-    measured = (catalog.device(name).architecture for name in packaged(FILE)["devices"])
+    measured = (catalog.device(name).datasheet.architecture for name in packaged(FILE)["devices"])
     return frozenset(filter(None, measured))
 
 

@@ -52,7 +52,9 @@ class Rows(NamedTuple):
 
 def computed_as(kernel: Kernel | Rows, device: Device) -> str:
     """Return the type that kernels compute in: TF32 where they may and the device has it."""
-    as_tf32 = kernel.tf32 and kernel.dtype == "float32" and "tf32" in device.peak_flop_per_s
+    as_tf32 = (
+        kernel.tf32 and kernel.dtype == "float32" and "tf32" in device.datasheet.peak_flop_per_s
+    )
     return "tf32" if as_tf32 else kernel.dtype
 
 

@@ -47,7 +47,7 @@ class Needs(NamedTuple):
 
     def fit(self, device: Device) -> bool:
         """Whether a device has as much, True where its memory is unknown."""
-        return self.within(device.usable_bytes)
+        return self.within(device.datasheet.usable_bytes)
 
     def within(self, usable_bytes: int | None) -> bool:
         """Whether so many bytes are enough, True where they are unknown."""
@@ -60,7 +60,7 @@ class Needs(NamedTuple):
 
 def describe_lack(device: Device, needed_bytes: int) -> str:
     """Describe by how much a device is too small: `out of memory by 1 GB: needs 17 GB, ...`."""
-    capacity_bytes = device.usable_bytes or 0.0
+    capacity_bytes = device.datasheet.usable_bytes or 0.0
     excess = f"out of memory by {size(needed_bytes - capacity_bytes)}"
     return f"{excess}: needs {size(needed_bytes)}, {device.name} has {size(capacity_bytes)}"
 
@@ -96,7 +96,9 @@ def find_process_memory(device: Device, stack: Stack, phase: str) -> ProcessMemo
     if device.kind != "gpu" or not stack.memory:
         return ProcessMemory(None, None)
     architecture = family_of(device)
-    names = [name.lower().replace(" ", "_") for name in (architecture, device.maker or "")]
+    names = [
+        name.lower().replace(" ", "_") for name in (architecture, device.datasheet.maker or "")
+    ]
     workspace_bytes = _find_memory_constant(stack, "workspace", names)
     if workspace_bytes is not None:
         workspace_bytes *= HANDLES[phase]  # a handle of the library has a workspace of its own

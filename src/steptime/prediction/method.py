@@ -161,7 +161,9 @@ def method_of_price(name: str, price: Price) -> Method:
         return time
 
     def derate(device: Device, dtype: str, settings: Settings) -> Device:
-        return replace(derate_device(device, dtype, settings), launch_s=device.launch_s)
+        return derate_device(device, dtype, settings).with_figures(
+            launch_s=device.datasheet.launch_s
+        )
 
     options = {"stack": STACK, "tf32": TF32, "fuse": FUSE}
     return Method(name, "1", price=checked_price, options=options, derate=derate)
@@ -222,7 +224,9 @@ def usual_stack(workload: Workload, device: Device) -> str:
 
 def tf32_option(allowed: bool, device: Device) -> dict[str, str]:
     """Return the option that allows TF32 or does not, nothing for a device that has none."""
-    return {"tf32": "on" if allowed else "off"} if "tf32" in device.peak_flop_per_s else {}
+    return (
+        {"tf32": "on" if allowed else "off"} if "tf32" in device.datasheet.peak_flop_per_s else {}
+    )
 
 
 STACK = Option(

@@ -60,15 +60,15 @@ def step_energy(times: Timeline, device: Device, kernels: Kernels | None = None)
         device: the device (`StepModel.effective_device`).
         kernels: the kernels of the step; None for a step without any.
     """
-    has_sound_power = (device.idle_w or 0) <= (device.peak_w or 0)
+    has_sound_power = (device.datasheet.idle_w or 0) <= (device.datasheet.peak_w or 0)
     if "power.flop_j" in device.constants and has_sound_power:
         energy = _calibrated_energy(times, device, kernels)
         if energy is not None:
             return energy
     share = utilisation(times)
     max_j = _max_joules(times, device)
-    idle_w = device.idle_w
-    peak_w = device.peak_w
+    idle_w = device.datasheet.idle_w
+    peak_w = device.datasheet.peak_w
     if idle_w is None or peak_w is None:
         watts_by_key = {"idle_W": idle_w, "tdp_W": peak_w}
         missing_keys = [key for key, watts in watts_by_key.items() if watts is None]
@@ -98,10 +98,10 @@ def _calibrated_energy(
 
 def _max_joules(times: Timeline, device: Device) -> float | None:
     """Return the energy at peak power for the whole step; None if that power is unknown."""
-    return None if device.peak_w is None else device.peak_w * times.step_s
+    return None if device.datasheet.peak_w is None else device.datasheet.peak_w * times.step_s
 
 
 def _unverified_note(device: Device, keys: Sequence[str]) -> str:
     """Return a note on figures of a device that are to be checked: `k80: idle_W unverified`."""
-    unverified = [key for key in keys if key in device.unverified]
+    unverified = [key for key in keys if key in device.datasheet.unverified]
     return f"{device.name}: {' and '.join(unverified)} unverified" if unverified else ""

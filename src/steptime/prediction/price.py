@@ -1,7 +1,5 @@
 """The roofline of kernels on a device, and the device at the rates that kernels reach."""
 
-from dataclasses import replace
-
 import numpy as np
 
 from steptime.core.dtypes import OPERAND_BYTES, PRECISIONS, precision
@@ -33,14 +31,16 @@ def roofline(kernels: Rows, device: Device) -> Interval:
 def peak_times(kernels: Kernel | Rows, device: Device) -> tuple[float, float]:
     """Return the seconds of arithmetic and of traffic at a device's rates."""
     return (
-        kernels.flop / device.peak_flop_per_s[kernels.dtype],
-        kernels.bytes / device.memory_bytes_per_s,
+        kernels.flop / device.datasheet.peak_flop_per_s[kernels.dtype],
+        kernels.bytes / device.datasheet.memory_bytes_per_s,
     )
 
 
 def launching_s(kernels: Rows, device: Device) -> float:
     """Return the seconds of launching a kernel that nothing hides."""
-    return 0.0 if device.launch_s is None else device.launch_s * kernels.launches
+    return (
+        0.0 if device.datasheet.launch_s is None else device.datasheet.launch_s * kernels.launches
+    )
 
 
 def peak_flop_per_s(device: Device, dtype: str, tf32: bool = False) -> float:
@@ -50,18 +50,18 @@ def peak_flop_per_s(device: Device, dtype: str, tf32: bool = False) -> float:
         InputError: if the device has no such peak; the message names those that it has.
     """
     products = precision(dtype).products
-    if products and products not in device.peak_flop_per_s:
+    if products and products not in device.datasheet.peak_flop_per_s:
         raise _missing_peak(device, products)
     compute_dtype = precision(dtype).compute
     if tf32 and compute_dtype == "float32":
         compute_dtype = "tf32"
-    if compute_dtype not in device.peak_flop_per_s:
+    if compute_dtype not in device.datasheet.peak_flop_per_s:
         raise _missing_peak(device, compute_dtype)
-    return device.peak_flop_per_s[compute_dtype]
+    return device.datasheet.peak_flop_per_s[compute_dtype]
 
 
 def _missing_peak(device: Device, dtype: str) -> InputError:
-    names = ", ".join(device.peak_flop_per_s)
+    names = ", ".join(device.datasheet.peak_flop_per_s)
     return InputError(f"device '{device.name}': no peak is known for {dtype}; known: {names}")
 
 
@@ -76,7 +76,7 @@ def derate_device(device: Device, dtype: str, settings: Settings) -> Device:
     Raises:
         InputError: if the device has no peak of `dtype`.
     """
-    published_peaks = device.peak_flop_per_s
+    published_peaks = device.datasheet.peak_flop_per_s
     peak = peak_flop_per_s(device, dtype, settings.tf32 == "on")
     compute_dtype = precision(dtype).compute
     peaks = {compute_dtype: peak}  # stands first
@@ -89,15 +89,14 @@ def derate_device(device: Device, dtype: str, settings: Settings) -> Device:
     # A host that runs ahead of the device hides its launches; on a CPU nothing runs ahead.
     adds_launches = settings.host == "added" or (settings.host == "ahead" and device.is_cpu)
     efficiency = settings.compute_efficiency
-    return replace(
-        device,
+    return device.with_figures(
         peak_flop_per_s={name: value * efficiency for name, value in peaks.items()},
-        memory_bytes_per_s=device.memory_bytes_per_s * efficiency,
-        launch_s=device.launch_s if adds_launches else None,
+        memory_bytes_per_s=device.datasheet.memory_bytes_per_s * efficiency,
+        launch_s=device.datasheet.launch_s if adds_launches else None,
     )
 
 
 def issue_s(device: Device, settings: Settings) -> float | None:
     """Return the host's time to issue one op ahead of the device, None where it plays no part."""
     is_ahead = settings.host == "ahead" and not device.is_cpu
-    return device.launch_s if is_ahead else None
+    return device.datasheet.launch_s if is_ahead else None

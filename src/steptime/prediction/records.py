@@ -140,7 +140,7 @@ def options_of(record: Record, device: Device) -> dict[str, str]:
 def record_method(model: StepModel) -> RecordMethod:
     """Return the method of a model, with the device figures that decide its numbers."""
     method, device = model.method, model.effective_device
-    peak = next(iter(device.peak_flop_per_s.values()))
+    peak = next(iter(device.datasheet.peak_flop_per_s.values()))
     return RecordMethod(
         method.name,
         method.version,
@@ -148,8 +148,8 @@ def record_method(model: StepModel) -> RecordMethod:
             "device": model.device.name,
             "device_hash": device_hash(model.device, method.reads),
             "peak_flop_per_s": peak,
-            "memory_bytes_per_s": device.memory_bytes_per_s,
-            "launch_s": None if model.settings.host == "no" else model.device.launch_s,
+            "memory_bytes_per_s": device.datasheet.memory_bytes_per_s,
+            "launch_s": None if model.settings.host == "no" else model.device.datasheet.launch_s,
             **method.changed(model.options),
         },
     )

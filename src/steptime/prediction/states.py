@@ -102,7 +102,7 @@ def host_memory() -> HostMemoryRate:
 
 def host_link(device: Device) -> str:
     """Return the name of the link that joins a device to its host."""
-    generation = re.match(r"PCIe\s?(\d) x16", device.node_link)
+    generation = re.match(r"PCIe\s?(\d) x16", device.datasheet.node_link)
     return f"pcie-{generation[1]}-x16" if generation else USUAL_LINK
 
 
@@ -161,7 +161,7 @@ def _paged_bytes(step: PredictedStep, batch: int) -> float:
     """Return the bytes of states that have no room on the device."""
     graph = step.graph(batch)
     state_bytes = sum(graph.tensors[name].size_bytes for name in states_of(graph))
-    usable_bytes = step.device.usable_bytes or inf
+    usable_bytes = step.device.datasheet.usable_bytes or inf
     excess_bytes = step.needs(batch).total_bytes + state_bytes - usable_bytes
     return min(state_bytes, max(0.0, excess_bytes))
 

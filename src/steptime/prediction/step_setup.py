@@ -106,15 +106,17 @@ class StepSetup:
         device = self.method.derate(self.device, self.dtype, self.settings)
         if self.low_dtype:
             efficiency = self.settings.compute_efficiency
-            peaks = self.device.peak_flop_per_s
+            peaks = self.device.datasheet.peak_flop_per_s
             low_peaks = {name: peaks[name] * efficiency for name in LOW_BYTES if name in peaks}
-            device = replace(device, peak_flop_per_s={**device.peak_flop_per_s, **low_peaks})
+            device = device.with_figures(
+                peak_flop_per_s={**device.datasheet.peak_flop_per_s, **low_peaks}
+            )
         return in_training(device) if self.phase == "train" else device
 
     @cached_property
     def stack_constants(self) -> Mapping[str, float]:
         """The constants of the stack on the device; none for a method without any."""
-        dtypes = [name for name in self.device.peak_flop_per_s if name in PRECISIONS]
+        dtypes = [name for name in self.device.datasheet.peak_flop_per_s if name in PRECISIONS]
         if not dtypes:
             return {}
         settings = replace(self.settings, tf32="auto", host_name="")  # neither changes them
@@ -156,7 +158,7 @@ class StepSetup:
         """Return the fabric of replicas over a link or fabric."""
         if self.link is None or isinstance(self.link, Cluster):
             return None
-        memory_bytes_per_s = self.device.memory_bytes_per_s
+        memory_bytes_per_s = self.device.datasheet.memory_bytes_per_s
         return self.method.join_devices(self.link, memory_bytes_per_s, replicas)
 
     def _join_ranks(self, cluster: Cluster, ranks: range) -> Fabric | None:
@@ -164,7 +166,7 @@ class StepSetup:
         fabric = fabric_of_group(cluster, ranks)
         if fabric is None:
             return None
-        return self.method.join_devices(fabric, self.device.memory_bytes_per_s)
+        return self.method.join_devices(fabric, self.device.datasheet.memory_bytes_per_s)
 
     def price_kernels(self, kernels: Kernels) -> Prices:
         """Return the seconds of the distinct kernels on the device, without collectives."""

@@ -132,7 +132,7 @@ def _page_data(
         "words": choices.words,
         "filters": ["max_price"],
         "prices": {name: offer.price for name, offer in choices.offers.items()},
-        "usable": {device.name: device.usable_bytes for device in choices.devices},
+        "usable": {device.name: device.datasheet.usable_bytes for device in choices.devices},
         "training": {"examples": choices.training.examples, "epochs": choices.training.epochs},
         "offers": {name: f"{offer.name}, {offer.date}" for name, offer in choices.offers.items()},
     }

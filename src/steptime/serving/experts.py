@@ -1,7 +1,6 @@
 """Layers of experts in a server: their grouped products, and the traffic beside these."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from steptime.core.dtypes import SIZE_BYTES
 from steptime.core.graph import Graph, Op
@@ -48,9 +47,9 @@ def kernel_seconds(
     times = rank.kernel_seconds(kernels, device)
     places = [i for i, kernel in enumerate(kernels) if kernel.kind == "experts"]
     if places and grouped_share != 1:
-        peaks = {**device.peak_flop_per_s}
+        peaks = {**device.datasheet.peak_flop_per_s}
         peaks[rank.compute_dtype] *= grouped_share
-        grouped_device = replace(device, peak_flop_per_s=peaks)
+        grouped_device = device.with_figures(peak_flop_per_s=peaks)
         grouped_s = rank.kernel_seconds([kernels[i] for i in places], grouped_device)
         for i, seconds in zip(places, grouped_s, strict=True):
             times[i] = seconds

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import cached_property
 from math import ceil, inf
 from typing import TYPE_CHECKING
@@ -91,7 +90,7 @@ class Replica:
         if name in self._replaced_constants:
             return self._replaced_constants[name]
         device = self.problem.device
-        memory_bytes = device.memory_bytes or inf
+        memory_bytes = device.datasheet.memory_bytes or inf
         is_small = memory_bytes < SMALL_DEVICE_BYTES or device.name.startswith("a100")
         small_limit = self.constant(f"small_{name}") if is_small else 0.0
         return small_limit or self.constant(name)
@@ -257,7 +256,7 @@ class Replica:
 def _default_cache_format(problem: PlanProblem) -> str:
     """Return the format of keys and values: float8 for low products, if the stack does that."""
     rank = problem.rank
-    has_float4 = "float4" in problem.device.peak_flop_per_s
+    has_float4 = "float4" in problem.device.datasheet.peak_flop_per_s
     is_low_with_float4 = has_float4 and rank.flag("cache_four")
     is_low = rank.low_dtype and (is_low_with_float4 or rank.flag("cache_low"))
     return "float8" if is_low else rank.weight_dtype
@@ -269,6 +268,6 @@ def _find_device(problem: PlanProblem) -> Device:
     device = rank.calibrated_device
     if not rank.low_dtype:
         return device
-    peaks = {**device.peak_flop_per_s}
+    peaks = {**device.datasheet.peak_flop_per_s}
     peaks[rank.low_dtype] *= rank.constant("low_share")
-    return replace(device, peak_flop_per_s=peaks)
+    return device.with_figures(peak_flop_per_s=peaks)

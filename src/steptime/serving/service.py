@@ -123,7 +123,7 @@ class Service:
         Weights are kept in it, and products have 16 bits.
         """
         word = ALIASES.get(str(self.dtype).lower(), str(self.dtype).lower())
-        peaks = catalog.device(self.site.device).peak_flop_per_s
+        peaks = catalog.device(self.site.device).datasheet.peak_flop_per_s
         return word if word in LOW_BYTES and word not in peaks else ""
 
     def phases(self) -> Phases:

@@ -132,7 +132,10 @@ def test_channels_last_that_are_no_multiple_of_8_are_copied():
         kernel = convolved(**sizes)._replace(dtype="float16", channels_last=True)
         return float(convolution(kernel, A100, A100.constants).gap_s)
 
-    places, rate = 8 * 28 * 28, A100.memory_bytes_per_s * A100.constants["stream.share_hbm"]
+    places, rate = (
+        8 * 28 * 28,
+        A100.datasheet.memory_bytes_per_s * A100.constants["stream.share_hbm"],
+    )
     copied = 2 * 2 * places * (60 + 124) / rate + A100.constants["stream.latency_s"]
     assert gap_s(channels=60, filters=124) - gap_s() == pytest.approx(copied, rel=0.1)
     assert gap_s(channels=3) == gap_s()  # of a first layer
@@ -195,7 +198,7 @@ def test_a_filter_for_each_channel_is_bound_by_traffic():
         depthwise("conv2d_grad_weight", (x, x), kernel=(3, 3)),
     ):
         parts = convolution(kernel, V100, V100.constants)
-        assert parts.memory_s > kernel.bytes / V100.memory_bytes_per_s
+        assert parts.memory_s > kernel.bytes / V100.datasheet.memory_bytes_per_s
         assert parts.compute_s < parts.memory_s
 
 
@@ -207,11 +210,11 @@ def test_a_window_knows_its_map():
 
 def test_winograd_does_less_than_counted_but_not_on_kepler_nor_in_half():
     kernel = convolved(batch=64, channels=256, filters=256)
-    counted = kernel.flop / V100.peak_flop_per_s["float32"]
+    counted = kernel.flop / V100.datasheet.peak_flop_per_s["float32"]
     assert price(kernel, V100).value < 1.25 * counted
-    assert price(kernel, K40).value > kernel.flop / K40.peak_flop_per_s["float32"]
+    assert price(kernel, K40).value > kernel.flop / K40.datasheet.peak_flop_per_s["float32"]
     half = kernel._replace(dtype="float16")
-    slow = replace(V100, peak_flop_per_s=dict.fromkeys(V100.peak_flop_per_s, 1e12))
+    slow = V100.with_figures(peak_flop_per_s=dict.fromkeys(V100.datasheet.peak_flop_per_s, 1e12))
     counted = 0.85 * kernel.flop / 1e12  # devices boost above the clock of their file
     assert price(half, slow).value > counted > price(kernel, slow).value
 

@@ -7,6 +7,7 @@ import pytest
 
 from every import every
 from steptime.hardware import catalog
+from steptime.hardware.datasheet import Datasheet
 from steptime.hardware.device import Device
 from steptime.prediction.calibrated.hull import (
     REASONS_OF_UNMEASURED_KIND,
@@ -22,7 +23,7 @@ FITTED_ON = (
     *("v100-sxm2-16gb", "t4", "a100-pcie-40gb", "a100-sxm4-80gb", "rtx-3090", "a40", "l40s"),
     "h200-sxm",
 )
-EIGHT = Device("mine", "gpu", {"float32": 8e12}, 3e11, "me", memory_bytes=8e9)
+EIGHT = Device("mine", "gpu", Datasheet({"float32": 8e12}, 3e11, "me", memory_bytes=8e9))
 
 
 @every("name", FITTED_ON)
@@ -61,7 +62,7 @@ def test_a_file_of_few_numbers_is_told_what_it_does_not_say():
 
 def test_a_cpu_whose_file_does_not_say_its_cores_has_those_of_its_peak():
     known = replace(catalog.device("epyc-7b12"), calibration={})  # 64 x 2.25 GHz x 32
-    few = replace(known, maker=None, architecture=None, cores=None)
+    few = known.with_figures(maker=None, architecture=None, cores=None)
     assert extrapolation_reasons(known) == ()
     assert extrapolation_reasons(few) == ("not said: maker, cores",)
     assert (

@@ -9,6 +9,7 @@ from every import every
 from steptime.core.toml_files import packaged
 from steptime.hardware import catalog
 from steptime.hardware.architectures import family_of, find_family, value_by_family
+from steptime.hardware.datasheet import Datasheet
 from steptime.hardware.device import Device
 from steptime.prediction.calibrated.method import METHOD, price
 from steptime.prediction.calibrated.power import capped_s, kernels_j, limit_of, step_joules
@@ -45,12 +46,14 @@ CONSTANTS = {
 AMPERE = Device(
     "unit",
     "gpu",
-    {"float32": 4e12},
-    1e12,
-    "a test",
-    multiprocessors=10,
-    architecture="Ampere",
-    memory_type="HBM2",
+    Datasheet(
+        {"float32": 4e12},
+        1e12,
+        "a test",
+        multiprocessors=10,
+        architecture="Ampere",
+        memory_type="HBM2",
+    ),
     constants=CONSTANTS,
 )
 
@@ -102,8 +105,7 @@ def test_what_lies_along_the_contraction_is_read_in_pieces():
         assert memory_s == pytest.approx((one.bytes + 2 * 4 * along) / 1e12)
 
 
-TENSOR = replace(
-    AMPERE,
+TENSOR = AMPERE.with_figures(
     peak_flop_per_s={"float32": 4e12, "bfloat16": 4e13},
     vector_flop_per_s={"float32": 4e12},
 )
@@ -116,7 +118,7 @@ def test_tensor_cores_have_tiles_steps_and_waits_of_their_own():
     once = 2 * 128 * 128 * 168 / (4e12 * 0.5) * slower  # 10 tiles on 10 multiprocessors
     # rows of 50 numbers of 2 bytes are copied 4 bytes at a time, at half of the rate
     assert products_s(half, TENSOR, CONSTANTS) == pytest.approx(once / 0.5)
-    amd = replace(TENSOR, architecture="CDNA 3.0", maker="AMD")
+    amd = TENSOR.with_figures(architecture="CDNA 3.0", maker="AMD")
     assert products_s(half, amd, CONSTANTS) == pytest.approx(once / 0.8)
     batch = kernel(2, 128, 640, 50)._replace(dtype="bfloat16")
     assert products_s(batch, amd, CONSTANTS) == pytest.approx(once / 0.8 / 0.5)
@@ -141,7 +143,7 @@ def test_rows_that_begin_at_odd_places_are_slow(shape, transposed, shares):
     even = [size if size < 8 else -(-size // 8) * 8 for size in shape]
     padded = kernel(*even)._replace(dtype="bfloat16", transposed=transposed)
     for age, share in zip(("Ampere", "Hopper"), shares, strict=True):
-        device = replace(TENSOR, architecture=age)
+        device = TENSOR.with_figures(architecture=age)
         as_padded = products_s(padded, device, CONSTANTS)
         assert products_s(one, device, CONSTANTS) == pytest.approx(as_padded / share, rel=1e-3)
     wide = one._replace(dtype="float32")
@@ -158,7 +160,7 @@ def test_matrix_units_take_turns(architecture, turns):
     # 320 columns of the contraction are 10 steps of 32, or 5 of 64, of 1 ms each, and no ramp
     slow = CONSTANTS | {"product.tensor_turn_s": 1e-3, "product.tensor_ramp": 1e-9}
     half = kernel(1, 16, 64, 320)._replace(dtype="bfloat16")
-    seconds = products_s(half, replace(TENSOR, architecture=architecture), slow)
+    seconds = products_s(half, TENSOR.with_figures(architecture=architecture), slow)
     assert seconds == pytest.approx(turns * 1e-3, rel=1e-6)
 
 
@@ -182,7 +184,7 @@ def test_lanes_wait_where_each_instruction_takes_a_turn_of_them():
         ("Turing", 4e12 / 2560, 1.0),
     ):
         one, free = (
-            replace(AMPERE, architecture=age, clock_hz=clock_hz, vector_flop_per_s=peaks)
+            AMPERE.with_figures(architecture=age, clock_hz=clock_hz, vector_flop_per_s=peaks)
             for peaks in ({"float32": 4e12}, {})
         )
         same = products_s(whole, free, constants)
@@ -190,8 +192,7 @@ def test_lanes_wait_where_each_instruction_takes_a_turn_of_them():
 
 
 def test_half_types_before_tensor_cores_are_stored_in_halves_alone():
-    pascal = replace(
-        AMPERE,
+    pascal = AMPERE.with_figures(
         architecture="Pascal",
         peak_flop_per_s={"float32": 4e12, "float16": 8e12},
         vector_flop_per_s={"float32": 4e12},
@@ -203,7 +204,7 @@ def test_half_types_before_tensor_cores_are_stored_in_halves_alone():
 
 def test_linear_layers_before_volta_take_small_tiles():
     # 128 x 640 is 20 tiles of 64 x 64, 2 waves, or in a batch 10 of 64 x 128, as long as both
-    pascal = replace(AMPERE, architecture="Pascal")
+    pascal = AMPERE.with_figures(architecture="Pascal")
     ramp = CONSTANTS["product.ramp_s"]
     wave = 2 * 64 * 64 * 1000 / (4e11 * 0.5 * 2)  # of a rate that a tile used 64 times halves
     seconds = products_s(kernel(1, 128, 640, 1000, kind="linear"), pascal, CONSTANTS)
@@ -214,7 +215,7 @@ def test_linear_layers_before_volta_take_small_tiles():
 
 def test_batches_of_other_generations_have_tiles_of_64():
     # heads of 64: a tile of 128 x 64 is used 42.7 times and not half empty
-    hopper = replace(AMPERE, architecture="Hopper")
+    hopper = AMPERE.with_figures(architecture="Hopper")
     wave = 2 * 128 * 64 * 1000 / (4e11 * 0.5 * 2) * (1 + 1.5) + CONSTANTS["product.ramp_s"]
     assert products_s(kernel(5, 256, 64, 1000), hopper, CONSTANTS) == pytest.approx(wave)
     assert products_s(kernel(5, 64, 256, 1000), hopper, CONSTANTS) == pytest.approx(wave)
@@ -240,14 +241,14 @@ def test_an_architecture_belongs_to_its_longest_family():
     assert {name: find_family(name) for name in families} == families
     assert find_family("Rubin") == find_family("") == ""
     for device in catalog.devices():
-        if device.kind == "gpu" and device.maker in ("NVIDIA", "AMD"):
+        if device.kind == "gpu" and device.datasheet.maker in ("NVIDIA", "AMD"):
             assert family_of(device), device.name
 
 
 @every("architecture", ["Pascal", "Volta", "Turing", "Ampere", "CDNA 2.0", None])
 def test_time_never_falls_with_whole_tiles(architecture):
     device = METHOD.derate(catalog.device("a100-pcie-40gb"), "float32", Settings())
-    device = replace(device, architecture=architecture)
+    device = device.with_figures(architecture=architecture)
     for place in range(4):
         before = 0.0
         for times in range(1, 40):
@@ -273,7 +274,7 @@ POWER = {
 
 
 def test_power_bounds_what_lasts():
-    device = replace(AMPERE, peak_w=100.0, process_nm=10.0)
+    device = AMPERE.with_figures(peak_w=100.0, process_nm=10.0)
     work = Kernel("op", "matmul", "forward", "float32", "matrix", 1e12, 1e10)
     limit = limit_of(device, POWER, "matrix", "float32")
     # at 10 nm 0.625 of 8 pJ a FLOP are 5 J, and 1 J for the bytes; 80 W are left beside waiting
@@ -281,7 +282,7 @@ def test_power_bounds_what_lasts():
     assert capped_s(work, 1.0, 0, limit) == pytest.approx(6 / 100)  # in a step
     # what takes 0.1 s at 4 TFLOP/s is not more than 0.4 TFLOP: 2 J
     assert capped_s(work, 0.1, 1, limit) == pytest.approx(3 / 80)
-    gddr = limit_of(replace(device, memory_type="GDDR6"), POWER, "matrix", "float32")
+    gddr = limit_of(device.with_figures(memory_type="GDDR6"), POWER, "matrix", "float32")
     assert capped_s(work, 1.0, 1, gddr) == pytest.approx(6 / 70)
     assert limit_of(AMPERE, POWER, "matrix", "float32") is None  # no limit is known
     assert limit_of(replace(device, kind="tpu"), POWER, "matrix", "float32") is None
@@ -289,13 +290,15 @@ def test_power_bounds_what_lasts():
 
 
 def test_joules_of_matrix_units_fall_with_the_clock():
-    assert AMPERE.multiprocessors is not None
-    flop_per_clock = 2 * AMPERE.multiprocessors * 4096  # at 3 GHz, stated as the boost clock
+    assert AMPERE.datasheet.multiprocessors is not None
+    flop_per_clock = (
+        2 * AMPERE.datasheet.multiprocessors * 4096
+    )  # at 3 GHz, stated as the boost clock
     peaks = {"float32": 4e12, "float16": 3e9 * flop_per_clock}
-    device = replace(
-        AMPERE, peak_flop_per_s=peaks, vector_flop_per_s={"float32": 4e12}, peak_w=100.0
+    device = AMPERE.with_figures(
+        peak_flop_per_s=peaks, vector_flop_per_s={"float32": 4e12}, peak_w=100.0
     )
-    device = replace(device, process_nm=10.0, clock_hz=3e9)
+    device = device.with_figures(process_nm=10.0, clock_hz=3e9)
     work = Kernel("op", "matmul", "forward", "float16", "matrix", 1e12, 1e10)
     limit = limit_of(device, POWER, "matrix", "float16")
     assert limit is not None
@@ -317,16 +320,16 @@ def test_tiles_that_are_half_empty_draw_power():
 
 def test_products_find_what_was_just_made_in_the_last_cache():
     """A cache of 100 kB holds half of 100 kB: x and y here; the weights come from memory."""
-    cached = replace(AMPERE, l2_bytes=100_000.0)
+    cached = AMPERE.with_figures(l2_bytes=100_000.0)
     known = CONSTANTS | {"stream.latency_s": 0.0, "launch.gap_s": 0.0, "stream.cached_bytes": 200.0}
     work = kernel(1, 100, 150, 100, kind="linear")
     plain, found = (product(work, one, known).memory_s for one in (AMPERE, cached))
     assert plain == found  # no clock, so no rate of the cache that is known
-    cached = replace(cached, clock_hz=1e9)  # 10 multiprocessors take 2 TB/s, twice the memory's
+    cached = cached.with_figures(clock_hz=1e9)  # 10 multiprocessors take 2 TB/s, twice the memory's
     assert plain - product(work, cached, known).memory_s == pytest.approx(50_000 / 2e12)
     # 6 copies of 60 kB between the same bytes used twice do not stay in it, but in 4 MB
     assert cached_weight_bytes(work, cached, 6) == pytest.approx(60_000 / (1 + 4.6**3))
-    large = replace(cached, l2_bytes=4e6)
+    large = cached.with_figures(l2_bytes=4e6)
     assert cached_weight_bytes(work, large, 6) == pytest.approx(60_000, rel=0.01)
 
 

@@ -41,8 +41,8 @@ def test_a_step_waits_and_reads_weights_that_no_cache_holds():
     of_small, of_large = (recurrent(one, P100, P100.constants) for one in (small, large))
     assert of_small.gap_s == of_large.gap_s == pytest.approx(10 * step_s)
     assert of_small.memory_s == pytest.approx(moved_s(small))
-    assert of_large.memory_s > 10 * 4 * 4 * 1024 * 1024 / P100.memory_bytes_per_s
-    cached = replace(P100, l2_bytes=17 * 2.0**20)
+    assert of_large.memory_s > 10 * 4 * 4 * 1024 * 1024 / P100.datasheet.memory_bytes_per_s
+    cached = P100.with_figures(l2_bytes=17 * 2.0**20)
     moved = recurrent(large, cached, P100.constants).memory_s
     assert moved == pytest.approx(moved_s(large, cached))
 
@@ -59,7 +59,7 @@ def test_a_projection_is_a_second_product_that_waits():
         found = recurrent(kernel, P100, P100.constants)
         assert found.gap_s == 2 * 10 * step_s
         # 10 MiB of weights, more than the cache of 4, at a rate below the datasheet's
-        assert found.memory_s > 10 * 4 * (whole + half) / P100.memory_bytes_per_s
+        assert found.memory_s > 10 * 4 * (whole + half) / P100.datasheet.memory_bytes_per_s
     times = [price(one, P100).value for one in (forward, backward)]
     cases = [Case((one,), P100, 1.0, one.kind, "repeated") for one in (forward, backward)]
     np.testing.assert_allclose(Columns(cases).predict_s(P100.constants), times)
@@ -96,7 +96,7 @@ def test_registers_keep_weights_from_volta_on():
     assert kept.gap_s == pytest.approx(10 * 1e-6)
     assert kept.memory_s == pytest.approx(moved_s(small, volta))
     assert kept.compute_s == pytest.approx(
-        max(flop / 0.5, small.flop) / volta.peak_flop_per_s["float32"]
+        max(flop / 0.5, small.flop) / volta.datasheet.peak_flop_per_s["float32"]
     )
     assert read.gap_s == 10 * known["recurrent.step_s"]
     assert read.memory_s > 0
@@ -109,7 +109,7 @@ def test_registers_keep_weights_from_volta_on():
 def test_the_peak_bounds_what_runs_side_by_side():
     for kind in ("rnn", "lstm", "gru", "rnn_grad", "lstm_grad", "gru_grad"):
         kernel = layer(kind, batch=512, hidden=2048)
-        assert price(kernel, P100).value > kernel.flop / P100.peak_flop_per_s["float32"]
+        assert price(kernel, P100).value > kernel.flop / P100.datasheet.peak_flop_per_s["float32"]
 
 
 def test_more_work_takes_longer():

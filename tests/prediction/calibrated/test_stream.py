@@ -38,7 +38,7 @@ A100 = replace(
     calibrated_device(catalog.device("a100-sxm4-40gb"), "float16", Settings()),
     constants=CONSTANTS,
 )
-NO_CACHE = replace(A100, l2_bytes=None)
+NO_CACHE = A100.with_figures(l2_bytes=None)
 LATENCY = 2e-6 * 1500 / 1410  # stated at 1.5 GHz
 
 
@@ -59,7 +59,9 @@ def one(kind, *shapes, dtype="float32", **attrs):
 )
 def test_memory_reaches_a_share_by_its_kind(device, share):
     found = catalog.device(device)
-    assert memory_rate(found, CONSTANTS) == pytest.approx(share * found.memory_bytes_per_s)
+    assert memory_rate(found, CONSTANTS) == pytest.approx(
+        share * found.datasheet.memory_bytes_per_s
+    )
 
 
 def test_a_sum_reads_two_tensors_and_writes_one():
@@ -102,7 +104,7 @@ def test_rows_at_work_that_the_last_cache_holds_are_not_read_again(kind, again, 
     kernel = one(kind, (40_000, 8192), *[(8192,)] * (2 if kind == "layer_norm" else 0))
     running = 16 * 108 * longest * 4
     for cache, share in ((running, 0.5), (5 * running, 0.0), (running / 100, 1.0)):
-        device = replace(A100, l2_bytes=cache)
+        device = A100.with_figures(l2_bytes=cache)
         seconds = stream(kernel, device, CONSTANTS).memory_s - LATENCY
         moved = kernel.bytes * (1 + share * again)
         assert seconds == pytest.approx(moved / (0.9 * 1555e9), rel=0.02)
@@ -129,7 +131,7 @@ def test_attention_in_half_precision_takes_a_share_of_the_peak():
     assert causal == pytest.approx(seconds / 2)
     back = attention(attending("attention_grad"), A100, CONSTANTS).compute_s
     assert back == pytest.approx(2.5 * seconds / 0.9)  # scores are computed again
-    newer = replace(A100, architecture="Hopper")
+    newer = A100.with_figures(architecture="Hopper")
     assert attention(attending(), newer, CONSTANTS).compute_s == pytest.approx(2 * seconds)
 
 
@@ -145,8 +147,8 @@ def test_without_a_fused_kernel_attention_is_its_products_at_a_share():
 
 
 def test_a_device_of_few_figures_has_a_price():
-    bare = replace(A100, multiprocessors=None, l2_bytes=None, clock_hz=None, architecture=None)
+    bare = A100.with_figures(multiprocessors=None, l2_bytes=None, clock_hz=None, architecture=None)
     kernel = Kernel("op", "relu", "forward", "float32", "vector", 1e6, 8e6)
-    assert stream(kernel, replace(bare, memory_type=None), CONSTANTS).memory_s == (
+    assert stream(kernel, bare.with_figures(memory_type=None), CONSTANTS).memory_s == (
         pytest.approx(8e6 / (0.8 * 1555e9) + 2e-6)
     )

@@ -1,7 +1,5 @@
 """Products on TPUs: padding to the arrays, and arrays that wait, by hand."""
 
-from dataclasses import replace
-
 import pytest
 
 from every import every
@@ -11,7 +9,7 @@ from steptime.prediction.calibrated.systolic import padded_flop
 from steptime.prediction.step_model import StepModel
 
 TPUS = ("tpu-v2", "tpu-v2-8", "tpu-v3", "tpu-v4", "tpu-v5e", "tpu-v5p", "tpu-v6e", "tpu-v7")
-ONE = replace(catalog.device("tpu-v3"), arrays=1, array_side=128)
+ONE = catalog.device("tpu-v3").with_figures(arrays=1, array_side=128)
 
 
 @every(
@@ -29,25 +27,25 @@ def test_products_are_padded_to_the_arrays(shape, done):
 
 
 def test_arrays_without_a_tile_wait():
-    eight = replace(ONE, arrays=8)
+    eight = ONE.with_figures(arrays=8)
     assert padded_flop((1, 128, 128, 128), eight) == 8 * 2 * 128**3
     assert padded_flop((1, 1024, 1024, 1024), eight) == 2 * 1024**3
     # nine parts in eight arrays are two rounds
     assert padded_flop((1, 384, 384, 128), eight) == 16 * 2 * 128**3
-    unknown = replace(ONE, arrays=None)
+    unknown = ONE.with_figures(arrays=None)
     assert padded_flop((1, 128, 128, 128), unknown) == 2 * 128**3
 
 
-@every("name", [name for name in TPUS if catalog.device(name).arrays])
+@every("name", [name for name in TPUS if catalog.device(name).datasheet.arrays])
 def test_arrays_and_peak_make_a_clock_that_there_is(name):
     """Published clocks: v2 700, v3 940, v4 1050, v5e 1500, v5p 1750 MHz."""
     device = catalog.device(name)
-    assert device.arrays
-    assert device.array_side
-    a_clock = 2 * device.arrays * device.array_side**2
+    assert device.datasheet.arrays
+    assert device.datasheet.array_side
+    a_clock = 2 * device.datasheet.arrays * device.datasheet.array_side**2
     clocks = {"v2": 0.7e9, "v3": 0.94e9, "v4": 1.05e9, "v5e": 1.5e9, "v5p": 1.75e9}
     wanted = clocks[name.removeprefix("tpu-").removesuffix("-8")]
-    assert device.peak_flop_per_s["bfloat16"] / a_clock == pytest.approx(wanted, rel=0.03)
+    assert device.datasheet.peak_flop_per_s["bfloat16"] / a_clock == pytest.approx(wanted, rel=0.03)
 
 
 @every("name", TPUS)

@@ -173,7 +173,7 @@ def _traffic_ratio(
     step: TracedStep, origin: Device, target: Device, change: TracedStepChange
 ) -> float:
     """Return the ratio of the times of the same reads and writes, on the target and here."""
-    ratio = origin.memory_bytes_per_s / target.memory_bytes_per_s
+    ratio = origin.datasheet.memory_bytes_per_s / target.datasheet.memory_bytes_per_s
     if change.batch is not None:
         ratio *= change.batch.ratio
     if change.dtype is not None:

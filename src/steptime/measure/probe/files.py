@@ -21,7 +21,7 @@ from steptime.core.exchange import ring_messages
 from steptime.core.json_types import JsonObject
 from steptime.core.units import counted, percent, size
 from steptime.hardware import catalog, device_words
-from steptime.hardware.device import GB, GIB, TFLOP
+from steptime.hardware.datasheet import GB, GIB, TFLOP
 from steptime.measure import machine
 from steptime.measure.probe import ceilings
 

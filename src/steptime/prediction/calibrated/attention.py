@@ -71,13 +71,13 @@ def _flash_s(kernels: Rows, device: Device, constants: Constants) -> Any:
     # values backward, `[keys x width x queries]`. Thread blocks divide its rows in both.
     batch, rows, columns, contraction = kernels.products[0]
     width = columns if is_backward else contraction
-    fills_part = has_trait(device, "copied_tensors") or device.maker == "AMD"
+    fills_part = has_trait(device, "copied_tensors") or device.datasheet.maker == "AMD"
     share = constants["attention.share_new" if fills_part else "attention.share"]
     if is_backward:
         share = share * constants["attention.backward"]
-    multiprocessors = device.multiprocessors or MULTIPROCESSORS
+    multiprocessors = device.datasheet.multiprocessors or MULTIPROCESSORS
     blocks = batch * ceil(rows, constants["attention.queries"])
     wave_padding = ceil(blocks, multiprocessors) * multiprocessors / blocks
     executed_width = _padded_width(width) + constants["attention.softmax"]
     executed_flop = kernels.flop * wave_padding * executed_width / width
-    return executed_flop / (device.peak_flop_per_s[kernels.dtype] * share)
+    return executed_flop / (device.datasheet.peak_flop_per_s[kernels.dtype] * share)

@@ -64,7 +64,7 @@ def convolution(kernels: Rows, device: Device, constants: Constants) -> Parts:
         parts = _price_on_matrix_units(kernels, dtype, layer, device, constants)
     else:
         parts = _price_on_vector_units(kernels, layer, device, constants)
-        peak = device.peak_flop_per_s[kernels.dtype]
+        peak = device.datasheet.peak_flop_per_s[kernels.dtype]
         executed_flop = parts.compute_s * peak * constants["convolution.share"]  # Winograd's: less
         parts = parts._replace(flop=np.minimum(kernels.flop, executed_flop))
     if not np.any(is_depthwise):
@@ -182,8 +182,8 @@ def _direct_s(
     Where its contraction can be split, the parts are written to memory and summed.
     """
     groups, m, n, k = shape  # of the forward pass: positions, filters, taps
-    multiprocessors = device.multiprocessors or MULTIPROCESSORS
-    flop_per_s = device.peak_flop_per_s[dtype] * constants["convolution.share"]
+    multiprocessors = device.datasheet.multiprocessors or MULTIPROCESSORS
+    flop_per_s = device.datasheet.peak_flop_per_s[dtype] * constants["convolution.share"]
     flop_per_s = flop_per_s * library_share(device, constants)
     if has_trait(device, "kepler"):
         flop_per_s = flop_per_s * constants["product.kepler"]
@@ -232,7 +232,7 @@ def _transpose_byte_s(device: Device, constants: Constants) -> Any:
     """
     if device.kind != "gpu":
         return 0.0
-    multiprocessors = device.multiprocessors or MULTIPROCESSORS
+    multiprocessors = device.datasheet.multiprocessors or MULTIPROCESSORS
     transpose_s = 1 / (multiprocessors * constants["convolution.turned_bytes_per_s"])
     return transpose_s + 1 / memory_rate(device, constants)
 
@@ -246,8 +246,10 @@ def _square_count(kernels: Rows, layer: ConvShape, side: int) -> Any:
 
 def _fused_winograd_s(kernels: Rows, layer: ConvShape, device: Device, constants: Constants) -> Any:
     """Return the arithmetic of Winograd's F(2x2, 3x3) in one kernel: 16 products for 36."""
-    multiprocessors = device.multiprocessors or MULTIPROCESSORS
-    flop_per_s = device.peak_flop_per_s[kernels.dtype] * constants["convolution.fused_share"]
+    multiprocessors = device.datasheet.multiprocessors or MULTIPROCESSORS
+    flop_per_s = (
+        device.datasheet.peak_flop_per_s[kernels.dtype] * constants["convolution.fused_share"]
+    )
     is_forward = kernels.kind == "conv2d"
     filters, contraction = (
         (layer.outputs, layer.inputs) if is_forward else (layer.inputs, layer.outputs)
@@ -309,7 +311,7 @@ def _price_on_matrix_units(
     time = time_product(device, constants, dtype, _pad_channels(kernels.kind, layer))
     compute_s = time.compute_s / constants["convolution.matrix_share"]
     compute_s = compute_s / (constants["convolution.new_share"] if loads_tensors else 1.0)
-    compute_s = np.maximum(compute_s, kernels.flop / device.peak_flop_per_s[dtype])
+    compute_s = np.maximum(compute_s, kernels.flop / device.datasheet.peak_flop_per_s[dtype])
     gap_s = constants["launch.gap_s"] * kernels.launches
     is_forward = kernels.kind == "conv2d" and kernels.pass_ == "forward"
     element_bytes = SIZE_BYTES[kernels.dtype]
@@ -324,7 +326,10 @@ def _price_on_matrix_units(
         copied_bytes = 2 * element_bytes * _copied_elements(layer)
         gap_s = gap_s + stream_s(copied_bytes, device, constants)
         if not is_forward:
-            vector_peak = device.vector_peak("float32") or device.peak_flop_per_s[kernels.dtype]
+            vector_peak = (
+                device.datasheet.vector_peak("float32")
+                or device.datasheet.peak_flop_per_s[kernels.dtype]
+            )
             vector_flop = _vector_flop_ratio(layer) * kernels.flop
             vector_s = vector_flop / (vector_peak * constants["convolution.groups_share"])
             compute_s = compute_s + vector_s
@@ -374,7 +379,10 @@ def _pad_channels(kind: str, layer: ConvShape) -> Shape:
 def _price_depthwise(kernels: Rows, device: Device, constants: Constants) -> Parts:
     """Return the time of one filter a channel: its traffic, at a poor share of the rate."""
     memory_s = stream_s(kernels.bytes, device, constants)
-    vector_peak = device.vector_peak(kernels.dtype) or device.peak_flop_per_s[kernels.dtype]
+    vector_peak = (
+        device.datasheet.vector_peak(kernels.dtype)
+        or device.datasheet.peak_flop_per_s[kernels.dtype]
+    )
     return Parts(
         kernels.flop / (vector_peak * constants["stream.flop_share"]),
         memory_s / constants["convolution.depthwise_share"],

@@ -34,18 +34,18 @@ CYCLES = {  # arithmetic that no vector unit hides: the constant, in cycles a co
 
 def cores_of(device: Device) -> int:
     """Return the number of cores that a device's peak implies, where its file does not say it."""
-    peak = device.peak_flop_per_s.get("float32", 0.0)
-    return max(1, round(peak / CORE_FLOP / (device.clock_hz or CLOCK_HZ)))
+    peak = device.datasheet.peak_flop_per_s.get("float32", 0.0)
+    return max(1, round(peak / CORE_FLOP / (device.datasheet.clock_hz or CLOCK_HZ)))
 
 
 def working_cores(device: Device, share: float, is_large: Any = 1) -> Any:
     """Return the cores that work on a kernel: all at a share of 1, one if it is not large."""
-    return 1 + ((device.cores or 1) - 1) * share * is_large
+    return 1 + ((device.datasheet.cores or 1) - 1) * share * is_large
 
 
 def core_flop_per_s(kernels: Rows, device: Device) -> float:
     """Return the peak of one core."""
-    return device.peak_flop_per_s[kernels.dtype] / (device.cores or 1)
+    return device.datasheet.peak_flop_per_s[kernels.dtype] / (device.datasheet.cores or 1)
 
 
 def cache_bytes(device: Device, cores: Any) -> Any:
@@ -56,10 +56,12 @@ def cache_bytes(device: Device, cores: Any) -> Any:
     L3, and at least that of one group. Where the file says no L3, it is the last cache that a
     calibration measured, else 32 MiB.
     """
-    if device.l3_bytes is None:
-        return device.l2_bytes or CACHE_BYTES
-    group_bytes = device.l3_of_core_bytes or device.l3_bytes
-    return np.maximum(group_bytes, device.l3_bytes * cores / (device.cores or 1))
+    if device.datasheet.l3_bytes is None:
+        return device.datasheet.l2_bytes or CACHE_BYTES
+    group_bytes = device.datasheet.l3_of_core_bytes or device.datasheet.l3_bytes
+    return np.maximum(
+        group_bytes, device.datasheet.l3_bytes * cores / (device.datasheet.cores or 1)
+    )
 
 
 def traffic_s(moved_bytes: Any, cores: Any, device: Device, constants: Constants) -> Any:
@@ -74,7 +76,7 @@ def traffic_s(moved_bytes: Any, cores: Any, device: Device, constants: Constants
     from_memory = fill * fill / (1 + fill * fill)
     cache_s = moved_bytes / (constants["stream.cache_bytes_per_s"] * cores)
     memory_s = np.maximum(
-        moved_bytes / (constants["stream.memory_share"] * device.memory_bytes_per_s),
+        moved_bytes / (constants["stream.memory_share"] * device.datasheet.memory_bytes_per_s),
         moved_bytes / (constants["stream.core_bytes_per_s"] * cores),
     )
     return cache_s + from_memory * np.maximum(memory_s - cache_s, 0 * cache_s)
@@ -99,7 +101,7 @@ def stream(kernels: Rows, device: Device, constants: Constants) -> Parts:
     """Return the time of a kernel without products: cycles by kind, and traffic by cache."""
     is_large = kernels.bytes > GRAIN_BYTES
     cores = working_cores(device, constants["parallel.stream"], is_large)
-    cycles_per_s = cores * (device.clock_hz or CLOCK_HZ)
+    cycles_per_s = cores * (device.datasheet.clock_hz or CLOCK_HZ)
     cycles_per_flop = constants[CYCLES.get(kernels.kind, "vector.cycles")]
     return Parts(
         kernels.flop * cycles_per_flop / cycles_per_s,
@@ -171,7 +173,7 @@ def recurrent(kernels: Rows, device: Device, constants: Constants) -> Parts:
     gate_width = n if is_forward else k
     gate_elements = m * gate_width * steps
     gate_cycles = gate_elements * constants[f"recurrent.{cell}_cycles"]
-    gates_s = gate_cycles / (device.clock_hz or CLOCK_HZ)
+    gates_s = gate_cycles / (device.datasheet.clock_hz or CLOCK_HZ)
     steps_s = kernels.serial * constants[f"recurrent.{cell}_step_s"]
     backward_factor = 1 if is_forward else constants["recurrent.backward"]
     serial_s = backward_factor * (gates_s + steps_s)

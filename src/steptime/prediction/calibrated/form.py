@@ -44,12 +44,12 @@ MATRIX_UNIT_RATIO = 1.5  # of peak to vector peak above which products have unit
 
 def is_geforce(device: Device) -> bool:
     """Return whether a GPU is a card for games: above its stated boost clock, without ECC."""
-    return device.series == "GeForce"
+    return device.datasheet.series == "GeForce"
 
 
 def is_nvidia(device: Device) -> bool:
     """Return whether a device is a GPU of NVIDIA, which a GPU without a stated maker counts as."""
-    return device.kind == "gpu" and device.maker in (None, "NVIDIA")
+    return device.kind == "gpu" and device.datasheet.maker in (None, "NVIDIA")
 
 
 def library_share(device: Device, constants: Constants) -> float:
@@ -66,18 +66,20 @@ def memory_rate(device: Device, constants: Constants) -> Any:
     """
     if has_trait(device, "old"):
         share = constants["stream.share_old"]
-    elif "HBM" in (device.memory_type or ""):
-        share = constants["stream.share_amd" if device.maker == "AMD" else "stream.share_hbm"]
+    elif "HBM" in (device.datasheet.memory_type or ""):
+        share = constants[
+            "stream.share_amd" if device.datasheet.maker == "AMD" else "stream.share_hbm"
+        ]
     elif is_geforce(device):
         share = constants["stream.share_geforce"]
     else:
         share = constants["stream.share_gddr"]
-    return device.memory_bytes_per_s * share
+    return device.datasheet.memory_bytes_per_s * share
 
 
 def latency_s(device: Device, constants: Constants, name: str) -> float:
     """Return a latency on a device, from a constant that is stated for a clock of `CLOCK_HZ`."""
-    return constants[name] * CLOCK_HZ / (device.clock_hz or CLOCK_HZ)
+    return constants[name] * CLOCK_HZ / (device.datasheet.clock_hz or CLOCK_HZ)
 
 
 def miss_share(working_set_bytes: Any, device: Device) -> Any:
@@ -85,9 +87,9 @@ def miss_share(working_set_bytes: Any, device: Device) -> Any:
 
     It is a half for a working set of the size of the cache, and 1 without a cache.
     """
-    if not device.l2_bytes:
+    if not device.datasheet.l2_bytes:
         return 1.0
-    return 1 - 1 / (1 + (working_set_bytes / device.l2_bytes) ** CACHE_EDGE_POWER)
+    return 1 - 1 / (1 + (working_set_bytes / device.datasheet.l2_bytes) ** CACHE_EDGE_POWER)
 
 
 def cached_share(device: Device, constants: Constants) -> float:
@@ -95,12 +97,12 @@ def cached_share(device: Device, constants: Constants) -> float:
 
     A multiprocessor reads `stream.cached_bytes` a clock from the cache.
     """
-    has_cache = device.kind == "gpu" and device.l2_bytes
-    if not has_cache or not device.clock_hz:
+    has_cache = device.kind == "gpu" and device.datasheet.l2_bytes
+    if not has_cache or not device.datasheet.clock_hz:
         return 1.0
-    multiprocessors = device.multiprocessors or MULTIPROCESSORS
+    multiprocessors = device.datasheet.multiprocessors or MULTIPROCESSORS
     bytes_per_clock = constants["stream.cached_bytes"] * multiprocessors
-    cache_bytes_per_s = bytes_per_clock * device.clock_hz
+    cache_bytes_per_s = bytes_per_clock * device.datasheet.clock_hz
     memory_bytes_per_s = float(memory_rate(device, constants))
     return min(1.0, memory_bytes_per_s / cache_bytes_per_s)
 
@@ -141,7 +143,7 @@ def has_matrix_units(device: Device, dtype: str) -> bool:
     """
     if has_trait(device, "vector_only"):
         return False
-    vector_peak = device.vector_flop_per_s.get("float32")
+    vector_peak = device.datasheet.vector_flop_per_s.get("float32")
     if not vector_peak:
         return False
-    return device.peak_flop_per_s[dtype] > MATRIX_UNIT_RATIO * vector_peak
+    return device.datasheet.peak_flop_per_s[dtype] > MATRIX_UNIT_RATIO * vector_peak

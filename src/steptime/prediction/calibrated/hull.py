@@ -50,7 +50,7 @@ def extrapolation_reasons(device: Device) -> tuple[str, ...]:
         return (f"no {device.kind} was measured",)
     reasons = []
     for field in ("maker", "architecture", "memory_type"):
-        value = getattr(device, field)
+        value = getattr(device.datasheet, field)
         if value and not _is_measured_value(value, measured[field]):
             reasons.append(str(value))
     reasons += _power_reasons(device, measured.get("watts", {}))
@@ -67,7 +67,7 @@ def is_measured(form: str, device: Device) -> bool:
     if device.calibration.get("intervals"):
         return True
     architectures = _measured_devices().get(device.kind, {}).get("only", {}).get(form)
-    return architectures is None or device.architecture in architectures
+    return architectures is None or device.datasheet.architecture in architectures
 
 
 def _unstated_figures(device: Device) -> list[str]:
@@ -75,7 +75,7 @@ def _unstated_figures(device: Device) -> list[str]:
     if device.calibration.get("intervals") or device.measured:
         return []
     labels = _FIELD_LABELS.get(device.kind, {})
-    return [label for field, label in labels.items() if getattr(device, field) is None]
+    return [label for field, label in labels.items() if getattr(device.datasheet, field) is None]
 
 
 def _is_measured_value(value: str, measured: list[str]) -> bool:
@@ -89,15 +89,18 @@ def _is_measured_value(value: str, measured: list[str]) -> bool:
 
 def _power_reasons(device: Device, watts: Mapping[str, tuple[float, float]]) -> list[str]:
     """Return a line if no device of this process drew as many watts: `5 nm at 72 W`."""
-    if device.process_nm is None or not watts:
+    if device.datasheet.process_nm is None or not watts:
         return []
-    process = f"{device.process_nm:g}"
+    process = f"{device.datasheet.process_nm:g}"
     if process not in watts:
         return [f"{process} nm"]
     low_w, high_w = watts[process]
-    if device.peak_w is None or low_w / POWER_MARGIN <= device.peak_w <= high_w * POWER_MARGIN:
+    if (
+        device.datasheet.peak_w is None
+        or low_w / POWER_MARGIN <= device.datasheet.peak_w <= high_w * POWER_MARGIN
+    ):
         return []
-    return [f"{process} nm at {device.peak_w:g} W"]
+    return [f"{process} nm at {device.datasheet.peak_w:g} W"]
 
 
 @lru_cache(maxsize=1)

@@ -188,15 +188,15 @@ def effective_device(device: Device, dtype: str, settings: Settings) -> Device:
     if settings.tf32 == "on":
         peak_flop_per_s(device, dtype, tf32=True)  # raises where there is none
         settings = replace(settings, tf32="auto")
-    vector_flop_per_s = dict(device.vector_flop_per_s)
-    vector_peak = device.vector_peak("float32")
+    vector_flop_per_s = dict(device.datasheet.vector_flop_per_s)
+    vector_peak = device.datasheet.vector_peak("float32")
     if vector_peak is not None:
         vector_flop_per_s["float32"] = vector_peak
-    cores = device.cores
+    cores = device.datasheet.cores
     if cores is None and device.kind == "cpu":
         cores = cpu.cores_of(device)
     derated_device = derate_device(device, dtype, settings)
-    return replace(derated_device, vector_flop_per_s=vector_flop_per_s, cores=cores)
+    return derated_device.with_figures(vector_flop_per_s=vector_flop_per_s, cores=cores)
 
 
 WAITS = choice("the host waits for the device at the end of each step", "waits", YES_NO, "no")

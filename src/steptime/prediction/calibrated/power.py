@@ -56,11 +56,11 @@ def matrix_clock_hz(device: Device, dtype: str) -> float:
     multiprocessors with 2,048 each are 1,830 MHz. The boost clock alone decides nothing. It is the
     clock of float16 where the device has it, since other peaks may be what software reaches.
     """
-    boost_hz = device.clock_hz or CLOCK_HZ
-    if not device.clock_hz or not device.multiprocessors:
+    boost_hz = device.datasheet.clock_hz or CLOCK_HZ
+    if not device.datasheet.clock_hz or not device.datasheet.multiprocessors:
         return boost_hz
-    flop_per_clock = 2 * device.multiprocessors
-    peak = device.peak_flop_per_s.get("float16", device.peak_flop_per_s[dtype])
+    flop_per_clock = 2 * device.datasheet.multiprocessors
+    peak = device.datasheet.peak_flop_per_s.get("float16", device.datasheet.peak_flop_per_s[dtype])
     lanes = 2.0 ** round(log2(peak / flop_per_clock / boost_hz))
     return float(peak / flop_per_clock / lanes)
 
@@ -70,7 +70,7 @@ def _node_factor(device: Device, constants: Constants) -> float:
 
     Some processes are denser or less dense than their names say (`power.nm_12` and others).
     """
-    node_nm: float = device.process_nm or UNKNOWN_NM
+    node_nm: float = device.datasheet.process_nm or UNKNOWN_NM
     effective_node = f"power.nm_{node_nm:g}"
     if effective_node in constants:
         node_nm = constants[effective_node]
@@ -129,12 +129,12 @@ def capped_s(
 
 def limit_of(device: Device, constants: Constants, unit: str, dtype: str) -> Limit | None:
     """Return the power limit of a GPU for kernels of a type; None if it is unknown."""
-    if device.peak_w is None or device.kind != "gpu":
+    if device.datasheet.peak_w is None or device.kind != "gpu":
         return None
     on_matrix_units = unit == "matrix" and has_matrix_units(device, dtype)
-    budget_w = device.peak_w * (1 - waiting_share(device, constants))
+    budget_w = device.datasheet.peak_w * (1 - waiting_share(device, constants))
     return Limit(
-        device.peak_flop_per_s[dtype],
+        device.datasheet.peak_flop_per_s[dtype],
         _flop_j(device, constants, on_matrix_units, dtype),
         constants["power.byte_j"],
         alone_w=budget_w,
@@ -149,9 +149,9 @@ def waiting_share(device: Device, constants: Constants) -> float:
     It is `idle_W` where the file says it. Else it is larger with GDDR, whose clock does not rest:
     V100 and A40 in the traces of Zeus (NSDI 2023) draw 37 of 250 and 85 of 300 W.
     """
-    if device.idle_w is not None and device.peak_w is not None:
-        return min(1.0, device.idle_w / device.peak_w)
-    is_stacked = "HBM" in (device.memory_type or "")
+    if device.datasheet.idle_w is not None and device.datasheet.peak_w is not None:
+        return min(1.0, device.datasheet.idle_w / device.datasheet.peak_w)
+    is_stacked = "HBM" in (device.datasheet.memory_type or "")
     return constants["power.waiting_hbm" if is_stacked else "power.waiting_gddr"]
 
 
@@ -160,7 +160,7 @@ def running_w(device: Device) -> float:
 
     Clocks and schedulers of all multiprocessors run. It is 0 where no limit is known.
     """
-    return (device.peak_w or 0.0) * device.constants.get("power.running", 0.0)
+    return (device.datasheet.peak_w or 0.0) * device.constants.get("power.running", 0.0)
 
 
 def kernel_energies(kernels: Kernels, device: Device) -> Floats:
@@ -224,7 +224,11 @@ class PowerDraw(NamedTuple):
 
 def power_draw(device: Device) -> PowerDraw | None:
     """Return the power of a GPU; None if its limit or its calibration is unknown."""
-    if device.peak_w is None or device.kind != "gpu" or "power.flop_j" not in device.constants:
+    if (
+        device.datasheet.peak_w is None
+        or device.kind != "gpu"
+        or "power.flop_j" not in device.constants
+    ):
         return None
-    waiting_w = device.peak_w * waiting_share(device, device.constants)
-    return PowerDraw(waiting_w, device.peak_w)
+    waiting_w = device.datasheet.peak_w * waiting_share(device, device.constants)
+    return PowerDraw(waiting_w, device.datasheet.peak_w)

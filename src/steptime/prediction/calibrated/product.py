@@ -212,8 +212,8 @@ def _matrix_units(device: Device, constants: Constants, dtype: str) -> Units:
 
     The slower a multiprocessor is, the less its units wait for numbers.
     """
-    multiprocessors = device.multiprocessors or MULTIPROCESSORS
-    peak = device.peak_flop_per_s[dtype]
+    multiprocessors = device.datasheet.multiprocessors or MULTIPROCESSORS
+    peak = device.datasheet.peak_flop_per_s[dtype]
     relative_speed = min(1.0, peak / multiprocessors / REFERENCE_FLOP_PER_S)
     half_reuse = constants["product.tensor_half_reuse"] * relative_speed
     ramp_steps = constants["product.tensor_ramp"] * relative_speed**2
@@ -239,11 +239,11 @@ def _matrix_units(device: Device, constants: Constants, dtype: str) -> Units:
 
 def _vector_units(device: Device, constants: Constants, dtype: str, is_along: bool) -> Units:
     """Return the vector units of multiprocessors with their tiles."""
-    multiprocessors = device.multiprocessors or MULTIPROCESSORS
-    flop_per_s = device.peak_flop_per_s[dtype] * library_share(device, constants)
+    multiprocessors = device.datasheet.multiprocessors or MULTIPROCESSORS
+    flop_per_s = device.datasheet.peak_flop_per_s[dtype] * library_share(device, constants)
     is_old = has_trait(device, "old")
     if is_old and dtype in HALVES:  # frameworks ask for sums in float32
-        flop_per_s = device.vector_flop_per_s.get("float32", flop_per_s)
+        flop_per_s = device.datasheet.vector_flop_per_s.get("float32", flop_per_s)
     half_reuse = constants["product.half_reuse"]
     flop_per_s *= constants["product.share"]
     flop_per_s *= constants["product.kepler"] if has_trait(device, "kepler") else 1.0
@@ -272,7 +272,7 @@ def issue_share(device: Device, constants: Constants) -> float:
 
 def _lanes(device: Device) -> float:
     """Return the multiply-adds of a multiprocessor in a clock; 0 if its clock is unknown."""
-    if not device.clock_hz or not device.multiprocessors:
+    if not device.datasheet.clock_hz or not device.datasheet.multiprocessors:
         return 0.0
-    peak = device.vector_flop_per_s.get("float32", 0.0)
-    return peak / (2 * device.clock_hz * device.multiprocessors)
+    peak = device.datasheet.vector_flop_per_s.get("float32", 0.0)
+    return peak / (2 * device.datasheet.clock_hz * device.datasheet.multiprocessors)

@@ -61,7 +61,7 @@ def recurrent(kernels: Rows, device: Device, constants: Constants) -> Parts:
     final_products = kernels.products[step_product_end + 1 :]
     (steps, *_), *_ = step_products
     weights = _describe_weights(kernels, step_products, device, constants)
-    peak = device.peak_flop_per_s[computed_as(kernels, device)]
+    peak = device.datasheet.peak_flop_per_s[computed_as(kernels, device)]
     memory_bytes_per_s = memory_rate(device, constants)
     moved_s = kernels.bytes * miss_share(kernels.bytes, device) / memory_bytes_per_s
     final_s = products_s(kernels._replace(products=final_products), device, constants)
@@ -75,7 +75,7 @@ def recurrent(kernels: Rows, device: Device, constants: Constants) -> Parts:
     resident_pauses_s = steps * len(step_products) * constants["recurrent.kept_s"]
     resident_s = np.maximum(resident_chain_s + final_s, moved_s) + resident_pauses_s
 
-    multiprocessors = device.multiprocessors or MULTIPROCESSORS
+    multiprocessors = device.datasheet.multiprocessors or MULTIPROCESSORS
     has_room = weights.size_bytes <= REGISTER_BYTES * multiprocessors
     is_resident = (resident_s < streaming_s) & has_room & (not has_trait(device, "old"))
     is_resident = is_resident & _asks_for_residence(kernels, step_products[0])
@@ -95,7 +95,7 @@ def _describe_weights(
     (steps, *_), *_ = step_products
     size_bytes = sum(element_bytes * n * k for _, _, n, k in step_products)
     flop = sum(2.0 * steps * m * n * k for _, m, n, k in step_products)
-    exceeds_cache = size_bytes > (device.l2_bytes or 0)
+    exceeds_cache = size_bytes > (device.datasheet.l2_bytes or 0)
     read_bytes = steps * size_bytes * exceeds_cache  # in each step again, or never
     return _Weights(size_bytes, flop, read_bytes / memory_rate(device, constants))
 
@@ -107,8 +107,8 @@ def _step_s(kernels: Rows, shape: tuple[Any, ...], device: Device, constants: Co
     On GPUs before Volta, products in float32 of few rows are not split along the contraction.
     """
     m, n, k = shape
-    multiprocessors = device.multiprocessors or MULTIPROCESSORS
-    clock_hz = device.clock_hz or CLOCK_HZ
+    multiprocessors = device.datasheet.multiprocessors or MULTIPROCESSORS
+    clock_hz = device.datasheet.clock_hz or CLOCK_HZ
     can_be_unsplit = has_trait(device, "old") and kernels.dtype == "float32"
     is_above_split = m > constants["recurrent.split_rows"]
     fits_block = m <= constants["recurrent.block_rows"]

@@ -33,9 +33,12 @@ def stream(kernels: Rows, device: Device, constants: Constants) -> Parts:
     worked on are read from memory again (`_reread_share`). Bytes that all fit into the last cache
     come from there at `stream.cached_bytes` a clock and multiprocessor, if that is faster.
     """
-    multiprocessors = device.multiprocessors or MULTIPROCESSORS
-    clock_hz = device.clock_hz or CLOCK_HZ
-    peak = device.vector_peak(kernels.dtype) or device.peak_flop_per_s[kernels.dtype]
+    multiprocessors = device.datasheet.multiprocessors or MULTIPROCESSORS
+    clock_hz = device.datasheet.clock_hz or CLOCK_HZ
+    peak = (
+        device.datasheet.vector_peak(kernels.dtype)
+        or device.datasheet.peak_flop_per_s[kernels.dtype]
+    )
     compute_s = kernels.flop / (peak * constants["stream.flop_share"])
     moved_bytes: Any = kernels.bytes
     if kernels.kind in REDUCING:
@@ -44,7 +47,7 @@ def stream(kernels: Rows, device: Device, constants: Constants) -> Parts:
         moved_bytes = moved_bytes * (1 + _reread_share(kernels, device, constants))
     memory_bytes_per_s = memory_rate(device, constants)
     cache_bytes_per_s = 0.0
-    if device.l2_bytes and device.clock_hz:
+    if device.datasheet.l2_bytes and device.datasheet.clock_hz:
         cache_bytes_per_s = constants["stream.cached_bytes"] * multiprocessors * clock_hz
     is_cache_faster = cache_bytes_per_s > memory_bytes_per_s
     memory_share = miss_share(kernels.bytes, device) if is_cache_faster else 1.0
@@ -69,7 +72,7 @@ def _reread_share(kernels: Rows, device: Device, constants: Constants) -> Any:
         max_elements = constants["stream.kept_row"]
         is_in_registers = row_elements <= max_elements
         row_elements = np.minimum(row_elements, max_elements)
-    multiprocessors = device.multiprocessors or MULTIPROCESSORS
+    multiprocessors = device.datasheet.multiprocessors or MULTIPROCESSORS
     row_bytes = row_elements * SIZE_BYTES[kernels.dtype]
     working_set_bytes = constants["stream.rows_running"] * multiprocessors * row_bytes
     share = constants[constant] * miss_share(working_set_bytes, device)

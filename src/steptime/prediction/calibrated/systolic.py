@@ -21,7 +21,7 @@ def systolic(kernels: Rows, device: Device, constants: Constants) -> Parts:
 
     A stack may execute a share of a product only: half of attention under a causal mask.
     """
-    flop_per_s = device.peak_flop_per_s[kernels.dtype] * constants["systolic.share"]
+    flop_per_s = device.datasheet.peak_flop_per_s[kernels.dtype] * constants["systolic.share"]
     array_flop = sum(padded_flop(shape, device) for shape in kernels.products)
     counted_flop = sum(2.0 * b * m * n * k for b, m, n, k in kernels.products)
     # `kernels.flop` is less than `counted_flop` where a causal mask leaves out products.
@@ -29,7 +29,7 @@ def systolic(kernels: Rows, device: Device, constants: Constants) -> Parts:
     if kernels.kind in SCORED:
         (_, _, n, k), *_ = kernels.products
         head_width = n if kernels.kind == "attention_grad" else k
-        vector_peak = device.vector_peak("float32") or flop_per_s
+        vector_peak = device.datasheet.vector_peak("float32") or flop_per_s
         score_flop = kernels.flop * constants["systolic.score_flop"] / head_width
         compute_s = compute_s + score_flop / vector_peak
     memory_s = stream_s(kernels.bytes, device, constants)
@@ -45,12 +45,12 @@ def padded_flop(shape: tuple[Any, Any, Any, Any], device: Device) -> Any:
     at a time. 128 x 128 x 128 in one array of 128 wastes nothing; 1 x 100 x 100 takes as much.
     """
     batch, m, n, k = shape
-    side = device.array_side or SIDE
+    side = device.datasheet.array_side or SIDE
     tiles = batch * ceil(n, side) * ceil(k, side)
     padded_rows = TILE_ROWS * ceil(m, TILE_ROWS)
     tile_flop = 2 * tiles * side * side * np.maximum(side, padded_rows)
-    if not device.arrays:
+    if not device.datasheet.arrays:
         return tile_flop
     pieces = tiles * ceil(m, side)
-    busy_pieces = ceil(pieces, device.arrays) * device.arrays
+    busy_pieces = ceil(pieces, device.datasheet.arrays) * device.datasheet.arrays
     return tile_flop * busy_pieces / pieces

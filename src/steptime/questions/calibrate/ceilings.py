@@ -11,7 +11,7 @@ from steptime.core.files import check_writable
 from steptime.core.table import Column, Printout, Table, make_facts_table
 from steptime.core.units import format_value, percent, seconds
 from steptime.hardware import catalog, device_words, item_files
-from steptime.hardware.device import GB, TFLOP
+from steptime.hardware.datasheet import GB, TFLOP
 from steptime.measure import ranks
 from steptime.measure.contract import Options
 from steptime.measure.launch import WorkerDiedError

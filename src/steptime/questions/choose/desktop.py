@@ -188,7 +188,7 @@ def _choose_weights(
             messages.append(str(error))
             continue
         smallest_type = types[-1]  # they come with the largest file first
-        if device.usable_bytes is None:
+        if device.datasheet.usable_bytes is None:
             cases.append(smallest_type)
         else:
             fitting_types = (case for case in types if not case.predict_memory().over_bytes)
@@ -207,7 +207,7 @@ def _make_row(case: DesktopCase, offers: Mapping[str, Offer]) -> DesktopChooseRo
         cost = offer.price / HOUR_S * MILLION / row.tokens_per_s_per_user
     return DesktopChooseRow(
         device=device.name,
-        usable_bytes=device.usable_bytes,
+        usable_bytes=device.datasheet.usable_bytes,
         cost_per_hour=None if offer is None else offer.price,
         cost_per_million_tokens=cost,
         offer=None if offer is None else offer.name,

@@ -53,7 +53,7 @@ class _DeviceStep:
         device = self.model.device
         if self.model.needs(self.batch).fit(device):
             return self.batch
-        usable_bytes = device.usable_bytes or 0.0  # where it is unknown, the batch fits
+        usable_bytes = device.datasheet.usable_bytes or 0.0  # where it is unknown, the batch fits
         largest = largest_batch(
             lambda size: self._accumulated_needs(size).total_bytes, usable_bytes, self.batch // 2
         )
@@ -164,7 +164,7 @@ def _make_row(step: _DeviceStep, training: Training, offer: Offer | None) -> Cho
         accumulation=step.batch // microbatch if microbatch else None,
         peak_bytes=needs.peak_bytes,
         needed_bytes=needs.total_bytes,
-        usable_bytes=model.device.usable_bytes,
+        usable_bytes=model.device.datasheet.usable_bytes,
     )
     if not microbatch:
         note = f"one example: {needs.too_large(model.device)}"

@@ -222,9 +222,11 @@ def find_devices(value: Any, method: Any = "") -> list[Device]:
         return [catalog.device(item) for item in parse_devices(value)]
     word = value.strip().lower()
     if word == "all" or word in KINDS:
-        devices = [device for device in catalog.devices(note) if not device.only_by_name]
+        devices = [device for device in catalog.devices(note) if not device.datasheet.only_by_name]
         if word == "all":
-            return [device for device in devices if device.details.get("used_in") != "phones"]
+            return [
+                device for device in devices if device.datasheet.details.get("used_in") != "phones"
+            ]
         return [device for device in devices if device.kind == word]
     is_misspelled_kind = find_similar_names(word, KINDS) and not device_words.find_devices(word)
     if is_misspelled_kind:

@@ -133,7 +133,7 @@ def _read_user_devices() -> UserDevices:
         reason = str(error)
     else:
         calibration = read_calibration(device.calibration) if device.calibration else None
-        probe = Probe(name=device.name, source=device.source, calibration=calibration)
+        probe = Probe(name=device.name, source=device.datasheet.source, calibration=calibration)
     return UserDevices(
         folder=str(folder),
         is_writable=os.access(existing_folder, os.W_OK),

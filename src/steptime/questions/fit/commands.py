@@ -143,7 +143,7 @@ def _cheapest_card(base: StepModel) -> Device | None:
     offers_usd = cheapest(offer for offer in offers() if offer.currency == "USD")
     for offer in sorted(offers_usd.values(), key=lambda offer: offer.price):
         card = catalog.device(offer.device)
-        if card.usable_bytes is not None and _runs_on(base, card):
+        if card.datasheet.usable_bytes is not None and _runs_on(base, card):
             return card
     return None
 

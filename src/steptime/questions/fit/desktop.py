@@ -165,7 +165,7 @@ def answer_desktop_fit(
     cases = resolve_types(request, options.weights)
     rows = tuple(predict_row(case) for case in cases)
     first = cases[0]
-    usable_bytes = first.machine.device.usable_bytes
+    usable_bytes = first.machine.device.datasheet.usable_bytes
     best = next((row for row in rows if row.fits), None)
     return DesktopFitAnswer(
         model=str(model),

@@ -83,5 +83,5 @@ def _changed_states_bytes(model: StepModel) -> Mapping[str, int]:
 
 def _has_room(model: StepModel, needed_bytes: int) -> bool | None:
     """Return whether a model's device has so much memory, None where its memory is unknown."""
-    usable_bytes = model.device.usable_bytes
+    usable_bytes = model.device.datasheet.usable_bytes
     return None if usable_bytes is None else needed_bytes <= usable_bytes

@@ -93,7 +93,7 @@ def _answer_step(
     emitted: str | None,
 ) -> FitAnswer:
     """Answer `fit` for a step on one device."""
-    workload, usable_bytes = step_model.workload, step_model.device.usable_bytes
+    workload, usable_bytes = step_model.workload, step_model.device.datasheet.usable_bytes
     prediction, needs = step_model.predict(), step_model.needs()
     largest = _largest_fitting(step_model)
     is_capped = largest is not None and largest >= MAX_BATCH
@@ -170,7 +170,7 @@ def _emit_step(tool: str | None, step_model: StepModel) -> str | None:
 
 def _largest_fitting(step_model: StepModel) -> int | None:
     """Return the largest batch that fits, None where the memory of the device is unknown."""
-    usable_bytes = step_model.device.usable_bytes
+    usable_bytes = step_model.device.datasheet.usable_bytes
     if usable_bytes is None:
         return None
     largest = largest_batch(lambda size: step_model.needs(size).total_bytes, usable_bytes)
@@ -213,7 +213,7 @@ def _predict_row(model: StepModel, batch: int) -> FitRow:
     return FitRow(
         batch=batch,
         fits=prediction.fits,
-        **judge_memory(needed_bytes, model.device.usable_bytes, model.device).to_fields(),
+        **judge_memory(needed_bytes, model.device.datasheet.usable_bytes, model.device).to_fields(),
         step_s=times.step_s,
         low_s=times.low_s,
         high_s=times.high_s,

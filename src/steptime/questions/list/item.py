@@ -10,6 +10,7 @@ from steptime.core.spelling import find_similar_names
 from steptime.core.table import Column, Table, make_facts_table
 from steptime.core.units import format_value
 from steptime.hardware import catalog, device_words
+from steptime.hardware.datasheet import Datasheet
 from steptime.hardware.device import Device, Link
 from steptime.hardware.device_file import DETAILS
 from steptime.network.families import family, names
@@ -214,14 +215,20 @@ def find_item(name: str, topics: Iterable[str]) -> DeviceAnswer | LinkAnswer | N
 
 
 def _device_answer(device: Device) -> DeviceAnswer:
-    special = {"capacity_bytes", "details", "measured", "calibration", "notes"}
+    special = {"name", "kind", "capacity_bytes", "details", "notes"}
+    special |= {"measured", "calibration", "constants"}
     return DeviceAnswer(
-        capacity_bytes=device.memory_bytes,
-        details={name: value for name, value in device.details.items() if value is not None},
+        capacity_bytes=device.datasheet.memory_bytes,
+        details={
+            name: value for name, value in device.datasheet.details.items() if value is not None
+        },
         measured=tuple(_flatten(device.measured)),
         calibration=tuple(_flatten(device.calibration)),
-        notes=_notes(device),
-        **_copy_fields(DeviceAnswer, device, special),
+        name=device.name,
+        kind=device.kind,
+        constants=dict(device.constants),
+        notes=_notes(device.datasheet),
+        **_copy_fields(DeviceAnswer, device.datasheet, special),
     )
 
 
@@ -238,7 +245,9 @@ def _link_answer(link: Link) -> LinkAnswer:
     )
 
 
-def _copy_fields(kind: type[Answer], item: Device | Link, special: set[str]) -> Mapping[str, Any]:
+def _copy_fields(
+    kind: type[Answer], item: Datasheet | Link, special: set[str]
+) -> Mapping[str, Any]:
     """Return the fields of an answer that have the same name and value in the item."""
     plain_names = [name for name in public_fields(kind) if name not in special]
     values = {name: getattr(item, name) for name in plain_names}
@@ -247,7 +256,7 @@ def _copy_fields(kind: type[Answer], item: Device | Link, special: set[str]) -> 
     }
 
 
-def _notes(item: Device | Link) -> tuple[str, ...]:
+def _notes(item: Datasheet | Link) -> tuple[str, ...]:
     """Return the remark of a file and its unverified figures."""
     doubts = f"not verified: {', '.join(item.unverified)}" if item.unverified else ""
     return tuple(" ".join(text.split()) for text in (item.note, doubts) if text)

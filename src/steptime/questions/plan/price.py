@@ -124,7 +124,7 @@ def price_plan(
         tokens_per_s_per_device=None if tokens_per_s is None else tokens_per_s / device_count,
         parts=_step_parts(plan_time),
         fits=does_fit,
-        usable_bytes=problem.device.usable_bytes,
+        usable_bytes=problem.device.datasheet.usable_bytes,
         memory=_plan_memory(problem, plan_time),
         exposed_communication=_exposed_communication(problem, plan_time),
         mfu=_peak_shares(problem, plan_time),

@@ -259,12 +259,12 @@ def predict_step(
     energy = step_energy(times, model.effective_device, lowered.columns)
     length = tokens_per_example(workload)
     examples_per_s = workload.batch_per_replica / times.step_s if times.step_s else None
-    source_texts = (device.source, device.note) if sources else ()
+    source_texts = (device.datasheet.source, device.datasheet.note) if sources else ()
     return StepTime(
         model=workload.label,
         device=device.name,
-        device_note=device.note,
-        device_unverified=tuple(device.unverified),
+        device_note=device.datasheet.note,
+        device_unverified=tuple(device.datasheet.unverified),
         method=model.method.name,
         options=dict(record_method(model).options),
         batch=workload.batch_per_replica,
@@ -293,7 +293,7 @@ def predict_step(
         blocks_bytes=needs.blocks_bytes,
         workspace_bytes=needs.workspace_bytes,
         context_bytes=needs.context_bytes,
-        usable_bytes=device.usable_bytes,
+        usable_bytes=device.datasheet.usable_bytes,
         fits=prediction.fits,
         utilisation=energy.utilisation,
         energy_j=energy.energy_j,

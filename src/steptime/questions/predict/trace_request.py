@@ -137,16 +137,16 @@ def _find_target(request: TraceRequest, origin: Device) -> Device:
 
 def with_threads(device: Device, threads: int) -> Device:
     """Return a CPU with another number of cores at work, whose rates grow with it."""
-    cores = device.cores or cores_of(device)
+    cores = device.datasheet.cores or cores_of(device)
     ratio = threads / cores
-    return replace(
-        device,
-        name=f"{device.name}, {counted(threads, 'thread')}",
+    sheet = device.datasheet
+    many_cores = device.with_figures(
         cores=threads,
-        peak_flop_per_s={name: ratio * rate for name, rate in device.peak_flop_per_s.items()},
-        vector_flop_per_s={name: ratio * rate for name, rate in device.vector_flop_per_s.items()},
-        memory_bytes_per_s=ratio * device.memory_bytes_per_s,
+        peak_flop_per_s={name: ratio * rate for name, rate in sheet.peak_flop_per_s.items()},
+        vector_flop_per_s={name: ratio * rate for name, rate in sheet.vector_flop_per_s.items()},
+        memory_bytes_per_s=ratio * sheet.memory_bytes_per_s,
     )
+    return replace(many_cores, name=f"{device.name}, {counted(threads, 'thread')}")
 
 
 def _find_batch_change(request: TraceRequest, step: TracedStep) -> BatchChange | None:

@@ -302,5 +302,7 @@ def _peaks(record: Record, devices: Iterable[Device]) -> dict[str, float | None]
     peaks: dict[str, float | None] = {"probed": None, "datasheet": None}
     for device in devices:
         if record.platform in (device.name, device.measured.get("platform")):
-            peaks["probed" if device.measured else "datasheet"] = device.peak_flop_per_s.get(dtype)
+            peaks["probed" if device.measured else "datasheet"] = (
+                device.datasheet.peak_flop_per_s.get(dtype)
+            )
     return peaks

@@ -61,7 +61,7 @@ def is_desktop_question(service: Service, options: ServeOptions) -> bool:
         return is_desktop_stack(options.stack)
     if is_gguf(service.model) or names_desktop_weights(options.weights):
         return True
-    return catalog.device(service.site.device).maker == UNIFIED_MAKER
+    return catalog.device(service.site.device).datasheet.maker == UNIFIED_MAKER
 
 
 def check_server_options(options: ServeOptions) -> None:
@@ -173,8 +173,8 @@ def _assumed(case: DesktopCase, options: ServeOptions, *, has_host: bool) -> dic
     """Return the values of options that were not given and decide the answer."""
     values = {"stack": case.machine.stack.name, "weights": case.weights.label}
     values |= {"kv": case.demand.cache_type, "context": str(case.demand.context)}
-    if case.machine.is_unified and case.machine.device.memory_bytes:
-        values["memory"] = size(case.machine.device.memory_bytes)
+    if case.machine.is_unified and case.machine.device.datasheet.memory_bytes:
+        values["memory"] = size(case.machine.device.datasheet.memory_bytes)
     if has_host:
         values["host"] = case.machine.host.name
     if is_gguf(case.request.model):

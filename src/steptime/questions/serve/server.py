@@ -164,7 +164,7 @@ def answer_server(service: Service, options: ServeOptions) -> ServerAnswer:
         **_power_fields(None if energy is None else phases.interval_of(energy.device_w, POWER)),
         energy_scope=None if energy is None else ENERGY_SCOPE,
         fits=not memory.over_bytes,
-        usable_bytes=problem.device.usable_bytes,
+        usable_bytes=problem.device.datasheet.usable_bytes,
         **memory_fields(memory),
         fitting_change=None if change is None else change.option,
         fitting_needed_bytes=None if change is None else change.needed_bytes,

@@ -1,13 +1,14 @@
 """Changes of a device as users write them: `memory_GB_per_s=x1.5`, `peak.bfloat16=420`."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.values import is_range, parse_bytes, parse_duration, parse_number, parse_range
-from steptime.hardware.device import GB, TFLOP, Device
+from steptime.hardware.datasheet import GB, TFLOP
+from steptime.hardware.device import Device
 from steptime.hardware.device_file import OF_DETAILS, OF_DEVICE, PEAK_DTYPES, PEAK_TABLES
 from steptime.prediction.method import Method
 
@@ -114,7 +115,7 @@ def change_device(device: Device, changes: Iterable[Change]) -> Device:
         InputError: for a value of all peaks where there are several.
     """
     for change in changes:
-        device = replace(device, **_changed_fields(device, change))
+        device = device.with_figures(**_changed_fields(device, change))
     return device
 
 
@@ -123,7 +124,7 @@ def _changed_fields(device: Device, change: Change) -> Mapping[str, Any]:
     if change.is_peak:
         return _changed_peaks(device, change)
     name, factor = _NUMBERS[change.key]
-    figure = getattr(device, name)
+    figure = getattr(device.datasheet, name)
     if change.times and figure is None:
         return {}
     value = figure * change.value if change.times else change.value * factor
@@ -141,7 +142,7 @@ def _changed_peaks(device: Device, change: Change) -> Mapping[str, Any]:
         field_names = [PEAK_TABLES.get(table, "peak_flop_per_s")]
     fields = {}
     for field_name in field_names:
-        peaks: Mapping[str, float] = getattr(device, field_name)
+        peaks: Mapping[str, float] = getattr(device.datasheet, field_name)
         is_absolute = not change.times  # one number cannot be the peak of several types
         if is_absolute and not dtype and len(peaks) > 1:
             dtypes = ", ".join(peaks)
@@ -162,7 +163,7 @@ def describe_idle_changes(device: Device, changes: Sequence[Change], method: Met
     tables = {change.key.partition(".")[0] for change in changes}
     notes = []
     changes_peak = bool(tables & {"peak", *PEAK_TABLES})
-    if changes_peak and "tdp_W" not in tables and method.reads and device.peak_w:
+    if changes_peak and "tdp_W" not in tables and method.reads and device.datasheet.peak_w:
         notes.append(f"{device.name} may draw no more power than before; tdp_W=x2 lets it")
     for change in changes:
         notes += _describe_idle(device, change, method)
@@ -177,7 +178,7 @@ def _describe_idle(device: Device, change: Change, method: Method) -> list[str]:
     field = fields[0]
     if change.is_peak:
         dtype = change.key.partition(".")[2]
-        lacks_peak = dtype != "" and dtype not in getattr(device, field)
+        lacks_peak = dtype != "" and dtype not in getattr(device.datasheet, field)
         if change.times and lacks_peak:
             return [f"{device.name} has no {change.key}: {change} changes nothing"]
         return []

@@ -346,7 +346,7 @@ def describe_caps(device: Device, capped: Iterable[str]) -> list[str]:
         device: the device as it is.
         capped: the networks, in any order, each once or several times.
     """
-    if device.usable_bytes is None:
+    if device.datasheet.usable_bytes is None:
         return [f"the memory of {device.name} is unknown, so every batch fits"]
     names = sorted(set(capped))
     if not names:

@@ -248,6 +248,6 @@ def _draw_map(
         cells.append({**cell} | {"value": row.grown_speedup, "status": "does not fit"})
     caption = [
         "Geometric mean of examples a second, with the batch that then fits, over before.",
-        device.source,
+        device.datasheet.source,
     ]
     draw_heat_map(answer.describe_question(), caption, cells, axes, "speed-up", out)

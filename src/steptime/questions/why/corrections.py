@@ -251,7 +251,7 @@ def _join_ops(calibrated: Timeline, analytic: Timeline) -> tuple[CorrectedOp, ..
 
 def _uses_tf32(model: StepModel) -> bool:
     """Return whether kernels of float32 run in TF32 on a device that has a peak for it."""
-    if "tf32" not in model.device.peak_flop_per_s:
+    if "tf32" not in model.device.datasheet.peak_flop_per_s:
         return False
     return any(kernel.tf32 and kernel.dtype == "float32" for kernel in model.lowered().kernels)
 
@@ -260,7 +260,7 @@ def _draw(corrections: Sequence[Correction], title: str, device: Device, out: Pa
     """Draw the corrections as a waterfall."""
     caption = [
         "From Paleo as published to the analytic model; each correction on top of those above.",
-        f"Device data: {device.source}",
+        f"Device data: {device.datasheet.source}",
     ]
     changes: list[tuple[str, Any]] = [(row.correction, row.step_s) for row in corrections]
     draw_waterfall(changes, "analytic", title, caption, out)

@@ -171,7 +171,7 @@ def _compare(record: Record, step: MeasuredStep, setup: Setup) -> Evidence:
     if low_s is not None and high_s is not None:
         is_within = low_s <= step.worked_s <= high_s
     dtype_peak = next(
-        iter(setup.model.effective_device.peak_flop_per_s.values())
+        iter(setup.model.effective_device.datasheet.peak_flop_per_s.values())
     )  # the step's type is first
     return Evidence(
         stack=record_stack(record),

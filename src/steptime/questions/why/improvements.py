@@ -66,7 +66,7 @@ def _changed_hardware(setup: Setup) -> Iterator[tuple[str, Setup]]:
     twice_peak, twice_power = Change("peak", 2, times=True), Change("tdp_W", 2, times=True)
     # A device at its power limit would not reach twice the peak with the same power.
     fast_math_device = change_device(device, (twice_peak, twice_power))
-    has_peak_power = device.peak_w is not None
+    has_peak_power = device.datasheet.peak_w is not None
     text = "twice the peak, at twice the power" if has_peak_power else "twice the peak"
     yield text, replace(setup, device=fast_math_device)
     yield "a host that issues and launches twice as fast", _with_faster_host(setup)
@@ -85,8 +85,10 @@ def _with_faster_host(setup: Setup) -> Setup:
             host_constants[name] = value / HOST_SPEEDUP
         elif name.startswith("host."):
             host_constants[name] = value  # as the option `host` set it, which is left out below
-    launch_s = None if device.launch_s is None else device.launch_s / HOST_SPEEDUP
-    faster_device = replace(_with_constants(device, host_constants), launch_s=launch_s)
+    launch_s = (
+        None if device.datasheet.launch_s is None else device.datasheet.launch_s / HOST_SPEEDUP
+    )
+    faster_device = _with_constants(device, host_constants).with_figures(launch_s=launch_s)
     options = {name: text for name, text in setup.options.items() if name != "host"}
     return replace(setup, device=faster_device, options=options)
 
@@ -113,7 +115,7 @@ def _changed_batch(setup: Setup) -> Iterator[tuple[str, Setup]]:
 def _changed_software(setup: Setup) -> Iterator[tuple[str, Setup]]:
     """Yield the step in a shorter type, in TF32, and compiled."""
     method_options, workload = setup.model.method.options, setup.workload
-    peaks, dtype = setup.device.peak_flop_per_s, workload.dtype
+    peaks, dtype = setup.device.datasheet.peak_flop_per_s, workload.dtype
     half_dtype = next((name for name in HALVES if name in peaks), None)
     if dtype in ("float32", "float64") and half_dtype is not None:
         shorter_dtype = f"{half_dtype}-mixed" if workload.phase == "train" else half_dtype

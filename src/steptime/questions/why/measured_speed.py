@@ -136,4 +136,4 @@ def _tokens_per_example(setup: Setup) -> int:
 def _peak_step_s(setup: Setup) -> float:
     """Return the seconds of the network's arithmetic at the peak of its data type."""
     flop = sum(sum(parts.values()) for parts in setup.model.counted().values())
-    return flop / next(iter(setup.model.effective_device.peak_flop_per_s.values()))
+    return flop / next(iter(setup.model.effective_device.datasheet.peak_flop_per_s.values()))

@@ -70,7 +70,7 @@ def _compare(setup: Setup, step_s: float) -> Evidence:
     is_within = None
     if predicted.low_s is not None and predicted.high_s is not None:
         is_within = predicted.low_s <= step_s <= predicted.high_s
-    peak = next(iter(setup.model.effective_device.peak_flop_per_s.values()))
+    peak = next(iter(setup.model.effective_device.datasheet.peak_flop_per_s.values()))
     return Evidence(
         stack=setup.model.stack.name,
         predicted_s=predicted.step_s,

@@ -64,7 +64,7 @@ def suspect_links(run: SlowRun) -> Iterator[Suspicion]:
 def suspect_types(run: SlowRun) -> Iterator[Suspicion]:
     """Suspect float32 products: least where the question names a mixed type."""
     setup = run.setup
-    peaks = setup.device.peak_flop_per_s
+    peaks = setup.device.datasheet.peak_flop_per_s
     if setup.device.kind == "cpu" or not any(name in peaks for name in HALVES):
         return
     is_float32 = setup.workload.dtype == "float32"
@@ -135,7 +135,7 @@ def suspect_devices(run: SlowRun) -> Iterator[Suspicion]:
         yield _factors("software", 0.05, run, (1.2, 4.0))
         yield _factors("not on the device", 0.03, run, HOST_ARITHMETIC_FACTORS)
     yield _factors("other work", 0.05, run, (1.2, 4.0))
-    needs, usable_bytes = setup.model.needs(), setup.device.usable_bytes
+    needs, usable_bytes = setup.model.needs(), setup.device.datasheet.usable_bytes
     if usable_bytes is None:
         return
     is_nearly_full = needs.total_bytes > NEARLY_FULL * usable_bytes

@@ -44,21 +44,21 @@ class Machine:
     @property
     def is_unified(self) -> bool:
         """Whether devices and host share one memory."""
-        return self.device.maker == "Apple" or self.device.kind == "cpu"
+        return self.device.datasheet.maker == "Apple" or self.device.kind == "cpu"
 
     @property
     def host_bytes_per_s(self) -> float:
         """The bandwidth of the memory of the host."""
         if self.is_unified and self.device.kind != "cpu":
-            return min(self.device.memory_bytes_per_s, UNIFIED_HOST_BYTES_PER_S)
-        return self.host.memory_bytes_per_s
+            return min(self.device.datasheet.memory_bytes_per_s, UNIFIED_HOST_BYTES_PER_S)
+        return self.host.datasheet.memory_bytes_per_s
 
     @property
     def host_link_bytes_per_s(self) -> float:
         """The rate at which weights are copied from the host to a device."""
         if self.is_unified:
             return self.host_bytes_per_s
-        rate = self.device.details.get("link_GB_per_s")
+        rate = self.device.datasheet.details.get("link_GB_per_s")
         return HOST_LINK_SHARE * (float(str(rate)) * 1e9 if rate else self.host_bytes_per_s)
 
 

@@ -99,7 +99,7 @@ def predict_memory(
         context_bytes=context_bytes,
         host_bytes=placing.host_weights_bytes + host_cache_bytes,
         cache_bytes_per_token=sum(byte_count * cache.numbers for cache in caches),
-        usable_bytes=machine.device.usable_bytes,
+        usable_bytes=machine.device.datasheet.usable_bytes,
     )
 
 
@@ -140,7 +140,7 @@ def longest_context(
         memory = predict_memory(shape, machine, placing, replace(demand, context=context))
         return not memory.over_bytes
 
-    if machine.device.usable_bytes is None:
+    if machine.device.datasheet.usable_bytes is None:
         return None
     block = machine.stack.memory.cache_block
     low, high = 0, -(-min(limit, MAX_CONTEXT) // block)

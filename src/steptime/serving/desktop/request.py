@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from steptime.core.errors import InputError, unknown
@@ -97,7 +97,7 @@ class DesktopRequest:
         host = device if device.kind == "cpu" else catalog.device(self.host or DEFAULT_HOST)
         machine = Machine(device, self.device_count, host, stack, self.is_split_by_rows)
         _ = machine.backend
-        if not any(name in device.peak_flop_per_s for name in PLAIN_TYPES):
+        if not any(name in device.datasheet.peak_flop_per_s for name in PLAIN_TYPES):
             raise InputError(f"{device.name}: no peak is known of {', '.join(PLAIN_TYPES)}")
         placing = Placing(
             weights,
@@ -132,7 +132,7 @@ class DesktopRequest:
         device = catalog.device(self.device)
         if self.memory_bytes is None:
             return device
-        return replace(device, memory_bytes=self.memory_bytes)
+        return device.with_figures(memory_bytes=self.memory_bytes)
 
     def _usual_stack(self) -> str:
         """Return the stack that runs the type of the weights."""
@@ -145,7 +145,7 @@ class DesktopRequest:
         if not word and is_gguf(self.model):
             return ""
         if not word:
-            usual = "bfloat16" if "bfloat16" in device.peak_flop_per_s else "float16"
+            usual = "bfloat16" if "bfloat16" in device.datasheet.peak_flop_per_s else "float16"
             word = self.dtype or usual
         word = OTHER_WORDS.get(word, word)
         word = PLAIN_WEIGHTS.get(word, BY_BITS[stack.weights].get(word, word))

@@ -83,7 +83,7 @@ class _Part:
     def weights_s(self, shape: Shape, tokens: int) -> float:
         """Return the seconds of all products of so many tokens that pass at once."""
         rate = self.product_flop_per_s()
-        vector_rate = self.device.vector_peak("float32") or rate
+        vector_rate = self.device.datasheet.vector_peak("float32") or rate
         total_s = 0.0
         for tensor in self.tensors:
             if not tensor.is_matrix:
@@ -99,18 +99,18 @@ class _Part:
     @property
     def weight_bytes_per_s(self) -> float:
         """The bandwidth at which weights are read."""
-        is_stacked = (self.device.memory_type or "").startswith("HBM")
+        is_stacked = (self.device.datasheet.memory_type or "").startswith("HBM")
         share = self.backend.hbm_share if is_stacked else self.backend.bandwidth_share
         return share * self.bytes_per_s
 
     def product_flop_per_s(self) -> float:
         """Return the rate of products of many tokens."""
-        peaks = self.device.peak_flop_per_s
+        peaks = self.device.datasheet.peak_flop_per_s
         peak = max(peaks[name] for name in PLAIN_TYPES if name in peaks)
         product_rate = self.backend.product_share * peak
         # Weights of few bits are unpacked by the vector units, which can be slower.
         is_packed = any(tensor.type.bits < PACKED_BITS for tensor in self.tensors)
-        vector_peak = self.device.vector_peak("float32")
+        vector_peak = self.device.datasheet.vector_peak("float32")
         if is_packed and vector_peak:
             return min(product_rate, self.backend.vector_share * vector_peak)
         return product_rate
@@ -192,7 +192,7 @@ def predict_prefill(
 
 def _place(machine: Machine) -> tuple[Device, DesktopBackend, float]:
     """Return a device, how the stack runs on it, and the bandwidth of its memory."""
-    return machine.device, machine.backend, machine.device.memory_bytes_per_s
+    return machine.device, machine.backend, machine.device.datasheet.memory_bytes_per_s
 
 
 def _divide_network(shape: Shape, machine: Machine, placing: Placing) -> tuple[list[_Part], _Part]:

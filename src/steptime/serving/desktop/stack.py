@@ -108,7 +108,7 @@ class DesktopStack:
         Raises:
             InputError: for a device that the stack has no backend of.
         """
-        name = CPU if device.kind == "cpu" else self.makers.get(device.maker or "", OTHER)
+        name = CPU if device.kind == "cpu" else self.makers.get(device.datasheet.maker or "", OTHER)
         if device.kind not in DEVICE_KINDS:
             nearest = "nearest: --stack vllm"
             raise InputError(

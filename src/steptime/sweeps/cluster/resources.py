@@ -219,11 +219,11 @@ def _gpu_memory(cell: Cell, gpu_type: str, step_bytes: int) -> CellMemory:
     if device is None:
         return CellMemory(gpu_type, step_bytes, None)
     if cell.options.device == "cpu":
-        return CellMemory(gpu_type, step_bytes, device.usable_bytes)
+        return CellMemory(gpu_type, step_bytes, device.datasheet.usable_bytes)
     stack = catalog.stack(cell.stack or catalog.DEFAULT_STACK)
     process_memory = find_process_memory(device, stack, cell.workload.phase)
     needs_bytes = process_memory.needs(step_bytes, 0).total_bytes
-    return CellMemory(gpu_type, needs_bytes, device.usable_bytes)
+    return CellMemory(gpu_type, needs_bytes, device.datasheet.usable_bytes)
 
 
 @lru_cache

@@ -1,0 +1,116 @@
+"""The figures that the maker of a device states, in SI units."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from steptime.core.toml_files import packaged
+
+GB = 1e9
+GIB = 2.0**30
+TFLOP = 1e12
+
+
+@dataclass(frozen=True)
+class Datasheet:
+    """The figures of a device that its maker or a paper states. None means unknown, never zero.
+
+    Attributes:
+        peak_flop_per_s: dense peaks of matrix products by dtype (also `tf32`), at the rate that
+            frameworks reach: with sums in float32.
+        memory_bytes_per_s: the bandwidth of its memory.
+        source: where the figures stand.
+        memory_bytes: the size of its memory.
+        launch_s: the time that the host needs to issue one op.
+        clock_hz: the boosted clock of its cores.
+        idle_w: the power of a device that does nothing.
+        peak_w: the limit of its power.
+        products: the names under which a driver reports it.
+        unverified: the keys of figures that should be checked before they are relied on.
+        note: a remark of the file.
+        multiprocessors: their number; of AMD, that of compute units.
+        arrays: the number of its systolic arrays.
+        array_side: the rows and columns of one systolic array.
+        cores: the number of cores of a CPU.
+        l3_bytes: the third cache of all cores.
+        l3_of_core_bytes: the part of the third cache that one core reaches.
+        l2_bytes: the second cache of all multiprocessors.
+        process_nm: the node in which it is made.
+        maker: such as NVIDIA.
+        series: such as GeForce.
+        architecture: such as Ampere; `architectures` says what follows from it.
+        memory_type: such as HBM3 or GDDR6.
+        usable_share: the part of `memory_bytes` that a program can have; None takes that of the
+            maker's other devices.
+        vector_flop_per_s: peaks of arithmetic outside of matrix products by dtype.
+        details: the table `details` of the file, each number with its unit in its name.
+        only_by_name: whether the figures are those of one paper, which no other word than the
+            exact name stands for.
+    """
+
+    peak_flop_per_s: Mapping[str, float]
+    memory_bytes_per_s: float
+    source: str
+    memory_bytes: float | None = None
+    launch_s: float | None = None
+    clock_hz: float | None = None
+    idle_w: float | None = None
+    peak_w: float | None = None
+    products: tuple[str, ...] = ()
+    unverified: tuple[str, ...] = ()
+    note: str = ""
+    multiprocessors: int | None = None
+    arrays: int | None = None
+    array_side: int | None = None
+    cores: int | None = None
+    l3_bytes: float | None = None
+    l3_of_core_bytes: float | None = None
+    l2_bytes: float | None = None
+    process_nm: float | None = None
+    maker: str | None = None
+    series: str | None = None
+    architecture: str | None = None
+    memory_type: str | None = None
+    usable_share: float | None = None
+    vector_flop_per_s: Mapping[str, float] = field(default_factory=dict)
+    details: Mapping[str, Any] = field(default_factory=dict)
+    only_by_name: bool = False
+
+    @property
+    def node_link(self) -> str:
+        """The maker's name of the link to others of a node: `NVLink3 x12`, "" where unknown."""
+        return str(self.details.get("link", ""))
+
+    @property
+    def usable_bytes(self) -> int | None:
+        """Bytes that a program can have of its memory, None where that is unknown.
+
+        A maker's GB of memory is a GiB, of which the driver keeps some (`data/usable.toml`): an
+        A100 of 80 GB has 79.2 GiB, 85.04e9 bytes. Some keep a larger share of a small memory.
+        Without a maker it is `memory_bytes`.
+        """
+        if self.memory_bytes is None:
+            return None
+        share = self.usable_share
+        if share is None:
+            shares = _usable_shares().get(self.maker or "", {"other": GB / GIB})
+            kind = "HBM" if (self.memory_type or "").startswith("HBM") else "other"
+            is_small = self.memory_bytes < shares.get("small_GB", 0) * GB
+            share = shares["small"] if is_small else shares.get(kind, shares["other"])
+            share *= GIB / GB
+        return round(self.memory_bytes * share)
+
+    def vector_peak(self, dtype: str) -> float | None:
+        """Return the FLOP/s that arithmetic outside of matrix products reaches, None if unknown.
+
+        It is the file's own for `dtype`, else its vector peak of float32, else the peak of float32.
+        """
+        of_float32 = self.vector_flop_per_s.get("float32", self.peak_flop_per_s.get("float32"))
+        return self.vector_flop_per_s.get(dtype, of_float32)
+
+
+@cache
+def _usable_shares() -> Mapping[str, Mapping[str, float]]:
+    """Return the share of the memory that a program can have, by maker and kind of memory."""
+    return packaged("usable.toml")
