@@ -25,6 +25,14 @@ class Window(NamedTuple):
     dilation: list[int]
 
 
+class ConvolutionOperands(NamedTuple):
+    """The image of a convolution with its channels behind the batch, and how it is passed over."""
+
+    image: str
+    channels: int
+    window: Window
+
+
 def read_window(layer: KerasLayer, axis_count: int) -> Window:
     """Return the window of a convolution over `axis_count` axes."""
     return Window(
@@ -43,11 +51,16 @@ def _read_image(layer: KerasLayer, x: KerasTensor, axis_count: int, operation: s
     return image
 
 
-def add_convolution(axis_count: int, layer: KerasLayer, x: KerasTensor) -> KerasTensor:
-    """Append a convolution over `axis_count` axes, with a bias and an activation."""
+def _read_operands(layer: KerasLayer, x: KerasTensor, axis_count: int) -> ConvolutionOperands:
+    """Return the image, channels and window of a convolution; raises `ShapeError` by its rank."""
     image = _read_image(layer, x, axis_count, "a convolution")
     channels = layer.b.shape(image)[1]
-    window = read_window(layer, axis_count)
+    return ConvolutionOperands(image, channels, read_window(layer, axis_count))
+
+
+def add_convolution(axis_count: int, layer: KerasLayer, x: KerasTensor) -> KerasTensor:
+    """Append a convolution over `axis_count` axes, with a bias and an activation."""
+    image, channels, window = _read_operands(layer, x, axis_count)
     groups = layer.read_int("groups", 1)
     filters = layer.read_int("filters")
     require(channels % groups == 0, f"{channels} channels in {groups} groups")
@@ -59,9 +72,7 @@ def add_convolution(axis_count: int, layer: KerasLayer, x: KerasTensor) -> Keras
 
 def add_depthwise_convolution(axis_count: int, layer: KerasLayer, x: KerasTensor) -> KerasTensor:
     """Append a convolution in which each channel has `depth_multiplier` filters of its own."""
-    image = _read_image(layer, x, axis_count, "a convolution")
-    channels = layer.b.shape(image)[1]
-    window = read_window(layer, axis_count)
+    image, channels, window = _read_operands(layer, x, axis_count)
     filters = channels * layer.read_int("depth_multiplier", 1)
     kernel = layer.add_weight("depthwise_kernel", filters, 1, *window.kernel)
     bias = layer.add_optional_weight("use_bias", "bias", filters)
@@ -71,9 +82,7 @@ def add_depthwise_convolution(axis_count: int, layer: KerasLayer, x: KerasTensor
 
 def add_separable_convolution(axis_count: int, layer: KerasLayer, x: KerasTensor) -> KerasTensor:
     """Append a depthwise convolution and a pointwise one, which has the bias."""
-    image = _read_image(layer, x, axis_count, "a convolution")
-    channels = layer.b.shape(image)[1]
-    window = read_window(layer, axis_count)
+    image, channels, window = _read_operands(layer, x, axis_count)
     inner_filters = channels * layer.read_int("depth_multiplier", 1)
     depthwise = layer.add_weight("depthwise_kernel", inner_filters, 1, *window.kernel)
     filters = layer.read_int("filters")
