@@ -4,13 +4,14 @@ Implicit products: Chetlur et al. 2014, cuDNN. Winograd: Lavin, Gray 2016, "Fast
 Convolutional Neural Networks".
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from steptime.core.dtypes import SIZE_BYTES
 from steptime.hardware.architectures import has_trait
 from steptime.hardware.device import Device
+from steptime.prediction.calibrated.conv_shape import ConvShape, find_layer, implicit_product
 from steptime.prediction.calibrated.form import (
     MULTIPROCESSORS,
     Constants,
@@ -33,26 +34,6 @@ FUSED_PRODUCTS = 16  # multiplications of F(2x2, 3x3) for 36 of the direct convo
 UNFUSED_PRODUCTS = 36  # multiplications of F(4x4, 3x3), each a matrix product
 
 
-class ConvShape(NamedTuple):
-    """A convolution as its forward pass has it; the same for both gradients.
-
-    Attributes:
-        groups: number of groups.
-        positions: output positions of the whole batch.
-        outputs: output channels of a group.
-        inputs: input channels of a group.
-        taps: elements of the filter.
-        strides: product of the strides.
-    """
-
-    groups: Any
-    positions: Any
-    outputs: Any
-    inputs: Any
-    taps: Any
-    strides: Any
-
-
 def convolution(kernels: Rows, device: Device, constants: Constants) -> Parts:
     """Return the time of a convolution, or of one of its gradients, by the fastest algorithm."""
     layer = find_layer(kernels.kind, kernels.products[0], kernels.window or (1,) * 4)
@@ -70,34 +51,6 @@ def convolution(kernels: Rows, device: Device, constants: Constants) -> Parts:
     if not np.any(is_depthwise):
         return parts
     return _select(is_depthwise, _price_depthwise(kernels, device, constants), parts)
-
-
-def find_layer(kind: str, shape: Shape, window: tuple[Any, ...]) -> ConvShape:
-    """Return the layer of which a kernel is a pass, from the product that counts its FLOP."""
-    groups, m, n, k = shape
-    height, width, row_stride, column_stride, *_ = window
-    taps, strides = height * width, row_stride * column_stride
-    if kind == "conv2d":  # positions, outputs and inputs are other sizes in each pass
-        return ConvShape(groups, m, n, k / taps, taps, strides)
-    if kind == "conv_transpose2d":
-        return ConvShape(groups, m, k, n / taps, taps, strides)
-    return ConvShape(groups, k, m, n / taps, taps, strides)
-
-
-def implicit_product(kind: str, layer: ConvShape) -> Shape:
-    """Return the shape `(groups, m, n, k)` of the implicit matrix product of a pass.
-
-    A gradient of the input computes all taps at all its positions: no library skips the taps that a
-    stride jumps over.
-    """
-    groups, positions, outputs, inputs, taps, strides = layer
-    if kind == "conv2d":
-        return groups, positions, outputs, inputs * taps
-    if kind == "conv_transpose2d":  # the gradient of the input: an output for each of its pixels
-        return groups, positions * strides, inputs, outputs * taps
-    filter_size = inputs * taps  # the gradient of the weights sums over the positions
-    longer, shorter = np.maximum(outputs, filter_size), np.minimum(outputs, filter_size)
-    return groups, longer, shorter, positions
 
 
 def _price_on_vector_units(
