@@ -149,7 +149,7 @@ def test_ops_of_known_work_fill_a_step_of_torch(tmp_path: Path) -> None:
 def test_what_a_prediction_is_off_by_is_carried_over() -> None:
     origin = steptime.device(CPU)
     peaks = {name: 2 * rate for name, rate in origin.datasheet.peak_flop_per_s.items()}
-    target = replace(origin, name="twice", peak_flop_per_s=peaks)
+    target = replace(origin.with_figures(peak_flop_per_s=peaks), name="twice")
     shapes = ((512, 256), (256, 1024))
     predicted = [
         steptime.predict_op("matmul", shapes, "float32", device).seconds

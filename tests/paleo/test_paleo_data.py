@@ -78,7 +78,9 @@ def test_all_devices_and_links_of_the_original(shared):
 def test_a_datasheet_device_is_not_the_one_of_paleo():
     # both GPUs of a board in Paleo, one of them in what a driver shows
     whole, one = catalog.device("K80", "paleo"), catalog.device("tesla-k80")
-    assert whole.datasheet.memory_bytes_per_s == pytest.approx(2 * one.memory_bytes_per_s, rel=0.01)
+    assert whole.datasheet.memory_bytes_per_s == pytest.approx(
+        2 * one.datasheet.memory_bytes_per_s, rel=0.01
+    )
     assert device_words.platform_of("Tesla K80") == "tesla-k80"
     assert not {name.lower() for name, *_ in DEVICES} & {a.lower() for a in device_words.aliases()}
 

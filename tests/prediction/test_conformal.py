@@ -46,7 +46,7 @@ def test_scales_grow_with_what_is_not_known() -> None:
     assert scales["assumed_software"] >= 1
     device = catalog.device(MEASURED)
     assert device_scale(device) == 1
-    stranger = replace(device, name="a stranger", architecture="an unheard of one")
+    stranger = replace(device.with_figures(architecture="an unheard of one"), name="a stranger")
     assert device_scale(stranger) == scales["unmeasured"]
     assert device_scale(replace(device, name="a sibling")) == scales["family"]
 

@@ -44,7 +44,7 @@ _OF_LINK: Numbers = {
 PEAK_TABLES = {"peak_TFLOP_per_s": "peak_flop_per_s", "vector_TFLOP_per_s": "vector_flop_per_s"}
 _OPEN_TABLES = ("measured", "details", "calibration")  # kept with keys that nothing reads
 PEAK_DTYPES = ("float64", "float32", "tf32", "bfloat16", "float16", "float8", "int8", "float4")
-_DEVICE_KEYS = ("name", "kind", "measured", "calibration")  # all other keys: the datasheet
+DEVICE_KEYS = ("name", "kind", "measured", "calibration")  # all other keys: the datasheet
 _WORDS = ("maker", "series", "architecture", "memory_type")
 _Count = Annotated[int, Meta(ge=1, le=10**8, description="one positive whole number")]
 _Factor = Annotated[float, Meta(gt=1e-15, lt=1e15, description="a number from 1e-15 to 1e15")]
@@ -135,7 +135,7 @@ def device_from_table(table: Mapping[str, Any], source: str) -> Device:
         values["usable_share"] = details["usable_GiB"] * GIB / values["memory_bytes"]
     fields_of_details = (*_WORDS, *OF_DETAILS)
     values_of_details = {key: details[key] for key in fields_of_details if key in details}
-    of_device = {key: values.pop(key) for key in _DEVICE_KEYS if key in values}
+    of_device = {key: values.pop(key) for key in DEVICE_KEYS if key in values}
     return Device(
         datasheet=Datasheet(**values, **_in_si(values_of_details, OF_DETAILS)), **of_device
     )

@@ -57,9 +57,7 @@ def test_the_implicit_product():
 
 def test_arithmetic_of_a_layer_by_hand():
     device = replace(
-        V100,
-        multiprocessors=10,
-        peak_flop_per_s={"float32": 1e12},
+        V100.with_figures(multiprocessors=10, peak_flop_per_s={"float32": 1e12}),
         constants={**V100.constants, "convolution.share": 0.5, "convolution.ramp": 50.0},
     )
     kernel = convolved(batch=2, channels=10, filters=40, side=32, taps=1)

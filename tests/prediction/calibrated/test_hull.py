@@ -77,7 +77,7 @@ def test_a_cpu_whose_file_does_not_say_its_cores_has_those_of_its_peak():
 
 def test_the_interval_is_wider_and_the_prediction_says_why():
     t4 = catalog.device("t4")
-    hot = replace(t4, name="hot", architecture="Rubin", memory_type="HBM5")
+    hot = replace(t4.with_figures(architecture="Rubin", memory_type="HBM5"), name="hot")
     plain, far = (StepModel("resnet18", one, method="calibrated").predict(256) for one in (t4, hot))
     width = [log(one.times.high_s / one.times.low_s) for one in (plain, far)]
     assert width[1] > width[0]

@@ -334,7 +334,7 @@ def test_products_find_what_was_just_made_in_the_last_cache():
 
 
 def test_a_step_draws_what_it_waits_and_what_its_kernels_take():
-    device = replace(AMPERE, peak_w=100.0, process_nm=10.0, constants=POWER)
+    device = replace(AMPERE.with_figures(peak_w=100.0, process_nm=10.0), constants=POWER)
     work = Kernel("op", "matmul", "forward", "float32", "matrix", 1e12, 1e10)
     off = math.exp(1.2816 * 0.1)
     # 5 J of FLOP, twice as much at full clocks, and 1 J of bytes; 20 W waiting

@@ -67,7 +67,7 @@ def test_a_projection_is_a_second_product_that_waits():
 
 def test_a_block_of_threads_makes_32_rows_by_itself():
     device = replace(
-        P100, clock_hz=1e9, constants={**P100.constants, "recurrent.block_clocks": 1e6}
+        P100.with_figures(clock_hz=1e9), constants={**P100.constants, "recurrent.block_clocks": 1e6}
     )
     few, block, more = (
         recurrent(layer(batch=batch), device, device.constants).compute_s for batch in (16, 32, 33)
@@ -79,7 +79,7 @@ def test_a_block_of_threads_makes_32_rows_by_itself():
 def test_few_rows_are_vectors_that_only_read_weights():
     """20 MiB of weights at 40 bytes a clock on each of 56 multiprocessors at 1 GHz, 10 times."""
     known = {**P100.constants, "stream.cached_bytes": 40.0}
-    device = replace(P100, clock_hz=1e9, constants=known)
+    device = replace(P100.with_figures(clock_hz=1e9), constants=known)
     vectors, rows = (recurrent(layer(batch=b, hidden=1024), device, known) for b in (2, 8))
     read = 10 * 4 * 4 * 1024 * 1024 / (40 * 56 * 1e9)
     assert vectors.compute_s == pytest.approx(read)
