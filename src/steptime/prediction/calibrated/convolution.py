@@ -21,6 +21,7 @@ from steptime.prediction.calibrated.form import (
     library_share,
     memory_rate,
     stream_s,
+    vector_rate,
 )
 from steptime.prediction.calibrated.product import issue_share, operand_loader, time_product
 from steptime.prediction.calibrated.tiles import Shape
@@ -200,9 +201,7 @@ def _square_count(kernels: Rows, layer: ConvShape, side: int) -> Any:
 def _fused_winograd_s(kernels: Rows, layer: ConvShape, device: Device, constants: Constants) -> Any:
     """Return the arithmetic of Winograd's F(2x2, 3x3) in one kernel: 16 products for 36."""
     multiprocessors = device.datasheet.multiprocessors or MULTIPROCESSORS
-    flop_per_s = (
-        device.datasheet.peak_flop_per_s[kernels.dtype] * constants["convolution.fused_share"]
-    )
+    peak = device.datasheet.peak_flop_per_s[kernels.dtype]
     is_forward = kernels.kind == "conv2d"
     filters, contraction = (
         (layer.outputs, layer.inputs) if is_forward else (layer.inputs, layer.outputs)
@@ -210,7 +209,7 @@ def _fused_winograd_s(kernels: Rows, layer: ConvShape, device: Device, constants
     square_blocks = ceil(_square_count(kernels, layer, 2), FUSED_BLOCK)
     blocks = layer.groups * square_blocks * ceil(filters, FUSED_BLOCK)
     block_flop = 2.0 * FUSED_PRODUCTS * FUSED_BLOCK * FUSED_BLOCK
-    wave_s = block_flop * multiprocessors / flop_per_s
+    wave_s = block_flop * multiprocessors / (peak * constants["convolution.fused_share"])
     ramp_steps = constants["convolution.ramp"] / 9
     return ceil(blocks, multiprocessors) * wave_s * (contraction + ramp_steps)
 
@@ -279,13 +278,10 @@ def _price_on_matrix_units(
         copied_bytes = 2 * element_bytes * _copied_elements(layer)
         gap_s = gap_s + stream_s(copied_bytes, device, constants)
         if not is_forward:
-            vector_peak = (
-                device.datasheet.vector_peak("float32")
-                or device.datasheet.peak_flop_per_s[kernels.dtype]
-            )
+            datasheet = device.datasheet
+            peak = datasheet.vector_peak("float32") or datasheet.peak_flop_per_s[kernels.dtype]
             vector_flop = _vector_flop_ratio(layer) * kernels.flop
-            vector_s = vector_flop / (vector_peak * constants["convolution.groups_share"])
-            compute_s = compute_s + vector_s
+            compute_s = compute_s + vector_flop / (peak * constants["convolution.groups_share"])
     return Parts(compute_s, stream_s(kernels.bytes, device, constants), gap_s, kernels.flop)
 
 
@@ -332,12 +328,8 @@ def _pad_channels(kind: str, layer: ConvShape) -> Shape:
 def _price_depthwise(kernels: Rows, device: Device, constants: Constants) -> Parts:
     """Return the time of one filter a channel: its traffic, at a poor share of the rate."""
     memory_s = stream_s(kernels.bytes, device, constants)
-    vector_peak = (
-        device.datasheet.vector_peak(kernels.dtype)
-        or device.datasheet.peak_flop_per_s[kernels.dtype]
-    )
     return Parts(
-        kernels.flop / (vector_peak * constants["stream.flop_share"]),
+        kernels.flop / (vector_rate(device, kernels.dtype) * constants["stream.flop_share"]),
         memory_s / constants["convolution.depthwise_share"],
         constants["launch.gap_s"] * kernels.launches,
         kernels.flop,

@@ -135,6 +135,12 @@ def rated_dtype(kernels: Rows, device: Device) -> str:
     return kernels.dtype if kernels.window else computed_as(kernels, device)
 
 
+def vector_rate(device: Device, dtype: str) -> float:
+    """Return the FLOP/s of vector units, that of matrix products where no file says it."""
+    datasheet = device.datasheet
+    return datasheet.vector_peak(dtype) or datasheet.peak_flop_per_s[dtype]
+
+
 def has_matrix_units(device: Device, dtype: str) -> bool:
     """Return whether products of a type run on tensor cores (NVIDIA) or matrix cores (AMD).
 

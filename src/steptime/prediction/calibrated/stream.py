@@ -14,6 +14,7 @@ from steptime.prediction.calibrated.form import (
     latency_s,
     memory_rate,
     miss_share,
+    vector_rate,
 )
 from steptime.prediction.kernels import Rows
 
@@ -35,10 +36,7 @@ def stream(kernels: Rows, device: Device, constants: Constants) -> Parts:
     """
     multiprocessors = device.datasheet.multiprocessors or MULTIPROCESSORS
     clock_hz = device.datasheet.clock_hz or CLOCK_HZ
-    peak = (
-        device.datasheet.vector_peak(kernels.dtype)
-        or device.datasheet.peak_flop_per_s[kernels.dtype]
-    )
+    peak = vector_rate(device, kernels.dtype)
     compute_s = kernels.flop / (peak * constants["stream.flop_share"])
     moved_bytes: Any = kernels.bytes
     if kernels.kind in REDUCING:
