@@ -167,6 +167,20 @@ def test_the_module_itself_is_measured_beside_its_graph(folder, capsys):
     _pairs_by_its_old_name(capsys)
 
 
+@pytest.mark.slow  # exports a module
+def test_a_module_with_an_op_that_torch_lacks_is_measured_itself(folder, capsys):
+    (folder / "net.py").write_text(
+        "import torch\n"
+        "class Net(torch.nn.Module):\n"
+        "    INPUTS = {'x': ((2, 8), 'float32')}\n"
+        "    def __init__(s): super().__init__(); s.l = torch.nn.Linear(8, 8)\n"
+        "    def forward(s, x): return s.l(x) + torch.linalg.slogdet(s.l.weight)[1]\n"
+    )
+    answer = _answer("run net.py:Net --backend torch --budget 0.1 --out torch", capsys)
+    assert answer["status"] == "ok"
+    assert "opaque (_linalg_slogdet)" in str(answer["notes"])
+
+
 def test_a_network_that_is_no_code_is_not_run_as_code():
     from steptime.measure.backends.native import backend
 

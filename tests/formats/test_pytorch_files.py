@@ -205,6 +205,17 @@ def test_an_op_known_to_hold_no_products_needs_no_note(tmp_path):
     assert build(make_workload(read_model(path), 2, phase="infer")).remarks == ()
 
 
+def test_a_factorisation_and_its_gradient_are_counted_by_their_shape(tmp_path):
+    content = changed(f"{GRAPH}.nodes.1.target", "torch.ops.aten.linalg_lu_factor_ex.default")
+    path = str(write(tmp_path / "net.pt2", content))
+    ops = count_step(path, batch=3).ops
+    flop = {op.kind: op.flop for op in ops if op.kind.startswith("opaque")}
+    # 3 x 5: 2 x the integral of (3 - i) (5 - i) over 3 pivots; 6 x 3^3
+    assert flop == {"opaque": 36, "opaque_grad": 162}
+    graph = build(make_workload(read_model(path), 3))
+    assert not any("unknown" in remark for remark in graph.remarks)
+
+
 def test_infinities_are_texts(tmp_path):
     content = changed(f"{GRAPH}.nodes.1.target", "torch.ops.aten.clamp.default")
     node_of_clamp = content["graph_module"]["graph"]["nodes"][1]

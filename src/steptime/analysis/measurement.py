@@ -107,6 +107,9 @@ def _remarks(record: Record, row: Row) -> list[str]:
         remarks.append(f"no energy: {record.env['energy_meter']}")
     if "comm_meter" in record.env and "communication_s" not in record.quantities:
         remarks.append(f"no time of communication: {record.env['comm_meter']}")
+    if "module_runs_for" in record.env:
+        kinds = f"ops that {record.method.name} does not run: {record.env['module_runs_for']}"
+        remarks.append(f"the module itself ran, as its graph holds {kinds}")
     if breaks := record.env.get("graph_breaks"):
         why = max(breaks, key=breaks.get)
         remarks.append(f"{counted(sum(breaks.values()), 'graph break')}, most of them: {why}")

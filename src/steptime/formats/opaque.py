@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from steptime.core.errors import InputError
-from steptime.core.graph import Op, TensorSpec, frozen
+from steptime.core.graph import Attr, Op, TensorSpec, frozen
 from steptime.core.units import counted, first_of
+from steptime.formats.linear_algebra import OpWork
 from steptime.formats.tensors import free_name
 from steptime.network.ops import cost_of
 from steptime.network.ops.builder import Builder
@@ -108,7 +109,7 @@ def append_opaque(
     name: str,
     inputs: Sequence[str],
     outputs: Sequence[TensorSpec],
-    flop_count: int | None = None,
+    work: OpWork | None = None,
 ) -> list[str]:
     """Append an op that reads tensors and makes outputs of these specs.
 
@@ -119,18 +120,23 @@ def append_opaque(
         name: its name in the graph, made free.
         inputs: the tensors that it reads.
         outputs: what it makes.
-        flop_count: its FLOP; None for those of the table.
+        work: its FLOP; None for those of the table.
     """
     specs = [b.tensors[tensor] for tensor in inputs]
-    op_flop = table.count_flop(op, specs, outputs) if flop_count is None else flop_count
+    if work is None:
+        work = OpWork(table.count_flop(op, specs, outputs))
+    gradient: dict[str, Attr] = {}
+    if work.gradient_flop is not None:
+        gradient["gradient_flop"] = work.gradient_flop
     return list(
         b.append(
             b.full_path(free_name(b, name)),
             "opaque",
             tuple(inputs),
             function=op,
-            flop_count=op_flop,
+            flop_count=work.flop,
             is_linear=table.is_linear(op),
+            **gradient,
             **pack_specs(outputs),
         )
     )

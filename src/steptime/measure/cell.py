@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from steptime.core.graph import Graph
 from steptime.core.json_types import JsonObject
 from steptime.core.workload import Workload
 from steptime.formats import find_network_file
-from steptime.measure import machine, ranks, timing
+from steptime.measure import machine, ranks, registry, timing
 from steptime.measure.contract import (
     INPUTS,
     Feed,
@@ -23,6 +24,7 @@ from steptime.measure.contract import (
     refuse,
 )
 from steptime.measure.disturbance import COUNTERS, CounterWatch
+from steptime.measure.interpreter import describe_kinds
 from steptime.measure.meters import MIN_RUN_S, meters, take_energy
 from steptime.measure.process_group import Pace, shared_results
 from steptime.measure.timing import Samples
@@ -108,6 +110,7 @@ def measure_cell(
         raise MissingFileError(f"model '{workload.file}': no such file")
     graph = dequantised(build(workload))
     _refuse(graph, workload, options, request)
+    backend, lacking = _find_running_backend(backend, graph, workload)
     with ExitStack() as stack:
         data, feed, feed_facts = _open_feed(graph, workload, options)
         if feed:
@@ -141,12 +144,26 @@ def measure_cell(
         "warmup_s": list(samples.warmup_s),
         "steps_per_sample": samples.steps_per_sample,
         **measurement.facts,
+        **({"module_runs_for": lacking} if lacking else {}),
         **({"input_clock": prepared.input_clock} if prepared.waited else {}),
         **prepared.facts,
         **prepared.afterwards(),
         **feed_facts,
     }
     return measurement
+
+
+def _find_running_backend(backend: Any, graph: Graph, workload: Workload) -> tuple[Any, str]:
+    """Return the backend that runs a workload, and the kinds that the user's module runs it for.
+
+    A network of code whose graph holds kinds that the backend lacks runs as its author wrote it,
+    where the framework has a backend for that. The text is "" where the graph runs.
+    """
+    lacking = {op.kind for op in graph.ops} - getattr(backend, "RUNS", {}).keys()
+    name = getattr(backend, "MODULE_BACKEND", "")
+    if not (lacking and name and workload.code) or workload.plan.data > 1:
+        return backend, ""
+    return import_module(registry.BACKENDS[name].module), describe_kinds(graph, sorted(lacking))
 
 
 def _open_counters(pace: Pace | None) -> CounterWatch:

@@ -7,6 +7,8 @@ A backend is a module, named in `measure/registry.py` or by an entry point of it
   here, `UnsupportedError` for what cannot be run, `OutOfMemoryError` where values do not fit,
 * `RUNS`, the table of the op kinds that it can run,
 * `PHASES`, those that it runs if these are not both, training and inference,
+* `MODULE_BACKEND`, if any: the backend of the same framework that runs a network of code as its
+  author wrote it, where the graph holds kinds that `RUNS` lacks,
 * `STRATEGIES`, those in which it can run several replicas, empty for none,
 * `device_facts(device) -> DeviceFacts`, what is known of `cpu`, `cuda[:n]`, `mps` or `tpu[:n]`,
   `machine.host_facts()` for `cpu`; raises `InputError` for one that is absent,

@@ -37,14 +37,13 @@ class TableCall:
     last_of: tuple[str, ...] = ()
 
 
-def _describe_kinds(graph: Graph, kinds: Collection[str]) -> str:
-    """List kinds that a backend lacks: `opaque (sort); --backend native runs the module itself`."""
+def describe_kinds(graph: Graph, kinds: Collection[str]) -> str:
+    """List kinds that a backend lacks, with the names of ops of unknown work: `opaque (sort)`."""
     if OPAQUE not in kinds:
         return ", ".join(kinds)
     ops = {str(op.attrs["function"]) for op in graph.ops if op.kind == OPAQUE}
     names = [f"{OPAQUE} ({first_of(sorted(ops), 3)})" if kind == OPAQUE else kind for kind in kinds]
-    hint = "of a network that is code, --backend native runs the module itself"
-    return f"{', '.join(names)}; {hint}"
+    return ", ".join(names)
 
 
 def calls_of(
@@ -62,7 +61,11 @@ def calls_of(
     """
     missing = sorted({op.kind for op in graph.ops} - table.keys())
     if missing:
-        raise UnsupportedError(f"{backend} does not run: {_describe_kinds(graph, missing)}")
+        hint = "; of a network that is code, --backend native runs the module itself"
+        kinds = describe_kinds(graph, missing)
+        raise UnsupportedError(
+            f"{backend} does not run: {kinds}{hint if OPAQUE in missing else ''}"
+        )
     stands_for: dict[str, str] = {}
     calls = []
     for op, run_op in merge_biases(graph) if takes_bias else zip(graph.ops, graph.ops, strict=True):

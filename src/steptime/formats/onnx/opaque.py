@@ -10,6 +10,7 @@ from steptime.core.errors import InputError, unknown
 from steptime.core.graph import TensorSpec
 from steptime.core.toml_files import packaged
 from steptime.formats import opaque
+from steptime.formats.linear_algebra import OpWork
 from steptime.formats.onnx.constant import FileConstant, Shape, Spec
 from steptime.formats.onnx.fold import Value, clean_name, infer_outputs
 from steptime.network.ops.table import ShapeError, require
@@ -112,7 +113,8 @@ def append_opaque(
         require(dtype != "text", "makes text")
         outputs.append(TensorSpec(shape or (), float_dtype if "float" in dtype else dtype))
     op = walk.node.op
-    tensors = opaque.append_opaque(walk.b, TABLE, op, walk.name, inputs, outputs, flop_count)
+    work = None if flop_count is None else OpWork(flop_count)
+    tensors = opaque.append_opaque(walk.b, TABLE, op, walk.name, inputs, outputs, work)
     if op not in TABLE and flop_count is None:
         walk.unpriced.add(tensors[0], clean_name(op), may_hold_products(op))
     results: list[Value] = [None] * len(walk.node.outputs)

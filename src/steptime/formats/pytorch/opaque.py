@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from steptime.core.toml_files import packaged
 from steptime.formats import opaque
+from steptime.formats.linear_algebra import WORK, count_work
 from steptime.formats.pytorch.call import Call, Value
 
 TABLE = opaque.opaque_table(packaged("torch_names.toml")["opaque"])
@@ -20,10 +21,16 @@ def may_hold_products(target: str, op: str) -> bool:
     return not target.startswith(_ATEN_NAMESPACES) or bool(_PRODUCTS.search(op))
 
 
+def is_priced(op: str) -> bool:
+    """Whether the work of an ATen op without a kind of its own is known."""
+    return op in TABLE or op in WORK
+
+
 def append_opaque(call: Call, inputs: Sequence[Value]) -> list[str]:
     """Append an op that reads tensors and makes the outputs that the file states."""
     node = call.node
     tensors = tuple(call.walk.tensor(value) for value in inputs)
     float_dtype = opaque.float_type(call.b, tensors)
     outputs = [call.walk.opaque_spec(name, inputs, node, float_dtype) for name in node.outputs]
-    return opaque.append_opaque(call.b, TABLE, node.op, call.name, tensors, outputs)
+    work = count_work(node.op, [call.b.tensors[tensor] for tensor in tensors], outputs)
+    return opaque.append_opaque(call.b, TABLE, node.op, call.name, tensors, outputs, work)

@@ -20,7 +20,7 @@ from steptime.formats.pytorch.call import (
     Value,
     graph_dtype,
 )
-from steptime.formats.pytorch.opaque import TABLE, append_opaque, may_hold_products
+from steptime.formats.pytorch.opaque import append_opaque, is_priced, may_hold_products
 from steptime.formats.pytorch.program import (
     LOW_DTYPES,
     FxNode,
@@ -272,7 +272,7 @@ class Walk(BatchWalk):
         """Append a node's ops by the table; an op that is not in it is priced by its bytes."""
         node = call.node
         handler = self.table.get(node.op)
-        if (handler is None and node.op in TABLE) or self._makes_complex_real(node, inputs):
+        if (handler is None and is_priced(node.op)) or self._makes_complex_real(node, inputs):
             return append_opaque(call, inputs)
         if handler is not None:
             try:
@@ -280,7 +280,7 @@ class Walk(BatchWalk):
             except ShapeError:
                 if self.batches.differ:
                     raise
-                if node.op in TABLE:
+                if is_priced(node.op):
                     return append_opaque(call, inputs)
         outputs = append_opaque(call, inputs)
         file_name = node.target.removeprefix("torch.ops.")

@@ -52,6 +52,7 @@ def opaque_outputs(
     shapes: tuple[int, ...],
     dtypes: str,
     flop_count: int = 0,
+    gradient_flop: int | None = None,  # of all gradients; None: as many as `flop_count`
     is_linear: bool = False,
 ) -> Specs:
     """Return the outputs that the attributes state."""
@@ -75,7 +76,7 @@ def opaque_gradient(b: Backward) -> tuple[str | None, ...]:
         (*reads, *filter(None, b.grads)),
         "inputs_grad",
         function=b.attrs["function"],
-        flop_count=b.attrs.get("flop_count", 0),
+        flop_count=b.attrs.get("gradient_flop", b.attrs.get("flop_count", 0)),
         **pack_specs([b.specs[i] for i in differentiated]),
     )
     grads = dict(zip(differentiated, input_grads, strict=True))

@@ -31,6 +31,7 @@ from steptime.records.trace_events import STEP
 
 __all__ = ["RUNS", "STRATEGIES", "collectives", "device_facts", "prepare", "translate_error"]
 
+MODULE_BACKEND = "native"
 NO_COMPILER = (
     "torch.compile needs a C++ compiler and found none that works: install your system's package "
     "'g++', or name one in CXX"

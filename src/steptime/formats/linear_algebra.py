@@ -1,0 +1,108 @@
+"""FLOP of factorisations and solvers by the shapes of their matrices, and of their gradients.
+
+The counts are the highest-order terms of LAPACK's algorithms (Golub and Van Loan, Matrix
+Computations, 4th ed., sections 3.2, 4.2, 5.2); gradients are those of PyTorch's autograd, where all
+inputs need one. A stack of matrices counts as so many matrices.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from steptime.core.graph import TensorSpec
+
+Specs = Sequence[TensorSpec]
+
+
+class OpWork(NamedTuple):
+    """FLOP of an op and of its gradient; None for a gradient of as many FLOP."""
+
+    flop: int
+    gradient_flop: int | None = None
+
+
+def _cubes(spec: TensorSpec) -> int:
+    """Return n^3 of square matrices, over all of a stack."""
+    return spec.size * spec.shape[-1]
+
+
+def _square_work(flop: float, gradient_flop: float, specs: Specs, _: Specs) -> OpWork:
+    """Return the work of an op on one square matrix; both counts are in multiples of n^3."""
+    cubes = _cubes(specs[0])
+    return OpWork(round(flop * cubes), round(gradient_flop * cubes))
+
+
+def _lu_work(specs: Specs, _: Specs) -> OpWork:
+    """Return the work of an LU factorisation of m x n: the sum of 2 (m - i) (n - i) over pivots.
+
+    Its gradient has two products and two triangular solves.
+    """
+    rows, columns = specs[0].shape[-2:]
+    pivots = min(rows, columns)
+    stacked = specs[0].size // max(1, rows * columns)
+    pivot_flop = rows * columns - (rows + columns) * pivots / 2 + pivots**2 / 3
+    return OpWork(round(2 * stacked * pivots * pivot_flop), 6 * stacked * pivots**3)
+
+
+def _qr_work(specs: Specs, _: Specs) -> OpWork:
+    """Return the work of a QR factorisation by reflections that forms both R and the reduced Q."""
+    rows, columns = specs[0].shape[-2:]
+    longer, shorter = max(rows, columns), min(rows, columns)
+    stacked = specs[0].size // max(1, rows * columns)
+    flop = stacked * shorter**2 * (4 * longer - 4 / 3 * shorter)
+    return OpWork(round(flop), stacked * shorter**2 * (2 * shorter + 5 * longer))
+
+
+def _solve_work(specs: Specs, outputs: Specs) -> OpWork:
+    """Return the work of A X = B: LU of A, and two triangular solves for each element of X.
+
+    The gradient solves for that of B, whose product with X is that of A.
+    """
+    solves = 2 * specs[0].shape[-1] * outputs[0].size
+    return OpWork(round(2 / 3 * _cubes(specs[0])) + solves, 2 * solves)
+
+
+def _triangular_work(matrix: int, specs: Specs, outputs: Specs) -> OpWork:
+    """Return the work of a triangular solve: n multiply-adds of each element, half of them zero."""
+    flop = specs[matrix].shape[-1] * outputs[0].size
+    return OpWork(flop, 3 * flop)
+
+
+def _factored_work(matrix: int, cubes: int, specs: Specs, outputs: Specs) -> OpWork:
+    """Return the work of solves with a factor at hand; its gradient adds so many times n^3."""
+    flop = 2 * specs[matrix].shape[-1] * outputs[0].size
+    return OpWork(flop, 2 * flop + cubes * _cubes(specs[matrix]))
+
+
+_DETERMINANT = partial(_square_work, 2 / 3, 2)  # the gradient solves for the inverse by the LU
+_INVERSE = partial(_square_work, 2, 4)  # the gradient is two products
+_CHOLESKY = partial(_square_work, 1 / 3, 4)  # the gradient is a product and two triangular solves
+_LU_SOLVE_CUBES = 4  # of the factor's gradient: a product and two triangular solves
+_CHOLESKY_SOLVE_CUBES = 2  # of the factor's gradient: a product
+
+WORK: Mapping[str, Callable[[Specs, Specs], OpWork]] = {
+    **dict.fromkeys(("_linalg_slogdet", "linalg_slogdet", "slogdet", "logdet"), _DETERMINANT),
+    **dict.fromkeys(("_linalg_det", "linalg_det", "det"), _DETERMINANT),
+    **dict.fromkeys(("linalg_inv_ex", "linalg_inv", "inverse"), _INVERSE),
+    **dict.fromkeys(("linalg_cholesky_ex", "linalg_cholesky", "cholesky"), _CHOLESKY),
+    "cholesky_inverse": partial(_square_work, 2 / 3, 6),
+    **dict.fromkeys(("linalg_lu_factor_ex", "linalg_lu_factor", "linalg_lu"), _lu_work),
+    "linalg_qr": _qr_work,
+    **dict.fromkeys(("_linalg_solve_ex", "linalg_solve_ex", "linalg_solve"), _solve_work),
+    "linalg_solve_triangular": partial(_triangular_work, 0),
+    "triangular_solve": partial(_triangular_work, 1),
+    "linalg_lu_solve": partial(_factored_work, 0, _LU_SOLVE_CUBES),
+    "cholesky_solve": partial(_factored_work, 1, _CHOLESKY_SOLVE_CUBES),
+}
+
+
+def count_work(op: str, specs: Specs, outputs: Specs) -> OpWork | None:
+    """Return the work of an op by its ATen name, or None for an op that solves nothing.
+
+    Args:
+        op: its name, such as `linalg_inv_ex`.
+        specs: what it reads, in the order of its arguments.
+        outputs: what it makes.
+    """
+    count = WORK.get(op)
+    return count(specs, outputs) if count else None
