@@ -6,9 +6,9 @@ for: `predict`, `fit`, `choose`, `scale`, `plan`, `serve`, `split`, `energy_`, `
 `sweep_cancel`; `import_`, `report`, `compare`, `analyse`, `evaluate`; `list`, `query`, `convert`.
 `watch` times the steps of a training loop of one's own.
 So is what programs and extensions are made of: `predict_op`, `StepModel`, `count_step`, `device`,
-`link`, `Kernel`, `Interval`, `Method`, `Device`, `Link`, `Cluster`; and what there is by name:
-`METHODS`, `OPS` (kinds of ops), `stack_names()`, `schema("fit")`. Subpackages hold the rest;
-`docs/python.md` shows them.
+`link`, `Kernel`, `Interval`, `Method`, `Device`, `Datasheet`, `Link`, `Cluster`; and what there is
+by name: `METHODS`, `OPS` (kinds of ops), `stack_names()`, `schema("fit")`. Subpackages hold the
+rest; `docs/python.md` shows them.
 """
 
 from collections.abc import Iterable
@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # for type checkers and editors; a test holds these names to 
     from steptime.hardware.catalog import device as device
     from steptime.hardware.catalog import link as link
     from steptime.hardware.catalog import stack_names as stack_names
+    from steptime.hardware.datasheet import Datasheet as Datasheet
     from steptime.hardware.device import Cluster as Cluster
     from steptime.hardware.device import Device as Device
     from steptime.hardware.device import Link as Link
@@ -66,6 +67,7 @@ __all__ = [
     "METHODS",
     "OPS",
     "Cluster",
+    "Datasheet",
     "Device",
     "Interval",
     "Kernel",

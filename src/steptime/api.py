@@ -69,6 +69,7 @@ def python_name(command: str) -> str:
 
 EXTENSION_NAMES = {  # what programs and extensions build on, besides the questions
     "Cluster": "steptime.hardware.device:Cluster",
+    "Datasheet": "steptime.hardware.datasheet:Datasheet",
     "Device": "steptime.hardware.device:Device",
     "Interval": "steptime.prediction.kernel:Interval",
     "Kernel": "steptime.prediction.kernel:Kernel",
