@@ -106,6 +106,8 @@ DEFAULTS = {  # parameters of an empty configuration of each type, as transforme
     "deepseek_v32": 671_877_929_216,
     "deepseek_v4": 284_325_869_015,
     "falcon_h1": 8_514_961_408,
+    "gemma3n": 6_835_235_568,
+    "gemma3n_text": 6_835_235_568,
     "gemma4": 5_077_177_856,
     "gemma4_text": 5_077_177_856,
     "glm_moe_dsa": 743_911_199_232,

@@ -257,9 +257,10 @@ def test_what_is_not_counted_is_said(tmp_path):
             "model_type 'minimax_m1' is not read natively: it has attention to",
         ),
         (
-            {"model_type": "gemma3n"},
-            "model_type 'gemma3n' is not read natively: it has streams that pre",
+            {"model_type": "gemma3n_text", "intermediate_size": [64, 64]},
+            "intermediate_size: has 2 values, not one for each of 35 layers",
         ),
+        ({"model_type": "gemma3n_text", "altup_active_idx": 1}, "altup_active_idx: '1' is not"),
         ({"model_type": "longcat_flash", "zero_expert_type": "drop"}, "only identity"),
         (
             {"model_type": "nanochat"},
@@ -267,8 +268,8 @@ def test_what_is_not_counted_is_said(tmp_path):
         ),
         ({"model_type": "granitemoe", "hidden_act": "relu2"}, "'relu2'; known: gelu,"),
         (
-            {"model_type": "seer", "text_config": {"model_type": "gemma3n_text"}},
-            "model_type 'gemma3n_text' is not read natively: it has streams",
+            {"model_type": "seer", "text_config": {"model_type": "nanochat"}},
+            "model_type 'nanochat' is not read natively: it has norms without",
         ),
         ({"model_type": "cohere", "use_qk_norm": True}, "use_qk_norm: 'True' is not known"),
         ({"model_type": "olmoe", "clip_qkv": 8.0}, "clip_qkv: '8.0' is not known"),

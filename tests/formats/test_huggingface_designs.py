@@ -135,6 +135,23 @@ def test_blocks_of_gemma_4_share_keys_and_have_embeddings_of_their_own(tmp_path)
     assert one.kv_token_bytes == (2 * 2 * 16 + 2 * 2 * 32) * 2  # none of the third block
 
 
+def test_blocks_of_gemma_3n_correct_streams_that_they_do_not_compute(tmp_path):
+    table = {"model_type": "gemma3n_text", **SIZES, "num_hidden_layers": 3, "laurel_rank": 8}
+    table |= {"layer_types": ["sliding_attention", "full_attention", "full_attention"]}
+    table |= {"num_kv_shared_layers": 1, "hidden_size_per_layer_input": 8}
+    table |= {"vocab_size_per_layer_input": 90, "tie_word_embeddings": True}
+    attention = ATTENTION + 2 * 16
+    reusing = 2 * 64 * 4 * 16 + 16
+    altup = 4 * 4 + 4 * 16 + 4 * 64 + 2 * 64  # two coefficients, a router and its norm, a scale
+    laurel = 2 * 64 * 8 + 64
+    block = 3 * 64 * 96 + 4 * 64 + 2 * 64 * 8 + 64 + altup + laurel
+    tables = 100 * 64 + 64 + 90 * 3 * 8 + 64 * 3 * 8 + 8
+    path = written(tmp_path, table)
+    streams = 2 * 3 * 64 * 64
+    assert network(path).parameters == 2 * attention + reusing + 3 * block + tables + streams
+    assert phases(path).kv_token_bytes == 2 * (2 * 2 * 16) * 2  # none of the third block
+
+
 def test_a_block_may_have_no_attention(tmp_path):
     blocks = [
         {"attention": {"n_heads_in_group": 2}, "ffn": {"ffn_mult": 6.0}},

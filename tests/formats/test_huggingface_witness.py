@@ -56,6 +56,18 @@ SMALL: dict[str, tuple[str, dict[str, Any]]] = {
     "glm4 lite": ("glm4_moe_lite", {**_WORDS, **_LATENT}),
     "helium": ("helium", {**_GROUPED, "head_dim": 16}),
     "nemotron": ("nemotron", {**_GROUPED, "head_dim": 16, "mlp_bias": True}),
+    "gemma3n": (
+        "gemma3n_text",
+        {
+            **_GROUPED,
+            "head_dim": 16,
+            "num_hidden_layers": 10,
+            "num_kv_shared_layers": 5,
+            "hidden_size_per_layer_input": 8,
+            "vocab_size_per_layer_input": 112,
+            "laurel_rank": 12,
+        },
+    ),
     "llama4": ("llama4_text", {**_GROUPED, **_EXPERTS, "intermediate_size_mlp": 160}),
     "llama4 every second": (
         "llama4_text",
@@ -111,6 +123,7 @@ def test_linear_layers_and_parameters_are_those_of_transformers(name, tmp_path):
         ("falcon rw", 30_343_168),
         ("glm", 20_905_984),
         ("nemotron", 17_760_256),
+        ("gemma3n", 57_315_328),
     ],
 )
 def test_flop_of_products_are_those_of_transformers(name, flop, tmp_path):

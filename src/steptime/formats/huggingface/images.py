@@ -212,6 +212,7 @@ for _name, _class_name, _text in (
     ("qwen2_vl", "Qwen2VL", "qwen2_vl_text"),
     ("qwen2_5_vl", "Qwen2_5_VL", "qwen2_5_vl_text"),
     ("minimax_m3_vl", "MiniMaxM3Sparse", "minimax_m3_vl_text"),
+    ("gemma3n", "Gemma3n", "gemma3n_text"),
     ("gemma4", "Gemma4", "gemma4_text"),
 ):
     model_type(_name, _class_name, GENERATION, text=_text)(describe_nothing)

@@ -14,6 +14,7 @@ MODULES = (
     "mixtures",
     "latent",
     "hybrids",
+    "streams",
     "states",
     "selective",
     "sparse",
@@ -50,11 +51,8 @@ DECODER_HEADS = (
     "ForTokenClassification",
     "ForQuestionAnswering",
 )
-_STREAMS = "streams that predict each other, and layers that share keys and values"
 _LIGHTNING = "attention to a state that fades by a fixed rate, in blocks (lightning attention)"
 UNLIKE = {  # types that something decides which no op here has
-    "gemma3n": _STREAMS,
-    "gemma3n_text": _STREAMS,
     "minimax": _LIGHTNING,
     "minimax_m1": _LIGHTNING,
     "minimax_text_01": _LIGHTNING,

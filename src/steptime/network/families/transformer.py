@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from steptime.network.families.ends import HEADS, STEMS, finish_stem, words
@@ -23,7 +24,7 @@ from steptime.network.layers.compressed import (
     through_streams,
 )
 from steptime.network.layers.dense import linear
-from steptime.network.layers.designs import block_parameters, design_of
+from steptime.network.layers.designs import BlockDesign, block_parameters, design_of
 from steptime.network.layers.mixers import delta_net
 from steptime.network.layers.norms import norm
 from steptime.network.layers.stems import Prefix, Stem
@@ -78,7 +79,10 @@ def blocks(
     if first_design.places:
         relative = first_design.places.table(b, p["width"], f"{name}_places")
     embeddings = x
-    block_embeddings = _embeddings_of_blocks(b, x, p, first_design.token_width)
+    block_embeddings = _embeddings_of_blocks(b, x, p, first_design)
+    alternating = first_design.alternating
+    if alternating:
+        x = alternating.expand(b, x)
     if first_design.streams:
         x = expand_streams(b, x, first_design.streams)
     for i in b.repeat(p["layers"]):
@@ -98,12 +102,19 @@ def blocks(
         with b.scope(f"{name}{i + 1}", shared_scope):
             if design_of(q).feeds:
                 parts.append(_feeds(b, q, i))
+            if alternating:
+                add_tokens = partial(_block_embeddings, b, p=q, tokens=block_embeddings, number=i)
+                x = alternating.build(b, x, q, parts, add_tokens)
+                continue
             x = _block_of_design(b, x, q, parts)
             added_input = design_of(q).added_input
             if added_input:
                 x = added_input.build(b, x, embeddings, p["norm"])
             if block_embeddings:
-                x = _add_block_embeddings(b, x, q, block_embeddings, i)
+                y = _block_embeddings(b, x, q, block_embeddings, i)
+                x = b.op("add", y, x, name="own_tokens/add")
+    if alternating:
+        return alternating.collapse(b, x)
     return collapse_streams(b, x, first_design.streams) if first_design.streams else x
 
 
@@ -119,15 +130,17 @@ def _block_of_design(b: Builder, x: str, p: Mapping[str, Any], parts: Sequence[P
     return x
 
 
-def _embeddings_of_blocks(b: Builder, x: str, p: Mapping[str, Any], width: int) -> str:
+def _embeddings_of_blocks(b: Builder, x: str, p: Mapping[str, Any], design: BlockDesign) -> str:
     """Return embeddings of each token for each block, `[n, l, layers*width]` ("" for none)."""
+    width = design.token_width
     if not width:
         return ""
     n, length, _ = b.shape(x)
     layers = len(p["designs"])  # of the whole network, of which `p` may say the first blocks
     total_width = layers * width
     with b.scope("embedding_of_blocks"):
-        table = b.weight("w", (b.rank_words(p["vocabulary"]), total_width))
+        rows = b.rank_words(design.token_rows or p["vocabulary"])
+        table = b.weight("w", (rows, total_width))
         y = b.sum_over_ranks(b.op("embedding", "tokens", table, name="embedding"), "sum")
         z = linear(b, x, total_width, "projection", bias=False)
         z = b.op("reshape", z, name="blocks", shape=(n, length, layers, width))
@@ -137,10 +150,8 @@ def _embeddings_of_blocks(b: Builder, x: str, p: Mapping[str, Any], width: int) 
         return b.op("add", y, z, name="add")
 
 
-def _add_block_embeddings(
-    b: Builder, x: str, p: Mapping[str, Any], tokens: str, number: int
-) -> str:
-    """Return `x` with the block's own token embeddings added, gated by `x`."""
+def _block_embeddings(b: Builder, x: str, p: Mapping[str, Any], tokens: str, number: int) -> str:
+    """Return the block's own token embeddings, gated by `x`, in the width of the network."""
     width = design_of(p).token_width
     with b.scope("own_tokens"):
         start = number * width
@@ -149,8 +160,7 @@ def _add_block_embeddings(
         gate = activated(b, linear(b, x, width, "gate", bias=False), plain)
         gated = b.op("mul", gate, embedding, name="gated")
         y = linear(b, gated, p["width"], "out", bias=False)
-        y = norm(b, y, p["norm"], "norm")
-        return b.op("add", y, x, name="add")
+        return norm(b, y, p["norm"], "norm")
 
 
 def _angles(b: Builder, p: Mapping[str, Any], length: int) -> str:
@@ -209,7 +219,10 @@ def _feeds(b: Builder, p: Mapping[str, Any], i: int) -> Part:
     dense = i < p["dense_layers"] or str(i) in p["dense_at"].split("-")
     if p["experts"] and not dense and (i + 1) % p["expert_every"] == 0:
         return lambda x: mixture(b, x, p, "experts")
-    return lambda x: feed_forward(b, x, p["ffn"], p["activation"], p["ffn_bias"], "ffn")
+    keeps_largest = design_of(p).keeps_largest
+    return lambda x: feed_forward(
+        b, x, p["ffn"], p["activation"], p["ffn_bias"], "ffn", keeps_largest
+    )
 
 
 def _decoded(

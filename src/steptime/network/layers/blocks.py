@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from steptime.network.layers.alternating import keep_largest
 from steptime.network.layers.dense import dropout, linear
 from steptime.network.layers.designs import design_of
 from steptime.network.layers.image import batch_norm, conv2d
@@ -77,15 +78,28 @@ def _xielu(b: Builder, x: str) -> str:
     return b.op("add", bent, straight, name="xielu")
 
 
-def feed_forward(b: Builder, x: str, width: int, activation: str, bias: bool, name: str) -> str:
-    """Return two linear layers with an activation between; a gated one has a third, the gate."""
+def feed_forward(
+    b: Builder,
+    x: str,
+    width: int,
+    activation: str,
+    bias: bool,
+    name: str,
+    keeps_largest: bool = False,
+) -> str:
+    """Return two linear layers with an activation between; a gated one has a third, the gate.
+
+    A gate that `keeps_largest` is zero for all but a few columns of a token.
+    """
     out = b.shape(x)[-1]
     width = b.rank_share(width, "columns of the feed-forward part")
     with b.scope(name):
         x = b.gather_sequence(x, "gather")
         up = linear(b, x, width, "up", bias)
         if activation in GATED:
-            gate = activated(b, linear(b, x, width, "gate", bias), GATED[activation])
+            gate = linear(b, x, width, "gate", bias)
+            gate = keep_largest(b, gate) if keeps_largest else gate
+            gate = activated(b, gate, GATED[activation])
             up = b.op("mul", gate, up, name="mul")
         else:
             up = activated(b, up, activation)

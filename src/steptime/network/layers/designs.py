@@ -1,6 +1,6 @@
 """Blocks that differ from each other: what a block of a network has in place of the usual parts."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -30,6 +30,26 @@ class Mixer(Protocol):
 
     def build(self, b: Builder, x: str, width: int, name: str) -> str:
         """Return the mixed tokens of `x [n, l, width]`."""
+
+
+class AlternatingStreams(Protocol):
+    """Residual streams of which a block computes one."""
+
+    def expand(self, b: Builder, x: str) -> str:
+        """Return the streams that are made of `x [n, l, width]`."""
+
+    def collapse(self, b: Builder, x: str) -> str:
+        """Return streams as one."""
+
+    def build(
+        self,
+        b: Builder,
+        x: str,
+        p: Mapping[str, Any],
+        parts: Sequence[Callable[[str], str]],
+        add_tokens: Callable[[str], str],
+    ) -> str:
+        """Return the streams after a block of these parts, with its own embeddings added."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +95,9 @@ class BlockDesign:
         places: attention with scores of places in place of the usual one (DeBERTa).
         added_input: adds something of the network's embeddings to the block's output.
         token_width: width of an embedding of the block's own for each token, 0 for none (Gemma 4).
+        token_rows: rows of the table of these embeddings, 0 for those of the vocabulary.
+        alternating: residual streams of which the block computes one (Gemma 3n).
+        keeps_largest: the gate of the feed-forward part is zero but for its largest numbers.
     """
 
     changes: tuple[tuple[str, Value], ...] = ()
@@ -94,6 +117,9 @@ class BlockDesign:
     places: ScoresOfPlaces | None = None
     added_input: AddedInput | None = None
     token_width: int = 0
+    token_rows: int = 0
+    alternating: AlternatingStreams | None = None
+    keeps_largest: bool = False
 
 
 USUAL = BlockDesign()
