@@ -27,7 +27,7 @@ LLAVA = {"model_type": "llava", "text_config": {"model_type": "llama"}}
         ({"model_type": "roc_bert"}, "transformers"),
         ({"model_type": "mamba"}, ""),
         (LLAVA, ""),
-        ({"model_type": "some_vlm", "text_config": {"model_type": "gemma3n_text"}}, "transformers"),
+        ({"model_type": "some_vlm", "text_config": {"model_type": "nanochat"}}, "transformers"),
         ({"_class_name": "UNet2DConditionModel"}, ""),
         ({"_class_name": "UNet1DModel"}, "diffusers"),
         ({"model_type": ["llama"]}, ""),

@@ -29,7 +29,7 @@ def gemma3n_text(config: Config) -> Settings:
         tie_word_embeddings=True,
     )
     widths = config.table.get("intermediate_size")
-    ffn_widths = [width for width in widths if isinstance(width, int)] if _is_list(widths) else []
+    ffn_widths = widths if isinstance(widths, list) else []
     if ffn_widths:
         config.replace("intermediate_size", ffn_widths[0])
     else:
@@ -51,6 +51,8 @@ def _designs(config: Config, settings: Settings, ffn_widths: list[int]) -> tuple
     if ffn_widths and len(ffn_widths) != layers:
         text = f"has {len(ffn_widths)} values, not one for each of {layers} layers"
         raise config.error("intermediate_size", text)
+    if not all(isinstance(width, int) and width > 0 for width in ffn_widths):
+        raise config.error("intermediate_size", "has values that are no widths")
     kinds = list_of_layers(config, "layer_types", layers, ATTENTION_TYPES)
     kinds = kinds or [ATTENTION_TYPES[(i + 1) % FULL_EVERY == 0] for i in range(layers)]
     sparse_layers = SPARSE_LAYERS if layers > SPARSE_LAYERS else 0
@@ -82,7 +84,3 @@ def _designs(config: Config, settings: Settings, ffn_widths: list[int]) -> tuple
         )
         designs.append(design)
     return tuple(designs)
-
-
-def _is_list(value: object) -> bool:
-    return isinstance(value, list)

@@ -80,11 +80,7 @@ def blocks(
         relative = first_design.places.table(b, p["width"], f"{name}_places")
     embeddings = x
     block_embeddings = _embeddings_of_blocks(b, x, p, first_design)
-    alternating = first_design.alternating
-    if alternating:
-        x = alternating.expand(b, x)
-    if first_design.streams:
-        x = expand_streams(b, x, first_design.streams)
+    x = _expanded(b, x, first_design)
     for i in b.repeat(p["layers"]):
         q = block_parameters(p, i)
         letter = p["windows"][i % len(p["windows"])]  # "w": in a window, "l": linear attention
@@ -102,24 +98,41 @@ def blocks(
         with b.scope(f"{name}{i + 1}", shared_scope):
             if design_of(q).feeds:
                 parts.append(_feeds(b, q, i))
-            if alternating:
-                add_tokens = partial(_block_embeddings, b, p=q, tokens=block_embeddings, number=i)
-                x = alternating.build(b, x, q, parts, add_tokens)
-                continue
-            x = _block_of_design(b, x, q, parts)
+            embed_block = partial(_block_embeddings, b, p=q, tokens=block_embeddings, number=i)
+            x = _block_of_design(b, x, q, parts, embed_block)
             added_input = design_of(q).added_input
             if added_input:
                 x = added_input.build(b, x, embeddings, p["norm"])
-            if block_embeddings:
-                y = _block_embeddings(b, x, q, block_embeddings, i)
-                x = b.op("add", y, x, name="own_tokens/add")
-    if alternating:
-        return alternating.collapse(b, x)
-    return collapse_streams(b, x, first_design.streams) if first_design.streams else x
+    return _collapsed(b, x, first_design)
 
 
-def _block_of_design(b: Builder, x: str, p: Mapping[str, Any], parts: Sequence[Part]) -> str:
-    """Return `x` after a block: a usual one, one of several streams, or with experts."""
+def _expanded(b: Builder, x: str, design: BlockDesign) -> str:
+    """Return the residual streams of a design that are made of tokens, `x` itself for one."""
+    if design.alternating:
+        return design.alternating.expand(b, x)
+    return expand_streams(b, x, design.streams) if design.streams else x
+
+
+def _collapsed(b: Builder, x: str, design: BlockDesign) -> str:
+    """Return the residual streams of a design as one."""
+    if design.alternating:
+        return design.alternating.collapse(b, x)
+    return collapse_streams(b, x, design.streams) if design.streams else x
+
+
+def _block_of_design(
+    b: Builder, x: str, p: Mapping[str, Any], parts: Sequence[Part], embed_block: Part
+) -> str:
+    """Return `x` after a block, with what its own embeddings (`embed_block`) make of it added."""
+    design = design_of(p)
+    if design.alternating:
+        return design.alternating.build(b, x, p, parts, embed_block)
+    x = _mixed_and_fed(b, x, p, parts)
+    return b.op("add", embed_block(x), x, name="own_tokens/add") if design.token_width else x
+
+
+def _mixed_and_fed(b: Builder, x: str, p: Mapping[str, Any], parts: Sequence[Part]) -> str:
+    """Return `x` after the parts of a block: a usual one, of several streams, or with experts."""
     design = design_of(p)
     if design.is_dense_with_experts:
         return add_dense_and_experts(b, block(b, x, p, parts[:-1]), p)

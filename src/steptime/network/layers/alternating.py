@@ -13,7 +13,7 @@ from steptime.network.layers.norms import norm
 from steptime.network.ops.builder import Builder
 
 Part = Callable[[str], str]
-KEPT_DEVIATIONS = 1.6448536269514722  # above the mean: the largest 5 % of a normal distribution
+SPARSE_DEVIATIONS = 1.6448536269514722  # above the mean: the largest 5 % of a normal distribution
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,8 @@ class AltUp:
         """Return `x [n, l, width]` as streams: itself, and products of it as large as it is."""
         with b.scope("streams_in"):
             target = _magnitude(b, x, "target")
-            made = [self._projected(b, x, target, i) for i in range(1, self.count)]
-            return b.op("concat", x, *made, name="streams", axis=2)
+            side_streams = [self._projected(b, x, target, i) for i in range(1, self.count)]
+            return b.op("concat", x, *side_streams, name="streams", axis=2)
 
     def collapse(self, b: Builder, x: str) -> str:
         """Return the mean of the first stream and of products of the others."""
@@ -141,9 +141,9 @@ class AltUp:
             gating = b.op("pointwise", first, scale, name="output_scale", function="mul")
         added = b.op("tile", add_tokens(gating), name="tokens", times=(1, 1, self.count - 1))
         stop = self.count * width
-        others = b.op("slice", x, name="others", axis=-1, start=width, stop=stop)
-        others = b.op("add", others, added, name="add_tokens")
-        return b.op("concat", first, others, name="block_streams", axis=2)
+        side_streams = b.op("slice", x, name="side_streams", axis=-1, start=width, stop=stop)
+        side_streams = b.op("add", side_streams, added, name="add_tokens")
+        return b.op("concat", first, side_streams, name="block_streams", axis=2)
 
 
 def keep_largest(b: Builder, x: str) -> str:
@@ -151,7 +151,7 @@ def keep_largest(b: Builder, x: str) -> str:
     with b.scope("sparse"):
         mean = b.op("reduce", x, name="mean", function="mean", axes=(2,), keep=True)
         centred = b.op("pointwise", x, mean, name="centred", function="sub")
-        cut = _scaled(b, _magnitude(b, centred, "deviation"), KEPT_DEVIATIONS, "cut")
+        cut = _scaled(b, _magnitude(b, centred, "deviation"), SPARSE_DEVIATIONS, "cut")
         return b.op(
             "relu", b.op("pointwise", centred, cut, name="above", function="sub"), name="relu"
         )
