@@ -73,6 +73,19 @@ def test_a_price_of_ones_own_predicts_a_step_in_evaluate_as_in_predict():
     assert found.value == StepModel(workload, V100, method=mine).timeline().step_s
 
 
+def test_ops_in_8_and_16_bit_of_one_device_keep_their_own_times():
+    device = catalog.device("h100-sxm5")
+    cases = [
+        Case(
+            op_kernels("linear", ((m, 4096), (4096, 4096)), {}, dtype), device, 1.0, "", "repeated"
+        )
+        for m, dtype in ((4096, "float8"), (64, "bfloat16"), (1024, "float8"))
+    ]
+    method = cost_model("calibrated")
+    alone = [one for case in cases for one in score([case], method)]
+    assert score(cases, method) == alone
+
+
 def test_groups_have_names():
     scored = [Scored(case(s, device=d), 1.0, None, None) for s, d in ((1.0, V100), (1e-5, T4))]
     assert list(by_group(scored, ("device", "regime"))) == [

@@ -186,7 +186,9 @@ def _score_calibrated(cases: Sequence[Case], method: Method) -> list[Scored]:
         if case.device not in namesakes:
             namesakes.append(case.device)
         device_index = namesakes.index(case.device)
-        return case.device.name, case.phase, device_index, *sorted(case.options.items())
+        # `score_with_constants` sorts cases by kind: those of a group are of one.
+        kind = (case.phase, case.is_single_op and case.has_low_operands)
+        return case.device.name, *kind, device_index, *sorted(case.options.items())
 
     score_by_id: dict[int, Scored] = {}
     for group in grouped(cases, group_key).values():
