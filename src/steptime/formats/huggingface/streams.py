@@ -8,7 +8,7 @@ from steptime.network.layers.alternating import AltUp
 from steptime.network.layers.designs import BlockDesign
 
 ATTENTION_TYPES = ("sliding_attention", "full_attention")
-FULL_EVERY = 5  # of the blocks one attends to all, where a file does not say
+FULL_ATTENTION_PERIOD = 5  # of the blocks one attends to all, where a file does not say
 SPARSE_LAYERS = 10  # of the first blocks, where a file does not say
 SPARSITY = 0.95  # share of a gate's numbers that are zero
 
@@ -28,12 +28,7 @@ def gemma3n_text(config: Config) -> Settings:
         hidden_act="gelu_pytorch_tanh",
         tie_word_embeddings=True,
     )
-    widths = config.table.get("intermediate_size")
-    ffn_widths = widths if isinstance(widths, list) else []
-    if ffn_widths:
-        config.replace("intermediate_size", ffn_widths[0])
-    else:
-        config.set_defaults(intermediate_size=16384)
+    ffn_widths = _read_ffn_widths(config)
     settings = {**decoder(config), **attention_biases(config)}
     config.require("altup_active_idx", only=0)
     return settings | {
@@ -45,16 +40,29 @@ def gemma3n_text(config: Config) -> Settings:
     }
 
 
+def _read_ffn_widths(config: Config) -> list[int]:
+    """Return the width of each block's feed-forward part, [] for one width of all.
+
+    The first of a list becomes the file's `intermediate_size`.
+    """
+    value: object = config.table.get("intermediate_size")
+    if not isinstance(value, list):
+        config.set_defaults(intermediate_size=16384)
+        return []
+    layers = config.get("num_hidden_layers", 0)
+    widths = [width for width in value if isinstance(width, int) and width > 0]
+    if len(widths) != len(value) or len(widths) != layers:
+        text = f"has {len(widths)} values, not one for each of {layers} layers"
+        raise config.error("intermediate_size", text)
+    config.replace("intermediate_size", widths[0])
+    return widths
+
+
 def _designs(config: Config, settings: Settings, ffn_widths: list[int]) -> tuple[BlockDesign, ...]:
     """Return the designs of all blocks; the last read keys and values of earlier ones."""
     layers = settings["layers"]
-    if ffn_widths and len(ffn_widths) != layers:
-        text = f"has {len(ffn_widths)} values, not one for each of {layers} layers"
-        raise config.error("intermediate_size", text)
-    if not all(isinstance(width, int) and width > 0 for width in ffn_widths):
-        raise config.error("intermediate_size", "has values that are no widths")
     kinds = list_of_layers(config, "layer_types", layers, ATTENTION_TYPES)
-    kinds = kinds or [ATTENTION_TYPES[(i + 1) % FULL_EVERY == 0] for i in range(layers)]
+    kinds = kinds or [ATTENTION_TYPES[(i + 1) % FULL_ATTENTION_PERIOD == 0] for i in range(layers)]
     sparse_layers = SPARSE_LAYERS if layers > SPARSE_LAYERS else 0
     sparsities = list_of_layers(config, "activation_sparsity_pattern", layers, (0, SPARSITY))
     sparsities = sparsities or [SPARSITY * (i < sparse_layers) for i in range(layers)]
