@@ -251,15 +251,21 @@ def draw_evenly(positions: Sequence[float], count: int, draw: random.Random) -> 
     The range has `count` parts of equal width; the position nearest to a random point of each part
     is drawn, without replacement.
     """
+    low, high = min(positions), max(positions)
     candidates = sorted((position, index) for index, position in enumerate(positions))
-    low, high = candidates[0][0], candidates[-1][0]
+
+    def position_of(candidate: tuple[float, int]) -> float:
+        position, _ = candidate
+        return position
+
     indices = []
     for part in range(count):
         target = low + (high - low) * (part + draw.random()) / count
-        right = bisect_left(candidates, target, key=lambda candidate: candidate[0])
+        right = bisect_left(candidates, target, key=position_of)
         neighbours = range(max(0, right - 1), min(right + 1, len(candidates)))
-        nearest = min(neighbours, key=lambda i: abs(candidates[i][0] - target))
-        indices.append(candidates.pop(nearest)[1])
+        nearest = min(neighbours, key=lambda i: abs(position_of(candidates[i]) - target))
+        _, index = candidates.pop(nearest)
+        indices.append(index)
     return indices
 
 

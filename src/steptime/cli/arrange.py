@@ -35,46 +35,51 @@ def arranged(answer: Printout, sort: str | None, top: int | None, as_json: bool)
         return [*islice(_sorted(rows, key, (sort or "").startswith("-")), top)]
 
     if as_json:
-        return replace(answer, document=_document(answer, name, arrange))
+        return replace(answer, document=_arrange_document(answer, name, arrange))
     tables = [*answer.tables]
-    keys = [_keys(table) for table in tables]
-    _check(name, keys)
+    keys = [_sortable_keys(table) for table in tables]
+    _check_column(name, keys)
     return replace(
         answer,
         tables=[
             table
             if not names
             else replace(
-                table, rows=arrange(table.rows, _key(names, name)), max_rows=top or table.max_rows
+                table,
+                rows=arrange(table.rows, _find_key(names, name)),
+                max_rows=top or table.max_rows,
             )
             for table, names in zip(tables, keys, strict=True)
         ],
     )
 
 
-def _keys(table: Table) -> dict[str, str]:
+def _sortable_keys(table: Table) -> dict[str, str]:
     """Return the keys of the rows by key and heading; none for a table of facts, one a line."""
     columns = (*table.columns, *table.csv_columns)
-    first = next(iter(table.rows), None)
-    if first is None or (columns[0].key == "name" and not columns[0].label):
+    first_row = next(iter(table.rows), None)
+    leading = columns[0]
+    is_table_of_facts = leading.key == "name" and not leading.label
+    if first_row is None or is_table_of_facts:
         return {}
-    names = {key: key for key in (*first, *(column.key for column in columns))}
-    return {column.label.lower(): column.key for column in columns if column.label} | names
+    keys_by_heading = {column.label.lower(): column.key for column in columns if column.label}
+    keys = [*first_row, *(column.key for column in columns)]
+    return keys_by_heading | {key: key for key in keys}
 
 
-def _check(name: str, keys: Sequence[Mapping[str, str]]) -> None:
+def _check_column(name: str, keys: Sequence[Mapping[str, str]]) -> None:
     column_names = [name for names in keys for name in names]
     if not column_names:
         raise InputError("--sort, --top: this answer has no rows")
-    if name and not any(_key(names, name) for names in keys):
+    if name and not any(_find_key(names, name) for names in keys):
         raise unknown("column", name, dict.fromkeys(column_names), "--sort")
 
 
-def _key(names: Mapping[str, str], name: str) -> str:
+def _find_key(names: Mapping[str, str], name: str) -> str:
     return names.get(name) or names.get(name.lower()) or names.get(name.replace("-", "_"), "")
 
 
-def _document(answer: Printout, name: str, arrange: Arrange) -> Any:
+def _arrange_document(answer: Printout, name: str, arrange: Arrange) -> Any:
     """Return the document with its rows arranged; a column has its key or a table's heading."""
     document = answer.document
     keys_by_heading = _headings(answer.tables) if name else {}
@@ -88,9 +93,10 @@ def _document(answer: Printout, name: str, arrange: Arrange) -> Any:
             heading: row_keys[key] for heading, key in keys_by_heading.items() if key in row_keys
         }
         keys_of_lists[field] = heading_keys | row_keys
-    _check(name, [*keys_of_lists.values()])
+    _check_column(name, [*keys_of_lists.values()])
     arranged_lists = {
-        field: arrange(rows, _key(keys_of_lists[field], name)) for field, rows in row_lists.items()
+        field: arrange(rows, _find_key(keys_of_lists[field], name))
+        for field, rows in row_lists.items()
     }
     return {**fields, **arranged_lists} if is_table else arranged_lists["rows"]
 
@@ -110,7 +116,7 @@ def _document_keys(rows: Sequence[Row]) -> dict[str, str]:
     return inner_keys | {key: key for key in first}
 
 
-def _value(row: Row, key: str) -> Any:
+def _look_up(row: Row, key: str) -> Any:
     """Return the value of a row at a key or a path of two keys, None where there is none."""
     outer, _, inner = key.partition(".")
     table = row.get(outer) if inner and key not in row else None
@@ -136,8 +142,8 @@ def _sorted(rows: Iterable[Row], key: str, falling: bool) -> Iterable[Row]:
     valued_rows: list[Row] = []
     empty_rows: list[Row] = []
     for row in rows:
-        (empty_rows if _value(row, key) is None else valued_rows).append(row)
-    ordered = sorted(valued_rows, key=lambda row: _order(_value(row, key)), reverse=falling)
+        (empty_rows if _look_up(row, key) is None else valued_rows).append(row)
+    ordered = sorted(valued_rows, key=lambda row: _order(_look_up(row, key)), reverse=falling)
     return [*ordered, *empty_rows]
 
 

@@ -98,8 +98,9 @@ def build_app(words: Sequence[str] = ()) -> App:
     """
     command = words[0] if words else ""
     is_completion = command in COMPLETION_COMMANDS
-    is_kind = bool(words[1:]) and (words[1] in ANALYSES or words[1] in PLOTS)
-    is_analyse_listed = is_completion or (command == "analyse" and not is_kind)
+    kind = words[1] if words[1:] else ""
+    is_chart_or_analysis = kind in ANALYSES or kind in PLOTS
+    is_analyse_listed = is_completion or (command == "analyse" and not is_chart_or_analysis)
     has_help = is_completion or any(word in HELP_FLAGS for word in words)
     target = _HELP_TARGET if has_help else _TARGET
     return _build_app(command not in COMMANDS, is_analyse_listed, target)

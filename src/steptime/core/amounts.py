@@ -198,10 +198,12 @@ def _parse_duration_s(text: str) -> float | None:
     if clock:
         return int(clock[1][:9]) * 3600 + int(clock[2]) * 60 + float(clock[3])
     duration = _DURATION.fullmatch(text)
-    parts = [part or "0" for part in duration.groups()] if duration else []
-    if sum(part != "0" for part in parts) < 2:
+    if not duration:
         return None
-    hours, minutes, seconds = (float(part[:30]) for part in parts)
+    numbers = [number or "0" for number in duration.groups()]
+    if sum(number != "0" for number in numbers) < 2:  # a single unit is an amount, not a duration
+        return None
+    hours, minutes, seconds = (float(number[:30]) for number in numbers)
     return hours * 3600 + minutes * 60 + seconds
 
 
@@ -212,13 +214,17 @@ def localise(text: str, decimal: str, thousands: str) -> str:
     """
     groups = "".join(map(re.escape, _THOUSANDS_MARKS.get(thousands, thousands)))
     grouped = rf"\d{{1,3}}(?:[{groups}]\d{{3}})+|" if groups else ""
-    number = rf"([-+\u2212]?(?:{grouped}\d*))(?:{re.escape(decimal)}(\d*))?([eE][-+]?\d+)?"
+    sign_and_integer = rf"([-+\u2212]?(?:{grouped}\d*))"
+    number = rf"{sign_and_integer}(?:{re.escape(decimal)}(\d*))?([eE][-+]?\d+)?"
     match = re.fullmatch(rf"{number}(\s*{_WORD}(?:\s*/\s*[A-Za-z]+)?)?", text.strip())
-    if not match or not re.search(r"\d", match[1] + (match[2] or "")):
+    if not match:
         return text
-    digits = re.sub(f"[{groups}]", "", match[1]) if groups else match[1]
-    fraction = f".{match[2]}" if match[2] else ""
-    return f"{digits}{fraction}{match[3] or ''}{match[4] or ''}"
+    integer, decimals, exponent, unit = (group or "" for group in match.groups())
+    if not re.search(r"\d", integer + decimals):
+        return text
+    digits = re.sub(f"[{groups}]", "", integer) if groups else integer
+    fraction = f".{decimals}" if decimals else ""
+    return f"{digits}{fraction}{exponent}{unit}"
 
 
 def amounts_of(value: object) -> list[str]:

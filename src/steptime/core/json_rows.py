@@ -85,7 +85,7 @@ def _document_rows(document: Any, source: str, layout: TableLayout) -> Iterator[
             raise unknown("key", key, keys, f"{source}: rows_at")
         outer |= _flatten({name: value for name, value in rows.items() if name != key})
         rows = rows[key]
-    if isinstance(rows, dict) and layout.has_names and not layout.rows_path:
+    if isinstance(rows, dict) and layout.has_names and not layout.rows_path:  # search for the rows
         key = _key_of_rows(rows, source)
         if key:
             outer = _flatten({name: value for name, value in rows.items() if name != key})
@@ -103,15 +103,15 @@ def _document_rows(document: Any, source: str, layout: TableLayout) -> Iterator[
 
 def _key_of_rows(document: Mapping[str, Any], source: str) -> str:
     """Return the key of the only list of objects, "" without one; raises `InputError` for two."""
-    keys = [
-        key
-        for key, value in document.items()
-        if isinstance(value, list) and value and all(isinstance(row, dict) for row in value)
-    ]
+    keys = [key for key, value in document.items() if _is_list_of_objects(value)]
     if len(keys) > 1:
         names = " or ".join(f"rows_at = {shorten(key)}" for key in keys)
         raise InputError(f"{source}: several lists of rows: say {names} in the mapping")
     return keys[0] if keys else ""
+
+
+def _is_list_of_objects(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(row, dict) for row in value)
 
 
 def _is_scalar(value: object) -> bool:

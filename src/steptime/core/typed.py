@@ -102,12 +102,14 @@ def _fault(message: str, table: Any, kind: Any, source: str, prefix: str) -> Inp
     place = _find_place(path or "", table, kind, prefix)
     field_fault = _OF_FIELD.fullmatch(text)
     if field_fault:
-        return _field_fault(place, field_fault[1], field_fault[2], source)
+        fault, field = field_fault.groups()
+        return _field_fault(place, fault, field, source)
     if get_origin(place.kind) is Literal:
         return unknown(place.path, place.value, map(str, get_args(place.kind)), source)
     expected = _EXPECTED.fullmatch(text)
     if expected:
-        words = place.words or f"{_WORDS[expected[1]]}{expected[2]}"
+        type_name, limits = expected.groups()  # such as `int` and ` >= 1`
+        words = place.words or f"{_WORDS[type_name]}{limits}"
     elif text == _TOO_LARGE:
         words = place.words or "a smaller number"
     else:

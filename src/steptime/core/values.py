@@ -221,9 +221,10 @@ def _split_quantity(value: object, place: str, units: Mapping[str, float]) -> tu
     match = _QUANTITY.fullmatch(text) if len(text) <= LONGEST_NUMBER else None
     if match is None or isinstance(value, bool):
         return nan, ""
-    if match[2] and match[2] not in units:
+    number, unit = match.groups()
+    if unit and unit not in units:
         raise InputError(f"{place}: unknown unit in {shorten(value)}; known: {', '.join(units)}")
-    return float(match[1]), match[2]
+    return float(number), unit
 
 
 def parse_share(value: object, place: str) -> float:
@@ -273,9 +274,10 @@ def parse_range(text: str, place: str) -> list[int]:
     if not match:
         form = "is not a range of whole numbers such as 4..128 x2"
         raise InputError(f"{place}: {shorten(text)} {form}")
-    first, last = (parse_count(end, place, 0) for end in match.group(1, 2))
-    adds_step = match[3] in (None, "+")  # else each value is the one before times the step
-    step = int(match[4] or 1)
+    first_text, last_text, operator, step_text = match.groups()
+    first, last = (parse_count(end, place, 0) for end in (first_text, last_text))
+    adds_step = operator in (None, "+")  # else each value is the one before times the step
+    step = int(step_text or 1)
     grows = step >= 1 if adds_step else step >= 2 and first >= 1
     fault = ""
     if last < first:
@@ -325,8 +327,10 @@ def _continue_series(numbers: list[int], last: int, place: str) -> list[int]:
     if len(numbers) < 2 or numbers[-1] <= numbers[-2]:
         raise InputError(f"{place}: '...' needs two growing numbers before it and one after")
     before, latest = numbers[-2:]
-    factor = latest // before if len(numbers) > 2 or latest != 2 * before else 2
-    is_product = latest == before * factor and (len(numbers) == 2 or numbers[-3] * factor == before)
+    factor = latest // before
+    # Two numbers such as `3, 6` are read as a product: 3, 6, 12. Three have to agree on the factor.
+    is_multiple = latest == before * factor
+    is_product = is_multiple and (len(numbers) == 2 or numbers[-3] * factor == before)
     step = f"x{factor}" if is_product else f"+{latest - before}"
     series = parse_range(f"{latest}..{max(last, latest)} {step}", place)
     if series[-1] != last or last == latest:

@@ -29,17 +29,21 @@ class Factors(NamedTuple):
     energy: float
 
 
-_PROCESS = re.compile(r"(\d{1,4})(?:nm)?(?:-(hp|lp))?(?:@(\d{1,2}(?:\.\d{1,6})?)v?)?")
+_PROCESS = re.compile(
+    r"(?P<nm>\d{1,4})(?:nm)?(?:-(?P<flavour>hp|lp))?(?:@(?P<voltage_v>\d{1,2}(?:\.\d{1,6})?)v?)?"
+)
 
 
 def read_process(text: str) -> Process:
     """Parse `65nm`, `45nm-lp` or `65nm@1.1V`; raises `InputError` for other texts."""
     match = _PROCESS.fullmatch(text.strip().lower())
-    nm = int(match[1]) if match else 0
-    voltage_v = float(match[3]) if match and match[3] else None
+    nm, voltage_v = 0, None
+    if match:
+        nm = int(match["nm"])
+        voltage_v = float(match["voltage_v"]) if match["voltage_v"] else None
     if not match or nm < 1 or voltage_v == 0:
         raise InputError(f"process {shorten(text)} is not of the form 65nm, 45nm-lp or 65nm@1.1V")
-    return Process(nm, match[2] or "", voltage_v)
+    return Process(nm, match["flavour"] or "", voltage_v)
 
 
 # a3, a2, a1, a0 of delay and b2, b1, b0 of energy, of an inverter with fan-out 4

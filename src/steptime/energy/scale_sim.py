@@ -7,10 +7,12 @@ ops (several examples, dilation, attention, recurrence) are written as their mat
 """
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
-from steptime.core.graph import Graph, Op
+from steptime.core.graph import Attrs, Graph, Op
 from steptime.core.windows import reach
 from steptime.network.ops import products_of, window_of
+from steptime.network.ops.table import Specs
 
 HEADER = (
     "Layer name, IFMAP Height, IFMAP Width, Filter Height, Filter Width, Channels, Num Filter, "
@@ -31,34 +33,78 @@ def topology(graph: Graph) -> tuple[str, dict[str, int]]:
     for op in graph.ops:
         if op.part != "forward":
             continue
-        rows = list(_op_rows(graph, op, MAX_ROWS - len(lines)))
-        lines += [f"{name.replace(',', ';')}, {', '.join(map(str, row))}," for name, row in rows]
-        if not rows:
+        layers = list(_convert_op(graph, op, MAX_ROWS - len(lines)))
+        lines += [_format_line(name, sizes) for name, sizes in layers]
+        if not layers:
             omitted[op.kind] = omitted.get(op.kind, 0) + 1
     return "\n".join(lines) + "\n", omitted
 
 
-def _op_rows(graph: Graph, op: Op, max_rows: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+class _LayerSizes(NamedTuple):
+    """The numbers of a line, in the order of `HEADER`."""
+
+    image_height: int
+    image_width: int
+    filter_height: int
+    filter_width: int
+    channels: int
+    filters: int
+    stride: int
+
+
+def _format_line(name: str, sizes: _LayerSizes) -> str:
+    """Return a line of the file: `conv1, 227, 227, 11, 11, 3, 96, 4,`."""
+    name_without_comma = name.replace(",", ";")
+    return f"{name_without_comma}, {', '.join(map(str, sizes))},"
+
+
+def _convert_op(graph: Graph, op: Op, max_rows: int) -> Iterator[tuple[str, _LayerSizes]]:
+    """Yield the names and sizes of an op's lines; none if it has no product, or too many."""
     kind, specs, attrs, _ = graph.cases[op.name]
-    window = window_of(kind, specs, attrs)
-    is_single_image = specs[0].shape[0] == 1
-    if kind == "conv2d" and window and is_single_image:
-        settings = dict(attrs)
-        height, width, row_stride, column_stride, rows, columns = window
-        is_dilated = settings.get("dilation", (1, 1)) != (1, 1)
-        if row_stride == column_stride and not is_dilated:
-            image = reach(rows, height, row_stride), reach(columns, width, column_stride)
-            groups = settings.get("groups", 1)
-            filters = specs[1].shape[0] // (groups if isinstance(groups, int) else 1)
-            yield op.name, (*image, height, width, specs[0].shape[1], filters, row_stride)
-            return
+    convolution = _convolution_sizes(kind, specs, attrs)
+    if convolution is not None:
+        yield op.name, convolution
+        return
     products = products_of(kind, specs, attrs)
-    total = sum(count for count, *_ in products)
-    if total > max_rows:
+    product_count = sum(count for count, *_ in products)
+    if product_count > max_rows:
         return
     number = 0
     for count, m, n, k in products:
+        sizes = _LayerSizes(
+            image_height=m,
+            image_width=1,
+            filter_height=1,
+            filter_width=1,
+            channels=k,
+            filters=n,
+            stride=1,
+        )
         for _ in range(count):
             number += 1
-            name = op.name if total == 1 else f"{op.name}/{number}"
-            yield name, (m, 1, 1, 1, k, n, 1)
+            name = op.name if product_count == 1 else f"{op.name}/{number}"
+            yield name, sizes
+
+
+def _convolution_sizes(kind: str, specs: Specs, attrs: Attrs) -> _LayerSizes | None:
+    """Return the sizes of a convolution; None if the columns of the file cannot express the op."""
+    window = window_of(kind, specs, attrs)
+    if kind != "conv2d" or not window:
+        return None
+    image, weights, *_ = (spec.shape for spec in specs)
+    examples, channels, *_ = image
+    settings = dict(attrs)
+    height, width, row_stride, column_stride, rows, columns = window
+    is_dilated = settings.get("dilation", (1, 1)) != (1, 1)
+    if examples > 1 or is_dilated or row_stride != column_stride:
+        return None
+    groups = settings.get("groups", 1)
+    return _LayerSizes(
+        image_height=reach(rows, height, row_stride),
+        image_width=reach(columns, width, column_stride),
+        filter_height=height,
+        filter_width=width,
+        channels=channels,
+        filters=weights[0] // (groups if isinstance(groups, int) else 1),
+        stride=row_stride,
+    )

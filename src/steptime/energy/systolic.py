@@ -28,7 +28,7 @@ each operand as often as tiles need it; DRAM gives it again where the buffer can
 Of the ways to use the buffer, the fastest is taken.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -161,7 +161,9 @@ def matmul(
     for name, size in (("m", m), ("k", k), ("n", n), ("times", times)):
         _check_size(name, size)
     element = array.element_bytes
-    return _run(array, _Product(m, k, n, m * k * element, k * n * element), dataflow, times)
+    return _run_products(
+        array, _Product(m, k, n, m * k * element, k * n * element), dataflow, times
+    )
 
 
 def conv2d(
@@ -190,7 +192,7 @@ def conv2d(
         "groups": groups,
     }
     try:
-        return _op_run(array, "conv2d", (TensorSpec(x), TensorSpec(w)), frozen(attrs), dataflow)
+        return _run_op(array, "conv2d", (TensorSpec(x), TensorSpec(w)), frozen(attrs), dataflow)
     except ShapeError as error:
         raise InputError(str(error)) from error
 
@@ -211,23 +213,27 @@ def network(array: Array, graph: Graph, dataflow: Dataflow = "weight") -> Networ
             not_covered.append(op.name)
             continue
         specs = tuple(graph.tensors[name] for name in op.inputs)
-        run = _op_run(array, op.kind, specs, op.settings, dataflow)
+        run = _run_op(array, op.kind, specs, op.settings, dataflow)
         runs.append(SystolicRun(op.name, op.kind, run))
     return NetworkRun(tuple(runs), tuple(not_covered))
 
 
-def _op_run(array: Array, kind: str, specs: Specs, attrs: Attrs, dataflow: Dataflow) -> ArrayRun:
+def _run_op(array: Array, kind: str, specs: Specs, attrs: Attrs, dataflow: Dataflow) -> ArrayRun:
     """Return the cost of an op by its products; an image is read in place of their first matrix."""
     element_bytes = array.element_bytes
     runs: list[ArrayRun] = []
     for count, m, n, k in products_of(kind, specs, attrs):
         a_size = m * k
         if kind == "conv2d":  # the image is read; a stride above the kernel leaves parts unread
-            a_size = min(specs[0].size // count, m * k)
+            image, *_ = specs
+            a_size = min(image.size // count, m * k)
         product = _Product(m, k, n, a_bytes=a_size * element_bytes, b_bytes=k * n * element_bytes)
-        runs.append(_run(array, product, dataflow, count))
-    if len(runs) == 1:
-        return runs[0]
+        runs.append(_run_products(array, product, dataflow, count))
+    return runs[0] if len(runs) == 1 else _add_runs(array, runs)
+
+
+def _add_runs(array: Array, runs: Sequence[ArrayRun]) -> ArrayRun:
+    """Return the cost of several products that run one after the other."""
     macs = sum(run.macs for run in runs)
     cycles = sum(run.cycles for run in runs)
     return ArrayRun(
@@ -252,7 +258,7 @@ class _Loops(NamedTuple):
     y_tiles: int
 
 
-def _run(array: Array, product: _Product, dataflow: Dataflow, times: int) -> ArrayRun:
+def _run_products(array: Array, product: _Product, dataflow: Dataflow, times: int) -> ArrayRun:
     """Return the cost of `times` products, each with the fastest plan of its dataflow."""
     check_choice("dataflow", dataflow, DATAFLOWS)
     m, k, n, a_bytes, b_bytes = product

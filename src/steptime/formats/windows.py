@@ -64,12 +64,15 @@ def unfold(b: Builder, x: str, kernel: Sizes, stride: Sizes, dilation: Sizes, na
 
     `[n, c, h, w] -> [n, c*kh*kw, oh*ow]`.
     """
-    examples, channels = b.shape(x)[:2]
+    examples, channels, *_ = b.shape(x)
+    height, width = kernel
+    row_step, column_step = stride
+    row_dilation, column_dilation = dilation
     # [n, c, h, w] -> [n, c, oh, kh, w] -> [n, c, oh, kh, ow, kw] -> [n, c, kh, kw, oh, ow]
-    x = cut_windows(b, x, 2, kernel[0], f"{name}/rows", stride[0], dilation[0])
-    x = cut_windows(b, x, 4, kernel[1], f"{name}/columns", stride[1], dilation[1])
+    x = cut_windows(b, x, 2, height, f"{name}/rows", row_step, row_dilation)
+    x = cut_windows(b, x, 4, width, f"{name}/columns", column_step, column_dilation)
     x = el.transpose(b, x, (0, 1, 3, 5, 2, 4), f"{name}/transpose")
-    return el.reshape(b, x, (examples, channels * kernel[0] * kernel[1], -1), name)
+    return el.reshape(b, x, (examples, channels * height * width, -1), name)
 
 
 def fold(b: Builder, x: str, size: Sizes, kernel: Sizes, stride: Sizes, name: str) -> str:

@@ -116,14 +116,14 @@ class BatchSteps:
     def _merge_spans(self, spans_of_pieces: Sequence[Span]) -> Span:
         """Return the times of all batches, from those of each piece."""
 
-        def merge(columns: Sequence[Any]) -> Any:
-            return None if any(column is None for column in columns) else self.merge(columns)
+        def merge_bounds(columns: Sequence[Any]) -> Any:
+            is_unknown = any(column is None for column in columns)  # a bound of some piece
+            return None if is_unknown else self.merge(columns)
 
-        times = [
-            self.merge(columns)
-            for columns in zip(*(span.times for span in spans_of_pieces), strict=True)
-        ]
-        return Span(times, *map(merge, zip(*(span[1:] for span in spans_of_pieces), strict=True)))
+        times_of_pieces = [span.times for span in spans_of_pieces]
+        times = [self.merge(columns) for columns in zip(*times_of_pieces, strict=True)]
+        bounds_of_pieces = [span[1:] for span in spans_of_pieces]  # all fields behind the times
+        return Span(times, *map(merge_bounds, zip(*bounds_of_pieces, strict=True)))
 
     def _add_remark_key(self, graph: Graph) -> None:
         key = remark_key(graph)
@@ -208,6 +208,9 @@ Piece = tuple[list[int], BatchSteps]
 """Places of batches, and the steps at these batches."""
 
 
+_NOT_PADDED = -1  # in place of a remainder
+
+
 def _split_by_remainder(model: StepModel, batches: Sequence[int]) -> list[Piece]:
     """Return the steps at batches with equal remainders, each with the places of its batches.
 
@@ -217,14 +220,16 @@ def _split_by_remainder(model: StepModel, batches: Sequence[int]) -> list[Piece]
     """
     if len({*batches}) < MIN_SPLIT_BATCHES:
         return []
-    places: dict[int, list[int]] = {}
+    places_by_remainder: dict[int, list[int]] = {}
     for place, batch in enumerate(batches):
         is_padded = batch >= NUMBERS_IN_PIECE
-        places.setdefault(batch % NUMBERS_IN_PIECE if is_padded else -1, []).append(place)
-    return [
-        (group, BatchSteps(model, [batches[place] for place in group], may_split=False))
-        for group in places.values()
-    ]
+        remainder = batch % NUMBERS_IN_PIECE if is_padded else _NOT_PADDED
+        places_by_remainder.setdefault(remainder, []).append(place)
+    pieces = []
+    for places in places_by_remainder.values():
+        piece_batches = [batches[place] for place in places]
+        pieces.append((places, BatchSteps(model, piece_batches, may_split=False)))
+    return pieces
 
 
 def _step_key(model: StepModel) -> tuple[str, str]:
@@ -261,10 +266,15 @@ def _replace_batches(span: Span, places: Sequence[int], priced: Span) -> Span:
 def _price_batches(model: StepModel, batches: Sequence[int]) -> Span:
     """Predict the step at each batch by itself."""
     timelines = [model.timeline(batch) for batch in batches]
-    times = [[getattr(timeline, f"{name}_s") for timeline in timelines] for name in PASSES]
-    is_extrapolated = [timeline.is_extrapolated for timeline in timelines]
-    ends: list[Any] = [
-        [getattr(timeline, end) for timeline in timelines] for end in ("low_s", "high_s")
-    ]
-    low_s, high_s = (None if None in column else column for column in ends)
-    return Span(times, is_extrapolated, low_s, high_s)
+
+    def collect(field: str) -> list[Any]:
+        return [getattr(timeline, field) for timeline in timelines]
+
+    def collect_bounds(field: str) -> list[Any] | None:
+        bounds = collect(field)
+        return None if None in bounds else bounds  # a bound has to be known at all batches
+
+    times = [collect(f"{name}_s") for name in PASSES]
+    return Span(
+        times, collect("is_extrapolated"), collect_bounds("low_s"), collect_bounds("high_s")
+    )

@@ -182,7 +182,7 @@ def _priced_cells(
     tokens_per_s: Iterable[float | None] = repeat(None)
     if length is not None:
         tokens_per_s = (None if rate is None else length * rate for rate in examples_per_s)
-    columns = (
+    columns = (  # in the order of the fields of `GridCell`
         repeat(model.workload.label),
         repeat(model.device.name),
         batches,

@@ -109,21 +109,22 @@ def _device_records(
     (span,) = steps.spans([model])
     method = record_method(model)
     taken_at = current_time()
-    no_ends: list[float | None] = [*repeat(None, len(work))]
-    rows = zip(
+    unknown_bounds: list[float | None] = [*repeat(None, len(work))]
+    steps_by_batch = zip(
         steps.batches,
         zip(*span.times, strict=True),
-        span.low_s or no_ends,
-        span.high_s or no_ends,
+        span.low_s or unknown_bounds,
+        span.high_s or unknown_bounds,
         work,
         steps.peak_bytes,
         steps.fit(model),
         steps.remarks(model),
         strict=True,
     )
-    for batch, times, low_s, high_s, work_of_step, peak_bytes, fits, notes in rows:
+    for batch, times, low_s, high_s, work_of_step, peak_bytes, fits, notes in steps_by_batch:
         pass_times = {f"{name}_s": time_s for name, time_s in zip(PASSES, times, strict=True)}
-        quantities = {name: Quantity(value) for name, value in (pass_times | work_of_step).items()}
+        amounts = pass_times | work_of_step
+        quantities = {name: Quantity(amount) for name, amount in amounts.items()}
         quantities["step_s"] = Quantity(sum(times), low=low_s, high=high_s)
         quantities["peak_bytes"] = Quantity(peak_bytes)
         workload = replace(model.workload, batch_per_replica=batch)

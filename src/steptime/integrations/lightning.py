@@ -75,15 +75,22 @@ def find_network(module: Any) -> Any:
     """
     try:
         while True:
-            count = sum(1 for _ in module.parameters())
-            parts = [
-                part for part in module.children() if sum(1 for _ in part.parameters()) == count
-            ]
-            if not count or len(parts) != 1 or not _is_wrapper(module):
+            weight_count = _count_weights(module)
+            if not weight_count or not _is_wrapper(module):
                 return module
-            module = parts[0]
+            children_with_all_weights = [
+                child for child in module.children() if _count_weights(child) == weight_count
+            ]
+            if len(children_with_all_weights) != 1:
+                return module
+            (module,) = children_with_all_weights
     except Exception:  # noqa: BLE001  # objects of the user may raise anything
         return module
+
+
+def _count_weights(module: Any) -> int:
+    """Return the number of weight tensors of a module and of the modules inside."""
+    return sum(1 for _ in module.parameters())
 
 
 def _is_wrapper(module: Any) -> bool:

@@ -22,7 +22,7 @@ def container_commands(data: Any, environment: Mapping[str, str]) -> Iterator[Sh
     """
     for container in _containers(data):
         variables = {**environment, **_environment(container, environment)}
-        entry = _words(container.get("entrypoint"), variables)
+        entrypoint = _words(container.get("entrypoint"), variables)
         arguments = _words(container.get("args"), variables)
         command = _words(container.get("command"), variables)
         image = str(container.get("image", ""))
@@ -30,13 +30,22 @@ def container_commands(data: Any, environment: Mapping[str, str]) -> Iterator[Sh
         if is_kubernetes:  # `command` replaces the image's entry point; in Compose `entrypoint`
             words = image_command(image, command, arguments)
         else:
-            words = image_command(image, entry, command)
-        has_script = len(words) > 2 and words[0] in SHELLS
-        if has_script and words[1].startswith("-") and "c" in words[1]:  # `sh -c SCRIPT`
-            for inner in read_script(words[2]).commands:
+            words = image_command(image, entrypoint, command)
+        script = _script_of(words)
+        if script is not None:
+            for inner in read_script(script).commands:
                 yield ShellCommand(inner.words, {**variables, **inner.environment})
         elif words:
             yield ShellCommand(tuple(words), variables)
+
+
+def _script_of(words: list[str]) -> str | None:
+    """Return the script of `sh -c SCRIPT` or `bash -lc SCRIPT`, None of another command."""
+    if len(words) < 3:
+        return None
+    program, option, script, *_ = words
+    runs_script = option.startswith("-") and "c" in option
+    return script if program in SHELLS and runs_script else None
 
 
 def is_container_file(data: Any) -> bool:

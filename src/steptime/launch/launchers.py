@@ -90,11 +90,11 @@ def _take_prefix(name: str, launch: LaunchedProgram) -> bool:
     elif name in {"docker", "podman", "singularity", "apptainer"}:
         return _take_container(launch)
     elif name == "torchrun" or words[1:2] == ["torch.distributed.run"]:
-        _take_launcher(launch, "torchrun", TORCHRUN_FLAGS, 1)
+        _take_launcher(launch, "torchrun", TORCHRUN_FLAGS, skipped=1)
     elif name == "accelerate" and words[1:2] == ["launch"]:
-        _take_launcher(launch, "accelerate", ACCELERATE_FLAGS, 2)
+        _take_launcher(launch, "accelerate", ACCELERATE_FLAGS, skipped=2)
     elif name == "deepspeed":
-        _take_launcher(launch, "deepspeed", DEEPSPEED_FLAGS, 1)
+        _take_launcher(launch, "deepspeed", DEEPSPEED_FLAGS, skipped=1)
     elif PYTHON.fullmatch(name):
         return _take_python(launch)
     else:
@@ -122,8 +122,12 @@ def _take_python(launch: LaunchedProgram) -> bool:
 
 
 def _take_launcher(launch: LaunchedProgram, name: str, flags: frozenset[str], skipped: int) -> None:
-    """Take a launcher with its options, up to the script or module that it starts."""
-    words, options = launch.words[skipped:], list[str]()
+    """Take a launcher with its options, up to the script or module that it starts.
+
+    The name of the launcher has `skipped` words: 1 for `torchrun`, 2 for `accelerate launch`.
+    """
+    words = launch.words[skipped:]
+    options: list[str] = []
     while words:
         word = words[0]
         if not word.startswith("-"):
@@ -210,10 +214,13 @@ def image_command(image: str, entrypoint: list[str], words: list[str]) -> list[s
     """
     if entrypoint:
         return [*entrypoint, *words]
-    is_command = bool(words) and not words[0].startswith("-")
-    for part, command in IMAGES:
-        if part in image and (not is_command or ("/" in words[0] and not words[0].startswith("/"))):
-            return [*command, *words]
+    leading_word = words[0] if words else ""
+    has_options_only = not words or leading_word.startswith("-")
+    is_model = "/" in leading_word and not leading_word.startswith("/")  # `owner/model`, no program
+    if has_options_only or is_model:  # the image's own entry point reads the words
+        for name_part, command in IMAGES:
+            if name_part in image:
+                return [*command, *words]
     return words
 
 

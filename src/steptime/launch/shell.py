@@ -214,14 +214,14 @@ class _Interpreter:
                     for redirect in child.named_children
                     if redirect.type == "file_redirect"
                 ]
-        first = node.named_children[0]
+        command = node.named_children[0]
         if body is not None:
-            words = [word for child in first.named_children for word in self.words(child)]
-            if words[:1] == ["tee"]:
+            words = [word for child in command.named_children for word in self.words(child)]
+            if words[:1] == ["tee"]:  # `tee FILE` writes its input, the here-document
                 paths += [word for word in words[1:] if not word.startswith("-")]
             for path in paths:
                 self.script.files[path.removeprefix("./")] = body
-        self.run(first)
+        self.run(command)
 
     def _heredoc(self, node: Node) -> str:
         """Return the text of a here-document, expanded unless its mark is quoted."""

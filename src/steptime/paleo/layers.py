@@ -92,8 +92,12 @@ def _read_plain(_: Op, __: Mapping[str, Any], shapes: list[Shape]) -> OpShapes:
 
 
 def _read_linear(_: Op, __: Mapping[str, Any], shapes: list[Shape]) -> OpShapes:
-    x, y = ((prod(shape[:-1]), shape[-1]) for shape in (shapes[0], shapes[-1]))
-    return x, y, {"parameters": x[1] * y[1] + y[1]}
+    x, y = shapes[0], shapes[-1]
+    *input_rows, in_features = x
+    *output_rows, out_features = y
+    parameters = in_features * out_features + out_features
+    inputs, outputs = (prod(input_rows), in_features), (prod(output_rows), out_features)
+    return inputs, outputs, {"parameters": parameters}
 
 
 def _read_pool(_: Op, attrs: Mapping[str, Any], shapes: list[Shape]) -> OpShapes:
@@ -109,16 +113,17 @@ def _read_global_pool(_: Op, __: Mapping[str, Any], shapes: list[Shape]) -> OpSh
 def _read_convolution(op: Op, attrs: Mapping[str, Any], shapes: list[Shape]) -> OpShapes:
     if max(attrs.get("dilation", (1, 1))) > 1:
         raise InputError(f"paleo: '{op.name}' is a dilated convolution, which Paleo does not know")
-    weights = shapes[1]
+    x, weights, *_, y = shapes
+    filters, _, *kernel = weights
     top, _, left, _ = attrs.get("padding", (0, 0, 0, 0))
     sizes = {
-        "kernel": weights[2:],
+        "kernel": tuple(kernel),
         "strides": attrs.get("stride", (1, 1)),
         "padding": (top, left) if any(attrs.get("padding", ())) else "VALID",
         "groups": attrs.get("groups", 1),
-        "parameters": prod(weights) + weights[0],
+        "parameters": prod(weights) + filters,
     }
-    return shapes[0], shapes[-1], sizes
+    return x, y, sizes
 
 
 _KINDS = {  # kind of op: Paleo's kind of layer, and the function that reads it

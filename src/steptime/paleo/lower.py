@@ -62,19 +62,21 @@ def _lower_layers(graph: Graph, dtype: str, settings: PaleoSettings) -> Lowered:
     """Return the kernels of the layers alone; ops that are no layer of Paleo's cost nothing."""
     faults = settings.faults
     compute = precision(dtype).compute
-    element_bytes = FLOAT_BYTES if "dtype" in faults else SIZE_BYTES[compute]
+    # Paleo prices every data type as float32.
     kernel_dtype = "float32" if "dtype" in faults else compute
+    element_bytes = FLOAT_BYTES if "dtype" in faults else SIZE_BYTES[compute]
     layers = layers_of(graph)
-    rules, trains = _LayerRules(layers, settings, element_bytes, kernel_dtype), _trains(graph)
-    start = {layer.name for layer in layers if layer.kind == "input"} | {INPUT}
+    rules = _LayerRules(layers, settings, element_bytes, kernel_dtype)
+    trains = _trains(graph)
+    network_inputs = {layer.name for layer in layers if layer.kind == "input"} | {INPUT}
     rows = tuple(
         Row(
-            layer.name,
-            layer.type,
-            layer.parameters,
-            tuple("" if name in start else name for name in layer.parents),
-            round(prod(layer.outputs) * SIZE_BYTES[compute]),
-            layer.kind == "input",
+            name=layer.name,
+            kind=layer.type,
+            parameters=layer.parameters,
+            parents=tuple("" if name in network_inputs else name for name in layer.parents),
+            output_bytes=round(prod(layer.outputs) * SIZE_BYTES[compute]),
+            is_input=layer.kind == "input",
         )
         for layer in layers
     )

@@ -69,29 +69,35 @@ def _chain(
     items: list[Item] = []
     counts: Counts = {}  # parents in this chain of layers that wait for more
     ready: list[str] = []  # layers whose parents all came
-    heads, forks = roots, has_fork
+    heads = roots  # the layers that come next: one, or the first layers of the branches of a fork
+    is_fork = has_fork
     while heads:
-        if forks:
-            chains = [_chain(edges, [head], False, depth + 1) for head in heads]
+        joins: list[tuple[str, int]] = []  # layers of several parents, with the parents just passed
+        children: list[str] = []
+        if is_fork:
+            chains = [_chain(edges, [head], has_fork=False, depth=depth + 1) for head in heads]
             items.append(Fork(tuple(chain for chain, _ in chains)))
-            joins = [pair for _, chain_counts in chains for pair in chain_counts.items()]
-            children: list[str] = []
+            for _, chain_counts in chains:
+                joins += chain_counts.items()
         else:
             (head,) = heads
             items.append(head)
             children = [*edges.children[head]]
             joins = [(name, 1) for name in children if edges.parent_counts[name] > 1]
-        for name, count in joins:
-            counts[name] = counts.get(name, 0) + count
+        for name, parent_count in joins:
+            counts[name] = counts.get(name, 0) + parent_count
             if counts[name] == edges.parent_counts[name]:
                 del counts[name]
                 ready.append(name)
         # layers of one parent continue at once; layers that are ready wait until these end
         only_children = [name for name in children if edges.parent_counts[name] == 1]
         if only_children:
-            heads, forks = only_children, len(children) > 1
+            heads = only_children
+            is_fork = len(children) > 1
         else:
-            heads, forks, ready = ready, len(ready) > 1, []
+            heads = ready
+            is_fork = len(ready) > 1
+            ready = []
     return tuple(items), counts
 
 

@@ -185,10 +185,15 @@ def _attention(place: int, causal_place: int, inputs: Inputs) -> TracedCall:
         inputs: the inputs of the op.
     """
     query, key, value = (item.shape for item in inputs[place : place + 3])
-    flat = tuple((shape[0], shape[2], shape[1] * shape[3]) for shape in (query, key, value))
+    merged_shapes = tuple(
+        (batch, length, heads * width) for batch, heads, length, width in (query, key, value)
+    )
+    _, query_heads, *_ = query
+    _, key_heads, *_ = key
     is_causal = inputs[causal_place].value == "True"
-    attrs: dict[str, Attr] = {"heads": query[1], "kv_heads": key[1], "causal": is_causal}
-    return TracedCall("attention", flat, attrs, (0, 1, 2) if place else None)
+    attrs: dict[str, Attr] = {"heads": query_heads, "kv_heads": key_heads, "causal": is_causal}
+    is_backward = place > 0  # its first input is the gradient of the output
+    return TracedCall("attention", merged_shapes, attrs, (0, 1, 2) if is_backward else None)
 
 
 def _embedding(inputs: Inputs) -> TracedCall:

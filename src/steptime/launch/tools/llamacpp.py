@@ -103,14 +103,17 @@ def _names_layers(patterns: list[str]) -> bool:
 def _read_cache(job: JobBuilder, settings: ToolSettings) -> None:
     """Set the types of keys and values; float16 is the documented default."""
     words = {"f16": "float16", "bf16": "bfloat16", "f32": "float32"}
-    keys = settings.text("ctk", "cache_type_k")
-    values = settings.text("ctv", "cache_type_v")
-    kinds = [words.get(text, text) if text else "float16" for text in (keys, values)]
-    if kinds[0] == kinds[1]:
-        (job.set if keys else job.set_default)("kv_dtype", kinds[0])
+    key_word = settings.text("ctk", "cache_type_k")
+    value_word = settings.text("ctv", "cache_type_v")
+    key_dtype = words.get(key_word, key_word) if key_word else "float16"
+    value_dtype = words.get(value_word, value_word) if value_word else "float16"
+    if key_dtype != value_dtype:
+        job.set("kv_dtype_k", key_dtype)
+        job.set("kv_dtype_v", value_dtype)
+    elif key_word:
+        job.set("kv_dtype", key_dtype)
     else:
-        job.set("kv_dtype_k", kinds[0])
-        job.set("kv_dtype_v", kinds[1])
+        job.set_default("kv_dtype", key_dtype)
 
 
 def read_ollama(words: list[str], environment: Mapping[str, str]) -> JobBuilder:

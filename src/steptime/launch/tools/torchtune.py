@@ -50,7 +50,7 @@ def read_torchtune(settings: ToolSettings, launch: LaunchedProgram, files: Files
     trainer.read_devices(job, launch)
     take_facts(job, settings, FACTS)
     recipe = f"{launch.program} {' '.join(launch.words[:2])}"
-    if "distributed" in recipe:
+    if "distributed" in recipe:  # these recipes use FSDP, which shards as ZeRO 3 does
         job.set("zero", 3)
     elif "single_device" in recipe:
         job.set("devices", 1)

@@ -235,14 +235,14 @@ def _sort_entries(entries: list[Entry]) -> tuple[Entry, ...]:
     try:
         sorter.prepare()
     except CycleError as error:
-        last, first = (entries[i] for i in error.args[1][-2:])
-        raise first.fault(f"is its own ancestor, by way of {shorten(last.name)}") from None
+        parent, child = (entries[i] for i in error.args[1][-2:])  # the end of a cycle's path
+        raise child.fault(f"is its own ancestor, by way of {shorten(parent.name)}") from None
     ready: list[int] = []
     ordered: list[Entry] = []
     while sorter.is_active():
         for i in sorter.get_ready():
             heapq.heappush(ready, i)
-        first = heapq.heappop(ready)
-        ordered.append(entries[first])
-        sorter.done(first)
+        earliest = heapq.heappop(ready)  # layers that depend on nothing open keep the file's order
+        ordered.append(entries[earliest])
+        sorter.done(earliest)
     return tuple(ordered)

@@ -21,14 +21,14 @@ Built = tuple[Layer, str]
 Lower = Callable[[LayerBuilder], Built]
 
 
-def _input(layer: LayerBuilder) -> Built:
+def _build_input(layer: LayerBuilder) -> Built:
     """`tensor [n, ...]`, the asked batch in the place of n."""
     shape = (layer.batch, *layer.sizes("tensor", 2, 3, 4)[1:])
     record = layer.layer("input", shape, inputs=shape)
     return record, layer.b.input(layer.name, channels_first(shape))
 
 
-def _convolution(layer: LayerBuilder) -> Built:
+def _build_convolution(layer: LayerBuilder) -> Built:
     """`filter [kh, kw, c_in, c_out], strides, padding`; kh*kw*c_in*c_out + c_out parameters."""
     n, _, _, channels = layer.image
     kernel, c_in, c_out = layer.filter()
@@ -42,7 +42,7 @@ def _convolution(layer: LayerBuilder) -> Built:
     return record, layer.finish_product(layer.op("conv2d", layer.x[0], w, **settings))
 
 
-def _deconvolution(layer: LayerBuilder) -> Built:
+def _build_deconvolution(layer: LayerBuilder) -> Built:
     """Read the transpose of a convolution that leads from `output_shape` to the input.
 
     `filter [kh, kw, c_O, c_I]`; kh*kw*c_O*c_I + c_I parameters: the bias is the convolution's.
@@ -71,17 +71,18 @@ def _deconvolution(layer: LayerBuilder) -> Built:
     return record, layer.finish_product(y)
 
 
-def _flat(layer: LayerBuilder, x: str) -> str:
+def _flatten(layer: LayerBuilder, x: str) -> str:
     return layer.op("flatten", x, suffix="/flatten") if len(layer.b.shape(x)) > 2 else x
 
 
-def _inner_product(layer: LayerBuilder) -> Built:
+def _build_inner_product(layer: LayerBuilder) -> Built:
     """`num_outputs` m: the input seen as `[n, k]` `-> [n, m]`; k*m + m parameters.
 
     The elements are flattened channels first: other places of the weights, the same work.
     """
     width = layer.filters_per_split(layer.size("num_outputs", layer.entry.key("num_outputs")))
-    n, inputs = layer.shapes[0][0], math.prod(layer.shapes[0][1:])
+    n, *sizes = layer.shapes[0]
+    inputs = math.prod(sizes)
     record = layer.layer(
         "inner_product",
         (n, width),
@@ -89,12 +90,13 @@ def _inner_product(layer: LayerBuilder) -> Built:
         weights=(inputs, width),
         biases=width,
     )
-    y = _flat(layer, layer.x[0])
-    w = layer.b.weight(f"{layer.name}/w", (width, layer.b.shape(y)[1]))
+    y = _flatten(layer, layer.x[0])
+    _, flat_inputs = layer.b.shape(y)
+    w = layer.b.weight(f"{layer.name}/w", (width, flat_inputs))
     return record, layer.finish_product(layer.op("linear", y, w))
 
 
-def _pooling(kind: str, layer: LayerBuilder) -> Built:
+def _build_pooling(kind: str, layer: LayerBuilder) -> Built:
     """`ksize, strides, padding`; padding of an average counts as zeros, unlike TensorFlow's."""
     n, _, _, channels = layer.image
     window = layer.window(layer.image_sides("ksize"))
@@ -103,7 +105,7 @@ def _pooling(kind: str, layer: LayerBuilder) -> Built:
     return record, layer.op(kind, layer.x[0], kernel=record.kernel, **settings)
 
 
-def _dropout(layer: LayerBuilder) -> Built:
+def _build_dropout(layer: LayerBuilder) -> Built:
     """`dropout_keep_prob`, the share of elements that is kept."""
     keep = layer.entry.key("dropout_keep_prob")
     if type(keep) not in (int, float) or not 0 < keep <= 1:
@@ -112,7 +114,7 @@ def _dropout(layer: LayerBuilder) -> Built:
     return layer.layer("dropout", layer.shapes[0]), y
 
 
-def _concatenate(layer: LayerBuilder) -> Built:
+def _build_concatenation(layer: LayerBuilder) -> Built:
     """`dim`, the axis along which the parents' sizes add up."""
     first_shape = layer.shapes[0]
     stated_axis = layer.entry.key("dim")
@@ -132,7 +134,7 @@ def _concatenate(layer: LayerBuilder) -> Built:
     return record, layer.op("concat", *layer.x, axis=tensor_axis)
 
 
-def _reshape(layer: LayerBuilder) -> Built:
+def _build_reshaping(layer: LayerBuilder) -> Built:
     """`output_shape` of as many elements; one -1 is filled in, and the file's batch replaced.
 
     The elements are in another order than channels last.
@@ -156,7 +158,7 @@ def _reshape(layer: LayerBuilder) -> Built:
     return record, layer.op("reshape", layer.x[0], shape=channels_first(sizes))
 
 
-def _upsampling(layer: LayerBuilder) -> Built:
+def _build_upsampling(layer: LayerBuilder) -> Built:
     """`ksize`, by which height and width are multiplied: `[1, h, w, 1]`, `[h, w]` or a number."""
     n, height, width, channels = layer.image
     value = layer.entry.key("ksize")
@@ -173,7 +175,7 @@ def _upsampling(layer: LayerBuilder) -> Built:
     return record, layer.op("resize2d", layer.x[0], size=size, mode="nearest")
 
 
-def _softmax(layer: LayerBuilder) -> Built:
+def _build_softmax(layer: LayerBuilder) -> Built:
     """`[n, num_classes]`; without `num_classes` the last size of the input."""
     classes = layer.entry.keys.get("num_classes")
     width = layer.shapes[0][-1] if classes is None else layer.size("num_classes", classes)
@@ -187,7 +189,7 @@ def classes_last(layer: LayerBuilder, x: str) -> str:
     """Return `[n, c, 1, 1]` as `[n, c]`, `[n, c, h, w]` as `[n, h, w, c]`."""
     shape = layer.b.shape(x)
     if len(shape) == 2 or set(shape[2:]) == {1}:
-        return _flat(layer, x)
+        return _flatten(layer, x)
     return layer.op("transpose", x, suffix="/transpose", order=(0, *range(2, len(shape)), 1))
 
 
@@ -225,18 +227,18 @@ def _scale(layer: LayerBuilder) -> str:
 
 LRN: Mapping[str, Any] = {"size": 5, "alpha": 1.0, "beta": 0.75, "k": 1.0}  # Caffe's
 TYPES: Mapping[str, Lower] = {
-    "Input": _input,
-    "Convolution": _convolution,
-    "Deconvolution": _deconvolution,
-    "InnerProduct": _inner_product,
-    "Pooling": partial(_pooling, "max_pool2d"),
-    "AvgPool": partial(_pooling, "avg_pool2d"),
-    "UpSampling2D": _upsampling,
-    "Dropout": _dropout,
-    "Concatenate": _concatenate,
+    "Input": _build_input,
+    "Convolution": _build_convolution,
+    "Deconvolution": _build_deconvolution,
+    "InnerProduct": _build_inner_product,
+    "Pooling": partial(_build_pooling, "max_pool2d"),
+    "AvgPool": partial(_build_pooling, "avg_pool2d"),
+    "UpSampling2D": _build_upsampling,
+    "Dropout": _build_dropout,
+    "Concatenate": _build_concatenation,
     "Elementwise": partial(_passing, lower=_sum),
-    "Reshape": _reshape,
-    "Softmax": _softmax,
+    "Reshape": _build_reshaping,
+    "Softmax": _build_softmax,
     "Sigmoid": lambda layer: (  # [n, 1], whatever the input: the file's rule
         (layer.layer("other", (layer.shapes[0][0], 1)), layer.op("sigmoid", layer.x[0]))
     ),
