@@ -98,10 +98,10 @@ def test_devices_side_by_side_are_as_each_alone(name, given):
 
 @pytest.mark.parametrize("examples", [6, pytest.param(30, marks=pytest.mark.slow)])
 def test_random_cells_are_single_predictions(examples):
-    hypothesis_settings(max_examples=examples)(_random_cells)()
+    hypothesis_settings(max_examples=examples)(given_cells(_check_cells))()
 
 
-@given(
+given_cells = given(
     st.sampled_from(NETWORKS),
     st.sampled_from(METHODS),
     st.lists(st.integers(1, 3000), min_size=4, max_size=6, unique=True),
@@ -109,7 +109,9 @@ def test_random_cells_are_single_predictions(examples):
     st.floats(1e8, 1e13),
     st.floats(1e-7, 1e-3) | st.none(),
 )
-def _random_cells(text, method, batches, peak, rate, launch_s):
+
+
+def _check_cells(text, method, batches, peak, rate, launch_s):
     device = Device(
         "d", "gpu", Datasheet({"float32": peak}, rate, "made up", launch_s=launch_s, clock_hz=1e9)
     )
