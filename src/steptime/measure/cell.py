@@ -138,11 +138,7 @@ def measure_cell(
     measurement.facts = {
         "memory_meter": meter,
         "absent_counters": dict(run.watch.absent),
-        "warm_up_rule": timing.WARM_UP_RULE,
-        "steady": samples.steady,
-        "few_samples": samples.few_samples,
-        "warmup_s": list(samples.warmup_s),
-        "steps_per_sample": samples.steps_per_sample,
+        **_timing_facts(samples),
         **measurement.facts,
         **({"module_runs_for": lacking} if lacking else {}),
         **({"input_clock": prepared.input_clock} if prepared.waited else {}),
@@ -151,6 +147,17 @@ def measure_cell(
         **feed_facts,
     }
     return measurement
+
+
+def _timing_facts(samples: Samples) -> JsonObject:
+    """Return the facts of a record about its samples: warm-up, steadiness, steps a sample."""
+    return {
+        "warm_up_rule": timing.WARM_UP_RULE,
+        "steady": samples.steady,
+        "few_samples": samples.few_samples,
+        "warmup_s": list(samples.warmup_s),
+        "steps_per_sample": samples.steps_per_sample,
+    }
 
 
 def _find_running_backend(backend: Any, graph: Graph, workload: Workload) -> tuple[Any, str]:

@@ -171,7 +171,7 @@ class _LayerRules:
             )
 
     def _forward(self, layer: Layer) -> Costs:
-        if "first" in self.faults and _skipped(layer) == "forward":
+        if "first" in self.faults and _find_omitted_pass(layer) == "forward":
             return ()
         rule = rule_of(layer)
         if "padding" not in self.faults and (cost := rule.exact(layer)):
@@ -180,17 +180,19 @@ class _LayerRules:
 
     def _backward(self, layer: Layer) -> Costs:
         """Return the gradients of a layer's input, if one is needed, and of its weights."""
-        rule, data = rule_of(layer), layer.name in self.with_data_gradient
-        if "first" in self.faults:
-            data = _skipped(layer) != "backward"
+        rule = rule_of(layer)
+        needs_data_gradient = layer.name in self.with_data_gradient
+        if "first" in self.faults:  # Paleo omits a pass of first layers by their kind
+            needs_data_gradient = _find_omitted_pass(layer) != "backward"
         if "backward" not in self.faults and (cost := rule.exact(layer)):
-            return (cost,) * (2 if data else 1)
-        data_costs = rule.data_gradient(layer, self.algorithm)
+            return (cost, cost) if needs_data_gradient else (cost,)
         weight_costs = rule.weight_gradient(layer, self.algorithm)
-        return (*data_costs, *weight_costs) if data else weight_costs
+        if not needs_data_gradient:
+            return weight_costs
+        return (*rule.data_gradient(layer, self.algorithm), *weight_costs)
 
 
-def _skipped(layer: Layer) -> Part | None:
+def _find_omitted_pass(layer: Layer) -> Part | None:
     """Return the pass that Paleo omits for a layer whose only parent is the input."""
     return rule_of(layer).skipped_on_data if layer.parents == (INPUT,) else None
 

@@ -316,15 +316,14 @@ def _working_bytes(rank: RankModel, settings: MemorySettings, load: Load) -> flo
 
 def _gathered_bytes(rank: RankModel, settings: MemorySettings, load: Load) -> float:
     """Return the gathered weights of a layer and the next one, and its unscattered gradients."""
-    shards_gradients = settings.sharding.zero >= 2
-    shards_weights = settings.sharding.zero == 3
-    if not shards_gradients:
+    if settings.sharding.zero < 2:  # gradients are not sharded
         return 0.0
-    gathered_layers = 2 if shards_weights else 0
-    trained_bytes = gathered_layers * rank.weight_bytes + rank.constant("gradient_bytes")
+    gathered_layers = 2 if settings.sharding.zero == 3 else 0  # the next one is fetched ahead
+    bytes_per_parameter = gathered_layers * rank.weight_bytes + rank.constant("gradient_bytes")
     pieces = [settings.pieces[part.name] for part, _ in load]
     return max(
-        trained_bytes * piece.parameters + gathered_layers * piece.frozen_bytes for piece in pieces
+        bytes_per_parameter * piece.parameters + gathered_layers * piece.frozen_bytes
+        for piece in pieces
     )
 
 

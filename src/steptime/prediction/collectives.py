@@ -144,7 +144,7 @@ def hierarchical(size_bytes: float, replicas: int, fabric: Fabric) -> float:
     once over the `links_per_node` links of a node (own links: `links_per_node = per_node`; more
     than one for a device are of no use); then g - 1 messages inside again.
     """
-    near, nodes = fabric.near_and_nodes(replicas, always=True)
+    near, nodes = fabric.near_and_nodes(replicas, counts_nodes=True)
     messages, message_share = ring_messages(nodes)
     device_bytes = size_bytes / near  # the part of the gradient that a device finishes
     # More links of a node than devices in it are of no use.

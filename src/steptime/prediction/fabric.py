@@ -88,14 +88,15 @@ class Fabric:
         """Names of the links whose latency nobody publishes: it is counted as 0, to be noted."""
         return tuple({link.name: 0 for link in self.links if link.latency_s is None})
 
-    def near_and_nodes(self, devices: int, always: bool = False) -> tuple[int, int]:
+    def near_and_nodes(self, devices: int, counts_nodes: bool = False) -> tuple[int, int]:
         """Return the devices of a group in a node, and the nodes of the group.
 
-        A last node that is not full counts as a full one. `always` has nodes in any case.
+        A last node that is not full counts as a full one. A flat fabric has one device a node,
+        unless `counts_nodes`.
         """
         # One kind of link for one group: what lies in a node makes no difference.
         is_flat = self.inside is None and self.links_per_node == 1 and self.groups == 1
-        per_node = 1 if is_flat and not always else self.per_node
+        per_node = 1 if is_flat and not counts_nodes else self.per_node
         near = min(devices, per_node)
         nodes = ceil(devices / per_node)
         return near, nodes

@@ -36,7 +36,7 @@ def gemma3n_text(config: Config) -> Settings:
         "qk_norm": "head",
         "scaled": True,
         "window": config.get("sliding_window", 512),
-        "designs": _designs(config, settings, ffn_widths),
+        "designs": _describe_blocks(config, settings, ffn_widths),
     }
 
 
@@ -58,7 +58,9 @@ def _read_ffn_widths(config: Config) -> list[int]:
     return widths
 
 
-def _designs(config: Config, settings: Settings, ffn_widths: list[int]) -> tuple[BlockDesign, ...]:
+def _describe_blocks(
+    config: Config, settings: Settings, ffn_widths: list[int]
+) -> tuple[BlockDesign, ...]:
     """Return the designs of all blocks; the last read keys and values of earlier ones."""
     layers = settings["layers"]
     kinds = list_of_layers(config, "layer_types", layers, ATTENTION_TYPES)

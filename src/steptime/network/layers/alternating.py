@@ -34,7 +34,7 @@ class AltUp:
         """Return `x [n, l, width]` as streams: itself, and products of it as large as it is."""
         with b.scope("streams_in"):
             target = _magnitude(b, x, "target")
-            side_streams = [self._projected(b, x, target, i) for i in range(1, self.count)]
+            side_streams = [self._project(b, x, target, i) for i in range(1, self.count)]
             return b.op("concat", x, *side_streams, name="streams", axis=2)
 
     def collapse(self, b: Builder, x: str) -> str:
@@ -44,8 +44,8 @@ class AltUp:
             target = _magnitude(b, total, "target")
             for i in range(1, self.count):
                 stream = _stream(b, x, self.count, i, f"stream{i}")
-                total = b.op("add", total, self._projected(b, stream, target, i), name=f"sum{i}")
-            return _scaled(b, total, 1 / self.count, "mean")
+                total = b.op("add", total, self._project(b, stream, target, i), name=f"sum{i}")
+            return _scale(b, total, 1 / self.count, "mean")
 
     def build(
         self, b: Builder, x: str, p: Mapping[str, Any], parts: Sequence[Part], add_tokens: Part
@@ -71,12 +71,12 @@ class AltUp:
         laurel = self._laurel(b, normed, kind)
         attended = norm(b, attends(normed), kind, "output_norm1")
         y = b.op("add", b.op("add", attended, first, name="add1"), laurel, name="add_laurel")
-        y = _scaled(b, y, 1 / math.sqrt(2), "joined")
+        y = _scale(b, y, 1 / math.sqrt(2), "joined")
         fed = norm(b, feeds(norm(b, y, kind, "norm2")), kind, "output_norm2")
         y = b.op("add", fed, y, name="add2")
         return self._add_tokens(b, self._correct(b, predicted, first, y, router), add_tokens)
 
-    def _projected(self, b: Builder, x: str, target: str, number: int) -> str:
+    def _project(self, b: Builder, x: str, target: str, number: int) -> str:
         """Return a product of `x`, brought to the target's magnitude."""
         width = b.shape(x)[-1]
         y = linear(b, x, width, f"projection{number}", bias=False)
@@ -91,11 +91,11 @@ class AltUp:
             y = linear(b, y, b.shape(x)[-1], "right", bias=False)
             return b.op("add", x, norm(b, y, kind, "norm"), name="add")
 
-    def _modalities(self, b: Builder, x: str, router: Sequence[str], name: str) -> str:
+    def _route(self, b: Builder, x: str, router: Sequence[str], name: str) -> str:
         """Return a number of each stream for each token."""
         norm_weight, weight = router
         y = b.op("rms_norm", x, norm_weight, name=f"{name}/norm")
-        y = _scaled(b, y, 1 / b.shape(x)[-1], f"{name}/scaled")
+        y = _scale(b, y, 1 / b.shape(x)[-1], f"{name}/scaled")
         y = b.op("linear", y, weight, name=f"{name}/routed")
         return b.op("tanh", y, name=f"{name}/modalities")
 
@@ -105,7 +105,7 @@ class AltUp:
         width = total_width // self.count
         with b.scope("predict"):
             first = _stream(b, x, self.count, 0, "first")
-            modalities = self._modalities(b, first, router, "router")
+            modalities = self._route(b, first, router, "router")
             mixing = linear(b, modalities, self.count**2, "coefficients", bias=False)
             shape = (n, length, self.count, self.count)
             mixing = b.op("reshape", mixing, name="matrix", shape=shape)
@@ -121,7 +121,7 @@ class AltUp:
         n, length, total_width = b.shape(predicted)
         width = total_width // self.count
         with b.scope("correct"):
-            modalities = self._modalities(b, computed, router, "router")
+            modalities = self._route(b, computed, router, "router")
             shares = linear(b, modalities, self.count, "coefficients", bias=False)
             shares = b.op("pointwise", shares, name="shares", function="add", scalar=1.0)
             shares = b.op("reshape", shares, name="column", shape=(n, length, self.count, 1))
@@ -151,7 +151,7 @@ def keep_largest(b: Builder, x: str) -> str:
     with b.scope("sparse"):
         mean = b.op("reduce", x, name="mean", function="mean", axes=(2,), keep=True)
         centred = b.op("pointwise", x, mean, name="centred", function="sub")
-        cut = _scaled(b, _magnitude(b, centred, "deviation"), SPARSE_DEVIATIONS, "cut")
+        cut = _scale(b, _magnitude(b, centred, "deviation"), SPARSE_DEVIATIONS, "cut")
         return b.op(
             "relu", b.op("pointwise", centred, cut, name="above", function="sub"), name="relu"
         )
@@ -164,7 +164,7 @@ def _magnitude(b: Builder, x: str, name: str) -> str:
     return b.op("pointwise", mean, name=f"{name}/root", function="sqrt")
 
 
-def _scaled(b: Builder, x: str, factor: float, name: str) -> str:
+def _scale(b: Builder, x: str, factor: float, name: str) -> str:
     return b.op("pointwise", x, name=name, function="mul", scalar=factor)
 
 

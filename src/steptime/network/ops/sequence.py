@@ -5,6 +5,7 @@ those of their matrix products alone, so that other counters can be compared exa
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from steptime.core.graph import Attr, TensorSpec
@@ -189,6 +190,44 @@ def recurrent_grad_products(*specs: TensorSpec, of_data: bool = True) -> Product
     return (*data_grads, *weight_grads)
 
 
+def _recurrent_saved(gates: int, saved_sizes: int) -> Callable[..., Specs]:
+    """Return the rule for the tensor that a layer saves, `saved_sizes` hidden sizes a step."""
+
+    def saved(
+        x: TensorSpec,
+        w_ih: TensorSpec,
+        w_hh: TensorSpec,
+        b_ih: TensorSpec,
+        b_hh: TensorSpec,
+        *w_hr: TensorSpec,
+    ) -> Specs:
+        batch, length, _ = x.shape
+        hidden_size = w_ih.shape[0] // gates
+        projected_size = sum(w.shape[0] for w in w_hr)  # of none or one
+        step_size = saved_sizes * hidden_size + projected_size
+        return (TensorSpec((batch, length * step_size), x.dtype),)
+
+    return saved
+
+
+def _recurrent_scratch_bytes(
+    scratch_sizes: int, x: TensorSpec, w_ih: TensorSpec, w_hh: TensorSpec, *_: TensorSpec
+) -> int:
+    """Return the bytes that a layer makes and drops, `scratch_sizes` hidden sizes a step."""
+    _batch, _length, features = x.shape
+    column_bytes = scratch_sizes * x.size_bytes // features
+    return column_bytes * w_hh.shape[1]
+
+
+def _emit_recurrent_gradient(kind: str, b: Backward) -> tuple[str | None, ...]:
+    """Append the gradient of a layer; that of its input is left out where nothing needs it."""
+    x, w_ih, w_hh, b_ih, b_hh, *w_hr = b.op.inputs
+    operands = (x, w_ih, w_hh, b_ih, b_hh, b.output, *b.saved, b.grad, *w_hr)
+    if b.needs[0]:
+        return b.emit(f"{kind}_grad", operands, "grad")
+    return b.emit(f"{kind}_grad", operands, "grad", of_data=False)
+
+
 def recurrent_kinds(
     kind: str, formula: str, saved_sizes: int, scratch_sizes: int, always_saves: bool = False
 ) -> dict[str, OpKind]:
@@ -212,47 +251,18 @@ def recurrent_kinds(
     inputs = [(2, 3, 4), (rows, 4), (rows, 5), (rows,), (rows,)]
     output = (2, 3, 5)
     saved = (2, 3 * saved_sizes * 5)
-
-    def save(
-        x: TensorSpec,
-        w_ih: TensorSpec,
-        w_hh: TensorSpec,
-        b_ih: TensorSpec,
-        b_hh: TensorSpec,
-        *w_hr: TensorSpec,
-    ) -> Specs:
-        batch, length, _ = x.shape
-        hidden_size = w_ih.shape[0] // gates
-        projected_size = sum(w.shape[0] for w in w_hr)  # of none or one
-        step_size = saved_sizes * hidden_size + projected_size
-        return (TensorSpec((batch, length * step_size), x.dtype),)
-
-    def scratch(x: TensorSpec, w_ih: TensorSpec, w_hh: TensorSpec, *_: TensorSpec) -> int:
-        _batch, _length, features = x.shape
-        column_bytes = scratch_sizes * x.size_bytes // features
-        return column_bytes * w_hh.shape[1]
-
-    def emit_gradient(b: Backward) -> tuple[str | None, ...]:
-        x, w_ih, w_hh, b_ih, b_hh, *w_hr = b.op.inputs
-        weights = (w_ih, w_hh, b_ih, b_hh)
-        needs_dx = b.needs[0]
-        operands = (x, *weights, b.output, *b.saved, b.grad, *w_hr)
-        if needs_dx:
-            return b.emit(f"{kind}_grad", operands, "grad")
-        return b.emit(f"{kind}_grad", operands, "grad", of_data=False)
-
     return {
         kind: matrix_kind(
             recurrent_outputs(gates),
             recurrent_products,
             example(*inputs),
             f"{formula}; two bias vectors, as cuDNN and torch; the products alone are counted",
-            gradient=emit_gradient,
-            saved=save,
+            gradient=partial(_emit_recurrent_gradient, kind),
+            saved=_recurrent_saved(gates, saved_sizes),
             always_saves=always_saves,
             work="recurrent",
             serial=lambda x, *_: x.shape[1],
-            scratch=scratch,
+            scratch=partial(_recurrent_scratch_bytes, scratch_sizes),
         ),
         f"{kind}_grad": matrix_kind(
             lambda *specs, of_data=True: (*specs[:5], *specs[8:]),
