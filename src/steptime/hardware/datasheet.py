@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 from steptime.core.toml_files import packaged
+from steptime.hardware.architectures import architectures
 
 GB = 1e9
 GIB = 2.0**30
@@ -95,7 +96,7 @@ class Datasheet:
         share = self.usable_share
         if share is None:
             shares = _usable_shares().get(self.maker or "", {"other": GB / GIB})
-            kind = "HBM" if (self.memory_type or "").startswith("HBM") else "other"
+            kind = "HBM" if architectures().traits["stacked_memory"].holds(self) else "other"
             is_small = self.memory_bytes < shares.get("small_GB", 0) * GB
             share = shares["small"] if is_small else shares.get(kind, shares["other"])
             share *= GIB / GB

@@ -1,11 +1,13 @@
 """Properties of a device that lie outside those of the devices that the priors were fitted on."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from math import sqrt
 from typing import Any
 
 from steptime.core.toml_files import DATA, read_toml
+from steptime.hardware.architectures import family_of, find_family
+from steptime.hardware.datasheet import Datasheet
 from steptime.hardware.device import Device
 
 POWER_MARGIN = 1.25  # watts within this factor of measured ones count as measured
@@ -49,10 +51,13 @@ def extrapolation_reasons(device: Device) -> tuple[str, ...]:
     if measured is None:
         return (f"no {device.kind} was measured",)
     reasons = []
-    for field in ("maker", "architecture", "memory_type"):
-        value = getattr(device.datasheet, field)
-        if value and not _is_measured_value(value, measured[field]):
-            reasons.append(str(value))
+    datasheet = device.datasheet
+    if datasheet.maker and datasheet.maker not in measured["maker"]:
+        reasons.append(datasheet.maker)
+    if datasheet.architecture and not _is_architecture_in(device, measured["architecture"]):
+        reasons.append(datasheet.architecture)
+    if datasheet.memory_type and _plain_memory_type(datasheet) not in measured["memory_type"]:
+        reasons.append(datasheet.memory_type)
     reasons += _power_reasons(device, measured.get("watts", {}))
     if unstated := _unstated_figures(device):
         reasons.append(f"not said: {', '.join(unstated)}")
@@ -67,7 +72,7 @@ def is_measured(form: str, device: Device) -> bool:
     if device.calibration.get("intervals"):
         return True
     architectures = _measured_devices().get(device.kind, {}).get("only", {}).get(form)
-    return architectures is None or device.datasheet.architecture in architectures
+    return architectures is None or _is_architecture_in(device, architectures)
 
 
 def _unstated_figures(device: Device) -> list[str]:
@@ -78,13 +83,15 @@ def _unstated_figures(device: Device) -> list[str]:
     return [label for field, label in labels.items() if getattr(device.datasheet, field) is None]
 
 
-def _is_measured_value(value: str, measured: list[str]) -> bool:
-    """Return whether a value, or its first word (`Zen 4`), was measured.
+def _is_architecture_in(device: Device, architectures: Iterable[str]) -> bool:
+    """Return whether one of some architectures is of the family of a device's architecture."""
+    family = family_of(device)
+    return family != "" and family in map(find_family, architectures)
 
-    A remark behind a comma, such as who shares the memory, is left out.
-    """
-    text = value.partition(",")[0]
-    return text in measured or text.split()[0] in measured
+
+def _plain_memory_type(datasheet: Datasheet) -> str:
+    """Return the type of a memory without a remark behind a comma, such as who shares it."""
+    return (datasheet.memory_type or "").partition(",")[0]
 
 
 def _power_reasons(device: Device, watts: Mapping[str, tuple[float, float]]) -> list[str]:
