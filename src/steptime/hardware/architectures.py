@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import msgspec
 
+from steptime.core.spelling import underscored
 from steptime.core.toml_files import packaged
 from steptime.core.typed import Texts, typed
 
@@ -140,5 +141,4 @@ def name_constants(device: "Device") -> tuple[str, str]:
 
     A GeForce RTX 5090 has `blackwell_2` and `nvidia`, as in `workspace_blackwell_2_bytes`.
     """
-    family, maker = family_of(device), device.datasheet.maker or ""
-    return family.lower().replace(" ", "_"), maker.lower().replace(" ", "_")
+    return underscored(family_of(device)), underscored(device.datasheet.maker or "")

@@ -19,7 +19,7 @@ from steptime.serving.desktop.request import (
     names_desktop_weights,
 )
 from steptime.serving.desktop.stack import is_desktop_stack
-from steptime.serving.desktop.tensors import is_gguf
+from steptime.serving.desktop.tensors import is_gguf, names_file_type
 from steptime.serving.phases import describe_excess
 from steptime.serving.service import Service
 
@@ -198,7 +198,7 @@ def _notes(case: DesktopCase, prediction: DesktopPrediction) -> list[str]:
     """Return the remarks on the length and on the times."""
     request, notes = case.request, []
     word = request.weights
-    if word and word.lower().replace("-", "_") not in file_types():
+    if word and not names_file_type(word):
         notes.append(f"--weights {word} is taken as {case.weights.label}")
     if prediction.memory.usable_bytes is None:
         notes.append(f"the memory of {case.machine.device.name} is unknown, so every model fits")
