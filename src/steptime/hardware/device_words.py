@@ -11,7 +11,7 @@ from pathlib import Path
 
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.spelling import VARIANT, digit_slips, key_of, model_tokens, tokens
-from steptime.core.toml_files import read_toml
+from steptime.core.toml_files import packaged
 from steptime.hardware.architectures import has_trait
 from steptime.hardware.datasheet import GB
 from steptime.hardware.device import Device
@@ -23,9 +23,9 @@ LOCAL = "local"
 MAX_VARIANTS = 6  # in a message
 
 
-def aliases() -> dict[str, str]:
+def aliases() -> Mapping[str, str]:
     """Return the short names, each with the name of the one device that it stands for."""
-    return read_toml(ALIASES_FILE)
+    return packaged(f"devices/{ALIASES_FILE.name}")
 
 
 def short_names() -> dict[str, str]:

@@ -15,7 +15,6 @@ from steptime.hardware.device import Device
 
 _OF_YEAR = re.compile(r"(.+)-(20\d\d)")
 _SERVER = 16  # devices of the largest server; a rack of more has several
-_table = cache(lambda: packaged("software.toml"))
 _MIN_YEARS = 1 / 12  # that the newest of a family counts for, however new
 _SPLITS = ("pipeline", "context", "expert")  # of a model, which FSDP does not do
 
@@ -57,7 +56,7 @@ def defaults_for(
             in each of which a stack was the newest; of servers the present year.
         reads_words: whether the network is a language model; others may have their own family.
     """
-    table = _table()
+    table = packaged("software.toml")
     question_kind = _question_kind(device, plan, per_node, use, reads_words)
     families = [
         name

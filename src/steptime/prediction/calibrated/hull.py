@@ -1,11 +1,9 @@
 """Properties of a device that lie outside those of the devices that the priors were fitted on."""
 
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 from math import sqrt
-from typing import Any
 
-from steptime.core.toml_files import DATA, read_toml
+from steptime.core.toml_files import packaged
 from steptime.hardware.architectures import family_of, find_family
 from steptime.hardware.datasheet import Datasheet
 from steptime.hardware.device import Device
@@ -13,7 +11,7 @@ from steptime.hardware.device import Device
 POWER_MARGIN = 1.25  # watts within this factor of measured ones count as measured
 WIDTH_OF_REASON = 0.15  # in ln(measured / predicted); assumed: as much as kinds of kernels differ
 REASONS_OF_UNMEASURED_KIND = 9  # of a device of a kind (GPU, TPU) of which none was measured
-_FILE = DATA / "measured.toml"
+FILE = "measured.toml"  # the properties of all measured devices, by kind of device
 _FIELD_LABELS = {  # by kind of device, by field: its name for a person
     "gpu": {
         "maker": "maker",
@@ -33,7 +31,7 @@ def extrapolation_width(device: Device) -> float:
 
     Reasons add as squares; each figure that the device file does not say is a reason.
     """
-    if device.kind not in _measured_devices():
+    if device.kind not in packaged(FILE):
         return WIDTH_OF_REASON * sqrt(REASONS_OF_UNMEASURED_KIND)
     unstated_count = len(_unstated_figures(device))
     reason_count = len(extrapolation_reasons(device)) + max(0, unstated_count - 1)
@@ -47,7 +45,7 @@ def extrapolation_reasons(device: Device) -> tuple[str, ...]:
     """
     if device.calibration.get("intervals"):
         return ()
-    measured = _measured_devices().get(device.kind)
+    measured = packaged(FILE).get(device.kind)
     if measured is None:
         return (f"no {device.kind} was measured",)
     reasons = []
@@ -71,7 +69,7 @@ def is_measured(form: str, device: Device) -> bool:
     """
     if device.calibration.get("intervals"):
         return True
-    architectures = _measured_devices().get(device.kind, {}).get("only", {}).get(form)
+    architectures = packaged(FILE).get(device.kind, {}).get("only", {}).get(form)
     return architectures is None or _is_architecture_in(device, architectures)
 
 
@@ -108,9 +106,3 @@ def _power_reasons(device: Device, watts: Mapping[str, tuple[float, float]]) -> 
     ):
         return []
     return [f"{process} nm at {device.datasheet.peak_w:g} W"]
-
-
-@lru_cache(maxsize=1)
-def _measured_devices() -> Mapping[str, Any]:
-    """Return the properties of all measured devices, by kind of device."""
-    return read_toml(_FILE)
