@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 from steptime.core.graph import Op
 from steptime.formats import elements, sequence_lowering
-from steptime.formats.elements import Operand
-from steptime.formats.operands import function_of_op, operands_of, single_tensor
+from steptime.formats.operands import Operand, function_of_op, operands_of, single_tensor
 from steptime.network.ops import OPS
 from steptime.network.ops.builder import Builder
 

@@ -48,6 +48,16 @@ def is_weight_or_buffer(b: Builder, x: str) -> bool:
     return producer is None and x not in b.inputs
 
 
+def order_by_size(b: Builder, x: str, y: str) -> tuple[str, str]:
+    """Return the larger of two tensors first; of two of one size, the computed one."""
+
+    def sort_key(tensor: str) -> tuple[int, bool]:
+        return -b.tensors[tensor].size, is_weight_or_buffer(b, tensor)
+
+    first, second = sorted((x, y), key=sort_key)
+    return first, second
+
+
 def axis_of(b: Builder, x: str, axis: int) -> int:
     """Return an axis counted from the first; `ShapeError` for one that is not there."""
     rank = len(b.shape(x))
