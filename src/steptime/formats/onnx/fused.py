@@ -25,7 +25,7 @@ LIMITS_OF_8_BITS = (-128.0, 127.0)
 ANY_SCALE = 0.5  # stands for the scale of quantised numbers, whose value costs nothing
 
 
-def _skip_norm(
+def _lower_skip_norm(
     norm: Function, walk: OnnxWalk, x: Value, skip: Value, w: Value, *optional: Value
 ) -> Values:
     """Lower ONNX Runtime's sum and norm: the norm is the first output, the sum the last.
@@ -72,7 +72,7 @@ _ATTENTION_INPUTS = {
 }
 
 
-def _attention(walk: OnnxWalk, q: Value, k: Value, v: Value, *optional: Value) -> Values:
+def _lower_attention(walk: OnnxWalk, q: Value, k: Value, v: Value, *optional: Value) -> Values:
     """Lower attention; its outputs are the result, and all keys and values.
 
     A mask is part of the op and costs nothing, but a learnt bias of the scores is read.
@@ -120,17 +120,19 @@ def _add_bias(
     )
 
 
-def _packed_attention(walk: OnnxWalk, x: Value, w: Value, bias: Value = None, *_: Value) -> Values:
+def _lower_packed_attention(
+    walk: OnnxWalk, x: Value, w: Value, bias: Value = None, *_: Value
+) -> Values:
     """Lower ONNX Runtime's attention, which makes queries, keys and values by one product."""
     packed = matmul(walk, x, w)
     if bias is not None:
         packed = walk.pointwise("add", packed, bias)
     width = walk.shape(packed)[-1] // 3
     q, k, v = walk.lower(elements.split, packed, [width] * 3, -1)
-    return _attention(walk, q, k, v)[:1]
+    return _lower_attention(walk, q, k, v)[:1]
 
 
-def _grouped_query_attention(
+def _lower_grouped_query_attention(
     walk: OnnxWalk, q: Value, k: Value = None, v: Value = None, *optional: Value
 ) -> Values:
     """Lower attention whose heads share keys and values, with rotary positions if it has them."""
@@ -144,7 +146,7 @@ def _grouped_query_attention(
         cosines = optional[4]
         q = _rotate(walk, q, heads, walk.shape(cosines))
         k = _rotate(walk, k, kv_heads, walk.shape(cosines))
-    return _attention(walk, q, k, v, *optional)
+    return _lower_attention(walk, q, k, v, *optional)
 
 
 def _rotate(walk: OnnxWalk, x: Value, heads: int, table_shape: Sequence[int]) -> Value:
@@ -155,7 +157,7 @@ def _rotate(walk: OnnxWalk, x: Value, heads: int, table_shape: Sequence[int]) ->
     return rotated if len(walk.shape(x)) == 4 else walk.lower(join_heads, rotated)
 
 
-def _rotary(walk: OnnxWalk, x: Value, *tables: Value) -> Value:
+def _lower_rotary(walk: OnnxWalk, x: Value, *tables: Value) -> Value:
     """Lower RotaryEmbedding; ONNX Runtime's has the positions before the tables."""
     is_runtime = walk.node.op.startswith("com.")
     table_shape = walk.shape(tables[1] if is_runtime else tables[0])
@@ -164,7 +166,7 @@ def _rotary(walk: OnnxWalk, x: Value, *tables: Value) -> Value:
     return _rotate(walk, x, heads, table_shape)
 
 
-def _quantised_linear(walk: OnnxWalk, x: Value, w: Value, *scales: Value) -> Value:
+def _lower_quantised_linear(walk: OnnxWalk, x: Value, w: Value, *scales: Value) -> Value:
     """Lower `x [..., k]` times a weight `[n, k]`, stored in few bits, several numbers a byte."""
     require(isinstance(w, FileConstant), "a packed weight that is computed")
     packed: FileConstant = w  # type: ignore[assignment]  # as required above
@@ -173,7 +175,7 @@ def _quantised_linear(walk: OnnxWalk, x: Value, w: Value, *scales: Value) -> Val
     return walk.lower(lowering.linear, x, FileConstant(packed.name, shape, "float32"))
 
 
-def _recurrent(
+def _lower_recurrent(
     cell: str, walk: OnnxWalk, x: Value, w: Value, u: Value, bias: Value = None, *optional: Value
 ) -> Values:
     """Lower a recurrent layer; its outputs are all states, and the last one (twice for an LSTM).
@@ -244,7 +246,7 @@ def _note_quantised(walk: OnnxWalk, weight: FileConstant, dtype: str, *scales: V
     walk.quantised[weight.name] = Quantised(dtype, constants)
 
 
-def _quantise(walk: OnnxWalk, x: Value, *_: Value) -> Values:
+def _lower_quantise(walk: OnnxWalk, x: Value, *_: Value) -> Values:
     """Return `x` scaled and rounded: numbers of the run's own type stand for those of 8 bits.
 
     In training the gradient passes straight through, except for numbers beyond the limits.
@@ -260,7 +262,7 @@ def _quantise(walk: OnnxWalk, x: Value, *_: Value) -> Values:
     return [walk.lower(elements.pointwise, "round", scaled, suffix="/round"), scale, scale]
 
 
-def _dequantise(walk: OnnxWalk, x: Value, *scales: Value) -> Value:
+def _lower_dequantise(walk: OnnxWalk, x: Value, *scales: Value) -> Value:
     if isinstance(x, FileConstant):
         _note_quantised(walk, x, x.dtype, *scales)
         return replace(x, dtype="float32", values=None, derived=False)
@@ -269,7 +271,7 @@ def _dequantise(walk: OnnxWalk, x: Value, *scales: Value) -> Value:
 
 def _as_floats(walk: OnnxWalk, x: Value, *scales: Value) -> Value:
     if isinstance(x, FileConstant):
-        return _dequantise(walk, x, *scales)
+        return _lower_dequantise(walk, x, *scales)
     if walk.is_float(x):
         return x
     return walk.lower(elements.cast, x, walk.b.precision.weights, suffix="/cast")
@@ -291,23 +293,23 @@ def _with_floats(product: Function, *places: int, scale_count: int = 0) -> Funct
     return lower_product
 
 
-def _bias_gelu(walk: OnnxWalk, x: Value, bias: Value) -> Value:
+def _lower_bias_gelu(walk: OnnxWalk, x: Value, bias: Value) -> Value:
     return walk.pointwise("gelu", walk.pointwise("add", x, bias))
 
 
 FUSED: Mapping[str, Function] = {
-    "com.microsoft.SkipLayerNormalization": partial(_skip_norm, layer_norm),
-    "com.microsoft.SkipSimplifiedLayerNormalization": partial(_skip_norm, rms_norm),
-    "com.microsoft.BiasGelu": _bias_gelu,
-    **dict.fromkeys(("Attention", "com.microsoft.MultiHeadAttention"), _attention),
-    "com.microsoft.Attention": _packed_attention,
-    "com.microsoft.GroupQueryAttention": _grouped_query_attention,
-    **dict.fromkeys(("RotaryEmbedding", "com.microsoft.RotaryEmbedding"), _rotary),
-    "com.microsoft.MatMulNBits": _quantised_linear,
-    **{name: partial(_recurrent, name.lower()) for name in ("LSTM", "GRU", "RNN")},
-    "com.microsoft.DynamicQuantizeLSTM": partial(_recurrent, "lstm"),
-    **dict.fromkeys(("QuantizeLinear", "DynamicQuantizeLinear"), _quantise),
-    "DequantizeLinear": _dequantise,
+    "com.microsoft.SkipLayerNormalization": partial(_lower_skip_norm, layer_norm),
+    "com.microsoft.SkipSimplifiedLayerNormalization": partial(_lower_skip_norm, rms_norm),
+    "com.microsoft.BiasGelu": _lower_bias_gelu,
+    **dict.fromkeys(("Attention", "com.microsoft.MultiHeadAttention"), _lower_attention),
+    "com.microsoft.Attention": _lower_packed_attention,
+    "com.microsoft.GroupQueryAttention": _lower_grouped_query_attention,
+    **dict.fromkeys(("RotaryEmbedding", "com.microsoft.RotaryEmbedding"), _lower_rotary),
+    "com.microsoft.MatMulNBits": _lower_quantised_linear,
+    **{name: partial(_lower_recurrent, name.lower()) for name in ("LSTM", "GRU", "RNN")},
+    "com.microsoft.DynamicQuantizeLSTM": partial(_lower_recurrent, "lstm"),
+    **dict.fromkeys(("QuantizeLinear", "DynamicQuantizeLinear"), _lower_quantise),
+    "DequantizeLinear": _lower_dequantise,
     "MatMulInteger": _with_floats(matmul, 0, 1),
     "ConvInteger": _with_floats(convolution, 0, 1),
     "QLinearMatMul": _with_floats(matmul, 0, 3, scale_count=2),

@@ -46,7 +46,7 @@ def _swap_last_axes(walk: OnnxWalk, x: Value) -> Value:
     return walk.transpose(x, [*range(rank - 2), rank - 1, rank - 2])
 
 
-def _fused_matmul(walk: OnnxWalk, x: Value, y: Value) -> Value:
+def _lower_fused_matmul(walk: OnnxWalk, x: Value, y: Value) -> Value:
     if walk.attr("transA", 0):
         x = _swap_last_axes(walk, x)
     if walk.attr("transB", 0):
@@ -54,7 +54,7 @@ def _fused_matmul(walk: OnnxWalk, x: Value, y: Value) -> Value:
     return _scale(walk, matmul(walk, x, y), float(walk.attr("alpha", 1.0)))
 
 
-def _gemm(walk: OnnxWalk, x: Value, w: Value, c: Value = None) -> Value:
+def _lower_gemm(walk: OnnxWalk, x: Value, w: Value, c: Value = None) -> Value:
     """Lower alpha * x w + beta * c; a vector `c` is the bias of a linear layer."""
     alpha = float(walk.attr("alpha", 1.0))
     beta = float(walk.attr("beta", 1.0))
@@ -96,7 +96,7 @@ def convolution(walk: OnnxWalk, x: Value, w: Value, bias: Value = None) -> Value
     return walk.lower(lowering.convolution, x, w, bias=bias, groups=groups, **window._asdict())
 
 
-def _transposed_convolution(walk: OnnxWalk, x: Value, w: Value, bias: Value = None) -> Value:
+def _lower_transposed_convolution(walk: OnnxWalk, x: Value, w: Value, bias: Value = None) -> Value:
     window = _read_window(walk, x, walk.shape(w)[2:])
     keeps_size = walk.attr("auto_pad", "NOTSET").startswith("SAME")
     states_size = "output_shape" in walk.node.attrs or keeps_size
@@ -113,7 +113,7 @@ def _transposed_convolution(walk: OnnxWalk, x: Value, w: Value, bias: Value = No
     )
 
 
-def _pool(kind: Literal["max", "avg"], walk: OnnxWalk, x: Value) -> Value | Values:
+def _lower_pool(kind: Literal["max", "avg"], walk: OnnxWalk, x: Value) -> Value | Values:
     """Lower a pool; a dilated one counts by its bytes and one FLOP for each element of a window."""
     kernel = walk.attr("kernel_shape", ())
     window = _read_window(walk, x, kernel)
@@ -130,12 +130,12 @@ def _pool(kind: Literal["max", "avg"], walk: OnnxWalk, x: Value) -> Value | Valu
     )
 
 
-def _global_pool(function: str, walk: OnnxWalk, x: Value) -> Value:
+def _lower_global_pool(function: str, walk: OnnxWalk, x: Value) -> Value:
     axes = tuple(range(2, len(walk.shape(x))))
     return walk.lower(elements.reduce, function, x, axes, keep=True)
 
 
-def _norm(
+def _lower_norm(
     norm: Callable[..., str], walk: OnnxWalk, x: Value, w: Value = None, b: Value = None
 ) -> Value:
     """Lower a norm over the axes from `axis` on."""
@@ -143,19 +143,19 @@ def _norm(
     return walk.lower(norm, x, weight=w, bias=b, axes=axis_count)
 
 
-layer_norm = partial(_norm, lowering.layer_norm)
+layer_norm = partial(_lower_norm, lowering.layer_norm)
 
 
 def rms_norm(walk: OnnxWalk, x: Value, w: Value = None) -> Value:
     """Lower a root-mean-square norm over the axes from `axis` on."""
-    return _norm(lowering.rms_norm, walk, x, w)
+    return _lower_norm(lowering.rms_norm, walk, x, w)
 
 
-def _batch_norm(walk: OnnxWalk, x: Value, w: Value, b: Value, *_: Value) -> Value:
+def _lower_batch_norm(walk: OnnxWalk, x: Value, w: Value, b: Value, *_: Value) -> Value:
     return walk.lower(lowering.batch_norm, x, weight=w, bias=b)
 
 
-def _group_norm(walk: OnnxWalk, x: Value, w: Value = None, b: Value = None) -> Value:
+def _lower_group_norm(walk: OnnxWalk, x: Value, w: Value = None, b: Value = None) -> Value:
     """Lower group norm, or instance norm, which has no attribute `num_groups`."""
     groups = walk.attr("num_groups", 0) or None
     weight, bias = (_channel_vector(walk, x, vector, groups) for vector in (w, b))
@@ -173,7 +173,7 @@ def _channel_vector(walk: OnnxWalk, x: Value, vector: Value, groups: int | None)
     return walk.lower(elements.reshape, repeated, (channels,), suffix="/vector")
 
 
-def _local_response_norm(walk: OnnxWalk, x: Value) -> Value:
+def _lower_local_response_norm(walk: OnnxWalk, x: Value) -> Value:
     return walk.lower(
         elements.op,
         "local_response_norm",
@@ -185,32 +185,32 @@ def _local_response_norm(walk: OnnxWalk, x: Value) -> Value:
     )
 
 
-def _lp_norm(walk: OnnxWalk, x: Value) -> Value:
+def _lower_lp_norm(walk: OnnxWalk, x: Value) -> Value:
     function = "l1" if walk.attr("p", 2) == 1 else "l2"
     norm = walk.lower(elements.reduce, function, x, (walk.attr("axis", -1),), keep=True)
     return walk.pointwise("div", x, norm)
 
 
-def _einsum(walk: OnnxWalk, *operands: Value) -> Value:
+def _lower_einsum(walk: OnnxWalk, *operands: Value) -> Value:
     return walk.lower(einsum, walk.attr("equation", ""), [*operands])
 
 
 MATRICES: Mapping[str, Function] = {
     "MatMul": matmul,
-    "com.microsoft.FusedMatMul": _fused_matmul,
-    "Gemm": _gemm,
+    "com.microsoft.FusedMatMul": _lower_fused_matmul,
+    "Gemm": _lower_gemm,
     "Conv": convolution,
-    "ConvTranspose": _transposed_convolution,
-    "MaxPool": partial(_pool, "max"),
-    "AveragePool": partial(_pool, "avg"),
-    "LpPool": partial(_pool, "avg"),
-    "GlobalAveragePool": partial(_global_pool, "mean"),
-    "GlobalMaxPool": partial(_global_pool, "max"),
-    "BatchNormalization": _batch_norm,
+    "ConvTranspose": _lower_transposed_convolution,
+    "MaxPool": partial(_lower_pool, "max"),
+    "AveragePool": partial(_lower_pool, "avg"),
+    "LpPool": partial(_lower_pool, "avg"),
+    "GlobalAveragePool": partial(_lower_global_pool, "mean"),
+    "GlobalMaxPool": partial(_lower_global_pool, "max"),
+    "BatchNormalization": _lower_batch_norm,
     "LayerNormalization": layer_norm,
     **dict.fromkeys(("RMSNormalization", "SimplifiedLayerNormalization"), rms_norm),
-    **dict.fromkeys(("GroupNormalization", "InstanceNormalization"), _group_norm),
-    "LRN": _local_response_norm,
-    "LpNormalization": _lp_norm,
-    "Einsum": _einsum,
+    **dict.fromkeys(("GroupNormalization", "InstanceNormalization"), _lower_group_norm),
+    "LRN": _lower_local_response_norm,
+    "LpNormalization": _lower_lp_norm,
+    "Einsum": _lower_einsum,
 }

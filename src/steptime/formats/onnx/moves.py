@@ -17,7 +17,7 @@ from steptime.network.ops.table import ShapeError, broadcast_shape, require
 Values = Sequence[Value]
 
 
-def _reshape(walk: OnnxWalk, x: Value, *_: Value) -> Value:
+def _lower_reshape(walk: OnnxWalk, x: Value, *_: Value) -> Value:
     """Lower Reshape; before opset 5 its shape is an attribute, of which one size may be -1."""
     if "shape" not in walk.node.attrs:
         return walk.reshape_as_before(x, walk.output_shape)
@@ -28,16 +28,16 @@ def _reshape(walk: OnnxWalk, x: Value, *_: Value) -> Value:
     return walk.reshape_as_before(x, lambda: tuple(open_size if n == -1 else n for n in sizes))
 
 
-def _reshape_by_inference(walk: OnnxWalk, x: Value, *_: Value) -> Value:
+def _lower_reshape_by_inference(walk: OnnxWalk, x: Value, *_: Value) -> Value:
     return walk.reshape(x, walk.output_shape())
 
 
-def _transpose(walk: OnnxWalk, x: Value) -> Value:
+def _lower_transpose(walk: OnnxWalk, x: Value) -> Value:
     rank = len(walk.shape(x))
     return walk.transpose(x, walk.attr("perm", tuple(reversed(range(rank)))))
 
 
-def _split(walk: OnnxWalk, x: Value, *_: Value) -> Values:
+def _lower_split(walk: OnnxWalk, x: Value, *_: Value) -> Values:
     axis = walk.axis(x)
     parts = [walk.output_shape(i)[axis] for i in range(len(walk.node.outputs))]
     return walk.lower(elements.split, x, parts, axis)
@@ -48,7 +48,7 @@ def _refuse_computed(walk: OnnxWalk, *_: Value) -> Value:
     raise ShapeError("works on numbers that depend on an input")
 
 
-def _slice(walk: OnnxWalk, x: Value, *limits: Value) -> Value:
+def _lower_slice(walk: OnnxWalk, x: Value, *limits: Value) -> Value:
     """Lower Slice; before opset 10 its limits are attributes."""
     starts, ends, axes, steps = (
         walk.integers(limits[i] if i < len(limits) else None, name)
@@ -67,7 +67,7 @@ def _slice(walk: OnnxWalk, x: Value, *limits: Value) -> Value:
     return x
 
 
-def _gather(walk: OnnxWalk, x: Value, indices: Value) -> Value:
+def _lower_gather(walk: OnnxWalk, x: Value, indices: Value) -> Value:
     """Lower Gather: a view, one part, or a look-up."""
     axis = walk.axis(x)
     if isinstance(indices, FileConstant) and _takes_all_in_order(walk, x, indices):
@@ -96,7 +96,7 @@ def _takes_all_in_order(walk: OnnxWalk, x: Value, indices: FileConstant) -> bool
     return indices.values is None or indices.values.ravel().tolist() == list(range(size))
 
 
-def _gather_nd(walk: OnnxWalk, x: Value, indices: Value) -> Value:
+def _lower_gather_nd(walk: OnnxWalk, x: Value, indices: Value) -> Value:
     """Lower GatherND: rows of indices become one index into the merged first axes of `x`."""
     shape = walk.shape(x)
     indices_shape = walk.shape(indices)
@@ -111,7 +111,7 @@ def _gather_nd(walk: OnnxWalk, x: Value, indices: Value) -> Value:
     return walk.lower(elements.gather, merged, ids, 0)
 
 
-def _expand(walk: OnnxWalk, x: Value, shape: Value) -> Value:
+def _lower_expand(walk: OnnxWalk, x: Value, shape: Value) -> Value:
     """Lower Expand: the shape of the file, its batch replaced by the one that is built."""
     input_shape = walk.shape(x)
     stated_shape = walk.integers(shape) or ()
@@ -124,7 +124,7 @@ def _expand(walk: OnnxWalk, x: Value, shape: Value) -> Value:
     return x if new_shape == input_shape else walk.lower(elements.expand, x, new_shape)
 
 
-def _tile(walk: OnnxWalk, x: Value, times: Value) -> Value:
+def _lower_tile(walk: OnnxWalk, x: Value, times: Value) -> Value:
     """Lower Tile: an axis of size 1 repeats to the batch that is built."""
     shape = walk.shape(x)
     file_times = walk.integers(times) or ()
@@ -141,7 +141,7 @@ def _tile(walk: OnnxWalk, x: Value, times: Value) -> Value:
     return walk.lower(elements.op, "tile", x, times=new_times)
 
 
-def _pad(
+def _lower_pad(
     walk: OnnxWalk, x: Value, pads: Value = None, value: Value = None, axes: Value = None
 ) -> Value:
     """Lower Pad; its sizes are those before all axes, then those after, or old attributes."""
@@ -160,20 +160,20 @@ def _pad(
     return walk.lower(elements.pad, x, sides, mode=our_mode, value=fill)
 
 
-def _shape(walk: OnnxWalk, x: Value) -> Value:
+def _lower_shape(walk: OnnxWalk, x: Value) -> Value:
     shape = walk.shape(x)
     part = shape[slice(walk.attr("start", 0), walk.node.attrs.get("end"))]
     return walk.constant(part, "int64", derived=True)
 
 
-def _constant(walk: OnnxWalk) -> Value:
+def _lower_constant(walk: OnnxWalk) -> Value:
     value = walk.node.attrs.get("value")
     if not isinstance(value, FileConstant):
         return walk.fold_constants()[0]
     return replace(value, name=walk.node.outputs[0] if walk.node.outputs else "")
 
 
-def _cast(walk: OnnxWalk, x: Value, like: Value = None) -> Value:
+def _lower_cast(walk: OnnxWalk, x: Value, like: Value = None) -> Value:
     """Lower Cast; a cast between floats is none, as all floats have the run's own types."""
     dtype = walk.spec(like)[0] if like is not None else _type_name(walk.node.attrs.get("to", 1))
     is_float = "float" in dtype
@@ -194,13 +194,13 @@ def _type_name(onnx_type: int | str) -> str:
     return row[0] if row else "text"
 
 
-def _trilu(walk: OnnxWalk, x: Value, *_: Value) -> Value:
+def _lower_trilu(walk: OnnxWalk, x: Value, *_: Value) -> Value:
     """Return a triangle of `x`, a product with a mask."""
     mask = walk.b.buffer(free_name(walk.b, f"{walk.name}/triangle"), walk.shape(x)[-2:])
     return walk.lower(elements.pointwise, "mul", x, mask)
 
 
-def _depth_to_space(walk: OnnxWalk, x: Value) -> Value:
+def _lower_depth_to_space(walk: OnnxWalk, x: Value) -> Value:
     """Lower DepthToSpace: blocks of channels become squares of pixels.
 
     DCR has the block's axes before the channels, CRD after them.
@@ -219,7 +219,7 @@ def _depth_to_space(walk: OnnxWalk, x: Value) -> Value:
     return walk.reshape(pixels, (n, output_channels, height * side, width * side))
 
 
-def _space_to_depth(walk: OnnxWalk, x: Value) -> Value:
+def _lower_space_to_depth(walk: OnnxWalk, x: Value) -> Value:
     n, c, h, w = walk.shape(x)
     s = walk.attr("blocksize", 1)
     blocks = walk.reshape(x, (n, c, h // s, s, w // s, s))
@@ -227,7 +227,7 @@ def _space_to_depth(walk: OnnxWalk, x: Value) -> Value:
     return walk.reshape(channels_first, (n, c * s**2, h // s, w // s))
 
 
-def _columns_to_image(walk: OnnxWalk, x: Value, size: Value, kernel: Value) -> Value:
+def _lower_columns_to_image(walk: OnnxWalk, x: Value, size: Value, kernel: Value) -> Value:
     image_size = walk.integers(size) or ()
     kernel_size = walk.integers(kernel) or ()
     strides = walk.attr("strides", (1,) * len(image_size))
@@ -235,30 +235,30 @@ def _columns_to_image(walk: OnnxWalk, x: Value, size: Value, kernel: Value) -> V
     return walk.lower(windows.fold, x, image_size, kernel_size, strides)
 
 
-def _gather_elements(walk: OnnxWalk, x: Value, indices: Value) -> Value:
+def _lower_gather_elements(walk: OnnxWalk, x: Value, indices: Value) -> Value:
     return walk.lower(elements.op, "gather_elements", x, indices, axis=walk.axis(x))
 
 
 MOVES: Mapping[str, Function] = {
-    "Reshape": _reshape,
-    **dict.fromkeys(("Flatten", "Squeeze", "Unsqueeze"), _reshape_by_inference),
-    "Transpose": _transpose,
+    "Reshape": _lower_reshape,
+    **dict.fromkeys(("Flatten", "Squeeze", "Unsqueeze"), _lower_reshape_by_inference),
+    "Transpose": _lower_transpose,
     "Concat": lambda walk, *xs: walk.lower(elements.concat, [*xs], walk.axis(xs[0], 1)),
-    "Split": _split,
-    "Slice": _slice,
-    "Gather": _gather,
-    "GatherND": _gather_nd,
-    "GatherElements": _gather_elements,
-    "Expand": _expand,
-    "Tile": _tile,
-    "Pad": _pad,
-    "Shape": _shape,
+    "Split": _lower_split,
+    "Slice": _lower_slice,
+    "Gather": _lower_gather,
+    "GatherND": _lower_gather_nd,
+    "GatherElements": _lower_gather_elements,
+    "Expand": _lower_expand,
+    "Tile": _lower_tile,
+    "Pad": _lower_pad,
+    "Shape": _lower_shape,
     "Size": lambda walk, x: walk.constant(math.prod(walk.shape(x)), "int64", derived=True),
-    "Constant": _constant,
-    "Col2Im": _columns_to_image,
-    "DepthToSpace": _depth_to_space,
-    "SpaceToDepth": _space_to_depth,
+    "Constant": _lower_constant,
+    "Col2Im": _lower_columns_to_image,
+    "DepthToSpace": _lower_depth_to_space,
+    "SpaceToDepth": _lower_space_to_depth,
     **dict.fromkeys(("ConstantOfShape", *TABLES), _refuse_computed),
-    "Trilu": _trilu,
-    **dict.fromkeys(("Cast", "CastLike"), _cast),
+    "Trilu": _lower_trilu,
+    **dict.fromkeys(("Cast", "CastLike"), _lower_cast),
 }

@@ -27,7 +27,7 @@ RESIZE_MODES = {"linear": "bilinear", "cubic": "bicubic"}
 TAPS = {"nearest": 1, "bilinear": 2, "bicubic": 4}  # pixels that an output reads along an axis
 
 
-def _pointwise(function: str, walk: OnnxWalk, *values: Value) -> Value:
+def _lower_pointwise(function: str, walk: OnnxWalk, *values: Value) -> Value:
     """Lower a function of elements.
 
     Before opset 7 the attribute `axis` says with which axis of the first the second is aligned.
@@ -42,7 +42,9 @@ def _pointwise(function: str, walk: OnnxWalk, *values: Value) -> Value:
     return walk.pointwise(function, *operands)
 
 
-def _pointwise_of_many(function: str, walk: OnnxWalk, first: Value, *operands: Value) -> Value:
+def _lower_pointwise_of_many(
+    function: str, walk: OnnxWalk, first: Value, *operands: Value
+) -> Value:
     """Lower a function of any number of operands, two at a time."""
     result = first
     for operand in operands:
@@ -50,8 +52,8 @@ def _pointwise_of_many(function: str, walk: OnnxWalk, first: Value, *operands: V
     return result
 
 
-def _mean(walk: OnnxWalk, *values: Value) -> Value:
-    total = _pointwise_of_many("add", walk, *values)
+def _lower_mean(walk: OnnxWalk, *values: Value) -> Value:
+    total = _lower_pointwise_of_many("add", walk, *values)
     return walk.pointwise("mul", total, walk.constant(1 / len(values), "float32"))
 
 
@@ -60,14 +62,14 @@ def _parametrised(function: str, attribute: str, default: float) -> Function:
     return lambda walk, x: walk.pointwise(function, x, parameter=walk.attr(attribute, default))
 
 
-def _dropout(walk: OnnxWalk, x: Value, ratio: Value = None, *_: Value) -> Value:
+def _lower_dropout(walk: OnnxWalk, x: Value, ratio: Value = None, *_: Value) -> Value:
     share = walk.node.attrs.get("ratio", 0.5) if ratio is None else walk.number(ratio)
     if not isinstance(x, str) or not share:
         return x
     return walk.lower(elements.dropout, x, float(share))
 
 
-def _clip(walk: OnnxWalk, x: Value, low: Value = None, high: Value = None) -> Value:
+def _lower_clip(walk: OnnxWalk, x: Value, low: Value = None, high: Value = None) -> Value:
     """Lower Clip; before opset 11 its limits are attributes, and each may be left out."""
     low_limit = walk.node.attrs.get("min") if low is None else walk.number(low)
     high_limit = walk.node.attrs.get("max") if high is None else walk.number(high)
@@ -79,7 +81,7 @@ def _clip(walk: OnnxWalk, x: Value, low: Value = None, high: Value = None) -> Va
     return walk.pointwise("clamp", x, **limits)
 
 
-def _prelu(walk: OnnxWalk, x: Value, slope: Value) -> Value:
+def _lower_prelu(walk: OnnxWalk, x: Value, slope: Value) -> Value:
     """Lower PRelu: by its op with one slope or one for each channel, else as relu + slope min."""
     slope_count = math.prod(walk.shape(slope))
     if slope_count in (1, walk.shape(x)[1]):
@@ -89,12 +91,12 @@ def _prelu(walk: OnnxWalk, x: Value, slope: Value) -> Value:
     return walk.pointwise("add", positive, walk.pointwise("mul", negative, slope))
 
 
-def _gelu(walk: OnnxWalk, x: Value) -> Value:
+def _lower_gelu(walk: OnnxWalk, x: Value) -> Value:
     is_tanh = walk.attr("approximate", "none") == "tanh"
     return walk.pointwise("gelu_tanh" if is_tanh else "gelu", x)
 
 
-def _reduce(function: str, walk: OnnxWalk, x: Value, axes: Value = None) -> Value:
+def _lower_reduce(function: str, walk: OnnxWalk, x: Value, axes: Value = None) -> Value:
     """Lower a reduction; without axes it is over all of them, or none by an attribute."""
     stated_axes = walk.integers(axes, "axes")
     if not stated_axes and walk.attr("noop_with_empty_axes", 0):
@@ -104,12 +106,12 @@ def _reduce(function: str, walk: OnnxWalk, x: Value, axes: Value = None) -> Valu
     return walk.lower(elements.reduce, function, x, reduced_axes, keep=keep)
 
 
-def _index_of_extreme(function: str, walk: OnnxWalk, x: Value) -> Value:
+def _lower_index_of_extreme(function: str, walk: OnnxWalk, x: Value) -> Value:
     keep = bool(walk.attr("keepdims", 1))
     return walk.lower(elements.reduce, function, x, (walk.attr("axis", 0),), keep=keep)
 
 
-def _softmax(walk: OnnxWalk, x: Value) -> Value:
+def _lower_softmax(walk: OnnxWalk, x: Value) -> Value:
     """Lower a softmax; before opset 13 it is over all axes from `axis` on."""
     is_log = walk.node.op == "LogSoftmax"
     shape = walk.shape(x)
@@ -125,7 +127,7 @@ def _softmax(walk: OnnxWalk, x: Value) -> Value:
     return walk.reshape(y, shape)
 
 
-def _cumulative_sum(walk: OnnxWalk, x: Value, axis: Value) -> Value:
+def _lower_cumulative_sum(walk: OnnxWalk, x: Value, axis: Value) -> Value:
     stated_axis = (walk.integers(axis) or (0,))[0]
     return walk.lower(
         elements.op,
@@ -136,13 +138,13 @@ def _cumulative_sum(walk: OnnxWalk, x: Value, axis: Value) -> Value:
     )
 
 
-def _topk(walk: OnnxWalk, x: Value, *_: Value) -> Values:
+def _lower_topk(walk: OnnxWalk, x: Value, *_: Value) -> Values:
     axis = walk.axis(x, -1)
     count = walk.output_shape()[axis]
     return walk.lower(lowering.topk, x, count, axis, largest=bool(walk.attr("largest", 1)))
 
 
-def _resize(walk: OnnxWalk, x: Value, *_: Value) -> Value | Values:
+def _lower_resize(walk: OnnxWalk, x: Value, *_: Value) -> Value | Values:
     """Lower an image of another size.
 
     Volumes, and resized channels or examples, count by their bytes and two FLOP for each pixel
@@ -159,7 +161,7 @@ def _resize(walk: OnnxWalk, x: Value, *_: Value) -> Value | Values:
     return walk.lower(lowering.resize, x, output_shape[2:], mode, align_corners=aligns_corners)
 
 
-def _scan(walk: OnnxWalk, *values: Value) -> Values:
+def _lower_scan(walk: OnnxWalk, *values: Value) -> Values:
     """Lower Scan: its body for each part of its inputs, with states from turn to turn.
 
     Returns the last states and the stacked outputs. Before opset 9 a batch of scans ran at once;
@@ -195,7 +197,7 @@ def _check_turns(turn_count: int, body: Subgraph) -> None:
     require(fits, f"{turn_count} turns of {node_count} nodes")
 
 
-def _if(walk: OnnxWalk, condition: Value) -> Values:
+def _lower_if(walk: OnnxWalk, condition: Value) -> Values:
     number = walk.number(condition)
     require(number is not None, _UNKNOWN_BRANCH)
     branch = walk.node.attrs.get("then_branch" if number else "else_branch")
@@ -215,7 +217,7 @@ def _stack_turns(walk: OnnxWalk, parts: Values) -> Value:
     return walk.lower(elements.concat, rows, 0)
 
 
-def _loop(
+def _lower_loop(
     walk: OnnxWalk, turn_limit: Value = None, condition: Value = None, *variables: Value
 ) -> Values:
     """Lower Loop: its body for each turn, as long as its condition holds.
@@ -252,7 +254,7 @@ def _holds(walk: OnnxWalk, condition: Value) -> bool:
     return bool(number)
 
 
-def _spectra(
+def _lower_spectrum(
     walk: OnnxWalk, x: Value, step: Value, window: Value = None, length: Value = None
 ) -> Value:
     """Lower STFT as a product of windows with a table of sines and cosines.
@@ -287,19 +289,19 @@ _UNKNOWN_BRANCH = (
 )
 _NAMES = packaged("onnx.toml")
 OPS: Mapping[str, Function] = {
-    **{name: partial(_pointwise, kind) for kind, name in _NAMES["kinds"].items()},
-    **{name: partial(_pointwise, function) for function, name in _NAMES["functions"].items()},
-    **{name: partial(_pointwise, function) for name, function in _NAMES["read"].items()},
-    **{name: partial(_reduce, function) for name, function in _NAMES["reductions"].items()},
-    "Sum": partial(_pointwise_of_many, "add"),
-    "Max": partial(_pointwise_of_many, "maximum"),
-    "Min": partial(_pointwise_of_many, "minimum"),
-    "Loop": _loop,
-    "Scan": _scan,
-    "STFT": _spectra,
-    "Mean": _mean,
-    **dict.fromkeys(("Softmax", "LogSoftmax", "Hardmax"), _softmax),
-    **dict.fromkeys(("Resize", "Upsample"), _resize),
+    **{name: partial(_lower_pointwise, kind) for kind, name in _NAMES["kinds"].items()},
+    **{name: partial(_lower_pointwise, function) for function, name in _NAMES["functions"].items()},
+    **{name: partial(_lower_pointwise, function) for name, function in _NAMES["read"].items()},
+    **{name: partial(_lower_reduce, function) for name, function in _NAMES["reductions"].items()},
+    "Sum": partial(_lower_pointwise_of_many, "add"),
+    "Max": partial(_lower_pointwise_of_many, "maximum"),
+    "Min": partial(_lower_pointwise_of_many, "minimum"),
+    "Loop": _lower_loop,
+    "Scan": _lower_scan,
+    "STFT": _lower_spectrum,
+    "Mean": _lower_mean,
+    **dict.fromkeys(("Softmax", "LogSoftmax", "Hardmax"), _lower_softmax),
+    **dict.fromkeys(("Resize", "Upsample"), _lower_resize),
     **MATRICES,
     **FUSED,
     **MOVES,
@@ -308,13 +310,13 @@ OPS: Mapping[str, Function] = {
     "Celu": _parametrised("elu", "alpha", 1.0),
     "ThresholdedRelu": _parametrised("leaky_relu", "alpha", 1.0),
     "Identity": lambda walk, x: x,
-    "Clip": _clip,
-    "PRelu": _prelu,
-    "Gelu": _gelu,
-    "Dropout": _dropout,
-    "ArgMax": partial(_index_of_extreme, "argmax"),
-    "ArgMin": partial(_index_of_extreme, "argmin"),
-    "CumSum": _cumulative_sum,
-    "TopK": _topk,
-    "If": _if,
+    "Clip": _lower_clip,
+    "PRelu": _lower_prelu,
+    "Gelu": _lower_gelu,
+    "Dropout": _lower_dropout,
+    "ArgMax": partial(_lower_index_of_extreme, "argmax"),
+    "ArgMin": partial(_lower_index_of_extreme, "argmin"),
+    "CumSum": _lower_cumulative_sum,
+    "TopK": _lower_topk,
+    "If": _lower_if,
 }

@@ -26,7 +26,7 @@ def norm_weights(call: Call, names: tuple[str, ...]) -> dict[str, str]:
     return {LOWERED_NAMES.get(name, name): call.optional_tensor(name) or "" for name in names}
 
 
-def _attention(call: Call) -> str:
+def _lower_attention(call: Call) -> str:
     """Lower scaled dot-product attention; axes before the heads are one batch."""
     tensors = [call.tensor(name) for name in ("query", "key", "value")]
     shapes = [call.b.shape(x) for x in tensors]
@@ -49,7 +49,7 @@ def _attention(call: Call) -> str:
     return call.lower(el.reshape, y, (*shapes[0][:-1], shapes[2][-1]), suffix="/back")
 
 
-def _device_attention(call: Call) -> Result:
+def _lower_device_attention(call: Call) -> Result:
     """Lower attention as a device's own op, whose other outputs its gradient reads."""
     specs = call.walk.program.specs
     saved = [
@@ -58,10 +58,10 @@ def _device_attention(call: Call) -> Result:
         else None
         for i, name in enumerate(call.node.outputs[1:])
     ]
-    return [_attention(call), *saved]
+    return [_lower_attention(call), *saved]
 
 
-def _cross_entropy(call: Call) -> Result:
+def _lower_cross_entropy(call: Call) -> Result:
     """Lower a cross entropy: the mean loss of classes is a kind, other forms are its terms."""
     x, target = call.tensor(), call.tensor("target")
     rank = len(call.b.shape(x))
@@ -87,7 +87,7 @@ def _cross_entropy(call: Call) -> Result:
     return call.lower(el.reduce, function, terms, None, suffix="/loss") if function else terms
 
 
-def _native_norm(call: Call) -> Result:
+def _lower_native_norm(call: Call) -> Result:
     """Lower a norm as decompositions call it, with the statistics that its gradient reads."""
     x = call.tensor("input")
     affine = norm_weights(call, ("weight", "bias"))
@@ -104,7 +104,7 @@ def _native_norm(call: Call) -> Result:
     return [y, *statistics]
 
 
-def _native_dropout(call: Call) -> Result:
+def _lower_native_dropout(call: Call) -> Result:
     """Lower dropout as decompositions call it, with its mask."""
     y = call.first_tensor
     if call.argument("train", True) or call.walk.drops:
@@ -112,7 +112,7 @@ def _native_dropout(call: Call) -> Result:
     return [y, ProgramConstant(call.walk.shape(y), "bool", f"{call.name}/mask")]
 
 
-def _pairwise_distances(call: Call) -> Result:
+def _lower_pairwise_distances(call: Call) -> Result:
     """Lower `torch.cdist`, which computes distances of many rows by a product."""
     first = call.tensor(call.argument_name("x1", "self"))
     second = call.tensor(call.argument_name("x2", "other"))
@@ -160,10 +160,10 @@ _NATIVE_NORMS = (
     *("cudnn_batch_norm", "_batch_norm_with_update", "_batch_norm_no_update"),
 )
 FUSED: Mapping[str, Handler] = {
-    "scaled_dot_product_attention": _attention,
-    **dict.fromkeys(_DEVICE_ATTENTIONS, _device_attention),
-    "cross_entropy_loss": _cross_entropy,
-    "cdist": _pairwise_distances,
-    **dict.fromkeys(_NATIVE_NORMS, _native_norm),
-    "native_dropout": _native_dropout,
+    "scaled_dot_product_attention": _lower_attention,
+    **dict.fromkeys(_DEVICE_ATTENTIONS, _lower_device_attention),
+    "cross_entropy_loss": _lower_cross_entropy,
+    "cdist": _lower_pairwise_distances,
+    **dict.fromkeys(_NATIVE_NORMS, _lower_native_norm),
+    "native_dropout": _lower_native_dropout,
 }

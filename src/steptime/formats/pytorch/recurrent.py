@@ -10,7 +10,7 @@ from steptime.formats.pytorch.call import Call, Handler, Result
 from steptime.network.ops.table import require
 
 
-def _recurrent(cell: str, call: Call) -> Result:
+def _lower_recurrent(cell: str, call: Call) -> Result:
     """Lower a recurrent layer or several; an LSTM's cell state has the width before projection."""
     initial_states = call["hx"]
     states = initial_states if isinstance(initial_states, list) else [initial_states]
@@ -46,7 +46,7 @@ def _refuse_grown_time(call: Call) -> None:
     require(not is_grown, "its first axis is time: leave the batch, axis 1, open in the export")
 
 
-def _cell(kind: str, call: Call) -> Result:
+def _lower_cell(kind: str, call: Call) -> Result:
     """Lower one step of a recurrent cell: two products, and functions of the gates."""
     x, states = call.tensor("input"), call["hx"]
     state_values = states if isinstance(states, list) else [states]
@@ -56,14 +56,14 @@ def _cell(kind: str, call: Call) -> Result:
     from_x = call.lower(low.linear, x, call.tensor("w_ih"), suffix="/input", bias=input_bias)
     from_h = call.lower(low.linear, h, call.tensor("w_hh"), suffix="/hidden", bias=hidden_bias)
     if kind == "lstm":
-        return _lstm_step(call, from_x, from_h, cell_states[0])
+        return _lower_lstm_step(call, from_x, from_h, cell_states[0])
     if kind == "gru":
-        return _gru_step(call, from_x, from_h, h)
+        return _lower_gru_step(call, from_x, from_h, h)
     activation = "relu" if kind == "relu" else "tanh"
     return _apply(call, activation, _apply(call, "add", from_x, from_h))
 
 
-def _lstm_step(call: Call, from_x: str, from_h: str, cell_state: str) -> list[str]:
+def _lower_lstm_step(call: Call, from_x: str, from_h: str, cell_state: str) -> list[str]:
     """Return the hidden and the cell state after a step of an LSTM."""
     gates = _split_gates(call, _apply(call, "add", from_x, from_h), 4, "/gates")
     input_gate = _apply(call, "sigmoid", gates[0])
@@ -75,7 +75,7 @@ def _lstm_step(call: Call, from_x: str, from_h: str, cell_state: str) -> list[st
     return [_apply(call, "mul", output_gate, _apply(call, "tanh", cell)), cell]
 
 
-def _gru_step(call: Call, from_x: str, from_h: str, h: str) -> str:
+def _lower_gru_step(call: Call, from_x: str, from_h: str, h: str) -> str:
     """Return the hidden state after a step of a GRU."""
     input_gates = _split_gates(call, from_x, 3, "/gates_x")
     hidden_gates = _split_gates(call, from_h, 3, "/gates_h")
@@ -98,11 +98,11 @@ def _split_gates(call: Call, x: str, count: int, suffix: str) -> list[str]:
 
 
 RECURRENT: Mapping[str, Handler] = {
-    "lstm": partial(_recurrent, "lstm"),
-    "gru": partial(_recurrent, "gru"),
-    **dict.fromkeys(("rnn_tanh", "rnn_relu"), partial(_recurrent, "rnn")),
-    "lstm_cell": partial(_cell, "lstm"),
-    "gru_cell": partial(_cell, "gru"),
-    "rnn_tanh_cell": partial(_cell, "rnn"),
-    "rnn_relu_cell": partial(_cell, "relu"),
+    "lstm": partial(_lower_recurrent, "lstm"),
+    "gru": partial(_lower_recurrent, "gru"),
+    **dict.fromkeys(("rnn_tanh", "rnn_relu"), partial(_lower_recurrent, "rnn")),
+    "lstm_cell": partial(_lower_cell, "lstm"),
+    "gru_cell": partial(_lower_cell, "gru"),
+    "rnn_tanh_cell": partial(_lower_cell, "rnn"),
+    "rnn_relu_cell": partial(_lower_cell, "relu"),
 }

@@ -23,7 +23,7 @@ WIDE = "float32"
 PAD_MODES = {"replicate": "edge", "replication": "edge", "reflection": "reflect"}
 
 
-def _cast(call: Call) -> Result:
+def _lower_cast(call: Call) -> Result:
     """Lower a cast.
 
     One between floating types is there only if the network switches types itself: the workload
@@ -38,20 +38,20 @@ def _cast(call: Call) -> Result:
     return call.lower(el.cast, x, precision.weights) if is_switched else x
 
 
-def _detach(call: Call) -> Result:
+def _lower_detach(call: Call) -> Result:
     """Lower a detach: a view without gradient; nothing in inference or for integers."""
     x = call.first_tensor
     return call.lower(el.op, "detach", x) if call.b.training and is_float(call.b, x) else x
 
 
-def _view(call: Call) -> Result:
+def _lower_view(call: Call) -> Result:
     input_shape = call.walk.file_shape(call.node.args["self"])
     x = call.tensor()
     shape = call.walk.batches.view_shape(input_shape, call.b.shape(x), call.shape)
     return call.lower(el.reshape, x, shape)
 
 
-def _squeeze(call: Call) -> Result:
+def _lower_squeeze(call: Call) -> Result:
     """Remove axes of size 1; an open batch stays even where it is 1."""
     x = call.tensor()
     source = call.node.args["self"]
@@ -72,16 +72,16 @@ def _squeeze(call: Call) -> Result:
     return call.lower(el.reshape, x, remaining_sizes)
 
 
-def _expand(call: Call) -> Result:
+def _lower_expand(call: Call) -> Result:
     x = call.tensor()
     return call.lower(el.expand, x, call.expanded_shape(call.b.shape(x), call.shape))
 
 
-def _permute(call: Call) -> Result:
+def _lower_permute(call: Call) -> Result:
     return call.lower(el.transpose, call.tensor(), axis_order(call))
 
 
-def _movedim(call: Call) -> Result:
+def _lower_movedim(call: Call) -> Result:
     rank = len(call.shape)
     sources = [axis % rank for axis in as_list(call["source"])]
     targets = [axis % rank for axis in as_list(call["destination"])]
@@ -91,7 +91,7 @@ def _movedim(call: Call) -> Result:
     return call.lower(el.transpose, call.tensor(), order)
 
 
-def _slice(call: Call) -> Result:
+def _lower_slice(call: Call) -> Result:
     axis = call.argument("dim", 0)
     start = call.argument("start", 0)
     stop = call.argument("end", TO_END)
@@ -107,7 +107,7 @@ def _slice(call: Call) -> Result:
     return el.slice_(call.b, call.tensor(), axis, start, stop, call.name, step)
 
 
-def _split(call: Call) -> Result:
+def _lower_split(call: Call) -> Result:
     x = call.tensor()
     axis = call.axis(call.argument("dim", 0))
     size = call.b.shape(x)[axis]
@@ -118,7 +118,7 @@ def _split(call: Call) -> Result:
     return el.split(call.b, x, part_sizes, axis, call.name)
 
 
-def _unbind(call: Call) -> Result:
+def _lower_unbind(call: Call) -> Result:
     axis = call.argument("dim", 0)
     return [
         el.select(call.b, call.tensor(), axis, i, f"{call.name}/{i}")
@@ -126,19 +126,19 @@ def _unbind(call: Call) -> Result:
     ]
 
 
-def _concat(call: Call) -> Result:
+def _lower_concat(call: Call) -> Result:
     """Join tensors; empty ones are left out."""
     parts = [value for value in call["tensors"] if 0 not in call.walk.shape(value)]
     tensors = [call.walk.tensor(value) for value in parts]
     return call.lower(el.concat, tensors, call.argument("dim", 0))
 
 
-def _stack(call: Call) -> Result:
+def _lower_stack(call: Call) -> Result:
     tensors = [call.walk.tensor(value) for value in call["tensors"]]
     return call.lower(el.stack, tensors, call.argument("dim", 0))
 
 
-def _repeat(call: Call) -> Result:
+def _lower_repeat(call: Call) -> Result:
     """Repeat a tensor along its axes: a broadcast where only axes of 1 are repeated."""
     x = call.tensor()
     rank = len(call.b.shape(x))
@@ -155,7 +155,7 @@ def _repeat(call: Call) -> Result:
     return call.lower(el.op, "tile", x, times=tuple(repeats))
 
 
-def _repeat_interleave(call: Call) -> Result:
+def _lower_repeat_interleave(call: Call) -> Result:
     """Repeat each element along an axis: a broadcast over a new axis behind it."""
     x = call.tensor()
     repeats = call["repeats"]
@@ -174,7 +174,7 @@ def _repeat_interleave(call: Call) -> Result:
     return call.lower(el.reshape, repeated, (*axes_before, size * repeats, *axes_after))
 
 
-def _roll(call: Call) -> Result:
+def _lower_roll(call: Call) -> Result:
     """Rotate a tensor along axes: two slices joined in the other order."""
     x = call.tensor()
     axes = as_list(call.argument("dims"))
@@ -188,7 +188,7 @@ def _roll(call: Call) -> Result:
     return x
 
 
-def _pad(call: Call) -> Result:
+def _lower_pad(call: Call) -> Result:
     """Pad a tensor; torch lists paddings from the last axis, before and after it."""
     x = call.tensor()
     rank = len(call.b.shape(x))
@@ -209,7 +209,7 @@ def _pad(call: Call) -> Result:
     return el.pad(call.b, x, pads, call.name, mode=PAD_MODES.get(mode, mode), value=value)
 
 
-def _index(call: Call) -> Result:
+def _lower_index(call: Call) -> Result:
     """Gather elements by tensors of indices along neighbouring axes."""
     x = call.tensor()
     indices = call["indices"]
@@ -250,7 +250,7 @@ def _join_indices(call: Call, indices: Sequence[Value], shape: Shape) -> str:
     return call.lower(el.expand, index_sum, shape, suffix="/places")
 
 
-def _pixel_shuffle(call: Call) -> Result:
+def _lower_pixel_shuffle(call: Call) -> Result:
     """Move elements between channels and space, by a factor in each direction."""
     factor = call.argument("upscale_factor", call.argument("downscale_factor"))
     n, channels, height, width = call.b.shape(call.tensor())
@@ -267,7 +267,7 @@ def _pixel_shuffle(call: Call) -> Result:
     return call.lower(el.reshape, y, (n, *call.shape[1:]))
 
 
-def _unfold(call: Call) -> Result:
+def _lower_unfold(call: Call) -> Result:
     """List the windows along an axis; their elements are the last axis."""
     x = call.tensor()
     rank = len(call.b.shape(x))
@@ -278,28 +278,28 @@ def _unfold(call: Call) -> Result:
     return call.lower(el.transpose, y, order)
 
 
-def _image_to_columns(call: Call) -> Result:
+def _lower_image_to_columns(call: Call) -> Result:
     padding = [side for size in as_list(call["padding"]) for side in (size, size)]
     x = call.lower(el.pad, call.tensor(), (0, 0, 0, 0, *padding), suffix="/pad")
     kernel, stride = as_list(call["kernel_size"]), as_list(call["stride"])
     return call.lower(windows.unfold, x, kernel, stride, as_list(call["dilation"]))
 
 
-def _columns_to_image(call: Call) -> Result:
+def _lower_columns_to_image(call: Call) -> Result:
     size, kernel = as_list(call["output_size"]), as_list(call["kernel_size"])
     return call.lower(windows.fold, call.tensor(), size, kernel, as_list(call["stride"]))
 
 
-def _constant(call: Call) -> Result:
+def _lower_constant(call: Call) -> Result:
     return ProgramConstant(call.shape, call.dtype, call.name)
 
 
-def _flip(call: Call) -> Result:
+def _lower_flip(call: Call) -> Result:
     axes = tuple(call.axis(axis) for axis in as_list(call["dims"]))
     return call.lower(el.op, "flip", call.tensor(), axes=axes)
 
 
-def _gather_elements(call: Call) -> Result:
+def _lower_gather_elements(call: Call) -> Result:
     axis = call.axis(call["dim"])
     return call.lower(el.op, "gather_elements", call.tensor(), call.tensor("index"), axis=axis)
 
@@ -315,44 +315,48 @@ _FILLED = (
 )
 VIEWS: Mapping[str, Handler] = {
     **dict.fromkeys(_COPIES, lambda call: call.first_tensor),
-    "detach": _detach,
-    **dict.fromkeys(_CASTS, _cast),
-    **dict.fromkeys(_RESHAPES, _view),
-    **dict.fromkeys(("permute", "transpose", "swapaxes", "t", "numpy_T"), _permute),
-    **dict.fromkeys(("expand", "expand_as"), _expand),
-    **dict.fromkeys(("slice", "narrow"), _slice),
-    **dict.fromkeys(("split", "split_with_sizes", "chunk", "tensor_split"), _split),
-    **dict.fromkeys(("cat", "concat", "concatenate"), _concat),
-    **dict.fromkeys(("repeat", "tile"), _repeat),
-    "squeeze": _squeeze,
+    "detach": _lower_detach,
+    **dict.fromkeys(_CASTS, _lower_cast),
+    **dict.fromkeys(_RESHAPES, _lower_view),
+    **dict.fromkeys(("permute", "transpose", "swapaxes", "t", "numpy_T"), _lower_permute),
+    **dict.fromkeys(("expand", "expand_as"), _lower_expand),
+    **dict.fromkeys(("slice", "narrow"), _lower_slice),
+    **dict.fromkeys(("split", "split_with_sizes", "chunk", "tensor_split"), _lower_split),
+    **dict.fromkeys(("cat", "concat", "concatenate"), _lower_concat),
+    **dict.fromkeys(("repeat", "tile"), _lower_repeat),
+    "squeeze": _lower_squeeze,
     "unsqueeze": lambda call: call.lower(el.unsqueeze, call.tensor(), call["dim"]),
-    "movedim": _movedim,
+    "movedim": _lower_movedim,
     "select": lambda call: call.lower(
         el.select, call.tensor(), call.argument("dim", 0), call["index"]
     ),
-    "unbind": _unbind,
-    "stack": _stack,
+    "unbind": _lower_unbind,
+    "stack": _lower_stack,
 }
 """Ops whose result is made of the elements of their input: of a constant it is a constant."""
 
 MOVES: Mapping[str, Handler] = {
-    **dict.fromkeys(_FILLED, _constant),
-    **dict.fromkeys(("pad", "constant_pad_nd"), _pad),
-    **{f"{kind}_pad{n}d": _pad for kind in ("reflection", "replication") for n in (1, 2)},
-    **dict.fromkeys(("pixel_shuffle", "pixel_unshuffle"), _pixel_shuffle),
-    "repeat_interleave": _repeat_interleave,
-    "roll": _roll,
-    "unfold": _unfold,
-    "im2col": _image_to_columns,
-    "col2im": _columns_to_image,
-    "flip": _flip,
+    **dict.fromkeys(_FILLED, _lower_constant),
+    **dict.fromkeys(("pad", "constant_pad_nd"), _lower_pad),
+    **{
+        f"{kind}_lower_pad{n}d": _lower_pad
+        for kind in ("reflection", "replication")
+        for n in (1, 2)
+    },
+    **dict.fromkeys(("pixel_shuffle", "pixel_unshuffle"), _lower_pixel_shuffle),
+    "repeat_interleave": _lower_repeat_interleave,
+    "roll": _lower_roll,
+    "unfold": _lower_unfold,
+    "im2col": _lower_image_to_columns,
+    "col2im": _lower_columns_to_image,
+    "flip": _lower_flip,
     "copy": lambda call: call.lower(el.expand, call.tensor("src"), call.walk.shape(call["self"])),
     "slice_scatter": lambda call: write_slice(call, call["src"]),
     "select_scatter": lambda call: write_index(call, call["src"]),
-    "index": _index,
+    "index": _lower_index,
     "index_select": lambda call: call.lower(
         el.gather, call.tensor(), call.tensor("index"), call["dim"]
     ),
-    "gather": _gather_elements,
+    "gather": _lower_gather_elements,
 }
 """Other ops that move elements."""
