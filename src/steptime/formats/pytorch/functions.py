@@ -27,18 +27,20 @@ def _lower_binary(function: str, call: Call) -> Result:
     if alpha != 1 and isinstance(second, str):
         second = call.lower(el.pointwise, "mul", second, alpha, suffix="/alpha")
     elif alpha != 1:
-        second *= alpha
+        second *= alpha  # both are numbers
     if call.argument("rounding_mode"):
         function = "floor_divide"
     is_commutative = function in {"mul", "add"}
-    if is_commutative and not isinstance(first, str):
+    starts_with_number = not isinstance(first, str)
+    if is_commutative and starts_with_number:
         first, second = second, first
     return call.lower(el.pointwise, function, first, second)
 
 
 def _lower_reverse_subtract(call: Call) -> Result:
     """Lower `rsub`: the second operand minus `alpha` times the first."""
-    subtrahend, minuend = _operand(call, call["self"]), _operand(call, call["other"])
+    subtrahend = _operand(call, call["self"])
+    minuend = _operand(call, call["other"])
     alpha = call.argument("alpha", 1)
     if alpha != 1:
         subtrahend = call.lower(el.pointwise, "mul", subtrahend, alpha, suffix="/alpha")
@@ -88,13 +90,16 @@ def _lower_clamp(call: Call) -> Result:
     low = call.argument("min", call.argument("min_val", default_low))
     high = call.argument("max", call.argument("max_val", default_high))
     x = call.tensor()
-    if not isinstance(low, int | float):
+    low_is_tensor = not isinstance(low, int | float)
+    if low_is_tensor:
         x = call.lower(el.pointwise, "maximum", x, call.walk.tensor(low))
         low = -math.inf
-    if not isinstance(high, int | float):
+    high_is_tensor = not isinstance(high, int | float)
+    if high_is_tensor:
         x = call.lower(el.pointwise, "minimum", x, call.walk.tensor(high))
         high = math.inf
-    if math.isinf(low) and math.isinf(high):
+    is_unlimited = math.isinf(low) and math.isinf(high)
+    if is_unlimited:
         return x
     return call.lower(el.pointwise, "clamp", x, low=float(low), high=float(high))
 
@@ -110,7 +115,7 @@ def _lower_gelu(call: Call) -> Result:
     return _lower_unary("gelu_tanh" if is_by_tanh else "gelu", call)
 
 
-def _lower_where(call: Call) -> Result:
+def _lower_selection(call: Call) -> Result:
     condition = call.walk.tensor(call["condition"])
     x, y = _operand(call, call["self"]), _operand(call, call["other"])
     return call.lower(el.select_by_mask, condition, x, y)
@@ -123,8 +128,9 @@ def _lower_masked_fill(call: Call) -> Result:
 
 def _lower_add_product(call: Call) -> Result:
     """Lower `addcmul` and `addcdiv`: add a product or quotient of two tensors."""
-    function = call.node.op.removeprefix("addc")
-    x, y = call.tensor("tensor1"), call.tensor("tensor2")
+    function = call.node.op.removeprefix("addc")  # `mul` or `div`
+    x = call.tensor("tensor1")
+    y = call.tensor("tensor2")
     product = call.lower(el.pointwise, function, x, y, suffix="/product")
     factor = call.argument("value", 1)
     if factor != 1:
@@ -140,11 +146,11 @@ def _lower_threshold(call: Call) -> Result:
 
 def _lower_gated_linear_unit(call: Call) -> Result:
     axis = call.axis(call.argument("dim", -1))
-    width = call.b.shape(call.tensor())[axis] // 2
-    x, gate = call.lower(el.split, call.tensor(), [width, width], axis, suffix="/halves")
-    return call.lower(
-        el.pointwise, "mul", x, call.lower(el.pointwise, "sigmoid", gate, suffix="/gate")
-    )
+    half_width = call.b.shape(call.tensor())[axis] // 2
+    half_widths = [half_width, half_width]
+    x, gate = call.lower(el.split, call.tensor(), half_widths, axis, suffix="/halves")
+    gate_share = call.lower(el.pointwise, "sigmoid", gate, suffix="/gate")
+    return call.lower(el.pointwise, "mul", x, gate_share)
 
 
 def _lower_triangle(call: Call) -> Result:
@@ -199,7 +205,7 @@ FUNCTIONS: Mapping[str, Handler] = {
     "glu": _lower_gated_linear_unit,
     **dict.fromkeys(("tril", "triu"), _lower_triangle),
     **dict.fromkeys(("outer", "ger"), _lower_outer_product),
-    "where": _lower_where,
+    "where": _lower_selection,
     "masked_fill": _lower_masked_fill,
     **dict.fromkeys(("addcmul", "addcdiv"), _lower_add_product),
     **dict.fromkeys(("softmax", "_softmax"), _lower_softmax),

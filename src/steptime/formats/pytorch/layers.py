@@ -43,7 +43,8 @@ def _lower_product_and_sum(first: str, second: str, call: Call) -> Result:
     """Lower a product added to `self`: a `linear` with a bias where that is what it is."""
     x = call.tensor(first)
     w = call.tensor(second)
-    if first == "mat1" and is_weight_or_buffer(call.b, w):
+    is_matrix_product = first == "mat1"  # `addmm`, not the batches of `baddbmm`
+    if is_matrix_product and is_weight_or_buffer(call.b, w):
         addend = call.tensor()
         is_bias = call.b.shape(addend) == call.b.shape(w)[1:]
         if is_bias:
@@ -73,7 +74,8 @@ def _lower_experts_product(call: Call) -> Result:
 
 
 def _lower_convolution(call: Call, transposed: bool = False) -> Result:
-    x, w = call.tensor("input"), call.tensor("weight")
+    x = call.tensor("input")
+    w = call.tensor("weight")
     axis_count = len(call.b.shape(x)) - 2
     padding = call.argument("padding", 0)
     if not isinstance(padding, str):
@@ -115,7 +117,8 @@ def _lower_group_norm(call: Call) -> Result:
 
 
 def _lower_pool(kind: PoolKind, axis_count: int, call: Call) -> Result:
-    require(set(as_list(call.argument("dilation", 1))) == {1}, "pooling with a dilation")
+    is_dilated = set(as_list(call.argument("dilation", 1))) != {1}
+    require(not is_dilated, "pooling with a dilation")
     kernel = _sizes_by_axis(call["kernel_size"], axis_count)
     y = call.lower(
         low.pool,
@@ -146,29 +149,27 @@ def _lower_embedding(call: Call) -> Result:
 
     If something else reads the table, too, torch adds a dense gradient to it.
     """
-    is_sparse = bool(call.argument("sparse")) and call.b.training
-    if is_sparse and not _reads_sparse_table_alone(call):
-        is_sparse = False
+    asks_for_sparse = bool(call.argument("sparse")) and call.b.training
+    is_sparse = asks_for_sparse and _is_read_by_sparse_lookups_alone(call)
+    if asks_for_sparse and not is_sparse:
         dense = "its gradient and its update are of all rows, since another op reads the table, too"
         call.b.remarks.append(f"{call.name}: sparse=True; {dense}")
-    elif is_sparse:
+    if is_sparse:
         optimizers = "in PyTorch by SGD, Adagrad or SparseAdam"
         rows = "its gradient and its update are of the rows read"
         call.b.remarks.append(f"{call.name}: sparse=True; {rows}, {optimizers}")
-    indices, table = call.tensor("indices"), call.tensor("weight")
+    indices = call.tensor("indices")
+    table = call.tensor("weight")
     if is_sparse:
         return call.lower(el.op, "embedding", indices, table, sparse=True)
     return call.lower(el.embedding, indices, table)
 
 
-def _reads_sparse_table_alone(call: Call) -> bool:
+def _is_read_by_sparse_lookups_alone(call: Call) -> bool:
     """Whether only sparse look-ups read the table of an embedding."""
     table = call.node.args["weight"]
-    return all(
-        node.op == "embedding" and bool(node.args.get("sparse"))
-        for node in call.walk.program.nodes
-        if table in node.tensors
-    )
+    readers = [node for node in call.walk.program.nodes if table in node.tensors]
+    return all(node.op == "embedding" and bool(node.args.get("sparse")) for node in readers)
 
 
 def _lower_embedding_bag(call: Call) -> Result:
@@ -177,31 +178,33 @@ def _lower_embedding_bag(call: Call) -> Result:
     weights = call.optional_tensor("per_sample_weights")
     offset_count = call.walk.shape(call["offsets"])[0]
     ends_with_length = bool(call.argument("include_last_offset"))
-    bag_count = offset_count - ends_with_length
+    bag_count = offset_count - 1 if ends_with_length else offset_count
     index_count = math.prod(call.b.shape(indices))
     bag_length, remainder = divmod(index_count, max(1, bag_count))
-    is_even = bag_length >= 1 and not remainder
-    require(is_even, f"{call.b.shape(indices)[0]} places in {bag_count} bags of one length")
+    fills_bags = bag_length >= 1 and not remainder
+    require(fills_bags, f"{call.b.shape(indices)[0]} places in {bag_count} bags of one length")
     are_offsets_computed = isinstance(call["offsets"], str)
     if are_offsets_computed:
         remark = f"{bag_count} bags, taken to be of {bag_length} rows each"
         call.b.remarks.append(f"{call.name}: {remark}")
-    indices = call.lower(el.reshape, indices, (bag_count, bag_length), suffix="/bags")
-    y = call.lower(el.embedding, indices, call.tensor("weight"))
+    indices_by_bag = call.lower(el.reshape, indices, (bag_count, bag_length), suffix="/bags")
+    rows = call.lower(el.embedding, indices_by_bag, call.tensor("weight"))
     if weights:
         factors = call.lower(el.reshape, weights, (bag_count, bag_length, 1), suffix="/weights")
-        y = call.lower(el.pointwise, "mul", y, factors, suffix="/weigh")
+        rows = call.lower(el.pointwise, "mul", rows, factors, suffix="/weigh")
     function = BAG_FUNCTIONS[call.argument("mode", 0)]
-    y = call.lower(el.reduce, function, y, (1,), suffix="/reduce")
+    place_in_bag = 1  # the axis of [bag_count, bag_length, width]
+    bags = call.lower(el.reduce, function, rows, (place_in_bag,), suffix="/reduce")
     # torch returns three tensors of indices, too, for the backward pass
     index_outputs = [call.index_output(i) for i in (1, 2, 3)]
-    return [y, *index_outputs]
+    return [bags, *index_outputs]
 
 
 def _lower_dropout(call: Call) -> Result:
     """Lower dropout that is active: exported in training mode, or asked for (`Walk.drops`)."""
     was_training = call.argument("train", call.argument("training", True))
-    if not (was_training or call.walk.drops):
+    is_active = was_training or call.walk.drops
+    if not is_active:
         return call.first_tensor
     return call.lower(el.dropout, call.first_tensor, float(call.argument("p", 0.5)))
 
