@@ -199,13 +199,13 @@ class _ViewAxis(NamedTuple):
     """An axis of a view.
 
     Attributes:
-        axis: its place in the view.
+        index: its place in the view.
         size: its size in the file.
         outer_count: elements of all axes before it.
         is_last: whether no axis follows it.
     """
 
-    axis: int
+    index: int
     size: int
     outer_count: int
     is_last: bool
@@ -244,15 +244,15 @@ def _list_view_axes(file_view: Shape) -> list[_ViewAxis]:
     """Return the axes of a view with the elements before each."""
     view_axes: list[_ViewAxis] = []
     outer_count = 1
-    for axis, size in enumerate(file_view):
-        is_last = axis == len(file_view) - 1
-        view_axes.append(_ViewAxis(axis, size, outer_count, is_last))
+    for index, size in enumerate(file_view):
+        is_last = index == len(file_view) - 1
+        view_axes.append(_ViewAxis(index, size, outer_count, is_last))
         outer_count *= size
     return view_axes
 
 
 def _find_grown_axis(
-    axes: Sequence[_ViewAxis], outer_count: int, file_size: int, file_batch: int
+    view_axes: Sequence[_ViewAxis], outer_count: int, file_size: int, file_batch: int
 ) -> int | None:
     """Return the axis of a view that grows where an axis of its input does, None for none.
 
@@ -262,16 +262,16 @@ def _find_grown_axis(
     else the first one.
 
     Args:
-        axes: the axes of the view.
+        view_axes: the axes of the view.
         outer_count: elements of the input before its axis.
         file_size: size of the input's axis in the file.
         file_batch: the batch that the file was written for.
     """
-    # an axis spans the elements from `outer_count` to `outer_count * size`
-    input_batch_end = outer_count * file_batch
+    # with axes (2, 3, 5), the second one has 2 outer elements, and ends at 2 * 3 elements
     input_axis_end = outer_count * file_size
+    input_batch_end = outer_count * file_batch
     candidates: list[_ViewAxis] = []
-    for axis in axes:
+    for axis in view_axes:
         axis_end = axis.outer_count * axis.size
         is_around = axis.outer_count <= outer_count and input_batch_end <= axis_end
         is_inside = outer_count <= axis.outer_count and axis_end <= input_axis_end
@@ -279,7 +279,7 @@ def _find_grown_axis(
             candidates.append(axis)
     batch_sized = [axis for axis in candidates if axis.size == file_batch]
     if len(batch_sized) == 1:
-        return batch_sized[0].axis
+        return batch_sized[0].index
     is_inner = outer_count > 1
     inner_starts = [
         axis
@@ -287,7 +287,7 @@ def _find_grown_axis(
         if is_inner and axis.outer_count == outer_count and not axis.is_last
     ]
     preferred_axes = inner_starts or candidates
-    return preferred_axes[0].axis if preferred_axes else None
+    return preferred_axes[0].index if preferred_axes else None
 
 
 def find_main_output(b: Builder, outputs: Sequence[str]) -> str:

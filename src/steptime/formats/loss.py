@@ -7,7 +7,7 @@ from dataclasses import replace
 from steptime.core.graph import Op
 from steptime.core.units import first_of
 from steptime.formats.elements import op, transpose
-from steptime.formats.tensors import is_float, with_axes
+from steptime.formats.tensors import index_readers, is_float, with_axes
 from steptime.network.layers.dense import classify, mean_loss
 from steptime.network.ops import OPS
 from steptime.network.ops.builder import Builder
@@ -202,13 +202,10 @@ def _merge_weight_views(b: Builder, outputs: Collection[str]) -> None:
 
     The views are removed: a file may store weights transposed, but a step does not transpose them.
     """
-    readers_by_name: dict[str, list[Op]] = {}
-    for node in b.ops:
-        for name in node.inputs:
-            readers_by_name.setdefault(name, []).append(node)
+    readers_by_tensor = index_readers(b)
     weight_by_view: dict[str, str] = {}
     for name in (*b.weights, *b.buffers):
-        readers = readers_by_name.get(name, [])
+        readers = readers_by_tensor.get(name, [])
         views = {reader.outputs[0] for reader in readers}
         has_output_view = not views.isdisjoint(outputs)
         if _are_equal_views(readers) and not has_output_view:

@@ -65,20 +65,22 @@ def _view_as_image(b: Builder, x: str, name: str) -> str:
     """Reshape a sequence `[n, c, l]` to an image of height 1; images and volumes stay."""
     shape = b.shape(x)
     axis_count = len(shape) - 2
-    require(
-        axis_count in (1, 2, 3), f"{name}: over {axis_count} axes: there are kinds for 1, 2 and 3"
-    )
-    if axis_count > 1:
+    has_kinds = axis_count in (1, 2, 3)
+    require(has_kinds, f"{name}: over {axis_count} axes: there are kinds for 1, 2 and 3")
+    is_sequence = axis_count == 1
+    if not is_sequence:
         return x
-    return el.reshape(b, x, (*shape[:2], 1, shape[2]), f"{name}/image")
+    n, channels, length = shape
+    return el.reshape(b, x, (n, channels, 1, length), f"{name}/image")
 
 
 def _restore_sequence(b: Builder, y: str, x: str, name: str) -> str:
     """Reshape an image of height 1 back to a sequence if `x` is one."""
-    if len(b.shape(x)) != 3:
+    is_sequence = len(b.shape(x)) == 3
+    if not is_sequence:
         return y
-    shape = b.shape(y)
-    return el.reshape(b, y, (*shape[:2], shape[3]), f"{name}/reshape")
+    n, channels, _, length = b.shape(y)
+    return el.reshape(b, y, (n, channels, length), f"{name}/reshape")
 
 
 def _image_sizes(sizes: Sequence[int]) -> tuple[int, ...]:

@@ -39,6 +39,15 @@ def find_producer(b: Builder, x: str, *kinds: str) -> Op | None:
     return producer
 
 
+def index_readers(b: Builder) -> dict[str, list[Op]]:
+    """Return the ops that read each tensor."""
+    readers_by_tensor: dict[str, list[Op]] = {}
+    for op in b.ops:
+        for tensor in op.inputs:
+            readers_by_tensor.setdefault(tensor, []).append(op)
+    return readers_by_tensor
+
+
 def is_weight_or_buffer(b: Builder, x: str) -> bool:
     """Return whether a tensor is a weight or a buffer, or a view of one."""
     producer = b.made_by.get(x)

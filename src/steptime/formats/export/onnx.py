@@ -46,20 +46,20 @@ def export_onnx(
     """
     graph = dequantised(graph)
     nodes = Nodes(graph)
-    initializers: Fields = []
+    initializers: list[bytes] = []
     for name in dict.fromkeys((*graph.weights, *graph.buffers)):
         spec = graph.tensors[name]
         if weights or external_values:
             content = weights(name, spec) if weights else None
-            initializers.append((5, raw_tensor(name, spec, content)))
+            initializers.append(raw_tensor(name, spec, content))
         else:
             _append_constant(nodes, name, spec)
     _append_ops(graph, nodes)
-    initializers += [(5, content) for content in nodes.constants.values()]
+    initializers += nodes.constants.values()
     graph_fields: Fields = [
         *_node_fields(nodes.nodes),
         (2, graph.name),
-        *initializers,
+        *[(5, initializer) for initializer in initializers],
         *_tensor_fields(graph, nodes.nodes),
     ]
     opset = message((1, ""), (2, OPSET))
@@ -74,7 +74,8 @@ def _append_ops(graph: Graph, nodes: Nodes) -> None:
             raise NoOnnxError(f"{graph.name}: {fused_op.name}: ONNX has no form for {kind}")
         nodes.op = replace(fused_op, outputs=op.outputs)
         first_node = len(nodes.nodes)
-        results = KINDS[kind](nodes, *fused_op.inputs, **fused_op.attrs)
+        write_op = KINDS[kind]
+        results = write_op(nodes, *fused_op.inputs, **fused_op.attrs)
         nodes.finish(first_node, results)
 
 
@@ -84,8 +85,8 @@ def _append_constant(nodes: Nodes, name: str, spec: TensorSpec) -> None:
     All its values are 1 in vectors, such as the variances of norms, else 1 / its last size.
     """
     is_matrix = len(spec.shape) >= 2 and "float" in spec.dtype
-    amount = 1 / spec.shape[-1] if is_matrix else 1.0
-    value = tensor("", TensorSpec((1,), spec.dtype), (amount,))
+    element = 1 / spec.shape[-1] if is_matrix else 1.0
+    value = tensor("", TensorSpec((1,), spec.dtype), (element,))
     shape = nodes.ints(*spec.shape)
     nodes.nodes.append(ExportNode(name, "ConstantOfShape", (shape,), (name,), {"value": value}))
 
@@ -129,12 +130,12 @@ def _tensor_fields(graph: Graph, nodes: Iterable[ExportNode]) -> Fields:
     """
     node_outputs = [name for node in nodes for name in node.outputs]
     inner = [name for name in node_outputs if name in graph.tensors and name not in graph.outputs]
-    groups = ((11, graph.inputs), (12, graph.outputs), (13, inner))
-    return [
-        (number, _encode_value_info(name, graph.tensors[name]))
-        for number, names in groups
-        for name in names
-    ]
+    names_by_field = {11: graph.inputs, 12: graph.outputs, 13: inner}
+    fields: Fields = []
+    for field_number, names in names_by_field.items():
+        for name in names:
+            fields.append((field_number, _encode_value_info(name, graph.tensors[name])))
+    return fields
 
 
 def _encode_value_info(name: str, spec: TensorSpec) -> bytes:

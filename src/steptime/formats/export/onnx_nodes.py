@@ -117,10 +117,12 @@ class Nodes:
         """
         result_names = results if isinstance(results, tuple) else (results,)
         output_of_result = dict(zip(result_names, self.op.outputs, strict=False))
-        for node in self.nodes[first_node:]:
+        nodes_of_op = self.nodes[first_node:]
+        for node in nodes_of_op:
             node.inputs = tuple(output_of_result.get(name, name) for name in node.inputs)
             node.outputs = tuple(output_of_result.get(name, name) for name in node.outputs)
-        self.nodes[-1].name = self.op.name
+        last_node = self.nodes[-1]
+        last_node.name = self.op.name
 
 
 def node(kind: str, **attrs: Any) -> Function:

@@ -15,17 +15,21 @@ from steptime.formats.tensors import free_name
 from steptime.network.ops.table import ShapeError, broadcast_shape, require
 
 Values = Sequence[Value]
+COPIED_SIZE = 0  # in the shape of a Reshape: the size of the same axis of its input
+OPEN_SIZE = -1  # in the shape of a Reshape: what is left of the elements
 
 
 def _lower_reshape(walk: OnnxWalk, x: Value, *_: Value) -> Value:
     """Lower Reshape; before opset 5 its shape is an attribute, of which one size may be -1."""
     if "shape" not in walk.node.attrs:
         return walk.reshape_as_before(x, walk.output_shape)
-    shape = walk.shape(x)
-    sizes = [shape[i] if n == 0 else n for i, n in enumerate(walk.node.attrs["shape"])]
-    stated_size = math.prod(n for n in sizes if n != -1)
-    open_size = math.prod(shape) // max(1, stated_size)
-    return walk.reshape_as_before(x, lambda: tuple(open_size if n == -1 else n for n in sizes))
+    old_shape = walk.shape(x)
+    stated_sizes = enumerate(walk.node.attrs["shape"])
+    sizes = [old_shape[axis] if size == COPIED_SIZE else size for axis, size in stated_sizes]
+    stated_element_count = math.prod(size for size in sizes if size != OPEN_SIZE)
+    open_size = math.prod(old_shape) // max(1, stated_element_count)
+    new_shape = tuple(open_size if size == OPEN_SIZE else size for size in sizes)
+    return walk.reshape_as_before(x, lambda: new_shape)
 
 
 def _lower_reshape_by_inference(walk: OnnxWalk, x: Value, *_: Value) -> Value:
@@ -50,21 +54,24 @@ def _refuse_computed(walk: OnnxWalk, *_: Value) -> Value:
 
 def _lower_slice(walk: OnnxWalk, x: Value, *limits: Value) -> Value:
     """Lower Slice; before opset 10 its limits are attributes."""
-    starts, ends, axes, steps = (
-        walk.integers(limits[i] if i < len(limits) else None, name)
-        for i, name in enumerate(("starts", "ends", "axes", "steps"))
-    )
+    padded_limits = (*limits, None, None, None, None)  # inputs at the end may be left out
+    starts = walk.integers(padded_limits[0], "starts")
+    ends = walk.integers(padded_limits[1], "ends")
+    axes = walk.integers(padded_limits[2], "axes")
+    steps = walk.integers(padded_limits[3], "steps")
+    if starts is None or ends is None:
+        raise ShapeError("a slice without starts and ends")
     rank = len(walk.shape(x))
-    require(starts is not None and ends is not None, "a slice without starts and ends")
-    for i, (start, stop) in enumerate(zip(starts or (), ends or (), strict=True)):
+    part = x
+    for i, (start, stop) in enumerate(zip(starts, ends, strict=True)):
         axis = axis_of(axes[i] if axes else i, rank)
         step = steps[i] if steps else 1
         require(step != 0, "a slice of step 0")
-        size = walk.shape(x)[axis]
+        size = walk.shape(part)[axis]
         is_empty = len(range(size)[start:stop:step]) == 0
         require(not is_empty, f"a slice {start}:{stop}:{step} of {size} is empty")
-        x = walk.lower(elements.slice_, x, axis, start, stop, step=step)
-    return x
+        part = walk.lower(elements.slice_, part, axis, start, stop, step=step)
+    return part
 
 
 def _lower_gather(walk: OnnxWalk, x: Value, indices: Value) -> Value:
@@ -72,13 +79,14 @@ def _lower_gather(walk: OnnxWalk, x: Value, indices: Value) -> Value:
     axis = walk.axis(x)
     if isinstance(indices, FileConstant) and _takes_all_in_order(walk, x, indices):
         return walk.reshape_as_before(x, lambda: indices.shape)
-    index = walk.number(indices)
-    if index is not None:
+    single_index = walk.number(indices)
+    if single_index is not None:
         shape = walk.shape(x)
-        part = walk.lower(elements.select, x, axis, int(index))
+        part = walk.lower(elements.select, x, axis, int(single_index))
         return walk.reshape(part, (*shape[:axis], *walk.shape(indices), *shape[axis + 1 :]))
     ids = walk.tensor(indices)
-    if walk.spec(ids)[0] not in ("int64", "int32"):
+    ids_dtype, _ = walk.spec(ids)
+    if ids_dtype not in ("int64", "int32"):
         ids = walk.lower(elements.cast, ids, "int64", suffix="/cast")
     return walk.lower(elements.gather, x, ids, axis)
 
@@ -88,26 +96,31 @@ def _takes_all_in_order(walk: OnnxWalk, x: Value, indices: FileConstant) -> bool
 
     Indices whose values are not known are taken to do so if they are as many.
     """
-    if len(walk.shape(x)) != 1:
+    is_vector = len(walk.shape(x)) == 1
+    if not is_vector:
         return False
-    size = math.prod(walk.file_shape(walk.node.inputs[0]) or walk.shape(x))
-    if math.prod(indices.shape) != size:
+    size_in_file = math.prod(walk.file_shape(walk.node.inputs[0]) or walk.shape(x))
+    index_count = math.prod(indices.shape)
+    if index_count != size_in_file:
         return False
-    return indices.values is None or indices.values.ravel().tolist() == list(range(size))
+    if indices.values is None:
+        return True
+    return indices.values.ravel().tolist() == list(range(size_in_file))
 
 
 def _lower_gather_nd(walk: OnnxWalk, x: Value, indices: Value) -> Value:
     """Lower GatherND: rows of indices become one index into the merged first axes of `x`."""
     shape = walk.shape(x)
     indices_shape = walk.shape(indices)
-    depth = indices_shape[-1]
-    batch_axes = walk.attr("batch_dims", 0)
-    fits = batch_axes + depth <= len(shape)
+    *ids_shape, indexed_axis_count = indices_shape
+    batch_axis_count = walk.attr("batch_dims", 0)
+    fits = batch_axis_count + indexed_axis_count <= len(shape)
     require(fits, f"indices {list(indices_shape)} of {list(shape)}")
-    require(batch_axes == 0, "batch_dims of GatherND other than 0")
-    name = free_name(walk.b, f"{walk.name}/rows")
-    ids = walk.b.buffer(name, indices_shape[:-1], "int64")
-    merged = walk.reshape(x, (math.prod(shape[:depth]), *shape[depth:]))
+    require(batch_axis_count == 0, "batch_dims of GatherND other than 0")
+    ids_name = free_name(walk.b, f"{walk.name}/rows")
+    ids = walk.b.buffer(ids_name, tuple(ids_shape), "int64")
+    merged_size = math.prod(shape[:indexed_axis_count])
+    merged = walk.reshape(x, (merged_size, *shape[indexed_axis_count:]))
     return walk.lower(elements.gather, merged, ids, 0)
 
 
@@ -115,11 +128,13 @@ def _lower_expand(walk: OnnxWalk, x: Value, shape: Value) -> Value:
     """Lower Expand: the shape of the file, its batch replaced by the one that is built."""
     input_shape = walk.shape(x)
     stated_shape = walk.integers(shape) or ()
-    follows = broadcast_shape(input_shape, stated_shape) != walk.file_shape(walk.node.outputs[0])
-    target = stated_shape
-    if len(stated_shape) >= len(input_shape):
-        target = walk.repeated_shape(input_shape, stated_shape, follows)
-    new_shape = broadcast_shape(input_shape, target)
+    file_output = walk.file_shape(walk.node.outputs[0])
+    follows_batch = broadcast_shape(input_shape, stated_shape) != file_output
+    target_shape = stated_shape
+    states_all_axes = len(stated_shape) >= len(input_shape)
+    if states_all_axes:
+        target_shape = walk.repeated_shape(input_shape, stated_shape, follows_batch)
+    new_shape = broadcast_shape(input_shape, target_shape)
     require(new_shape is not None, f"{list(input_shape)} is not {list(stated_shape)} repeated")
     return x if new_shape == input_shape else walk.lower(elements.expand, x, new_shape)
 
@@ -129,14 +144,13 @@ def _lower_tile(walk: OnnxWalk, x: Value, times: Value) -> Value:
     shape = walk.shape(x)
     file_times = walk.integers(times) or ()
     require(len(file_times) == len(shape), f"{list(shape)} times {list(file_times)}")
-    stated_shape = tuple(n * count for n, count in zip(shape, file_times, strict=True))
-    follows = stated_shape != walk.file_shape(walk.node.outputs[0])
-    new_shape = walk.repeated_shape(shape, stated_shape, follows)
-    new_times = tuple(
-        new_size if n == 1 else count
-        for n, count, new_size in zip(shape, file_times, new_shape, strict=True)
-    )
-    if all(count == 1 for count in new_times):
+    stated_shape = tuple(size * count for size, count in zip(shape, file_times, strict=True))
+    follows_batch = stated_shape != walk.file_shape(walk.node.outputs[0])
+    new_shape = walk.repeated_shape(shape, stated_shape, follows_batch)
+    axes = zip(shape, file_times, new_shape, strict=True)
+    new_times = tuple(new_size if size == 1 else count for size, count, new_size in axes)
+    repeats_nothing = all(count == 1 for count in new_times)
+    if repeats_nothing:
         return x
     return walk.lower(elements.op, "tile", x, times=new_times)
 
@@ -150,14 +164,16 @@ def _lower_pad(
     padded_axes = [axis_of(i, rank) for i in (walk.integers(axes) or range(rank))]
     axis_count = len(padded_axes)
     require(len(sizes) == 2 * axis_count, f"{len(sizes)} pads of {axis_count} axes")
-    sides = [0] * (2 * rank)
-    for i, axis in enumerate(padded_axes):
-        sides[2 * axis] = sizes[i]
-        sides[2 * axis + 1] = sizes[i + axis_count]
+    sizes_before = sizes[:axis_count]
+    sizes_after = sizes[axis_count:]
+    our_pads = [0] * (2 * rank)  # before and after each axis
+    for axis, before, after in zip(padded_axes, sizes_before, sizes_after, strict=True):
+        our_pads[2 * axis] = before
+        our_pads[2 * axis + 1] = after
     mode = walk.attr("mode", "constant")
     fill = float(walk.number(value) or 0.0) if mode == "constant" else 0.0
     our_mode = "circular" if mode == "wrap" else mode
-    return walk.lower(elements.pad, x, sides, mode=our_mode, value=fill)
+    return walk.lower(elements.pad, x, our_pads, mode=our_mode, value=fill)
 
 
 def _lower_shape(walk: OnnxWalk, x: Value) -> Value:
@@ -175,14 +191,19 @@ def _lower_constant(walk: OnnxWalk) -> Value:
 
 def _lower_cast(walk: OnnxWalk, x: Value, like: Value = None) -> Value:
     """Lower Cast; a cast between floats is none, as all floats have the run's own types."""
-    dtype = walk.spec(like)[0] if like is not None else _type_name(walk.node.attrs.get("to", 1))
-    is_float = "float" in dtype
-    if walk.is_float(x) and is_float:
+    if like is None:
+        stated_dtype = _type_name(walk.node.attrs.get("to", TensorProto.FLOAT))
+    else:
+        stated_dtype, _ = walk.spec(like)
+    gives_floats = "float" in stated_dtype
+    is_between_floats = walk.is_float(x) and gives_floats
+    if is_between_floats:
         return x
     if isinstance(x, FileConstant):
         return walk.fold_constants()[0]
-    require(dtype != "text", "a cast to a type that does not hold numbers")
-    return walk.lower(elements.cast, x, walk.b.precision.weights if is_float else dtype)
+    require(stated_dtype != "text", "a cast to a type that does not hold numbers")
+    dtype = walk.b.precision.weights if gives_floats else stated_dtype
+    return walk.lower(elements.cast, x, dtype)
 
 
 def _type_name(onnx_type: int | str) -> str:
@@ -208,12 +229,13 @@ def _lower_depth_to_space(walk: OnnxWalk, x: Value) -> Value:
     n, channels, height, width = walk.shape(x)
     side = walk.attr("blocksize", 1)
     output_channels = channels // side**2
-    if walk.attr("mode", "DCR") == "CRD":
+    has_channels_first = walk.attr("mode", "DCR") == "CRD"
+    if has_channels_first:
         block_shape = (n, output_channels, side, side, height, width)
-        order = (0, 1, 4, 2, 5, 3)
+        order = (0, 1, 4, 2, 5, 3)  # [n, c, row, column, h, w] -> [n, c, h, row, w, column]
     else:
         block_shape = (n, side, side, output_channels, height, width)
-        order = (0, 3, 4, 1, 5, 2)
+        order = (0, 3, 4, 1, 5, 2)  # [n, row, column, c, h, w] -> [n, c, h, row, w, column]
     blocks = walk.reshape(x, block_shape)
     pixels = walk.transpose(blocks, order)
     return walk.reshape(pixels, (n, output_channels, height * side, width * side))

@@ -55,7 +55,8 @@ def identity(source: Source) -> bytes:
     try:
         module = document["graph_module"]
         for node in module["graph"]["nodes"]:
-            node["metadata"] = {"nn_module_stack": node["metadata"].get("nn_module_stack")}
+            module_stack = node["metadata"].get("nn_module_stack")
+            node["metadata"] = {"nn_module_stack": module_stack}  # without lines of code
         parts = [module["graph"], module["signature"], document["range_constraints"]]
         ties = read_ties(source)
         if ties:

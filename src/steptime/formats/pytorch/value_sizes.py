@@ -61,7 +61,8 @@ def _find_largest_value(
     highest = program.ranges.get(symbol, NO_LIMITS).highest
     if highest is not None and highest <= MAX_COUNT:  # torch writes 2^63 for no limit
         upper_bounds.append(highest)
-    bounding_argument = node.args.get(BOUNDED_OPS.get(node.op, ""))
+    argument_name = BOUNDED_OPS.get(node.op, "")
+    bounding_argument = node.args.get(argument_name)
     tensors = bounding_argument if isinstance(bounding_argument, list) else [bounding_argument]
     for tensor in tensors:
         if tensor in program.specs:

@@ -119,7 +119,7 @@ class Walk(BatchWalk):
         if isinstance(argument, NumberRef):
             return self.evaluate(self.program.numbers[argument])
         if isinstance(argument, list):
-            return [self.look_up(item) for item in argument]
+            return [self.look_up(element) for element in argument]
         return argument
 
     def tensor(self, value: Any) -> str:
@@ -199,7 +199,7 @@ class Walk(BatchWalk):
         if node.op in self.writes:
             self._view_calls[node.outputs[0]] = call
         inputs = [self.env[name] for name in node.tensors]
-        if self._is_constant(node, inputs):
+        if self._has_constant_result(node, inputs):
             self._note_constants(call, inputs)
             return
         outputs = _list_outputs(self._lower(call, inputs))
@@ -258,7 +258,7 @@ class Walk(BatchWalk):
         states_sizes = node.op in OPS_WITH_SIZES
         return self.scale_batch(file_shape) if states_sizes and is_undecided else file_shape
 
-    def _is_constant(self, node: FxNode, inputs: Sequence[Value]) -> bool:
+    def _has_constant_result(self, node: FxNode, inputs: Sequence[Value]) -> bool:
         """Whether no value that the network computes decides a node's result.
 
         Truth values and integers that follow from integer inputs (masks, positions) are constants:
@@ -348,8 +348,8 @@ class Walk(BatchWalk):
         if self.batches.differ:
             self.batches.check_growth(file_shape, shape)
         elif file_shape != shape:
-            lists = f"{list(shape)}, where the file has {list(file_shape)}"
-            raise ShapeError(f"it is lowered to {lists}")
+            difference = f"{list(shape)}, where the file has {list(file_shape)}"
+            raise ShapeError(f"it is lowered to {difference}")
 
 
 def _list_outputs(result: Result) -> list[Value | None]:
