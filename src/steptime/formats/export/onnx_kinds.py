@@ -136,9 +136,9 @@ def _describe_window(
     filters = inputs[1]
     kernel = b.shape(filters)[2:]
     axis_count = len(kernel)
-    ones = (1,) * axis_count
+    unit_sizes = (1,) * axis_count
     pads = _order_pads(padding, axis_count)
-    return _ExportWindow(kernel, stride or ones, dilation or ones, pads, groups)
+    return _ExportWindow(kernel, stride or unit_sizes, dilation or unit_sizes, pads, groups)
 
 
 def _write_convolution(b: Nodes, *inputs: str, **window: Any) -> str:
