@@ -199,13 +199,13 @@ class _ViewAxis(NamedTuple):
     """An axis of a view.
 
     Attributes:
-        index: its place in the view.
+        place: its place in the view.
         size: its size in the file.
         outer_count: elements of all axes before it.
         is_last: whether no axis follows it.
     """
 
-    index: int
+    place: int
     size: int
     outer_count: int
     is_last: bool
@@ -244,9 +244,9 @@ def _list_view_axes(file_view: Shape) -> list[_ViewAxis]:
     """Return the axes of a view with the elements before each."""
     view_axes: list[_ViewAxis] = []
     outer_count = 1
-    for index, size in enumerate(file_view):
-        is_last = index == len(file_view) - 1
-        view_axes.append(_ViewAxis(index, size, outer_count, is_last))
+    for place, size in enumerate(file_view):
+        is_last = place == len(file_view) - 1
+        view_axes.append(_ViewAxis(place, size, outer_count, is_last))
         outer_count *= size
     return view_axes
 
@@ -279,7 +279,7 @@ def _find_grown_axis(
             candidates.append(axis)
     batch_sized = [axis for axis in candidates if axis.size == file_batch]
     if len(batch_sized) == 1:
-        return batch_sized[0].index
+        return batch_sized[0].place
     is_inner = outer_count > 1
     inner_starts = [
         axis
@@ -287,7 +287,7 @@ def _find_grown_axis(
         if is_inner and axis.outer_count == outer_count and not axis.is_last
     ]
     preferred_axes = inner_starts or candidates
-    return preferred_axes[0].index if preferred_axes else None
+    return preferred_axes[0].place if preferred_axes else None
 
 
 def find_main_output(b: Builder, outputs: Sequence[str]) -> str:

@@ -166,8 +166,8 @@ def pad(
     if value:
         attrs["value"] = clip_to_finite(b, value)
     rank = len(b.shape(x))
-    has_axis_to_pad = rank > 2  # behind the first two
-    if mode == "constant" or has_axis_to_pad:
+    has_padded_axes = rank > 2  # modes but `constant` pad axes behind the first two
+    if mode == "constant" or has_padded_axes:
         return op(b, "pad", x, name=name, pads=tuple(pads), **attrs)
     new_axis_count = 3 - rank
     new_axis_sizes = (1,) * new_axis_count

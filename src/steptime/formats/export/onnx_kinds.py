@@ -41,7 +41,9 @@ def write_reshape(b: Nodes, x: str, shape: tuple[int, ...] = (), **_: Any) -> st
     old_shape = b.shape(x)
     new_shape = tuple(shape) or b.output.shape
     stated_shape = new_shape
-    if new_shape and b.output.size:
+    is_scalar = new_shape == ()
+    has_elements = b.output.size > 0
+    if has_elements and not is_scalar:
         keeps_first_size = old_shape[:1] == new_shape[:1]
         first_size = INPUT_SIZE if keeps_first_size else OPEN_SIZE
         stated_shape = (first_size, *new_shape[1:])
