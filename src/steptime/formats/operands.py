@@ -23,10 +23,10 @@ def operands_of(b: Builder, x: Operand, *functions: str) -> list[Operand]:
     operands: list[Operand] = list(op.inputs)
     scalar = op.attrs.get("scalar")
     if isinstance(scalar, float | int) and op.kind == "pointwise":
-        place = op.attrs.get("scalar_place", LAST_OPERAND)
-        if place == LAST_OPERAND or not isinstance(place, int):
-            place = len(operands)
-        operands.insert(place, float(scalar))
+        scalar_index = op.attrs.get("scalar_place", LAST_OPERAND)
+        if scalar_index == LAST_OPERAND or not isinstance(scalar_index, int):
+            scalar_index = len(operands)
+        operands.insert(scalar_index, float(scalar))
     return operands
 
 

@@ -80,11 +80,15 @@ def with_axes(b: Builder, x: str) -> str:
     if view is None:
         return x
     shape = b.shape(x)
-    source_shape = b.shape(view.inputs[0])
-    merges_axes = len(source_shape) > 2 == len(shape) and source_shape[-1] == shape[-1]
+    source = view.inputs[0]
+    source_shape = b.shape(source)
+    flattens_axes = len(shape) == 2 and len(source_shape) > 2
+    has_equal_width = source_shape[-1:] == shape[-1:]
     # with as many rows as examples, one of several tokens was selected: rows are not tokens
-    has_rows_of_examples = source_shape[:1] == shape[:1]
-    return view.inputs[0] if merges_axes and not has_rows_of_examples else x
+    has_row_per_example = source_shape[:1] == shape[:1]
+    if flattens_axes and has_equal_width and not has_row_per_example:
+        return source
+    return x
 
 
 def clip_to_finite(b: Builder, value: float) -> float:
