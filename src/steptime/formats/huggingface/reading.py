@@ -177,9 +177,11 @@ def find_head(table: Mapping[str, Any], row: ModelType, place: str) -> tuple[str
     stems = stem, stem.removesuffix("text"), stem.removesuffix("model")
     classes = {start + end.lower(): end for start in stems for end in heads}
     classes |= {name_class(row, end).lower(): end for end in heads}
-    end_name = classes.get(names[0].lower())
+    plain_classes = {name.replace("_", ""): end for name, end in classes.items()}
+    end_name = plain_classes.get(names[0].lower().replace("_", ""))
     if end_name is None:
-        raise unknown("architecture", names[0], [name_class(row, end) for end in heads], place)
+        class_names = [name_class(row, end) for end in heads]
+        raise InputError(f"{unknown('architecture', names[0], class_names, place)}; {LIBRARY_HINT}")
     return heads[end_name], []
 
 

@@ -99,9 +99,6 @@ def add_images(family: Family, table: Mapping[str, Any], kind: str, place: str) 
         raise InputError(f"{place}: {FIELD}: must be a table, not {shorten(inner)}")
     prefix = TOWERS[kind](Config(inner, f"{place}: {FIELD}", "none"))
     width = family.settings["width"]
-    if prefix.output_width != width:
-        text = f"out_hidden_size: {prefix.output_width} is not the width {width} of the decoder"
-        raise InputError(f"{place}: {FIELD}: {text}")
     base_build, base_check = family.build, family.check
 
     def build(b: Builder, p: Mapping[str, Any], batch: int) -> str:
@@ -115,6 +112,8 @@ def add_images(family: Family, table: Mapping[str, Any], kind: str, place: str) 
     def check(p: Mapping[str, Any]) -> str | None:
         if not p["images"]:
             return base_check(p)
+        if prefix.output_width != width:
+            return f"out_hidden_size {prefix.output_width} is not the decoder's width {width}"
         tokens = prefix.token_count(p)
         if p["image"] % prefix.pixels_of_token:
             return f"image {p['image']} is no multiple of {prefix.pixels_of_token} pixels"
