@@ -22,12 +22,12 @@ class GroupShare(NamedTuple):
     Attributes:
         rate: share of the link's rate.
         hops: links that a byte of an all-to-all passes.
-        reached: share of what collectives reach of that rate among all parts.
+        bus: share of the bus bandwidth that collectives reach among all parts.
     """
 
     rate: float = 1.0
     hops: float = 1.0
-    reached: float = 1.0
+    bus: float = 1.0
 
 
 def effective_link(link: Link, size: int, group: int) -> Link:
@@ -41,7 +41,7 @@ def effective_link(link: Link, size: int, group: int) -> Link:
     rows = _rows()
     row = rows[check_choice("topology", link.topology, rows, link.name)]
     share = KINDS[row["kind"]](row, link, size, min(group, size))
-    return link.faster(share.rate, share.hops).scale_bus(share.reached)
+    return link.faster(share.rate, share.hops).scale_bus(share.bus)
 
 
 def _torus(row: Row, _: Link, size: int, group: int) -> GroupShare:
@@ -104,7 +104,7 @@ def _host(row: Row, link: Link, __: int, group: int) -> GroupShare:
 def _groups(row: Row, _: Link, __: int, group: int) -> GroupShare:
     """Small groups reach less of the rate: `groups` says the shares, others lie between them."""
     sizes = [int(size) for size in row["groups"]]
-    return GroupShare(reached=float(np.interp(group, sizes, list(row["groups"].values()))))
+    return GroupShare(bus=float(np.interp(group, sizes, list(row["groups"].values()))))
 
 
 KINDS: Mapping[str, Callable[[Row, Link, int, int], GroupShare]] = {
