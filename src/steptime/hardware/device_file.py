@@ -68,7 +68,7 @@ _CALIBRATION = {  # what predictions read of it
 _PHASE = {name: _CALIBRATION[name] for name in ("constants", "steps", "intervals")}
 _CALIBRATION |= dict.fromkeys(PHASES, struct("PhaseCalibration", _PHASE))
 _CURVE: Any = struct(
-    "Curve", dict.fromkeys(("work", "min_s"), Sequence[Above0]), "work min_s", closed=False
+    "Curve", dict.fromkeys(("work", "min_s"), Sequence[Above0]), ("work", "min_s"), closed=False
 )
 _MEASURED = {"platform": Text, "cache_bytes": Above0, "memory": Mapping[str, _CURVE]}  # is read
 _COMMON = {
@@ -95,8 +95,10 @@ _DEVICE = {
     "details": struct("Details", DETAILS),
     "calibration": struct("Calibration", _CALIBRATION, closed=False),
 }
-_LINK_FILE = struct("Link", _LINK, "name source GB_per_s")
-_DEVICE_FILE = struct("Device", _DEVICE, "name kind source peak_TFLOP_per_s memory_GB_per_s")
+_LINK_FILE = struct("Link", _LINK, ("name", "source", "GB_per_s"))
+_DEVICE_FILE = struct(
+    "Device", _DEVICE, ("name", "kind", "source", "peak_TFLOP_per_s", "memory_GB_per_s")
+)
 
 
 def device_from_table(table: Mapping[str, Any], source: str) -> Device:
