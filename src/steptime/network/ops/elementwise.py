@@ -197,7 +197,6 @@ class Derivative(NamedTuple):
     flop: int
 
 
-OPERAND_LETTERS = "abc"  # of the operands, in names of ops
 OUTPUT_GRADIENT = Derivative((), 0)  # the gradient of the output itself, which no op makes
 
 
@@ -263,6 +262,7 @@ FUNCTIONS: dict[str, Function] = {
 }
 
 
+OPERAND_LETTERS = "abc"  # of the operands, as gradients name them
 _WIDE = ("exp", "expm1", "log", "log1p", "pow", "reciprocal", "rsqrt", "softplus")
 
 
@@ -298,8 +298,10 @@ def pointwise_outputs(
     """
     row = function_of(function)
     arity = len(row.gradients)
-    count = len(specs) + (scalar is not None and arity > 1)
-    require(bool(specs) and count == arity, f"{function} takes {arity} operands, not {count}")
+    scalar_is_operand = scalar is not None and arity > 1
+    operand_count = len(specs) + (1 if scalar_is_operand else 0)
+    has_operands = bool(specs) and operand_count == arity
+    require(has_operands, f"{function} takes {arity} operands, not {operand_count}")
     has_place = scalar is None or (type(scalar) is float and -arity <= scalar_place < arity)
     require(has_place, f"{function} has no operand {scalar_place} that could be {scalar!r}")
     limit_names = {"low", "high"} if function == "clamp" else set()
@@ -310,7 +312,8 @@ def pointwise_outputs(
     require(shape is not None, f"{function} of shapes {show(*specs)}, which do not broadcast")
     has_condition = function == "where" and len(specs) > 1
     values = specs[1:] if has_condition else specs
-    return (TensorSpec(shape or (), "bool" if row.is_bool else promote_types(*values)),)
+    dtype = "bool" if row.is_bool else promote_types(*values)
+    return (TensorSpec(shape or (), dtype),)
 
 
 def _operands(b: Backward) -> list[str | None]:
@@ -324,21 +327,24 @@ def _operands(b: Backward) -> list[str | None]:
 def pointwise_gradient(b: Backward) -> tuple[str | None, ...]:
     """Emit an op for each operand, and the sum over what it was broadcast along."""
     operands = _operands(b)
-    tensors = {**dict(zip((_INPUT, _SECOND), operands, strict=False)), _OUTPUT: b.output}
+    tensor_by_operand = {**dict(zip((_INPUT, _SECOND), operands, strict=False)), _OUTPUT: b.output}
     grads: list[str | None] = []
     for place, rule in enumerate(function_of(b.attrs["function"]).gradients):
         if operands[place] is None:  # a number
             continue
-        i = len(grads)
-        if rule is None or not b.needs[i]:
+        input_index = len(grads)
+        if rule is None or not b.needs[input_index]:
             grads.append(None)
             continue
-        grad, suffix = b.grad, f"grad_{OPERAND_LETTERS[place]}"
+        grad = b.grad
+        suffix = f"grad_{OPERAND_LETTERS[place]}"
         if rule != OUTPUT_GRADIENT:
-            names = [name for name in (tensors[operand] for operand in rule.reads) if name]
+            tensors = [tensor_by_operand[operand] for operand in rule.reads]
+            names = [name for name in tensors if name]
             attrs = {**b.attrs, "operand": place}
             (grad,) = b.emit("pointwise_grad", (*names, grad), suffix, **attrs)
-        grads.append(sum_to_shape(b, grad, b.out.shape, b.specs[i].shape, f"{suffix}_sum"))
+        input_shape = b.specs[input_index].shape
+        grads.append(sum_to_shape(b, grad, b.out.shape, input_shape, f"{suffix}_sum"))
     return tuple(grads)
 
 
