@@ -138,7 +138,7 @@ class Columns:
     def _price_kernels(self, constants: Constants) -> Prices:
         """Return the seconds of each distinct kernel, times the number of its runs."""
         device = replace(self.device, constants=constants)
-        product_residuals = device.calibration.get("products", {})
+        product_residuals = device.calibration.products
         is_single_op = self._is_single_op[self._case_index].astype(float)
         case_pauses_s = self._is_isolated * self._timing_figures(constants, "pause_s")
         pauses_s = case_pauses_s[self._case_index]
@@ -241,7 +241,7 @@ class Columns:
         has_separate_host = "host.factor" in constants
         if has_separate_host:
             # Both hosts are corrected by the residuals of the steps that this device has run.
-            step_residuals = self.device.calibration.get("steps", ())
+            step_residuals = self.device.calibration.steps
             waiting_host = self._issue_steps(constants)._replace(
                 ends=interval_ends, steps=step_residuals
             )

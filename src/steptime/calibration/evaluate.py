@@ -213,8 +213,11 @@ def score_with_constants(cases: Sequence[Case], constants: Constants) -> list[Sc
             the device, too.
     """
     device = cases[0].device
-    table = device.calibration
-    op_constants: Constants = {**constants, **table.get("alone", {}), **interval_constants(table)}
+    op_constants: Constants = {
+        **constants,
+        **(device.calibration.alone or {}),
+        **interval_constants(device.calibration),
+    }
     ops = [case for case in cases if case.is_single_op and not case.has_low_operands]
     low_ops = [case for case in cases if case.is_single_op and case.has_low_operands]
     steps = [case for case in cases if not case.is_single_op]
@@ -264,7 +267,7 @@ def after_calibration(
             points_of_device = choose_cases(calibrating, points, seed)
             table = calibrate(device_cases[0].device, points_of_device, None)
             moved_counts.append(len(table["constants"].keys() | table.get("alone", {}).keys()))
-            device = replace(device_cases[0].device, calibration=table)
+            device = device_cases[0].device.with_calibration(table)
             unused = _without_repeats_of(device_cases, points_of_device)
             test_cases += [replace(case, device=device) for case in unused]
         if not test_cases:

@@ -235,12 +235,12 @@ def _priors_of(key: _GroupKey) -> tuple[dict[str, Constant], float]:
     return free_priors, row_half_width
 
 
-def _calibrated_method(calibration: Mapping[str, Any]) -> Method:
-    """Return the method `calibrated` for devices with this calibration."""
+def _calibrated_method(table: Mapping[str, Any]) -> Method:
+    """Return the method `calibrated` for devices with the calibration of a table."""
     return replace(
         cost_model("calibrated"),
         derate=lambda device, dtype, settings: calibrated_device(
-            replace(device, calibration=calibration), dtype, settings
+            device.with_calibration(table), dtype, settings
         ),
     )
 

@@ -1,7 +1,7 @@
 """Conversion of the tables of files to types, with the place and the expected value of a fault."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from sys import float_info
 from types import NoneType, UnionType
 from typing import (
@@ -71,19 +71,20 @@ def typed_values(table: Mapping[str, Any], kind: type, source: str, prefix: str 
     return {key: getattr(parsed, key) for key in table}
 
 
-def struct(name: str, kinds: Mapping[str, Any], required: str = "", *, closed: bool = True) -> type:
+def struct(
+    name: str, kinds: Mapping[str, Any], required: Collection[str] = (), *, closed: bool = True
+) -> type:
     """Return the type of a table.
 
     Args:
         name: the name of the type.
         kinds: the type of each key; for a class of our own `get_type_hints(Class,
             include_extras=True)`.
-        required: the keys that the table must have, separated by spaces.
+        required: the keys that the table must have.
         closed: whether other keys are refused.
     """
-    required_keys = required.split()
-    required_fields: list[Any] = [(key, kinds[key]) for key in required_keys]
-    optional_fields = [(key, kind, None) for key, kind in kinds.items() if key not in required_keys]
+    required_fields: list[Any] = [(key, kinds[key]) for key in required]
+    optional_fields = [(key, kind, None) for key, kind in kinds.items() if key not in required]
     fields = required_fields + optional_fields
     return msgspec.defstruct(name, fields, forbid_unknown_fields=closed)
 

@@ -1,10 +1,9 @@
 """What a link gives to a group of the parts that it joins, where not each reaches each at once."""
 
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from math import inf, isqrt
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from steptime.core.errors import check_choice
 from steptime.core.toml_files import packaged
@@ -101,8 +100,14 @@ def _host(row: Row, link: Link, __: int, group: int) -> GroupShare:
 
 def _groups(row: Row, _: Link, __: int, group: int) -> GroupShare:
     """Small groups reach less of the rate: `groups` says the shares, others lie between them."""
-    sizes = [int(size) for size in row["groups"]]
-    return GroupShare(bus=float(np.interp(group, sizes, list(row["groups"].values()))))
+    shares = [(int(size), share) for size, share in row["groups"].items()]
+    for (low, low_share), (high, high_share) in pairwise(shares):
+        if low <= group < high:
+            slope = (high_share - low_share) / (high - low)
+            return GroupShare(bus=slope * (group - low) + low_share)
+    smallest_group, smallest_share = shares[0]
+    edge_share = smallest_share if group < smallest_group else shares[-1][1]
+    return GroupShare(bus=edge_share)
 
 
 KINDS: Mapping[str, Callable[[Row, Link, int, int], GroupShare]] = {

@@ -19,7 +19,7 @@ from steptime.grids.replicas import predict_replicas
 from steptime.grids.step_records import Place
 from steptime.hardware.device import Cluster, Device, Link
 from steptime.measure import cpus, ranks
-from steptime.measure.contract import method
+from steptime.measure.contract import is_cuda, method
 from steptime.measure.launch import Failure, OnEvent, WorkerDiedError
 from steptime.prediction.method import stack_option, tf32_option
 from steptime.records import store
@@ -377,7 +377,7 @@ def predictions(cell: Cell, device: Device, link: Link | None, by_op: bool) -> l
     """
     options = cell.options
     method_options = stack_option(cell.stack)
-    if options.device.startswith("cuda"):
+    if is_cuda(options.device):
         method_options |= tf32_option(options.tf32, device)
     replicas = cell.workload.plan.data
     if replicas > 1 and link is None and options.strategy != "independent":

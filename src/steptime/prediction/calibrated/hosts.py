@@ -32,7 +32,7 @@ def assumed_host(device: Device) -> str:
 
 def _is_calibrated(device: Device) -> bool:
     """Return whether a device was calibrated with steps, which fit its host."""
-    return "host.factor" in device.calibration.get("constants", {})
+    return "host.factor" in device.calibration.constants
 
 
 def on_usual_host(device: Device, stack: str = catalog.DEFAULT_STACK) -> Mapping[str, Constant]:
@@ -100,12 +100,11 @@ def _calibrated_host_constants(device_name: str) -> dict[str, float]:
         calibration = catalog.device(device_name).calibration
     except InputError:
         raise unknown("host", device_name, _CHOICES, "--host") from None
-    constants = calibration.get("constants", {})
-    values = {key: value for key, value in constants.items() if key.startswith("host.")}
+    values = {key: value for key, value in calibration.constants.items() if key.startswith("host.")}
     if not values:
         choices = ", ".join(_CHOICES)
         raise InputError(f"host {shorten(device_name)}: it {_NOT_CALIBRATED}; else {choices}")
-    interval = calibration.get("intervals", {}).get("host")
+    interval = calibration.intervals.get("host")
     if interval:
         values |= dict(zip(_INTERVAL_CONSTANTS, interval, strict=True))
     return values

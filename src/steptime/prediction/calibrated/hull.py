@@ -43,7 +43,7 @@ def extrapolation_reasons(device: Device) -> tuple[str, ...]:
 
     A GPU of 72 W in 5 nm is outside, since all that were measured draw 350 W or more.
     """
-    if device.calibration.get("intervals"):
+    if device.calibration.intervals:
         return ()
     measured = packaged(FILE).get(device.kind)
     if measured is None:
@@ -67,7 +67,7 @@ def is_measured(form: str, device: Device) -> bool:
 
     The file lists the architectures of forms that were measured on some alone (`only`).
     """
-    if device.calibration.get("intervals"):
+    if device.calibration.intervals:
         return True
     architectures = packaged(FILE).get(device.kind, {}).get("only", {}).get(form)
     return architectures is None or _is_architecture_in(device, architectures)
@@ -75,7 +75,7 @@ def is_measured(form: str, device: Device) -> bool:
 
 def _unstated_figures(device: Device) -> list[str]:
     """Return the figures that the file of a device, never measured or calibrated, leaves out."""
-    if device.calibration.get("intervals") or device.measured:
+    if device.calibration.intervals or device.measured:
         return []
     labels = _FIELD_LABELS.get(device.kind, {})
     return [label for field, label in labels.items() if getattr(device.datasheet, field) is None]

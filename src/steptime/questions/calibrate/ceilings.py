@@ -137,8 +137,7 @@ def measure_ceilings(backend: str, options: Options, budget_s: float) -> Ceiling
     check_writable(item_files.user_folder("devices"))
     earlier_date = ""  # of the calibration that the new file replaces
     with suppress(InputError):  # there is no device `local` yet, or its file cannot be read
-        earlier_calibration = catalog.device(device_words.LOCAL).calibration
-        earlier_date = str(earlier_calibration.get("date", ""))[: len("2026-01-31")]
+        earlier_date = catalog.device(device_words.LOCAL).calibration.date[: len("2026-01-31")]
     table = take_probe(backend, options, budget_s)
     path = catalog.write_user_device(table, table["name"])
     notes = [table["note"]] if table.get("note") else []

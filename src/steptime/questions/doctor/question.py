@@ -6,12 +6,12 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from steptime import __version__
 from steptime.core.errors import InputError
 from steptime.core.units import percent
 from steptime.hardware import catalog, device_words, item_files
+from steptime.hardware.device_calibration import DeviceCalibration
 from steptime.measure import cpus, machine
 from steptime.measure.drivers import NvidiaGpu, meter_remedies, read_nvidia_gpus
 from steptime.measure.procfs import ROOT
@@ -131,7 +131,7 @@ def _read_user_devices() -> UserDevices:
     except InputError as error:
         reason = str(error)
     else:
-        calibration = read_calibration(device.calibration) if device.calibration else None
+        calibration = read_calibration(device.calibration) if device.is_calibrated else None
         probe = Probe(name=device.name, source=device.datasheet.source, calibration=calibration)
     return UserDevices(
         folder=str(folder),
@@ -141,13 +141,14 @@ def _read_user_devices() -> UserDevices:
     )
 
 
-def read_calibration(table: Mapping[str, Any]) -> CalibrationState:
+def read_calibration(calibration: DeviceCalibration) -> CalibrationState:
     """Return the date and versions of a calibration as its device file says them."""
-    texts = {name: table.get(name) for name in ("date", "backend", "version", "driver")}
-    threads = table.get("threads")
     return CalibrationState(
-        threads=threads if isinstance(threads, int) else None,
-        **{name: None if text is None else str(text) for name, text in texts.items()},
+        date=calibration.date or None,
+        backend=calibration.backend or None,
+        version=calibration.version or None,
+        driver=calibration.driver or None,
+        threads=calibration.threads,
     )
 
 

@@ -222,7 +222,7 @@ def _device_answer(device: Device) -> DeviceAnswer:
             name: value for name, value in device.datasheet.details.items() if value is not None
         },
         measured=tuple(_flatten(device.measured)),
-        calibration=tuple(_flatten(device.calibration)),
+        calibration=tuple(_flatten(device.calibration.table)),
         name=device.name,
         kind=device.kind,
         constants=dict(device.constants),

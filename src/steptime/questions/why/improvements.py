@@ -96,8 +96,7 @@ def _with_faster_host(setup: Setup) -> Setup:
 
 def _with_constants(device: Device, constants: Mapping[str, float]) -> Device:
     """Return a device with some of its constants replaced."""
-    all_constants = {**device.calibration.get("constants", {}), **constants}
-    return replace(device, calibration={**device.calibration, "constants": all_constants})
+    return replace(device, calibration=device.calibration.with_constants(constants))
 
 
 def _changed_batch(setup: Setup) -> Iterator[tuple[str, Setup]]:

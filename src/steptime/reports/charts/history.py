@@ -24,7 +24,7 @@ def chart(table: Table) -> style.Spec:
     folders = table.summary["folders"]
     folder_numbers = {name: number for number, name in enumerate(folders, start=1)}
     points = [
-        style.point(dict(row), "name first_ratio", TOOLTIP)
+        style.point(dict(row), ("name", "first_ratio"), TOOLTIP)
         | {"panel": row["family"], "at": folder_numbers[row["folder"]]}
         | {"line": f"{row['name']} {row['platform']}"}
         | {"change": row["changed_fraction"], "became": _word(row["changed_fraction"])}

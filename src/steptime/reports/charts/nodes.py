@@ -26,7 +26,7 @@ def chart(table: Table) -> style.Spec:
     rows.sort(key=lambda row: (row["verdict"] != "slow", -row["slower_fraction"]))
     kinds = [kind for kind in KINDS if any(row[f"{kind}_fraction"] is not None for row in rows)]
     points = [
-        style.point(dict(row), "verdict low_fraction high_fraction", TOOLTIP)
+        style.point(dict(row), ("verdict", "low_fraction", "high_fraction"), TOOLTIP)
         | {"rank": rank, "panel": "all cells", "slower": row["slower_fraction"]}
         | {"named": row["host"] if row["slow_in"] == "all" or row["verdict"] == "fast" else None}
         for rank, row in enumerate(rows, start=1)

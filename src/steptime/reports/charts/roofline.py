@@ -159,7 +159,7 @@ def _draw_points(
         fields |= line_ends.get(id(row), {})
         if row[X] is None:
             fields["edge"] = row[MEASURED]
-        rows.append(style.point(row, f"platform {X} {MEASURED} {PREDICTED}", TOOLTIP) | fields)
+        rows.append(style.point(row, ("platform", X, MEASURED, PREDICTED), TOOLTIP) | fields)
     caption = _describe_signs(points) + sample_remarks
     if line:
         line_count = len({ends["line"] for ends in line_ends.values()})

@@ -29,7 +29,9 @@ def chart(table: Table) -> style.Spec:
     )
     placed = [row | {"panel": row["level"]} for row in rows]
     points = [
-        style.point(row, "panel speedup x color", columns) for row in placed if "speedup" in row
+        style.point(row, ("panel", "speedup", "x", "color"), columns)
+        for row in placed
+        if "speedup" in row
     ]
     step = -(-about["pairs"] // sum("speedup" in row for row in table.chart_rows))
     _spread_out(points)

@@ -10,6 +10,7 @@ from steptime.core.toml_files import packaged
 from steptime.hardware import catalog, device_words
 from steptime.hardware.device import Device
 from steptime.measure import registry
+from steptime.measure.contract import is_cuda
 from steptime.prediction.memory import find_process_memory
 from steptime.sweeps.cells import Cell, needed_bytes
 from steptime.sweeps.cluster.jobs import Need
@@ -204,7 +205,7 @@ def _node_memory(cell: Cell, need: Need, step_bytes: int) -> CellMemory:
     data = cell.options.data
     mapped_bytes, packed_bytes, _fault = local_data_bytes(data) if data else (0, 0, "")
     process_bytes = WORKER_BYTES + packed_bytes
-    if cell.options.device.startswith("cuda"):
+    if is_cuda(cell.options.device):
         process_bytes += CUDA_BYTES
     needs_bytes = TASK_BYTES + mapped_bytes + need.processes_per_node * process_bytes
     if cell.options.device == "cpu":
