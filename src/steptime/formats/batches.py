@@ -90,9 +90,9 @@ class Batches:
             for file_size, size in zip(file_expanded, aligned_shape, strict=True)
         ]
         batch_axis = self._find_expanded_batch_axis(aligned_shape, file_expanded, has_grown)
-        states_batch = self.fixed and not follows_batch
-        is_decided = name in self.batch_axes
-        if batch_axis is not None and states_batch and not is_decided:
+        has_size_of_file = self.fixed and not follows_batch  # which is not the new batch yet
+        is_decided_by_search = name in self.batch_axes
+        if batch_axis is not None and has_size_of_file and not is_decided_by_search:
             expanded[batch_axis] = self.new_batch
         return tuple(expanded)
 

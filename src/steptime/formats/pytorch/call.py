@@ -130,9 +130,9 @@ class Call:
         output_dtype = self.walk.graph_dtype(self.dtype)
         is_wider = "float" in output_dtype
         states_wider_type = self.argument("dtype") is not None and is_wider
-        return (
-            self.lower(elements.cast, x, output_dtype, suffix="/cast") if states_wider_type else x
-        )
+        if not states_wider_type:
+            return x
+        return self.lower(elements.cast, x, output_dtype, suffix="/cast")
 
     def index_output(self, i: int) -> ProgramConstant | None:
         """Return output `i` as indices that are found together with the values, if it is there."""

@@ -83,13 +83,19 @@ def _lower_cross_entropy(call: Call) -> Result:
         classes_last = call.lower(elements.transpose, logits, order, suffix="/last")
         return call.lower(elements.op, "cross_entropy", classes_last, target)
     class_axis = 1 if has_batch else 0
-    log_shares = call.lower(elements.softmax, logits, class_axis, suffix="/log_softmax", log=True)
+    log_probabilities = call.lower(
+        elements.softmax, logits, class_axis, suffix="/log_softmax", log=True
+    )
     if target_is_classes:
         indices = call.lower(elements.unsqueeze, target, class_axis, suffix="/places")
-        column = call.lower(elements.op, "gather_elements", log_shares, indices, axis=class_axis)
+        column = call.lower(
+            elements.op, "gather_elements", log_probabilities, indices, axis=class_axis
+        )
         terms = call.lower(elements.squeeze, column, (class_axis,), suffix="/squeeze")
     else:
-        products = call.lower(elements.pointwise, "mul", log_shares, target, suffix="/weighed")
+        products = call.lower(
+            elements.pointwise, "mul", log_probabilities, target, suffix="/weighed"
+        )
         terms = call.lower(elements.reduce, "sum", products, (class_axis,), suffix="/sum")
     function = LOSS_REDUCTIONS[reduction]
     return call.lower(elements.reduce, function, terms, None, suffix="/loss") if function else terms
