@@ -8,10 +8,12 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any
 
+from steptime.core.errors import InputError
 from steptime.formats import Source
 from steptime.formats.diffusers.read import CLASS_FIELD, CLASSES
 from steptime.formats.huggingface.composed import holds_words, kinds_of
-from steptime.formats.huggingface.types import UNLIKE, types
+from steptime.formats.huggingface.reading import find_head
+from steptime.formats.huggingface.types import UNLIKE, ModelType, types
 
 TYPE_FIELD = "model_type"
 
@@ -47,5 +49,16 @@ def _is_native(table: Mapping[str, Any]) -> bool:
         return False
     native_types = types()
     has_native_part = any(kind in native_types for kind in kinds[1:])
-    is_native_composition = holds_words(table) and has_native_part
-    return is_native_composition or table[TYPE_FIELD] in native_types
+    row = native_types.get(table[TYPE_FIELD])
+    if row is not None:
+        return _has_native_class(table, row)
+    return holds_words(table) and has_native_part
+
+
+def _has_native_class(table: Mapping[str, Any], row: ModelType) -> bool:
+    """Whether the class that `architectures` names is one that is read natively."""
+    try:
+        find_head(table, row, "")
+    except InputError:
+        return False
+    return True

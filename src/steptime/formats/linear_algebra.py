@@ -1,8 +1,8 @@
 """FLOP of factorisations and solvers by the shapes of their matrices, and of their gradients.
 
 The counts are the highest-order terms of LAPACK's algorithms (Golub and Van Loan, Matrix
-Computations, 4th ed., sections 3.2, 4.2, 5.2); gradients are those of PyTorch's autograd, where all
-inputs need one. A stack of matrices counts as so many matrices.
+Computations, 4th ed., sections 3.2, 4.2, 5.2, 7.5, 8.3, 8.6); gradients are those of PyTorch's
+autograd, where all inputs need one. A stack of matrices counts as so many matrices.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -67,6 +67,68 @@ def _qr_work(specs: Specs, _: Specs) -> OpWork:
     return OpWork(round(flop), gradient_flop)
 
 
+class _Matrices(NamedTuple):
+    """A stack of matrices by their number and sides; a transposed matrix has the same work."""
+
+    stack_size: int
+    longer: int
+    shorter: int
+
+
+def _measure_matrices(spec: TensorSpec) -> _Matrices:
+    """Return the sides of the matrices in a stack."""
+    rows, columns = spec.shape[-2:]
+    return _Matrices(_count_matrices(spec), max(rows, columns), min(rows, columns))
+
+
+def _svd_work(specs: Specs, outputs: Specs) -> OpWork:
+    """Return the work of singular values, and of the singular vectors where they are made.
+
+    The gradient has the products of PyTorch's `svd_backward` where all outputs have one.
+    """
+    count, m, n = _measure_matrices(specs[0])
+    if len(outputs) < len(_SVD_OUTPUTS) or not outputs[0].size:
+        return OpWork(round(count * (4 * m * n**2 - 4 / 3 * n**3)), count * 2 * m * n**2)
+    is_full = m > n and outputs[0].size + outputs[2].size == count * (m**2 + n**2)
+    flop = 4 * m**2 * n + 8 * m * n**2 + 9 * n**3 if is_full else 14 * m * n**2 + 8 * n**3
+    projection_flop = 4 * m * n**2 if m > n else 0  # of the part of U's gradient outside of U
+    return OpWork(count * flop, count * (6 * m * n**2 + 2 * n**3 + projection_flop))
+
+
+def _symmetric_work(specs: Specs, outputs: Specs) -> OpWork:
+    """Return the work of eigenvalues of symmetric matrices, and of vectors where they are made.
+
+    The gradient is three products, one for eigenvalues alone.
+    """
+    cubes = _sum_cubes(specs[0])
+    if len(outputs) < len(_EIGEN_OUTPUTS) or not outputs[1].size:
+        return OpWork(round(4 / 3 * cubes), 2 * cubes)
+    return OpWork(9 * cubes, 6 * cubes)
+
+
+def _eigen_work(specs: Specs, outputs: Specs) -> OpWork:
+    """Return the work of eigenvalues of any square matrices, and of vectors where they are made.
+
+    The gradient is two products and a solve, in complex numbers, of four times the FLOP.
+    """
+    cubes = _sum_cubes(specs[0])
+    if len(outputs) < len(_EIGEN_OUTPUTS):
+        return OpWork(10 * cubes, round(4 * (2 + 2 / 3) * cubes))
+    return OpWork(25 * cubes, round(4 * (4 + 2 + 2 / 3) * cubes))
+
+
+def _pseudoinverse_work(specs: Specs, _: Specs) -> OpWork:
+    """Return the work of a pseudoinverse by singular vectors and the product that joins them.
+
+    The gradient has the products of PyTorch's `pinv_backward`.
+    """
+    rows, columns = specs[0].shape[-2:]
+    count, m, n = _measure_matrices(specs[0])
+    is_tall = rows > columns
+    gradient_flop = 8 * m * n**2 + 8 * m**2 * n if is_tall else 16 * m * n**2
+    return OpWork(count * (16 * m * n**2 + 8 * n**3), count * gradient_flop)
+
+
 def _solve_work(specs: Specs, outputs: Specs) -> OpWork:
     """Return the work of A X = B: LU of A, and two triangular solves for each element of X.
 
@@ -95,6 +157,8 @@ def _factored_work(
     return OpWork(flop, 2 * flop + factor_gradient_flop)
 
 
+_SVD_OUTPUTS = ("u", "s", "vh")
+_EIGEN_OUTPUTS = ("values", "vectors")
 _DETERMINANT = partial(_square_work, 2 / 3, 2)  # the gradient solves for the inverse by the LU
 _INVERSE = partial(_square_work, 2, 4)  # the gradient is two products
 _CHOLESKY = partial(_square_work, 1 / 3, 4)  # the gradient is a product and two triangular solves
@@ -109,6 +173,10 @@ WORK: Mapping[str, Callable[[Specs, Specs], OpWork]] = {
     "cholesky_inverse": partial(_square_work, 2 / 3, 6),
     **dict.fromkeys(("linalg_lu_factor_ex", "linalg_lu_factor", "linalg_lu"), _lu_work),
     "linalg_qr": _qr_work,
+    **dict.fromkeys(("_linalg_svd", "linalg_svd", "linalg_svdvals", "svd"), _svd_work),
+    **dict.fromkeys(("_linalg_eigh", "linalg_eigh", "linalg_eigvalsh"), _symmetric_work),
+    **dict.fromkeys(("linalg_eig", "linalg_eigvals", "_linalg_eigvals"), _eigen_work),
+    **dict.fromkeys(("linalg_pinv", "pinverse"), _pseudoinverse_work),
     **dict.fromkeys(("_linalg_solve_ex", "linalg_solve_ex", "linalg_solve"), _solve_work),
     "linalg_solve_triangular": partial(_triangular_work, 0),
     "triangular_solve": partial(_triangular_work, 1),

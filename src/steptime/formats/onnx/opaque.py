@@ -10,7 +10,7 @@ from steptime.core.errors import InputError, unknown
 from steptime.core.graph import TensorSpec
 from steptime.core.toml_files import packaged
 from steptime.formats import opaque
-from steptime.formats.linear_algebra import OpWork
+from steptime.formats.linear_algebra import OpWork, count_work
 from steptime.formats.onnx.constant import FileConstant, Shape, Spec
 from steptime.formats.onnx.fold import Value, clean_name, infer_outputs
 from steptime.network.ops.table import ShapeError, require
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 TABLE = opaque.opaque_table(packaged("onnx.toml")["opaque"])
 UNREAD_SPEC: Spec = ("float32", ())  # of an output without a name, which no node reads
+SOLVERS = {"Det": "det", "com.microsoft.Inverse": "inverse"}  # ATen ops by ONNX operators
 _CUSTOM_DOMAIN = "."  # names of operators outside of ONNX's own domain have one
 _RUNTIME_DOMAIN = "com.microsoft."
 _PRODUCTS = re.compile(
@@ -121,9 +122,12 @@ def append_opaque(
         require(dtype != "text", "makes text")
         outputs.append(TensorSpec(shape or (), float_dtype if "float" in dtype else dtype))
     op = walk.node.op
-    work = None if flop_count is None else OpWork(flop_count)
+    input_specs = [walk.b.tensors[name] for name in inputs]
+    work = count_work(SOLVERS.get(op, ""), input_specs, outputs)
+    if flop_count is not None:
+        work = OpWork(flop_count)
     tensors = opaque.append_opaque(walk.b, TABLE, op, walk.name, inputs, outputs, work)
-    is_priced = op in TABLE or flop_count is not None
+    is_priced = op in TABLE or work is not None
     if not is_priced:
         walk.unpriced.add(tensors[0], clean_name(op), may_hold_products(op))
     output_values: list[Value] = [None] * len(walk.node.outputs)
