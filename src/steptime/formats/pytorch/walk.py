@@ -74,8 +74,7 @@ class Walk(BatchWalk):
     def __post_init__(self) -> None:
         self.env: dict[str, Value] = {}
         self.unpriced = UnpricedOps()
-        nodes = [FileNode([*node.tensors], node.outputs) for node in self.program.nodes]
-        self._readers = TensorReaders(nodes, self.program.outputs)
+        self._readers = TensorReaders(self.list_nodes(), self.program.outputs)
         self._float_derived: set[str] = (
             set()
         )  # truth values and integers that were computed of floats
@@ -142,12 +141,13 @@ class Walk(BatchWalk):
         """Return the shape of a value."""
         return value.shape if isinstance(value, ProgramConstant) else self.b.shape(value)
 
-    def list_links(self) -> tuple[list[str], list[tuple[Sequence[str], Sequence[str]]]]:
-        """Return the file's inputs, and each node's input and output tensors."""
-        nodes: list[tuple[Sequence[str], Sequence[str]]] = [
-            ([*node.tensors], node.outputs) for node in self.program.nodes
-        ]
-        return self.program.inputs, nodes
+    def list_inputs(self) -> list[str]:
+        """Return the file's inputs."""
+        return self.program.inputs
+
+    def list_nodes(self) -> list[FileNode]:
+        """Return the nodes of the file, with the tensors that they read and make."""
+        return [FileNode([*node.tensors], node.outputs) for node in self.program.nodes]
 
     def run(self) -> list[str]:
         """Build all nodes; return the tensors that the program outputs."""
