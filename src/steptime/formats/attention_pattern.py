@@ -107,7 +107,7 @@ def _find_softmax(b: Builder, x: str) -> Op | None:
         is_guard_against_nan = function_of_op(op) == "where"
         if not (is_view or is_cast_or_dropout or is_guard_against_nan):
             return None
-        x = op.inputs[-1]
+        x = op.inputs[-1]  # of `where`: behind the condition
     return None
 
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from steptime.core.errors import InputError
 from steptime.formats import Source
 from steptime.formats.batches import BatchAxes, Batches, Shape
+from steptime.formats.readers import FileNode
 from steptime.network.ops.builder import Builder
 
 MAX_WALKS = 64  # walks through a file in one search; each takes as long as reading the file
@@ -39,13 +40,6 @@ class RankedChoice(NamedTuple):
 
     rank: int
     choice: BatchChoice
-
-
-class NodeLinks(NamedTuple):
-    """The tensors that a node of a file reads and writes, by the file's names."""
-
-    inputs: Sequence[str]
-    outputs: Sequence[str]
 
 
 class FixedBatchError(InputError):
@@ -85,8 +79,12 @@ class BatchWalk(ABC):
         """Return the shape of a value in the graph."""
 
     @abstractmethod
-    def list_links(self) -> tuple[Collection[str], Sequence[tuple[Sequence[str], Sequence[str]]]]:
-        """Return the inputs of the file, and the inputs and outputs of each node."""
+    def list_inputs(self) -> Collection[str]:
+        """Return the inputs of the file."""
+
+    @abstractmethod
+    def list_nodes(self) -> Sequence[FileNode]:
+        """Return the nodes of the file, with the tensors that they read and make."""
 
     def repeat_constants(self, names: Iterable[str]) -> None:
         """Repeat, along their batch axes, those of the values that have one."""
@@ -101,7 +99,7 @@ class BatchWalk(ABC):
             else:
                 self.env[name] = value.repeated(batch_axis, self.batches.new_batch)
 
-    def batch_error(self, place: str, fault: str, ends: Sequence[str]) -> FixedBatchError:
+    def batch_error(self, place: str, fault: str, values_read: Sequence[str]) -> FixedBatchError:
         """Return the error of a place that fits no other batch, with the choices to try next.
 
         Candidates depend on constants alone. A candidate with an axis as long as the file's batch
@@ -111,13 +109,12 @@ class BatchWalk(ABC):
         Args:
             place: the place, for the message.
             fault: what does not fit there.
-            ends: the values that the place reads; candidates lead to them.
+            values_read: the values that the place reads; candidates lead to them.
         """
-        inputs, link_pairs = self.list_links()
-        links = [NodeLinks(*pair) for pair in link_pairs]
-        inputs_by_output = {output: node.inputs for node in links for output in node.outputs}
-        input_dependent = self._find_input_dependent(inputs, links)
-        rank_by_name = self._rank_sources(ends, input_dependent, inputs_by_output)
+        nodes = self.list_nodes()
+        inputs_by_output = {output: node.inputs for node in nodes for output in node.outputs}
+        input_dependent = self._find_input_dependent(nodes)
+        rank_by_name = self._rank_sources(values_read, input_dependent, inputs_by_output)
         stored_names = [name for name in rank_by_name if name not in inputs_by_output]
         ranked_choices: list[RankedChoice] = []
         for name in (*stored_names, *inputs_by_output):
@@ -130,12 +127,10 @@ class BatchWalk(ABC):
         ranked_choices.sort(key=lambda ranked: ranked.rank)
         return FixedBatchError(place, fault, [ranked.choice for ranked in ranked_choices])
 
-    def _find_input_dependent(
-        self, inputs: Collection[str], links: Sequence[NodeLinks]
-    ) -> set[str]:
+    def _find_input_dependent(self, nodes: Sequence[FileNode]) -> set[str]:
         """Return the names of the tensors that depend on an input of the file."""
-        input_dependent = {*inputs}
-        for node in links:
+        input_dependent = {*self.list_inputs()}
+        for node in nodes:
             reads_dependent = not input_dependent.isdisjoint(node.inputs)
             if reads_dependent:
                 tensors = [name for name in node.outputs if isinstance(self.env.get(name), str)]
@@ -144,16 +139,16 @@ class BatchWalk(ABC):
 
     def _rank_sources(
         self,
-        ends: Sequence[str],
+        values_read: Sequence[str],
         input_dependent: Collection[str],
         inputs_by_output: Mapping[str, Sequence[str]],
     ) -> dict[str, int]:
-        """Return the values that lead to `ends` with the rank of repeating each.
+        """Return the values that lead to `values_read` with the rank of repeating each.
 
         The search does not go beyond inputs that grow with the batch already.
         """
-        rank_by_name = dict.fromkeys(ends, COMPUTED_READER_RANK)
-        open_names = [*ends]
+        rank_by_name = dict.fromkeys(values_read, COMPUTED_READER_RANK)
+        open_names = [*values_read]
         while open_names:
             reader = open_names.pop()
             if reader in input_dependent and self._grows_with_batch(reader):

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from steptime.core.errors import shorten
 from steptime.core.units import counted, first_of
-from steptime.formats import elements as el
+from steptime.formats import elements
 from steptime.network.ops import OPS
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.table import ShapeError, no_flop
@@ -90,9 +90,9 @@ class Batches:
             for file_size, size in zip(file_expanded, aligned_shape, strict=True)
         ]
         batch_axis = self._find_expanded_batch_axis(aligned_shape, file_expanded, has_grown)
-        states_batch = self.fixed and not follows_batch
-        is_decided = name in self.batch_axes
-        if batch_axis is not None and states_batch and not is_decided:
+        has_size_of_file = self.fixed and not follows_batch  # which is not the new batch yet
+        is_decided_by_search = name in self.batch_axes
+        if batch_axis is not None and has_size_of_file and not is_decided_by_search:
             expanded[batch_axis] = self.new_batch
         return tuple(expanded)
 
@@ -123,10 +123,10 @@ class Batches:
 
     def repeat_tensor(self, b: Builder, x: str, axis: int, name: str) -> str:
         """Return the first example of a tensor of the file's batch, expanded to the new batch."""
-        example = el.slice_(b, x, axis, 0, 1, f"{name}/first")
+        example = elements.slice_(b, x, axis, 0, 1, f"{name}/first")
         shape = [*b.shape(example)]
         shape[axis] = self.new_batch
-        return el.expand(b, example, shape, f"{name}/batch")
+        return elements.expand(b, example, shape, f"{name}/batch")
 
     def check_growth(self, file_shape: Shape, shape: Shape) -> None:
         """Raise `ShapeError` for a tensor that neither keeps its size nor grows with the batch.
@@ -174,7 +174,7 @@ class Batches:
         for op in b.ops:
             if not input_dependent.isdisjoint(op.inputs):
                 input_dependent.update(op.outputs)
-            elif op.kind in el.PRODUCTS:
+            elif op.kind in elements.PRODUCTS:
                 constant_products.append(op.name)
         if not constant_products:
             return []

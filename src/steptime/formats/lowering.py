@@ -13,7 +13,7 @@ from typing import Literal
 
 from steptime.core.graph import Attr
 from steptime.core.windows import reach
-from steptime.formats import elements as el
+from steptime.formats import elements
 from steptime.formats.tensors import axis_of, free_name, is_weight_or_buffer, with_axes
 from steptime.formats.windows import resolve_padding
 from steptime.network.ops.builder import Builder
@@ -25,16 +25,16 @@ def linear(b: Builder, x: str, w: str, name: str, bias: str = "") -> str:
     tokens = with_axes(b, x)
     if tokens != x:  # `x` is a matrix that views tokens with further axes: multiply those
         y = linear(b, tokens, w, name, bias)
-        return el.reshape(b, y, (b.shape(x)[0], b.shape(y)[-1]), f"{name}/rows")
+        return elements.reshape(b, y, (b.shape(x)[0], b.shape(y)[-1]), f"{name}/rows")
     is_vector = len(b.shape(x)) <= 1
-    rows = el.reshape(b, x, (1, -1), f"{name}/row") if is_vector else x
-    y = el.op(b, "linear", rows, w, name=name)
+    rows = elements.reshape(b, x, (1, -1), f"{name}/row") if is_vector else x
+    y = elements.op(b, "linear", rows, w, name=name)
     if bias:
-        y = el.op(b, "bias", y, bias, name=f"{name}/bias", axis=-1)
+        y = elements.op(b, "bias", y, bias, name=f"{name}/bias", axis=-1)
     if not is_vector:
         return y
     _, *vector_shape = b.shape(y)
-    return el.reshape(b, y, vector_shape, f"{name}/reshape")
+    return elements.reshape(b, y, vector_shape, f"{name}/reshape")
 
 
 def matmul(b: Builder, x: str, y: str, name: str) -> str:
@@ -47,18 +47,18 @@ def matmul(b: Builder, x: str, y: str, name: str) -> str:
     y_rank = len(b.shape(y))
     require(min(x_rank, y_rank) >= 1, f"{name}: a product of scalars")
     if y_rank == 2 and is_weight_or_buffer(b, y):
-        w = el.transpose(b, y, (1, 0), f"{name}/transpose")
+        w = elements.transpose(b, y, (1, 0), f"{name}/transpose")
         return linear(b, x, w, name)
     x_is_vector = x_rank == 1
     y_is_vector = y_rank == 1
-    rows = el.reshape(b, x, (1, -1), f"{name}/row") if x_is_vector else x
-    columns = el.reshape(b, y, (-1, 1), f"{name}/column") if y_is_vector else y
-    product = el.op(b, "matmul", rows, columns, name=name)
+    rows = elements.reshape(b, x, (1, -1), f"{name}/row") if x_is_vector else x
+    columns = elements.reshape(b, y, (-1, 1), f"{name}/column") if y_is_vector else y
+    product = elements.op(b, "matmul", rows, columns, name=name)
     # an axis that was added to a vector is dropped again
     *batch_sizes, row_count, column_count = b.shape(product)
     row_axis = () if x_is_vector else (row_count,)
     column_axis = () if y_is_vector else (column_count,)
-    return el.reshape(b, product, (*batch_sizes, *row_axis, *column_axis), f"{name}/reshape")
+    return elements.reshape(b, product, (*batch_sizes, *row_axis, *column_axis), f"{name}/reshape")
 
 
 def _view_as_image(b: Builder, x: str, name: str) -> str:
@@ -71,7 +71,7 @@ def _view_as_image(b: Builder, x: str, name: str) -> str:
     if not is_sequence:
         return x
     n, channels, length = shape
-    return el.reshape(b, x, (n, channels, 1, length), f"{name}/image")
+    return elements.reshape(b, x, (n, channels, 1, length), f"{name}/image")
 
 
 def _restore_sequence(b: Builder, y: str, x: str, name: str) -> str:
@@ -80,7 +80,7 @@ def _restore_sequence(b: Builder, y: str, x: str, name: str) -> str:
     if not is_sequence:
         return y
     n, channels, _, length = b.shape(y)
-    return el.reshape(b, y, (n, channels, length), f"{name}/reshape")
+    return elements.reshape(b, y, (n, channels, length), f"{name}/reshape")
 
 
 def _image_sizes(sizes: Sequence[int]) -> tuple[int, ...]:
@@ -143,9 +143,9 @@ def convolution(
             image_padding = _padding_to_size(full_sizes, _image_sizes(size))
         else:
             attrs["output_size"] = _crop_sizes(full_sizes, image_padding)
-    y = el.op(b, kind, image, filters, name=name, padding=image_padding, **attrs)
+    y = elements.op(b, kind, image, filters, name=name, padding=image_padding, **attrs)
     if bias:
-        y = el.op(b, "bias", y, bias, name=f"{name}/bias", axis=1)
+        y = elements.op(b, "bias", y, bias, name=f"{name}/bias", axis=1)
     return _restore_sequence(b, y, x, name)
 
 
@@ -217,7 +217,7 @@ def pool(
     attrs: dict[str, Attr] = {"ceil": True} if ceil else {}
     attrs |= {"kernel": window, "stride": _image_sizes(stride), "padding": _image_padding(padding)}
     image = _view_as_image(b, x, name)
-    y = el.op(b, f"{kind}_pool{len(window)}d", image, name=name, **attrs)
+    y = elements.op(b, f"{kind}_pool{len(window)}d", image, name=name, **attrs)
     return _restore_sequence(b, y, x, name)
 
 
@@ -239,7 +239,7 @@ def adaptive_pool(
     if is_global:
         function = "mean" if kind == "avg" else kind
         image_axes = tuple(range(2, 2 + axis_count))
-        reduced = el.reduce(b, function, image, image_axes, name, keep=True)
+        reduced = elements.reduce(b, function, image, image_axes, name, keep=True)
         return _restore_sequence(b, reduced, x, name)
     pairs = list(zip(input_sizes, output_sizes, strict=True))
     repeats_elements = all(output_size % input_size == 0 for input_size, output_size in pairs)
@@ -253,7 +253,7 @@ def adaptive_pool(
     sizes = f"{list(input_sizes)} to {list(output_sizes)}"
     require(min(kernel) >= 1, f"{name}: pooling of {sizes}")
     attrs: dict[str, Attr] = {"kernel": kernel, "stride": stride, "padding": (0, 0) * axis_count}
-    y = el.op(b, f"{kind}_pool{axis_count}d", image, name=name, **attrs)
+    y = elements.op(b, f"{kind}_pool{axis_count}d", image, name=name, **attrs)
     return _restore_sequence(b, y, x, name)
 
 
@@ -266,7 +266,7 @@ def resize(
     if output_sizes == b.shape(image)[2:]:
         return x
     attrs: dict[str, Attr] = {"align_corners": True} if align_corners else {}
-    y = el.op(b, "resize2d", image, name=name, size=output_sizes, mode=mode, **attrs)
+    y = elements.op(b, "resize2d", image, name=name, size=output_sizes, mode=mode, **attrs)
     return _restore_sequence(b, y, x, name)
 
 
@@ -296,7 +296,7 @@ def batch_norm(
         for suffix, vector in vector_by_suffix.items()
     ]
     uses_batch_statistics = b.training if training is None else training
-    return el.op(b, "batch_norm", x, *vectors, name=name, training=uses_batch_statistics)
+    return elements.op(b, "batch_norm", x, *vectors, name=name, training=uses_batch_statistics)
 
 
 def layer_norm(
@@ -307,16 +307,16 @@ def layer_norm(
     kind = "rms_norm" if bias is None else "layer_norm"
     require(1 <= axes <= len(shape), f"{name}: a norm over {axes} axes of {list(shape)}")
     width = math.prod(shape[-axes:])
-    flat = el.reshape(b, x, (*shape[:-axes], width), f"{name}/flatten")
+    flat = elements.reshape(b, x, (*shape[:-axes], width), f"{name}/flatten")
     tensor_by_suffix = {"w": weight}
     if bias is not None:
         tensor_by_suffix["b"] = bias
     vectors: list[str] = []
     for suffix, tensor in tensor_by_suffix.items():
         norm_weight = _weight_or_buffer(b, tensor, width, f"{name}/{suffix}")
-        vectors.append(el.reshape(b, norm_weight, (width,), f"{name}/vector"))
-    y = el.op(b, kind, flat, *vectors, name=name)
-    return el.reshape(b, y, shape, f"{name}/reshape")
+        vectors.append(elements.reshape(b, norm_weight, (width,), f"{name}/vector"))
+    y = elements.op(b, kind, flat, *vectors, name=name)
+    return elements.reshape(b, y, shape, f"{name}/reshape")
 
 
 rms_norm = partial(layer_norm, bias=None)
@@ -333,7 +333,7 @@ def group_norm(
     attrs: dict[str, Attr] = {"groups": channels if groups is None else groups}
     if is_instance_norm:
         attrs["instance"] = True
-    return el.op(b, "group_norm", x, scale, shift, name=name, **attrs)
+    return elements.op(b, "group_norm", x, scale, shift, name=name, **attrs)
 
 
 def topk(b: Builder, x: str, k: int, axis: int, name: str, largest: bool = True) -> tuple[str, str]:

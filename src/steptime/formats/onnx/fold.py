@@ -16,7 +16,7 @@ from steptime.formats import READ_ERRORS
 from steptime.formats.export.onnx_nodes import TYPES
 from steptime.formats.onnx.constant import FileConstant, Spec
 from steptime.formats.onnx.model import OnnxNode
-from steptime.formats.onnx.weightless import DTYPES, MAX_VALUES
+from steptime.formats.onnx.weightless import MAX_VALUES, element_type
 from steptime.network.ops.table import ShapeError, require
 
 MAX_NAME_LENGTH = 200
@@ -42,7 +42,7 @@ _REFUSALS = (RuntimeError, InferenceError, onnx.checker.ValidationError, onnx.de
 
 
 Value = str | FileConstant | None  # a tensor of the graph, a constant, or an input left out
-Specs = Callable[[Value], Spec]
+SpecOf = Callable[[Value], Spec]  # returns type and shape of a value
 Function = Callable[..., Value | Sequence[Value]]  # (walk, *inputs) -> the outputs
 
 
@@ -75,13 +75,13 @@ def axis_of(axis: int, rank: int) -> int:
     return axis % rank
 
 
-def infer_outputs(node: OnnxNode, values: Sequence[Value], specs: Specs) -> list[Spec]:
+def infer_outputs(node: OnnxNode, values: Sequence[Value], spec_of: SpecOf) -> list[Spec]:
     """Return type and shape of each output by ONNX's inference, None for an unknown shape.
 
     Args:
         node: the node.
         values: the values that it reads.
-        specs: returns type and shape of a value.
+        spec_of: returns type and shape of a value.
 
     Raises:
         ShapeError: if ONNX refuses the node.
@@ -91,7 +91,7 @@ def infer_outputs(node: OnnxNode, values: Sequence[Value], specs: Specs) -> list
     for name, value in zip(node.proto.input, values, strict=True):
         if value is None:
             continue
-        dtype, shape = specs(value)
+        dtype, shape = spec_of(value)
         onnx_dtype = TYPES["float32"] if "float" in dtype else TYPES.get(dtype, TYPES["int8"])
         type_by_input[name] = onnx.helper.make_tensor_type_proto(onnx_dtype, shape)
         if isinstance(value, FileConstant) and value.values is not None:
@@ -110,7 +110,7 @@ def infer_outputs(node: OnnxNode, values: Sequence[Value], specs: Specs) -> list
 def _read_spec(proto: onnx.TypeProto | None) -> Spec:
     """Return our form of a type of ONNX; it may leave a size open."""
     tensor = (proto or onnx.TypeProto()).tensor_type
-    dtype = DTYPES.get(tensor.elem_type, ("text",))[0]
+    dtype = element_type(tensor.elem_type).name
     sizes = tensor.shape.dim
     states_shape = tensor.HasField("shape")
     states_sizes = all(size.HasField("dim_value") and size.dim_value >= 0 for size in sizes)
@@ -119,18 +119,18 @@ def _read_spec(proto: onnx.TypeProto | None) -> Spec:
     return dtype, None
 
 
-def fold_node(node: OnnxNode, values: Sequence[Value], specs: Specs) -> list[FileConstant]:
+def fold_node(node: OnnxNode, values: Sequence[Value], spec_of: SpecOf) -> list[FileConstant]:
     """Return the outputs of a node that reads constants alone.
 
     Their numbers are worked out where they are few and cheap. Raises `ShapeError` for a node that
     ONNX refuses, and where a shape is not known.
     """
     constants = [value for value in values if isinstance(value, FileConstant)]
-    arrays = _compute(node, values) if _is_cheap_to_compute(node, values, specs) else []
+    arrays = _compute(node, values) if _is_cheap_to_compute(node, values, spec_of) else []
     if arrays:
         output_specs: list[Spec] = [(_dtype(array), array.shape) for array in arrays]
     else:
-        output_specs = infer_outputs(node, values, specs)
+        output_specs = infer_outputs(node, values, spec_of)
     no_numbers: list[NDArray[Any] | None] = [None] * len(output_specs)
     numbers = arrays or no_numbers
     is_derived = node.op in TABLES or any(constant.derived for constant in constants)
@@ -146,7 +146,7 @@ def fold_node(node: OnnxNode, values: Sequence[Value], specs: Specs) -> list[Fil
     return folded
 
 
-def _is_cheap_to_compute(node: OnnxNode, values: Sequence[Value], specs: Specs) -> bool:
+def _is_cheap_to_compute(node: OnnxNode, values: Sequence[Value], spec_of: SpecOf) -> bool:
     """Return whether the numbers of a node of constants can be worked out, and are few."""
     constants = [value for value in values if isinstance(value, FileConstant)]
     have_values = all(constant.values is not None for constant in constants)
@@ -157,14 +157,14 @@ def _is_cheap_to_compute(node: OnnxNode, values: Sequence[Value], specs: Specs) 
     may_grow = node.op in _GROWING
     if not may_grow and broadcast_bound <= MAX_VALUES:
         return True
-    shapes = [shape for _, shape in infer_outputs(node, values, specs)]
+    shapes = [shape for _, shape in infer_outputs(node, values, spec_of)]
     output_sizes = [math.prod(shape) for shape in shapes if shape is not None]
     have_shapes = len(output_sizes) == len(shapes)
     return have_shapes and math.prod(output_sizes) <= MAX_VALUES
 
 
 def _dtype(array: NDArray[Any]) -> str:
-    return DTYPES.get(onnx.helper.np_dtype_to_tensor_dtype(array.dtype), ("text",))[0]
+    return element_type(onnx.helper.np_dtype_to_tensor_dtype(array.dtype)).name
 
 
 def _compute(node: OnnxNode, values: Sequence[Value]) -> list[NDArray[Any]]:

@@ -249,21 +249,22 @@ def _find_differentiated_state(walk: OnnxWalk, state: Value) -> str:
 
 
 def _take_direction(
-    walk: OnnxWalk, value: Value, direction: int, shape: tuple[int, ...], half: int | None = None
+    walk: OnnxWalk, stacked: Value, direction: int, shape: tuple[int, ...], half: int | None = None
 ) -> str:
     """Return one direction's part of a weight, as a weight of its own.
 
     A bias has two halves: 0 is that of the input, 1 that of the state.
     """
-    if isinstance(value, FileConstant):
+    if isinstance(stacked, FileConstant):
         suffix = ""
         if half is not None:
             suffix = "/w" if half == INPUT_HALF else "/r"  # as ONNX calls them
-        return walk.tensor(FileConstant(f"{value.name}/{direction}{suffix}", shape, value.dtype))
-    part = walk.lower(elements.select, value, 0, direction, suffix="/way")
-    half_size = shape[0]
-    start = (half or 0) * half_size
-    return walk.lower(elements.slice_, part, 0, start, start + half_size, suffix="/half")
+        name = f"{stacked.name}/{direction}{suffix}"
+        return walk.tensor(FileConstant(name, shape, stacked.dtype))
+    weight = walk.lower(elements.select, stacked, 0, direction, suffix="/way")
+    row_count = shape[0]
+    first_row = row_count if half == STATE_HALF else 0
+    return walk.lower(elements.slice_, weight, 0, first_row, first_row + row_count, suffix="/half")
 
 
 def _note_quantised(walk: OnnxWalk, weight: FileConstant, dtype: str, *scales: Value) -> None:

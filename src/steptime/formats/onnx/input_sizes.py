@@ -34,31 +34,34 @@ class InputSizes:
     numbers: tuple[str, ...]
     names: Mapping[str, str]
 
-    def by_name(self, values: Mapping[str, Any], batch: int) -> dict[str, int]:
+    def by_name(self, hyperparameters: Mapping[str, Any], batch: int) -> dict[str, int]:
         """Return each size that the file names.
 
         Args:
-            values: the hyperparameters.
+            hyperparameters: their values by name.
             batch: the batch that is built.
         """
-        return {
-            name: batch if parameter == BATCH else values[parameter]
-            for name, parameter in self.names.items()
-        }
+        size_by_name: dict[str, int] = {}
+        for name, parameter in self.names.items():
+            is_batch = parameter == BATCH
+            size_by_name[name] = batch if is_batch else hyperparameters[parameter]
+        return size_by_name
 
-    def shape_of(self, name: str, values: Mapping[str, Any], batch: int) -> tuple[int, ...]:
+    def shape_of(
+        self, name: str, hyperparameters: Mapping[str, Any], batch: int
+    ) -> tuple[int, ...]:
         """Return the shape of an input for hyperparameters and a batch."""
         shape: list[int] = []
         for size in self.shapes[name]:
             if isinstance(size, int):
                 shape.append(size)
             else:
-                shape.append(batch if size == BATCH else values[size])
+                shape.append(batch if size == BATCH else hyperparameters[size])
         return tuple(shape)
 
-    def missing(self, values: Mapping[str, Any]) -> str | None:
+    def missing(self, hyperparameters: Mapping[str, Any]) -> str | None:
         """Return an error message if a free size is not given, else None."""
-        missing_names = [name for name in self.free if not values[name]]
+        missing_names = [name for name in self.free if not hyperparameters[name]]
         if not missing_names:
             return None
         example = ",".join(f"{name}=128" for name in missing_names)

@@ -12,7 +12,13 @@ from typing import Any
 from steptime.core.errors import InputError, shorten
 from steptime.formats import READ_ERRORS, Source, describe_error
 from steptime.formats.onnx.constant import FileConstant, Spec
-from steptime.formats.onnx.weightless import DTYPES, NoModelError, WeightlessCopy, is_read
+from steptime.formats.onnx.weightless import (
+    DTYPES,
+    NoModelError,
+    WeightlessCopy,
+    element_type,
+    is_read,
+)
 
 try:
     import onnx
@@ -127,26 +133,31 @@ class Model:
         function = _find_definition(node, specs)
         if function is None:
             return None
-        names = _bind_names(function, node.inputs, node.outputs)
         opsets = _read_opsets(function) or {"": node.opset}
         attributes = _index_attributes(
             _default_attributes(node), function.attribute_proto, node.proto.attribute
         )
-        nodes = self._read_nodes(function.node, opsets, attributes, f"{node.name}/", 0, names)
-        return Subgraph(tuple(nodes), {}, (), node.outputs)
+        nodes = self._read_nodes(
+            function.node,
+            opsets,
+            attributes,
+            prefix=f"{node.name}/",
+            depth=0,
+            names=_bind_names(function, node.inputs, node.outputs),
+        )
+        return Subgraph(tuple(nodes), constants={}, inputs=(), outputs=node.outputs)
 
     def _read_graph(self, graph: GraphProto, opsets: Mapping[str, int]) -> Subgraph:
         """Return a graph; raises `NoModelError` for one that is not read."""
         if graph.sparse_initializer:
             raise NoModelError("it has sparse weights")
         constants = {tensor.name: _read_constant(tensor) for tensor in graph.initializer}
-        inputs = map(_read_input, graph.input)
-        return Subgraph(
-            tuple(self._read_nodes(graph.node, opsets, {}, "", 0)),
-            constants,
-            tuple(value for value in inputs if value.name not in constants),
-            tuple(value.name for value in graph.output),
-        )
+        nodes = tuple(self._read_nodes(graph.node, opsets, attributes={}, prefix="", depth=0))
+        # constants may stand among the inputs, too: before IR version 4 they have to
+        stated_inputs = [_read_input(value) for value in graph.input]
+        inputs = [value for value in stated_inputs if value.name not in constants]
+        output_names = [value.name for value in graph.output]
+        return Subgraph(nodes, constants, tuple(inputs), tuple(output_names))
 
     def _read_nodes(
         self,
@@ -172,7 +183,10 @@ class Model:
         """
 
         def rename(name: str) -> str:
-            return name if names is None or not name else names.get(name, f"{prefix}{name}")
+            is_left_out = name == ""
+            if names is None or is_left_out:
+                return name
+            return names.get(name, f"{prefix}{name}")
 
         if depth > MAX_FUNCTION_DEPTH:
             raise NoModelError(f"local functions nest deeper than {MAX_FUNCTION_DEPTH}")
@@ -198,9 +212,9 @@ class Model:
                 function.node,
                 _read_opsets(function) or opsets,
                 _index_attributes(function.attribute_proto, proto.attribute),
-                f"{name}/",
-                depth + 1,
-                _bind_names(function, inputs, outputs),
+                prefix=f"{name}/",
+                depth=depth + 1,
+                names=_bind_names(function, inputs, outputs),
             )
 
     def _read_attributes(self, proto: NodeProto, opsets: Mapping[str, int]) -> dict[str, object]:
@@ -284,13 +298,13 @@ def _type_proto(spec: Spec | None) -> onnx.TypeProto:
         return onnx.TypeProto()
     dtype, shape = spec
     stated_dtype = "float32" if "float" in dtype else dtype
-    onnx_dtypes = [number for number, (name, *_) in DTYPES.items() if name == stated_dtype]
+    onnx_dtypes = [number for number, row in DTYPES.items() if row.name == stated_dtype]
     onnx_dtype = onnx_dtypes[0] if onnx_dtypes else TensorProto.FLOAT
     return onnx.helper.make_tensor_type_proto(onnx_dtype, shape)
 
 
 def _read_constant(tensor: TensorProto) -> FileConstant:
-    dtype = DTYPES.get(tensor.data_type, ("text", 0, False))[0]
+    dtype = element_type(tensor.data_type).name
     values = onnx.numpy_helper.to_array(tensor) if is_read(tensor) else None
     return FileConstant(tensor.name, tuple(tensor.dims), dtype, values)
 
@@ -328,7 +342,7 @@ def _read_input(value: onnx.ValueInfoProto) -> OnnxInput:
     sizes = tuple(max(size.dim_value, 0) or size.dim_param for size in tensor.shape.dim)
     if any(isinstance(text, bytes) for text in (value.name, *sizes)):
         raise NoModelError("a text that is not UTF-8")
-    return OnnxInput(value.name, DTYPES[tensor.elem_type][0], sizes)
+    return OnnxInput(value.name, DTYPES[tensor.elem_type].name, sizes)
 
 
 def model_of(source: Source) -> Model:

@@ -10,7 +10,7 @@ from steptime.formats import elements, windows
 from steptime.formats.onnx.constant import FileConstant
 from steptime.formats.onnx.fold import TABLES, Function, Value, axis_of
 from steptime.formats.onnx.run import OnnxWalk
-from steptime.formats.onnx.weightless import DTYPES
+from steptime.formats.onnx.weightless import element_type
 from steptime.formats.tensors import free_name
 from steptime.network.ops.table import ShapeError, broadcast_shape, require
 
@@ -211,8 +211,7 @@ def _type_name(onnx_type: int | str) -> str:
     number = onnx_type
     if isinstance(onnx_type, str):
         number = TensorProto.DataType.Value(onnx_type.upper())
-    row = DTYPES.get(int(number))
-    return row[0] if row else "text"
+    return element_type(int(number)).name
 
 
 def _lower_trilu(walk: OnnxWalk, x: Value, *_: Value) -> Value:

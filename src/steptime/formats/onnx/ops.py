@@ -279,7 +279,10 @@ def _lower_spectrum(
     frame_size = (walk.integers(length) or walk.shape(window))[0]
     has_half_spectrum = walk.attr("onesided", 1)
     bin_count = frame_size // 2 + 1 if has_half_spectrum else frame_size
-    cut_frames = walk.lower(windows.cut_windows, x, 1, frame_size, suffix="/frames", step=stride)
+    time_axis = 1
+    cut_frames = walk.lower(
+        windows.cut_windows, x, time_axis, frame_size, suffix="/frames", step=stride
+    )
     n, frame_count = walk.shape(cut_frames)[:2]
     frames_shape = (*walk.shape(cut_frames)[:3], part_count)
     frames = walk.lower(elements.reshape, cut_frames, frames_shape, suffix="/parts")

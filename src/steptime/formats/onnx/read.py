@@ -63,13 +63,13 @@ class _OnnxFile:
         self.sizes = read_input_sizes(self.model)
         self.allow_unknown = allow_unknown
 
-    def build(self, b: Builder, values: Mapping[str, Any], batch: int) -> str:
+    def build(self, b: Builder, hyperparameters: Mapping[str, Any], batch: int) -> str:
         """Append the network to a graph and return its main output, the loss in training."""
         file_walk = None
         batches = Batches(self.sizes.batch, batch, self.sizes.fixed)
         if batches.differ:
-            file_walk, batches = self._follow_batch(b, values, batches)
-        walk = self._walk(b, values, batches, file_walk)
+            file_walk, batches = self._follow_batch(b, hyperparameters, batches)
+        walk = self._walk(b, hyperparameters, batches, file_walk)
         outputs = _find_outputs(self.model, walk)
         ends = find_trained_outputs(b, outputs) if b.training else outputs
         loss = add_loss(b, ends)
@@ -79,21 +79,21 @@ class _OnnxFile:
             *walk.unpriced.describe(b),
         ]
         _remove_unread_weights(b)
-        if values[STRICT]:
+        if hyperparameters[STRICT]:
             walk.unpriced.refuse(b, self.model.place)
         b.remarks += describe_weights(b, loss)
         return loss
 
     def _follow_batch(
-        self, b: Builder, values: Mapping[str, Any], batches: Batches
+        self, b: Builder, hyperparameters: Mapping[str, Any], batches: Batches
     ) -> tuple[OnnxWalk, Batches]:
         """Return a walk with the file's own batch, and which constants grow with the new one."""
-        key = (self.allow_unknown, b.precision, b.training, tuple(sorted(values.items())))
+        key = (self.allow_unknown, b.precision, b.training, tuple(sorted(hyperparameters.items())))
         file_batches = Batches(self.sizes.batch, self.sizes.batch, self.sizes.fixed)
 
         def walk_with_new_builder(batches: Batches, file_walk: OnnxWalk | None) -> OnnxWalk:
             new_builder = Builder(b.name, b.precision, training=b.training)
-            return self._walk(new_builder, values, batches, file_walk)
+            return self._walk(new_builder, hyperparameters, batches, file_walk)
 
         def walk_file() -> OnnxWalk:
             return walk_with_new_builder(file_batches, None)
@@ -107,29 +107,33 @@ class _OnnxFile:
         return file_walk, decided_batches
 
     def _walk(
-        self, b: Builder, values: Mapping[str, Any], batches: Batches, file_walk: OnnxWalk | None
+        self,
+        b: Builder,
+        hyperparameters: Mapping[str, Any],
+        batches: Batches,
+        file_walk: OnnxWalk | None,
     ) -> OnnxWalk:
         """Walk the graph of the file for one batch.
 
         Args:
             b: the builder of the graph.
-            values: the hyperparameters.
+            hyperparameters: their values by name.
             batches: the batch of the file and that of the graph.
             file_walk: a walk with the file's own batch, None where that is built.
         """
-        size_of_name = self.sizes.by_name(values, batches.new_batch)
+        size_of_name = self.sizes.by_name(hyperparameters, batches.new_batch)
         walk = OnnxWalk(b, self.model, OPS, batches, file_walk, self.allow_unknown, size_of_name)
         for graph_input in self.model.graph.inputs:
             name = clean_name(graph_input.name)
             dtype = graph_input.dtype
             is_number = name in self.sizes.numbers
-            stated_number = values[hyperparameter_name(name)] if is_number else 0
+            stated_number = hyperparameters[hyperparameter_name(name)] if is_number else 0
             if stated_number:
                 array = np.asarray(stated_number, dtype)
                 constant = FileConstant(graph_input.name, (), dtype, array, derived=True)
                 walk.env[graph_input.name] = constant
             else:
-                shape = self.sizes.shape_of(graph_input.name, values, batches.new_batch)
+                shape = self.sizes.shape_of(graph_input.name, hyperparameters, batches.new_batch)
                 graph_dtype = "" if "float" in dtype else dtype
                 walk.env[graph_input.name] = b.input(name, shape, graph_dtype)
         walk.lower_graph(self.model.graph)

@@ -122,13 +122,17 @@ class OnnxWalk(NodeValues):
         self._note_names(node)
         self._check_batch(node)
 
-    def list_links(self) -> tuple[list[str], list[tuple[Sequence[str], Sequence[str]]]]:
-        """Return the file's inputs, and the tensors that each node reads and makes."""
-        links: list[tuple[Sequence[str], Sequence[str]]] = []
+    def list_inputs(self) -> list[str]:
+        """Return the file's inputs."""
+        return [graph_input.name for graph_input in self.model.graph.inputs]
+
+    def list_nodes(self) -> list[FileNode]:
+        """Return the nodes of the file; inputs that are sizes or indices are left out."""
+        nodes: list[FileNode] = []
         for node in self.model.graph.nodes:
-            tensors_read = node.inputs[:1] if node.op in WITH_SIZES else node.inputs
-            links.append((tensors_read, node.outputs))
-        return [graph_input.name for graph_input in self.model.graph.inputs], links
+            inputs = node.inputs[:1] if node.op in WITH_SIZES else node.inputs
+            nodes.append(FileNode(inputs, node.outputs))
+        return nodes
 
     def describe_node(self, node: OnnxNode) -> str:
         """Return the place of a node in a message: `net.onnx: node 'o' (OneHot)`."""

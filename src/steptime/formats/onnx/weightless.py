@@ -31,8 +31,25 @@ MAX_RANK = 16
 MAX_SIZE = 2**53  # elements of a tensor: sizes stay exact as floats
 MAX_NAME_IN_MESSAGE = 60
 IN_OTHER_FILE = 1  # `TensorProto.data_location` of values outside of the file
-DTYPES: Mapping[int, tuple[str, float, bool]] = {  # ONNX's type -> name, bytes, whether it is read
-    int(number): tuple(row) for number, row in packaged("onnx.toml")["types"].items()
+
+
+class ElementType(NamedTuple):
+    """A type of a tensor's elements.
+
+    Attributes:
+        name: our name of it.
+        size_bytes: of one element.
+        is_readable: whether values of this type are read.
+    """
+
+    name: str
+    size_bytes: float
+    is_readable: bool
+
+
+TEXT = ElementType("text", 0, is_readable=False)  # stands for all types that are no numbers
+DTYPES: Mapping[int, ElementType] = {  # by ONNX's number
+    int(number): ElementType(*row) for number, row in packaged("onnx.toml")["types"].items()
 }
 _NESTED_FIELDS = {  # by kind of message: the fields in which weights may lie -> their kind
     "model": {7: "graph", 25: "function"},
@@ -66,12 +83,17 @@ class NoModelError(ValueError):
     """Bytes that are no ONNX file, or one beyond what is read; the message says which."""
 
 
+def element_type(number: int) -> ElementType:
+    """Return the type with a number of ONNX, `TEXT` for one that is no number."""
+    return DTYPES.get(number, TEXT)
+
+
 def is_read(tensor: TensorProto) -> bool:
     """Return whether the values of a constant are read: it is small, and in the file itself."""
-    dtype, _, is_readable = DTYPES.get(tensor.data_type, ("text", 0, False))
+    dtype = element_type(tensor.data_type)
     is_in_file = tensor.data_location == 0
-    max_elements = MAX_FLOATS if "float" in dtype else MAX_VALUES
-    return is_readable and is_in_file and math.prod(tensor.dims) <= max_elements
+    max_elements = MAX_FLOATS if "float" in dtype.name else MAX_VALUES
+    return dtype.is_readable and is_in_file and math.prod(tensor.dims) <= max_elements
 
 
 def _count_listed_values(tensor: TensorProto) -> int:
@@ -113,7 +135,7 @@ class WeightlessCopy:
             bits_read += 7
         raise NoModelError(f"a number at byte {offset} has no end")
 
-    def fields(self, offset: int, end: int) -> Iterator[tuple[int, int, int, int, int]]:
+    def read_fields(self, offset: int, end: int) -> Iterator[tuple[int, int, int, int, int]]:
         """Yield the fields of the message from `offset` to `end`.
 
         Each is its number, its wire type, and three offsets: of its key, of its content, and after
@@ -126,19 +148,19 @@ class WeightlessCopy:
             key_start = offset
             key, content_start = self.read_varint(key_start, end)
             number = key >> 3  # a key is the number of the field and its wire type of three bits
-            wire = key & 7
-            if wire == _VARINT:
+            wire_type = key & 7
+            if wire_type == _VARINT:
                 _, offset = self.read_varint(content_start, end)
             else:
-                length = _FIXED_WIDTHS.get(wire, -1)
-                if wire == _LENGTH_DELIMITED:
+                length = _FIXED_WIDTHS.get(wire_type, -1)
+                if wire_type == _LENGTH_DELIMITED:
                     length, content_start = self.read_varint(content_start, end)
                 offset = content_start + length
                 is_field = length >= 0 and number > 0
                 if not is_field or offset > end:
                     place = f"field {number} at byte {content_start}"
                     raise NoModelError(f"{place} ends after its message")
-            yield number, wire, key_start, content_start, offset
+            yield number, wire_type, key_start, content_start, offset
 
     def copy(self, kind: str, offset: int, end: int, depth: int = 0) -> bytes:
         """Return the bytes of the message from `offset` to `end`, without those of weights.
@@ -155,8 +177,8 @@ class WeightlessCopy:
         is_tensor = kind == "tensor"
         copied = bytearray()
         value_fields: list[ValueField] = []
-        for number, wire, key_start, content_start, field_end in self.fields(offset, end):
-            is_delimited = wire == _LENGTH_DELIMITED
+        for number, wire_type, key_start, content_start, field_end in self.read_fields(offset, end):
+            is_delimited = wire_type == _LENGTH_DELIMITED
             if is_delimited and number in nested_fields:
                 nested_kind = nested_fields[number]
                 nested_message = self.copy(nested_kind, content_start, field_end, depth + 1)
@@ -196,13 +218,15 @@ class WeightlessCopy:
             self.unread += [(value_field.start, value_field.end) for value_field in value_fields]
         return b""
 
-    def _check_tensor(self, tensor: TensorProto, raw_sizes: Sequence[int], length: int) -> None:
+    def _check_tensor(
+        self, tensor: TensorProto, raw_sizes: Sequence[int], value_bytes: int
+    ) -> None:
         """Raise `NoModelError` for a tensor that does not have as many bytes as its shape needs.
 
         Args:
             tensor: the tensor without its values.
             raw_sizes: bytes of its fields of raw data.
-            length: bytes of all its values.
+            value_bytes: bytes of all its values.
         """
         name = f"tensor {tensor.name[:MAX_NAME_IN_MESSAGE]!a}"
         shape = tuple(tensor.dims)
@@ -212,7 +236,7 @@ class WeightlessCopy:
         is_too_large = len(shape) > MAX_RANK or element_count >= MAX_SIZE
         if is_too_large or not has_valid_sizes:
             raise NoModelError(f"{name}: of shape {shape_text}")
-        _, element_bytes, _ = DTYPES.get(tensor.data_type, ("text", 0, False))
+        element_bytes = element_type(tensor.data_type).size_bytes
         if tensor.data_location == IN_OTHER_FILE:
             self._check_location(tensor, name)
         elif raw_sizes and element_bytes:
@@ -221,7 +245,7 @@ class WeightlessCopy:
                 raise NoModelError(f"{name}: {raw_sizes[-1]} bytes for {shape_text}")
         elif element_bytes:
             # a value has at least one byte in a packed field, or is an entry of a list
-            max_values = length + _count_listed_values(tensor)
+            max_values = value_bytes + _count_listed_values(tensor)
             if element_count > max_values:
                 raise NoModelError(f"{name}: of shape {shape_text} without values")
 

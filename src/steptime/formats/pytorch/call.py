@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from steptime.formats import elements as el
+from steptime.formats import elements
 from steptime.formats.pytorch.program import FxNode
 from steptime.formats.tensors import axis_of
 from steptime.network.ops.builder import Builder
@@ -130,7 +130,9 @@ class Call:
         output_dtype = self.walk.graph_dtype(self.dtype)
         is_wider = "float" in output_dtype
         states_wider_type = self.argument("dtype") is not None and is_wider
-        return self.lower(el.cast, x, output_dtype, suffix="/cast") if states_wider_type else x
+        if not states_wider_type:
+            return x
+        return self.lower(elements.cast, x, output_dtype, suffix="/cast")
 
     def index_output(self, i: int) -> ProgramConstant | None:
         """Return output `i` as indices that are found together with the values, if it is there."""

@@ -24,14 +24,14 @@ def read_document(source: Source) -> Any:
 
 
 def read_program(
-    document: Any, ties: Mapping[str, str] | None, about: Mapping[str, Any] | None = None
+    document: Any, ties: Mapping[str, str] | None, export_facts: Mapping[str, Any] | None = None
 ) -> Program:
     """Return the program that a file holds.
 
     Args:
         document: the values of its `models/model.json`.
         ties: the second names of tied weights (`read_ties`); None if the file does not state them.
-        about: what our own export says of the code beside the program.
+        export_facts: what our own export says of the code beside the program.
 
     Raises:
         InputError: if the file has another version of the schema.
@@ -51,7 +51,7 @@ def read_program(
         lowest = int(limits["min_val"] or 0)
         highest = None if limits["max_val"] is None else int(limits["max_val"])
         program.ranges[symbol] = SizeLimits(lowest, highest)
-    checkpoints = about.get("checkpoints", ()) if about else ()
+    checkpoints = export_facts.get("checkpoints", ()) if export_facts else ()
     for names, to_end in checkpoints:
         program.checkpoints.append(CheckpointedTensors(frozenset(names), bool(to_end)))
     program.frozen &= program.weights.keys()
@@ -90,9 +90,9 @@ def read_ties(source: Source) -> dict[str, str] | None:
     Our exports state them. torch.export keeps tied weights as one member of the archive, but so it
     does all weights on the meta device, which have no storage.
     """
-    about = read_export_facts(source)
-    if "tied" in about:
-        return dict(about["tied"])
+    export_facts = read_export_facts(source)
+    if "tied" in export_facts:
+        return dict(export_facts["tied"])
     try:
         content = read_member(source, _WEIGHTS.fullmatch, "data/weights/model_weights_config.json")
     except InputError:

@@ -3,9 +3,7 @@
 import math
 from collections.abc import Mapping
 
-from steptime.formats import elements as el
-from steptime.formats import lowering as low
-from steptime.formats import sequence_lowering
+from steptime.formats import elements, lowering, sequence_lowering
 from steptime.formats.attention_pattern import find_learnt_bias
 from steptime.formats.pytorch.call import Call, Handler, ProgramConstant, Result
 from steptime.formats.pytorch.opaque import append_opaque
@@ -46,14 +44,14 @@ def _lower_attention(call: Call) -> str:
         scale=call.argument("scale"),
     )
     output_shape = (*batch_shape, heads, query_count, value_width)
-    return call.lower(el.reshape, y, output_shape, suffix="/back")
+    return call.lower(elements.reshape, y, output_shape, suffix="/back")
 
 
 def _merge_batch_axes(call: Call, x: str, suffix: str) -> str:
     """Return `[..., heads, length, width]` as `[n, heads, length, width]`."""
     *batch_shape, heads, length, width = call.b.shape(x)
     merged_shape = (math.prod(batch_shape), heads, length, width)
-    return call.lower(el.reshape, x, merged_shape, suffix=suffix)
+    return call.lower(elements.reshape, x, merged_shape, suffix=suffix)
 
 
 def _lower_device_attention(call: Call) -> Result:
@@ -82,19 +80,25 @@ def _lower_cross_entropy(call: Call) -> Result:
     target_is_classes = not is_float(call.b, target)
     if is_plain_mean and target_is_classes and has_batch:
         order = [0, *range(2, rank), 1]
-        classes_last = call.lower(el.transpose, logits, order, suffix="/last")
-        return call.lower(el.op, "cross_entropy", classes_last, target)
+        classes_last = call.lower(elements.transpose, logits, order, suffix="/last")
+        return call.lower(elements.op, "cross_entropy", classes_last, target)
     class_axis = 1 if has_batch else 0
-    log_shares = call.lower(el.softmax, logits, class_axis, suffix="/log_softmax", log=True)
+    log_probabilities = call.lower(
+        elements.softmax, logits, class_axis, suffix="/log_softmax", log=True
+    )
     if target_is_classes:
-        indices = call.lower(el.unsqueeze, target, class_axis, suffix="/places")
-        column = call.lower(el.op, "gather_elements", log_shares, indices, axis=class_axis)
-        terms = call.lower(el.squeeze, column, (class_axis,), suffix="/squeeze")
+        indices = call.lower(elements.unsqueeze, target, class_axis, suffix="/places")
+        column = call.lower(
+            elements.op, "gather_elements", log_probabilities, indices, axis=class_axis
+        )
+        terms = call.lower(elements.squeeze, column, (class_axis,), suffix="/squeeze")
     else:
-        products = call.lower(el.pointwise, "mul", log_shares, target, suffix="/weighed")
-        terms = call.lower(el.reduce, "sum", products, (class_axis,), suffix="/sum")
+        products = call.lower(
+            elements.pointwise, "mul", log_probabilities, target, suffix="/weighed"
+        )
+        terms = call.lower(elements.reduce, "sum", products, (class_axis,), suffix="/sum")
     function = LOSS_REDUCTIONS[reduction]
-    return call.lower(el.reduce, function, terms, None, suffix="/loss") if function else terms
+    return call.lower(elements.reduce, function, terms, None, suffix="/loss") if function else terms
 
 
 def _lower_native_norm(call: Call) -> Result:
@@ -102,11 +106,11 @@ def _lower_native_norm(call: Call) -> Result:
     x = call.tensor("input")
     affine = norm_weights(call, ("weight", "bias"))
     if call.node.op == "native_layer_norm":
-        y = call.lower(low.layer_norm, x, **affine, axes=len(call["normalized_shape"]))
+        y = call.lower(lowering.layer_norm, x, **affine, axes=len(call["normalized_shape"]))
     elif call.node.op == "native_group_norm":
-        y = call.lower(low.group_norm, x, call["group"], **affine)
+        y = call.lower(lowering.group_norm, x, call["group"], **affine)
     else:
-        y = call.lower(low.batch_norm, x, **norm_weights(call, BATCH_NORM_WEIGHTS))
+        y = call.lower(lowering.batch_norm, x, **norm_weights(call, BATCH_NORM_WEIGHTS))
     statistics_names = call.node.outputs[1:]
     statistics = [
         ProgramConstant(call.walk.file_shape(name), "float32", f"{call.name}/statistics{i}")
@@ -120,7 +124,7 @@ def _lower_native_dropout(call: Call) -> Result:
     y = call.first_tensor
     is_active = call.argument("train", True) or call.walk.drops
     if is_active:
-        y = call.lower(el.dropout, y, float(call.argument("p", 0.5)))
+        y = call.lower(elements.dropout, y, float(call.argument("p", 0.5)))
     return [y, ProgramConstant(call.walk.shape(y), "bool", f"{call.name}/mask")]
 
 
@@ -136,25 +140,25 @@ def _lower_pairwise_distances(call: Call) -> Result:
     if not (is_euclidean and is_by_product):
         return append_opaque(call, [first, second])
     second_transposed = _swap_last_axes(call, second, "/transpose")
-    product = call.lower(low.matmul, first, second_transposed, suffix="/product")
+    product = call.lower(lowering.matmul, first, second_transposed, suffix="/product")
     first_squares = _sum_squares(call, first, "/squares0")
     second_squares = _swap_last_axes(call, _sum_squares(call, second, "/squares1"), "/row")
-    difference = call.lower(el.pointwise, "sub", first_squares, product, suffix="/difference")
-    squares = call.lower(el.pointwise, "add", difference, second_squares, suffix="/sum")
-    return call.lower(el.pointwise, "sqrt", squares)
+    difference = call.lower(elements.pointwise, "sub", first_squares, product, suffix="/difference")
+    squares = call.lower(elements.pointwise, "add", difference, second_squares, suffix="/sum")
+    return call.lower(elements.pointwise, "sqrt", squares)
 
 
 def _sum_squares(call: Call, x: str, suffix: str) -> str:
     """Append the sum of the squares of each row, as a column."""
     last_axis = len(call.b.shape(x)) - 1
-    return call.lower(el.reduce, "sum_square", x, (last_axis,), suffix=suffix, keep=True)
+    return call.lower(elements.reduce, "sum_square", x, (last_axis,), suffix=suffix, keep=True)
 
 
 def _swap_last_axes(call: Call, x: str, suffix: str) -> str:
     b: Builder = call.b
     rank = len(b.shape(x))
     order = [*range(rank - 2), rank - 1, rank - 2]
-    return call.lower(el.transpose, x, order, suffix=suffix)
+    return call.lower(elements.transpose, x, order, suffix=suffix)
 
 
 _DEVICE_ATTENTIONS = (

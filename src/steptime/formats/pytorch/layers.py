@@ -5,9 +5,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Literal
 
-from steptime.formats import elements as el
-from steptime.formats import lowering as low
-from steptime.formats import products
+from steptime.formats import elements, lowering, products
 from steptime.formats.pytorch.call import Call, Handler, Result, as_list
 from steptime.formats.pytorch.functions import NAMES
 from steptime.formats.pytorch.fused import BATCH_NORM_WEIGHTS, norm_weights
@@ -31,12 +29,12 @@ def _padding_by_side(padding: Any, axis_count: int) -> list[int]:
 
 def _lower_linear(call: Call) -> Result:
     bias = call.optional_tensor("bias") or ""
-    return call.lower(low.linear, call.tensor("input"), call.tensor("weight"), bias=bias)
+    return call.lower(lowering.linear, call.tensor("input"), call.tensor("weight"), bias=bias)
 
 
 def _lower_product(first: str, second: str, call: Call) -> Result:
     """Lower a product of the tensors in two arguments."""
-    return call.lower(low.matmul, call.tensor(first), call.tensor(second))
+    return call.lower(lowering.matmul, call.tensor(first), call.tensor(second))
 
 
 def _lower_product_and_sum(first: str, second: str, call: Call) -> Result:
@@ -48,10 +46,10 @@ def _lower_product_and_sum(first: str, second: str, call: Call) -> Result:
         addend = call.tensor()
         is_bias = call.b.shape(addend) == call.b.shape(w)[1:]
         if is_bias:
-            w_transposed = call.lower(el.transpose, w, (1, 0), suffix="/transpose")
-            return call.lower(low.linear, x, w_transposed, bias=addend)
-    y = call.lower(low.matmul, x, w)
-    return call.lower(el.pointwise, "add", y, call.tensor(), suffix="/bias")
+            w_transposed = call.lower(elements.transpose, w, (1, 0), suffix="/transpose")
+            return call.lower(lowering.linear, x, w_transposed, bias=addend)
+    y = call.lower(lowering.matmul, x, w)
+    return call.lower(elements.pointwise, "add", y, call.tensor(), suffix="/bias")
 
 
 def _lower_einsum(call: Call) -> Result:
@@ -63,7 +61,7 @@ def _lower_bilinear(call: Call) -> Result:
     terms = [call.tensor(name) for name in ("input1", "weight", "input2")]
     y = call.lower(products.einsum, "...i,kij,...j->...k", terms)
     bias = call.optional_tensor("bias")
-    return call.lower(el.pointwise, "add", y, bias, suffix="/bias") if bias else y
+    return call.lower(elements.pointwise, "add", y, bias, suffix="/bias") if bias else y
 
 
 def _lower_experts_product(call: Call) -> Result:
@@ -81,7 +79,7 @@ def _lower_convolution(call: Call, transposed: bool = False) -> Result:
     if not isinstance(padding, str):
         padding = _padding_by_side(padding, axis_count)
     return call.lower(
-        low.convolution,
+        lowering.convolution,
         x,
         w,
         bias=call.optional_tensor("bias") or "",
@@ -96,7 +94,7 @@ def _lower_convolution(call: Call, transposed: bool = False) -> Result:
 
 def _lower_batch_norm(call: Call) -> Result:
     return call.lower(
-        low.batch_norm, call.tensor("input"), **norm_weights(call, BATCH_NORM_WEIGHTS)
+        lowering.batch_norm, call.tensor("input"), **norm_weights(call, BATCH_NORM_WEIGHTS)
     )
 
 
@@ -113,7 +111,7 @@ def _lower_group_norm(call: Call) -> Result:
     """Lower a norm of groups of channels; without `num_groups` it is instance norm."""
     groups = call.argument("num_groups")
     weights = norm_weights(call, ("weight", "bias"))
-    return call.lower(low.group_norm, call.tensor("input"), groups, **weights)
+    return call.lower(lowering.group_norm, call.tensor("input"), groups, **weights)
 
 
 def _lower_pool(kind: PoolKind, axis_count: int, call: Call) -> Result:
@@ -121,7 +119,7 @@ def _lower_pool(kind: PoolKind, axis_count: int, call: Call) -> Result:
     require(not is_dilated, "pooling with a dilation")
     kernel = _sizes_by_axis(call["kernel_size"], axis_count)
     y = call.lower(
-        low.pool,
+        lowering.pool,
         call.tensor(),
         kind,
         ceil=bool(call.argument("ceil_mode")),
@@ -133,14 +131,14 @@ def _lower_pool(kind: PoolKind, axis_count: int, call: Call) -> Result:
 
 
 def _lower_adaptive_pool(kind: PoolKind, axis_count: int, call: Call) -> Result:
-    y = call.lower(low.adaptive_pool, call.tensor(), kind, call.shape[-axis_count:])
+    y = call.lower(lowering.adaptive_pool, call.tensor(), kind, call.shape[-axis_count:])
     return y, call.index_output(1)
 
 
 def _lower_resize(mode: str, call: Call) -> Result:
     align_corners = bool(call.argument("align_corners", False))
     return call.lower(
-        low.resize, call.first_tensor, call.shape[2:], mode, align_corners=align_corners
+        lowering.resize, call.first_tensor, call.shape[2:], mode, align_corners=align_corners
     )
 
 
@@ -161,8 +159,8 @@ def _lower_embedding(call: Call) -> Result:
     indices = call.tensor("indices")
     table = call.tensor("weight")
     if is_sparse:
-        return call.lower(el.op, "embedding", indices, table, sparse=True)
-    return call.lower(el.embedding, indices, table)
+        return call.lower(elements.op, "embedding", indices, table, sparse=True)
+    return call.lower(elements.embedding, indices, table)
 
 
 def _is_read_by_sparse_lookups_alone(call: Call) -> bool:
@@ -187,14 +185,16 @@ def _lower_embedding_bag(call: Call) -> Result:
     if are_offsets_computed:
         remark = f"{bag_count} bags, taken to be of {bag_length} rows each"
         call.b.remarks.append(f"{call.name}: {remark}")
-    indices_by_bag = call.lower(el.reshape, indices, (bag_count, bag_length), suffix="/bags")
-    rows = call.lower(el.embedding, indices_by_bag, call.tensor("weight"))
+    indices_by_bag = call.lower(elements.reshape, indices, (bag_count, bag_length), suffix="/bags")
+    rows = call.lower(elements.embedding, indices_by_bag, call.tensor("weight"))
     if weights:
-        factors = call.lower(el.reshape, weights, (bag_count, bag_length, 1), suffix="/weights")
-        rows = call.lower(el.pointwise, "mul", rows, factors, suffix="/weigh")
+        factors = call.lower(
+            elements.reshape, weights, (bag_count, bag_length, 1), suffix="/weights"
+        )
+        rows = call.lower(elements.pointwise, "mul", rows, factors, suffix="/weigh")
     function = BAG_FUNCTIONS[call.argument("mode", 0)]
     place_in_bag = 1  # the axis of [bag_count, bag_length, width]
-    bags = call.lower(el.reduce, function, rows, (place_in_bag,), suffix="/reduce")
+    bags = call.lower(elements.reduce, function, rows, (place_in_bag,), suffix="/reduce")
     # torch returns three tensors of indices, too, for the backward pass
     index_outputs = [call.index_output(i) for i in (1, 2, 3)]
     return [bags, *index_outputs]
@@ -206,13 +206,13 @@ def _lower_dropout(call: Call) -> Result:
     is_active = was_training or call.walk.drops
     if not is_active:
         return call.first_tensor
-    return call.lower(el.dropout, call.first_tensor, float(call.argument("p", 0.5)))
+    return call.lower(elements.dropout, call.first_tensor, float(call.argument("p", 0.5)))
 
 
 def _lower_topk(call: Call) -> Result:
     largest = bool(call.argument("largest", True))
     axis = call.argument("dim", -1)
-    return call.lower(low.topk, call.tensor(), call["k"], axis, largest=largest)
+    return call.lower(lowering.topk, call.tensor(), call["k"], axis, largest=largest)
 
 
 LAYERS: Mapping[str, Handler] = {
@@ -229,8 +229,8 @@ LAYERS: Mapping[str, Handler] = {
     **dict.fromkeys(("conv1d", "conv2d", "conv3d", "convolution"), _lower_convolution),
     **{f"conv_transpose{n}d": partial(_lower_convolution, transposed=True) for n in (1, 2, 3)},
     "batch_norm": _lower_batch_norm,
-    "layer_norm": partial(_lower_last_axes_norm, low.layer_norm, ("weight", "bias")),
-    "rms_norm": partial(_lower_last_axes_norm, low.rms_norm, ("weight",)),
+    "layer_norm": partial(_lower_last_axes_norm, lowering.layer_norm, ("weight", "bias")),
+    "rms_norm": partial(_lower_last_axes_norm, lowering.rms_norm, ("weight",)),
     **dict.fromkeys(("group_norm", "instance_norm"), _lower_group_norm),
     **{f"max_pool{n}d": partial(_lower_pool, "max", n) for n in (1, 2, 3)},
     **{f"max_pool{n}d_with_indices": partial(_lower_pool, "max", n) for n in (1, 2, 3)},

@@ -246,11 +246,12 @@ class Program:
         branches = [inputs[place] for place in BRANCHES]
         larger_branch = max(branches, key=_count_inner_nodes)
         operands_place = BRANCHES[-1] + 1
-        ((kind, value),) = inputs[operands_place]["arg"].items()
-        elements = value if isinstance(value, list) else [{kind: value}]
-        operands = [
-            {"as_tensor": element} if "name" in element else element for element in elements
-        ]
+        ((kind, value),) = inputs[operands_place]["arg"].items()  # a list, or one operand alone
+        stated_operands = value if isinstance(value, list) else [{kind: value}]
+        operands: list[Mapping[str, Any]] = []
+        for operand in stated_operands:
+            lacks_kind = "name" in operand  # a tensor in a list of tensors
+            operands.append({"as_tensor": operand} if lacks_kind else operand)
         self._add_inner(larger_branch, operands, prefix, outputs, depth)
         self.remarks.append("torch.cond: values choose the branch; the larger one is counted")
 
@@ -290,7 +291,7 @@ def _module_path(node: Mapping[str, Any]) -> str:
 
 def _list_names(output: Mapping[str, Any], prefix: str) -> list[str]:
     """Return the names of the tensors in an output of a node."""
-    ((kind, value),) = output.items()
+    ((kind, value),) = output.items()  # an object of one key
     holds_tensors = kind.startswith("as_") and "tensor" in kind
     if not holds_tensors:
         return []
@@ -307,7 +308,7 @@ def _tensor_name(tensor: Mapping[str, Any]) -> str:
 
 def _read_argument(argument: Mapping[str, Any], prefix: str) -> Any:
     """Return a number, a text, a `TensorRef`, a `NumberRef`, a list of such, or None."""
-    ((kind, value),) = argument.items()
+    ((kind, value),) = argument.items()  # an object of one key
     if kind in _REFUSED_KINDS:
         raise ValueError(f"an argument of kind {kind[3:]}")
     if kind in _PLAIN_KINDS:

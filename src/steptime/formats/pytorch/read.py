@@ -77,10 +77,10 @@ class ProgramFile:
         self.source = source
         self.place = shorten(source.name)[1:-1]
         try:
-            about = read_export_facts(source)
-            self.is_unrolled = bool(about.get("unrolled"))
-            self.fixed_batch_reason = str(about.get("static", ""))
-            self.program = read_program(read_document(source), read_ties(source), about)
+            facts = read_export_facts(source)
+            self.is_unrolled = bool(facts.get("unrolled"))
+            self.fixed_batch_reason = str(facts.get("static", ""))
+            self.program = read_program(read_document(source), read_ties(source), facts)
             self.batch_symbol, self.batch = _find_batch(self.program)
             self.name_by_symbol = _name_open_sizes(self.program, self.batch_symbol)
             self.value_symbols = find_value_symbols(self.program)
@@ -99,8 +99,8 @@ class ProgramFile:
             for symbol, name in self.name_by_symbol.items()
         }
         for symbol in self.value_symbols:
-            about = f"size {symbol} of the file, which values decide; 0 for the largest"
-            parameters[symbol] = Parameter(0, about)
+            description = f"size {symbol} of the file, which values decide; 0 for the largest"
+            parameters[symbol] = Parameter(0, description)
         parameters[STRICT] = Parameter(False, "refuse ops of unknown work")
         parameters[DROPOUT] = Parameter(False, "dropout in training, where the export has none")
         return parameters

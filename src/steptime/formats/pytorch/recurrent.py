@@ -3,9 +3,7 @@
 from collections.abc import Mapping
 from functools import partial
 
-from steptime.formats import elements as el
-from steptime.formats import lowering as low
-from steptime.formats import sequence_lowering
+from steptime.formats import elements, lowering, sequence_lowering
 from steptime.formats.pytorch.call import Call, Handler, Result
 from steptime.network.ops.table import require
 
@@ -39,7 +37,7 @@ def _lower_recurrent(cell: str, call: Call) -> Result:
     hidden_width = state_widths[0]
     cell_width = state_widths[-1]
     pads = (0, 0, 0, 0, 0, cell_width - hidden_width)  # behind the last of three axes
-    cell_state = call.lower(el.pad, state, pads, suffix="/cells")
+    cell_state = call.lower(elements.pad, state, pads, suffix="/cells")
     return [y, state, cell_state]
 
 
@@ -62,19 +60,25 @@ def _lower_cell(kind: str, call: Call) -> Result:
     h, *cell_states = [call.walk.tensor(state) for state in states]
     input_bias = call.optional_tensor("b_ih") or ""
     hidden_bias = call.optional_tensor("b_hh") or ""
-    from_x = call.lower(low.linear, x, call.tensor("w_ih"), suffix="/input", bias=input_bias)
-    from_h = call.lower(low.linear, h, call.tensor("w_hh"), suffix="/hidden", bias=hidden_bias)
+    input_product = call.lower(
+        lowering.linear, x, call.tensor("w_ih"), suffix="/input", bias=input_bias
+    )
+    hidden_product = call.lower(
+        lowering.linear, h, call.tensor("w_hh"), suffix="/hidden", bias=hidden_bias
+    )
     if kind == "lstm":
-        return _lower_lstm_step(call, from_x, from_h, cell_states[0])
+        return _lower_lstm_step(call, input_product, hidden_product, cell_states[0])
     if kind == "gru":
-        return _lower_gru_step(call, from_x, from_h, h)
+        return _lower_gru_step(call, input_product, hidden_product, h)
     activation = "relu" if kind == "relu" else "tanh"
-    return _apply(call, activation, _apply(call, "add", from_x, from_h))
+    return _apply(call, activation, _apply(call, "add", input_product, hidden_product))
 
 
-def _lower_lstm_step(call: Call, from_x: str, from_h: str, cell_state: str) -> list[str]:
+def _lower_lstm_step(
+    call: Call, input_product: str, hidden_product: str, cell_state: str
+) -> list[str]:
     """Return the hidden and the cell state after a step of an LSTM."""
-    gate_sums = _apply(call, "add", from_x, from_h)
+    gate_sums = _apply(call, "add", input_product, hidden_product)
     i, f, g, o = _split_gates(call, gate_sums, 4, "/gates")
     input_gate = _apply(call, "sigmoid", i)
     forget_gate = _apply(call, "sigmoid", f)
@@ -88,10 +92,10 @@ def _lower_lstm_step(call: Call, from_x: str, from_h: str, cell_state: str) -> l
     return [hidden_state, new_cell_state]
 
 
-def _lower_gru_step(call: Call, from_x: str, from_h: str, h: str) -> str:
+def _lower_gru_step(call: Call, input_product: str, hidden_product: str, h: str) -> str:
     """Return the hidden state after a step of a GRU."""
-    reset_x, update_x, candidate_x = _split_gates(call, from_x, 3, "/gates_x")
-    reset_h, update_h, candidate_h = _split_gates(call, from_h, 3, "/gates_h")
+    reset_x, update_x, candidate_x = _split_gates(call, input_product, 3, "/gates_x")
+    reset_h, update_h, candidate_h = _split_gates(call, hidden_product, 3, "/gates_h")
     reset_gate = _apply(call, "sigmoid", _apply(call, "add", reset_x, reset_h))
     update_gate = _apply(call, "sigmoid", _apply(call, "add", update_x, update_h))
     reset_candidate_h = _apply(call, "mul", reset_gate, candidate_h)
@@ -103,13 +107,13 @@ def _lower_gru_step(call: Call, from_x: str, from_h: str, h: str) -> str:
 
 
 def _apply(call: Call, function: str, *operands: str) -> str:
-    return call.lower(el.pointwise, function, *operands)
+    return call.lower(elements.pointwise, function, *operands)
 
 
 def _split_gates(call: Call, x: str, count: int, suffix: str) -> list[str]:
     last_axis = len(call.b.shape(x)) - 1
     width = call.b.shape(x)[last_axis] // count
-    return call.lower(el.split, x, [width] * count, last_axis, suffix=suffix)
+    return call.lower(elements.split, x, [width] * count, last_axis, suffix=suffix)
 
 
 RECURRENT: Mapping[str, Handler] = {

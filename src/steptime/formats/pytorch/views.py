@@ -3,8 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from steptime.formats import elements as el
-from steptime.formats import windows
+from steptime.formats import elements, windows
 from steptime.formats.pytorch.call import (
     Call,
     Handler,
@@ -34,16 +33,16 @@ def _lower_cast(call: Call) -> Result:
     output_dtype = call.walk.graph_dtype(call.dtype)  # "" for the workload's own type
     is_cast_to_float = not is_float(call.b, x)
     if output_dtype or is_cast_to_float:
-        return call.lower(el.cast, x, output_dtype or workload_dtype)
+        return call.lower(elements.cast, x, output_dtype or workload_dtype)
     network_switches_types = call.b.tensors[x].dtype == WIDE and workload_dtype in LOW_DTYPES
-    return call.lower(el.cast, x, workload_dtype) if network_switches_types else x
+    return call.lower(elements.cast, x, workload_dtype) if network_switches_types else x
 
 
 def _lower_detach(call: Call) -> Result:
     """Lower a detach: a view without gradient; nothing in inference or for integers."""
     x = call.first_tensor
     would_have_gradient = call.b.training and is_float(call.b, x)
-    return call.lower(el.op, "detach", x) if would_have_gradient else x
+    return call.lower(elements.op, "detach", x) if would_have_gradient else x
 
 
 def _lower_view(call: Call) -> Result:
@@ -51,7 +50,7 @@ def _lower_view(call: Call) -> Result:
     file_view = call.shape
     x = call.tensor()
     shape = call.walk.batches.view_shape(file_input, call.b.shape(x), file_view)
-    return call.lower(el.reshape, x, shape)
+    return call.lower(elements.reshape, x, shape)
 
 
 def _lower_squeeze(call: Call) -> Result:
@@ -75,16 +74,16 @@ def _lower_squeeze(call: Call) -> Result:
         is_squeezed = axis in squeezed_axes and has_size_1
         if not is_squeezed:
             remaining_sizes.append(size)
-    return call.lower(el.reshape, x, remaining_sizes)
+    return call.lower(elements.reshape, x, remaining_sizes)
 
 
 def _lower_expand(call: Call) -> Result:
     x = call.tensor()
-    return call.lower(el.expand, x, call.expanded_shape(call.b.shape(x), call.shape))
+    return call.lower(elements.expand, x, call.expanded_shape(call.b.shape(x), call.shape))
 
 
 def _lower_permute(call: Call) -> Result:
-    return call.lower(el.transpose, call.tensor(), axis_order(call))
+    return call.lower(elements.transpose, call.tensor(), axis_order(call))
 
 
 def _lower_movedim(call: Call) -> Result:
@@ -99,7 +98,7 @@ def _lower_movedim(call: Call) -> Result:
             order.append(input_axis_of[output_axis])
         else:  # axes that are not moved fill the places between, in their order
             order.append(unmoved_axes.pop(0))
-    return call.lower(el.transpose, call.tensor(), order)
+    return call.lower(elements.transpose, call.tensor(), order)
 
 
 def _lower_slice(call: Call) -> Result:
@@ -116,7 +115,7 @@ def _lower_slice(call: Call) -> Result:
     if call.walk.batches.differ and takes_all:  # another batch can make the axis longer
         stop = TO_END
     step = call.argument("step", 1)
-    return el.slice_(call.b, call.tensor(), axis, start, stop, call.name, step)
+    return elements.slice_(call.b, call.tensor(), axis, start, stop, call.name, step)
 
 
 def _lower_split(call: Call) -> Result:
@@ -129,13 +128,13 @@ def _lower_split(call: Call) -> Result:
         part_count = len(part_sizes)
         require(size % part_count == 0, f"parts {part_sizes} of {size}")
         part_sizes = [size // part_count] * part_count
-    return el.split(call.b, x, part_sizes, axis, call.name)
+    return elements.split(call.b, x, part_sizes, axis, call.name)
 
 
 def _lower_unbind(call: Call) -> Result:
     axis = call.argument("dim", 0)
     return [
-        el.select(call.b, call.tensor(), axis, i, f"{call.name}/{i}")
+        elements.select(call.b, call.tensor(), axis, i, f"{call.name}/{i}")
         for i in range(len(call.node.outputs))
     ]
 
@@ -144,12 +143,12 @@ def _lower_concat(call: Call) -> Result:
     """Join tensors; empty ones are left out."""
     nonempty_values = [value for value in call["tensors"] if 0 not in call.walk.shape(value)]
     tensors = [call.walk.tensor(value) for value in nonempty_values]
-    return call.lower(el.concat, tensors, call.argument("dim", 0))
+    return call.lower(elements.concat, tensors, call.argument("dim", 0))
 
 
 def _lower_stack(call: Call) -> Result:
     tensors = [call.walk.tensor(value) for value in call["tensors"]]
-    return call.lower(el.stack, tensors, call.argument("dim", 0))
+    return call.lower(elements.stack, tensors, call.argument("dim", 0))
 
 
 def _lower_repeat(call: Call) -> Result:
@@ -162,13 +161,13 @@ def _lower_repeat(call: Call) -> Result:
     repeats = [1] * missing_repeats + stated_repeats
     missing_axes = len(repeats) - rank
     shape = (*(1,) * missing_axes, *call.b.shape(x))
-    with_new_axes = call.lower(el.reshape, x, shape, suffix="/axes")
+    with_new_axes = call.lower(elements.reshape, x, shape, suffix="/axes")
     sizes_and_repeats = list(zip(shape, repeats, strict=True))
     is_broadcast = all(size == 1 or count == 1 for size, count in sizes_and_repeats)
     if is_broadcast:
         file_shape = [size * count for size, count in sizes_and_repeats]
-        return call.lower(el.expand, with_new_axes, call.expanded_shape(shape, file_shape))
-    return call.lower(el.op, "tile", with_new_axes, times=tuple(repeats))
+        return call.lower(elements.expand, with_new_axes, call.expanded_shape(shape, file_shape))
+    return call.lower(elements.op, "tile", with_new_axes, times=tuple(repeats))
 
 
 def _lower_repeat_interleave(call: Call) -> Result:
@@ -186,9 +185,9 @@ def _lower_repeat_interleave(call: Call) -> Result:
     size = shape[axis]
     column_shape = (*axes_before, size, 1, *axes_after)
     repeated_shape = (*axes_before, size, repeats, *axes_after)
-    column = call.lower(el.reshape, x, column_shape, suffix="/apart")
-    repeated = call.lower(el.expand, column, repeated_shape, suffix="/repeat")
-    return call.lower(el.reshape, repeated, (*axes_before, size * repeats, *axes_after))
+    column = call.lower(elements.reshape, x, column_shape, suffix="/apart")
+    repeated = call.lower(elements.expand, column, repeated_shape, suffix="/repeat")
+    return call.lower(elements.reshape, repeated, (*axes_before, size * repeats, *axes_after))
 
 
 def _lower_roll(call: Call) -> Result:
@@ -202,8 +201,8 @@ def _lower_roll(call: Call) -> Result:
         first_index = -shift % size  # of the element that becomes the first
         if first_index:
             sizes = [first_index, size - first_index]
-            head, tail = el.split(call.b, rolled, sizes, axis, call.name)
-            rolled = call.lower(el.concat, [tail, head], axis)
+            head, tail = elements.split(call.b, rolled, sizes, axis, call.name)
+            rolled = call.lower(elements.concat, [tail, head], axis)
     return rolled
 
 
@@ -225,7 +224,7 @@ def _lower_pad(call: Call) -> Result:
     else:  # the mode is part of the name: `reflection_pad2d`
         mode = call.node.op.partition("_")[0]
     value = float(call.argument("value", 0.0))
-    return el.pad(call.b, x, pads, call.name, mode=PAD_MODES.get(mode, mode), value=value)
+    return elements.pad(call.b, x, pads, call.name, mode=PAD_MODES.get(mode, mode), value=value)
 
 
 def _lower_index(call: Call) -> Result:
@@ -240,7 +239,7 @@ def _lower_index(call: Call) -> Result:
     has_mask = any(_dtype_of(call, index) == "bool" for index in index_tensors)
     require(not has_mask, "the places of a mask: how many there are depends on values")
     if len(indexed_axes) == 1:
-        return call.lower(el.gather, x, call.walk.tensor(index_tensors[0]), first)
+        return call.lower(elements.gather, x, call.walk.tensor(index_tensors[0]), first)
 
     # Several axes are merged into one, and their indices into one tensor.
     index_shape = broadcast_shape(*(call.walk.shape(index) for index in index_tensors))
@@ -250,8 +249,8 @@ def _lower_index(call: Call) -> Result:
     shape = call.b.shape(x)
     merged_size = math.prod(shape[first:end])
     merged_shape = (*shape[:first], merged_size, *shape[end:])
-    merged = call.lower(el.reshape, x, merged_shape, suffix="/axes")
-    return call.lower(el.gather, merged, merged_index, first)
+    merged = call.lower(elements.reshape, x, merged_shape, suffix="/axes")
+    return call.lower(elements.gather, merged, merged_index, first)
 
 
 def _dtype_of(call: Call, value: Value) -> str:
@@ -266,8 +265,8 @@ def _join_indices(call: Call, indices: Sequence[Value], shape: Shape) -> str:
     # only costs count here, not values: the stride that each index is multiplied by is left out
     index_sum = computed[0]
     for index in computed[1:]:
-        index_sum = call.lower(el.pointwise, "add", index_sum, index, suffix="/places")
-    return call.lower(el.expand, index_sum, shape, suffix="/places")
+        index_sum = call.lower(elements.pointwise, "add", index_sum, index, suffix="/places")
+    return call.lower(elements.expand, index_sum, shape, suffix="/places")
 
 
 def _lower_pixel_shuffle(call: Call) -> Result:
@@ -282,9 +281,9 @@ def _lower_pixel_shuffle(call: Call) -> Result:
         # [n, c, row, column, h, w] -> [n, c, h, row, w, column]
         split_shape = (n, channels // (factor * factor), factor, factor, height, width)
         order = (0, 1, 4, 2, 5, 3)
-    split = call.lower(el.reshape, call.tensor(), split_shape, suffix="/apart")
-    reordered = call.lower(el.transpose, split, order, suffix="/order")
-    return call.lower(el.reshape, reordered, (n, *call.shape[1:]))
+    split = call.lower(elements.reshape, call.tensor(), split_shape, suffix="/apart")
+    reordered = call.lower(elements.transpose, split, order, suffix="/order")
+    return call.lower(elements.reshape, reordered, (n, *call.shape[1:]))
 
 
 def _lower_unfold(call: Call) -> Result:
@@ -296,12 +295,12 @@ def _lower_unfold(call: Call) -> Result:
     cut = windows.cut_windows(call.b, x, axis, call["size"], name, call["step"])
     element_axis = axis + 1  # of the elements of a window, behind the axis of windows
     other_axes = [other_axis for other_axis in range(rank + 1) if other_axis != element_axis]
-    return call.lower(el.transpose, cut, [*other_axes, element_axis])
+    return call.lower(elements.transpose, cut, [*other_axes, element_axis])
 
 
 def _lower_image_to_columns(call: Call) -> Result:
     padding = [side for size in as_list(call["padding"]) for side in (size, size)]
-    x = call.lower(el.pad, call.tensor(), (0, 0, 0, 0, *padding), suffix="/pad")
+    x = call.lower(elements.pad, call.tensor(), (0, 0, 0, 0, *padding), suffix="/pad")
     kernel, stride = as_list(call["kernel_size"]), as_list(call["stride"])
     return call.lower(windows.unfold, x, kernel, stride, as_list(call["dilation"]))
 
@@ -317,12 +316,14 @@ def _lower_constant(call: Call) -> Result:
 
 def _lower_flip(call: Call) -> Result:
     axes = tuple(call.axis(axis) for axis in as_list(call["dims"]))
-    return call.lower(el.op, "flip", call.tensor(), axes=axes)
+    return call.lower(elements.op, "flip", call.tensor(), axes=axes)
 
 
 def _lower_gather_elements(call: Call) -> Result:
     axis = call.axis(call["dim"])
-    return call.lower(el.op, "gather_elements", call.tensor(), call.tensor("index"), axis=axis)
+    return call.lower(
+        elements.op, "gather_elements", call.tensor(), call.tensor("index"), axis=axis
+    )
 
 
 _COPIES = ("alias", "clone", "contiguous", "lift_fresh_copy", "lift_fresh", "lift")
@@ -346,10 +347,10 @@ VIEWS: Mapping[str, Handler] = {
     **dict.fromkeys(("cat", "concat", "concatenate"), _lower_concat),
     **dict.fromkeys(("repeat", "tile"), _lower_repeat),
     "squeeze": _lower_squeeze,
-    "unsqueeze": lambda call: call.lower(el.unsqueeze, call.tensor(), call["dim"]),
+    "unsqueeze": lambda call: call.lower(elements.unsqueeze, call.tensor(), call["dim"]),
     "movedim": _lower_movedim,
     "select": lambda call: call.lower(
-        el.select, call.tensor(), call.argument("dim", 0), call["index"]
+        elements.select, call.tensor(), call.argument("dim", 0), call["index"]
     ),
     "unbind": _lower_unbind,
     "stack": _lower_stack,
@@ -371,12 +372,14 @@ MOVES: Mapping[str, Handler] = {
     "im2col": _lower_image_to_columns,
     "col2im": _lower_columns_to_image,
     "flip": _lower_flip,
-    "copy": lambda call: call.lower(el.expand, call.tensor("src"), call.walk.shape(call["self"])),
+    "copy": lambda call: call.lower(
+        elements.expand, call.tensor("src"), call.walk.shape(call["self"])
+    ),
     "slice_scatter": lambda call: write_slice(call, call["src"]),
     "select_scatter": lambda call: write_index(call, call["src"]),
     "index": _lower_index,
     "index_select": lambda call: call.lower(
-        el.gather, call.tensor(), call.tensor("index"), call["dim"]
+        elements.gather, call.tensor(), call.tensor("index"), call["dim"]
     ),
     "gather": _lower_gather_elements,
 }

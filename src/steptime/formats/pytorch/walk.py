@@ -74,9 +74,10 @@ class Walk(BatchWalk):
     def __post_init__(self) -> None:
         self.env: dict[str, Value] = {}
         self.unpriced = UnpricedOps()
-        nodes = [FileNode([*node.tensors], node.outputs) for node in self.program.nodes]
-        self._readers = TensorReaders(nodes, self.program.outputs)
-        self._computed: set[str] = set()  # truth values and integers that were computed of floats
+        self._readers = TensorReaders(self.list_nodes(), self.program.outputs)
+        self._float_derived: set[str] = (
+            set()
+        )  # truth values and integers that were computed of floats
         self._recomputed_ops: list[set[str]] = [set() for _ in self.program.checkpoints]
         self._buffers: dict[tuple[str, Shape, str], str] = {}
         self._view_calls: dict[str, Call] = {}
@@ -140,12 +141,13 @@ class Walk(BatchWalk):
         """Return the shape of a value."""
         return value.shape if isinstance(value, ProgramConstant) else self.b.shape(value)
 
-    def list_links(self) -> tuple[list[str], list[tuple[Sequence[str], Sequence[str]]]]:
-        """Return the file's inputs, and each node's input and output tensors."""
-        nodes: list[tuple[Sequence[str], Sequence[str]]] = [
-            ([*node.tensors], node.outputs) for node in self.program.nodes
-        ]
-        return self.program.inputs, nodes
+    def list_inputs(self) -> list[str]:
+        """Return the file's inputs."""
+        return self.program.inputs
+
+    def list_nodes(self) -> list[FileNode]:
+        """Return the nodes of the file, with the tensors that they read and make."""
+        return [FileNode([*node.tensors], node.outputs) for node in self.program.nodes]
 
     def run(self) -> list[str]:
         """Build all nodes; return the tensors that the program outputs."""
@@ -272,11 +274,13 @@ class Walk(BatchWalk):
         is_view = node.op in self.views
         if is_view or not makes_integers:
             return False
-        return not any(isinstance(value, str) and self._is_computed(value) for value in inputs)
+        return not any(
+            isinstance(value, str) and self._depends_on_floats(value) for value in inputs
+        )
 
-    def _is_computed(self, tensor: str) -> bool:
+    def _depends_on_floats(self, tensor: str) -> bool:
         """Whether a tensor holds floats, or was computed of floats: gates, codes, choices."""
-        return is_float(self.b, tensor) or tensor in self._computed
+        return is_float(self.b, tensor) or tensor in self._float_derived
 
     def _lower(self, call: Call, inputs: Sequence[Value]) -> Result:
         """Append a node's ops by the table; an op that is not in it is priced by its bytes."""
@@ -323,13 +327,13 @@ class Walk(BatchWalk):
         """Note which tensors of the graph a node's outputs are, and which were computed."""
         inputs = [self.env.get(name) for name in node.tensors]
         tensors_read = [value for value in inputs if isinstance(value, str)]
-        reads_computed = any(map(self._is_computed, tensors_read))
+        depends_on_floats = any(map(self._depends_on_floats, tensors_read))
         for name in node.outputs:
             value = self.env.get(name)
             if isinstance(value, str):
                 self._readers.note(value, name)
-                if reads_computed:
-                    self._computed.add(value)
+                if depends_on_floats:
+                    self._float_derived.add(value)
 
     def _note_checkpoint(self, node: FxNode, op_count: int) -> None:
         """Note the ops appended since `op_count` if the backward pass computes them again."""

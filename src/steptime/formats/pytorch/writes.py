@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from steptime.formats import elements as el
+from steptime.formats import elements
 from steptime.formats.pytorch.call import Call, Value
 from steptime.network.ops.table import require
 
@@ -33,12 +33,12 @@ def _replace_range(call: Call, part: Value, axis: int, start: int, stop: int) ->
         return new_part
     pieces = [new_part]
     if first > 0:
-        before = call.lower(el.slice_, x, axis, 0, first, suffix="/rest")
+        before = call.lower(elements.slice_, x, axis, 0, first, suffix="/rest")
         pieces.insert(0, before)
     if end < size:
-        after = call.lower(el.slice_, x, axis, end, size, suffix="/rest")
+        after = call.lower(elements.slice_, x, axis, end, size, suffix="/rest")
         pieces.append(after)
-    return call.lower(el.concat, pieces, axis, suffix="/put")
+    return call.lower(elements.concat, pieces, axis, suffix="/put")
 
 
 def write_slice(call: Call, part: Value) -> Value:
@@ -58,21 +58,21 @@ def write_index(call: Call, part: Value) -> Value:
     axis = call.argument("dim", 0) % len(shape)
     index = call["index"] % shape[axis]
     slice_shape = (*shape[:axis], 1, *shape[axis + 1 :])
-    new_slice = call.lower(el.reshape, call.walk.tensor(part), slice_shape, suffix="/put")
+    new_slice = call.lower(elements.reshape, call.walk.tensor(part), slice_shape, suffix="/put")
     return _replace_range(call, new_slice, axis, index, index + 1)
 
 
 def _write_reshaped(call: Call, part: Value) -> Value:
     """Rebuild the base of a reshape: the new value in the base's shape."""
     base_shape = call.walk.shape(call["self"])
-    return call.lower(el.reshape, call.walk.tensor(part), base_shape, suffix="/put")
+    return call.lower(elements.reshape, call.walk.tensor(part), base_shape, suffix="/put")
 
 
 def _write_permuted(call: Call, part: Value) -> Value:
     """Rebuild the base of a permutation: the new value with its axes in the base's order."""
     order = axis_order(call)
     inverse_order = [order.index(i) for i in range(len(order))]
-    return call.lower(el.transpose, call.walk.tensor(part), inverse_order, suffix="/put")
+    return call.lower(elements.transpose, call.walk.tensor(part), inverse_order, suffix="/put")
 
 
 _RESHAPES = (
