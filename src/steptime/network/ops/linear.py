@@ -76,12 +76,14 @@ def matmul_products(a: TensorSpec, b: TensorSpec, **settings: bool) -> Products:
     Source: PyTorch, `should_fold` in aten/src/ATen/native/LinearAlgebra.cpp.
     """
     (out,) = matmul_outputs(a, b, **settings)
-    *batch, m, n = out.shape
+    *batch_sizes, m, n = out.shape
+    batch = math.prod(batch_sizes)
     is_transposed = settings.get("transpose_a", False)
-    k = _matrix(a, is_transposed, settings.get("fold", False))[-1]
-    if len(b.shape) == 2 and not is_transposed:
-        return ((1, math.prod(batch) * m, n, k),)
-    return ((math.prod(batch), m, n, k),)
+    *_, k = _matrix(a, is_transposed, settings.get("fold", False))
+    batch_shares_right = len(b.shape) == 2
+    if batch_shares_right and not is_transposed:
+        return ((1, batch * m, n, k),)
+    return ((batch, m, n, k),)
 
 
 def matmul_gradient(b: Backward) -> tuple[str | None, ...]:
@@ -134,10 +136,10 @@ def bias_outputs(x: TensorSpec, b: TensorSpec, axis: int = -1) -> Specs:
 def _sum_over_positions(b: Backward) -> str:
     """Return dY summed over all axes but that of the bias."""
     rank = len(b.out.shape)
-    axis = b.attrs.get("axis", -1) % rank
-    axes = tuple(i for i in range(rank) if i != axis)
-    shape = b.specs[1].shape
-    (grad,) = b.emit("reduce_sum", (b.grad,), "grad_bias", axes=axes, shape=shape)
+    bias_axis = b.attrs.get("axis", -1) % rank
+    summed_axes = tuple(axis for axis in range(rank) if axis != bias_axis)
+    _x_spec, bias_spec = b.specs
+    (grad,) = b.emit("reduce_sum", (b.grad,), "grad_bias", axes=summed_axes, shape=bias_spec.shape)
     return grad
 
 
