@@ -36,6 +36,12 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary_path.unlink(missing_ok=True)
 
 
+def stamp_of(path: Path) -> list[int]:
+    """Return size, times and inode of a file, some of which change with every write."""
+    status = path.stat()
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
+
+
 def write_atomically(
     path: Path,
     content: str | bytes | Iterable[str],

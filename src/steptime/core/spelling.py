@@ -38,6 +38,16 @@ def key_of(text: str) -> str:
     return "".join(_words(text))
 
 
+def plain_name(text: str) -> str:
+    """Return a name without case, spaces and dashes: `NVLink3 x12` is `nvlink3x12`."""
+    return re.sub(r"[ _-]", "", text.lower())
+
+
+def underscored(word: str) -> str:
+    """Return a word as keys of tables are spelled: `Q4-K-M` is `q4_k_m`."""
+    return word.strip().lower().replace("-", "_").replace(" ", "_")
+
+
 def model_tokens(text: str) -> set[str]:
     """Return the parts of a name without those that only name a variant (`VARIANT`)."""
     return {token for token in tokens(text) if not VARIANT.fullmatch(token)}

@@ -10,10 +10,9 @@ from typing import Any
 
 from steptime.core.graph import Op
 from steptime.formats import attention_pattern, elements, lowering
-from steptime.formats.elements import Operand
 from steptime.formats.heads import join_heads, split_heads
 from steptime.formats.mixtures import recognise_experts
-from steptime.formats.operands import function_of_op, operands_of, single_tensor
+from steptime.formats.operands import Operand, function_of_op, operands_of, single_tensor
 from steptime.network.ops.builder import Builder
 
 MAX_PATTERN_DEPTH = 16  # ops between the last piece of a pattern and what it reads

@@ -39,6 +39,15 @@ def find_producer(b: Builder, x: str, *kinds: str) -> Op | None:
     return producer
 
 
+def index_readers(b: Builder) -> dict[str, list[Op]]:
+    """Return the ops that read each tensor."""
+    readers_by_tensor: dict[str, list[Op]] = {}
+    for op in b.ops:
+        for tensor in op.inputs:
+            readers_by_tensor.setdefault(tensor, []).append(op)
+    return readers_by_tensor
+
+
 def is_weight_or_buffer(b: Builder, x: str) -> bool:
     """Return whether a tensor is a weight or a buffer, or a view of one."""
     producer = b.made_by.get(x)
@@ -46,6 +55,16 @@ def is_weight_or_buffer(b: Builder, x: str) -> bool:
         x = producer.inputs[0]
         producer = b.made_by.get(x)
     return producer is None and x not in b.inputs
+
+
+def order_by_size(b: Builder, x: str, y: str) -> tuple[str, str]:
+    """Return the larger of two tensors first; of two of one size, the computed one."""
+
+    def sort_key(tensor: str) -> tuple[int, bool]:
+        return -b.tensors[tensor].size, is_weight_or_buffer(b, tensor)
+
+    first, second = sorted((x, y), key=sort_key)
+    return first, second
 
 
 def axis_of(b: Builder, x: str, axis: int) -> int:

@@ -1,7 +1,6 @@
 """What a link gives to a group of the parts that it joins, where not each reaches each at once."""
 
 from collections.abc import Callable, Mapping
-from functools import cache
 from math import inf, isqrt
 from typing import Any
 
@@ -11,7 +10,6 @@ from steptime.hardware import catalog
 from steptime.hardware.device import Link
 
 Row = Mapping[str, Any]
-_rows = cache(lambda: packaged("topologies.toml"))
 
 
 def effective_link(link: Link, size: int, group: int) -> Link:
@@ -22,7 +20,7 @@ def effective_link(link: Link, size: int, group: int) -> Link:
     """
     if not link.topology or group < 2:
         return link
-    rows = _rows()
+    rows = packaged("topologies.toml")
     row = rows[check_choice("topology", link.topology, rows, link.name)]
     share, hops = KINDS[row["kind"]](row, link, size, min(group, size))
     return link.faster(share, hops)

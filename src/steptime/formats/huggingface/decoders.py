@@ -1,6 +1,6 @@
 """Decoders of words whose blocks have one dense feed-forward part."""
 
-from math import floor
+from math import ceil, floor
 
 from steptime.formats.huggingface.config import Config, Settings, repeat_letter
 from steptime.formats.huggingface.types import SPAN_CLASSES, model_type
@@ -30,6 +30,12 @@ def width_of_heads(config: Config) -> int:
     return width // heads
 
 
+def rounded_width_of_heads(config: Config) -> int:
+    """Return the width of a head: that of the file, or the rounded share that transformers has."""
+    width = config.count("hidden_size", 4096)
+    return config.get("head_dim", 0) or width // config.count("num_attention_heads", 32)
+
+
 def equal_width_of_heads(config: Config) -> int:
     """Return an equal share of the model's width, in families that know no `head_dim`."""
     width = config.count("hidden_size", 4096)
@@ -54,6 +60,7 @@ def decoder(config: Config, head_width: int = 0) -> Settings:
     max_length = config.get("max_position_embeddings", 2048) or DEFAULT_LENGTH
     rotary_share = config.get("partial_rotary_factor", 1.0) or 1
     class_count = SPAN_CLASSES if config.head == "spans" else config.labels
+    rotary_pairs = ceil(floor(head_width * rotary_share) / 2)
     return {
         "kind": "decoder",
         "width": width,
@@ -65,7 +72,7 @@ def decoder(config: Config, head_width: int = 0) -> Settings:
         "heads": heads,
         "kv_heads": config.get("num_key_value_heads", 0) or heads,
         "head_width": head_width,
-        "rotary_width": floor(head_width * rotary_share),
+        "rotary_width": 2 * rotary_pairs,
         "ffn": config.get("intermediate_size", 0) or 4 * width,
         "activation": config.get("hidden_act", "silu"),
         "gated": True,
@@ -136,8 +143,10 @@ def qwen2(config: Config) -> Settings:
         max_position_embeddings=32768,
         num_key_value_heads=32,
     )
-    window = config.get("sliding_window", 4096)
     is_windowed = config.get("use_sliding_window", False)
+    if not is_windowed:
+        config.replace("sliding_window", None)  # which some files write as 0
+    window = config.get("sliding_window", 4096)
     return decoder(config) | {
         "windows": full_and_windowed_blocks(config),
         "window": window if is_windowed else 0,

@@ -39,7 +39,13 @@ def vit(config: Config) -> Settings:
     }
 
 
-@model_type("dinov2", "Dinov2", ("Model",), free=())
+@model_type(
+    "dinov2",
+    "Dinov2",
+    ("Model", "ForImageClassification"),
+    {"ForImageClassification": "classes_with_mean"},
+    free=(),
+)
 def dinov2(config: Config) -> Settings:
     """Describe DINOv2: ViT whose parts are scaled by learned numbers."""
     config.set_defaults(patch_size=14)

@@ -12,6 +12,7 @@ from steptime.formats.huggingface.decoders import (
     mistral,
     qwen2,
     qwen3,
+    rounded_width_of_heads,
 )
 from steptime.formats.huggingface.further_decoders import ernie4_5, olmo2
 from steptime.formats.huggingface.types import model_type
@@ -191,13 +192,12 @@ def glm4_moe(config: Config) -> Settings:
         max_position_embeddings=131072,
         num_attention_heads=96,
         num_key_value_heads=8,
-        head_dim=128,
         partial_rotary_factor=0.5,
     )
     is_normed = config.get("use_qk_norm", False)
     expert_width = config.get("moe_intermediate_size", 1408)
     return (
-        decoder(config)
+        decoder(config, rounded_width_of_heads(config))
         | experts(config, "n_routed_experts", 128, 8)
         | {
             "qkv_bias": config.get("attention_bias", False),

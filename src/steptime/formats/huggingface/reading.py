@@ -197,9 +197,12 @@ def find_head(table: Mapping[str, Any], row: ModelType, place: str) -> tuple[str
     stems = (stem, stem.removesuffix("text"), stem.removesuffix("model"))
     end_by_class = {start + end.lower(): end for start in stems for end in heads}
     end_by_class |= {name_class(row, end).lower(): end for end in heads}
-    class_end = end_by_class.get(names[0].lower())
+    # some files write the name of a class with underlines, some without
+    end_by_plain_class = {name.replace("_", ""): end for name, end in end_by_class.items()}
+    class_end = end_by_plain_class.get(names[0].lower().replace("_", ""))
     if class_end is None:
-        raise unknown("architecture", names[0], [name_class(row, end) for end in heads], place)
+        class_names = [name_class(row, end) for end in heads]
+        raise InputError(f"{unknown('architecture', names[0], class_names, place)}; {LIBRARY_HINT}")
     return heads[class_end], []
 
 

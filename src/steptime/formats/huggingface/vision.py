@@ -106,9 +106,6 @@ def add_images(family: Family, table: Mapping[str, Any], kind: str, place: str) 
         raise InputError(f"{tower_place}: must be a table, not {shorten(tower_table)}")
     prefix = TOWERS[kind](Config(tower_table, tower_place, "none"))
     width = family.settings["width"]
-    if prefix.output_width != width:
-        text = f"out_hidden_size: {prefix.output_width} is not the width {width} of the decoder"
-        raise InputError(f"{tower_place}: {text}")
 
     def build(b: Builder, p: Mapping[str, Any], batch: int) -> str:
         output = family.build(b, {**p, "image_prefix": prefix}, batch)
@@ -121,6 +118,8 @@ def add_images(family: Family, table: Mapping[str, Any], kind: str, place: str) 
     def check(p: Mapping[str, Any]) -> str | None:
         if not p["images"]:
             return family.check(p)
+        if prefix.output_width != width:
+            return f"out_hidden_size {prefix.output_width} is not the decoder's width {width}"
         image_tokens = prefix.token_count(p)
         if p["image"] % prefix.pixels_of_token:
             return f"image {p['image']} is no multiple of {prefix.pixels_of_token} pixels"
