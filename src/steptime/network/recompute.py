@@ -99,32 +99,44 @@ def _needed_ops(graph: Graph, regions: Regions, to_end: Collection[str]) -> dict
 
     A tensor that an op outside of the region reads is kept, and is not made again.
     """
-    forward_ops: dict[str, list[Op]] = {}
-    region_of: dict[str, str] = {}  # of tensors that the region alone reads
+    ops_by_region: dict[str, list[Op]] = {}
+    region_by_tensor: dict[str, str] = {}
     for op in graph.ops:
         if op.part == "forward" and op.name in regions:
             region = regions[op.name]
-            forward_ops.setdefault(region, []).append(op)
-            region_of.update(dict.fromkeys(op.outputs, region))
-    for op in graph.ops:
-        if op.part != "forward":
-            continue
-        for name in op.inputs:
-            is_read_outside = name in region_of and region_of[name] != regions.get(op.name)
-            if is_read_outside:
-                del region_of[name]
-    names_for_gradients: dict[str, set[str]] = {}  # what gradients read, by its region
+            ops_by_region.setdefault(region, []).append(op)
+            region_by_tensor.update(dict.fromkeys(op.outputs, region))
+    _drop_tensors_read_outside(graph, regions, region_by_tensor)
+    tensors_for_gradients: dict[str, set[str]] = {}  # what gradients read, by its region
     for op in graph.ops:
         if op.part != "backward":
             continue
-        for name in op.inputs:
-            if name in region_of:
-                names_for_gradients.setdefault(region_of[name], set()).add(name)
+        for tensor in op.inputs:
+            if tensor in region_by_tensor:
+                region = region_by_tensor[tensor]
+                tensors_for_gradients.setdefault(region, set()).add(tensor)
     repeated_ops: dict[str, list[Op]] = {}
-    for region, names in names_for_gradients.items():
-        ops = forward_ops[region]
-        repeated_ops[region] = ops if region in to_end else _ops_towards(ops, names, region_of)
+    for region, tensors in tensors_for_gradients.items():
+        ops = ops_by_region[region]
+        is_repeated_to_end = region in to_end
+        if not is_repeated_to_end:
+            ops = _ops_towards(ops, tensors, region_by_tensor)
+        repeated_ops[region] = ops
     return repeated_ops
+
+
+def _drop_tensors_read_outside(
+    graph: Graph, regions: Regions, region_by_tensor: dict[str, str]
+) -> None:
+    """Remove the tensors that a forward op outside of their region reads, as they are kept."""
+    for op in graph.ops:
+        if op.part != "forward":
+            continue
+        for tensor in op.inputs:
+            region = region_by_tensor.get(tensor)
+            is_read_outside = region is not None and region != regions.get(op.name)
+            if is_read_outside:
+                del region_by_tensor[tensor]
 
 
 def _ops_towards(ops: Sequence[Op], names: Collection[str], inside: Collection[str]) -> list[Op]:

@@ -78,29 +78,25 @@ def blocks(
     relative = ""
     if p["positions"] in ("relative", "alibi") or p["relative_scores"]:
         relative = _relative(b, p, length, f"{name}_relative")
-    layers = p["layers"]
-    groups = p["block_groups"] or layers  # blocks of a group share the weights of its first block
     first_design = design_of(block_parameters(p, 0))
     if first_design.places:
         relative = first_design.places.table(b, p["width"], f"{name}_places")
     embeddings = x
     block_embeddings = _embeddings_of_blocks(b, x, p, first_design)
     x = _expanded(b, x, first_design)
-    for i in b.repeat(layers):
+    for i in b.repeat(p["layers"]):
         block_p = block_parameters(p, i)
         design = design_of(block_p)
-        letter = p["windows"][i % len(p["windows"])]  # "w": in a window, "l": linear attention
-        window = block_p["window"] if letter == "w" else 0
+        window_letter = p["windows"][i % len(p["windows"])]
+        sees_window, has_linear_attention = window_letter == "w", window_letter == "l"
+        window = block_p["window"] if sees_window else 0
         sight = Sight(causal, window, _angles(b, block_p, length), relative)
         sight = _with_shared_keys(b, sight, block_p, name)
         sights = [sight, Sight(memory=memory)] if memory else [sight]
         parts = _mixing_parts(b, block_p, sights)
-        if letter == "l":
+        if has_linear_attention:
             parts[0] = lambda x: delta_net(b, x, p, "attention")
-        group = i * groups // layers
-        first_of_group = ceil(group * layers / groups)
-        shared_scope = f"{name}{first_of_group + 1}" if first_of_group != i else ""
-        with b.scope(f"{name}{i + 1}", shared_scope):
+        with b.scope(f"{name}{i + 1}", _scope_of_shared_weights(p, i, name)):
             if design.feeds:
                 parts.append(_feeds(b, block_p, i))
             embed_block = partial(
@@ -110,6 +106,18 @@ def blocks(
             if design.added_input:
                 x = design.added_input.build(b, x, embeddings, p["norm"])
     return _collapsed(b, x, first_design)
+
+
+def _scope_of_shared_weights(p: Mapping[str, Any], i: int, name: str) -> str:
+    """Return the scope of the first block of a block's group, whose weights it shares.
+
+    It is "" for the first block of a group, and where no blocks share weights.
+    """
+    layers = p["layers"]
+    groups = p["block_groups"] or layers
+    group = i * groups // layers
+    first_block = ceil(group * layers / groups)
+    return "" if i == first_block else f"{name}{first_block + 1}"
 
 
 def _expanded(b: Builder, x: str, design: BlockDesign) -> str:
