@@ -138,7 +138,8 @@ def read_number(value: object, place: int | None = None) -> int | float:
             behind a number need not be its unit: 64 for "64 nodes of 8 GPUs".
     """
     is_flag = isinstance(value, bool)  # which Python counts among the numbers
-    if isinstance(value, int | float) and not is_flag and not place:
+    asks_for_first = place in (None, 0)
+    if isinstance(value, int | float) and not is_flag and asks_for_first:
         return value
     text = str(value)[:MAX_CHARACTERS]
     amount = parse_amount(text) if place is None else None

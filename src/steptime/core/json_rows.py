@@ -174,16 +174,18 @@ def log_rows(text: str, layout: TableLayout) -> Iterator[JsonRow]:
     """Yield the lines of a log that match the pattern of rows, with the facts of lines above."""
     row_pattern = re.compile(layout.row_pattern)
     fact_patterns = [re.compile(pattern) for pattern in layout.fact_patterns]
-    names = {name: "" for pattern in (row_pattern, *fact_patterns) for name in pattern.groupindex}
+    patterns = (row_pattern, *fact_patterns)
+    empty_cells = {name: "" for pattern in patterns for name in pattern.groupindex}
     facts: dict[str, str] = {}
     for number, long_line in enumerate(re.split(r"\r\n|\n|\r", text), start=1):
         line = long_line[:MAX_LINE_CHARACTERS]
         for pattern in fact_patterns:
             fact = pattern.search(line)
-            facts |= {} if fact is None else _groups(fact)
+            if fact is not None:
+                facts |= _groups(fact)
         row = row_pattern.search(line)
         if row is not None:
-            yield number, {**names, **facts, **_groups(row)}
+            yield number, {**empty_cells, **facts, **_groups(row)}
 
 
 def _groups(match: re.Match[str]) -> dict[str, str]:

@@ -148,7 +148,9 @@ def _is_similar_number(typed: str, digits: str) -> bool:
     """
     has_equal_digits = sorted(typed) == sorted(digits)  # two of them may be swapped
     has_wrong_digit = len(typed) == len(digits) and not has_equal_digits
-    is_different_product = has_wrong_digit and (typed[0] != digits[0] or len(typed) > 3)
+    has_wrong_begin = typed[0] != digits[0]
+    is_product_number = len(typed) > 3
+    is_different_product = has_wrong_digit and (has_wrong_begin or is_product_number)
     return _edits(typed, digits) <= 1 and not is_different_product
 
 

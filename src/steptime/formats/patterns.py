@@ -65,13 +65,14 @@ def _pieces_between(b: Builder, y: str, new_ops: Sequence[Op]) -> set[str]:
 
 def _producers_up_to(b: Builder, y: str, sources: set[str]) -> dict[str, Op]:
     """Return the producer of each tensor that leads to `y`, back to `sources`."""
-    producers: dict[str, Op] = {}
-    front = {y}
+    producer_by_tensor: dict[str, Op] = {}
+    frontier = {y}  # tensors whose producers come next
     for _ in range(MAX_PATTERN_DEPTH):
-        ops = [b.made_by[name] for name in front if name in b.made_by and name not in sources]
-        producers |= {name: op for op in ops for name in op.outputs}
-        front = {name for op in ops for name in op.inputs} - producers.keys()
-    return producers
+        computed = [tensor for tensor in frontier if tensor in b.made_by and tensor not in sources]
+        ops = [b.made_by[tensor] for tensor in computed]
+        producer_by_tensor |= {tensor: op for op in ops for tensor in op.outputs}
+        frontier = {tensor for op in ops for tensor in op.inputs} - producer_by_tensor.keys()
+    return producer_by_tensor
 
 
 # A pattern is a letter for a tensor, a number, a list of alternatives, or a tuple of a function and

@@ -50,17 +50,16 @@ def _name_axes(
     axes get the last letters, as broadcasting aligns them.
     """
     ranks = [len(b.shape(x)) for x in tensors]
-    ellipsis_sizes = [
-        rank - len(operand) + len(ELLIPSIS)
+    ellipsis_axes = [  # axes that "..." stands for
+        rank - len(operand.replace(ELLIPSIS, "")) if ELLIPSIS in operand else 0
         for rank, operand in zip(ranks, operands, strict=True)
-        if ELLIPSIS in operand
     ]
-    largest = max(ellipsis_sizes, default=0)
-    ellipsis_letters = "".join(chr(FIRST_ELLIPSIS_LETTER + i) for i in range(largest))
+    max_axes = max(ellipsis_axes, default=0)
+    ellipsis_letters = "".join(chr(FIRST_ELLIPSIS_LETTER + i) for i in range(max_axes))
     terms: list[Term] = []
-    for x, operand, rank in zip(tensors, operands, ranks, strict=True):
-        ellipsis_size = rank - len(operand) + len(ELLIPSIS)
-        letters = operand.replace(ELLIPSIS, ellipsis_letters[largest - ellipsis_size :])
+    for x, operand, rank, axes in zip(tensors, operands, ranks, ellipsis_axes, strict=True):
+        last_letters = ellipsis_letters[max_axes - axes :]
+        letters = operand.replace(ELLIPSIS, last_letters)
         has_letter_per_axis = len(letters) == len({*letters}) == rank
         require(has_letter_per_axis, f"equation {equation!a}: {operand!a} of {rank} axes")
         terms.append(Term(x, letters))
@@ -135,12 +134,13 @@ def _order_axes(
     name: str,
 ) -> str:
     """Return a term as matrices: its batch axes, then one axis for each of two groups."""
-    batch, *matrix_groups = groups
-    order = [term.letters.index(letter) for group in groups for letter in group]
+    batch, row_letters, column_letters = groups
+    order = [term.letters.index(letter) for letter in (*batch, *row_letters, *column_letters)]
     batch_sizes = [sizes[letter] for letter in batch]
-    matrix_sizes = [math.prod(sizes[letter] for letter in group) for group in matrix_groups]
+    rows = math.prod(sizes[letter] for letter in row_letters)
+    columns = math.prod(sizes[letter] for letter in column_letters)
     ordered = elements.transpose(b, term.tensor, order, f"{name}/transpose")
-    return elements.reshape(b, ordered, (*batch_sizes, *matrix_sizes), f"{name}/reshape")
+    return elements.reshape(b, ordered, (*batch_sizes, rows, columns), f"{name}/reshape")
 
 
 def multiply_experts(b: Builder, x: str, w: str, name: str) -> str:

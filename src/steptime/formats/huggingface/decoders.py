@@ -128,6 +128,7 @@ def full_and_windowed_blocks(config: Config) -> str:
     layers = config.get("num_hidden_layers", 32)
     full_count = min(config.get("max_window_layers", 28), layers)
     windowed_count = layers - full_count
+    # "a": a block sees all tokens, "w": those of a window
     full_letters = repeat_letter("a", min(full_count, MAX_PATTERN_LENGTH))
     windowed_letters = repeat_letter("w", min(windowed_count, MAX_PATTERN_LENGTH))
     return full_letters + windowed_letters or "w"

@@ -153,8 +153,9 @@ def _targets(config: Mapping[str, Any]) -> list[str]:
     for group in groups.values() if isinstance(groups, Mapping) else ():
         if isinstance(group, Mapping):
             targets += _texts(group.get("targets"))
-    names_classes = any("." not in target and target[:1].isupper() for target in targets)  # Linear
-    return [] if names_classes else targets
+    # a target such as `Linear` is a class of layers, of which modules are not known
+    has_classes = any("." not in target and target[:1].isupper() for target in targets)
+    return [] if has_classes else targets
 
 
 def describe_quantisation(table: Mapping[str, Any]) -> list[str]:

@@ -25,6 +25,9 @@ def qwen3_vision(config: Config, taps: list[int]) -> ImagePrefix:
     if width % (4 * heads):
         raise config.error("hidden_size", f"{width} does not divide into {heads} heads of 4 parts")
     head_width = width // heads
+    biases = dict.fromkeys(("bias", "qkv_bias", "key_bias", "out_bias", "ffn_bias"), True)
+    absent_sizes = dict.fromkeys(("experts", "window", "latent_q", "latent_kv", "block_groups"), 0)
+    absent_parts = ("attention_gate", "sinks", "relative_scores", "layer_scale")
     settings: Settings = {
         "kind": "encoder",
         "width": width,
@@ -41,9 +44,9 @@ def qwen3_vision(config: Config, taps: list[int]) -> ImagePrefix:
         "norm": "layer",
         "norms": "before",
         "merged_qkv": True,
-        **dict.fromkeys(("bias", "qkv_bias", "key_bias", "out_bias", "ffn_bias"), True),
-        **dict.fromkeys(("experts", "window", "latent_q", "latent_kv", "block_groups"), 0),
-        **dict.fromkeys(("attention_gate", "sinks", "relative_scores", "layer_scale"), False),
+        **biases,
+        **absent_sizes,
+        **dict.fromkeys(absent_parts, False),
         "qk_norm": "none",
         "windows": "w",
     }

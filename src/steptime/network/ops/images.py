@@ -182,14 +182,17 @@ def pool_outputs(
 ) -> Specs:
     """Return `x [n, c, h, w] -> [n, c, oh, ow]`; `ceil` rounds the size up, as Caffe does."""
     axes = _count_axes(x, "pooling")
+    batch, channels, *input_sizes = x.shape
     padding = padding or (0,) * 2 * axes
-    has_axes = len(kernel) == len(stride) == axes and len(padding) == 2 * axes
+    has_sizes_of_axes = len(kernel) == len(stride) == axes
+    has_sides_of_axes = len(padding) == 2 * axes
+    fits = has_sizes_of_axes and has_sides_of_axes and min(*kernel, *stride) >= 1
     message = f"a window {list(kernel)} with stride {list(stride)}, padding {list(padding)}"
-    require(has_axes and min(*kernel, *stride) >= 1, message)
-    axis_settings = zip(x.shape[2:], kernel, stride, _pairs(padding), strict=True)
-    output_size = [positions(*settings, ceil=ceil) for settings in axis_settings]
-    require(min(output_size) >= 1, f"a window {list(kernel)} does not fit into {show(x)}")
-    return (TensorSpec((*x.shape[:2], *output_size), x.dtype),)
+    require(fits, message)
+    axis_settings = zip(input_sizes, kernel, stride, _pairs(padding), strict=True)
+    output_sizes = [positions(*settings, ceil=ceil) for settings in axis_settings]
+    require(min(output_sizes) >= 1, f"a window {list(kernel)} does not fit into {show(x)}")
+    return (TensorSpec((batch, channels, *output_sizes), x.dtype),)
 
 
 def _pool_flop(x: TensorSpec, kernel: Sizes, **attrs: Any) -> int:

@@ -74,14 +74,15 @@ class _Rank:
 
     def exchange_gradients(self, bucket: Sequence[str], number: int) -> None:
         """Scatter the sums of a bucket's gradients when its last row has them; update shards."""
-        grads = [self.updates[weight].inputs[-1] for weight in bucket]
-        forward_ops = {self.updates[weight].of for weight in bucket}
+        updates = [self.updates[weight] for weight in bucket]
+        grads = [update.inputs[-1] for update in updates]
+        forward_ops = {update.of for update in updates}
         backward_places = [
             self.last_backward_places[op] for op in forward_ops if op in self.last_backward_places
         ]
         grad_places = [self.maker_places[grad] for grad in grads]
         place = 1 + max([*backward_places, *grad_places])  # behind all that makes the gradients
-        first_op = self.updates[bucket[0]].of  # the costs of the bucket count for its first weight
+        first_op = updates[0].of  # the costs of the bucket count for its first weight
         kind = "reduce_scatter"
         name = f"gradients{number}/{kind}"
         sums = self.add(place, name, kind, grads, {}, "backward", first_op)

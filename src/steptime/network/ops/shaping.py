@@ -32,9 +32,10 @@ def concat_outputs(*specs: TensorSpec, axis: int) -> Specs:
     """Return the inputs joined along `axis`."""
     require(bool(specs), "concat of nothing")
     place = normalize_axis(specs[0], axis, "concat ")
-    other_sizes = {(len(spec.shape), resized(spec, place).shape) for spec in specs}
-    require(len(other_sizes) == 1, f"concat of {show(*specs[:8])} along axis {place}")
-    output = resized(specs[0], place, sum(spec.shape[place] for spec in specs))
+    shapes_without_axis = {(len(spec.shape), resized(spec, place).shape) for spec in specs}
+    require(len(shapes_without_axis) == 1, f"concat of {show(*specs[:8])} along axis {place}")
+    total_size = sum(spec.shape[place] for spec in specs)
+    output = resized(specs[0], place, total_size)
     return (output._replace(dtype=widest(*specs)),)
 
 
