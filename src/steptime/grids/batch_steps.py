@@ -65,9 +65,9 @@ class BatchSteps:
         self.graphs: dict[RemarkKey, Graph] = {}
         self.remark_keys: list[RemarkKey] = []
         self._built_blocks: list[int] = []
-        self.peak_bytes = self._find_peaks()
+        self.peak_bytes = self._collect_graphs_and_peaks()
 
-    def _find_peaks(self) -> list[int]:
+    def _collect_graphs_and_peaks(self) -> list[int]:
         """Return the bytes of tensors at each batch; keep remark keys, and blocks of what is built.
 
         What is built is asked for its blocks while its graph is at hand.
@@ -78,14 +78,16 @@ class BatchSteps:
             self._add_remark_key(model.graph(lines.low))
             return lines.highest(lines.memory, self.batches)
         if self.pieces:
-            for _, steps in self.pieces:
+            steps_of_pieces = [steps for _batch_indices, steps in self.pieces]
+            for steps in steps_of_pieces:
                 self.graphs |= steps.graphs
-            self.remark_keys = self.merge([steps.keys_of_batches() for _, steps in self.pieces])
-            return self.merge([steps.peak_bytes for _, steps in self.pieces])
+            self.remark_keys = self.merge([steps.keys_of_batches() for steps in steps_of_pieces])
+            return self.merge([steps.peak_bytes for steps in steps_of_pieces])
         peaks: list[int] = []
         for batch in self.batches:
             self._add_remark_key(model.graph(batch))
-            peak_bytes = max(model.living(batch))
+            living_bytes = model.living(batch)  # of the tensors, at each moment of the step
+            peak_bytes = max(living_bytes)
             peaks.append(peak_bytes)
             self._built_blocks.append(model.blocks(peak_bytes, batch))
             if len(self.batches) <= MAX_LOWERED_BATCHES:  # while its graph is at hand

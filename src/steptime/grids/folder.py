@@ -174,21 +174,22 @@ def predict_space(
     """
     predicted = Predicted()
 
-    def missing_records(record_keys: set[store.FinalKey]) -> Iterator[Record]:
+    def predict_missing(stored_keys: set[store.FinalKey]) -> Iterator[Record]:
         for record in predict_records(workloads, places, method, options, predicted.refused):
             key = store.final_key(record)
             is_unfit = record.status != "ok"
             if is_unfit and must_fit:
                 predicted.refused["does not fit in memory"] += 1
-            elif key in record_keys:
+            elif key in stored_keys:
                 predicted.present += 1
             else:
-                record_keys.add(key)
+                stored_keys.add(key)
                 predicted.added += 1
                 yield record
 
     with store.exclusive(folder), store.open_writer(folder) as writer:
-        records = missing_records(store.final_keys(store.load(folder, warn, required=False)))
+        stored_records = store.load(folder, warn, required=False)
+        records = predict_missing(store.final_keys(stored_records))
         while part := list(islice(records, PART_RECORDS)):
             writer.append_all(part)
     return predicted

@@ -106,10 +106,10 @@ class CountAnswer(Answer, frozen=True, kw_only=True):
         """Return the step, and every op where that is wanted."""
         if not self._by_op:
             return [self._totals()]
-        rows = [
-            op.to_dict() | {"output": "x".join(map(str, op.output_shape)) or "scalar"}
-            for op in self.ops
-        ]
+        rows = []
+        for op in self.ops:
+            shape = "x".join(map(str, op.output_shape)) or "scalar"
+            rows.append(op.to_dict() | {"output": shape})
         return [self._totals(), Table(OP_COLUMNS, rows)]
 
     def _totals(self) -> Table:
