@@ -98,15 +98,16 @@ def command_of(
         item for name, item in output_options(question).items() if name not in question_names
     ]
     is_grouped = len(question_names) >= MIN_GROUPED
-    items = [
-        _cyclopts_parameter(item, panel_of(command, item) if is_grouped else "Options", has_help)
-        for item in question_parameters
-    ]
-    items += [
-        _cyclopts_parameter(item, panel_of(command, item), has_help) for item in output_parameters
-    ]
-    items.sort(key=lambda item: (item.kind, _is_optional_argument(item)))
-    signature = inspect.Signature(items)
+    command_parameters = []
+    for parameter in question_parameters:
+        panel = panel_of(command, parameter) if is_grouped else "Options"
+        command_parameters.append(_cyclopts_parameter(parameter, panel, has_help))
+    for parameter in output_parameters:
+        panel = panel_of(command, parameter)
+        command_parameters.append(_cyclopts_parameter(parameter, panel, has_help))
+    # As a signature needs them: arguments before options, and those that may be left out last.
+    command_parameters.sort(key=lambda item: (item.kind, _is_optional_argument(item)))
+    signature = inspect.Signature(command_parameters)
 
     def run(*arguments: Any, **options: Any) -> int:
         texts = signature.bind(*arguments, **options).arguments

@@ -214,7 +214,11 @@ def _power_fields(problem: PlanProblem, device_w: float | None) -> _PowerFields:
 
 def _plan_memory(problem: PlanProblem, plan_time: PlanTime) -> PlanMemory:
     fullest = plan_time.peak_memory
-    usable_bytes = problem.rank.room_bytes if problem.rank.room_bytes < inf else None
+    room_bytes = problem.rank.room_bytes
+    usable_bytes = room_bytes if room_bytes < inf else None
+    lacking_bytes = None
+    if usable_bytes:
+        lacking_bytes = max(0.0, fullest.total - usable_bytes)
     needed = conformal.find_ends(conformal.MEMORY, problem.device).of(fullest.total)
     stage_count = plan_time.step.plan.pipeline
     virtual_stage_layers = plan_time.layers
@@ -232,7 +236,7 @@ def _plan_memory(problem: PlanProblem, plan_time: PlanTime) -> PlanMemory:
         needed_low_bytes=needed.low or 0.0,
         needed_high_bytes=needed.high or 0.0,
         usable_bytes=usable_bytes,
-        over_bytes=max(0.0, fullest.total - usable_bytes) if usable_bytes else None,
+        over_bytes=lacking_bytes,
         host_bytes=plan_time.host_bytes,
         fullest_stage=plan_time.fullest_device,
         by_part=MemoryParts(**_memory_sizes(fullest)),
