@@ -23,7 +23,7 @@ from steptime.questions import kinds, options
 from steptime.questions.predict.grid_answer import GridAnswer
 from steptime.questions.predict.run_energy import EnergyRequest
 from steptime.questions.predict.step_time import StepTime, predict_step
-from steptime.questions.predict.trace_request import TraceOrigin, TraceRequest, predict_trace
+from steptime.questions.predict.trace_options import TraceOrigin, TraceRequest
 from steptime.questions.predict.traced_step import TracedStepTime
 from steptime.questions.predict.written_predictions import WrittenPredictions, describe_predictions
 from steptime.questions.step_options import StepKeywords, StepOptions
@@ -222,6 +222,8 @@ def _predict_trace(
     settings: Mapping[str, str],
 ) -> TracedStepTime:
     """Predict the step of a trace; raises `InputError` for options that are of a network."""
+    from steptime.questions.predict.trace_request import predict_trace
+
     options.refuse(other_options, "{} does not go with --trace")
     step.refuse_network_options("{} is of a network, and --trace is a step as it was recorded")
     device = options.single_device(text_of(request.device))

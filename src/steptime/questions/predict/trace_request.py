@@ -1,15 +1,13 @@
-"""A trace of PyTorch's profiler as a question: its file, its device, and what is to differ."""
+"""The step of a trace of PyTorch's profiler on another device, or with other settings."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from steptime.calibration.traces.batch import BatchChange, find_batch
 from steptime.calibration.traces.calls import is_recognised
 from steptime.calibration.traces.transfer import MovedOp, MovedStep, TracedStepChange, move_step
 from steptime.core.errors import InputError, check_choice
-from steptime.core.kinds import File
 from steptime.core.toml_files import format_path
 from steptime.core.units import counted, percent, seconds
 from steptime.core.values import parse_count
@@ -18,6 +16,7 @@ from steptime.hardware.device import Device
 from steptime.prediction import DEFAULT, conformal
 from steptime.prediction.calibrated.cpu import cores_of
 from steptime.prediction.method import Method
+from steptime.questions.predict.trace_options import TraceRequest
 from steptime.questions.predict.traced_step import TracedKind, TracedStepTime
 from steptime.records.readers.sources import RecordSource, list_sources
 from steptime.records.readers.torch_trace import find_device_name, recognises
@@ -27,43 +26,6 @@ from steptime.records.traced_ops import ATEN, TracedStep, read_traced_step
 TRACE_DTYPES = ("float32", "float64", "bfloat16", "float16")
 UNDISTURBED_SHARE = 0.9  # of a traced step, below which a note says that it was disturbed
 CPU_CALIBRATION = "steptime calibrate --only ceilings --threads N"
-
-
-class TraceOrigin(NamedTuple):
-    """A trace, and what a person says of it.
-
-    Attributes:
-        path: its file.
-        device: the device of the trace; None where the trace or this machine says it.
-        batch: examples of a step; None to find them out.
-        steps: number of steps in a trace without marks; None to count those of the optimizer.
-    """
-
-    path: File
-    device: Any = None
-    batch: Any = None
-    steps: Any = None
-
-
-@dataclass(frozen=True)
-class TraceRequest:
-    """A step of a trace and what is to differ.
-
-    Attributes:
-        origin: the trace.
-        device: the device that is asked for; None for that of the trace.
-        batch: examples of a step; None for those of the trace.
-        dtype: the type in place of all floating ones; None for those of the trace.
-        threads: threads of the CPU of the trace; None for as many as it had.
-        by_op: show all ops.
-    """
-
-    origin: TraceOrigin
-    device: Any = None
-    batch: Any = None
-    dtype: str | None = None
-    threads: Any = None
-    by_op: bool = False
 
 
 def predict_trace(

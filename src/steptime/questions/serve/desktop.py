@@ -8,6 +8,7 @@ from steptime.core.signature import option_name
 from steptime.core.units import size
 from steptime.formats.gguf.types import file_types
 from steptime.hardware import catalog
+from steptime.hardware.architectures import has_trait
 from steptime.planning.site import Site
 from steptime.questions.serve.desktop_answer import DesktopAnswer
 from steptime.questions.serve.options import ServeOptions
@@ -18,11 +19,10 @@ from steptime.serving.desktop.request import (
     names_desktop_weights,
 )
 from steptime.serving.desktop.stack import is_desktop_stack
-from steptime.serving.desktop.tensors import is_gguf
+from steptime.serving.desktop.tensors import is_gguf, names_file_type
 from steptime.serving.phases import describe_excess
 from steptime.serving.service import Service
 
-UNIFIED_MAKER = "Apple"
 DESKTOP_OPTIONS = (
     "gpu_layers",
     "cpu_moe",
@@ -61,7 +61,7 @@ def is_desktop_question(service: Service, options: ServeOptions) -> bool:
         return is_desktop_stack(options.stack)
     if is_gguf(service.model) or names_desktop_weights(options.weights):
         return True
-    return catalog.device(service.site.device).datasheet.maker == UNIFIED_MAKER
+    return has_trait(catalog.device(service.site.device), "unified_memory")
 
 
 def check_server_options(options: ServeOptions) -> None:
@@ -209,7 +209,7 @@ def _notes(case: DesktopCase, prediction: DesktopPrediction) -> list[str]:
     request = case.request
     notes = []
     weights = request.weights
-    if weights and weights.lower().replace("-", "_") not in file_types():
+    if weights and not names_file_type(weights):
         notes.append(f"--weights {weights} is taken as {case.weights.label}")
     if prediction.memory.usable_bytes is None:
         notes.append(f"the memory of {case.machine.device.name} is unknown, so every model fits")
