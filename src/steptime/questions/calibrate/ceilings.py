@@ -180,13 +180,15 @@ def measure_link(
     check_writable(item_files.user_folder("links"))
     if backend != "torch":
         raise InputError(f"--only link: {backend} runs on one device; torch has several")
-    launched = ranks.find_rank().size
-    default_processes = launched if launched > 1 else DEFAULT_PROCESSES
+    launched_processes = ranks.find_rank().size
+    has_launcher = launched_processes > 1
+    default_processes = launched_processes if has_launcher else DEFAULT_PROCESSES
     workers = Workers()
     try:
         arguments = {"sizes": SIZES_BYTES, "budget_s": budget_s}
         worker = workers.get(backend, options, processes or default_processes)
-        answer = worker.ask({"do": "collectives", "arguments": arguments}, 60 + 4 * budget_s)
+        time_limit_s = 60 + 4 * budget_s
+        answer = worker.ask({"do": "collectives", "arguments": arguments}, time_limit_s)
     except WorkerDiedError as error:
         raise InputError(f"calibrate --only link: {error}") from None
     finally:
@@ -196,7 +198,7 @@ def measure_link(
             link="",
             path="",
             source="",
-            processes=launched,
+            processes=launched_processes,
             bytes_per_s=0.0,
             latency_s=None,
             rows=(),
@@ -215,7 +217,7 @@ def _describe_link(table: Mapping[str, Any], path: str) -> MeasuredLinkAnswer:
     latency = "none shows" if latency_s is None else seconds(latency_s)
     bytes_per_s = table["GB_per_s"] * GB
     bandwidth = format_value("bytes_per_s", bytes_per_s)
-    times = zip(measured["bytes"], measured["all_reduce_s"], measured["fit_error"], strict=True)
+    points = zip(measured["bytes"], measured["all_reduce_s"], measured["fit_error"], strict=True)
     return MeasuredLinkAnswer(
         link=table["name"],
         path=path,
@@ -225,7 +227,7 @@ def _describe_link(table: Mapping[str, Any], path: str) -> MeasuredLinkAnswer:
         latency_s=latency_s,
         rows=tuple(
             AllReduceTime(bytes=size_bytes, all_reduce_s=all_reduce_s, fit_error=fit_error)
-            for size_bytes, all_reduce_s, fit_error in times
+            for size_bytes, all_reduce_s, fit_error in points
         ),
         headline=(
             f"latency {latency}, bandwidth {bandwidth}: {table['note']}",

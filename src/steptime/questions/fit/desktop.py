@@ -126,11 +126,12 @@ class DesktopFitAnswer(LaunchedAnswer, frozen=True, kw_only=True):
     def tables(self) -> list[Table]:
         """Return the types as a table."""
         capacity = f" of {size(self.usable_bytes)}" if self.usable_bytes else ""
-        title = f"{self.model} on {self.device}{capacity}, a context of {self.context_tokens:,}"
-        lines = [*self.headline, f"{title} ({self.stack})"]
+        question = f"{self.model} on {self.device}{capacity}, a context of {self.context_tokens:,}"
+        title = "\n".join([*self.headline, f"{question} ({self.stack})"])
         assumed = ", ".join(f"{option_name(name)} {text}" for name, text in self.assumed.items())
         below = [f"assumed: {assumed}"] if assumed else []
-        return [Table(COLUMNS, [row.to_dict() for row in self.rows], "\n".join(lines), below)]
+        rows = [row.to_dict() for row in self.rows]
+        return [Table(COLUMNS, rows, title, below)]
 
     def printout(self) -> Printout:
         """Return the answer as the command line prints it: the headline stands in the title."""

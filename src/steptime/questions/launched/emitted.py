@@ -117,6 +117,7 @@ def emit_desktop(model: str, facts: Facts) -> str:
     Raises:
         InputError: for what llama.cpp cannot say.
     """
-    plain = {name: value for name, value in facts.items() if name != "weights"}
-    file = f"{hub_id(model)}-{str(facts['weights']).upper()}"
-    return emit_job("llama-server", SERVING, file, plain)
+    weights_type = str(facts["weights"]).upper()
+    weights_file = f"{hub_id(model)}-{weights_type}"
+    server_facts = {name: value for name, value in facts.items() if name != "weights"}
+    return emit_job("llama-server", SERVING, weights_file, server_facts)

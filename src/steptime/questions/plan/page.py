@@ -37,9 +37,10 @@ def write_page(requests: Sequence[Request], words: Sequence[str], path: Path) ->
     if len(requests) > MAX_SEARCHES:
         count = f"{len(requests)} searches (models x devices x numbers x lengths x batches x types)"
         raise InputError(f"--page: {count}, at most {MAX_SEARCHES}")
+    # Names and links that are wrong are refused: they are no searches that find nothing.
     for model in dict.fromkeys(request.model for request in requests):
         family_of(read_model(model, trusted=True))
-    for request in requests:  # a misspelt name is no search that finds nothing
+    for request in requests:
         build_cluster(request.site, request.device_counts[0])
     plan_page = write_plans(requests, _search_for_page, words, path)
     return _page_answer(plan_page, path)

@@ -84,7 +84,10 @@ def price_plan(
         offer: the price of the device; None where unknown.
         any_stack: widen the interval to all stacks that could be meant, where none was named.
     """
-    wide, stacks = widen_over_stacks(problem, plan_time) if any_stack else (plan_time, None)
+    any_stack_time = plan_time
+    stacks: StackSteps | None = None
+    if any_stack:
+        any_stack_time, stacks = widen_over_stacks(problem, plan_time)
     shape = problem.shape
     is_of_tokens = shape.unit == "tokens"
     split = plan_time.step
@@ -117,8 +120,8 @@ def price_plan(
         step_s=plan_time.step_s,
         low_s=plan_time.low_s,
         high_s=plan_time.high_s,
-        any_stack_low_s=wide.low_s,
-        any_stack_high_s=wide.high_s,
+        any_stack_low_s=any_stack_time.low_s,
+        any_stack_high_s=any_stack_time.high_s,
         bubble_share=plan_time.bubble_share,
         examples_per_s=examples_per_s,
         examples_per_s_per_device=examples_per_s / device_count,
@@ -134,7 +137,7 @@ def price_plan(
         energy_j=energy_j,
         **_power_fields(problem, device_w),
         energy_scope=None if energy_j is None else ENERGY_SCOPE,
-        training=_training_run(plan_time, wide, tokens_of_step, request.tokens),
+        training=_training_run(plan_time, any_stack_time, tokens_of_step, request.tokens),
         notes=tuple(plan_notes(problem, plan_time)),
         nearest_fitting=None if does_fit else _nearest_plan(problem, split),
     )
@@ -211,7 +214,11 @@ def _power_fields(problem: PlanProblem, device_w: float | None) -> _PowerFields:
 
 def _plan_memory(problem: PlanProblem, plan_time: PlanTime) -> PlanMemory:
     fullest = plan_time.peak_memory
-    usable_bytes = problem.rank.room_bytes if problem.rank.room_bytes < inf else None
+    room_bytes = problem.rank.room_bytes
+    usable_bytes = room_bytes if room_bytes < inf else None
+    lacking_bytes = None
+    if usable_bytes:
+        lacking_bytes = max(0.0, fullest.total - usable_bytes)
     needed = conformal.find_ends(conformal.MEMORY, problem.device).of(fullest.total)
     stage_count = plan_time.step.plan.pipeline
     virtual_stage_layers = plan_time.layers
@@ -229,7 +236,7 @@ def _plan_memory(problem: PlanProblem, plan_time: PlanTime) -> PlanMemory:
         needed_low_bytes=needed.low or 0.0,
         needed_high_bytes=needed.high or 0.0,
         usable_bytes=usable_bytes,
-        over_bytes=max(0.0, fullest.total - usable_bytes) if usable_bytes else None,
+        over_bytes=lacking_bytes,
         host_bytes=plan_time.host_bytes,
         fullest_stage=plan_time.fullest_device,
         by_part=MemoryParts(**_memory_sizes(fullest)),
@@ -292,7 +299,10 @@ def _costs(
 
 
 def _training_run(
-    plan_time: PlanTime, wide: PlanTime, tokens_of_step: int, training_tokens: float | None
+    plan_time: PlanTime,
+    any_stack_time: PlanTime,
+    tokens_of_step: int,
+    training_tokens: float | None,
 ) -> TrainingRun | None:
     if training_tokens is None:
         return None
@@ -304,8 +314,8 @@ def _training_run(
         train_h=train_h,
         low_h=step_count * plan_time.low_s / HOUR_S,
         high_h=step_count * plan_time.high_s / HOUR_S,
-        any_stack_low_h=step_count * wide.low_s / HOUR_S,
-        any_stack_high_h=step_count * wide.high_s / HOUR_S,
+        any_stack_low_h=step_count * any_stack_time.low_s / HOUR_S,
+        any_stack_high_h=step_count * any_stack_time.high_s / HOUR_S,
         device_hours=train_h * plan_time.step.plan.device_count,
         energy_kwh=None if plan_time.energy_j is None else plan_time.energy_j * step_count / KWH_J,
     )

@@ -299,7 +299,8 @@ def _level_texts(levels: Levels | None) -> list[str]:
     if levels is None:
         return []
     texts = []
-    for level in [levels] if isinstance(levels, str) else levels:
+    level_list = [levels] if isinstance(levels, str) else levels
+    for level in level_list:
         is_size_and_link = isinstance(level, tuple)
         texts.append(":".join(map(str, level)) if is_size_and_link else str(level))
     return texts

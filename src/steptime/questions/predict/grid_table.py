@@ -220,7 +220,9 @@ def _describe_memory(row: GridRow) -> str:
     """Format the memory of a cell, `24.85 GB`, or `25.61 GB needed - out of memory`."""
     if row.status == "oom" and row.needed_bytes is not None:
         return f"{size(row.needed_bytes)} needed - out of memory"
-    reason = ""
-    if row.status == "unsupported":
-        reason = row.notes[0].removeprefix(f"device '{row.device}': ").partition(";")[0]
-    return size(row.peak_bytes) + (f" - {reason}" if reason else "")
+    peak = size(row.peak_bytes)
+    if row.status != "unsupported":
+        return peak
+    refusal = row.notes[0].removeprefix(f"device '{row.device}': ")
+    reason = refusal.partition(";")[0]
+    return f"{peak} - {reason}" if reason else peak

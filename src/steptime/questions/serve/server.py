@@ -390,7 +390,7 @@ def _make_notes(service: Service, phases: Phases) -> list[str]:
     if weights_type:
         notes = [*notes, f"{device} has no arithmetic of {weights_type}: weights alone are kept so"]
     shape = read_language_model(service.model, trusted=service.trusted)
-    if service.calibration is not None:
+    if service.calibration is not None:  # its notes come first
         notes = [*service.calibration.describe(phases.problem.shape, device), *notes]
     if service.speculation is not None:
         notes = [*notes, *describe_speculation(service.speculation)]

@@ -132,7 +132,8 @@ def _compare_ops(before: Path, after: Path, growth: float, batch: str) -> list[C
 
     There are none where another batch runs as other kernels.
     """
-    if len(before.parts) != len(after.parts):
+    are_kernels_paired = len(before.parts) == len(after.parts)
+    if not are_kernels_paired:
         return []
     return [
         ComparedOp(

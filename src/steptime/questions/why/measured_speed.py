@@ -103,7 +103,8 @@ def _read_rate(value: float | str, number: float, words: str) -> tuple[float, st
     numerator, _, denominator = short_words.partition("/")
     numerator = numerator.strip()
     denominator = denominator.strip().removesuffix("ond")
-    if denominator == "s":
+    is_per_second = denominator == "s"
+    if is_per_second:
         is_single_letter = len(numerator) == 1
         singular = numerator if is_single_letter else numerator.removesuffix("s")
         for nouns, unit in (
@@ -113,7 +114,8 @@ def _read_rate(value: float | str, number: float, words: str) -> tuple[float, st
         ):
             if singular in nouns:
                 return number, unit
-    if numerator in SECONDS_OF_UNIT and denominator.removesuffix("s") in ITERATIONS:
+    is_per_iteration = denominator.removesuffix("s") in ITERATIONS
+    if numerator in SECONDS_OF_UNIT and is_per_iteration:
         return number * SECONDS_OF_UNIT[numerator], "s/iterations"
     hint = f"unknown unit {shorten(words)}" if words else "say its unit"
     raise InputError(f"{OPTION} {shorten(value)}: {hint}: {FORMS}")

@@ -51,8 +51,10 @@ def describe_step(answer: WhyAnswer, busy_share: float) -> list[str]:
     ]
     shares_and_bounds.sort(reverse=True)
     parts = ", ".join(f"{percent(share)} {CAUSES[bound]}" for share, bound in shares_and_bounds)
-    stack = "torch" if answer.evidence is None else answer.evidence.stack or "torch"
-    origin = answer.origin if stack == "torch" else f"{answer.origin} with {stack}"
+    origin = answer.origin
+    stack = None if answer.evidence is None else answer.evidence.stack
+    if stack and stack != "torch":
+        origin = f"{answer.origin} with {stack}"
     caveat = ""
     if is_mostly_unexplained(answer.shares):
         unexplained = percent(answer.shares.unexplained or 0.0)
