@@ -24,6 +24,7 @@ STAGINGS = {"local": "local", "scratch": "shared"}  # the authors' words: ours
 MODES = (("INDEPENDENT", "IN"), ("_PS", "PS"), ("", "single"))  # in a program's name: ours
 STRATEGIES = {"IN": "independent", "PS": "parameter-server", "single": ""}
 BATCHES_AGREE = 0.01  # logged times and speeds have at least three digits
+BATCH_TOLERANCE = 1e-3  # between a whole batch and speed x time, which is rounded
 UNKNOWN_BATCH = "the log does not say the batch; the workload holds the network's usual one"
 
 # CPUs of partitions, which go before file names: every log of this partition that prints its CPU
@@ -105,19 +106,22 @@ def _record(log: Log, name: FileName) -> Record:
     mode = log["mode"] or name.mode or "single"
     staging = log["staging"] or name.staging or "scratch"
     worked = _find_devices(log, name)
-    batch, batch_source = _batch(log, name)
-    replicas = 1 if mode == "single" else log["gpus_used"] or worked.devices or 1
+    batch, batch_source = _find_batch(log, name)
+    device_count = log["gpus_used"] or worked.devices or 1
+    replicas = 1 if mode == "single" else device_count
     network = read_model("deep_mnist")
     workload = make_workload(
         network, batch=batch, dtype="float32", optimizer="adam", replicas=replicas
     )
     has_result = log["step_s"] is not None and log["speed"] is not None
     status, cause = _outcome(log, has_result)
-    on_gpu = worked.kind == "gpu"
-    fields = [("accuracy", "accuracy"), *(TIMES if has_result else ())]
+    ran_on_gpu = worked.kind == "gpu"
+    field_by_quantity = {"accuracy": "accuracy"}
+    if has_result:
+        field_by_quantity |= dict(TIMES)
     options = {
-        "gpu": (log["gpu_type"] or worked.type).lower() if on_gpu else "",
-        "device_count": worked.devices if on_gpu else 1,
+        "gpu": (log["gpu_type"] or worked.type).lower() if ran_on_gpu else "",
+        "device_count": worked.devices if ran_on_gpu else 1,
         "staging": STAGINGS[staging],
         "strategy": STRATEGIES[mode],
         "program": log["program"],
@@ -135,7 +139,11 @@ def _record(log: Log, name: FileName) -> Record:
         method=RecordMethod(METHOD, log["tensorflow"] or "unknown", options),
         workload=workload,
         platform=_platform(log, worked),
-        quantities={name: Quantity(log[key]) for name, key in fields if log[key] is not None},
+        quantities={
+            quantity: Quantity(log[field])
+            for quantity, field in field_by_quantity.items()
+            if log[field] is not None
+        },
         status=status,
         cause=cause,
         note="; ".join(notes),
@@ -184,21 +192,24 @@ def _describe_doubts(
     if not batch_source:
         notes.append(UNKNOWN_BATCH)
     elif batch and is_single and log["speed"] and log["step_s"]:
-        implied = log["speed"] * log["step_s"]
-        if abs(implied / batch - 1) > BATCHES_AGREE:
-            notes.append(f"the batch is {batch} ({batch_source}), speed x time is {implied:.6g}")
+        implied_batch = log["speed"] * log["step_s"]
+        if abs(implied_batch / batch - 1) > BATCHES_AGREE:
+            product = f"speed x time is {implied_batch:.6g}"
+            notes.append(f"the batch is {batch} ({batch_source}), {product}")
     return notes
 
 
-def _batch(log: Log, name: FileName) -> tuple[int | None, str]:
+def _find_batch(log: Log, name: FileName) -> tuple[int | None, str]:
+    """Return the batch of a step and its source; None and "" if nothing says it."""
     if log["batch"] is not None:
         return log["batch"], "logged"
     if name.batch is not None:
         return name.batch, "filename"
     if log["speed"] and log["step_s"]:
-        implied = log["speed"] * log["step_s"]  # the speed is the batch over the mean time
-        if 0.5 < implied <= MAX_EXAMPLES and abs(implied - round(implied)) < 1e-3:
-            return round(implied), "implied"
+        implied_batch = log["speed"] * log["step_s"]  # the speed is the batch over the mean time
+        is_in_range = 0.5 < implied_batch <= MAX_EXAMPLES
+        if is_in_range and abs(implied_batch - round(implied_batch)) < BATCH_TOLERANCE:
+            return round(implied_batch), "implied"
     return None, ""
 
 
@@ -212,8 +223,8 @@ def _find_devices(log: Log, name: FileName) -> Worked:
     node = NODES.get((log["cluster"], log["partition"]), "") if name.cpu else ""
     claims = [(log["cpu_product"], "log"), (node, "inferred"), (name.cpu, "filename")]
     product, source = next((claim for claim in claims if claim[0]), UNKNOWN_DEVICE)
-    surely_worked = log["gpus_used"] is not None or log["sees_no_gpu"] or name.cpu
-    count = log["tasks"] if surely_worked else None
+    is_surely_on_cpu = log["gpus_used"] is not None or log["sees_no_gpu"] or name.cpu
+    count = log["tasks"] if is_surely_on_cpu else None
     return Worked("cpu", product, count, source)
 
 
@@ -259,17 +270,19 @@ def log_fields(text: str) -> Log:
 
     `results` counts its speeds, `gpus_used` those GPUs on which operations were placed.
     """
-    reads: Mapping[str, Callable[[str, str], Any]]
-    reads = {"text": _first, "whole": _integer, "number": _number}
+    readers: Mapping[str, Callable[[str, str], Any]]
+    readers = {"text": _first, "whole": _integer, "number": _number}
     log: Log = {
-        name: read(text, pattern)
-        for kind, read in reads.items()
+        name: read_field(text, pattern)
+        for kind, read_field in readers.items()
         for name, pattern in _TABLE[kind].items()
     }
     program = log["program"]
-    results = rf"(?i:{_TABLE['number']['speed']}){_NUMBER}{_END}"
+    result_pattern = rf"(?i:{_TABLE['number']['speed']}){_NUMBER}{_END}"
     versions = re.findall(r"VIRTUAL_ENV=\S{0,200}/(?:tf|TensorFlow_)(\d+(?:\.\d+)+)", text)
-    ran = "scratch" if re.search(r"^\+ python", text, re.MULTILINE) else ""  # else not so far
+    is_staged_locally = re.search(r"^\+ cd /local/", text, re.MULTILINE)
+    has_run_program = re.search(r"^\+ python", text, re.MULTILINE)
+    default_staging = "scratch" if has_run_program else ""
     is_benchmark = log["speed"] is not None or "CNN_MNIST" in program
     return log | {
         "day": log["started"][:10] or _printed_day(text),
@@ -279,14 +292,16 @@ def log_fields(text: str) -> Log:
         "sees_no_gpu": "Device mapping: no known devices" in text,
         "tensorflow": versions[-1] if versions else "",
         "mode": next((mode for word, mode in MODES if word in program), "") if program else "",
-        "staging": "local" if re.search(r"^\+ cd /local/", text, re.MULTILINE) else ran,
+        "staging": "local" if is_staged_locally else default_staging,
         "batch": _integer(text, r"batch_size = (\d+)") or _integer(text, r"batch_size=(\d+)"),
         "step_s": log["step_s"] or None,  # no step takes no time
         "causes": tuple(
-            word for word, says in _TABLE["causes"].items() if re.search(says, text, re.MULTILINE)
+            cause
+            for cause, pattern in _TABLE["causes"].items()
+            if re.search(pattern, text, re.MULTILINE)
         ),
         "is_benchmark": is_benchmark or bool(_first(text, r"^(JobId=\d+ JobName=\S*CNN_MNIST)")),
-        "results": len(re.findall(results, text, re.MULTILINE)),
+        "results": len(re.findall(result_pattern, text, re.MULTILINE)),
     }
 
 
@@ -328,6 +343,8 @@ def _gpus_used(text: str) -> int | None:
 
     A line that another one breaks into has no number at its end, and is left out.
     """
-    spot = r": \(\w+\):? ?/job:[^\s]*?/(?:device:)?([CG]PU):(\d{1,3})\r?$"
-    placed = re.findall(spot, text, re.MULTILINE)
-    return len({number for kind, number in placed if kind == "GPU"}) if placed else None
+    placement_pattern = r": \(\w+\):? ?/job:[^\s]*?/(?:device:)?([CG]PU):(\d{1,3})\r?$"
+    placements = re.findall(placement_pattern, text, re.MULTILINE)  # kind and number of a device
+    if not placements:
+        return None
+    return len({number for kind, number in placements if kind == "GPU"})
