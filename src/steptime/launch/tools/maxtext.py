@@ -92,10 +92,14 @@ class Axis:
 
 def _read_axis(settings: ToolSettings, name: str) -> Axis:
     """Return an axis; `ici_fsdp_parallelism` takes the devices that are left unless it is said."""
-    between = settings.text(f"dcn_{name}_parallelism") or "1"
-    within = settings.text(f"ici_{name}_parallelism") or ("-1" if name == "fsdp" else "1")
-    degrees = [1 if text == "-1" else int(text) for text in (between, within)]
-    return Axis(degrees[0], degrees[1], "-1" in {between, within})
+    default_within = "-1" if name == "fsdp" else "1"
+    between_text = settings.text(f"dcn_{name}_parallelism") or "1"
+    within_text = settings.text(f"ici_{name}_parallelism") or default_within
+    return Axis(
+        between=1 if between_text == "-1" else int(between_text),
+        within=1 if within_text == "-1" else int(within_text),
+        is_open="-1" in {between_text, within_text},
+    )
 
 
 def _read_mesh(job: JobBuilder, settings: ToolSettings) -> None:
