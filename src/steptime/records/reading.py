@@ -259,11 +259,11 @@ def _refuse_other_schema(text: bytes) -> None:
         version = _OBJECTS.decode(text).get("schema")
     except _UNREADABLE:
         return
-    if type(version) is not int or version == SCHEMA:
+    if type(version) is not int or version == SCHEMA:  # not isinstance: True is no version
         return
     remedy = "upgrade steptime" if version > SCHEMA else "measure or predict again"
-    number = shorten(version)[1:-1]
-    raise InputError(f"has schema {number}, this steptime knows schema {SCHEMA}; {remedy}")
+    version_text = shorten(version)[1:-1]  # without quotes
+    raise InputError(f"has schema {version_text}, this steptime knows schema {SCHEMA}; {remedy}")
 
 
 def _reason(error: Exception, part: str = "") -> str:

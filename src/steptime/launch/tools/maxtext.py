@@ -105,22 +105,22 @@ def _read_axis(settings: ToolSettings, name: str) -> Axis:
 def _read_mesh(job: JobBuilder, settings: ToolSettings) -> None:
     """Set the degrees of the mesh, as far as none takes the devices that are left."""
     mesh_keys = " ".join(name for name in settings.values if name.endswith("_parallelism"))
-    for fact, names in AXES:
-        degree = prod(_read_axis(settings, name).degree for name in names)
-        is_explicit = any(f"_{name}_" in mesh_keys for name in names)
+    for fact, axis_names in AXES:
+        degree = prod(_read_axis(settings, name).degree for name in axis_names)
+        is_explicit = any(f"_{name}_" in mesh_keys for name in axis_names)
         if degree > 1 or is_explicit:
             job.set(fact, degree)
-    axes = {name: _read_axis(settings, name) for name in REPLICA_AXES}
-    shards = prod(axes[name].degree for name in SHARDED_AXES)
-    is_open = any(axis.is_open for axis in axes.values())
-    if not is_open:
-        _set_replicas(job, axes, shards)
-    zero = 3 if is_open or shards > 1 else 0
+    replica_axes = {name: _read_axis(settings, name) for name in REPLICA_AXES}
+    shard_count = prod(replica_axes[name].degree for name in SHARDED_AXES)
+    has_open_axis = any(axis.is_open for axis in replica_axes.values())
+    if not has_open_axis:
+        _set_replicas(job, replica_axes, shard_count)
+    zero_stage = 3 if has_open_axis or shard_count > 1 else 0
     if mesh_keys:
-        job.set("zero", zero)
-    else:
-        job.set_default("zero", zero)
-        job.defaults.append("data")  # ici_fsdp_parallelism: -1
+        job.set("zero", zero_stage)
+    else:  # the default mesh: `ici_fsdp_parallelism: -1`, replicas on all devices
+        job.set_default("zero", zero_stage)
+        job.defaults.append("data")
 
 
 def _set_replicas(job: JobBuilder, axes: Mapping[str, Axis], shards: int) -> None:

@@ -51,7 +51,7 @@ ENVIRONMENT = (  # facts of a record, in order
 MONTHS = "Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec"
 
 
-class Worked(NamedTuple):
+class DevicesUsed(NamedTuple):
     """The devices that did the work.
 
     Attributes:
@@ -105,9 +105,9 @@ def read(source: RecordSource) -> Reading:
 def _record(log: Log, name: FileName) -> Record:
     mode = log["mode"] or name.mode or "single"
     staging = log["staging"] or name.staging or "scratch"
-    worked = _find_devices(log, name)
+    devices_used = _find_devices(log, name)
     batch, batch_source = _find_batch(log, name)
-    device_count = log["gpus_used"] or worked.devices or 1
+    device_count = log["gpus_used"] or devices_used.devices or 1
     replicas = 1 if mode == "single" else device_count
     network = read_model("deep_mnist")
     workload = make_workload(
@@ -115,18 +115,18 @@ def _record(log: Log, name: FileName) -> Record:
     )
     has_result = log["step_s"] is not None and log["speed"] is not None
     status, cause = _outcome(log, has_result)
-    ran_on_gpu = worked.kind == "gpu"
+    ran_on_gpu = devices_used.kind == "gpu"
     field_by_quantity = {"accuracy": "accuracy"}
     if has_result:
         field_by_quantity |= dict(TIMES)
     options = {
-        "gpu": (log["gpu_type"] or worked.type).lower() if ran_on_gpu else "",
-        "device_count": worked.devices if ran_on_gpu else 1,
+        "gpu": (log["gpu_type"] or devices_used.type).lower() if ran_on_gpu else "",
+        "device_count": devices_used.devices if ran_on_gpu else 1,
         "staging": STAGINGS[staging],
         "strategy": STRATEGIES[mode],
         "program": log["program"],
     }
-    env = _environment(log, worked)
+    env = _environment(log, devices_used)
     env |= {
         "batch_source": batch_source or "unknown",
         "staging": staging,
@@ -138,7 +138,7 @@ def _record(log: Log, name: FileName) -> Record:
         origin="published",
         method=RecordMethod(METHOD, log["tensorflow"] or "unknown", options),
         workload=workload,
-        platform=_platform(log, worked),
+        platform=_platform(log, devices_used),
         quantities={
             quantity: Quantity(log[field])
             for quantity, field in field_by_quantity.items()
@@ -161,15 +161,15 @@ def _outcome(log: Log, has_result: bool) -> tuple[str, str]:
     return status, "+".join(causes)
 
 
-def _environment(log: Log, worked: Worked) -> JsonObject:
+def _environment(log: Log, devices_used: DevicesUsed) -> JsonObject:
     """Return the facts of a log about its job and its devices."""
     return {
         "date": log["day"],
         "submitted": log["submitted"],
-        "device_kind": worked.kind,
-        "device_type": worked.type,
-        "device_count": worked.devices,
-        "device_type_source": worked.source,
+        "device_kind": devices_used.kind,
+        "device_type": devices_used.type,
+        "device_count": devices_used.devices,
+        "device_type_source": devices_used.source,
         "gpus_used": log["gpus_used"],
         "allocated_gpu_type": log["gpu_type"].upper(),
         "allocated_gpu_count": log["gpu_count"],
@@ -213,19 +213,19 @@ def _find_batch(log: Log, name: FileName) -> tuple[int | None, str]:
     return None, ""
 
 
-def _find_devices(log: Log, name: FileName) -> Worked:
+def _find_devices(log: Log, name: FileName) -> DevicesUsed:
     """Find the devices of a job: by the placement of operations, then by the devices seen."""
     if _ran_on_gpu(log, name):
         claims = [(log["gpu_product"], "log"), (log["gpu_type"], "slurm"), (name.gpu, "filename")]
         product, source = next((claim for claim in claims if claim[0]), UNKNOWN_DEVICE)
         count = log["gpu_count"] if log["gpu_count"] is not None else name.count
-        return Worked("gpu", product.upper(), count, source)
+        return DevicesUsed("gpu", product.upper(), count, source)
     node = NODES.get((log["cluster"], log["partition"]), "") if name.cpu else ""
     claims = [(log["cpu_product"], "log"), (node, "inferred"), (name.cpu, "filename")]
     product, source = next((claim for claim in claims if claim[0]), UNKNOWN_DEVICE)
     is_surely_on_cpu = log["gpus_used"] is not None or log["sees_no_gpu"] or name.cpu
     count = log["tasks"] if is_surely_on_cpu else None
-    return Worked("cpu", product, count, source)
+    return DevicesUsed("cpu", product, count, source)
 
 
 def _ran_on_gpu(log: Log, name: FileName) -> bool:
@@ -239,11 +239,11 @@ def _ran_on_gpu(log: Log, name: FileName) -> bool:
     return bool(log["gpu_type"] or name.gpu)
 
 
-def _platform(log: Log, worked: Worked) -> str:
+def _platform(log: Log, devices_used: DevicesUsed) -> str:
     """Return the name of the device in data/, by Slurm's word if the log does not print it."""
-    if worked.kind == "gpu":
-        return platform_of(log["gpu_full_name"] or worked.type)
-    model = re.sub(r"[^a-z0-9]+", "-", (worked.type or "unknown").lower())
+    if devices_used.kind == "gpu":
+        return platform_of(log["gpu_full_name"] or devices_used.type)
+    model = re.sub(r"[^a-z0-9]+", "-", (devices_used.type or "unknown").lower())
     return f"cpu-{model}-{log['cpus']}t" if log["cpus"] else f"cpu-{model}"
 
 
