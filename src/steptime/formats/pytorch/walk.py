@@ -238,16 +238,23 @@ class Walk(BatchWalk):
         Its first size grows if an input has grown, or if the node makes a tensor of stated sizes
         whose first is the file's batch.
         """
-        if not self.batches.differ or not file_shape:
+        is_scalar = not file_shape
+        if is_scalar or not self.batches.differ:
             return file_shape
-        pairs = zip(node.tensors, inputs, strict=True)
-        if any(self.shape(value) != self.file_shape(name) for name, value in pairs):
-            first, remainder = divmod(
-                file_shape[0] * self.batches.new_batch, self.batches.file_batch
+        inputs_with_names = zip(inputs, node.tensors, strict=True)
+        has_grown_input = any(
+            self.shape(value) != self.file_shape(name) for value, name in inputs_with_names
+        )
+        if has_grown_input:
+            first_size, *inner_sizes = file_shape
+            scaled_size, remainder = divmod(
+                first_size * self.batches.new_batch, self.batches.file_batch
             )
-            return file_shape if remainder else (first, *file_shape[1:])
-        is_undecided = node.outputs[0] not in self.batches.batch_axes
-        if node.op in OPS_WITH_SIZES and is_undecided:
+            is_multiple_of_batch = remainder == 0
+            return (scaled_size, *inner_sizes) if is_multiple_of_batch else file_shape
+        states_its_sizes = node.op in OPS_WITH_SIZES
+        has_batch_axis = node.outputs[0] in self.batches.batch_axes
+        if states_its_sizes and not has_batch_axis:
             return self.scale_batch(file_shape)
         return file_shape
 
