@@ -156,8 +156,8 @@ def read_qwen(cells: Cells) -> BlindRow:
     texts = {
         "model": MODELS[name],
         "device": cells["device"],
-        "dtype": "bfloat16",
-        "stack": "hf-2025",
+        "dtype": "bfloat16" if is_lora else "bfloat16-mixed",
+        "stack": "hf-2025" if is_lora else "deepspeed-2023",
         "recompute": "full",
         "lora": "r=64,on=all" if is_lora else "",
         "weights": "",

@@ -99,6 +99,12 @@ class Link:
         """
         return replace(self.scale_rates(times), topology="", hops=hops)
 
+    def scale_bus(self, times: float) -> Self:
+        """Return the link where collectives reach so many times as much of its rate."""
+        if self.bus_bytes_per_s is not None:
+            return replace(self, bus_bytes_per_s=times * self.bus_bytes_per_s)
+        return replace(self, bus_share=times * self.bus_share)
+
     def scale_rates(self, times: float) -> Self:
         """Return the link at so many times each of its rates."""
         rates = {

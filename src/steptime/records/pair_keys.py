@@ -92,8 +92,11 @@ def _network_columns(
     """Return the settings of a network without `free`; a hash names it, whatever its file is."""
     has_family_in_name = pl.col("model").str.starts_with(pl.col("family"))
     model = pl.when(has_family_in_name).then(pl.col("family")).otherwise(pl.col("model"))
-    if "sha256" not in free:
-        has_file_hash = pl.col("params").str.contains("sha256", literal=True)
+    has_file_hash = pl.col("params").str.contains("sha256", literal=True)
+    if "sha256" in free:
+        paths = data.scan().filter(has_file_hash).select("folder_rank", model.alias("path"))
+        model = model.replace(_name_files(paths.unique().collect()))
+    else:
         model = pl.when(has_file_hash).then(pl.lit("")).otherwise(model)
     network = {
         "model": model.alias("model"),
@@ -106,6 +109,24 @@ def _network_columns(
     if free_settings:
         network["params"] = without_keys(data, "params", free_settings)
     return network
+
+
+def _name_files(files: pl.DataFrame) -> dict[str, str]:
+    """Return the name by which other versions of each file are known, by its path.
+
+    The versions of a network lie in several checkouts, or in a folder for each content, so the
+    file's name decides. A name that two files of one folder of records have is left out: their
+    paths tell them apart.
+
+    Args:
+        files: a row per `folder_rank` (of the folder of records) and `path`.
+    """
+    name = pl.col("path").str.split("/").list.last()
+    files = files.with_columns(name.alias("name"))
+    is_shared = pl.col("path").n_unique().over("folder_rank", "name") > 1
+    shared_names = files.filter(is_shared)["name"].implode()
+    distinct = files.filter(~pl.col("name").is_in(shared_names))
+    return dict(zip(distinct["path"], distinct["name"], strict=True))
 
 
 def find_level(data: Folders, column: str, place: str = "--by") -> pl.Expr:

@@ -16,12 +16,12 @@ from shutil import rmtree
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import finalize
 
-from steptime.core.files import cache_folder
+from steptime.core.files import cache_folder, stamp_of
 from steptime.core.scratch import temporary
 from steptime.records import store
 from steptime.records.column_names import merge_kinds
 from steptime.records.folder_source import FolderSource, Source, open_source
-from steptime.records.parquet_cache import FrameFacts, find_or_make, hash_text, stamp_of
+from steptime.records.parquet_cache import FrameFacts, find_or_make, hash_text
 from steptime.records.row import Kinds
 
 if TYPE_CHECKING:

@@ -60,6 +60,7 @@ GPU: dict[str, Form] = {  # by the name under which constants say how far off a 
     "recurrent": recurrent,
 }
 TPU: dict[str, Form] = {"systolic": systolic, "stream": stream}
+GROUPED = ("experts", "experts_grad")  # whose products are grouped: one for each expert, at once
 FORMS = {"cpu": cpu.FORMS, "tpu": TPU}  # by kind of device; of GPUs for what nobody measured
 _FORMS_OF_UNIT = {"matrix": ("product", "systolic"), "vector": ("stream",)}
 
@@ -106,7 +107,10 @@ def price(rows: Rows, device: Device, alone: Any = 0, pause_s: Any = 0.0) -> Int
     )
     if rows.unit == "vector" or "step.product" not in constants:
         return time
-    return time.times(constants["step.attention" if form is attention else "step.product"])
+    if form is attention:
+        return time.times(constants["step.attention"])
+    grouped_share = constants["step.grouped"] if rows.kind in GROUPED else 1.0
+    return time.times(constants["step.product"] / grouped_share)
 
 
 def _price_bounds(rows: Rows, device: Device, alone: Any) -> Bounds:

@@ -137,31 +137,33 @@ def _find_target(request: TraceRequest, origin: Device) -> Device:
 
 def with_threads(device: Device, threads: int) -> Device:
     """Return a CPU with another number of cores at work, whose rates grow with it."""
-    cores = device.datasheet.cores or cores_of(device)
-    ratio = threads / cores
     sheet = device.datasheet
-    many_cores = device.with_figures(
+    cores = sheet.cores or cores_of(device)
+    ratio = threads / cores
+    scaled_device = device.with_figures(
         cores=threads,
         peak_flop_per_s={name: ratio * rate for name, rate in sheet.peak_flop_per_s.items()},
         vector_flop_per_s={name: ratio * rate for name, rate in sheet.vector_flop_per_s.items()},
         memory_bytes_per_s=ratio * sheet.memory_bytes_per_s,
     )
-    return replace(many_cores, name=f"{device.name}, {counted(threads, 'thread')}")
+    return replace(scaled_device, name=f"{device.name}, {counted(threads, 'thread')}")
 
 
 def _find_batch_change(request: TraceRequest, step: TracedStep) -> BatchChange | None:
     """Return the batch of the trace and the one that is asked for; None where neither is known."""
     if request.origin.batch is not None:
-        traced = parse_count(request.origin.batch, "--from-batch")
+        traced_batch = parse_count(request.origin.batch, "--from-batch")
     else:
         inferred_batch = find_batch(step.ops)
         if inferred_batch is None and request.batch is not None:
             raise InputError("--batch: the trace shows no batch of its own; add --from-batch")
         if inferred_batch is None:
             return None
-        traced = inferred_batch
-    requested = traced if request.batch is None else parse_count(request.batch, "--batch")
-    return BatchChange(traced, requested)
+        traced_batch = inferred_batch
+    requested_batch = (
+        traced_batch if request.batch is None else parse_count(request.batch, "--batch")
+    )
+    return BatchChange(traced_batch, requested_batch)
 
 
 def _make_answer(
@@ -228,9 +230,11 @@ def _list_notes(
     notes = []
     unshaped_s = sum(step.unshaped_s.values())
     if unshaped_s:
-        names = sorted(step.unshaped_s, key=step.unshaped_s.__getitem__, reverse=True)
+        longest_op = max(step.unshaped_s, key=step.unshaped_s.__getitem__)
         share = percent(unshaped_s / step.undisturbed_s)
-        notes.append(f"{share} of the traced step has no shapes ({names[0]}): scaled by bandwidth")
+        notes.append(
+            f"{share} of the traced step has no shapes ({longest_op}): scaled by bandwidth"
+        )
     if not moved.is_carried:
         kinds = f"a {origin.kind} to a {target.kind}"
         notes.append(f"measured times are not carried over from {kinds}: shapes alone decide")
@@ -247,11 +251,12 @@ def _list_notes(
 
 def _group_ops(ops: Sequence[MovedOp]) -> list[TracedKind]:
     """Return the ops by name and pass, the longest first."""
-    groups: dict[tuple[str, str], list[MovedOp]] = {}
+    ops_by_kind_and_pass: dict[tuple[str, str], list[MovedOp]] = {}
     for op in ops:
-        groups.setdefault((op.key.name.removeprefix(ATEN), op.key.pass_), []).append(op)
+        kind_and_pass = op.key.name.removeprefix(ATEN), op.key.pass_
+        ops_by_kind_and_pass.setdefault(kind_and_pass, []).append(op)
     rows = []
-    for (kind, pass_), group in groups.items():
+    for (kind, pass_), group in ops_by_kind_and_pass.items():
         measured_s = sum(op.measured_s for op in group)
         predicted_s = sum(op.predicted_s for op in group)
         rows.append(
