@@ -105,13 +105,14 @@ def call_tool(name: str, arguments: Mapping[str, Any]) -> JsonObject:
     """
     question = _question(name)
     parameters = parameters_of(question)
-    names = [parameter.name for parameter in parameters]
-    trim_names = list(_trim_parameters(names))
+    question_names = [parameter.name for parameter in parameters]
+    trim_names = list(_trim_parameters(question_names))
+    valid_names = [*question_names, *trim_names]
     values = {key: value for key, value in arguments.items() if value is not None}
     if not _takes_settings(question):
         for key in values:
-            if key not in names and key not in trim_names:
-                raise unknown("parameter", key, [*names, *trim_names], name)
+            if key not in valid_names:
+                raise unknown("parameter", key, valid_names, name)
     for parameter in parameters:
         is_required = parameter.default is ...
         if is_required and parameter.name not in values:

@@ -174,7 +174,7 @@ def read_filters(
     """Return the conditions of an experiment, and whether cells must fit in memory."""
     families = [family_of(network_axes.choice) for network_axes in axes]
     parameters = (name for family in families for name in family.parameters)
-    names = sorted({*_AMOUNT_NAMES, "batch", *parameters})
+    valid_names = sorted({*_AMOUNT_NAMES, "batch", *parameters})
     filters = []
     must_fit = False
     for text in experiment.conditions:
@@ -182,7 +182,7 @@ def read_filters(
         if condition_text == FITS:
             must_fit = True
             continue
-        condition = None
+        condition = None  # where the text is no formula
         with suppress(InputError):
             condition = formula(condition_text)
         is_comparison = _COMPARES.search(text) is not None
@@ -190,7 +190,7 @@ def read_filters(
             fault = f"{shorten(text)} is not 'name < number' or '{FITS}'"
             raise InputError(f"{place}: where: {fault}")
         for name in sorted(condition.names):
-            check_choice("name in where", name, names, place)
+            check_choice("name in where", name, valid_names, place)
         filters.append(condition)
     return filters, must_fit
 

@@ -125,7 +125,8 @@ def read_ollama(words: list[str], environment: Mapping[str, str]) -> JobBuilder:
     """
     job = JobBuilder(tool="ollama", kind=SERVING)
     settings = parse_words(words, frozenset({"verbose"}))
-    models = [word for word in settings.positional if word not in {"run", "serve", "pull"}]
+    subcommands = {"run", "serve", "pull"}
+    models = [word for word in settings.positional if word not in subcommands]
     job.model = models[0] if models else None
     _read_weights(job, models[:1])
     for variable, fact in (
@@ -134,7 +135,8 @@ def read_ollama(words: list[str], environment: Mapping[str, str]) -> JobBuilder:
     ):
         if environment.get(variable, "").isdigit():
             job.set(fact, int(environment[variable]))
-    kv_dtype = environment.get("OLLAMA_KV_CACHE_TYPE", "")
-    job.set("kv_dtype", {"f16": "float16"}.get(kv_dtype, kv_dtype) or None)
+    cache_type = environment.get("OLLAMA_KV_CACHE_TYPE", "")
+    kv_dtype = "float16" if cache_type == "f16" else cache_type
+    job.set("kv_dtype", kv_dtype or None)
     note_unpriced(job, settings, {})
     return job

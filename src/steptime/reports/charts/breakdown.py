@@ -95,20 +95,20 @@ def _bar_segments(
 
 
 def _color_layers(
-    mark: str, place: style.Spec, rows: Sequence[style.Row], opacity: float = 0.85
+    mark: str, encoding: style.Spec, rows: Sequence[style.Row], opacity: float = 0.85
 ) -> list[style.Spec]:
     """Return a grey layer of the remaining kinds, and a layer of the coloured kinds."""
     kinds = list(dict.fromkeys(row["kind"] for row in rows if row["kind"] not in GREY))
     legend = {"title": None, "orient": "bottom", "columns": 4, "symbolOpacity": opacity}
     colour = style.name("kind", scale={"domain": kinds}, legend=legend)
-    plain = {"stroke": None, "cornerRadius": 0}
+    no_edge = {"stroke": None, "cornerRadius": 0}
+    grey_layer = style.layer(mark, encoding, style="band", **no_edge)
+    coloured_encoding = {**encoding, "color": colour}
+    coloured_layer = style.layer(mark, coloured_encoding, opacity=opacity, **no_edge)
     is_coloured = {"field": "kind", "oneOf": kinds}
-    grey = style.layer(mark, place, style="band", **plain)
-    coloured = style.layer(mark, {**place, "color": colour}, opacity=opacity, **plain)
-    return [
-        grey | {"transform": [{"filter": {"not": is_coloured}}]},
-        coloured | {"transform": [{"filter": is_coloured}]},
-    ]
+    grey_layer["transform"] = [{"filter": {"not": is_coloured}}]
+    coloured_layer["transform"] = [{"filter": is_coloured}]
+    return [grey_layer, coloured_layer]
 
 
 def _icicle(table: Table) -> style.Spec:
