@@ -97,17 +97,18 @@ class _DeviceRows:
     def __init__(self, steps: PredictedSteps, key: _GroupKey) -> None:
         self.form = key.form
         self.priors, self.half_width = _priors_of(key)
+        measured = [question.measured[_quantity_of(question, reply)] for question, reply in steps]
         base = _predict_quantities(steps, {})
-        moved = [
-            _predict_quantities(steps, {name: prior.value * np.exp(STEP)})
-            for name, prior in self.priors.items()
-        ]
+        moved = np.array(  # [constants, rows]
+            [
+                _predict_quantities(steps, {name: prior.value * np.exp(STEP)})
+                for name, prior in self.priors.items()
+            ]
+        )
         self.rows = _LinearRows(
-            seconds=np.array(
-                [question.measured[_quantity_of(question, reply)] for question, reply in steps]
-            ),
+            seconds=np.array(measured),
             base=base,
-            slopes=np.log(np.array(moved) / base).T / STEP,
+            slopes=np.log(moved / base).T / STEP,
             start=np.array([prior.value for prior in self.priors.values()]),
         )
 

@@ -142,10 +142,10 @@ def parse_number(
     """
     scaled = _scaled(str(value).strip())
     number = number_of(value) if scaled is None else float(scaled)
-    return _bounded(number, value, place, at_least, at_most)
+    return _check_bounds(number, value, place, at_least, at_most)
 
 
-def _bounded(
+def _check_bounds(
     number: float,
     value: object,
     place: str,
@@ -154,8 +154,9 @@ def _bounded(
     forms: str = "",
 ) -> float:
     """Return a number that is above 0, or within bounds; raises `InputError` for another one."""
-    is_high_enough = number > 0 if at_least is None else number >= at_least
-    if is_high_enough and number <= at_most:
+    is_large_enough = number > 0 if at_least is None else number >= at_least
+    is_small_enough = number <= at_most
+    if is_large_enough and is_small_enough:
         return number
     bounds = "above 0" if at_least is None else f"from {at_least:g} on"
     names_upper_bound = number > at_most or at_most < MAX_COUNT
@@ -189,7 +190,7 @@ def parse_duration(
     if suffix:
         number = number * SECONDS_OF_UNIT[suffix] / SECONDS_OF_UNIT[unit]
     forms = "0.5, 2s or 500ms" if unit == "s" else f"0.5, 2{unit} or 500ms"
-    return _bounded(number, value, place, at_least, at_most, forms)
+    return _check_bounds(number, value, place, at_least, at_most, forms)
 
 
 def parse_latency_s(value: object, place: str, bare_max_s: float) -> float:
@@ -216,7 +217,7 @@ def parse_bytes(value: object, place: str) -> float:
     """
     number, unit = _split_quantity(value, place, BYTES_OF_UNIT)
     size_bytes = number * BYTES_OF_UNIT.get(unit, 1)
-    return _bounded(size_bytes, value, place, None, MAX_BYTES, "24GB or 24GiB")
+    return _check_bounds(size_bytes, value, place, None, MAX_BYTES, "24GB or 24GiB")
 
 
 def _split_quantity(value: object, place: str, units: Mapping[str, float]) -> tuple[float, str]:
@@ -249,7 +250,7 @@ def parse_price(value: object, place: str) -> float:
         InputError: for another text, and for a number that is not above 0.
     """
     number = number_of(str(value).strip().removeprefix("$"))
-    return _bounded(number, value, place, None, MAX_COUNT)
+    return _check_bounds(number, value, place, None, MAX_COUNT)
 
 
 def parse_truth(value: Any, place: str) -> bool:

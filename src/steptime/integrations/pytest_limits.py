@@ -129,18 +129,20 @@ def judge_time(step: BenchStep, limits: Limits, measured: RunAnswer) -> Verdict:
     step_s = measured.step_s
     if step_s is None:
         raise InputError("nothing was measured")
-    factor, longest_s = _read_longest(limits.max_step or "")
-    text = seconds(longest_s or 0.0)
+    factor, stated_s = _read_longest(limits.max_step or "")
+    limit_s = stated_s or 0.0
+    limit_text = seconds(limit_s)
     if factor is not None:
         prediction = predict(step.model, measured.platform, step.batch, **step.predicted_options)
         if not isinstance(prediction, StepTime):
             raise InputError("several stacks have no single predicted time")
-        longest_s = factor * prediction.step_s
-        text = f"{seconds(longest_s)}, {factor:g} times the predicted {seconds(prediction.step_s)}"
-    word = _compare_median(step_s, longest_s or 0.0)
-    over = step_s.median / (longest_s or 1.0) - 1
-    excess = f"; {percent(over)} above the limit" if over > 0 else ""
-    line = f"{describe_step(measured)} of at most {text} on {measured.platform}{excess}"
+        limit_s = factor * prediction.step_s
+        predicted_text = f"{factor:g} times the predicted {seconds(prediction.step_s)}"
+        limit_text = f"{seconds(limit_s)}, {predicted_text}"
+    word = _compare_median(step_s, limit_s)
+    excess_share = step_s.median / (limit_s or 1.0) - 1
+    excess = f"; {percent(excess_share)} above the limit" if excess_share > 0 else ""
+    line = f"{describe_step(measured)} of at most {limit_text} on {measured.platform}{excess}"
     return Verdict(word, line)
 
 

@@ -128,17 +128,15 @@ def list_allocations(
 
     `sizes` are as those of `live_bytes`. The order of the sizes does not depend on the batch.
     """
-    overrides = dict(sizes or {})
-    bytes_of = {name: spec.size_bytes for name, spec in graph.tensors.items()} | overrides
-    resident = Allocation([bytes_of[name] for name in sorted(always_living(graph))], [], [])
-    scratch = scratch_bytes(graph, stack) | overrides
-    return [
-        resident,
-        *(
-            Allocation(allocated, [scratch.get(op.name, 0)], freed)
-            for op, (allocated, freed) in zip(graph.ops, lives(graph, sizes), strict=True)
-        ),
-    ]
+    stated_bytes = dict(sizes or {})
+    tensor_bytes = {name: spec.size_bytes for name, spec in graph.tensors.items()} | stated_bytes
+    resident_bytes = [tensor_bytes[name] for name in sorted(always_living(graph))]
+    allocations = [Allocation(allocated=resident_bytes, scratch=[], freed=[])]
+    scratch_by_op = scratch_bytes(graph, stack) | stated_bytes
+    for op, (allocated, freed) in zip(graph.ops, lives(graph, sizes), strict=True):
+        op_scratch = [scratch_by_op.get(op.name, 0)]
+        allocations.append(Allocation(allocated=allocated, scratch=op_scratch, freed=freed))
+    return allocations
 
 
 def blocks_bytes(

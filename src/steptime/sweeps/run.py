@@ -64,9 +64,11 @@ def measure_cell(workers: Workers, trial: Trial, means: Means, on_event: OnEvent
     `on_event` is called with each report of progress of a worker.
     """
     records = []
+    has_replicas = trial.cell.workload.plan.data > 1
     for _ in range(means.runs):
         (record,) = _ask_worker(workers, trial, means, on_event, do="measure")
-        if record.status not in {"ok", "unsupported"} and trial.cell.workload.plan.data > 1:
+        has_failed = record.status not in {"ok", "unsupported"}
+        if has_failed and has_replicas:
             workers.close()  # the others may still wait for the one that failed
         if record.status != "ok":
             return record
@@ -148,35 +150,36 @@ def make_unmeasured(
 
 def _merge_runs(records: list[Record]) -> Record:
     """Return one record with the samples of all runs; single values are the largest of the runs."""
-    quantities = {
-        name: _merge_quantity([record.quantities.get(name, Quantity()) for record in records])
-        for name in records[0].quantities
-    }
-    env = dict(records[0].env)
+    first_record = records[0]
+    quantities = {}
+    for name in first_record.quantities:
+        quantity_of_runs = [record.quantities.get(name, Quantity()) for record in records]
+        quantities[name] = _merge_quantity(quantity_of_runs)
+    env = dict(first_record.env)
     if len(records) > 1:
-        steady = [record.env.get("steady") for record in records]
+        is_steady = [record.env.get("steady") for record in records]
         env |= {
-            "steady": all(steady),
+            "steady": all(is_steady),
             "few_samples": any(record.env.get("few_samples") for record in records),
-            "steady_of_run": steady,
+            "steady_of_run": is_steady,
             "warmup_s": [record.env.get("warmup_s") for record in records],
         }
-    return replace(records[0], quantities=quantities, env=env)
+    return replace(first_record, quantities=quantities, env=env)
 
 
-def _merge_quantity(parts: Sequence[Quantity]) -> Quantity:
+def _merge_quantity(runs: Sequence[Quantity]) -> Quantity:
     """Return the quantity of several runs; its column `run` numbers them."""
-    first_run, *_ = parts
+    first_run = runs[0]
     if not first_run.samples:
         # A single number, such as a peak of memory: the largest covers all runs.
-        numbers = [run.value for run in parts if run.value is not None]
+        numbers = [run.value for run in runs if run.value is not None]
         return Quantity(max(numbers)) if numbers else first_run
     columns = {}
-    for key in first_run.columns:
-        columns[key] = tuple(chain.from_iterable(run.columns.get(key, ()) for run in parts))
-    run_numbers = (repeat(number, len(run.samples)) for number, run in enumerate(parts))
-    columns["run"] = tuple(chain.from_iterable(run_numbers))
-    samples = tuple(chain.from_iterable(run.samples for run in parts))
+    for name in first_run.columns:
+        columns[name] = tuple(chain.from_iterable(run.columns.get(name, ()) for run in runs))
+    run_of_samples = (repeat(number, len(run.samples)) for number, run in enumerate(runs))
+    columns["run"] = tuple(chain.from_iterable(run_of_samples))
+    samples = tuple(chain.from_iterable(run.samples for run in runs))
     return Quantity(samples=samples, columns=columns)
 
 
