@@ -1,8 +1,10 @@
-"""Sizes of a program that values decide, as of `x[mask]`: taken as large as they can be."""
+"""Sizes of a program that values decide: of `x[mask]` the largest, of choices an even share."""
 
 import math
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
+from steptime.core.units import first_of
 from steptime.core.values import MAX_COUNT
 from steptime.formats.pytorch.program import FxNode, Program, Size
 from steptime.formats.pytorch.symbols import SymbolError, evaluate_size, symbols_of
@@ -10,12 +12,51 @@ from steptime.formats.pytorch.symbols import SymbolError, evaluate_size, symbols
 # ops whose first output has at most as many rows as a tensor has elements: that tensor's argument
 BOUNDED_OPS = {
     "nonzero": "self",
+    "nonzero_numpy": "self",
+    "where": "condition",
     "masked_select": "mask",
     "_unique2": "self",
     "unique_dim": "self",
     "unique_consecutive": "self",
     "index": "indices",
 }
+PASSING_OPS = frozenset(  # ops whose result has as large a share of ones as what they read
+    (
+        *("select", "permute", "transpose", "view", "reshape", "unsqueeze", "squeeze", "flatten"),
+        *("expand", "contiguous", "clone", "alias", "detach", "to", "_to_copy"),
+    )
+)
+CHOOSING_OPS = frozenset(("topk", "argmax", "argmin", "sort", "argsort"))  # of indices on an axis
+
+
+class ValueSize(NamedTuple):
+    """A size that values decide.
+
+    Attributes:
+        value: what is counted.
+        choices: among how many choices elements are spread evenly; 1 where it is the largest.
+    """
+
+    value: int
+    choices: int = 1
+
+
+def describe_value_sizes(sizes: Mapping[str, ValueSize]) -> list[str]:
+    """Describe sizes that values decide, alike ones together.
+
+    Example: `values decide sizes u0, u1: counted as an even share among 4 choices, 12`.
+    """
+    symbols: dict[ValueSize, list[str]] = {}
+    for symbol, size in sizes.items():
+        symbols.setdefault(size, []).append(symbol)
+    remarks = []
+    for size, names in symbols.items():
+        share = f"an even share among {size.choices} choices" if size.choices > 1 else "the largest"
+        noun = "size" if len(names) == 1 else "sizes"
+        remarks.append(
+            f"values decide {noun} {first_of(names, 3)}: counted as {share}, {size.value}"
+        )
+    return remarks
 
 
 def find_value_symbols(program: Program) -> list[str]:
@@ -33,8 +74,8 @@ def find_value_symbols(program: Program) -> list[str]:
     return [symbol for symbol in symbols if symbol not in input_symbols]
 
 
-def bound_value_sizes(program: Program, bound: Mapping[str, int]) -> dict[str, int]:
-    """Return the largest value of each size that values decide, where the ops or the file say it.
+def bound_value_sizes(program: Program, bound: Mapping[str, int]) -> dict[str, ValueSize]:
+    """Return the value of each size that values decide, where the ops or the file limit it.
 
     Args:
         program: the program.
@@ -44,22 +85,30 @@ def bound_value_sizes(program: Program, bound: Mapping[str, int]) -> dict[str, i
     if not unknown:
         return {}
     values = dict(bound)
+    sizes_by_symbol: dict[str, ValueSize] = {}
+    makers = {name: node for node in program.nodes for name in node.outputs}
     for node in program.nodes:
         for output in node.outputs:
             sizes = program.specs[output].sizes if output in program.specs else ()
             for symbol in _symbols(sizes):
                 if symbol not in values:
-                    largest = _largest_value(program, node, symbol, values)
-                    if largest is not None:
-                        values[symbol] = largest
-    return {symbol: values[symbol] for symbol in unknown if symbol in values}
+                    size = _find_value(program, makers, node, symbol, values)
+                    if size is not None:
+                        values[symbol] = size.value
+                        sizes_by_symbol[symbol] = size
+    return sizes_by_symbol
 
 
-def _largest_value(
-    program: Program, node: FxNode, symbol: str, values: Mapping[str, int]
-) -> int | None:
-    """Return the largest value of a symbol in the output of a node, None if unknown."""
+def _find_value(
+    program: Program,
+    makers: Mapping[str, FxNode],
+    node: FxNode,
+    symbol: str,
+    values: Mapping[str, int],
+) -> ValueSize | None:
+    """Return the value of a symbol in the output of a node, None if nothing limits it."""
     candidates: list[int] = []
+    choices = 1
     highest = program.ranges.get(symbol, (0, None))[1]
     if highest is not None and highest <= MAX_COUNT:  # torch writes 2^63 for no limit
         candidates.append(highest)
@@ -70,9 +119,43 @@ def _largest_value(
             try:
                 sizes = program.specs[tensor].sizes
                 candidates.append(math.prod(_evaluate(size, values) for size in sizes))
+                choices = _count_choices(program, makers, tensor, values)
             except SymbolError:
                 continue  # its own size is unknown
-    return min(candidates, default=None)
+    if not candidates:
+        return None
+    return ValueSize(math.ceil(min(candidates) / choices), choices)
+
+
+def _count_choices(
+    program: Program, makers: Mapping[str, FxNode], mask: str, values: Mapping[str, int]
+) -> int:
+    """Return among how many choices a mask is true for each, as that of one expert; else 1.
+
+    Such a mask compares chosen indices with a number, or is a part of their one-hot code.
+    """
+    node = _find_maker(makers, mask)
+    if node is None:
+        return 1
+    if node.op == "one_hot":
+        class_count = node.args.get("num_classes", -1)
+        return class_count if isinstance(class_count, int) and class_count > 0 else 1
+    operands = [node.args.get("self"), node.args.get("other")] if node.op == "eq" else []
+    for operand in operands:
+        chooser = _find_maker(makers, operand)
+        if chooser is not None and chooser.op in CHOOSING_OPS:
+            axis = chooser.args.get("dim", -1)
+            sizes = program.specs[chooser.args["self"]].sizes
+            return _evaluate(sizes[axis], values) if isinstance(axis, int) else 1
+    return 1
+
+
+def _find_maker(makers: Mapping[str, FxNode], tensor: object) -> FxNode | None:
+    """Return the node that makes a tensor, or the one whose result is only passed on."""
+    node = makers.get(tensor) if isinstance(tensor, str) else None
+    while node is not None and node.op in PASSING_OPS:
+        node = makers.get(str(node.args.get("self")))
+    return node
 
 
 def _evaluate(size: Size, values: Mapping[str, int]) -> int:
