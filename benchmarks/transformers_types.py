@@ -36,6 +36,7 @@ from steptime.measure.backends.native.export import export
 from steptime.measure.backends.native.inputs import Spec, nest, tensors_of
 from steptime.measure.backends.native.making import without_values
 from steptime.measure.backends.native.transformers_models import (
+    describe_input_fault,
     find_class,
     find_class_name,
     find_inputs,
@@ -164,7 +165,7 @@ def check_type(kind: str, layers: int | None, limit_s: int, folder: Path) -> Typ
         with time_limit(limit_s):
             model, inputs = find_inputs_of(kind, layers, model, config)
             if not inputs:
-                return TypeResult(kind, "refused", "its inputs are not known")
+                return TypeResult(kind, "refused", describe_input_fault(model))
             flop, _ = count_by_steptime(copy.deepcopy(model), inputs, folder)
     except (Exception, OutOfTimeError) as error:  # noqa: BLE001  # torch raises anything
         return TypeResult(kind, "refused", describe_error(error))
