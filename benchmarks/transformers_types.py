@@ -4,7 +4,8 @@
 Needs a Python that has transformers and torch. Types are drawn from those whose class transformers
 builds on the device `meta` from its default configuration. Each is exported and read as
 `transformers:TYPE` does it, and its FLOP of products is held against `FlopCounterMode`. Prints a
-line for each type, and at the end how many were answered.
+line for each type, and at the end how many were answered. A type may need more than 18 GB; a limit
+of memory (`ulimit -v`) ends that type alone, and refuses others that only reserve as much.
 
     python benchmarks/transformers_types.py [--count 200] [--seed 1] [--part 1/2] [--layers 2]
 """
