@@ -4,7 +4,8 @@
 Needs a Python that has transformers and torch. Types are drawn from those whose class transformers
 builds on the device `meta` from its default configuration. Each is exported and read as
 `transformers:TYPE` does it, and its FLOP of products is held against `FlopCounterMode`. Prints a
-line for each type, and at the end how many were answered.
+line for each type, and at the end how many were answered. A type may need more than 18 GB; a limit
+of memory (`ulimit -v`) ends that type alone, and refuses others that only reserve as much.
 
     python benchmarks/transformers_types.py [--count 200] [--seed 1] [--part 1/2] [--layers 2]
 """
@@ -36,6 +37,7 @@ from steptime.measure.backends.native.export import export
 from steptime.measure.backends.native.inputs import Spec, nest, tensors_of
 from steptime.measure.backends.native.making import without_values
 from steptime.measure.backends.native.transformers_models import (
+    describe_input_fault,
     find_class,
     find_class_name,
     find_inputs,
@@ -164,7 +166,7 @@ def check_type(kind: str, layers: int | None, limit_s: int, folder: Path) -> Typ
         with time_limit(limit_s):
             model, inputs = find_inputs_of(kind, layers, model, config)
             if not inputs:
-                return TypeResult(kind, "refused", "its inputs are not known")
+                return TypeResult(kind, "refused", describe_input_fault(model))
             flop, _ = count_by_steptime(copy.deepcopy(model), inputs, folder)
     except (Exception, OutOfTimeError) as error:  # noqa: BLE001  # torch raises anything
         return TypeResult(kind, "refused", describe_error(error))

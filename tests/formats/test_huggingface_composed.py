@@ -75,3 +75,17 @@ def test_quantised_weights_of_the_whole_are_those_of_its_words(tmp_path):
     table = {"model_type": "seer", "text_config": LLAMA}
     table |= {"quantization_config": {"quant_method": "awq", "bits": 4}}
     assert any("awq in 4 bits" in remark for remark in _network(tmp_path, table).remarks)
+
+
+@every(
+    ("parts", "senses"),
+    [
+        (("vision_config",), "what sees images is not"),
+        (("audio_config",), "what hears sound is not"),
+        (("vision_config", "audio_config"), "what sees images and hears sound is not"),
+    ],
+)
+def test_a_note_names_the_senses_that_are_left_out(parts, senses, tmp_path):
+    table = {"model_type": "gemma3n", "text_config": {"num_hidden_layers": 5}}
+    table |= {part: {"hidden_size": 64} for part in parts}
+    assert any(senses in remark for remark in _network(tmp_path, table).remarks)

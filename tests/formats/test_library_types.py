@@ -100,3 +100,9 @@ def test_a_component_of_diffusers_is_read_by_its_class(tmp_path, monkeypatch):
     with torch.device("meta"):
         model = diffusers.UNet2DModel()
     assert answer.parameters == sum(parameter.numel() for parameter in model.parameters())
+
+
+@needs_transformers
+def test_a_model_that_runs_with_none_of_the_usual_inputs_says_its_own_error():
+    with pytest.raises(InputError, match=r"none of the usual inputs; with input_ids=2x128.*topk"):
+        steptime.count("transformers:deepseek_v2")

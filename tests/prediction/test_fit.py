@@ -8,7 +8,7 @@ from every import every
 from steptime.build import build_step, make_workload, read_model
 from steptime.core.errors import InputError
 from steptime.core.workload import Workload
-from steptime.grids.batches import doubling, knee, largest_batch
+from steptime.grids.batches import doubling, growth_for, knee, largest_batch
 from steptime.grids.grid import grid
 from steptime.hardware import catalog
 from steptime.hardware.datasheet import Datasheet
@@ -32,6 +32,16 @@ def toy(name: str = "toy", memory: float | None = None, peak: float = 1e12) -> D
 @every(("has", "batch"), [(100, 30), (99, 29), (13, 1), (12.9, 0), (1e9, 1024)])
 def test_the_largest_batch_that_fits(has, batch):
     assert largest_batch(lambda n: 10 + 3 * n, has, max_batch=1024) == batch
+
+
+@every(("has", "batch"), [(100, 30), (99, 29), (13, 1), (12.9, 0), (1e9, 1000)])
+def test_a_search_in_larger_steps_ends_at_the_same_batch(has, batch):
+    assert largest_batch(lambda n: 10 + 3 * n, has, max_batch=1000, growth=16) == batch
+
+
+@every(("op_count", "growth"), [(1_000, 2), (1_900, 2), (6_400, 16), (12_800, 1024), (10**6, 1024)])
+def test_a_table_of_many_ops_has_few_batches(op_count, growth):
+    assert growth_for(op_count) == growth
 
 
 def test_the_largest_batch_of_memory_that_bends():
@@ -58,6 +68,7 @@ def test_the_largest_batch_of_a_network():
 
 def test_the_best_batch_is_the_knee():
     assert doubling(11) == [1, 2, 4, 8, 11]
+    assert doubling(100, growth=16) == [1, 16, 100]
     assert knee([1, 2, 4, 8], [1, 1, 2, 4]) == 2  # 1, then 2 examples a second
     assert knee([1, 2, 4], [1, 1.2, 1.3]) == 4  # 1, 1.7, 3.1 examples a second
     assert knee([8, 16], [0, 0]) == 8

@@ -1,18 +1,25 @@
 """Which batches of a step fit a device, and which one pays."""
 
 from collections.abc import Callable, Sequence
+from math import ceil
 
 MAX_BATCH = 1 << 20  # the largest batch that a search tries
+MAX_TABLE_OPS = 40_000  # of all batches of a table: some seconds
+MIN_TABLE_BATCHES = 3
 KNEE = 0.9  # share of the best speed that the best batch must reach
 
 
 def largest_batch(
-    memory: Callable[[int], float], has_bytes: float, max_batch: int = MAX_BATCH
+    memory: Callable[[int], float],
+    has_bytes: float,
+    max_batch: int = MAX_BATCH,
+    growth: int = 2,
 ) -> int:
     """Return the largest batch whose step needs no more than `has_bytes`, 0 if not even 1 does.
 
     `memory(batch)` are the bytes of a step, which do not fall as the batch grows. Batches above
-    `max_batch` are not tried. 10 bytes and 3 an example fit 100 bytes up to a batch of 30.
+    `max_batch` are not tried. 10 bytes and 3 an example fit 100 bytes up to a batch of 30. The
+    search begins with powers of `growth`.
     """
     needed_bytes: dict[int, float] = {}
 
@@ -20,13 +27,13 @@ def largest_batch(
         needed_bytes[batch] = memory(batch)
         return needed_bytes[batch] <= has_bytes
 
-    # Double the batch until it no longer fits, then narrow the gap between both.
+    # Enlarge the batch until it no longer fits, then narrow the gap between both.
     fitting = 0
     too_large = 1
     while too_large <= max_batch and fits(too_large):
         fitting = too_large
-        too_large = 2 * too_large
-    too_large = min(too_large, max_batch + 1)
+        is_last = too_large == max_batch
+        too_large = max_batch + 1 if is_last else min(growth * fitting, max_batch)
     while too_large - fitting > 1:
         middle = (fitting + too_large) // 2
         guess = middle
@@ -48,9 +55,23 @@ def largest_batch(
     return fitting
 
 
-def doubling(largest: int) -> list[int]:
-    """Return 1, 2, 4, ... up to the largest batch, and the largest."""
-    return sorted({1 << i for i in range(largest.bit_length())} | {largest})
+def doubling(largest: int, growth: int = 2) -> list[int]:
+    """Return 1, 2, 4, ... (powers of `growth`) up to the largest batch, and the largest."""
+    batches = [1]
+    while growth * batches[-1] <= largest:
+        batches.append(growth * batches[-1])
+    return sorted({*batches, largest})
+
+
+def growth_for(op_count: int) -> int:
+    """Return from which batch to the next a table of batches goes: by 2, by more for many ops.
+
+    As many batches are predicted as keep their ops below `MAX_TABLE_OPS`: 21 of 1,900 ops each,
+    6 (by 16) of 6,400, at least 3.
+    """
+    batch_count = max(MIN_TABLE_BATCHES, MAX_TABLE_OPS // max(1, op_count))
+    doublings = ceil((MAX_BATCH.bit_length() - 1) / (batch_count - 1))
+    return int(2 ** max(1, doublings))
 
 
 def knee(batches: Sequence[int], step_s: Sequence[float]) -> int:

@@ -8,7 +8,8 @@ from steptime.formats.huggingface.config import Table
 from steptime.formats.huggingface.types import ModelType
 
 NESTED_NAMES = ("text_config", "llm_config", "language_config")
-WORDS_ALONE = "alone is counted: what sees images is not"
+WORDS_ALONE = "alone is counted: what"
+SENSES = {"vision_config": "sees images", "audio_config": "hears sound"}
 CLASS_UNCHECKED = "the name of its class is not checked"
 _INHERITED = ("quantization_config", "dtype", "torch_dtype")
 _TYPE, _TIED = "model_type", "tie_word_embeddings"
@@ -45,7 +46,7 @@ def text_part(
     if not name:  # as in older files: the decoder's fields are those of the whole
         decoder = {key: value for key, value in table.items() if not key.endswith("_config")}
         decoder |= {key: table[key] for key in _INHERITED if key in table}
-        return {**decoder, _TYPE: default}, [f"the decoder of words {WORDS_ALONE}"]
+        return {**decoder, _TYPE: default}, [f"the decoder of words {_describe_left_out(table)}"]
     nested_table = table[name]
     if not isinstance(nested_table, dict):
         raise InputError(f"{place}: {name}: must be a table, not {shorten(nested_table)}")
@@ -60,11 +61,17 @@ def text_part(
     decoder_fields = {
         key: value for key, value in nested_table.items() if key == _TIED or key not in inherited
     }
-    remarks = [f"{name} {WORDS_ALONE}"]
+    remarks = [f"{name} {_describe_left_out(table)}"]
     states_both_ties = _TIED in nested_table and _TIED in table
     if states_both_ties and nested_table[_TIED] != table[_TIED]:
         remarks.append(f"{_TIED} is that of {name}; the whole has another")
     return {**inherited, **decoder_fields, _TYPE: kind}, remarks
+
+
+def _describe_left_out(table: Mapping[str, Any]) -> str:
+    """Describe the parts beside the decoder: `alone is counted: what sees images is not`."""
+    senses = [sense for name, sense in SENSES.items() if table.get(name)]
+    return f"{WORDS_ALONE} {' and '.join(senses or [SENSES['vision_config']])} is not"
 
 
 def _check_decoder(kind: object, types: Mapping[str, ModelType], place: str) -> None:

@@ -15,7 +15,11 @@ from steptime.formats.pytorch.aten import ATEN
 from steptime.formats.pytorch.document import read_document, read_program, read_ties
 from steptime.formats.pytorch.program import NO_LIMITS, Program
 from steptime.formats.pytorch.symbols import SymbolError, symbol_of, symbols_of
-from steptime.formats.pytorch.value_sizes import bound_value_sizes, find_value_symbols
+from steptime.formats.pytorch.value_sizes import (
+    bound_value_sizes,
+    describe_value_sizes,
+    find_value_symbols,
+)
 from steptime.formats.pytorch.views import VIEWS
 from steptime.formats.pytorch.walk import Walk
 from steptime.formats.pytorch.writes import WRITES
@@ -154,7 +158,7 @@ class ProgramFile:
         return [f"{self.place}: {remark}" for remark in remarks]
 
     def _bind_value_sizes(self, bound: dict[str, int], parameters: Mapping[str, Any]) -> list[str]:
-        """Bind the sizes that values decide: as stated, else the largest; return remarks.
+        """Bind the sizes that values decide: as stated, else as limited; return remarks.
 
         Raises:
             InputError: if nothing limits a size that is not stated.
@@ -163,16 +167,13 @@ class ProgramFile:
             stated_size = parameters[symbol]
             if stated_size:
                 bound[symbol] = stated_size
-        largest_sizes = bound_value_sizes(self.program, bound)
-        bound |= largest_sizes
+        counted_sizes = bound_value_sizes(self.program, bound)
+        bound |= {symbol: size.value for symbol, size in counted_sizes.items()}
         for symbol in self.value_symbols:
             if symbol not in bound:
                 hint = f"state it in the exported file: FILE.pt2:{symbol}=100"
                 raise InputError(f"{self.place}: size {symbol} depends on values; {hint}")
-        return [
-            f"{self.place}: values decide size {symbol}: counted as the largest, {size}"
-            for symbol, size in largest_sizes.items()
-        ]
+        return [f"{self.place}: {remark}" for remark in describe_value_sizes(counted_sizes)]
 
     def _check_ranges(self, bound: Mapping[str, int]) -> None:
         """Raise `InputError` for a size outside of the range that the file was exported for."""

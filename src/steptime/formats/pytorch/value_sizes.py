@@ -1,8 +1,10 @@
-"""Sizes of a program that values decide, as of `x[mask]`: taken as large as they can be."""
+"""Sizes of a program that values decide: of `x[mask]` the largest, of choices an even share."""
 
 import math
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
+from steptime.core.units import first_of
 from steptime.core.values import MAX_COUNT
 from steptime.formats.pytorch.program import NO_LIMITS, FxNode, Program, Size
 from steptime.formats.pytorch.symbols import SymbolError, evaluate_size, symbols_of
@@ -10,12 +12,51 @@ from steptime.formats.pytorch.symbols import SymbolError, evaluate_size, symbols
 # ops whose first output has at most as many rows as a tensor has elements: that tensor's argument
 BOUNDED_OPS = {
     "nonzero": "self",
+    "nonzero_numpy": "self",
+    "where": "condition",
     "masked_select": "mask",
     "_unique2": "self",
     "unique_dim": "self",
     "unique_consecutive": "self",
     "index": "indices",
 }
+PASSING_OPS = frozenset(  # ops whose result has as large a share of ones as what they read
+    (
+        *("select", "permute", "transpose", "view", "reshape", "unsqueeze", "squeeze", "flatten"),
+        *("expand", "contiguous", "clone", "alias", "detach", "to", "_to_copy"),
+    )
+)
+CHOOSING_OPS = frozenset(("topk", "argmax", "argmin", "sort", "argsort"))  # of indices on an axis
+
+
+class ValueSize(NamedTuple):
+    """A size that values decide.
+
+    Attributes:
+        value: what is counted.
+        choices: among how many choices elements are spread evenly; 1 where it is the largest.
+    """
+
+    value: int
+    choices: int = 1
+
+
+def describe_value_sizes(sizes: Mapping[str, ValueSize]) -> list[str]:
+    """Describe sizes that values decide, alike ones together.
+
+    Example: `values decide sizes u0, u1: counted as an even share among 4 choices, 12`.
+    """
+    symbols: dict[ValueSize, list[str]] = {}
+    for symbol, size in sizes.items():
+        symbols.setdefault(size, []).append(symbol)
+    remarks = []
+    for size, names in symbols.items():
+        share = f"an even share among {size.choices} choices" if size.choices > 1 else "the largest"
+        noun = "size" if len(names) == 1 else "sizes"
+        remarks.append(
+            f"values decide {noun} {first_of(names, 3)}: counted as {share}, {size.value}"
+        )
+    return remarks
 
 
 def find_value_symbols(program: Program) -> list[str]:
@@ -31,8 +72,8 @@ def find_value_symbols(program: Program) -> list[str]:
     return list(value_symbols)
 
 
-def bound_value_sizes(program: Program, bound: Mapping[str, int]) -> dict[str, int]:
-    """Return the largest value of each size that values decide, where the ops or the file say it.
+def bound_value_sizes(program: Program, bound: Mapping[str, int]) -> dict[str, ValueSize]:
+    """Return the value of each size that values decide, where the ops or the file limit it.
 
     Args:
         program: the program.
@@ -42,22 +83,29 @@ def bound_value_sizes(program: Program, bound: Mapping[str, int]) -> dict[str, i
     if not unknown_symbols:
         return {}
     value_by_symbol = dict(bound)
+    size_by_symbol: dict[str, ValueSize] = {}
+    maker_by_tensor = {name: node for node in program.nodes for name in node.outputs}
     for node in program.nodes:
         for symbol in _list_output_symbols(program, node):
-            if symbol not in value_by_symbol:
-                largest = _find_largest_value(program, node, symbol, value_by_symbol)
-                if largest is not None:
-                    value_by_symbol[symbol] = largest
-    return {
-        symbol: value_by_symbol[symbol] for symbol in unknown_symbols if symbol in value_by_symbol
-    }
+            if symbol in value_by_symbol:
+                continue
+            size = _find_value(program, maker_by_tensor, node, symbol, value_by_symbol)
+            if size is not None:
+                value_by_symbol[symbol] = size.value
+                size_by_symbol[symbol] = size
+    return size_by_symbol
 
 
-def _find_largest_value(
-    program: Program, node: FxNode, symbol: str, value_by_symbol: Mapping[str, int]
-) -> int | None:
-    """Return the largest value of a symbol in the output of a node, None if unknown."""
+def _find_value(
+    program: Program,
+    maker_by_tensor: Mapping[str, FxNode],
+    node: FxNode,
+    symbol: str,
+    value_by_symbol: Mapping[str, int],
+) -> ValueSize | None:
+    """Return the value of a symbol in the output of a node, None if nothing limits it."""
     upper_bounds: list[int] = []
+    choice_count = 1
     highest = program.ranges.get(symbol, NO_LIMITS).highest
     if highest is not None and highest <= MAX_COUNT:  # torch writes 2^63 for no limit
         upper_bounds.append(highest)
@@ -69,10 +117,47 @@ def _find_largest_value(
             sizes = program.specs[tensor].sizes
             try:
                 element_count = math.prod(_evaluate(size, value_by_symbol) for size in sizes)
+                choice_count = _count_choices(program, maker_by_tensor, tensor, value_by_symbol)
             except SymbolError:
                 continue  # its own size is unknown
             upper_bounds.append(element_count)
-    return min(upper_bounds, default=None)
+    if not upper_bounds:
+        return None
+    return ValueSize(math.ceil(min(upper_bounds) / choice_count), choice_count)
+
+
+def _count_choices(
+    program: Program,
+    maker_by_tensor: Mapping[str, FxNode],
+    mask: str,
+    value_by_symbol: Mapping[str, int],
+) -> int:
+    """Return among how many choices a mask is true for each, as that of one expert; else 1.
+
+    Such a mask compares chosen indices with a number, or is a part of their one-hot code.
+    """
+    node = _find_maker(maker_by_tensor, mask)
+    if node is None:
+        return 1
+    if node.op == "one_hot":
+        class_count = node.args.get("num_classes", -1)
+        return class_count if isinstance(class_count, int) and class_count > 0 else 1
+    operands = [node.args.get("self"), node.args.get("other")] if node.op == "eq" else []
+    for operand in operands:
+        chooser = _find_maker(maker_by_tensor, operand)
+        if chooser is not None and chooser.op in CHOOSING_OPS:
+            axis = chooser.args.get("dim", -1)
+            sizes = program.specs[chooser.args["self"]].sizes
+            return _evaluate(sizes[axis], value_by_symbol) if isinstance(axis, int) else 1
+    return 1
+
+
+def _find_maker(maker_by_tensor: Mapping[str, FxNode], tensor: object) -> FxNode | None:
+    """Return the node that makes a tensor, or the one whose result is only passed on."""
+    node = maker_by_tensor.get(tensor) if isinstance(tensor, str) else None
+    while node is not None and node.op in PASSING_OPS:
+        node = maker_by_tensor.get(str(node.args.get("self")))
+    return node
 
 
 def _evaluate(size: Size, value_by_symbol: Mapping[str, int]) -> int:

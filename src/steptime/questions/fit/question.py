@@ -7,7 +7,7 @@ from steptime.build import tokens_per_example
 from steptime.core.errors import InputError
 from steptime.core.kinds import Kind, text_of
 from steptime.core.units import percent
-from steptime.grids.batches import KNEE, MAX_BATCH, doubling, knee, largest_batch
+from steptime.grids.batches import KNEE, MAX_BATCH, doubling, growth_for, knee, largest_batch
 from steptime.launch.job import Facts
 from steptime.prediction.assumed import assumed_of
 from steptime.prediction.conformal import judge_memory
@@ -98,9 +98,10 @@ def _answer_step(
     usable_bytes = device.datasheet.usable_bytes
     prediction = step_model.predict()
     needs = step_model.needs()
-    largest = _largest_fitting(step_model)
+    growth = _find_growth(step_model)
+    largest = _largest_fitting(step_model, growth)
     is_capped = largest is not None and largest >= MAX_BATCH
-    batches = [] if largest == 0 else doubling(largest or workload.batch_per_replica)
+    batches = [] if largest == 0 else doubling(largest or workload.batch_per_replica, growth)
     row_batches = sorted({workload.batch_per_replica, *batches})
     rows = tuple(_predict_row(step_model, size) for size in row_batches)
     best = _best_batch([row for row in rows if row.batch in batches])
@@ -169,12 +170,24 @@ def _emit_step(tool: str | None, step_model: StepModel) -> str | None:
     return emit_training(tool, workload.label, facts, workload.tuning)
 
 
-def _largest_fitting(step_model: StepModel) -> int | None:
+def _find_growth(step_model: StepModel) -> int:
+    """Return from which batch to the next the table goes; by more than 2 for unrolled modules.
+
+    Graphs of families and of a `config.json` have few shapes, so each batch is quick.
+    """
+    path = step_model.workload.file
+    is_exported = bool(path) and not path.endswith(".json")
+    return growth_for(len(step_model.graph().ops)) if is_exported else 2
+
+
+def _largest_fitting(step_model: StepModel, growth: int) -> int | None:
     """Return the largest batch that fits, None where the memory of the device is unknown."""
     usable_bytes = step_model.device.datasheet.usable_bytes
     if usable_bytes is None:
         return None
-    largest = largest_batch(lambda size: step_model.needs(size).total_bytes, usable_bytes)
+    largest = largest_batch(
+        lambda size: step_model.needs(size).total_bytes, usable_bytes, growth=growth
+    )
     is_capped = largest >= MAX_BATCH  # the search ended at its cap, not at the memory
     if is_capped and step_model.predict().fits:
         return max(largest, step_model.workload.batch_per_replica)

@@ -43,6 +43,10 @@ from steptime.measure.backends.native.low_type import export_in_low_type
 from steptime.measure.backends.native.making import META, without_values
 from steptime.measure.backends.native.module import module_of
 from steptime.measure.backends.native.outputs import tensors_alone
+from steptime.measure.backends.native.transformers_models import (
+    MAIN_INPUT,
+    describe_input_fault,
+)
 
 DATA_DEPENDENT_ERRORS = (GuardOnDataDependentSymNode, DataDependentOutputException)
 MAX_REASON = 300  # characters of what torch says
@@ -240,6 +244,8 @@ def check_arguments(module: nn.Module, inputs: Mapping[str, Spec], place: str) -
     if best:
         certainty = "works" if working else "may be near"
         hint = f"this {certainty}: steptime count {place}:{describe_inputs(best)}"
+    elif not inputs and hasattr(module, MAIN_INPUT):
+        raise InputError(f"{place}: {describe_input_fault(module)}")
     arguments = ", ".join(missing) or "what it is given"
     raise InputError(f"{place}: {arguments} of forward unknown; {hint} (or INPUTS in the class)")
 

@@ -227,7 +227,14 @@ def _input_of(layer: nn.Module) -> Spec | None:
 
 
 def runs_with(module: nn.Module, inputs: Mapping[str, Spec], *, as_exported: bool = False) -> bool:
-    """Whether a module takes inputs, tried on fake tensors.
+    """Whether a module takes inputs, tried on fake tensors as in `find_run_fault`."""
+    return find_run_fault(module, inputs, as_exported=as_exported) is None
+
+
+def find_run_fault(
+    module: nn.Module, inputs: Mapping[str, Spec], *, as_exported: bool = False
+) -> Exception | None:
+    """Return the error of a module that does not take inputs, tried on fake tensors, else None.
 
     Args:
         module: the module.
@@ -241,9 +248,9 @@ def runs_with(module: nn.Module, inputs: Mapping[str, Spec], *, as_exported: boo
         with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad(), flags:
             by_place, by_name = tensors_of(inputs)
             module(*by_place, **by_name)
-    except Exception:  # noqa: BLE001  # whatever it is: it does not take them
-        return False
-    return True
+    except Exception as error:  # noqa: BLE001  # whatever it is: it does not take them
+        return error
+    return None
 
 
 @contextlib.contextmanager

@@ -8,12 +8,19 @@ from typing import Any
 from torch import nn
 
 from steptime.core.errors import InputError, unknown
-from steptime.measure.backends.native.inputs import Spec, missing_arguments, runs_with
-from steptime.measure.backends.native.making import make_module, without_values
+from steptime.measure.backends.native.inputs import (
+    Spec,
+    describe_inputs,
+    find_run_fault,
+    missing_arguments,
+    runs_with,
+)
+from steptime.measure.backends.native.making import describe_fault, make_module, without_values
 from steptime.measure.backends.native.model_inputs import complete_inputs, propose_model_inputs
 
 BATCH = 2
 TYPE_FIELD = "model_type"
+MAIN_INPUT = "main_input_name"  # attribute of a model that names its first input
 BASE_MAPPINGS = (  # tables of classes by type, where a file names no class
     "MODEL_MAPPING_NAMES",
     "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
@@ -142,9 +149,20 @@ def find_inputs(model: nn.Module, config: Any) -> dict[str, Spec]:
     return plain
 
 
+def describe_input_fault(model: nn.Module) -> str:
+    """Describe why a model of transformers runs with none of the usual inputs.
+
+    Example: `runs with none of the usual inputs; with input_ids=2x128:int64: TypeError: no k`.
+    """
+    inputs = next(_inputs_of(model, model.config))
+    fault = find_run_fault(without_values(model), inputs)
+    reason = describe_fault(fault) if fault is not None else "it runs, and is not exported"
+    return f"runs with none of the usual inputs; with {describe_inputs(inputs)}: {reason}"
+
+
 def _inputs_of(model: nn.Module, config: Any) -> Iterator[dict[str, Spec]]:
     """Yield inputs that a model may take, the likeliest first."""
-    main = str(getattr(model, "main_input_name", "input_ids"))
+    main = str(getattr(model, MAIN_INPUT, "input_ids"))
     for proposal in propose_model_inputs(main, config, BATCH):
         lacking = missing_arguments(model, proposal)
         if not lacking:
