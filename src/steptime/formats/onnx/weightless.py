@@ -63,6 +63,8 @@ _VALUE_FIELDS = (4, 5, 7, _RAW_DATA, 10, 11)  # the fields of a tensor that may 
 _VARINT, _LENGTH_DELIMITED = 0, 2  # wire types
 _FIXED_WIDTHS = {1: 8, 5: 4}  # bytes of the other wire types
 MAX_VARINT_BITS = 70  # ten bytes of seven bits
+# number, wire type, and three offsets: of the key, of the content, and behind it
+WireField = tuple[int, int, int, int, int]
 Span = tuple[int, int]  # the first byte, and that after the last
 
 
@@ -135,11 +137,10 @@ class WeightlessCopy:
             bits_read += 7
         raise NoModelError(f"a number at byte {offset} has no end")
 
-    def read_fields(self, offset: int, end: int) -> Iterator[tuple[int, int, int, int, int]]:
+    def read_fields(self, offset: int, end: int) -> Iterator[WireField]:
         """Yield the fields of the message from `offset` to `end`.
 
-        Each is its number, its wire type, and three offsets: of its key, of its content, and after
-        it. Plain tuples, since a file has many thousands.
+        They are plain tuples, since a file has many thousands.
         """
         while offset < end:
             self.field_count += 1
