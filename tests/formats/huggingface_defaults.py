@@ -48,7 +48,7 @@ DEFAULTS = {  # parameters of an empty configuration of each type, as transforme
     "kimi_k2": 1_026_408_209_408,
     "kimi_k25": 1_026_408_209_408,
     "glm4": 9_400_094_720,
-    "glm4_moe": 106_851_586_048,
+    "glm4_moe": 103_481_200_640,  # 96 heads of 4096 // 96
     "dots1": 163_585_920_960,
     "minimax_m2": 228_689_748_992,
     # 28 layers of two blocks; 741,053,585,408 in transformers 5.24, whose class has 4096 x 6144 for
@@ -86,7 +86,7 @@ DEFAULTS = {  # parameters of an empty configuration of each type, as transforme
     "falcon": 6_921_720_704,
     "glm": 9_399_951_360,
     "glm4v_text": 9_400_279_040,
-    "glm4v_moe_text": 106_851_196_928,  # with a head_dim of 128, as its published files have
+    "glm4v_moe_text": 103_480_368_448,
     "glm4_moe_lite": 29_943_390_976,
     "helium": 2_172_643_840,
     "nemotron": 17_642_041_344,

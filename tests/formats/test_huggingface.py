@@ -74,6 +74,11 @@ def test_an_empty_configuration_is_that_of_its_class(name, tmp_path):
         ({"model_type": "gemma3", "tie_word_embeddings": False}, 3_327_440_128),
         ({"model_type": "gemma3", "text_config": {"tie_word_embeddings": False}}, 2_723_312_896),
         ({"model_type": "clip", "text_config": {"projection_dim": 768}}, 151_277_313),
+        (  # two classes by the first token beside the mean of the others
+            {"model_type": "dinov2", "architectures": ["Dinov2ForImageClassification"]},
+            85_728_770,
+        ),
+        ({"model_type": "qwen2_moe", "sliding_window": 0}, 14_315_784_192),
     ],
 )
 def test_a_field_counts_where_its_class_reads_it(table, parameters, tmp_path):

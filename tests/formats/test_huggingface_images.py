@@ -69,12 +69,21 @@ def test_servers_and_plans_have_the_words_alone(tmp_path):
         steptime.serve(f"{path}:images=1", "h100")
 
 
+@every("images", [0, 1])
+def test_a_tower_of_another_width_is_refused_only_where_it_is_read(images, tmp_path):
+    path = path_of(tmp_path, TABLE | {"vision_config": VISION | {"out_hidden_size": 500}})
+    if images:
+        with pytest.raises(InputError, match="out_hidden_size 500 is not the decoder's width 512"):
+            steptime.count(f"{path}:images=1")
+    else:
+        assert steptime.count(path).parameters > 0
+
+
 @every(
     ("settings", "change", "message"),
     [
         ("images=1,image=250", {}, "image 250 is no multiple of 32 pixels"),
         ("images=9,length=512", {}, "length 512 is not above the 1764 tokens of images"),
-        ("", {"out_hidden_size": 500}, "out_hidden_size: 500 is not the width 512"),
         ("", {"num_heads": 7}, "hidden_size: 256 does not divide into 7 heads"),
         ("", {"depth": 0}, "depth: must be at least 1"),
     ],

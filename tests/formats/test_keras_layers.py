@@ -164,6 +164,43 @@ def test_states_of_a_layer_are_the_first_states_of_another(tmp_path):
     assert {"encoder/kernel", "decoder/kernel"} <= trained
 
 
+def keras_tensor(name: str, output: int = 0) -> dict[str, object]:
+    """An output of a layer, as an argument of a call."""
+    return {"class_name": "__keras_tensor__", "config": {"keras_history": [name, 0, output]}}
+
+
+def test_states_of_both_directions_are_first_states_of_others(tmp_path):
+    """Hidden and cell states of both directions go to a layer in both directions, and joined."""
+    lstm = layer("LSTM", "cell", units=5, return_state=True)
+    encoder = layer("Bidirectional", "encoder", "x", layer=lstm)
+    steps = layer("LSTM", "cell", units=5, return_sequences=True)
+    decoder = layer("Bidirectional", "decoder", "y", layer=steps)
+    states = [keras_tensor("encoder", number) for number in (1, 2, 3, 4)]
+    decoder["inbound_nodes"][0]["kwargs"] = {"initial_state": states}
+    table = functional(
+        input_layer("x", 12, 8), input_layer("y", 3, 8), encoder, decoder, inputs=("x", "y")
+    )
+    graph = graph_of(table, tmp_path)
+    assert graph.parameters == 4 * recurrent_parameters(4, 8, 5)
+    assert flop_of(graph, "lstm") == 2 * 2 * 2 * (12 + 3) * 4 * 5 * (8 + 5)
+    (output,) = graph.outputs
+    assert graph.tensors[output].shape == (2, 3, 10)
+    step = training_graph(graph_of(table, tmp_path, phase="train"), "sgd")
+    trained = {name for op in step.ops if op.part == "update" for name in op.inputs}
+    assert {"encoder/forward/kernel", "encoder/backward/kernel"} <= trained
+
+
+def test_directions_that_are_not_merged_are_two_outputs(tmp_path):
+    gru = layer("GRU", "cell", units=4, return_sequences=True)
+    both = layer("Bidirectional", "both", "x", layer=gru, merge_mode=None)
+    last = layer("Dense", "last", "both", units=3)
+    last["inbound_nodes"][0]["args"] = [keras_tensor("both", 1)]
+    graph = graph_of(functional(input_layer("x", 5, 3), both, last), tmp_path)
+    (output,) = graph.outputs
+    assert graph.tensors[output].shape == (2, 5, 3)
+    assert flop_of(graph, "linear") == 2 * 2 * 5 * 4 * 3
+
+
 def test_stacked_cells_read_the_steps_of_the_cell_before(tmp_path):
     """An LSTM cell of 4 units and a GRU cell of 3 over 12 steps of width 8."""
     cells = [layer("LSTMCell", "c0", units=4), layer("GRUCell", "c1", units=3, reset_after=False)]
@@ -204,8 +241,8 @@ SEQUENCE_REFUSALS = {
     "one state": (layer("LSTM", "l", "x", "x", units=4), "1 first states, not 2 tensors"),
     "wide state": (layer("GRU", "l", "x", "x", units=4), r"a state of \[2, 5, 3\], not \[2, 4\]"),
     "both ways": (
-        layer("Bidirectional", "l", "x", layer=layer("GRU", "g", units=4, return_state=True)),
-        "return_state of a layer in both directions",
+        layer("Bidirectional", "l", "x", "x", layer=layer("GRU", "g", units=4)),
+        "1 first states, not 2 tensors",
     ),
 }
 

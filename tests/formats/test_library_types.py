@@ -26,6 +26,8 @@ LLAVA = {"model_type": "llava", "text_config": {"model_type": "llama"}}
         ({"model_type": "llama"}, ""),
         ({"model_type": "roc_bert"}, "transformers"),
         ({"model_type": "mamba"}, ""),
+        ({"model_type": "marian", "architectures": ["MarianForCausalLM"]}, "transformers"),
+        ({"model_type": "marian", "architectures": ["MarianMTModel"]}, ""),
         (LLAVA, ""),
         ({"model_type": "some_vlm", "text_config": {"model_type": "nanochat"}}, "transformers"),
         ({"_class_name": "UNet2DConditionModel"}, ""),

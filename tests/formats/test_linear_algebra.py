@@ -50,5 +50,46 @@ def test_an_lu_of_a_tall_matrix_counts_its_pivots():
     assert work("linalg_lu_factor_ex", (6, 3))[0] == 45
 
 
+def work_of_parts(op: str, matrix: tuple[int, ...], *made: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the FLOP of an op with several outputs, and of its gradient."""
+    counted = count_work(
+        op, [TensorSpec(matrix, "float32")], [TensorSpec(shape, "float32") for shape in made]
+    )
+    assert counted is not None
+    assert counted.gradient_flop is not None
+    return counted.flop, counted.gradient_flop
+
+
+@pytest.mark.parametrize("shape", [(5, 9, 4), (5, 4, 9)])
+def test_singular_vectors_count_as_those_of_a_tall_matrix(shape):
+    """9 x 4: 14 m n^2 + 8 n^3 with vectors, 4 m n^2 - 4/3 n^3 without; 10 m n^2 + 2 n^3 back."""
+    rows, columns = shape[1:]
+    thin = work_of_parts("_linalg_svd", shape, (5, rows, 4), (5, 4), (5, 4, columns))
+    assert thin == (5 * (14 * 144 + 8 * 64), 5 * (10 * 144 + 2 * 64))
+    values = work_of_parts("_linalg_svd", shape, (0,), (5, 4), (0,))
+    assert values == (round(5 * (4 * 144 - 4 / 3 * 64)), 5 * 2 * 144)
+    full = work_of_parts("_linalg_svd", shape, (5, rows, rows), (5, 4), (5, columns, columns))
+    assert full[0] == 5 * (4 * 324 + 8 * 144 + 9 * 64)
+
+
+@pytest.mark.parametrize(
+    ("op", "made", "flop", "gradient_flop"),
+    [
+        ("_linalg_eigh", [(N,), SQUARE], 9 * 1728, 6 * 1728),
+        ("linalg_eigvalsh", [(N,)], 2304, 2 * 1728),
+        ("linalg_eig", [(N,), SQUARE], 25 * 1728, 46080),
+        ("linalg_eigvals", [(N,)], 10 * 1728, 18432),
+        ("linalg_pinv", [SQUARE], 24 * 1728, 16 * 1728),
+    ],
+)
+def test_eigenvalues_and_pseudoinverses_count_the_cube(op, made, flop, gradient_flop):
+    assert work_of_parts(op, SQUARE, *made) == (flop, gradient_flop)
+
+
+def test_the_gradient_of_a_tall_pseudoinverse_multiplies_by_its_longer_side_too():
+    assert work_of_parts("linalg_pinv", (6, 4), (4, 6)) == (16 * 96 + 8 * 64, 8 * 96 + 8 * 144)
+    assert work_of_parts("linalg_pinv", (4, 6), (6, 4)) == (16 * 96 + 8 * 64, 16 * 96)
+
+
 def test_an_op_that_solves_nothing_has_no_such_work():
     assert count_work("cumprod", [TensorSpec(SQUARE, "float32")], []) is None

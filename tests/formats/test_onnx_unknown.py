@@ -301,3 +301,18 @@ def test_quantised_activations_pass_gradients_straight_through(tmp_path: Path) -
     forward = 2 * BATCH * (64 * 64 + 64 * 16)
     trained = build_step(make_workload(read_model(str(path)), BATCH))
     assert products(trained) == 2 * forward + 2 * BATCH * 64 * 16
+
+
+def test_a_determinant_counts_an_lu_factorisation(tmp_path: Path) -> None:
+    """2/3 n^3 of each of three matrices of 12 x 12, and no note of unknown work."""
+    path = save_network(
+        tmp_path / "net.onnx",
+        [node("Det", ["x"], ["d"]), node("Mul", ["d", "w"], ["y"])],
+        {"x": ["n", 3, 12, 12]},
+        {"y": ["n", 3]},
+        [weight("w", 3)],
+    )
+    graph = graph_of(path)
+    (determinant,) = (op for op in graph.ops if op.kind == "opaque")
+    assert determinant.attrs["flop_count"] == BATCH * 3 * 1152
+    assert not graph.remarks

@@ -1,8 +1,8 @@
 """FLOP of factorisations and solvers by the shapes of their matrices, and of their gradients.
 
 The counts are the highest-order terms of LAPACK's algorithms (Golub and Van Loan, Matrix
-Computations, 4th ed., sections 3.2, 4.2, 5.2); gradients are those of PyTorch's autograd, where all
-inputs need one. A stack of matrices counts as so many matrices.
+Computations, 4th ed., sections 3.2, 4.2, 5.2, 7.5, 8.3, 8.6); gradients are those of PyTorch's
+autograd, where all inputs need one. A stack of matrices counts as so many matrices.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,15 +21,23 @@ class OpWork(NamedTuple):
     gradient_flop: int | None = None
 
 
-def _cubes(spec: TensorSpec) -> int:
-    """Return n^3 of square matrices, over all of a stack."""
+def _sum_cubes(spec: TensorSpec) -> int:
+    """Return n^3 of square matrices `[..., n, n]`, summed over a stack."""
     return spec.size * spec.shape[-1]
 
 
-def _square_work(flop: float, gradient_flop: float, specs: Specs, _: Specs) -> OpWork:
+def _count_matrices(spec: TensorSpec) -> int:
+    """Return the number of matrices in a stack `[..., rows, columns]`."""
+    rows, columns = spec.shape[-2:]
+    return spec.size // max(1, rows * columns)
+
+
+def _square_work(
+    flop_per_cube: float, gradient_flop_per_cube: float, specs: Specs, _: Specs
+) -> OpWork:
     """Return the work of an op on one square matrix; both counts are in multiples of n^3."""
-    cubes = _cubes(specs[0])
-    return OpWork(round(flop * cubes), round(gradient_flop * cubes))
+    cubes = _sum_cubes(specs[0])
+    return OpWork(round(flop_per_cube * cubes), round(gradient_flop_per_cube * cubes))
 
 
 def _lu_work(specs: Specs, _: Specs) -> OpWork:
@@ -37,20 +45,88 @@ def _lu_work(specs: Specs, _: Specs) -> OpWork:
 
     Its gradient has two products and two triangular solves.
     """
-    rows, columns = specs[0].shape[-2:]
-    pivots = min(rows, columns)
-    stacked = specs[0].size // max(1, rows * columns)
-    pivot_flop = rows * columns - (rows + columns) * pivots / 2 + pivots**2 / 3
-    return OpWork(round(2 * stacked * pivots * pivot_flop), 6 * stacked * pivots**3)
+    matrix = specs[0]
+    matrix_count = _count_matrices(matrix)
+    rows, columns = matrix.shape[-2:]
+    pivot_count = min(rows, columns)
+    multiply_adds_per_pivot = (  # the mean of (m - i) (n - i)
+        rows * columns - (rows + columns) * pivot_count / 2 + pivot_count**2 / 3
+    )
+    flop = 2 * matrix_count * pivot_count * multiply_adds_per_pivot
+    gradient_flop = 6 * matrix_count * pivot_count**3
+    return OpWork(round(flop), gradient_flop)
 
 
 def _qr_work(specs: Specs, _: Specs) -> OpWork:
     """Return the work of a QR factorisation by reflections that forms both R and the reduced Q."""
+    matrix = specs[0]
+    matrix_count = _count_matrices(matrix)
+    shorter_side, longer_side = sorted(matrix.shape[-2:])
+    flop = matrix_count * shorter_side**2 * (4 * longer_side - 4 / 3 * shorter_side)
+    gradient_flop = matrix_count * shorter_side**2 * (2 * shorter_side + 5 * longer_side)
+    return OpWork(round(flop), gradient_flop)
+
+
+class _Matrices(NamedTuple):
+    """A stack of matrices by their number and sides; a transposed matrix has the same work."""
+
+    stack_size: int
+    longer: int
+    shorter: int
+
+
+def _measure_matrices(spec: TensorSpec) -> _Matrices:
+    """Return the sides of the matrices in a stack."""
+    rows, columns = spec.shape[-2:]
+    return _Matrices(_count_matrices(spec), max(rows, columns), min(rows, columns))
+
+
+def _svd_work(specs: Specs, outputs: Specs) -> OpWork:
+    """Return the work of singular values, and of the singular vectors where they are made.
+
+    The gradient has the products of PyTorch's `svd_backward` where all outputs have one.
+    """
+    count, m, n = _measure_matrices(specs[0])
+    if len(outputs) < len(_SVD_OUTPUTS) or not outputs[0].size:
+        return OpWork(round(count * (4 * m * n**2 - 4 / 3 * n**3)), count * 2 * m * n**2)
+    is_full = m > n and outputs[0].size + outputs[2].size == count * (m**2 + n**2)
+    flop = 4 * m**2 * n + 8 * m * n**2 + 9 * n**3 if is_full else 14 * m * n**2 + 8 * n**3
+    projection_flop = 4 * m * n**2 if m > n else 0  # of the part of U's gradient outside of U
+    return OpWork(count * flop, count * (6 * m * n**2 + 2 * n**3 + projection_flop))
+
+
+def _symmetric_work(specs: Specs, outputs: Specs) -> OpWork:
+    """Return the work of eigenvalues of symmetric matrices, and of vectors where they are made.
+
+    The gradient is three products, one for eigenvalues alone.
+    """
+    cubes = _sum_cubes(specs[0])
+    if len(outputs) < len(_EIGEN_OUTPUTS) or not outputs[1].size:
+        return OpWork(round(4 / 3 * cubes), 2 * cubes)
+    return OpWork(9 * cubes, 6 * cubes)
+
+
+def _eigen_work(specs: Specs, outputs: Specs) -> OpWork:
+    """Return the work of eigenvalues of any square matrices, and of vectors where they are made.
+
+    The gradient is two products and a solve, in complex numbers, of four times the FLOP.
+    """
+    cubes = _sum_cubes(specs[0])
+    if len(outputs) < len(_EIGEN_OUTPUTS):
+        return OpWork(10 * cubes, round(4 * (2 + 2 / 3) * cubes))
+    return OpWork(25 * cubes, round(4 * (4 + 2 + 2 / 3) * cubes))
+
+
+def _pseudoinverse_work(specs: Specs, _: Specs) -> OpWork:
+    """Return the work of a pseudoinverse by singular vectors and the product that joins them.
+
+    The gradient has the products of PyTorch's `pinv_backward`.
+    """
     rows, columns = specs[0].shape[-2:]
-    longer, shorter = max(rows, columns), min(rows, columns)
-    stacked = specs[0].size // max(1, rows * columns)
-    flop = stacked * shorter**2 * (4 * longer - 4 / 3 * shorter)
-    return OpWork(round(flop), stacked * shorter**2 * (2 * shorter + 5 * longer))
+    count, m, n = _measure_matrices(specs[0])
+    is_tall = rows > columns
+    gradient_flop = 8 * m * n**2 + 8 * m**2 * n if is_tall else 16 * m * n**2
+    return OpWork(count * (16 * m * n**2 + 8 * n**3), count * gradient_flop)
 
 
 def _solve_work(specs: Specs, outputs: Specs) -> OpWork:
@@ -58,22 +134,31 @@ def _solve_work(specs: Specs, outputs: Specs) -> OpWork:
 
     The gradient solves for that of B, whose product with X is that of A.
     """
-    solves = 2 * specs[0].shape[-1] * outputs[0].size
-    return OpWork(round(2 / 3 * _cubes(specs[0])) + solves, 2 * solves)
+    matrix = specs[0]
+    solution = outputs[0]
+    factorisation_flop = round(2 / 3 * _sum_cubes(matrix))
+    solves_flop = 2 * matrix.shape[-1] * solution.size
+    return OpWork(factorisation_flop + solves_flop, 2 * solves_flop)
 
 
-def _triangular_work(matrix: int, specs: Specs, outputs: Specs) -> OpWork:
+def _triangular_work(matrix_index: int, specs: Specs, outputs: Specs) -> OpWork:
     """Return the work of a triangular solve: n multiply-adds of each element, half of them zero."""
-    flop = specs[matrix].shape[-1] * outputs[0].size
+    flop = specs[matrix_index].shape[-1] * outputs[0].size
     return OpWork(flop, 3 * flop)
 
 
-def _factored_work(matrix: int, cubes: int, specs: Specs, outputs: Specs) -> OpWork:
+def _factored_work(
+    factor_index: int, gradient_flop_per_cube: int, specs: Specs, outputs: Specs
+) -> OpWork:
     """Return the work of solves with a factor at hand; its gradient adds so many times n^3."""
-    flop = 2 * specs[matrix].shape[-1] * outputs[0].size
-    return OpWork(flop, 2 * flop + cubes * _cubes(specs[matrix]))
+    factor = specs[factor_index]
+    flop = 2 * factor.shape[-1] * outputs[0].size
+    factor_gradient_flop = gradient_flop_per_cube * _sum_cubes(factor)
+    return OpWork(flop, 2 * flop + factor_gradient_flop)
 
 
+_SVD_OUTPUTS = ("u", "s", "vh")
+_EIGEN_OUTPUTS = ("values", "vectors")
 _DETERMINANT = partial(_square_work, 2 / 3, 2)  # the gradient solves for the inverse by the LU
 _INVERSE = partial(_square_work, 2, 4)  # the gradient is two products
 _CHOLESKY = partial(_square_work, 1 / 3, 4)  # the gradient is a product and two triangular solves
@@ -88,6 +173,10 @@ WORK: Mapping[str, Callable[[Specs, Specs], OpWork]] = {
     "cholesky_inverse": partial(_square_work, 2 / 3, 6),
     **dict.fromkeys(("linalg_lu_factor_ex", "linalg_lu_factor", "linalg_lu"), _lu_work),
     "linalg_qr": _qr_work,
+    **dict.fromkeys(("_linalg_svd", "linalg_svd", "linalg_svdvals", "svd"), _svd_work),
+    **dict.fromkeys(("_linalg_eigh", "linalg_eigh", "linalg_eigvalsh"), _symmetric_work),
+    **dict.fromkeys(("linalg_eig", "linalg_eigvals", "_linalg_eigvals"), _eigen_work),
+    **dict.fromkeys(("linalg_pinv", "pinverse"), _pseudoinverse_work),
     **dict.fromkeys(("_linalg_solve_ex", "linalg_solve_ex", "linalg_solve"), _solve_work),
     "linalg_solve_triangular": partial(_triangular_work, 0),
     "triangular_solve": partial(_triangular_work, 1),

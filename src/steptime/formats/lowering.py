@@ -31,9 +31,10 @@ def linear(b: Builder, x: str, w: str, name: str, bias: str = "") -> str:
     y = el.op(b, "linear", rows, w, name=name)
     if bias:
         y = el.op(b, "bias", y, bias, name=f"{name}/bias", axis=-1)
-    if rows == x:
+    if not is_vector:
         return y
-    return el.reshape(b, y, b.shape(y)[1:], f"{name}/reshape")
+    _, *vector_shape = b.shape(y)
+    return el.reshape(b, y, vector_shape, f"{name}/reshape")
 
 
 def matmul(b: Builder, x: str, y: str, name: str) -> str:
@@ -64,20 +65,22 @@ def _view_as_image(b: Builder, x: str, name: str) -> str:
     """Reshape a sequence `[n, c, l]` to an image of height 1; images and volumes stay."""
     shape = b.shape(x)
     axis_count = len(shape) - 2
-    require(
-        axis_count in (1, 2, 3), f"{name}: over {axis_count} axes: there are kinds for 1, 2 and 3"
-    )
-    if axis_count > 1:
+    has_kinds = axis_count in (1, 2, 3)
+    require(has_kinds, f"{name}: over {axis_count} axes: there are kinds for 1, 2 and 3")
+    is_sequence = axis_count == 1
+    if not is_sequence:
         return x
-    return el.reshape(b, x, (*shape[:2], 1, shape[2]), f"{name}/image")
+    n, channels, length = shape
+    return el.reshape(b, x, (n, channels, 1, length), f"{name}/image")
 
 
 def _restore_sequence(b: Builder, y: str, x: str, name: str) -> str:
     """Reshape an image of height 1 back to a sequence if `x` is one."""
-    if len(b.shape(x)) != 3:
+    is_sequence = len(b.shape(x)) == 3
+    if not is_sequence:
         return y
-    shape = b.shape(y)
-    return el.reshape(b, y, (*shape[:2], shape[3]), f"{name}/reshape")
+    n, channels, _, length = b.shape(y)
+    return el.reshape(b, y, (n, channels, length), f"{name}/reshape")
 
 
 def _image_sizes(sizes: Sequence[int]) -> tuple[int, ...]:
@@ -136,13 +139,10 @@ def convolution(
         kind = f"conv_transpose{axis_count}d"
         full_sizes = _transposed_sizes(b, image, filters, stride, dilation, output_padding)
         if size:
+            attrs["output_size"] = _image_sizes(size)
             image_padding = _padding_to_size(full_sizes, _image_sizes(size))
-        padding_pairs = zip(image_padding[::2], image_padding[1::2], strict=True)
-        cropped_sizes = tuple(
-            full_size - before - after
-            for full_size, (before, after) in zip(full_sizes, padding_pairs, strict=True)
-        )
-        attrs["output_size"] = _image_sizes(size) or cropped_sizes
+        else:
+            attrs["output_size"] = _crop_sizes(full_sizes, image_padding)
     y = el.op(b, kind, image, filters, name=name, padding=image_padding, **attrs)
     if bias:
         y = el.op(b, "bias", y, bias, name=f"{name}/bias", axis=1)
@@ -161,7 +161,7 @@ def _transposed_sizes(
     strides = _image_sizes(stride)
     axis_count = len(strides)
     extra_sizes = [0] * axis_count
-    if output_padding:
+    if output_padding:  # of a sequence it lacks the height of the image, which gets 0
         extra_sizes = [0, *output_padding][-axis_count:]
     axes = zip(
         b.shape(image)[2:],
@@ -177,12 +177,22 @@ def _transposed_sizes(
     ]
 
 
+def _crop_sizes(full_sizes: Sequence[int], padding: Sequence[int]) -> tuple[int, ...]:
+    """Return sizes without the padding, which is listed before and after each axis."""
+    pads_before = padding[::2]
+    pads_after = padding[1::2]
+    axes = zip(full_sizes, pads_before, pads_after, strict=True)
+    return tuple(full_size - before - after for full_size, before, after in axes)
+
+
 def _padding_to_size(full_sizes: Sequence[int], sizes: Sequence[int]) -> tuple[int, ...]:
     """Return the padding that crops an output to `sizes`, the odd element at the end."""
     padding: list[int] = []
     for full_size, size in zip(full_sizes, sizes, strict=True):
-        cut = max(full_size - size, 0)
-        padding += [cut // 2, cut - cut // 2]
+        cropped = max(full_size - size, 0)
+        before = cropped // 2
+        after = cropped - before
+        padding += [before, after]
     return tuple(padding)
 
 
@@ -225,12 +235,15 @@ def adaptive_pool(
     axis_count = len(input_sizes)
     if output_sizes == input_sizes:
         return x
-    if set(output_sizes) == {1}:
+    is_global = set(output_sizes) == {1}
+    if is_global:
         function = "mean" if kind == "avg" else kind
-        axes = tuple(range(2, 2 + axis_count))
-        return _restore_sequence(b, el.reduce(b, function, image, axes, name, keep=True), x, name)
+        image_axes = tuple(range(2, 2 + axis_count))
+        reduced = el.reduce(b, function, image, image_axes, name, keep=True)
+        return _restore_sequence(b, reduced, x, name)
     pairs = list(zip(input_sizes, output_sizes, strict=True))
-    if all(output_size % input_size == 0 for input_size, output_size in pairs):
+    repeats_elements = all(output_size % input_size == 0 for input_size, output_size in pairs)
+    if repeats_elements:
         return resize(b, x, size, "nearest", name)
     stride = tuple(max(1, input_size // output_size) for input_size, output_size in pairs)
     kernel = tuple(
@@ -277,12 +290,13 @@ def batch_norm(
     `training` says whether the statistics are the batch's; None for those of the graph's phase.
     """
     channels = b.shape(x)[1]
-    weights = (("w", weight), ("b", bias), ("running_mean", mean), ("running_variance", variance))
-    inputs = [
-        _weight_or_buffer(b, tensor, channels, f"{name}/{suffix}") for suffix, tensor in weights
+    vector_by_suffix = {"w": weight, "b": bias, "running_mean": mean, "running_variance": variance}
+    vectors = [
+        _weight_or_buffer(b, vector, channels, f"{name}/{suffix}")
+        for suffix, vector in vector_by_suffix.items()
     ]
-    by_batch = b.training if training is None else training
-    return el.op(b, "batch_norm", x, *inputs, name=name, training=by_batch)
+    uses_batch_statistics = b.training if training is None else training
+    return el.op(b, "batch_norm", x, *vectors, name=name, training=uses_batch_statistics)
 
 
 def layer_norm(
@@ -294,14 +308,15 @@ def layer_norm(
     require(1 <= axes <= len(shape), f"{name}: a norm over {axes} axes of {list(shape)}")
     width = math.prod(shape[-axes:])
     flat = el.reshape(b, x, (*shape[:-axes], width), f"{name}/flatten")
-    weights = [("w", weight)]
+    tensor_by_suffix = {"w": weight}
     if bias is not None:
-        weights.append(("b", bias))
-    vectors = []
-    for suffix, tensor in weights:
+        tensor_by_suffix["b"] = bias
+    vectors: list[str] = []
+    for suffix, tensor in tensor_by_suffix.items():
         norm_weight = _weight_or_buffer(b, tensor, width, f"{name}/{suffix}")
         vectors.append(el.reshape(b, norm_weight, (width,), f"{name}/vector"))
-    return el.reshape(b, el.op(b, kind, flat, *vectors, name=name), shape, f"{name}/reshape")
+    y = el.op(b, kind, flat, *vectors, name=name)
+    return el.reshape(b, y, shape, f"{name}/reshape")
 
 
 rms_norm = partial(layer_norm, bias=None)
@@ -312,12 +327,13 @@ def group_norm(
 ) -> str:
     """Normalise groups of channels of `x [n, c, ...]`; None is instance norm, a group a channel."""
     channels = b.shape(x)[1]
-    w = _weight_or_buffer(b, weight, channels, f"{name}/w")
+    scale = _weight_or_buffer(b, weight, channels, f"{name}/w")
     shift = _weight_or_buffer(b, bias, channels, f"{name}/b")
-    if groups is None:
-        attrs: dict[str, Attr] = {"groups": channels, "instance": True}
-        return el.op(b, "group_norm", x, w, shift, name=name, **attrs)
-    return el.op(b, "group_norm", x, w, shift, name=name, groups=groups)
+    is_instance_norm = groups is None
+    attrs: dict[str, Attr] = {"groups": channels if groups is None else groups}
+    if is_instance_norm:
+        attrs["instance"] = True
+    return el.op(b, "group_norm", x, scale, shift, name=name, **attrs)
 
 
 def topk(b: Builder, x: str, k: int, axis: int, name: str, largest: bool = True) -> tuple[str, str]:

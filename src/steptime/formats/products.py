@@ -30,12 +30,15 @@ def einsum(b: Builder, equation: str, tensors: Sequence[str], name: str) -> str:
         single_letters = {letter for letter in all_letters if all_letters.count(letter) == 1}
         result = ELLIPSIS + "".join(sorted(single_letters - {*ellipsis_letters}))
     result = result.replace(ELLIPSIS, ellipsis_letters)
-    while len(terms) > 1:
-        needed = {*result}.union(*(term.letters for term in terms[2:]))
-        terms[:2] = [_multiply(b, terms[0], terms[1], needed, name)]
-    x, letters = _sum_letters(b, terms[0], {*result}, name)
+    product, *further_terms = terms
+    while further_terms:
+        term, *further_terms = further_terms
+        needed_letters = {*result}.union(*(further.letters for further in further_terms))
+        product = _multiply(b, product, term, needed_letters, name)
+    x, letters = _sum_letters(b, product, {*result}, name)
     require(sorted(letters) == sorted(result), f"equation {equation!a}")
-    return elements.transpose(b, x, [letters.index(c) for c in result], f"{name}/order")
+    order = [letters.index(letter) for letter in result]
+    return elements.transpose(b, x, order, f"{name}/order")
 
 
 def _name_axes(
@@ -66,11 +69,12 @@ def _name_axes(
 
 def _sum_letters(b: Builder, term: Term, needed: set[str], name: str) -> Term:
     """Return a term summed over the axes whose letters are not needed."""
-    summed_axes = [i for i, letter in enumerate(term.letters) if letter not in needed]
+    summed_axes = [axis for axis, letter in enumerate(term.letters) if letter not in needed]
     if not summed_axes:
         return term
-    remaining = "".join(letter for letter in term.letters if letter in needed)
-    return Term(elements.reduce(b, "sum", term.tensor, summed_axes, f"{name}/sum"), remaining)
+    remaining_letters = "".join(letter for letter in term.letters if letter in needed)
+    total = elements.reduce(b, "sum", term.tensor, summed_axes, f"{name}/sum")
+    return Term(total, remaining_letters)
 
 
 def _multiply(b: Builder, first: Term, second: Term, needed: set[str], name: str) -> Term:

@@ -1,11 +1,8 @@
 """What a link gives to a group of the parts that it joins, where not each reaches each at once."""
 
 from collections.abc import Callable, Mapping
-from functools import cache
 from math import inf, isqrt
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from steptime.core.errors import check_choice
 from steptime.core.toml_files import packaged
@@ -13,7 +10,6 @@ from steptime.hardware import catalog
 from steptime.hardware.device import Link
 
 Row = Mapping[str, Any]
-_rows = cache(lambda: packaged("topologies.toml"))
 
 
 class GroupShare(NamedTuple):
@@ -38,7 +34,7 @@ def effective_link(link: Link, size: int, group: int) -> Link:
     """
     if not link.topology or group < 2:
         return link
-    rows = _rows()
+    rows = packaged("topologies.toml")
     row = rows[check_choice("topology", link.topology, rows, link.name)]
     share = KINDS[row["kind"]](row, link, size, min(group, size))
     return link.faster(share.rate, share.hops).scale_bus(share.bus)
@@ -103,8 +99,12 @@ def _host(row: Row, link: Link, __: int, group: int) -> GroupShare:
 
 def _groups(row: Row, _: Link, __: int, group: int) -> GroupShare:
     """Small groups reach less of the rate: `groups` says the shares, others lie between them."""
-    sizes = [int(size) for size in row["groups"]]
-    return GroupShare(bus=float(np.interp(group, sizes, list(row["groups"].values()))))
+    points = [(int(size), share) for size, share in row["groups"].items()]
+    for (size, share), (larger_size, larger_share) in pairwise(points):
+        if group <= larger_size:
+            part = (group - size) / (larger_size - size)
+            return GroupShare(bus=share + part * (larger_share - share))
+    return GroupShare(bus=points[-1][1])
 
 
 KINDS: Mapping[str, Callable[[Row, Link, int, int], GroupShare]] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from steptime.core.errors import InputError, unknown
@@ -110,11 +111,8 @@ def judge_fit(step: BenchStep, limits: Limits) -> Verdict:
     word = "unsure" if verdict in (TOO_CLOSE, "unknown") else verdict
     interval = f"{size(answer.needed_low_bytes)} to {size(answer.needed_high_bytes)}"
     limit = "unknown memory" if usable_bytes is None else size(usable_bytes)
-    return Verdict(
-        word,
-        f"{answer.model}, batch {answer.batch}: needs {size(answer.needed_bytes)} ({interval}) "
-        f"of {limit} on {device.name}",
-    )
+    needs = f"needs {size(answer.needed_bytes)} ({interval}) of {limit} on {device.name}"
+    return Verdict(word, f"{_shorten_module_file(answer.model)}, batch {answer.batch}: {needs}")
 
 
 def judge_time(step: BenchStep, limits: Limits, measured: RunAnswer) -> Verdict:
@@ -156,7 +154,15 @@ def describe_step(measured: RunAnswer, median_s: float | None = None) -> str:
     if median_s is None and measured.step_s is not None:
         median_s = measured.step_s.median
     text = "unknown" if median_s is None else seconds(median_s)
-    return f"{measured.model}, batch {measured.batch}: {text}"
+    return f"{_shorten_module_file(measured.model)}, batch {measured.batch}: {text}"
+
+
+def _shorten_module_file(model: str) -> str:
+    """Return a MODEL without the user's folder of networks, where a module was exported to."""
+    from steptime.hardware import item_files
+
+    is_exported_module = Path(model).is_relative_to(item_files.user_folder("networks"))
+    return Path(model).name if is_exported_module else model
 
 
 def _compare_median(step: StepStatistics, longest_s: float) -> str:

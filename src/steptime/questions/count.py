@@ -226,9 +226,9 @@ def _count_low_products(totals: Count, graph: Graph, dtype: str, stack: str) -> 
     from steptime.prediction.low_products import lower_products
     from steptime.prediction.lower import lower
 
-    low = precision(dtype).products
+    operand_type = precision(dtype).products
     plain = lower(graph, dtype, Settings(stack=resolve_stack(stack)))
-    lowered = lower_products(plain, graph, low)
+    lowered = lower_products(plain, graph, operand_type)
     added_bytes = lowered.traffic_bytes - plain.traffic_bytes
     return replace(
         totals,

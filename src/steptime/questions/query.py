@@ -41,7 +41,8 @@ class QueryAnswer(Answer, frozen=True, kw_only=True):
         """Return the rows, with the columns of the statement; no table where a file was written."""
         if self.path is not None:
             return []
-        heads = [Column(name, name) for name in (self.rows[0] if self.rows else ())]
+        column_names = self.rows[0].keys() if self.rows else ()
+        heads = [Column(name, name) for name in column_names]
         return [Table(heads, self.rows, has_units=False)]
 
 

@@ -64,6 +64,7 @@ class SweepAnswer(Answer, frozen=True, kw_only=True):
         cells_by_status: number of cells tried now of each status.
         unsuccessful: the cells tried now that have no number.
         headline: the same in words.
+        notes: remarks that change how the answer is read.
     """
 
     name: str
@@ -74,6 +75,7 @@ class SweepAnswer(Answer, frozen=True, kw_only=True):
     cells_by_status: tuple[StatusCount, ...]
     unsuccessful: tuple[FailedCell, ...]
     headline: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def exit_code(self) -> int:

@@ -111,14 +111,19 @@ def _add_recurrent(
 
 
 def _collect_states(
-    layer: KerasLayer, cell: str, states: Sequence[KerasTensor], initial_state: JsonValue
+    layer: KerasLayer,
+    cell: str,
+    states: Sequence[KerasTensor],
+    initial_state: JsonValue,
+    directions: int = 1,
 ) -> list[KerasTensor]:
     """Return the first states of a recurrent layer, none if it starts from zeros."""
     stated = initial_state if isinstance(initial_state, list) else [initial_state]
     first_states = [*states, *(state for state in stated if state is not None)]
     are_tensors = all(isinstance(state, KerasTensor) for state in first_states)
-    if len(first_states) not in (0, STATE_COUNTS[cell]) or not are_tensors:
-        raise layer.error(f"{len(first_states)} first states, not {STATE_COUNTS[cell]} tensors")
+    state_count = STATE_COUNTS[cell] * directions
+    if len(first_states) not in (0, state_count) or not are_tensors:
+        raise layer.error(f"{len(first_states)} first states, not {state_count} tensors")
     return first_states
 
 
@@ -143,7 +148,8 @@ def add_rnn(
     output = _RecurrentOutput("", "")
     for number, (table, cell) in enumerate(zip(tables, cells, strict=True)):
         cell_layer = layer.wrapped_layer(f"cell{number}" if is_stacked else "cell", table)
-        output = _run_cell(cell_layer, x, cell, is_reversed and number == 0, first_states)
+        reverses_steps = is_reversed and number == 0  # later cells read the reversed steps
+        output = _run_cell(cell_layer, x, cell, reverses_steps, first_states)
         x = KerasTensor(output.steps)
     return _select_outputs(layer, output, cells[-1])
 
@@ -169,41 +175,58 @@ def _read_wrapped_class(layer: KerasLayer) -> object:
 
 
 def add_bidirectional(
-    layer: KerasLayer, x: KerasTensor, *states: object, **arguments: object
-) -> KerasTensor:
-    """Append a recurrent layer in both directions, and the outputs of both merged."""
-    if states or arguments:
-        raise layer.error("first states of a layer in both directions")
+    layer: KerasLayer, x: KerasTensor, *states: KerasTensor, initial_state: JsonValue = None
+) -> list[KerasTensor]:
+    """Append a recurrent layer in both directions, and the outputs of both merged.
+
+    The first half of the first states is the forward layer's. Behind the merged output (both
+    outputs with `merge_mode` null) stand the last states of the forward layer, then those of the
+    backward one.
+    """
     class_name = _read_wrapped_class(layer)
     check_choice("recurrent layer", class_name, CELLS, layer.layer_place)
     cell = CELLS[str(class_name)]
-    merge_mode = layer.read_choice("merge_mode", "concat", MERGE_MODES)
     forward_table = layer.config.get("layer")
     backward_table = layer.config.get("backward_layer") or forward_table
     forward = layer.wrapped_layer("forward", forward_table)
     backward = layer.wrapped_layer("backward", backward_table)
-    outputs = [
-        _run_direction(forward, x, cell, is_backward=False),
-        _run_direction(backward, x, cell, is_backward=True),
-    ]
+    first_states = _collect_states(layer, cell, states, initial_state, directions=2)
+    middle = len(first_states) // 2
+    y, *last_states = _run_direction(forward, x, cell, first_states[:middle])
+    y_back, *last_states_back = _run_direction(
+        backward, x, cell, first_states[middle:], is_backward=True
+    )
+    return [*_merge_directions(layer, y, y_back), *last_states, *last_states_back]
+
+
+def _merge_directions(
+    layer: KerasLayer, forward: KerasTensor, backward: KerasTensor
+) -> list[KerasTensor]:
+    """Append the merge of the outputs of both directions; without one, return both."""
+    if layer.config.get("merge_mode", "concat") is None:
+        return [forward, backward]
+    merge_mode = layer.read_choice("merge_mode", "concat", MERGE_MODES)
     if merge_mode == "concat":
-        return layer.apply(elements.concat, [output.name for output in outputs], -1)
+        return [layer.apply(elements.concat, [forward.name, backward.name], -1)]
     if merge_mode == "ave":
-        return add_average(layer, *outputs)
-    return add_merge(MERGE_FUNCTIONS[merge_mode], layer, *outputs)
+        return [add_average(layer, forward, backward)]
+    return [add_merge(MERGE_FUNCTIONS[merge_mode], layer, forward, backward)]
 
 
-def _run_direction(layer: KerasLayer, x: KerasTensor, cell: str, is_backward: bool) -> KerasTensor:
+def _run_direction(
+    layer: KerasLayer,
+    x: KerasTensor,
+    cell: str,
+    first_states: Sequence[KerasTensor],
+    is_backward: bool = False,
+) -> list[KerasTensor]:
     """Append one direction of a bidirectional layer, with its steps in the order of the input."""
-    if layer.read_flag("return_state"):
-        raise layer.error("return_state of a layer in both directions")
-    output = _run_cell(layer, x, cell, is_backward)
-    if not layer.read_flag("return_sequences"):
-        return KerasTensor(output.last)
-    if not is_backward:
-        return KerasTensor(output.steps)
-    name = f"{layer.name}/flip_back"
-    return KerasTensor(elements.op(layer.b, "flip", output.steps, name=name, axes=(1,)))
+    output = _run_cell(layer, x, cell, is_backward, first_states)
+    y, *last_states = _select_outputs(layer, output, cell)
+    if not is_backward or not layer.read_flag("return_sequences"):
+        return [y, *last_states]
+    flipped = elements.op(layer.b, "flip", output.steps, name=f"{layer.name}/flip_back", axes=(1,))
+    return [KerasTensor(flipped), *last_states]
 
 
 def add_time_distributed(layer: KerasLayer, x: KerasTensor) -> KerasTensor:
@@ -261,10 +284,10 @@ def add_multi_head_attention(
     is_grouped = "num_query_heads" in layer.config
     heads = layer.read_int("num_query_heads" if is_grouped else "num_heads")
     kv_heads = layer.read_int("num_key_value_heads") if is_grouped else heads
-    width = layer.read_int("head_dim" if is_grouped else "key_dim")
-    value_width = layer.read_int("value_dim", width)
-    query = _project(layer, inputs.query, heads * width, "query")
-    key = _project(layer, inputs.key, kv_heads * width, "key")
+    head_width = layer.read_int("head_dim" if is_grouped else "key_dim")
+    value_width = layer.read_int("value_dim", head_width)
+    query = _project(layer, inputs.query, heads * head_width, "query")
+    key = _project(layer, inputs.key, kv_heads * head_width, "key")
     value = _project(layer, inputs.value, kv_heads * value_width, "value")
     y = elements.op(
         layer.b,

@@ -86,9 +86,10 @@ class Model:
     def __init__(self, source: Source) -> None:
         self.place = shorten(source.name)[1:-1]
         self._node_count = 0
-        copied = WeightlessCopy(source)
+        weightless = WeightlessCopy(source)
         try:
-            proto = onnx.load_model_from_string(copied.copy("model", 0, len(source.content)))
+            content = weightless.copy("model", 0, len(source.content))
+            proto = onnx.load_model_from_string(content)
             if not proto.HasField("graph"):
                 raise NoModelError("it has no graph")
             if not proto.opset_import:
@@ -103,7 +104,8 @@ class Model:
             reason = error if isinstance(error, NoModelError) else describe_error(error)
             fault = f"is not an ONNX file that can be read: {reason}"
             raise InputError(f"{self.place}: {fault}") from None
-        self.identity = _bytes_without(source.content, copied.unread)
+        weight_spans = weightless.unread
+        self.identity = _cut_spans(source.content, weight_spans)
 
     def find_stated_input(self, name: str) -> OnnxInput | None:
         """Return type and sizes that the file states of a tensor, None if it states none."""
@@ -174,7 +176,8 @@ class Model:
 
         if depth > MAX_FUNCTION_DEPTH:
             raise NoModelError(f"local functions nest deeper than {MAX_FUNCTION_DEPTH}")
-        opset = next((opsets[domain] for domain in _STANDARD_DOMAINS if domain in opsets), 1)
+        standard_opsets = [opsets[domain] for domain in _STANDARD_DOMAINS if domain in opsets]
+        opset = standard_opsets[0] if standard_opsets else 1
         for node in nodes:
             self._node_count += 1
             if self._node_count > MAX_NODES:
@@ -216,29 +219,31 @@ class Model:
             return _read_constant(value)
         if isinstance(value, bytes):
             return value.decode()
-        if isinstance(value, Sequence) and not isinstance(value, str):
+        is_list = isinstance(value, Sequence) and not isinstance(value, str)
+        if is_list:
             return tuple(item.decode() if isinstance(item, bytes) else item for item in value)
         return value
 
 
-def _bytes_without(content: bytes | mmap.mmap, spans: Sequence[tuple[int, int]]) -> bytes:
+def _cut_spans(content: bytes | mmap.mmap, spans: Sequence[tuple[int, int]]) -> bytes:
     """Return bytes without those of some spans, which may overlap."""
     parts: list[bytes] = []
-    position = 0
-    for start, end in sorted(spans):
-        parts.append(content[position:start])
-        position = max(position, end)
-    return b"".join([*parts, content[position:]])
+    part_start = 0
+    for span_start, span_end in sorted(spans):
+        parts.append(content[part_start:span_start])
+        part_start = max(part_start, span_end)
+    last_part = content[part_start:]
+    return b"".join([*parts, last_part])
 
 
 def _bind_names(
     function: FunctionProto, inputs: Sequence[str], outputs: Sequence[str]
 ) -> dict[str, str]:
     """Return the caller's name of each input and output of a function, "" for one left out."""
-    names = dict.fromkeys(function.input, "")
-    names.update(zip(function.input, inputs, strict=False))
-    names.update(zip(function.output, outputs, strict=False))
-    return names
+    name_of_caller = dict.fromkeys(function.input, "")
+    name_of_caller.update(zip(function.input, inputs, strict=False))
+    name_of_caller.update(zip(function.output, outputs, strict=False))
+    return name_of_caller
 
 
 def _index_attributes(*groups: Iterable[AttributeProto]) -> dict[str, AttributeProto]:
@@ -260,9 +265,10 @@ def _find_definition(node: OnnxNode, specs: Sequence[Spec | None]) -> FunctionPr
         return function
     if not schema.has_context_dependent_function:
         return None
-    types = [_type_proto(spec).SerializeToString() for spec in specs]
-    content = schema.get_context_dependent_function(node.proto.SerializeToString(), types)
-    return FunctionProto.FromString(content) if content else None
+    input_types = [_type_proto(spec).SerializeToString() for spec in specs]
+    node_bytes = node.proto.SerializeToString()
+    function_bytes = schema.get_context_dependent_function(node_bytes, input_types)
+    return FunctionProto.FromString(function_bytes) if function_bytes else None
 
 
 def _default_attributes(node: OnnxNode) -> list[AttributeProto]:
@@ -278,8 +284,9 @@ def _type_proto(spec: Spec | None) -> onnx.TypeProto:
         return onnx.TypeProto()
     dtype, shape = spec
     stated_dtype = "float32" if "float" in dtype else dtype
-    numbers = [number for number, row in DTYPES.items() if row[0] == stated_dtype]
-    return onnx.helper.make_tensor_type_proto(numbers[0] if numbers else TensorProto.FLOAT, shape)
+    onnx_dtypes = [number for number, (name, *_) in DTYPES.items() if name == stated_dtype]
+    onnx_dtype = onnx_dtypes[0] if onnx_dtypes else TensorProto.FLOAT
+    return onnx.helper.make_tensor_type_proto(onnx_dtype, shape)
 
 
 def _read_constant(tensor: TensorProto) -> FileConstant:
@@ -298,10 +305,11 @@ def _resolve_attributes(
     resolved.CopyFrom(node)
     del resolved.attribute[:]
     for attribute in node.attribute:
-        if not attribute.ref_attr_name:
+        name_in_call = attribute.ref_attr_name  # "" for an attribute with a value of its own
+        if not name_in_call:
             resolved.attribute.append(attribute)
-        elif attribute.ref_attr_name in call_attributes:
-            resolved.attribute.append(call_attributes[attribute.ref_attr_name])
+        elif name_in_call in call_attributes:
+            resolved.attribute.append(call_attributes[name_in_call])
             resolved.attribute[-1].name = attribute.name
     return resolved
 
@@ -316,6 +324,7 @@ def _read_input(value: onnx.ValueInfoProto) -> OnnxInput:
     tensor = value.type.tensor_type
     if tensor.elem_type not in DTYPES:
         raise NoModelError(f"input {shorten(value.name)} does not hold numbers")
+    # a size that the file leaves open is 0, and may have a name
     sizes = tuple(max(size.dim_value, 0) or size.dim_param for size in tensor.shape.dim)
     if any(isinstance(text, bytes) for text in (value.name, *sizes)):
         raise NoModelError("a text that is not UTF-8")

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Mapping
 
 from steptime.core.values import MAX_COUNT
-from steptime.formats.pytorch.program import FxNode, Program, Size
+from steptime.formats.pytorch.program import NO_LIMITS, FxNode, Program, Size
 from steptime.formats.pytorch.symbols import SymbolError, evaluate_size, symbols_of
 
 # ops whose first output has at most as many rows as a tensor has elements: that tensor's argument
@@ -20,17 +20,15 @@ BOUNDED_OPS = {
 
 def find_value_symbols(program: Program) -> list[str]:
     """Return the symbols of a program's sizes that are in no input's shape: values decide them."""
-    input_symbols = {
-        symbol for name in program.inputs for symbol in _symbols(program.specs[name].sizes)
-    }
-    symbols = dict.fromkeys(
-        symbol
-        for node in program.nodes
-        for output in node.outputs
-        if output in program.specs
-        for symbol in _symbols(program.specs[output].sizes)
-    )
-    return [symbol for symbol in symbols if symbol not in input_symbols]
+    input_symbols: set[str] = set()
+    for name in program.inputs:
+        input_symbols.update(_list_symbols(program.specs[name].sizes))
+    value_symbols: dict[str, None] = {}  # a set that keeps the order of the nodes
+    for node in program.nodes:
+        for symbol in _list_output_symbols(program, node):
+            if symbol not in input_symbols:
+                value_symbols[symbol] = None
+    return list(value_symbols)
 
 
 def bound_value_sizes(program: Program, bound: Mapping[str, int]) -> dict[str, int]:
@@ -40,46 +38,55 @@ def bound_value_sizes(program: Program, bound: Mapping[str, int]) -> dict[str, i
         program: the program.
         bound: the symbols that are known: the batch, open sizes, and sizes that the user states.
     """
-    unknown = [symbol for symbol in find_value_symbols(program) if symbol not in bound]
-    if not unknown:
+    unknown_symbols = [symbol for symbol in find_value_symbols(program) if symbol not in bound]
+    if not unknown_symbols:
         return {}
-    values = dict(bound)
+    value_by_symbol = dict(bound)
     for node in program.nodes:
-        for output in node.outputs:
-            sizes = program.specs[output].sizes if output in program.specs else ()
-            for symbol in _symbols(sizes):
-                if symbol not in values:
-                    largest = _largest_value(program, node, symbol, values)
-                    if largest is not None:
-                        values[symbol] = largest
-    return {symbol: values[symbol] for symbol in unknown if symbol in values}
+        for symbol in _list_output_symbols(program, node):
+            if symbol not in value_by_symbol:
+                largest = _find_largest_value(program, node, symbol, value_by_symbol)
+                if largest is not None:
+                    value_by_symbol[symbol] = largest
+    return {
+        symbol: value_by_symbol[symbol] for symbol in unknown_symbols if symbol in value_by_symbol
+    }
 
 
-def _largest_value(
-    program: Program, node: FxNode, symbol: str, values: Mapping[str, int]
+def _find_largest_value(
+    program: Program, node: FxNode, symbol: str, value_by_symbol: Mapping[str, int]
 ) -> int | None:
     """Return the largest value of a symbol in the output of a node, None if unknown."""
-    candidates: list[int] = []
-    highest = program.ranges.get(symbol, (0, None))[1]
+    upper_bounds: list[int] = []
+    highest = program.ranges.get(symbol, NO_LIMITS).highest
     if highest is not None and highest <= MAX_COUNT:  # torch writes 2^63 for no limit
-        candidates.append(highest)
-    argument = node.args.get(BOUNDED_OPS.get(node.op, ""))
-    tensors = argument if isinstance(argument, list) else [argument]
+        upper_bounds.append(highest)
+    argument_name = BOUNDED_OPS.get(node.op, "")
+    bounding_argument = node.args.get(argument_name)
+    tensors = bounding_argument if isinstance(bounding_argument, list) else [bounding_argument]
     for tensor in tensors:
         if tensor in program.specs:
+            sizes = program.specs[tensor].sizes
             try:
-                sizes = program.specs[tensor].sizes
-                candidates.append(math.prod(_evaluate(size, values) for size in sizes))
+                element_count = math.prod(_evaluate(size, value_by_symbol) for size in sizes)
             except SymbolError:
                 continue  # its own size is unknown
-    return min(candidates, default=None)
+            upper_bounds.append(element_count)
+    return min(upper_bounds, default=None)
 
 
-def _evaluate(size: Size, values: Mapping[str, int]) -> int:
-    return size if isinstance(size, int) else int(evaluate_size(size, values))
+def _evaluate(size: Size, value_by_symbol: Mapping[str, int]) -> int:
+    return size if isinstance(size, int) else int(evaluate_size(size, value_by_symbol))
 
 
-def _symbols(sizes: tuple[Size, ...]) -> Iterator[str]:
+def _list_output_symbols(program: Program, node: FxNode) -> Iterator[str]:
+    """Yield the symbols in the shapes of a node's outputs."""
+    for output in node.outputs:
+        if output in program.specs:
+            yield from _list_symbols(program.specs[output].sizes)
+
+
+def _list_symbols(sizes: tuple[Size, ...]) -> Iterator[str]:
     """Yield the symbols in the sizes of a shape."""
     for size in sizes:
         if not isinstance(size, int):

@@ -11,10 +11,11 @@ TO_END = 2**62  # the stop of a slice that goes to the end of its axis
 
 def axis_order(call: Call) -> list[int]:
     """Return the order in which a permute or a transpose puts the axes of its input."""
-    order = list(range(len(call.shape)))
+    rank = len(call.shape)
     if call.node.op == "permute":
-        return [axis % len(order) for axis in call["dims"]]
-    if len(order) > 1:
+        return [axis % rank for axis in call["dims"]]
+    order = list(range(rank))
+    if rank > 1:
         first = call.argument("dim0", call.argument("axis0", 0))
         second = call.argument("dim1", call.argument("axis1", 1))
         order[first], order[second] = order[second], order[first]
@@ -26,14 +27,17 @@ def _replace_range(call: Call, part: Value, axis: int, start: int, stop: int) ->
     x = call.tensor()
     new_part = call.walk.tensor(part)
     size = call.b.shape(x)[axis]
-    first, last, _ = slice(start, stop).indices(size)
-    if (first, last) == (0, size):
+    first, end, _ = slice(start, stop).indices(size)
+    replaces_all = first == 0 and end == size
+    if replaces_all:
         return new_part
     pieces = [new_part]
     if first > 0:
-        pieces.insert(0, call.lower(el.slice_, x, axis, 0, first, suffix="/rest"))
-    if last < size:
-        pieces.append(call.lower(el.slice_, x, axis, last, size, suffix="/rest"))
+        before = call.lower(el.slice_, x, axis, 0, first, suffix="/rest")
+        pieces.insert(0, before)
+    if end < size:
+        after = call.lower(el.slice_, x, axis, end, size, suffix="/rest")
+        pieces.append(after)
     return call.lower(el.concat, pieces, axis, suffix="/put")
 
 

@@ -200,6 +200,14 @@ def _to_mean(b: Builder, x: str, p: Parameters, _: str) -> str:
     return classify(b, linear(b, x, p["classes"], "classifier"))
 
 
+def _to_classes_with_mean(b: Builder, x: str, p: Parameters, _: str) -> str:
+    """Return the loss of classes by the first token beside the mean of the others (DINOv2)."""
+    patches = b.op("slice", x, name="patches_only", axis=1, start=1, stop=b.shape(x)[1])
+    mean = b.op("reduce", patches, name="pooled", function="mean", axes=(1,), keep=False)
+    features = b.op("concat", _token(b, x, 0, "first"), mean, name="first_and_mean", axis=1)
+    return classify(b, linear(b, features, p["classes"], "classifier"))
+
+
 def _to_teacher(b: Builder, x: str, p: Parameters, _: str) -> str:
     """Return the loss of the mean of two tokens' classes (Touvron et al. 2020, section 4)."""
     logits = [
@@ -265,6 +273,7 @@ HEADS: Mapping[str, Callable[[Builder, str, Parameters, str], str]] = {
     "tokens": _to_tokens,
     "spans": _to_spans,
     "mean": _to_mean,
+    "classes_with_mean": _to_classes_with_mean,
     "teacher": _to_teacher,
     "pixels": _to_pixels,
     "pretraining": _to_pretraining,

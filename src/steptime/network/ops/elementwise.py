@@ -245,6 +245,7 @@ FUNCTIONS: dict[str, Function] = {
 }
 
 
+OPERAND_LETTERS = "abc"  # of the operands, as gradients name them
 _WIDE = ("exp", "expm1", "log", "log1p", "pow", "reciprocal", "rsqrt", "softplus")
 
 
@@ -280,8 +281,10 @@ def pointwise_outputs(
     """
     row = function_of(function)
     arity = len(row.gradients)
-    count = len(specs) + (scalar is not None and arity > 1)
-    require(bool(specs) and count == arity, f"{function} takes {arity} operands, not {count}")
+    scalar_is_operand = scalar is not None and arity > 1
+    operand_count = len(specs) + (1 if scalar_is_operand else 0)
+    has_operands = bool(specs) and operand_count == arity
+    require(has_operands, f"{function} takes {arity} operands, not {operand_count}")
     has_place = scalar is None or (type(scalar) is float and -arity <= scalar_place < arity)
     require(has_place, f"{function} has no operand {scalar_place} that could be {scalar!r}")
     limit_names = {"low", "high"} if function == "clamp" else set()
@@ -292,7 +295,8 @@ def pointwise_outputs(
     require(shape is not None, f"{function} of shapes {show(*specs)}, which do not broadcast")
     has_condition = function == "where" and len(specs) > 1
     values = specs[1:] if has_condition else specs
-    return (TensorSpec(shape or (), "bool" if row.is_bool else promote_types(*values)),)
+    dtype = "bool" if row.is_bool else promote_types(*values)
+    return (TensorSpec(shape or (), dtype),)
 
 
 def _operands(b: Backward) -> list[str | None]:
@@ -306,23 +310,25 @@ def _operands(b: Backward) -> list[str | None]:
 def pointwise_gradient(b: Backward) -> tuple[str | None, ...]:
     """Emit an op for each operand, and the sum over what it was broadcast along."""
     operands = _operands(b)
-    tensors = {**dict(zip("abc", operands, strict=False)), "y": b.output}
+    tensor_by_letter = {**dict(zip(OPERAND_LETTERS, operands, strict=False)), "y": b.output}
     grads: list[str | None] = []
     for place, rule in enumerate(function_of(b.attrs["function"]).gradients):
         if operands[place] is None:  # a number
             continue
-        i = len(grads)
-        if rule is None or not b.needs[i]:
+        input_index = len(grads)
+        if rule is None or not b.needs[input_index]:
             grads.append(None)
             continue
-        grad, suffix = b.grad, f"grad_{'abc'[place]}"
-        letters, _ = rule
+        grad = b.grad
+        suffix = f"grad_{OPERAND_LETTERS[place]}"
+        letters, _flop = rule
         if rule != DY_ITSELF:
-            reads = [tensors[letter] for letter in letters]
-            names = [name for name in reads if name]
+            tensors = [tensor_by_letter[letter] for letter in letters]
+            names = [name for name in tensors if name]
             attrs = {**b.attrs, "operand": place}
             (grad,) = b.emit("pointwise_grad", (*names, grad), suffix, **attrs)
-        grads.append(sum_to_shape(b, grad, b.out.shape, b.specs[i].shape, f"{suffix}_sum"))
+        input_shape = b.specs[input_index].shape
+        grads.append(sum_to_shape(b, grad, b.out.shape, input_shape, f"{suffix}_sum"))
     return tuple(grads)
 
 

@@ -162,10 +162,14 @@ def conv_transpose_products(x: TensorSpec, w: TensorSpec, groups: int = 1, **_: 
 
 def _window(kernel: Sizes, stride: Sizes, output_size: Sizes) -> Window:
     """Return a window over images; the depth of a volume counts as part of the height."""
-    stride = stride or (1,) * len(kernel)
-    sizes = [(math.prod(size[:-1]), size[-1]) for size in (kernel, stride, output_size)]
-    (height, width), (stride_rows, stride_columns), (rows, columns) = sizes
-    return height, width, stride_rows, stride_columns, rows, columns
+
+    def height_and_width(sizes: Sizes) -> Pair:
+        return math.prod(sizes[:-1]), sizes[-1]
+
+    kernel_pair = height_and_width(kernel)
+    stride_pair = height_and_width(stride or (1,) * len(kernel))
+    output_pair = height_and_width(output_size)
+    return (*kernel_pair, *stride_pair, *output_pair)
 
 
 def _conv_window(x: TensorSpec, w: TensorSpec, stride: Sizes = (), **attrs: Any) -> Window:

@@ -9,6 +9,7 @@ state (Gu and Dao 2023, Mamba), which no product of a chunk can hold: its produc
 state and the query of each token. Of each chunk the state is written and read again.
 """
 
+from math import ceil
 from typing import NamedTuple
 
 from steptime.core.graph import TensorSpec
@@ -82,7 +83,7 @@ def _find_chunks(q: TensorSpec, v: TensorSpec, heads: int, key_heads: int, rule:
     """Return the chunks that the tokens are read in."""
     batch, length, width = q.shape
     tokens = min(CHUNKS[rule], length)
-    chunks_per_sequence = -(-length // tokens)
+    chunks_per_sequence = ceil(length / tokens)
     return Chunks(
         chunk_count=batch * chunks_per_sequence,
         tokens=tokens,
@@ -102,18 +103,19 @@ def delta_products(
 ) -> Products:
     """Return the products of chunks: keys and queries with keys, and with the state."""
     chunks, size, d, e = _find_chunks(q, v, heads, key_heads, rule)
-    count = chunks * heads
-    if rule == "scan":
+    head_chunks = chunks * heads
+    if rule == "scan":  # the state and the query of each token
         tokens = q.shape[0] * q.shape[1]
-        return ((tokens * key_heads, heads // key_heads * e, 1, d),)
-    values = (count, size, e, size)
-    read_state = (count, size, e, d)
-    write_state = (count, d, e, size)
+        values_per_key = heads // key_heads * e
+        return ((tokens * key_heads, values_per_key, 1, d),)
+    values = (head_chunks, size, e, size)
+    read_state = (head_chunks, size, e, d)
+    write_state = (head_chunks, d, e, size)
     if rule == "sum":  # heads of one key share the scores
         scores = (chunks * key_heads, size, size, d)
         return (scores, values, read_state, write_state)
-    scores = (count, size, size, d)
-    keys = (count, size, d, size)
+    scores = (head_chunks, size, size, d)
+    keys = (head_chunks, size, d, size)
     return (scores, scores, keys, values, values, read_state, read_state, write_state)
 
 

@@ -6,9 +6,9 @@ from math import exp
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.toml_files import DATA, packaged
 from steptime.hardware import catalog
+from steptime.hardware.architectures import has_trait
 from steptime.hardware.constants import Constant, constants_from_table
 from steptime.hardware.device import Device
-from steptime.prediction.calibrated.form import is_geforce
 from steptime.prediction.method import Method, Option
 
 NAMES = tuple(sorted(path.stem for path in (DATA / "hosts").glob("*.toml")))
@@ -22,7 +22,7 @@ _NOT_CALIBRATED = "was not calibrated with steps (steptime calibrate)"
 
 def usual_host(device: Device) -> str:
     """Return the name of the host that a card is taken to have where nobody names one."""
-    return "desktop" if is_geforce(device) else "server"
+    return "desktop" if has_trait(device, "game_card") else "server"
 
 
 def assumed_host(device: Device) -> str:

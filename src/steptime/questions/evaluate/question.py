@@ -225,9 +225,8 @@ def _file_paths(paths: Any) -> list[Path] | None:
     if isinstance(paths, str | PathLike):
         return [Path(paths)]
     is_list = isinstance(paths, list | tuple) and len(paths) > 0
-    if is_list and all(isinstance(path, str | PathLike) for path in paths):
-        return [Path(path) for path in paths]
-    return None
+    holds_paths = is_list and all(isinstance(path, str | PathLike) for path in paths)
+    return [Path(path) for path in paths] if holds_paths else None
 
 
 def _evaluate_cases(request: _EvaluateRequest, rows: Any, path: Path | None) -> EvaluateAnswer:

@@ -194,21 +194,20 @@ def find_item(name: str, topics: Iterable[str]) -> DeviceAnswer | LinkAnswer | N
         InputError: for an unknown name, and for a file that is not a device.
     """
     lower_name = name.lower()
-    devices = [*catalog.device_names(), *device_words.aliases()]
-    links = catalog.link_names()
-    is_device_name = lower_name in {device.lower() for device in (*devices, "local")}
+    is_device_name = lower_name == device_words.LOCAL or device_words.device_path(lower_name)
     has_device_words = bool(device_words.find_devices(name))  # such as "A100 80GB"
     if is_device_name or lower_name.endswith(".toml"):
         # Figures of a paper have a name alone, and are listed although no question assumes them.
         method = "" if has_device_words else catalog.PAPER_METHOD
         return _device_answer(catalog.device(name, method))
-    if lower_name in {link.lower() for link in links}:
+    if catalog.LINKS.find(lower_name):
         return _link_answer(catalog.link(name))
     if name in names():
         return _network_answer(family(name))
     if has_device_words:
         return _device_answer(catalog.device(name))
-    candidates = (*topics, *devices, *links, *names())
+    devices = [*catalog.device_names(), *device_words.aliases()]
+    candidates = (*topics, *devices, *catalog.link_names(), *names())
     has_similar_name = bool(find_similar_names(name, candidates))
     # All names are too many to suggest: without a similar one, name the topics.
     raise unknown("name", name, candidates if has_similar_name else topics)

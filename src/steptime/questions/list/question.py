@@ -1,6 +1,5 @@
 """What there is: the question `list`, of a topic or of one device, link or network."""
 
-import re
 from collections.abc import Callable
 from dataclasses import asdict
 from inspect import getdoc
@@ -11,6 +10,7 @@ from steptime.core.answer import AnswerRow
 from steptime.core.errors import check_choice, unknown
 from steptime.core.kinds import File, Kind
 from steptime.core.progress import note
+from steptime.core.spelling import plain_name
 from steptime.core.units import QUANTITIES
 from steptime.hardware import catalog, device_words
 from steptime.questions.list.item import FOLLOWS, DeviceAnswer, LinkAnswer, NetworkAnswer, find_item
@@ -103,9 +103,7 @@ def _name_of(row: AnswerRow) -> str:
 def _has_text(row: AnswerRow, text: str) -> bool:
     """Return whether a name of a row has a text in it, however spelled: `rtx 4090` has rtx-4090."""
     aliases = row.aliases if isinstance(row, DeviceRow) else ()
-    plain_text, *plain_names = (
-        re.sub("[-_ ]", "", name.lower()) for name in (text, _name_of(row), *aliases)
-    )
+    plain_text, *plain_names = (plain_name(name) for name in (text, _name_of(row), *aliases))
     return any(plain_text in name for name in plain_names)
 
 

@@ -52,9 +52,11 @@ def page_words(
 
     The links of nodes and the data type are left out: each search of the page has its own.
     """
+    # Each search of the page has its own links and its own data type.
     options: dict[str, object] = {**vars(group), "inside": None, "link": None, "dtype": None}
     options["option"] = options.pop("options")
-    return words_of({**options, "level": list(levels) or None, **limits})
+    options["level"] = list(levels) or None
+    return words_of({**options, **limits})
 
 
 def _search_for_page(request: Request) -> SearchResult:
