@@ -1,6 +1,7 @@
 """What a link gives to a group of the parts that it joins, where not each reaches each at once."""
 
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from math import inf, isqrt
 from typing import Any, NamedTuple
 
