@@ -54,9 +54,9 @@ def _qr_work(specs: Specs, _: Specs) -> OpWork:
 
 
 class _Matrices(NamedTuple):
-    """A stack of `count` matrices by their sides; a transposed matrix has the same work."""
+    """A stack of `stack_size` matrices by their sides; a transposed matrix has the same work."""
 
-    count: int
+    stack_size: int
     longer: int
     shorter: int
 

@@ -46,6 +46,9 @@ def _attention(call: Call) -> str:
         mask=computed_mask,
         scale=call.argument("scale"),
     )
+    decides_places = isinstance(mask, str) and not is_float(call.b, mask)
+    if decides_places and call.walk.is_computed(mask):  # an indexer: what computes it stays
+        y = call.lower(el.op, "attach", y, mask, suffix="/places")
     return call.lower(el.reshape, y, (*shapes[0][:-1], shapes[2][-1]), suffix="/back")
 
 

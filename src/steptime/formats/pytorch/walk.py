@@ -262,9 +262,9 @@ class Walk(BatchWalk):
         spec = self.program.specs.get(node.outputs[0])
         if spec is None or spec.is_floating or node.op in self.views:
             return False
-        return not any(isinstance(value, str) and self._is_computed(value) for value in inputs)
+        return not any(isinstance(value, str) and self.is_computed(value) for value in inputs)
 
-    def _is_computed(self, tensor: str) -> bool:
+    def is_computed(self, tensor: str) -> bool:
         """Whether a tensor holds floats, or was computed of floats: gates, codes, choices."""
         return is_float(self.b, tensor) or tensor in self._computed
 
@@ -311,9 +311,7 @@ class Walk(BatchWalk):
     def _note_names(self, node: FxNode) -> None:
         """Note which tensors of the graph a node's outputs are, and which were computed."""
         inputs = [self.env.get(name) for name in node.tensors]
-        reads_computed = any(
-            isinstance(value, str) and self._is_computed(value) for value in inputs
-        )
+        reads_computed = any(isinstance(value, str) and self.is_computed(value) for value in inputs)
         for name in node.outputs:
             value = self.env.get(name)
             if isinstance(value, str):
