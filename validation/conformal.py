@@ -5,7 +5,9 @@ the same in it, and the rows of a group, too. A kind with fewer than `FEWEST` ca
 shape of all kinds, scaled by its spread, which is shrunk to a prior. The prior is the mean of all
 kinds; of mixtures it is the spread of dense networks, whose shape they share; of single kernels it
 is 1, since their half-widths know the forms of kernels. Ends are wider by Student's t over the
-normal quantile, because few campaigns tell a spread badly.
+normal quantile, because few campaigns tell a spread badly. Kinds of work on one device do without:
+networks and devices of a campaign differ there as much as campaigns do. A queue only adds to a
+time, so each end of a kind that waits in one has its own quantile, however few its campaigns are.
 """
 
 from collections import Counter, defaultdict
@@ -18,10 +20,11 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import norm, t
 
-from steptime.core.toml_files import packaged
 from steptime.prediction.calibrated.interval import LEVEL
 from steptime.prediction.conformal import (
-    FILE,
+    DEVICE_STEPS,
+    FIRST_TOKENS,
+    KERNELS,
     KINDS,
     MEMORY,
     MIXTURES,
@@ -42,6 +45,8 @@ CLOSE_TAIL = 0.25  # of memory on each side of what is too close to call: half l
 MISS = 2 / (1 - LEVEL)  # of a miss in the interval score (Gneiting and Raftery 2007)
 CLASSES = ("measured", "family", "neither")
 ASSUMED = "assumed software"
+ON_ONE_DEVICE = (KERNELS, DEVICE_STEPS)  # correlation in a campaign: 0.11 and 0.15
+QUEUEING = (FIRST_TOKENS,)
 EQUAL = 3.0  # campaigns that count for no difference between classes of devices
 FEWEST_OF_CLASS = 3  # rows of a class of devices in a campaign that tell its scale
 
@@ -79,16 +84,10 @@ class Widths(NamedTuple):
 
 
 def unit_of(residual: Residual) -> float:
-    """Return the half-width that a residual of a `SCALED` kind is measured in, else 1.
-
-    It is the width without the factor of the shipped file.
-    """
+    """Return the half-width that a residual of a `SCALED` kind is measured in, else 1."""
     if residual.kind not in SCALED:
         return 1.0
-    row = packaged(FILE)["kinds"][residual.kind]
-    if residual.off > 0:
-        return residual.above / float(row["above"])
-    return residual.below / float(row["below"])
+    return residual.above if residual.off > 0 else residual.below
 
 
 def score_residuals(
@@ -142,19 +141,42 @@ def fit_widths(residuals: Sequence[Residual], measured: Sequence[str]) -> Widths
         by_kind[score.residual.kind].append(score)
     normalised = {kind: _normalise(own) for kind, own in by_kind.items()}
     counts = {kind: _campaign_count(by_kind.get(kind, ())) for kind in KINDS}
-    spreads = fit_spreads({kind: _spread(own) for kind, own in by_kind.items()}, counts)
+    own_spreads = {kind: _spread(own) for kind, own in by_kind.items()}
+    spreads = fit_spreads(own_spreads, counts)
     pool = _mirror([score for own in normalised.values() for score in own])
+    prior = _ends(pool, general_spread(own_spreads))
     ends = {}
     for kind in KINDS:
-        relatives = [kind, MIXTURES[kind]] if kind in MIXTURES else [kind]
-        shape = [score for name in relatives for score in normalised.get(name, ())]
-        if _campaign_count(shape) < FEWEST:
-            shape = pool
-        ends[kind] = _ends(shape, spreads[kind] * student_factor(counts[kind]))
-    pooled = frozenset(kind for kind in KINDS if counts[kind] < FEWEST and kind not in MIXTURES)
+        if kind in QUEUEING and 0 < counts[kind] < FEWEST:
+            own_ends = _quantile_ends(by_kind[kind], TAIL)
+            kind_ends = average_ends(own_ends, prior, counts[kind])
+        else:
+            relatives = [kind, MIXTURES[kind]] if kind in MIXTURES else [kind]
+            shape = [score for name in relatives for score in normalised.get(name, ())]
+            is_pooled = _campaign_count(shape) < FEWEST
+            kind_ends = _ends(pool if is_pooled else shape, spreads[kind])
+        factor = 1.0 if kind in ON_ONE_DEVICE else student_factor(counts[kind])
+        ends[kind] = _scale(kind_ends, factor)
+    has_own_shape = (*MIXTURES, *QUEUEING)
+    pooled = frozenset(
+        kind for kind in KINDS if counts[kind] < FEWEST and kind not in has_own_shape
+    )
     memory = by_kind[MEMORY] or pool
     close = _quantile_ends(memory, CLOSE_TAIL)
     return Widths(ends, scales, counts, pooled, close)
+
+
+def average_ends(own: Ends, prior: Ends, count: int) -> Ends:
+    """Return the means, in ln, of both ends of so many campaigns and those of the prior."""
+    return Ends(
+        _shrink(own.below, prior.below, count),
+        _shrink(own.above, prior.above, count),
+    )
+
+
+def _shrink(own: float, prior: float, count: int) -> float:
+    """Return the mean, in ln, of a width of so many campaigns and that of the prior."""
+    return exp((count * log(own) + SHRINKING * log(prior)) / (count + SHRINKING))
 
 
 def student_factor(count: int) -> float:
@@ -174,8 +196,7 @@ def fit_spreads(own: Mapping[str, float], counts: Mapping[str, int]) -> dict[str
         own: how far most scores of a kind are from 0, by kind.
         counts: the number of campaigns, by kind.
     """
-    general = [own[kind] for kind in own if kind not in SCALED and kind not in MIXTURES]
-    prior = float(np.exp(np.mean(np.log(general)))) if general else 1.0
+    prior = general_spread(own)
     spreads: dict[str, float] = {}
     for kind in sorted(KINDS, key=lambda kind: kind in MIXTURES):  # mixtures need dense networks
         prior_of_kind = prior
@@ -187,9 +208,14 @@ def fit_spreads(own: Mapping[str, float], counts: Mapping[str, int]) -> dict[str
         if counts[kind] >= FEWEST:
             spreads[kind] = own[kind]
         elif counts[kind]:
-            logs = counts[kind] * log(own[kind]) + SHRINKING * log(prior_of_kind)
-            spreads[kind] = exp(logs / (counts[kind] + SHRINKING))
+            spreads[kind] = _shrink(own[kind], prior_of_kind, counts[kind])
     return spreads
+
+
+def general_spread(own: Mapping[str, float]) -> float:
+    """Return the geometric mean of the spreads of kinds, but for kernels and mixtures; else 1."""
+    general = [own[kind] for kind in own if kind not in SCALED and kind not in MIXTURES]
+    return float(np.exp(np.mean(np.log(general)))) if general else 1.0
 
 
 def fit_scales(scores: Sequence[Score], measured: Sequence[str]) -> dict[str, float]:
@@ -255,8 +281,12 @@ def _mirror(scores: Sequence[Score]) -> list[Score]:
 
 def _ends(scores: Sequence[Score], spread: float) -> Ends:
     """Return the ends that hold `LEVEL` of the scores, in units of a spread."""
-    ends = _quantile_ends(scores, TAIL)
-    return Ends(max(spread * ends.below, NARROWEST), max(spread * ends.above, NARROWEST))
+    return _scale(_quantile_ends(scores, TAIL), spread)
+
+
+def _scale(ends: Ends, factor: float) -> Ends:
+    """Return ends that reach so many times as far, at least `NARROWEST`."""
+    return Ends(max(factor * ends.below, NARROWEST), max(factor * ends.above, NARROWEST))
 
 
 def _quantile_ends(scores: Sequence[Score], tail: float) -> Ends:
@@ -289,9 +319,8 @@ def hold_by(residual: Residual, widths: Widths, measured: Sequence[str]) -> Held
     ends = widths.ends[residual.kind]
     below, above = ends
     if residual.kind in SCALED:
-        row = packaged(FILE)["kinds"][residual.kind]
-        below *= residual.below / float(row["below"])
-        above *= residual.above / float(row["above"])
+        below *= residual.below
+        above *= residual.above
     if residual.kind not in UNSCALED:
         scale = widths.scales[device_class(residual.device, frozenset(measured))]
         below, above = scale * below, scale * above

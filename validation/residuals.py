@@ -13,10 +13,12 @@ from typing import NamedTuple
 from steptime.calibration.plan_errors import predict_rows
 from steptime.calibration.plan_rows import Question, Reply
 from steptime.core.errors import InputError
+from steptime.core.toml_files import packaged
 from steptime.hardware import catalog
 from steptime.prediction.conformal import (
     COLLECTIVES,
     DEVICE_STEPS,
+    FILE,
     FINE_TUNINGS,
     FIRST_TOKENS,
     KERNELS,
@@ -25,6 +27,7 @@ from steptime.prediction.conformal import (
     MIXTURE_SERVINGS,
     MIXTURE_TRAININGS,
     POWER,
+    SCALED,
     SERVINGS,
     TRAININGS,
 )
@@ -64,7 +67,8 @@ class Residual(NamedTuple):
         place: where the row stands.
         quantity: what was measured.
         off: ln(measured / predicted), of a rate ln(predicted / measured).
-        below: how far the present interval reaches below the prediction, in ln; 0 without one.
+        below: how far the present interval reaches below the prediction, in ln; 0 without one. Of
+            kernels it is their half-width, without the factor of the shipped file.
         above: how far it reaches above.
         device: the device's name.
         added: the month in which rows came that told no constant; "" for rows that did.
@@ -146,6 +150,9 @@ def residuals_of(row: Row, added: str) -> Iterator[Residual]:
         sign = -1 if quantity in RATES else 1
         ends = [log(end / interval.value) if end else 0.0 for end in (interval.low, interval.high)]
         below, above = (-ends[0], ends[1]) if sign > 0 else (ends[1], -ends[0])
+        if kind in SCALED:
+            shipped = packaged(FILE)["kinds"][kind]
+            below, above = below / shipped["below"], above / shipped["above"]
         yield Residual(
             kind,
             question.campaign or question.set,

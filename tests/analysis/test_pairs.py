@@ -183,6 +183,24 @@ def test_two_folders_pair_versions_of_a_file_if_asked():
     assert not versions.unpaired
 
 
+def test_versions_of_a_file_are_paired_by_its_name_unless_two_of_a_folder_share_it():
+    def measure(file, sha256, *samples):
+        table = {"sha256": sha256, "file": file}
+        workload = replace(Workload("net.pt2", {}, 4), **table)
+        return replace(a_measurement(*samples), workload=workload)
+
+    slow, fast = [0.2 + i * 1e-5 for i in range(20)], [0.1 + i * 1e-5 for i in range(20)]
+    before = [measure("/main/net.pt2", "aa" * 32, *fast)]
+    after = [measure("/branch/net.pt2", "bb" * 32, *slow)]
+    versions = two_folders(before, after, "step_s", None, True)
+    assert [pair["verdict"] for pair in versions.pairs] == ["slower"]
+
+    both = [measure("/main/net.pt2", "aa" * 32, *fast), measure("/old/net.pt2", "cc" * 32, *slow)]
+    assert not two_folders(both, after, "step_s", None, True).pairs
+    paired = two_folders(both, both, "step_s", None, True).pairs
+    assert [pair["verdict"] for pair in paired] == ["same", "same"]
+
+
 def test_the_ratio_is_that_of_the_times_beside_it_and_its_interval_holds_it():
     # half of A's samples, those after a slow start, are fast: the steady step is not the median
     a = [2.4 - i * 1e-4 for i in range(11)] + [1.4 + i * 1e-4 for i in range(9)]

@@ -89,7 +89,7 @@ def test_an_op_by_its_common_name():
 
 def test_rows_calibrate_and_score():
     made = steptime.calibrate("t4", ROWS)
-    assert made.calibrated_device.calibration["points"] == len(ROWS)
+    assert made.calibrated_device.calibration.table["points"] == len(ROWS)
     assert "errors of points left out" in made._repr_html_()
     rows = [{**row, "device": "t4"} for row in ROWS]
     found = steptime.evaluate(rows, "roofline", by=["kind"])

@@ -58,7 +58,7 @@ def test_ops_by_themselves_move_no_step():
     cases, steps = streams(slower=1.25), [replace(one, condition="step") for one in streams()]
     table = calibrate(V100, cases, points=None)
     assert table["constants"] == {}
-    known = replace(V100, calibration=table)
+    known = V100.with_calibration(table)
     for some, least, most in ((cases[-1:], 1.1, 1.3), (steps[-1:], 1.0, 1.0)):
         longer, took = (
             score([replace(one, device=at) for one in some], METHOD)[0] for at in (known, V100)
@@ -99,7 +99,7 @@ def test_what_ops_by_themselves_do_not_tell_is_as_steps_told_it():
 
 
 def test_devices_of_one_name_are_predicted_each_by_its_own_constants():
-    known = replace(V100, calibration=calibrate(V100, streams(slower=1.25), points=None))
+    known = V100.with_calibration(calibrate(V100, streams(slower=1.25), points=None))
     one = streams()[-1]
     both = score([one, replace(one, device=known)], METHOD)
     assert both[1].value == score([replace(one, device=known)], METHOD)[0].value
@@ -123,7 +123,7 @@ def test_steps_are_of_the_stack_with_most_of_them():
     assert table["stack"] == "torch-eager"
     assert calibrate(V100, linears("torch-compile"), points=None)["stack"] == "torch-compile"
     assert "stack" not in calibrate(V100, streams(), points=None)
-    known = replace(V100, calibration=table)
+    known = V100.with_calibration(table)
     for stack, notes in (("torch-eager", 0), ("torch-compile", 1)):
         model = StepModel("fc", known, method="calibrated", options={"stack": stack})
         line = "v100-sxm2-16gb is calibrated with steps of stack torch-eager"
@@ -239,7 +239,7 @@ def test_an_interval_leaves_out_one_in_ten_at_either_end():
 
 def test_what_a_calibration_was_not_told_is_as_wide_as_before():
     cases = streams(noise=0.02)
-    made = replace(V100, calibration=calibrate(V100, cases, None))
+    made = V100.with_calibration(calibrate(V100, cases, None))
     conv = op_kernels("conv2d", ((8, 64, 28, 28), (64, 64, 3, 3)), {}, "float32")[0]
     add = cases[0].kernels[0]
     before, after = (METHOD.derate(one, "float32", METHOD.settings) for one in (V100, made))
@@ -319,7 +319,7 @@ def networks(phase, *times):
 def scored_on(table, phase):
     """What a calibrated T4 says of such networks."""
     return score(
-        [replace(one, device=replace(T4, calibration=table)) for one in networks(phase, 1.0)],
+        [replace(one, device=T4.with_calibration(table)) for one in networks(phase, 1.0)],
         cost_model("calibrated"),
     )
 
@@ -353,7 +353,7 @@ def test_a_phase_of_which_no_step_tells_is_as_far_off_as_on_a_device_never_seen(
             "peak_TFLOP_per_s": {"float32": 8.1}, "calibration": table,
         },
         "mine.toml",
-    ).calibration  # fmt: skip
+    ).calibration.table  # fmt: skip
     assert widths(table, other) == pytest.approx(widths({}, other), rel=1e-3)
     assert math.log(max(widths(table, told))) < 0.8 * math.log(min(widths({}, told)))
 

@@ -58,7 +58,7 @@ def test_a_mapping_file_works_in_all_commands(option, text, place, capsys):
     assert found["rows"][0]["cases"] == 2
     assert {one["place"] for one in found["worst"]} == {"t.csv:2", "t.csv:3"}
     assert run(["calibrate", "--from", str(table), option, str(file)]) == 0
-    assert catalog.device("t4-calibrated").calibration["points"] == 2
+    assert catalog.device("t4-calibrated").calibration.table["points"] == 2
     steps = {
         (one.workload.model, one.workload.batch_per_replica): one.quantities["step_s"].value
         for one in store.load(out, print)

@@ -110,7 +110,7 @@ def test_a_device_file_holds_the_steps_and_every_prediction_reads_them(tmp_path)
     assert (len(table["steps"]), table["constants"]) == (12, {})
     mine = device_of_file(tmp_path, table)
     model = StepModel("fc:layers=6,nodes=64", mine, optimizer="adam")
-    plain = model.on(replace(mine, calibration={}))
+    plain = model.on(mine.with_calibration({}))
     longer = model.timeline(32).step_s / plain.timeline(32).step_s
     assert longer == pytest.approx(math.exp(0.6), rel=0.05)
     on_arrays = BatchSteps(model, [32, 40, 48, 56])
@@ -122,7 +122,7 @@ def test_a_device_file_holds_the_steps_and_every_prediction_reads_them(tmp_path)
     (scored,) = score([case], CALIBRATED)
     assert scored.value == pytest.approx(model.timeline(32).step_s)
     again, bare = (
-        calibrate(one, cases, None, priors=held) for one in (mine, replace(mine, calibration={}))
+        calibrate(one, cases, None, priors=held) for one in (mine, mine.with_calibration({}))
     )
     assert again["steps"] == bare["steps"]  # what is known already is not taken away
 
@@ -160,7 +160,7 @@ def products(shapes, miss, dtype="float32", condition="repeated"):
 
 def predicted(cases, told):
     """Return by what factor cases take longer where `told` is known of products."""
-    known = replace(V100, calibration={"products": told})
+    known = V100.with_calibration({"products": told})
     found = score([replace(one, device=known) for one in cases], CALIBRATED)
     return [one.value / one.case.seconds for one in found]
 
@@ -215,12 +215,12 @@ def test_a_device_file_holds_products_for_those_that_run_alone(tmp_path):
     table = calibrate(V100, products([(64, 1024, 1024)] * 12, 0.3), None, priors=held)
     mine = device_of_file(tmp_path, table)
     sizes = [(64, 1024), (1024, 1024)]
-    usual = predict_op("linear", sizes, "float32", replace(mine, calibration={}))
+    usual = predict_op("linear", sizes, "float32", mine.with_calibration({}))
     longer = predict_op("linear", sizes, "float32", mine)
     assert longer.seconds / usual.seconds == pytest.approx(math.exp(0.3), rel=0.02)
     network, constants = "fc:layers=4,nodes=1024,inputs=1024", table["constants"]
     steps = [
-        StepModel(network, replace(mine, calibration=one), phase="infer").timeline(64).step_s
+        StepModel(network, mine.with_calibration(one), phase="infer").timeline(64).step_s
         for one in (table, {"constants": constants, "intervals": table["intervals"]})
     ]
     assert steps[0] == steps[1]  # what is left over of products alone did not pay in networks
@@ -250,7 +250,7 @@ def test_a_step_that_is_evaluated_lies_where_predict_says(condition, waits, know
     """What constants leave over moves with the step as it is; a CPU's base is its host's, too."""
     device = catalog.device(name)
     if not device.is_cpu:  # whose steps tell nothing of others
-        device = replace(device, calibration={"steps": known} if known else {})
+        device = device.with_calibration({"steps": known} if known else {})
     model = StepModel("fc:layers=2,nodes=64", device, options={"waits": waits})
     times = model.timeline()
     case = Case(model.lowered().kernels, device, 1.0, "step", condition)

@@ -17,6 +17,7 @@ from steptime.core.errors import InputError
 from steptime.core.files import read_lines
 from steptime.core.toml_files import toml_text
 from steptime.hardware import catalog
+from steptime.hardware.device_calibration import DeviceCalibration
 from steptime.hardware.device_file import device_from_table
 from steptime.measure.drivers import NvidiaGpu
 from steptime.questions.doctor.question import find_stale, read_calibration
@@ -59,7 +60,7 @@ def test_this_machine_from_end_to_end(capsys):
     assert "all" in [row["kind"] for row in made["rows"]]
     assert "[1/4, " in said
     device = catalog.device("local")
-    assert device.calibration["constants"] == made["constants"]
+    assert device.calibration.constants == made["constants"]
     assert (device.datasheet.cores, device.datasheet.l2_bytes is not None) == (1, True)
     with Path(document["path"]).open("rb") as file:
         assert tomllib.load(file)["calibration"]["stack"] == "torch-eager"
@@ -72,7 +73,7 @@ def test_this_machine_from_end_to_end(capsys):
     assert run(words) == 0
     printed = capsys.readouterr()
     assert "which is gone: steptime calibrate" in printed.err  # ceilings and shares go together
-    assert catalog.device("local").calibration == {}
+    assert catalog.device("local").calibration.table == {}
     assert catalog.device("local").name == document["device"]
 
 
@@ -90,7 +91,7 @@ def test_what_was_measured_before_an_interrupt_is_kept(capsys, monkeypatch):
             patched.setattr("steptime.calibration.here.note", note)
             assert run(["calibrate", "--backend", "null", *FEW]) == 130
         said.append(capsys.readouterr().err)
-        return dict(catalog.device("local").calibration)
+        return dict(catalog.device("local").calibration.table)
 
     first = interrupted_at("3")
     assert (first["measured_points"], "drift" in first) == (3, False)
@@ -100,7 +101,7 @@ def test_what_was_measured_before_an_interrupt_is_kept(capsys, monkeypatch):
     whole, _ = answered(["calibrate", "--backend", "null", *FEW], capsys)
     assert whole["measured_points"] == 4
     kept = interrupted_at("3")
-    assert kept == catalog.device("local").calibration
+    assert kept == catalog.device("local").calibration.table
     assert kept["constants"] == whole["constants"]
 
 
@@ -263,7 +264,10 @@ step_s = {column = "time"}
 
 def test_a_calibration_of_other_versions_is_stale():
     table = {"backend": "torch", "version": "2.12.0", "threads": 2, "date": "2026-01-01"}
-    on_cpu, on_gpu = read_calibration(table), read_calibration(table | {"driver": "550.1"})
+    on_cpu, on_gpu = (
+        read_calibration(DeviceCalibration.from_table(facts))
+        for facts in (table, table | {"driver": "550.1"})
+    )
     differences = find_stale(on_cpu, 4, None, {"torch": "2.13.0+cpu"})
     assert list(differences) == [("torch", "2.12.0", "2.13.0"), ("threads", "2", "4")]
     assert not list(find_stale(on_cpu, 2, None, {"torch": "2.12.0"}))

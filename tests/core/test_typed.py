@@ -66,12 +66,12 @@ def test_what_is_no_table_is_told():
 
 def test_only_what_a_table_says_is_given():
     assert typed_values({"name": "n", "flag": True}, File, "a.toml") == {"name": "n", "flag": True}
-    kind = struct("Own", {"rate": Above0, "words": Texts}, "rate", closed=False)
+    kind = struct("Own", {"rate": Above0, "words": Texts}, ["rate"], closed=False)
     assert typed_values({"rate": 2}, kind, "a.toml") == {"rate": 2.0}
     typed({"rate": 2, "more": 1}, kind, "a.toml")
 
 
 def test_half_of_a_character_is_one_line():
-    one = struct("One", {"name": Literal["a", "b"]}, "name")
+    one = struct("One", {"name": Literal["a", "b"]}, ["name"])
     with pytest.raises(InputError, match="here: a text holds half of a character"):
         typed({"name": "\ud800"}, one, "here")

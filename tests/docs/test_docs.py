@@ -404,6 +404,8 @@ def test_the_example_of_replicas_runs(tmp_path, monkeypatch, capsys):
 def test_the_example_of_stacks_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     text = (ROOT / "examples/stacks.toml").read_text("utf-8")
+    head, *networks = text.split("[[networks]]")
+    text = "[[networks]]".join((head, *networks[:2]))  # tests of the stacks run all families
     for key, value in (("budget_s", "0.02"), ("rounds", "1"), ("phase", '"infer"')):
         text = re.sub(rf"{key} = .*", f"{key} = {value}", text)
     Path("stacks.toml").write_text(text, encoding="utf-8")
@@ -415,9 +417,9 @@ def test_the_example_of_stacks_runs(tmp_path, monkeypatch, capsys):
         assert run(line.split()) == 0, capsys.readouterr().err
         answers.append(json.loads(capsys.readouterr().out))
     sweep, comparison = answers
-    assert sweep["cells_by_status"] == [{"status": "ok", "cells": 16}]  # 4 networks, 4 stacks
+    assert sweep["cells_by_status"] == [{"status": "ok", "cells": 8}]  # 2 networks, 4 stacks
     levels = {row["level"]: row["pairs"] for row in comparison["levels"]}
-    assert levels == {"torch-compile": 4, "jax": 4, "onnxruntime": 4}
+    assert levels == {"torch-compile": 2, "jax": 2, "onnxruntime": 2}
     assert all(row["verdict"] for row in comparison["rows"])
 
 

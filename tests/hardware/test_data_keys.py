@@ -8,7 +8,9 @@ import pytest
 from every import every
 from steptime.core.errors import InputError
 from steptime.core.toml_files import DATA, packaged, read_toml
+from steptime.core.typed import typed
 from steptime.hardware import catalog
+from steptime.hardware.architectures import FILE, Architectures, architectures
 from steptime.hardware.device_file import DETAILS, LEVEL_RATES, OF_DETAILS, device_from_table
 from steptime.hardware.topology import KINDS
 from steptime.planning.site import Site
@@ -68,6 +70,35 @@ def test_sites_topologies_and_usable_memory_have_no_other_keys():
         assert row["kind"] in KINDS, name
     makers = {device.datasheet.maker for device in catalog.devices()}
     assert packaged("usable.toml").keys() <= makers
+
+
+def test_every_trait_and_use_of_architectures_is_asked_for():
+    rules = architectures()
+    for name in (*rules.traits, *rules.tiles):
+        assert any(f'"{name}"' in code for code in CODE.values()), name
+
+
+def test_tables_of_architectures_name_families_makers_and_series_that_devices_have():
+    rules, datasheets = architectures(), [device.datasheet for device in catalog.devices()]
+    makers = {datasheet.maker or "" for datasheet in datasheets}
+    series = {datasheet.series for datasheet in datasheets}
+    for name, trait in rules.traits.items():
+        assert set(trait.families or ()) <= set(rules.families), name
+        assert set(trait.makers or ()) <= makers, name
+        assert set(trait.series or ()) <= series, name
+    for table in (*rules.tiles.values(), rules.contraction_step, rules.since):
+        assert table.on.keys() <= set(rules.families)
+
+
+@every("path", ["", "traits.old", "tiles.batched", "contraction_step", "since"])
+def test_an_unknown_key_of_architectures_is_refused(path):
+    table = read_toml(DATA / FILE)
+    inner = table
+    for key in filter(None, path.split(".")):
+        inner = inner[key]
+    inner["famlies"] = ["Hopper"]
+    with pytest.raises(InputError, match="unknown key 'famlies'"):
+        typed(table, Architectures, FILE)
 
 
 def test_an_apple_gpu_has_memory_and_16_bit():

@@ -28,6 +28,8 @@ from steptime.prediction.step_model import StepModel
         ("xgmi-mi300x", 8, 2, 64, 1),
         ("pcie-4-x16-host", 8, 8, 409.6 / 16, 1),  # eight, of which each byte passes twice
         ("pcie-4-x16-host", 8, 2, 31, 1),
+        ("pcie-4-x16-bridges", 8, 2, 31, 1),  # two reach each other's memory across bridges
+        ("pcie-4-x16-bridges", 8, 4, 0.55 * 31, 1),  # four go through the host's
         ("nvlink-5", 72, 72, 900, 1),  # a rack behind switches
     ],
 )
@@ -35,6 +37,29 @@ def test_what_a_group_has_of_a_link(name, size, group, gigabytes_per_s, hops):
     link = effective_link(catalog.link(name), size, group)
     assert link.bytes_per_s == pytest.approx(gigabytes_per_s * 1e9)
     assert link.hops == pytest.approx(hops, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", ["nvlink-3", "nvlink-4", "nvlink-5", "nvlink-6"])
+def test_small_groups_behind_a_switch_reach_less_of_the_same_link(name):
+    link = catalog.link(name)
+    groups = [effective_link(link, 8, group) for group in range(2, 9)]
+    assert {group.bytes_per_s for group in groups} == {link.bytes_per_s}
+    reached = [group.for_collectives.bytes_per_s for group in groups]
+    assert reached == sorted(reached)
+    assert reached[0] == pytest.approx(0.78 * link.for_collectives.bytes_per_s)
+    assert reached[3] == pytest.approx(0.955 * link.for_collectives.bytes_per_s)  # five
+    assert reached[-1] == link.for_collectives.bytes_per_s
+    rack = effective_link(link, 72, 72)
+    assert rack.for_collectives.bytes_per_s == reached[-1]
+
+
+@pytest.mark.parametrize("name", ["pcie-3-x16", "pcie-4-x16", "pcie-5-x16", "pcie-6-x16"])
+def test_cards_across_bridges_are_between_those_with_and_without_peer_access(name):
+    across = catalog.link(f"{name}-bridges")
+    for group in range(2, 17):
+        rate = effective_link(across, 16, group).for_collectives.bytes_per_s
+        direct = effective_link(catalog.link(name), 16, group).for_collectives.bytes_per_s
+        assert rate == pytest.approx(direct) if group == 2 else rate <= 0.55 * direct
 
 
 def test_sides_are_as_even_as_they_can_be():
@@ -96,6 +121,8 @@ def test_an_unknown_topology_is_one_line():
         ("mi300x", "xgmi-mi300x", None),
         ("v100-sxm2-16gb", "nvlink-2-dgx1", None),
         ("rtx-4090", "pcie-4-x16-host", None),
+        ("l40s", "pcie-4-x16-bridges", None),
+        ("h100-sxm5", "nvlink-4", None),
         ("mi300x", "infiniband-ndr", "xgmi-mi300x"),
     ],
 )

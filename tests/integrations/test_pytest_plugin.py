@@ -330,6 +330,7 @@ def test_a_class_and_a_module_are_models(pytester, session):
             steptime_bench(Inner)
     """)
     result.assert_outcomes(passed=2, failed=2)
+    result.stdout.fnmatch_lines(["Net.pt2, batch 4: needs *"])
     result.stdout.fnmatch_lines(["*a module Net needs inputs=*"])
     result.stdout.fnmatch_lines(["*give a class or function at the top of a file*"])
 

@@ -121,7 +121,7 @@ def test_a_step_of_tiny_kernels_takes_the_host_s_time_and_a_large_one_the_device
 def test_a_device_file_overrides_the_host_by_name():
     t4 = catalog.device("t4")
     factor = 3 * catalog.stack().host["host.factor"].value
-    slow = replace(t4, calibration={"constants": {"host.factor": factor}})
+    slow = t4.with_calibration({"constants": {"host.factor": factor}})
     fast, slowed = (StepModel("fc", one, method="calibrated").timeline(1) for one in (t4, slow))
     assert slowed.host_s == pytest.approx(3 * fast.host_s)
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from every import every
+from steptime import predict
 from steptime.build import build_step, make_workload, read_model
 from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
@@ -453,3 +454,18 @@ def test_older_torch_reads_scores_again_backward():
     older = [one for one in executed(graph, catalog.stack("torch-eager-1")) if one.runs_as]
     assert [one.runs_as for one in older] == ["matmul", "softmax", "matmul", "softmax_grad"]
     assert [len(one.products) for one in older] == [2, 0, 4, 0]
+
+
+def test_hooks_of_zero_3_keep_the_host_busy_where_steps_are_short():
+    """70 us more an op, forward and backward: seconds of hooks that long sequences hide."""
+    seconds = {}
+    for length in (64, 16384):
+        model = f"transformer:layers=2,width=1024,heads=16,vocabulary=1000,length={length}"
+        for stack in ("hf-2025", "deepspeed-2023"):
+            options = {"stack": stack}
+            step = predict(model, device="a100", batch=1, dtype="bfloat16-mixed", options=options)
+            seconds[length, stack] = step.step_s
+    short_ratio = seconds[64, "deepspeed-2023"] / seconds[64, "hf-2025"]
+    long_ratio = seconds[16384, "deepspeed-2023"] / seconds[16384, "hf-2025"]
+    assert short_ratio > 2.5
+    assert long_ratio == pytest.approx(1, abs=0.1)

@@ -142,7 +142,7 @@ def names():
             if line:
                 answer(line)
         v100, own = catalog.device("v100"), {"intervals": {"stream": [-0.1, 0.1]}}
-        for device in (v100, replace(v100, calibration=own)):
+        for device in (v100, v100.with_calibration(own)):
             cases = [
                 Case(op_kernels(kind, shapes, {}, "float32"), device, 1.0, kind, "isolated")
                 for kind, shapes in ISOLATED.items()

@@ -101,7 +101,7 @@ def test_what_would_help_is_what_it_is_bound_by(name):
 def test_a_faster_host_shortens_no_gap_of_the_device():
     """Gaps of 0.1 ms between kernels are the device's: its 40 ms are no host's 6."""
     slow = {"constants": {"launch.gap_s": 1e-4}}
-    device = replace(catalog.device("h100"), calibration=slow)
+    device = catalog.device("h100").with_calibration(slow)
     workload = make_workload(read_model(MANY), 16, "float32", "train", "adam")
     found = diagnose_step(make_setup(workload, device))
     assert found.step_s > 5 * (StepModel(workload, device).timeline().host_s or 0) > 0

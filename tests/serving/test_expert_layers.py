@@ -61,6 +61,15 @@ def test_grouped_products_in_16_bit_reach_a_share_of_the_rate_of_dense_ones() ->
     assert grouped_s == pytest.approx(2 * dense_s)
 
 
+def test_grouped_products_take_a_factor_longer_and_dense_ones_do_not() -> None:
+    device = catalog.device("b200-sxm")
+    for dtype in ("bfloat16", "float8"):
+        kernels = [product("linear", dtype), product("experts", dtype)]
+        plain_s = kernel_seconds(RANK, kernels, device, 0.5)
+        dense_s, grouped_s = kernel_seconds(RANK, kernels, device, 0.5, 1.4)
+        assert [dense_s, grouped_s] == pytest.approx([plain_s[0], 1.4 * plain_s[1]])
+
+
 def test_grouped_products_in_8_bit_have_the_rate_that_servers_reach_in_8_bit() -> None:
     device = catalog.device("h100-sxm5")
     kernels = [product("linear", "float8"), product("experts", "float8")]

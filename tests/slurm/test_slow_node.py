@@ -25,8 +25,8 @@ def slurm(tmp_path):
 def test_a_node_that_takes_longer_is_named(slurm, tmp_path):
     """The nodes are one machine: a lock lets one measure at a time.
 
-    The slow one has more to do. A busy loop beside it would not do: a worker is a session of its
-    own, and how much of a shared CPU that gets is the kernel's choice, a hundredth of it even.
+    The slow one has more to do. CPU seconds are measured, so that processes outside of the cluster
+    do not slow down a node of it.
     """
     work = f'$([ "$SLURMD_NODENAME" = {SLOW} ] && echo {8 * WORK_BYTES} || echo {WORK_BYTES})'
     experiment = {

@@ -19,9 +19,11 @@ from typing import Any
 import pytest
 
 from steptime.cli.main import run
+from steptime.core.copying import replace
 from steptime.measure.launch import Worker
 from steptime.records import store
 from steptime.records.record import Record
+from steptime.sweeps import run as sweep_run
 
 pytestmark = pytest.mark.slow
 
@@ -319,6 +321,24 @@ def test_what_the_backend_cannot_run_is_unsupported_for_good(experiment, tmp_pat
     assert "null has no 'bfloat16'" in records_in(out)[0].note
     assert sweep(file, out) == 0
     assert len(records_in(out)) == 2
+
+
+def test_cells_that_other_work_disturbed_are_counted(experiment, tmp_path, monkeypatch, capsys):
+    measure = sweep_run.attempt
+    disturbed_shares = iter((1.0, 0.1))
+
+    def attempt(*arguments: Any) -> Record:
+        record = measure(*arguments)
+        step = record.quantities["step_s"]
+        count = round(next(disturbed_shares) * len(step.samples))
+        marks = tuple(index < count for index in range(len(step.samples)))
+        step = replace(step, columns={**step.columns, "disturbed": marks})
+        return replace(record, quantities={**record.quantities, "step_s": step})
+
+    monkeypatch.setattr(sweep_run, "attempt", attempt)
+    assert sweep(experiment(), tmp_path / "out", "--json") == 0
+    (line,) = json.loads(capsys.readouterr().out)["notes"]
+    assert line.startswith("over a quarter of the samples of 1 of 2 cells were disturbed")
 
 
 def test_a_cell_over_the_time_limit_ends_alone(experiment, tmp_path, monkeypatch):

@@ -7,13 +7,17 @@ import pytest
 
 from steptime.prediction.conformal import (
     COLLECTIVES,
+    DEVICE_STEPS,
+    FIRST_TOKENS,
     KERNELS,
     KINDS,
     MIXTURE_TRAININGS,
     TRAININGS,
+    Ends,
 )
 from validation.conformal import (
     FEWEST,
+    average_ends,
     campaign_weights,
     fit_spreads,
     fit_widths,
@@ -101,6 +105,33 @@ def test_a_spread_of_few_campaigns_is_widened_as_student_says() -> None:
     # t and normal quantiles of 0.9, from a printed table: 1.397 for 8, 1.638 for 3, 1.282
     assert student_factor(FEWEST) == pytest.approx(1.397 / 1.282, abs=1e-3)
     assert student_factor(2) == pytest.approx(1.638 / 1.282, abs=1e-3)
+
+
+def test_kinds_on_one_device_are_not_widened_as_student_says() -> None:
+    ends = {
+        kind: fit_widths([*draw_residuals(kind, 4, 6, 0.2, 9)], [DEVICE]).ends[kind]
+        for kind in (DEVICE_STEPS, COLLECTIVES)
+    }
+    factor = student_factor(4)
+    assert ends[COLLECTIVES].above == pytest.approx(factor * ends[DEVICE_STEPS].above)
+
+
+def test_a_queue_has_a_longer_end_above() -> None:
+    def longer_ends(kind: str) -> tuple[float, float]:
+        rows = draw_residuals(kind, 3, 6, 0.2, 10)
+        residuals = [one._replace(off=4 * one.off if one.off > 0 else one.off) for one in rows]
+        return fit_widths(residuals, [DEVICE]).ends[kind]
+
+    below, above = longer_ends(FIRST_TOKENS)
+    assert above > 1.2 * below
+    below, above = longer_ends(COLLECTIVES)
+    assert above == pytest.approx(below)
+
+
+def test_the_ends_of_few_campaigns_are_averaged_with_those_of_the_prior() -> None:
+    ends = average_ends(Ends(0.2, 0.8), Ends(0.4, 0.4), 3)
+    assert ends.below == pytest.approx(0.2**0.75 * 0.4**0.25)
+    assert ends.above == pytest.approx(0.8**0.75 * 0.4**0.25)
 
 
 def test_the_spread_of_kernels_is_shrunk_to_their_own_half_width() -> None:

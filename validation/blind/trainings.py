@@ -33,7 +33,7 @@ def read_bloom(cells: Cells) -> BlindRow:
         "model": f"{model},max_length=2048",
         "device": cells["device"],
         "dtype": "bfloat16" if is_wide else "float16",
-        "stack": stack_at("megatron", "2022-02"),
+        "stack": "megatron-deepspeed-2022",
         "recompute": "full",
         "link": "omni-path-100",
     }
@@ -46,9 +46,10 @@ def read_bloom(cells: Cells) -> BlindRow:
         "global_batch": float(plan["global_batch"]),
         "length": 2048,
         "zero": 1,
-        "gradients": 32 if is_wide else 16,
         "links_per_node": 4,
     }
+    if not is_wide:
+        numbers["gradients"] = 16
     measured = {"step_s": cells["seconds"], "memory_bytes": cells["memory_bytes"]}
     return BlindRow("step", texts, numbers, measured, cells["oom"] != "yes")
 
@@ -156,8 +157,8 @@ def read_qwen(cells: Cells) -> BlindRow:
     texts = {
         "model": MODELS[name],
         "device": cells["device"],
-        "dtype": "bfloat16",
-        "stack": "hf-2025",
+        "dtype": "bfloat16" if is_lora else "bfloat16-mixed",
+        "stack": "hf-2025" if is_lora else "deepspeed-2023",
         "recompute": "full",
         "lora": "r=64,on=all" if is_lora else "",
         "weights": "",

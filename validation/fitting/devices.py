@@ -156,10 +156,10 @@ def scored(
     """Return what constants, and a calibration on top of them, say of the cases of one device."""
     found: dict[int, Scored] = {}
     for phase, own in grouped(cases, lambda case: case.phase).items():
-        device = replace(own[0].device, calibration=table or {}).in_phase(phase)
+        device = own[0].device.with_calibration(table or {}).in_phase(phase)
         told = device.calibration
-        ends = interval_constants(told) if "stack" in told else {}
-        at = {**constants, **told.get("constants", {}), **ends}
+        ends = interval_constants(told) if told.stack else {}
+        at = {**constants, **told.constants, **ends}
         calibrated = [replace(case, device=device) for case in own]
         before = dict(zip(map(id, calibrated), own, strict=True))
         for one in score_with_constants(calibrated, at):

@@ -90,7 +90,7 @@ def compute_dtype(dtype: str) -> str:
 def _list_caches(device: Device) -> dict[str, float]:
     """Return the bytes a second of further levels, by name."""
     caches = {}
-    for name, share in device.calibration.get("constants", {}).items():
+    for name, share in device.calibration.constants.items():
         if name.startswith("stream.share_"):
             caches[f"{DRAM} as calibrated"] = device.datasheet.memory_bytes_per_s * share
     for key, value in device.datasheet.details.items():

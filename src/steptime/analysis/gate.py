@@ -271,20 +271,21 @@ def _weigh_evidence(a: Floats, b: Floats, change: Floats) -> Floats:
     The guarded change is a quantile of all differences between a run of B and a run of A: the
     smallest with two runs a side, the median from five runs on. It is 0 where the signs differ.
     """
-    runs_a = _count_runs(a)
-    runs_b = _count_runs(b)
-    low_change = np.empty(len(a))
-    high_change = np.empty(len(a))
-    distinct_counts = np.unique(np.stack([runs_a, runs_b]), axis=1).T
+    run_counts_a = _count_runs(a)
+    run_counts_b = _count_runs(b)
+    guarded_low = np.empty(len(a))
+    guarded_high = np.empty(len(a))
+    # Pairs with equal numbers of runs on each side are computed at once.
+    distinct_counts = np.unique(np.stack([run_counts_a, run_counts_b]), axis=1).T
     for count_a, count_b in distinct_counts:
-        pairs = np.flatnonzero((runs_a == count_a) & (runs_b == count_b))
-        changes_of_runs = _guarded_changes(
-            _first_runs(a[pairs], count_a), _first_runs(b[pairs], count_b)
-        )
-        low_change[pairs], high_change[pairs] = changes_of_runs
-    slowdown = np.maximum(0, np.minimum(change, low_change))
-    speedup = np.maximum(0, np.minimum(-change, -high_change))
-    return np.where(change > 0, slowdown, -speedup)
+        pairs = np.flatnonzero((run_counts_a == count_a) & (run_counts_b == count_b))
+        runs_of_a = _first_runs(a[pairs], count_a)
+        runs_of_b = _first_runs(b[pairs], count_b)
+        guarded_low[pairs], guarded_high[pairs] = _guarded_changes(runs_of_a, runs_of_b)
+    # Runs that changed in the other direction leave no evidence.
+    increase = np.maximum(0, np.minimum(change, guarded_low))
+    decrease = np.maximum(0, np.minimum(-change, -guarded_high))
+    return np.where(change > 0, increase, -decrease)
 
 
 def _guarded_changes(a: Floats, b: Floats) -> tuple[Floats, Floats]:

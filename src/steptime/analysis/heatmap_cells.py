@@ -151,25 +151,29 @@ def find_cells(
     if x is None or y is None:
         summary = HeatmapSummary(x=x, y=y, panel=panel, value=value, only=list(only))
         return HeatmapAnswer(rows=(), summary=summary)
-    if len({x, y, panel}) < 3:
+    are_distinct = len({x, y, panel}) == 3
+    if not are_distinct:
         raise InputError("heatmap: --x, --y and --over take columns that differ")
-    has_value = selection.rows.filter(selection.value.is_not_null())
-    platforms = tuple(has_value.select(pl.col("platform").unique().sort()).collect()["platform"])
-    if len(platforms) > 1 and "platform" not in (x, y, panel):
+    rows_with_value = selection.rows.filter(selection.value.is_not_null())
+    platform_column = rows_with_value.select(pl.col("platform").unique().sort()).collect()
+    platforms = tuple(platform_column["platform"])
+    would_share_cells = len(platforms) > 1 and "platform" not in (x, y, panel)
+    if would_share_cells:
         if panel:
             names = ", ".join(platforms)
             raise InputError(f"--over {panel} needs --only platform=NAME: {names}")
         panel = "platform"
-    steps = {name: _make_steps(selection, name) for name in (x, y)}
-    panel_column = pl.col(panel) if panel else pl.lit(None, pl.String())
-    cells = _median_cells(selection, [*steps.values(), panel_column], value)
+    axis_values = {name: _make_steps(selection, name) for name in (x, y)}  # binned if many
+    panel_value = pl.col(panel) if panel else pl.lit(None, pl.String())
+    cells = _median_cells(selection, [*axis_values.values(), panel_value], value)
+    binned_axes = [name for name, axis in axis_values.items() if axis.meta.output_name() != name]
     summary = HeatmapSummary(
         x=x,
         y=y,
         panel=panel,
         value=value,
         only=list(only),
-        binned=[name for name, step in steps.items() if step.meta.output_name() != name],
+        binned=binned_axes,
     )
     return HeatmapAnswer(rows=cells, summary=_summarise(summary, cells), platforms=platforms)
 

@@ -249,8 +249,8 @@ def _list_cells(data: Data) -> list[Row]:
         level=pl.col("folder"),
         cell=SERIES,
         takes_part=IS_GOOD_STEP,
-        way=ANY_METHOD,
-        kin=pl.lit(None, pl.String),
+        method=ANY_METHOD,
+        partner_key=pl.lit(None, pl.String),
     )
     groups = RecordGroups(data, grouping)
     ids = np.flatnonzero(groups.columns.value > 0)

@@ -7,7 +7,7 @@ import polars as pl
 
 from steptime.core.units import counted
 from steptime.records.data import Data
-from steptime.records.record import Record, method_to_json
+from steptime.records.record import LARGEST_DISTURBED_SHARE, Record, method_to_json
 from steptime.records.record_columns import DERIVED_COLUMNS
 from steptime.records.row import Row
 from steptime.records.statistics import WITHIN
@@ -123,7 +123,7 @@ def _remarks(record: Record, row: Row) -> list[str]:
         remarks.append("one run: the interval says nothing of how runs differ (--runs 5 does)")
     elif row["step_s_low"] is None:
         remarks.append("two runs are too few for an interval: --runs 3 or more gives one")
-    if row["samples_disturbed"] > row["samples_n"] / 4:
+    if row["samples_disturbed"] > LARGEST_DISTURBED_SHARE * row["samples_n"]:
         disturber = "other work"
         if record.workload.plan.data > 1:
             disturber += ", or threads of the communication itself,"

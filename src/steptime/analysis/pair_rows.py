@@ -13,9 +13,10 @@ import polars as pl
 from steptime.analysis.frame_rows import CHUNK_ROWS, MAX_ROWS_IN_MEMORY
 from steptime.core.table import JsonRows, LazySequence
 from steptime.core.units import format_value
+from steptime.records.group_columns import GroupColumns
 from steptime.records.group_members import Ids
 from steptime.records.pair_keys import PLATFORM_OPTIONS, STACK_OPTIONS
-from steptime.records.record_groups import Cells, GroupColumns, finite_cells
+from steptime.records.record_groups import Cells, finite_cells
 from steptime.records.row import Row, loaded, no_collection
 from steptime.records.statistics import BETWEEN, WITHIN
 

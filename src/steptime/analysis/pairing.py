@@ -212,7 +212,7 @@ class Pairing:
     def unpaired(self) -> Unpaired:
         """The whole steps without a partner, then those of which a side has no number."""
         lonely_levels = [name for name in self.words if name != self.against]
-        lonely = self.groups.lonely(self.against, lonely_levels, self._matched)
+        lonely = self.groups.unpaired_steps(self.against, lonely_levels, self._matched)
 
         # Two reasons a level: nothing of it is in the cell, or what is there differs. The level
         # `against` stands last, where its number of -1 leads.
@@ -290,7 +290,7 @@ class Pairing:
 
     def ways(self, a: Ids, b: Ids) -> tuple[Ids, list[Row]]:
         """Return the way in which each of these pairs ran, and for each way what differs in it."""
-        way = self.groups.columns.way
+        way = self.groups.columns.setup
         way_count = way.max(initial=0) + 1
         pair_key = way[a] * way_count + way[b]
         _, first, way_of_pair = np.unique(pair_key, return_index=True, return_inverse=True)

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steptime.analysis.gate import FALSE_ALARMS, Judgement, judge_runs
-from steptime.records.ratios import farness
 from steptime.records.row import ESTIMATE, is_higher_better
 from steptime.records.statistics import MISS
 from steptime.records.warmup import Floats
@@ -151,8 +150,11 @@ def verdicts(
     ratio: Floats, low: Floats, high: Floats, p_value: Floats, quantity: str = "step_s"
 ) -> NDArray[Any]:
     """Return the words on comparisons that are read together; None without a ratio."""
-    is_believed = (farness(ratio) > 0) & control_false_discovery(np.nan_to_num(p_value, nan=1.0))
-    words = _choose_words(np.log(ratio), low, high, is_believed, quantity, MARGIN)
+    complete_p_value = np.nan_to_num(p_value, nan=1.0)  # an unknown one is no evidence
+    is_significant = control_false_discovery(complete_p_value)
+    has_changed = is_significant & (ratio != 1)
+    log_ratio = np.log(ratio)
+    words = _choose_words(log_ratio, low, high, has_changed, quantity, MARGIN)
     words[np.isnan(ratio)] = None
     return words
 

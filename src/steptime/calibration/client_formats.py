@@ -84,22 +84,26 @@ def _read_documents(path: Path) -> list[JsonObject]:
     place = format_path(path)
     try:
         content = path.read_bytes()
-        content = gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content
+        is_gzip = content.startswith(b"\x1f\x8b")
+        content = gzip.decompress(content) if is_gzip else content
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"{place}: {getattr(error, 'strerror', None) or error}") from None
     text = decode(content)
     try:
         documents = json.loads(text)
     except (ValueError, RecursionError):
-        documents = [_parse_line(line, f"{place}:{i}") for i, line in _lines(text)]
+        documents = [
+            _parse_line(line, f"{place}:{number}") for number, line in _numbered_lines(text)
+        ]
     documents = documents if isinstance(documents, list) else [documents]
     if any(not isinstance(document, dict) for document in documents):
         raise InputError(f"{place}: is no result of {FORMATS_TEXT} of requests")
     return documents
 
 
-def _lines(text: str) -> list[tuple[int, str]]:
-    return [(i, line) for i, line in enumerate(text.splitlines(), start=1) if line.strip()]
+def _numbered_lines(text: str) -> list[tuple[int, str]]:
+    numbered_lines = enumerate(text.splitlines(), start=1)
+    return [(number, line) for number, line in numbered_lines if line.strip()]
 
 
 def _parse_line(line: str, place: str) -> Any:
@@ -156,31 +160,39 @@ def _bench_requests(document: JsonObject, place: str) -> tuple[list[ClientReques
         if not isinstance(column, list) or len(column) != len(ttfts_s):
             raise InputError(f"{place}: {name}: must be a list of {len(ttfts_s)} values, as ttfts")
         columns[name] = column
-    starts_s, errors = document.get("start_times"), document.get("errors")
+    starts_s = document.get("start_times")
     has_starts = isinstance(starts_s, list) and len(starts_s) == len(ttfts_s)
+    errors = document.get("errors")
     requests = []
-    for i, (ttft_s, input_tokens, output_tokens, itls_s) in enumerate(
-        zip(*columns.values(), strict=True)
-    ):
+    rows = zip(*columns.values(), strict=True)
+    for i, (ttft_s, input_tokens, output_tokens, itls_s) in enumerate(rows):
         is_failed = isinstance(errors, list) and i < len(errors) and bool(errors[i])
-        if is_failed or not output_tokens or not ttft_s:
+        has_answer = output_tokens and ttft_s
+        if is_failed or not has_answer:
             continue
-        row = {"ttft": ttft_s, "input": input_tokens, "output": output_tokens}
-        row["itls"] = sum(itls_s) if isinstance(itls_s, list) else itls_s
+        later_tokens_s = sum(itls_s) if isinstance(itls_s, list) else itls_s
+        cells = {
+            "ttft": ttft_s,
+            "input": input_tokens,
+            "output": output_tokens,
+            "itls": later_tokens_s,
+        }
         row_place = f"{place}: request {i}"
-        first_s = read_finite(row, "ttft", row_place)
+        first_token_s = read_finite(cells, "ttft", row_place)
         request = ClientRequest(
             arrival_s=float(starts_s[i]) if has_starts else None,  # type: ignore[index]  # a list
-            input_tokens=int(read_finite(row, "input", row_place)),
-            output_tokens=int(read_finite(row, "output", row_place)),
-            ttft_s=first_s,
-            request_s=first_s + read_finite(row, "itls", row_place),
+            input_tokens=int(read_finite(cells, "input", row_place)),
+            output_tokens=int(read_finite(cells, "output", row_place)),
+            ttft_s=first_token_s,
+            request_s=first_token_s + read_finite(cells, "itls", row_place),
         )
         requests.append(request)
-    return requests, len(ttfts_s) - len(requests)
+    failed_count = len(ttfts_s) - len(requests)
+    return requests, failed_count
 
 
 def _first_number(table: JsonObject, names: Sequence[str], place: str) -> float | None:
+    """Return the first number that is not 0 among those of these names, None without one."""
     numbers = (read_number(table, name, place) for name in names)
     return next((number for number in numbers if number), None)
 
@@ -274,21 +286,23 @@ def _read_guidellm(document: JsonObject, place: str) -> list[ClientRun]:
             raise InputError(f"{row_place}: must be a table")
         config = benchmark.get("config", benchmark.get("args", {}))
         strategy = config.get("strategy", {}) if isinstance(config, Mapping) else {}
+        is_synchronous = isinstance(strategy, Mapping) and strategy.get("type_") == "synchronous"
         traffic = _traffic_of(strategy, row_place)
-        if isinstance(strategy, Mapping) and strategy.get("type_") == "synchronous":
+        if is_synchronous:
             traffic = Traffic(concurrency=1)
         model = find_value(config, "model") or find_value(arguments, "model")
         settings = {} if model is None else {"model": model}
-        statuses = benchmark.get("requests", {})
-        statuses = statuses if isinstance(statuses, Mapping) else {}
-        failed_count = len(statuses.get("errored") or ())
+        request_table = benchmark.get("requests", {})
+        rows_by_status = request_table if isinstance(request_table, Mapping) else {}
+        failed_count = len(rows_by_status.get("errored") or ())
         facts = RunFacts(row_place, place, settings, traffic, failed_count)
         requests = [
-            _guidellm_request(row, f"{row_place}: request {k}")
-            for k, row in enumerate(statuses.get("successful") or ())
+            _guidellm_request(row, f"{row_place}: request {number}")
+            for number, row in enumerate(rows_by_status.get("successful") or ())
         ]
         if requests:
-            runs.append(run_of_requests([request for request in requests if request], facts))
+            with_tokens = [request for request in requests if request is not None]
+            runs.append(run_of_requests(with_tokens, facts))
         else:
             runs.append(run_of_means(_guidellm_means(benchmark, row_place), facts))
     if not runs:

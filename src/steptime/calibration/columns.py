@@ -92,8 +92,9 @@ class Columns:
     def _predict_passes_s(self, constants: Constants) -> Floats:
         """Return the seconds of the kernels of each case, as [passes, cases]."""
         case_count = len(self.cases)
-        cells = self._kernels.passes * case_count + self._case_index
-        seconds = sum_rows(self._price_kernels(constants).value, cells, len(PASSES) * case_count)
+        pass_and_case = self._kernels.passes * case_count + self._case_index  # of each kernel
+        kernel_s = self._price_kernels(constants).value
+        seconds = sum_rows(kernel_s, pass_and_case, len(PASSES) * case_count)
         return seconds.reshape(-1, case_count)
 
     def predict_intervals(self, constants: Constants) -> tuple[Floats, Floats, Floats]:
@@ -104,24 +105,24 @@ class Columns:
         passes_s = self._predict_passes_s(constants)
         device_s = passes_s.sum(axis=0)
         value_s = self._add_host_time(passes_s, constants)
-        device_ends_s = self._device_intervals(constants)
+        device_ends_s = self._device_intervals(constants)  # low, high
         ends_s = []
         for end, sign in enumerate((-1, 1)):
             host_constants = scale_host(constants, end)
             passes_end_s = passes_s * (device_ends_s[end] / device_s)
             device_error_s = self._add_host_time(passes_end_s, constants) - value_s
             host_error_s = self._add_host_time(passes_s, host_constants) - value_s
-            isolated_s = value_s + sign * np.hypot(device_error_s, host_error_s)
-            ends_s.append(np.where(self._is_isolated, isolated_s, device_ends_s[end]))
+            isolated_end_s = value_s + sign * np.hypot(device_error_s, host_error_s)
+            ends_s.append(np.where(self._is_isolated, isolated_end_s, device_ends_s[end]))
         low_s, high_s = ends_s
-        hosts = self._step_hosts(constants)
+        hosts = self._find_step_hosts(constants)
         if hosts is not None:
             device_low_s, device_high_s = device_ends_s
-            low_shares = (device_low_s / device_s)[self._steps]
-            high_shares = (device_high_s / device_s)[self._steps]
+            low_ratios = (device_low_s / device_s)[self._steps]
+            high_ratios = (device_high_s / device_s)[self._steps]
             step_passes_s = list(passes_s[:, self._steps])
-            ahead = bound_step(step_passes_s, (low_shares, high_shares), hosts.ahead)
-            waiting = bound_step(step_passes_s, (low_shares, high_shares), hosts.waiting)
+            ahead = bound_step(step_passes_s, (low_ratios, high_ratios), hosts.ahead)
+            waiting = bound_step(step_passes_s, (low_ratios, high_ratios), hosts.waiting)
             low_s[self._steps] = np.where(self._is_call, waiting.low_s, ahead.low_s)
             high_s[self._steps] = np.where(self._is_call, waiting.high_s, ahead.high_s)
         return value_s, low_s, high_s
@@ -138,7 +139,7 @@ class Columns:
     def _price_kernels(self, constants: Constants) -> Prices:
         """Return the seconds of each distinct kernel, times the number of its runs."""
         device = replace(self.device, constants=constants)
-        product_residuals = device.calibration.get("products", {})
+        product_residuals = device.calibration.products
         is_single_op = self._is_single_op[self._case_index].astype(float)
         case_pauses_s = self._is_isolated * self._timing_figures(constants, "pause_s")
         pauses_s = case_pauses_s[self._case_index]
@@ -152,11 +153,15 @@ class Columns:
             is_single_product = len(rows.products) == 1
             if not residual_rows or not is_single_product:
                 return interval
-            op_factor = kernel_weighted_factor(residual_rows, product_similarity, *rows.products[0])
+            product_sizes = rows.products[0]
+            op_factor = kernel_weighted_factor(residual_rows, product_similarity, *product_sizes)
             # The residuals are those of single ops: kernels of a step keep the factor 1.
             factor: Any = np.where(is_single_op[indices] > 0, op_factor, 1.0)
-            value, low, high = (factor * seconds for seconds in interval[:3])
-            return interval._replace(value=value, low=low, high=high)
+            return interval._replace(
+                value=factor * interval.value,
+                low=factor * interval.low,
+                high=factor * interval.high,
+            )
 
         return self._kernels.price(price_rows).times(self._kernels.counts)
 
@@ -175,7 +180,7 @@ class Columns:
             visible_share = self._timing_figures(constants, "seen")
             between_s = between_events_s(total_s, host_s, visible_share)
             total_s = np.where(self._is_isolated, between_s, total_s)
-        hosts = self._step_hosts(constants)
+        hosts = self._find_step_hosts(constants)
         if hosts is not None:
             step_passes_s = list(passes_s[:, self._steps])
             ahead_s = sum(wait_for_host(step_passes_s, hosts.ahead))
@@ -230,28 +235,33 @@ class Columns:
         host_s: Any = self._issue_steps(constants).issued_s[-1]
         return self._steps, host_s, device_s
 
-    def _step_hosts(self, constants: Constants) -> _HostPair | None:
+    def _find_step_hosts(self, constants: Constants) -> _HostPair | None:
         """Return the hosts of all steps, None without steps or without a host.
 
         A CPU issues its own ops, and begins each step with its base.
         """
         if not self._steps:
             return None
-        interval_ends = host_bounds(constants)
-        has_separate_host = "host.factor" in constants
-        if has_separate_host:
-            # Both hosts are corrected by the residuals of the steps that this device has run.
-            step_residuals = self.device.calibration.get("steps", ())
-            waiting_host = self._issue_steps(constants)._replace(
-                ends=interval_ends, steps=step_residuals
-            )
-            return _HostPair(ahead=waiting_host._replace(waits=False), waiting=waiting_host)
+        is_accelerator = "host.factor" in constants  # whose steps a host issues
+        if is_accelerator:
+            return self._find_accelerator_hosts(constants)
         cpu_host = find_host({}, constants)
         if cpu_host is None:
             return None
         # A CPU never runs ahead of itself: both kinds of steps have the same host.
-        cpu_host = cpu_host._replace(ends=interval_ends)
+        cpu_host = cpu_host._replace(ends=host_bounds(constants))
         return _HostPair(ahead=cpu_host, waiting=cpu_host)
+
+    def _find_accelerator_hosts(self, constants: Constants) -> _HostPair:
+        """Return the hosts that issue the steps of an accelerator.
+
+        Both are corrected by the residuals of the steps that the device has run.
+        """
+        step_residuals = self.device.calibration.steps
+        host = self._issue_steps(constants)._replace(
+            ends=host_bounds(constants), steps=step_residuals
+        )
+        return _HostPair(ahead=host._replace(waits=False), waiting=host)
 
     def _issue_steps(self, constants: Constants) -> Host:
         """Return the host that issues each step: its times are arrays over the steps."""
@@ -264,17 +274,18 @@ class Columns:
 
         The values of the constants play no part, only their names.
         """
-        counts = [
+        step_counts = [
             count_constants(count_calls(self.cases[index].kernels), constants)
             for index in self._steps
         ]
-        return {
-            pass_: {
-                name: np.array([step[pass_].get(name, 0.0) for step in counts])
-                for name in sorted({name for step in counts for name in step[pass_]})
+        counts_by_pass: dict[str, dict[str, Floats]] = {}
+        for pass_ in PASSES:
+            names = sorted({name for counts in step_counts for name in counts[pass_]})
+            counts_by_pass[pass_] = {
+                name: np.array([counts[pass_].get(name, 0.0) for counts in step_counts])
+                for name in names
             }
-            for pass_ in PASSES
-        }
+        return counts_by_pass
 
 
 def _network_label(case: Case) -> str:

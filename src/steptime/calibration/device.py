@@ -81,7 +81,7 @@ def calibrate(
         raise InputError(f"{device.name}: no row to calibrate with")
     if points is not None:
         points = parse_count(points, "points")
-    uncalibrated = replace(device, calibration={})
+    uncalibrated = device.with_calibration({})
     stack, has_steps = _commonest_stack(cases)
     stack_cases = [case for case in cases if case.is_single_op or _stack_of(case) == stack]
     fitted_cases = [
@@ -202,12 +202,15 @@ def fit_single_ops(
     """
     columns = Columns(cases)
     sigma = float(np.clip(np.median(np.abs(residuals)), MIN_OP_SIGMA, SIGMA))
-    start = {name: prior._replace(value=step_constants[name]) for name, prior in priors.items()}
-    op_priors = start | {name: priors[name] for name in influential_constants([columns], priors)}
-    constants = fit_constants([columns], op_priors, sigma=sigma)
-    left_out = leave_out_residuals(columns, op_priors, constants, sigma, columns.families)
-    tables, left_out = learn_residuals(columns, constants, left_out)
-    return {"alone": moved_constants(constants, start), **tables}, left_out
+    step_priors = {
+        name: prior._replace(value=step_constants[name]) for name, prior in priors.items()
+    }
+    influential_priors = {name: priors[name] for name in influential_constants([columns], priors)}
+    op_priors = step_priors | influential_priors
+    op_constants = fit_constants([columns], op_priors, sigma=sigma)
+    left_out = leave_out_residuals(columns, op_priors, op_constants, sigma, columns.families)
+    tables, left_out = learn_residuals(columns, op_constants, left_out)
+    return {"alone": moved_constants(op_constants, step_priors), **tables}, left_out
 
 
 def choose_cases(cases: Sequence[Case], points: int | None, seed: int = 0) -> list[Case]:
@@ -235,11 +238,12 @@ def choose_cases(cases: Sequence[Case], points: int | None, seed: int = 0) -> li
         even_share = points_left // kinds_left
         kind_points = min(len(kind_cases), even_share)
         points_left -= kind_points
-        sizes = np.array([_log_size(case) for case in kind_cases])
-        ranks = np.argsort(np.argsort(sizes, kind="stable"))
-        positions = ranks / len(sizes)
+        log_sizes = np.array([_log_size(case) for case in kind_cases])
+        ranks = np.argsort(np.argsort(log_sizes, kind="stable"))
+        positions = ranks / len(log_sizes)
         if kind_cases[0].is_single_op:
-            positions += (sizes - sizes.min()) / max(np.ptp(sizes), MIN_RANGE)
+            log_range = max(np.ptp(log_sizes), MIN_RANGE)
+            positions += (log_sizes - log_sizes.min()) / log_range
         indices = draw_evenly(positions.tolist(), kind_points, draw)
         choice += [kind_cases[i] for i in indices]
     return choice
@@ -286,11 +290,12 @@ def moved_constants(
 
     A prior of 0 switches an effect off: no row moves it.
     """
-    return {
-        name: float(f"{value:.4g}")
-        for name, value in constants.items()
-        if priors[name].value and abs(log(value / priors[name].value)) > MIN_CHANGE
-    }
+
+    def has_moved(name: str) -> bool:
+        prior_value = priors[name].value
+        return bool(prior_value) and abs(log(constants[name] / prior_value)) > MIN_CHANGE
+
+    return {name: float(f"{constants[name]:.4g}") for name in constants if has_moved(name)}
 
 
 def tabulate_errors(kinds: Sequence[str], residuals: Floats) -> dict[str, dict[str, float]]:

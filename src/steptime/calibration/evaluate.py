@@ -113,12 +113,13 @@ def summarise_errors(values: Sequence[ComparedValue]) -> ErrorFigures:
     ratios = np.array([value.measured / value.predicted for value in values])
     relative = relative_errors(ratios)
     errors_by_cell: dict[Any, list[float]] = defaultdict(list)
-    hits, widths = [], []
+    is_covered = []
+    relative_widths = []
     for value, error in zip(values, relative, strict=True):
         errors_by_cell[value.cell].append(float(error))
         if value.low is not None and value.high is not None:
-            hits.append(value.low <= value.measured <= value.high)
-            widths.append((value.high - value.low) / value.predicted)
+            is_covered.append(value.low <= value.measured <= value.high)
+            relative_widths.append((value.high - value.low) / value.predicted)
     cell_means = [np.mean(cell_errors) for cell_errors in errors_by_cell.values()]
     return ErrorFigures(
         cases=len(values),
@@ -129,8 +130,8 @@ def summarise_errors(values: Sequence[ComparedValue]) -> ErrorFigures:
         bias=-float(np.log(ratios).mean()),
         factor=float(np.exp(farness(ratios).mean())),
         balanced=float(np.mean(cell_means)),
-        coverage=float(np.mean(hits)) if hits else None,
-        width=float(np.median(widths)) if widths else None,
+        coverage=float(np.mean(is_covered)) if is_covered else None,
+        width=float(np.median(relative_widths)) if relative_widths else None,
     )
 
 
@@ -179,27 +180,42 @@ def kernel_times(case: Case, method: Method, settings: Settings) -> list[Interva
 
 def _score_calibrated(cases: Sequence[Case], method: Method) -> list[Scored]:
     """Return the predictions of `calibrated`, priced in groups of equal device and options."""
-    devices_by_name: dict[str, list[Device]] = defaultdict(list)
-
-    def group_key(case: Case) -> tuple[Any, ...]:
-        namesakes = devices_by_name[case.device.name]  # a file may carry another device's name
-        if case.device not in namesakes:
-            namesakes.append(case.device)
-        device_index = namesakes.index(case.device)
-        # `score_with_constants` sorts cases by kind: those of a group are of one.
-        kind = (case.phase, case.is_single_op and case.has_low_operands)
-        return case.device.name, *kind, device_index, *sorted(case.options.items())
-
+    devices = _DistinctDevices()
     score_by_id: dict[int, Scored] = {}
-    for group in grouped(cases, group_key).values():
-        device = group[0].device.in_phase(group[0].phase)
-        settings = method.under(group[0].options).settings
+    for group in grouped(cases, devices.group_key).values():
+        first = group[0]
+        device = first.device.in_phase(first.phase)
+        settings = method.under(first.options).settings
         settings = replace(settings, tf32="auto")  # kernels know it
         constants = method.derate(device, first_dtype(device), settings).constants
         phase_cases = [replace(case, device=device) for case in group]
-        for case, scored in zip(group, score_with_constants(phase_cases, constants), strict=True):
+        scores = score_with_constants(phase_cases, constants)
+        for case, scored in zip(group, scores, strict=True):
             score_by_id[id(case)] = replace(scored, case=case)
     return [score_by_id[id(case)] for case in cases]
+
+
+class _DistinctDevices:
+    """Numbers devices of one name, since a file may carry another device's name."""
+
+    def __init__(self) -> None:
+        self._devices_by_name: dict[str, list[Device]] = defaultdict(list)
+
+    def number(self, device: Device) -> int:
+        """Return the number of a device among those of its name; a new one gets the next."""
+        namesakes = self._devices_by_name[device.name]
+        if device not in namesakes:
+            namesakes.append(device)
+        return namesakes.index(device)
+
+    def group_key(self, case: Case) -> tuple[Any, ...]:
+        """Return a key that is equal for cases that are priced at once.
+
+        `score_with_constants` sorts cases by kind of work, so that a group has a single kind.
+        """
+        is_low_op = case.is_single_op and case.has_low_operands
+        options = sorted(case.options.items())
+        return case.device.name, case.phase, is_low_op, self.number(case.device), *options
 
 
 def score_with_constants(cases: Sequence[Case], constants: Constants) -> list[Scored]:
@@ -213,8 +229,11 @@ def score_with_constants(cases: Sequence[Case], constants: Constants) -> list[Sc
             the device, too.
     """
     device = cases[0].device
-    table = device.calibration
-    op_constants: Constants = {**constants, **table.get("alone", {}), **interval_constants(table)}
+    op_constants: Constants = {
+        **constants,
+        **(device.calibration.alone or {}),
+        **interval_constants(device.calibration),
+    }
     ops = [case for case in cases if case.is_single_op and not case.has_low_operands]
     low_ops = [case for case in cases if case.is_single_op and case.has_low_operands]
     steps = [case for case in cases if not case.is_single_op]
@@ -261,11 +280,12 @@ def after_calibration(
         test_cases: list[Case] = []
         for device_cases in cases_by_device.values():
             calibrating = [case for case in device_cases if case.calibrates]
-            points_of_device = choose_cases(calibrating, points, seed)
-            table = calibrate(device_cases[0].device, points_of_device, None)
-            moved_counts.append(len(table["constants"].keys() | table.get("alone", {}).keys()))
-            device = replace(device_cases[0].device, calibration=table)
-            unused = _without_repeats_of(device_cases, points_of_device)
+            calibration_points = choose_cases(calibrating, points, seed)
+            table = calibrate(device_cases[0].device, calibration_points, None)
+            moved_names = table["constants"].keys() | table.get("alone", {}).keys()
+            moved_counts.append(len(moved_names))
+            device = device_cases[0].device.with_calibration(table)
+            unused = _without_repeats_of(device_cases, calibration_points)
             test_cases += [replace(case, device=device) for case in unused]
         if not test_cases:
             raise InputError(f"no case is left to check beside {points} points of each device")

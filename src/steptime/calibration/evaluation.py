@@ -228,9 +228,8 @@ def _comparison_rows(
         if other_name != name
     }
     scores_by_method = {key: scores for key, scores in scores_by_method.items() if scores}
-    case_ids = [
-        {id(score.case) for score in scores} for scores in (scored, *scores_by_method.values())
-    ]
+    all_scores = (scored, *scores_by_method.values())
+    case_ids = [{id(score.case) for score in scores} for scores in all_scores]
     shared_ids = set.intersection(*case_ids)
     rows = []
     if 0 < len(shared_ids) < len(scored):
@@ -299,27 +298,25 @@ def _rival_rows(cases: Sequence[Case], name: str, scored: Sequence[Scored]) -> l
 
 def _slowest_ops(scored: Scored, method: Method) -> list[JsonObject]:
     """Return the slowest ops of a case: kind, pass, sizes, count, and seconds in all."""
-    times = kernel_times(scored.case, method, method.settings)
-    ops: dict[object, JsonObject] = {}
-    for kernel, interval in zip(scored.case.kernels, times, strict=True):
+    kernel_intervals = kernel_times(scored.case, method, method.settings)
+    op_rows: dict[object, JsonObject] = {}  # by kind, pass and sizes
+    for kernel, interval in zip(scored.case.kernels, kernel_intervals, strict=True):
         sizes = _sizes_of(kernel)
-        op = ops.setdefault(
-            (kernel.kind, kernel.pass_, sizes),
-            {
-                "kind": kernel.kind,
-                "pass": kernel.pass_,
-                "sizes": [list(size) if isinstance(size, tuple) else size for size in sizes],
-                "count": 0,
-                "step_s": 0.0,
-                "compute_s": 0.0,
-                "memory_s": 0.0,
-            },
-        )
-        op["count"] += 1
-        op["step_s"] += interval.value
-        op["compute_s"] += interval.compute_s
-        op["memory_s"] += interval.memory_s
-    return sorted(ops.values(), key=lambda op: -op["step_s"])[:MAX_OPS]
+        new_row = {
+            "kind": kernel.kind,
+            "pass": kernel.pass_,
+            "sizes": [list(size) if isinstance(size, tuple) else size for size in sizes],
+            "count": 0,
+            "step_s": 0.0,
+            "compute_s": 0.0,
+            "memory_s": 0.0,
+        }
+        row = op_rows.setdefault((kernel.kind, kernel.pass_, sizes), new_row)
+        row["count"] += 1
+        row["step_s"] += interval.value
+        row["compute_s"] += interval.compute_s
+        row["memory_s"] += interval.memory_s
+    return sorted(op_rows.values(), key=lambda row: -row["step_s"])[:MAX_OPS]
 
 
 def _sizes_of(kernel: Kernel) -> tuple[tuple[int, ...] | int, ...]:
@@ -333,9 +330,9 @@ def _describe_op(op: JsonObject) -> str:
     first_size = op["sizes"][0]
     is_product = isinstance(first_size, list)
     size = "x".join(map(str, first_size)) if is_product else f"{first_size:,} bytes"
-    bound_s, bound = max((op["compute_s"], "arithmetic"), (op["memory_s"], "memory"))
-    is_launch_bound = op["step_s"] - bound_s >= op["step_s"] / 2
-    limit = "launch" if is_launch_bound else bound
+    roof_s, roof = max((op["compute_s"], "arithmetic"), (op["memory_s"], "memory"))
+    is_launch_bound = op["step_s"] - roof_s >= op["step_s"] / 2
+    limit = "launch" if is_launch_bound else roof
     return f"{count}{op['kind']} {size}: {units.seconds(op['step_s'])}, {limit}"
 
 

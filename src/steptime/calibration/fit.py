@@ -8,7 +8,6 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
-from scipy.optimize import least_squares
 
 from steptime.hardware.constants import Constant
 from steptime.prediction.prices import Floats
@@ -106,6 +105,8 @@ def fit_constants(
 
     if not names:
         return start
+    from scipy.optimize import least_squares  # 0.5 s, which an evaluation does not need
+
     solution = least_squares(
         compute_residuals, np.zeros(len(names)), ftol=TOLERANCE, xtol=TOLERANCE, diff_step=STEP
     )

@@ -83,12 +83,13 @@ def calibrate_from_rows(
         table = _fit_steps([row_set.steps[index] for index in indices], max_points, path)
     else:
         table = _fit_cases(device, [row_set.cases[index] for index in indices], max_points, path)
+    calibrated_device = device.with_calibration(table)
     if path is None or not write:
-        return Calibration(replace(device, calibration=table), table)
+        return Calibration(calibrated_device, table)
     file = _write_device(device, of, table, path)
     stack_option = f" --stack {table['stack']}" if row_set.steps else ""
     usage = f"written to {file}; use --device {file.stem}{stack_option}"
-    return Calibration(replace(device, name=file.stem, calibration=table), table, file, usage)
+    return Calibration(replace(calibrated_device, name=file.stem), table, file, usage)
 
 
 def _read_rows(

@@ -150,7 +150,7 @@ def _earlier_points(name: str) -> int:
     """Return the number of points of a device's earlier calibration, 0 without one."""
     points = 0
     with suppress(InputError):  # a new device
-        points = catalog.device(name).calibration.get("measured_points", 0)
+        points = catalog.device(name).calibration.measured_points or 0
     return points
 
 

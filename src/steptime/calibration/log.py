@@ -69,20 +69,22 @@ def resume(path: Path, software: Mapping[str, Any]) -> tuple[Mapping[str, Any] |
     Raises:
         InputError: if somebody edited the file so that it is no log.
     """
-    first, *lines = read_lines(path) or [{}]
-    answers: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
-    if first.get("of") != software:
+    heading, *point_lines = read_lines(path) or [{}]
+    answers: dict[str, list[Mapping[str, Any]]] = defaultdict(list)  # by point
+    is_of_other_software = heading.get("of") != software
+    if is_of_other_software:
         return None, answers
     try:
-        began = typed(first, _First, format_path(path)).taken_at
-        device_from_table(first["table"], f"{format_path(path)}: table")
-        for line in lines:
-            typed(line, _Point, format_path(path))
-            answers[line["point"]].append(line["answer"])
+        start_time = typed(heading, _First, format_path(path)).taken_at
+        device_from_table(heading["table"], f"{format_path(path)}: table")  # raises for a wrong one
+        for point_line in point_lines:
+            typed(point_line, _Point, format_path(path))
+            answers[point_line["point"]].append(point_line["answer"])
     except InputError as error:
         raise InputError(f"{error}; without this file the calibration begins anew") from None
-    if datetime.now(UTC) - began > MAX_AGE:
+    is_too_old = datetime.now(UTC) - start_time > MAX_AGE
+    if is_too_old:
         return None, {}
     with path.open("a", encoding="utf-8") as file:
         file.write("\n")  # the last line may be torn
-    return first["table"], answers
+    return heading["table"], answers

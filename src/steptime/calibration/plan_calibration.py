@@ -97,17 +97,18 @@ class _DeviceRows:
     def __init__(self, steps: PredictedSteps, key: _GroupKey) -> None:
         self.form = key.form
         self.priors, self.half_width = _priors_of(key)
+        measured = [question.measured[_quantity_of(question, reply)] for question, reply in steps]
         base = _predict_quantities(steps, {})
-        moved = [
-            _predict_quantities(steps, {name: prior.value * np.exp(STEP)})
-            for name, prior in self.priors.items()
-        ]
+        moved = np.array(  # [constants, rows]
+            [
+                _predict_quantities(steps, {name: prior.value * np.exp(STEP)})
+                for name, prior in self.priors.items()
+            ]
+        )
         self.rows = _LinearRows(
-            seconds=np.array(
-                [question.measured[_quantity_of(question, reply)] for question, reply in steps]
-            ),
+            seconds=np.array(measured),
             base=base,
-            slopes=np.log(np.array(moved) / base).T / STEP,
+            slopes=np.log(moved / base).T / STEP,
             start=np.array([prior.value for prior in self.priors.values()]),
         )
 
@@ -235,12 +236,12 @@ def _priors_of(key: _GroupKey) -> tuple[dict[str, Constant], float]:
     return free_priors, row_half_width
 
 
-def _calibrated_method(calibration: Mapping[str, Any]) -> Method:
-    """Return the method `calibrated` for devices with this calibration."""
+def _calibrated_method(table: Mapping[str, Any]) -> Method:
+    """Return the method `calibrated` for devices with the calibration of a table."""
     return replace(
         cost_model("calibrated"),
         derate=lambda device, dtype, settings: calibrated_device(
-            replace(device, calibration=calibration), dtype, settings
+            device.with_calibration(table), dtype, settings
         ),
     )
 

@@ -183,15 +183,15 @@ def errors_of(
 
 def _count_unmeasured_fits(sets: Iterable[JsonObject], steps: PredictedSteps) -> None:
     """Add rows without a time to `fits` of each set: they ran out of memory, or fit by a report."""
-    hits: dict[str, list[bool]] = defaultdict(list)
+    is_right_by_set: dict[str, list[bool]] = defaultdict(list)  # of rows without a time
     for question, reply in steps:
         if not question.measured and reply.fits is not None:
-            hits[question.set].append(reply.fits == question.ran)
+            is_right_by_set[question.set].append(reply.fits == question.ran)
     for row in sets:
-        set_hits = hits[row["set"]]
-        if set_hits and row["fits"] is not None:
-            hit_count = row["fits"] * row["cases"] + sum(set_hits)
-            row["fits"] = hit_count / (row["cases"] + len(set_hits))
+        is_right = is_right_by_set[row["set"]]
+        if is_right and row["fits"] is not None:
+            right_count = row["fits"] * row["cases"] + sum(is_right)
+            row["fits"] = right_count / (row["cases"] + len(is_right))
 
 
 def _group_errors(cases: Sequence[JsonObject], by: Sequence[str]) -> list[JsonObject]:

@@ -7,7 +7,7 @@ A table is recognised by its columns, never by its name. A row becomes a `Questi
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from math import inf
+from math import inf, prod
 from pathlib import Path
 from typing import Any
 
@@ -170,8 +170,8 @@ def _make_question(row: Mapping[str, Any], set_name: str, place: str) -> Questio
     numbers = {**cells, **defaults}
     numbers["sequence"] = parse_truth(row["sequence_parallel"], "sequence_parallel")
     step_s = row["step_s"]
-    is_positive_number = isinstance(step_s, int | float) and 0 < step_s < inf
-    if not is_positive_number:
+    is_time = isinstance(step_s, int | float) and 0 < step_s < inf
+    if not is_time:
         raise InputError("step_s is no positive number")
     return Question(
         set=set_name,
@@ -283,16 +283,15 @@ def _plan_of(question: Question, device_count: int) -> Plan:
     """Return the parallel plan of a row; data parallelism follows from the number of devices."""
     split = _integers_of(question, SPLIT)
     if "data" not in split:
-        tensor, context, pipeline = (
-            split.get(name, 1) for name in ("tensor", "context", "pipeline")
-        )
-        replica_devices = tensor * context * pipeline
+        replica_axes = ("tensor", "context", "pipeline")
+        replica_devices = prod(split.get(name, 1) for name in replica_axes)
         if device_count % replica_devices:
             raise InputError(f"{replica_devices} devices of a replica do not divide {device_count}")
         split["data"] = device_count // replica_devices
-    has_sequence = bool(question.numbers.get("sequence")) and split.get("tensor", 1) > 1
+    asks_for_sequence = bool(question.numbers.get("sequence"))
+    has_sequence_parallel = asks_for_sequence and split.get("tensor", 1) > 1
     recompute = question.texts.get("recompute") or "none"
-    return make_plan({**split, "sequence": has_sequence, "recompute": recompute})
+    return make_plan({**split, "sequence": has_sequence_parallel, "recompute": recompute})
 
 
 def _integers_of(question: Question, names: Iterable[str]) -> dict[str, int]:

@@ -55,13 +55,12 @@ class Point:
     @property
     def name(self) -> str:
         """The text with the settings that differ from the defaults."""
-        defaults = {"phase": "train", "optimizer": "sgd", "dtype": "float32"}
-        settings = [getattr(self, name) for name in defaults]
-        changed = [
-            setting
-            for setting, default in zip(settings, defaults.values(), strict=True)
-            if setting != default
-        ]
+        setting_and_default = (
+            (self.phase, "train"),
+            (self.optimizer, "sgd"),
+            (self.dtype, "float32"),
+        )
+        changed = [setting for setting, default in setting_and_default if setting != default]
         return " ".join((self.text, *changed))
 
     @cached_property
@@ -98,14 +97,14 @@ class Point:
         has_step_alone = "step" in seconds
         if has_step_alone or self.kind == SMALL_OPS or step_s < SHORT_STEP_S:
             return [Case(self.kernels, device, step_s, self.kind, "step", family=self.name)]
-        min_s = max(MIN_PASS_S, MIN_PASS_SHARE * step_s)
+        min_pass_s = max(MIN_PASS_S, MIN_PASS_SHARE * step_s)
         forward_and_backward = PASSES[:2]
+        case_passes = PASSES if self.kind == NETWORK_STEP else forward_and_backward
         cases = []
-        for pass_ in PASSES if self.kind == NETWORK_STEP else forward_and_backward:
+        for pass_ in case_passes:
             pass_s = seconds.get(pass_, 0)
             kernels = tuple(kernel for kernel in self.kernels if kernel.pass_ == pass_)
-            is_long_enough = pass_s >= min_s
-            if kernels and is_long_enough:
+            if kernels and pass_s >= min_pass_s:
                 case = Case(kernels, device, pass_s, self.kind, "repeated", family=self.name)
                 cases.append(case)
         return cases

@@ -37,6 +37,7 @@ MIN_SHARE = 0.05  # of a constant of the stack, below which none falls
 STEP_SHARE = 0.25  # of a constant, for derivatives by it
 FACTOR_STEP = 0.02  # for derivatives by the logarithm of a factor
 ROUNDS = 3  # of Gauss and Newton: times are nearly linear in the constants
+REQUEST, TTFT = 0, 1  # places of the measured times of a run
 
 
 @dataclass(frozen=True)
@@ -137,38 +138,36 @@ class _Parameters:
         self.networks = list(dict.fromkeys(run.network for run in runs))
         self.models = {run.network: run.service.model for run in runs}
         spreads = _stack_spreads(self.stack)
-        self.deviations = np.array(
-            [self.prior[name] * spreads.get(name, DEFAULT_SPREAD) for name in self.names]
-            + [NETWORK_DEVIATION] * len(self.networks)
-        )
-        self.steps = np.array(
-            [-STEP_SHARE * self.prior[name] for name in self.names]
-            + [FACTOR_STEP] * len(self.networks)
-        )
-        self.lowest = np.array(
-            [(MIN_SHARE - 1) * self.prior[name] for name in self.names]
-            + [-np.inf] * len(self.networks)
-        )
+        prior = np.array([self.prior[name] for name in self.names])
+        relative_spreads = np.array([spreads.get(name, DEFAULT_SPREAD) for name in self.names])
+        per_network = np.ones(len(self.networks))
+        # Constants as changes from the prior, then the logarithms of the networks' factors.
+        self.deviations = np.r_[prior * relative_spreads, NETWORK_DEVIATION * per_network]
+        self.steps = np.r_[-STEP_SHARE * prior, FACTOR_STEP * per_network]
+        self.lowest = np.r_[(MIN_SHARE - 1) * prior, -np.inf * per_network]
 
     def __len__(self) -> int:
         return len(self.names) + len(self.networks)
 
     def calibration(self, values: Any) -> ServingCalibration:
         """Return the calibration of values: changes of constants, logarithms of factors."""
-        split = len(self.names)
-        changes = dict(zip(self.names, values[:split], strict=True))
-        constants = {name: prior + changes.get(name, 0.0) for name, prior in self.prior.items()}
+        constant_count = len(self.names)
+        changes = dict(zip(self.names, values[:constant_count], strict=True))
+        constants = {
+            name: float(prior + changes.get(name, 0.0)) for name, prior in self.prior.items()
+        }
+        log_factors = values[constant_count:]
         factors = [
-            NetworkFactor(self.models[network], *network, exp(value))
-            for network, value in zip(self.networks, values[split:], strict=True)
+            NetworkFactor(self.models[network], *network, exp(log_factor))
+            for network, log_factor in zip(self.networks, log_factors, strict=True)
         ]
-        constants = {name: float(value) for name, value in constants.items()}
         return ServingCalibration(self.stack, "", 0, constants, tuple(factors))
 
     def has_effect(self, parameter: int, run: ServedRun) -> bool:
         """Return whether a parameter can change the times of a run."""
-        split = len(self.names)
-        return parameter < split or self.networks[parameter - split] == run.network
+        constant_count = len(self.names)
+        is_constant = parameter < constant_count
+        return is_constant or self.networks[parameter - constant_count] == run.network
 
     def solve(self, slopes: Any, residuals: Any) -> Any:
         """Return the most likely parameters of a linear model: residuals = slopes x parameters."""
@@ -192,19 +191,20 @@ def fit_serving(runs: Sequence[ServedRun], source: str) -> ServingFit:
     """
     _check_stacks(runs)
     parameters = _Parameters(runs)
-    measured = [np.array(run.measured) for run in runs]
-    before = [np.array(run.predict(None)) for run in runs]
+    measured_logs = [np.array(run.measured) for run in runs]
+    logs_before = [np.array(run.predict(None)) for run in runs]
     values = np.zeros(len(parameters))
-    predicted, slopes = before, _slopes(runs, parameters, values, before)
+    slopes = _slopes(runs, parameters, values, logs_before)
+    predicted_logs = logs_before
     for _ in range(ROUNDS):
-        values = _step(parameters, slopes, values, predicted, measured)
-        predicted = _predict(runs, parameters, values)
+        values = _solve_linear_model(parameters, slopes, values, predicted_logs, measured_logs)
+        predicted_logs = _predict(runs, parameters, values)
     fitted = parameters.calibration(values)
-    left_out = _predict_left_out(runs, parameters, slopes, values, predicted, measured)
-    rows = tuple(
-        _run_fit(run, *logs)
-        for run, *logs in zip(runs, measured, before, predicted, left_out, strict=True)
+    left_out_logs = _predict_left_out(
+        runs, parameters, slopes, values, predicted_logs, measured_logs
     )
+    logs_of_runs = zip(measured_logs, logs_before, predicted_logs, left_out_logs, strict=True)
+    rows = tuple(_run_fit(run, *logs) for run, logs in zip(runs, logs_of_runs, strict=True))
     calibration = ServingCalibration(
         stack=fitted.stack,
         source=source,
@@ -218,18 +218,20 @@ def fit_serving(runs: Sequence[ServedRun], source: str) -> ServingFit:
 
 
 def _slopes(
-    runs: Sequence[ServedRun], parameters: _Parameters, values: Any, predicted: Sequence[Any]
+    runs: Sequence[ServedRun], parameters: _Parameters, values: Any, predicted_logs: Sequence[Any]
 ) -> list[Any]:
-    """Return the derivatives of each run's logarithms by the parameters."""
+    """Return the derivatives of each run's logarithms by the parameters: [logs, parameters]."""
     slopes = []
-    for k, (run, logs) in enumerate(zip(runs, predicted, strict=True)):
-        columns = np.zeros((len(logs), len(parameters)))
-        for i, step in enumerate(parameters.steps):
-            if parameters.has_effect(i, run):
-                moved = values + step * (np.arange(len(values)) == i)
-                columns[:, i] = (run.predict(parameters.calibration(moved)) - logs) / step
-        slopes.append(columns)
-        tell("runs", k + 1, len(runs))
+    for run_number, (run, logs) in enumerate(zip(runs, predicted_logs, strict=True), start=1):
+        run_slopes = np.zeros((len(logs), len(parameters)))
+        for parameter, step in enumerate(parameters.steps):
+            if parameters.has_effect(parameter, run):
+                moved_values = values.copy()
+                moved_values[parameter] += step
+                moved_logs = run.predict(parameters.calibration(moved_values))
+                run_slopes[:, parameter] = (moved_logs - logs) / step
+        slopes.append(run_slopes)
+        tell("runs", run_number, len(runs))
     return slopes
 
 
@@ -238,17 +240,19 @@ def _predict(runs: Sequence[ServedRun], parameters: _Parameters, values: Any) ->
     return [np.array(run.predict(calibration)) for run in runs]
 
 
-def _step(
+def _solve_linear_model(
     parameters: _Parameters,
     slopes: Sequence[Any],
     values: Any,
-    predicted: Sequence[Any],
-    measured: Sequence[Any],
+    predicted_logs: Sequence[Any],
+    measured_logs: Sequence[Any],
 ) -> Any:
-    """Return the parameters of the linear model around `values`."""
+    """Return the most likely parameters of the linear model around `values`."""
     targets = [
-        logs - predicted_logs + rows @ values
-        for logs, predicted_logs, rows in zip(measured, predicted, slopes, strict=True)
+        measured - predicted + run_slopes @ values
+        for measured, predicted, run_slopes in zip(
+            measured_logs, predicted_logs, slopes, strict=True
+        )
     ]
     return parameters.solve(np.concatenate(slopes), np.concatenate(targets))
 
@@ -258,8 +262,8 @@ def _predict_left_out(
     parameters: _Parameters,
     slopes: Sequence[Any],
     values: Any,
-    predicted: Sequence[Any],
-    measured: Sequence[Any],
+    predicted_logs: Sequence[Any],
+    measured_logs: Sequence[Any],
 ) -> list[Any]:
     """Return each run's logarithms by a fit on the others, None where there are no others.
 
@@ -270,40 +274,43 @@ def _predict_left_out(
         groups = [run.run.place for run in runs]
     if len(set(groups)) == 1:
         return [None] * len(runs)
-    values_by_group = {}
-    for group in dict.fromkeys(groups):
-        training = [i for i, name in enumerate(groups) if name != group]
-        values_by_group[group] = _step(
+    values_without = {}  # by the group that is left out
+    for left_out_group in dict.fromkeys(groups):
+        training = [i for i, group in enumerate(groups) if group != left_out_group]
+        values_without[left_out_group] = _solve_linear_model(
             parameters,
             [slopes[i] for i in training],
             values,
-            [predicted[i] for i in training],
-            [measured[i] for i in training],
+            [predicted_logs[i] for i in training],
+            [measured_logs[i] for i in training],
         )
     return [
-        logs + rows @ (values_by_group[group] - values)
-        for logs, rows, group in zip(predicted, slopes, groups, strict=True)
+        logs + run_slopes @ (values_without[group] - values)
+        for logs, run_slopes, group in zip(predicted_logs, slopes, groups, strict=True)
     ]
 
 
-def _run_fit(run: ServedRun, measured: Any, before: Any, predicted: Any, left_out: Any) -> RunFit:
+def _run_fit(
+    run: ServedRun, measured_logs: Any, logs_before: Any, predicted_logs: Any, left_out_logs: Any
+) -> RunFit:
     """Return the errors of a run from logarithms of its seconds."""
+    has_ttft = len(measured_logs) > TTFT
 
-    def error(logs: Any, i: int) -> float | None:
-        if logs is None or i >= len(measured):
+    def error(logs: Any, quantity: int) -> float | None:
+        if logs is None or quantity >= len(measured_logs):
             return None
-        return float(exp(logs[i] - measured[i]) - 1)
+        return float(exp(logs[quantity] - measured_logs[quantity]) - 1)
 
     return RunFit(
         run=run,
-        request_s=exp(predicted[0]),
-        ttft_s=exp(predicted[1]) if len(predicted) > 1 else None,
-        request_before=error(before, 0) or 0.0,
-        request_error=error(predicted, 0) or 0.0,
-        request_left_out=error(left_out, 0),
-        ttft_before=error(before, 1),
-        ttft_error=error(predicted, 1),
-        ttft_left_out=error(left_out, 1),
+        request_s=exp(predicted_logs[REQUEST]),
+        ttft_s=exp(predicted_logs[TTFT]) if has_ttft else None,
+        request_before=error(logs_before, REQUEST) or 0.0,
+        request_error=error(predicted_logs, REQUEST) or 0.0,
+        request_left_out=error(left_out_logs, REQUEST),
+        ttft_before=error(logs_before, TTFT),
+        ttft_error=error(predicted_logs, TTFT),
+        ttft_left_out=error(left_out_logs, TTFT),
     )
 
 

@@ -29,60 +29,62 @@ def arranged(answer: Printout, sort: str | None, top: int | None, as_json: bool)
     Raises:
         InputError: if no rows have the column.
     """
-    name = (sort or "").removeprefix("-")
+    column_name = (sort or "").removeprefix("-")
+    is_descending = (sort or "").startswith("-")
 
     def arrange(rows: Iterable[Row], key: str) -> Sequence[Row]:
-        return [*islice(_sorted(rows, key, (sort or "").startswith("-")), top)]
+        return list(islice(_sorted(rows, key, is_descending), top))
 
     if as_json:
-        return replace(answer, document=_arrange_document(answer, name, arrange))
-    tables = [*answer.tables]
-    keys = [_sortable_keys(table) for table in tables]
-    _check_column(name, keys)
-    return replace(
-        answer,
-        tables=[
-            table
-            if not names
-            else replace(
-                table,
-                rows=arrange(table.rows, _find_key(names, name)),
-                max_rows=top or table.max_rows,
-            )
-            for table, names in zip(tables, keys, strict=True)
-        ],
-    )
+        return replace(answer, document=_arrange_document(answer, column_name, arrange))
+    tables = list(answer.tables)
+    keys_of_tables = [_sortable_keys(table) for table in tables]
+    _check_column(column_name, keys_of_tables)
+    arranged_tables = []
+    for table, key_by_name in zip(tables, keys_of_tables, strict=True):
+        is_sortable = bool(key_by_name)
+        if is_sortable:
+            rows = arrange(table.rows, _find_key(key_by_name, column_name))
+            arranged_tables.append(replace(table, rows=rows, max_rows=top or table.max_rows))
+        else:
+            arranged_tables.append(table)
+    return replace(answer, tables=arranged_tables)
 
 
 def _sortable_keys(table: Table) -> dict[str, str]:
     """Return the keys of the rows by key and heading; none for a table of facts, one a line."""
     columns = (*table.columns, *table.csv_columns)
     first_row = next(iter(table.rows), None)
-    leading = columns[0]
-    is_table_of_facts = leading.key == "name" and not leading.label
+    first_column = columns[0]
+    is_table_of_facts = first_column.key == "name" and not first_column.label
     if first_row is None or is_table_of_facts:
         return {}
-    keys_by_heading = {column.label.lower(): column.key for column in columns if column.label}
+    key_by_heading = {column.label.lower(): column.key for column in columns if column.label}
     keys = [*first_row, *(column.key for column in columns)]
-    return keys_by_heading | {key: key for key in keys}
+    return key_by_heading | {key: key for key in keys}
 
 
-def _check_column(name: str, keys: Sequence[Mapping[str, str]]) -> None:
-    column_names = [name for names in keys for name in names]
+def _check_column(column_name: str, keys_of_tables: Sequence[Mapping[str, str]]) -> None:
+    column_names = [column_name for key_by_name in keys_of_tables for column_name in key_by_name]
     if not column_names:
         raise InputError("--sort, --top: this answer has no rows")
-    if name and not any(_find_key(names, name) for names in keys):
-        raise unknown("column", name, dict.fromkeys(column_names), "--sort")
+    if column_name and not any(
+        _find_key(key_by_name, column_name) for key_by_name in keys_of_tables
+    ):
+        raise unknown("column", column_name, dict.fromkeys(column_names), "--sort")
 
 
-def _find_key(names: Mapping[str, str], name: str) -> str:
-    return names.get(name) or names.get(name.lower()) or names.get(name.replace("-", "_"), "")
+def _find_key(key_by_name: Mapping[str, str], name: str) -> str:
+    for spelling in (name, name.lower(), name.replace("-", "_")):
+        if key_by_name.get(spelling):
+            return key_by_name[spelling]
+    return ""
 
 
 def _arrange_document(answer: Printout, name: str, arrange: Arrange) -> Any:
     """Return the document with its rows arranged; a column has its key or a table's heading."""
     document = answer.document
-    keys_by_heading = _headings(answer.tables) if name else {}
+    key_by_heading = _headings(answer.tables) if name else {}
     is_table = isinstance(document, Mapping)
     fields = document if is_table else {"rows": document}
     row_lists = {field: [*fields[field]] for field in ROWS if _is_rows(fields.get(field))}
@@ -90,7 +92,7 @@ def _arrange_document(answer: Printout, name: str, arrange: Arrange) -> Any:
     for field, rows in row_lists.items():
         row_keys = _document_keys(rows)
         heading_keys = {
-            heading: row_keys[key] for heading, key in keys_by_heading.items() if key in row_keys
+            heading: row_keys[key] for heading, key in key_by_heading.items() if key in row_keys
         }
         keys_of_lists[field] = heading_keys | row_keys
     _check_column(name, [*keys_of_lists.values()])
@@ -118,9 +120,12 @@ def _document_keys(rows: Sequence[Row]) -> dict[str, str]:
 
 def _look_up(row: Row, key: str) -> Any:
     """Return the value of a row at a key or a path of two keys, None where there is none."""
-    outer, _, inner = key.partition(".")
-    table = row.get(outer) if inner and key not in row else None
-    return table.get(inner) if isinstance(table, Mapping) else row.get(key)
+    outer_key, _, inner_key = key.partition(".")
+    is_nested = bool(inner_key) and key not in row
+    inner_table = row.get(outer_key) if is_nested else None
+    if isinstance(inner_table, Mapping):
+        return inner_table.get(inner_key)
+    return row.get(key)
 
 
 def _headings(tables: Iterable[Table]) -> dict[str, str]:
@@ -142,7 +147,11 @@ def _sorted(rows: Iterable[Row], key: str, falling: bool) -> Iterable[Row]:
     valued_rows: list[Row] = []
     empty_rows: list[Row] = []
     for row in rows:
-        (empty_rows if _look_up(row, key) is None else valued_rows).append(row)
+        is_empty = _look_up(row, key) is None
+        if is_empty:
+            empty_rows.append(row)
+        else:
+            valued_rows.append(row)
     ordered = sorted(valued_rows, key=lambda row: _order(_look_up(row, key)), reverse=falling)
     return [*ordered, *empty_rows]
 
@@ -152,6 +161,7 @@ def _order(value: Any) -> tuple[bool, float, str]:
     if isinstance(value, int | float):
         return isnan(value), value, ""
     text = str(value)
-    begin = _NUMBER.match(text)
-    number = float(begin[0].replace(",", "")) if begin else 0.0
-    return begin is None, number, text.lower()
+    leading_number = _NUMBER.match(text)
+    number = float(leading_number[0].replace(",", "")) if leading_number else 0.0
+    has_no_number = leading_number is None
+    return has_no_number, number, text.lower()

@@ -98,28 +98,29 @@ def command_of(
         item for name, item in output_options(question).items() if name not in question_names
     ]
     is_grouped = len(question_names) >= MIN_GROUPED
-    items = [
-        _cyclopts_parameter(item, panel_of(command, item) if is_grouped else "Options", has_help)
-        for item in question_parameters
-    ]
-    items += [
-        _cyclopts_parameter(item, panel_of(command, item), has_help) for item in output_parameters
-    ]
-    items.sort(key=lambda item: (item.kind, _is_optional_argument(item)))
-    signature = inspect.Signature(items)
+    command_parameters = []
+    for parameter in question_parameters:
+        panel = panel_of(command, parameter) if is_grouped else "Options"
+        command_parameters.append(_cyclopts_parameter(parameter, panel, has_help))
+    for parameter in output_parameters:
+        panel = panel_of(command, parameter)
+        command_parameters.append(_cyclopts_parameter(parameter, panel, has_help))
+    # As a signature needs them: arguments before options, and those that may be left out last.
+    command_parameters.sort(key=lambda item: (item.kind, _is_optional_argument(item)))
+    signature = inspect.Signature(command_parameters)
 
     def run(*arguments: Any, **options: Any) -> int:
         texts = signature.bind(*arguments, **options).arguments
-        values = {  # an option that is not given stays out, so that the question can tell
-            parameter.name: read_value(parameter, value)
-            for parameter in question_parameters
-            if (value := texts.get(parameter.name)) is not None
-        }
-        output = {
-            parameter.name: parameter.default if value is None else read_value(parameter, value)
-            for parameter in output_parameters
-            for value in [texts.get(parameter.name)]
-        }
+        values = {}  # an option that is not typed stays out, so that the question can tell
+        for parameter in question_parameters:
+            text = texts.get(parameter.name)
+            if text is not None:
+                values[parameter.name] = read_value(parameter, text)
+        output = {}
+        for parameter in output_parameters:
+            text = texts.get(parameter.name)
+            is_typed = text is not None
+            output[parameter.name] = read_value(parameter, text) if is_typed else parameter.default
         return _answer_question(
             question, values, output, partial(_describe_work, question, command)
         )
@@ -154,14 +155,16 @@ def _answer_question(
     """Print the answer to a question and return its exit code."""
     form = "json" if output.get("json") else output.get("form", "text")
     check_choice("--format", form, PRINTERS)
-    sort, top = output.get("sort"), output.get("top")
+    sort = output.get("sort")
+    top = output.get("top")
     row_count = None if top is None else parse_count(top, "--top")
     with _interruptible():
         with listening(patience()), _sign_of_life(describe_work):
             result = _ask(question, values, is_json=form == "json")
         answer: Printout = result.printout()
-        if form == "csv" and (table := result.csv_table()) is not None:
-            answer = replace(answer, tables=[table])
+        csv_table = result.csv_table() if form == "csv" else None
+        if csv_table is not None:
+            answer = replace(answer, tables=[csv_table])
         is_arranged = sort is not None or row_count is not None
         needs_tables = is_arranged or form != "json"  # plain JSON is made of the document alone
         if needs_tables:
@@ -238,8 +241,9 @@ def _is_optional_argument(parameter: inspect.Parameter) -> bool:
 
 def _default_text(parameter: QuestionParameter) -> str | Literal[False]:
     """Return the default that a help shows, False for one that says nothing."""
-    is_silent = parameter.default in (REQUIRED, None, False, "", ())
-    return False if is_silent or "efault" in parameter.help else str(parameter.default)
+    is_empty = parameter.default in (REQUIRED, None, False, "", ())
+    is_in_help = "efault" in parameter.help  # `Default: 8`, or `by default`
+    return False if is_empty or is_in_help else str(parameter.default)
 
 
 def _take_texts(value_type: Any, tokens: Sequence[Token]) -> Any:
@@ -265,27 +269,28 @@ def read_value(parameter: QuestionParameter, value: Any) -> Any:
 @contextmanager
 def _interruptible() -> Iterator[None]:
     """After Ctrl-C, turn any exception into `InterruptError`; some libraries raise their own."""
-    pressed = False
+    is_interrupted = False
 
-    def press(number: int, frame: FrameType | None) -> None:
-        nonlocal pressed
-        pressed = True
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        nonlocal is_interrupted
+        is_interrupted = True
         sys.unraisablehook = lambda _: None  # what drops it where an object ends is no news
         signal.default_int_handler(number, frame)
 
-    if is_ours := signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, press)
+    has_default_handler = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if has_default_handler:
+        signal.signal(signal.SIGINT, interrupt)
     try:
         yield
     except BaseException as error:
-        if pressed or isinstance(error, KeyboardInterrupt):
+        if is_interrupted or isinstance(error, KeyboardInterrupt):
             line = str(error) if isinstance(error, InterruptError) else ""
             raise InterruptError(line) from error
         raise
     finally:
-        if is_ours:
+        if has_default_handler:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-    if pressed:  # while an object ended, which drops what is raised
+    if is_interrupted:  # while an object ended, which drops what is raised
         raise InterruptError
 
 
@@ -295,8 +300,9 @@ def _sign_of_life(describe_work: Callable[[], str]) -> Iterator[None]:
     if not sys.stderr.isatty():
         yield
         return
-    left_s = max(0.0, cli.BEGAN + SILENT_S - monotonic())
-    timer = threading.Timer(left_s, lambda: status.show(describe_work()))
+    silent_until_s = cli.BEGAN + SILENT_S
+    remaining_s = max(0.0, silent_until_s - monotonic())
+    timer = threading.Timer(remaining_s, lambda: status.show(describe_work()))
     timer.daemon = True
     timer.start()
     try:
@@ -356,7 +362,9 @@ def has_colours() -> bool:
 
 def _print(printed: str, coloured: bool = False) -> None:
     lines = "\n".join(map(escape_controls, printed.split("\n")))
-    sys.stdout.write(BAD.sub(rf"{RED}\g<0>{PLAIN}", lines) if coloured else lines)
+    if coloured:
+        lines = BAD.sub(rf"{RED}\g<0>{PLAIN}", lines)
+    sys.stdout.write(lines)
     sys.stdout.flush()
 
 

@@ -97,13 +97,14 @@ def build_app(words: Sequence[str] = ()) -> App:
     their time: a line that names a known command goes without, and without a help flag, too.
     """
     command = words[0] if words else ""
+    kind = words[1] if len(words) > 1 else ""  # of an analysis
     is_completion = command in COMPLETION_COMMANDS
-    kind = words[1] if words[1:] else ""
     is_chart_or_analysis = kind in ANALYSES or kind in PLOTS
     is_analyse_listed = is_completion or (command == "analyse" and not is_chart_or_analysis)
     has_help = is_completion or any(word in HELP_FLAGS for word in words)
     target = _HELP_TARGET if has_help else _TARGET
-    return _build_app(command not in COMMANDS, is_analyse_listed, target)
+    is_root_listed = command not in COMMANDS
+    return _build_app(is_root_listed, is_analyse_listed, target)
 
 
 @cache
@@ -115,7 +116,8 @@ def _build_app(is_root_listed: bool, is_analyse_listed: bool, target: str) -> Ap
         help_format="plaintext",
         suppress_keyboard_interrupt=False,
     )
-    for rank, name in enumerate(root_commands(command_names() if is_root_listed else COMMANDS)):
+    names = command_names() if is_root_listed else COMMANDS
+    for rank, name in enumerate(root_commands(names)):
         if name == "analyse":
             app.command(_build_analyse(is_analyse_listed, rank, target))
             continue
@@ -144,7 +146,8 @@ def _build_analyse(is_listed: bool, rank: int, target: str) -> App:
         group=_COMMAND_GROUPS[QUESTIONS["analyse"].panel],
         sort_key=rank,
     )
-    for kind_rank, kind in enumerate(kind_names() if is_listed else (*ANALYSES, *PLOTS)):
+    kinds = kind_names() if is_listed else (*ANALYSES, *PLOTS)
+    for kind_rank, kind in enumerate(kinds):
         app.command(
             f"{__name__}:{target}analyse {kind}",
             name=kind,

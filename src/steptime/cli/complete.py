@@ -69,5 +69,6 @@ def complete_text(incomplete: str, names: Iterable[str]) -> list[str]:
     The typed text stays as it is, because shells drop candidates that do not begin with it:
     `t4,H100-p` becomes `t4,H100-pcie`.
     """
-    item = incomplete.rpartition(",")[2].lower()
-    return [incomplete + name[len(item) :] for name in names if name.lower().startswith(item)]
+    prefix = incomplete.rpartition(",")[2].lower()  # of the last item of a list
+    matching_names = [name for name in names if name.lower().startswith(prefix)]
+    return [incomplete + name[len(prefix) :] for name in matching_names]

@@ -76,15 +76,18 @@ def _meaning(entry: HelpEntry) -> str:
 
 def _align(rows: list[tuple[str, str]], width: int) -> Iterator[str]:
     """Yield the lines of a table of labels and texts, which are wrapped at the width."""
-    widths = [len(label) for label, _ in rows if len(label) <= MAX_LABEL_WIDTH]
-    column = len(INDENT) + max(widths, default=MAX_LABEL_WIDTH) + len(GAP)
+    label_widths = [len(label) for label, _text in rows if len(label) <= MAX_LABEL_WIDTH]
+    label_width = max(label_widths, default=MAX_LABEL_WIDTH)
+    text_column = len(INDENT) + label_width + len(GAP)
     for label, text in rows:
-        lines = _wrap(text, max(width - column, MIN_TEXT_WIDTH)) or [""]
-        if len(INDENT + label + GAP) > column:
+        lines = _wrap(text, max(width - text_column, MIN_TEXT_WIDTH)) or [""]
+        is_label_long = len(label) > label_width
+        if is_label_long:
             yield INDENT + label
         else:
-            yield f"{INDENT}{label}".ljust(column) + lines.pop(0)
-        yield from (" " * column + line for line in lines)
+            yield f"{INDENT}{label}".ljust(text_column) + lines.pop(0)
+        for line in lines:
+            yield " " * text_column + line
 
 
 def _wrap(text: str, width: int) -> list[str]:

@@ -42,9 +42,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
-        is_fault_of_input = error.errno == errno.ENAMETOOLONG  # a path that the user typed
+        is_path_too_long = error.errno == errno.ENAMETOOLONG  # a path that the user typed
         line = f"{error.filename or 'system'}: {error.strerror or error}"
-        return _fail(line, 2 if is_fault_of_input else 1)
+        return _fail(line, 2 if is_path_too_long else 1)
     except KeyboardInterrupt as error:
         return _fail("; ".join(filter(None, ("interrupted", str(error)))), INTERRUPTED)
     return code if isinstance(code, int) else 0

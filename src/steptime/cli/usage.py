@@ -80,17 +80,18 @@ def _find_unknown_option(error: CycloptsError, app: App) -> str:
         is_value = previous_token in hyphen_names
         previous_token = token
         is_option = _OPTION.fullmatch(name) and not is_value
-        has_valid_letter = name[:2] in option_names  # -o with its value behind it: -oFILE
-        if is_option and name not in option_names and not has_valid_letter:
+        is_short_with_value = name[:2] in option_names  # -oFILE
+        is_valid = name in option_names or is_short_with_value
+        if is_option and not is_valid:
             return name
     return ""
 
 
 def _describe_unknown_option(option: str, app: App) -> str:
-    bare = option.lstrip("-")
+    bare_option = option.lstrip("-")
     labels = [argument.name for argument in _arguments(app) if argument.field_info.is_positional]
-    is_argument = bare.upper() in labels
-    advice = f"{bare.upper()} needs no option" if is_argument else "see --help"
+    is_argument = bare_option.upper() in labels
+    advice = f"{bare_option.upper()} needs no option" if is_argument else "see --help"
     return f"no such option {shorten(option)}{_hint(option, _option_names(app), advice)}"
 
 
@@ -117,9 +118,13 @@ def _option_names(app: App) -> Iterator[str]:
 
 def _hint(word: str, names: Iterable[str], advice: str) -> str:
     """Return a question with the nearest of the names, whatever their dashes, or the advice."""
-    name_of = {name.lstrip("-"): name for name in names}
-    habits = packaged("other_options.toml").items()  # options, and what people type for them
-    by_habit = (name for name, words in habits if word in words and name in name_of.values())
-    nearest = min(find_similar_names(word.lstrip("-"), name_of), key=len, default="")
-    suggestion = next(by_habit, name_of.get(nearest))
+    name_by_bare_name = {name.lstrip("-"): name for name in names}
+    similar_names = find_similar_names(word.lstrip("-"), name_by_bare_name)
+    shortest_similar_name = min(similar_names, key=len, default="")
+    suggestion = name_by_bare_name.get(shortest_similar_name)
+    # What people type for an option, by habit from elsewhere, comes before similar names.
+    for option, habitual_words in packaged("other_options.toml").items():
+        if word in habitual_words and option in name_by_bare_name.values():
+            suggestion = option
+            break
     return f"; did you mean '{suggestion}'?" if suggestion else f"; {advice}"

@@ -138,7 +138,8 @@ def read_number(value: object, place: int | None = None) -> int | float:
             behind a number need not be its unit: 64 for "64 nodes of 8 GPUs".
     """
     is_flag = isinstance(value, bool)  # which Python counts among the numbers
-    if isinstance(value, int | float) and not is_flag and not place:
+    asks_for_first = place in (None, 0)
+    if isinstance(value, int | float) and not is_flag and asks_for_first:
         return value
     text = str(value)[:MAX_CHARACTERS]
     amount = parse_amount(text) if place is None else None
@@ -153,8 +154,9 @@ def read_number(value: object, place: int | None = None) -> int | float:
         raise ValueError(f"{shorten(text)} has {len(matches)} numbers, counted from 0")
     digits, unit = matches[index][1], matches[index][2]
     amount = _convert(digits, unit or "")
-    if amount is None and place is not None:
-        amount = _convert(digits, "")  # a word of a sentence: "64 nodes of 8 GPUs"
+    is_in_sentence = place is not None  # a word behind the number: "64 nodes of 8 GPUs"
+    if amount is None and is_in_sentence:
+        amount = _convert(digits, "")
     if amount is None:
         raise ValueError(f"{shorten(text)}: unknown unit {shorten(unit)}")
     return _tagged(amount)
@@ -186,22 +188,25 @@ def _unit_scale(unit: str) -> tuple[float, str] | None:
         return scale
     factor, dimension = scale
     divisor, divisor_dimension = UNITS.get(denominator[0], (0.0, ""))  # 0: no known unit
-    if divisor_dimension == "s":
+    is_rate = divisor_dimension == "s"
+    if is_rate:
         return factor / divisor, f"{dimension}/s"
-    is_count = divisor == 1 and not divisor_dimension  # "per GPU", "per step"
-    return (factor, dimension) if is_count else None
+    is_per_item = divisor == 1 and not divisor_dimension  # "per GPU", "per step"
+    return (factor, dimension) if is_per_item else None
 
 
 def _parse_duration_s(text: str) -> float | None:
     """Return the seconds of a clock time or of a duration of several units, None of another."""
     clock = _CLOCK.fullmatch(text)
     if clock:
-        return int(clock[1][:9]) * 3600 + int(clock[2]) * 60 + float(clock[3])
+        hours_text, minutes_text, seconds_text = clock.groups()
+        return int(hours_text[:9]) * 3600 + int(minutes_text) * 60 + float(seconds_text)
     duration = _DURATION.fullmatch(text)
     if not duration:
         return None
     numbers = [number or "0" for number in duration.groups()]
-    if sum(number != "0" for number in numbers) < 2:  # a single unit is an amount, not a duration
+    unit_count = sum(number != "0" for number in numbers)
+    if unit_count < 2:  # a single unit is an amount, not a duration
         return None
     hours, minutes, seconds = (float(number[:30]) for number in numbers)
     return hours * 3600 + minutes * 60 + seconds
@@ -212,19 +217,20 @@ def localise(text: str, decimal: str, thousands: str) -> str:
 
     A text that is not as a whole a number, perhaps with a unit, stays as it is.
     """
-    groups = "".join(map(re.escape, _THOUSANDS_MARKS.get(thousands, thousands)))
-    grouped = rf"\d{{1,3}}(?:[{groups}]\d{{3}})+|" if groups else ""
-    sign_and_integer = rf"([-+\u2212]?(?:{grouped}\d*))"
+    marks = "".join(map(re.escape, _THOUSANDS_MARKS.get(thousands, thousands)))
+    grouped_digits = rf"\d{{1,3}}(?:[{marks}]\d{{3}})+|" if marks else ""
+    sign_and_integer = rf"([-+\u2212]?(?:{grouped_digits}\d*))"
     number = rf"{sign_and_integer}(?:{re.escape(decimal)}(\d*))?([eE][-+]?\d+)?"
     match = re.fullmatch(rf"{number}(\s*{_WORD}(?:\s*/\s*[A-Za-z]+)?)?", text.strip())
     if not match:
         return text
     integer, decimals, exponent, unit = (group or "" for group in match.groups())
-    if not re.search(r"\d", integer + decimals):
+    has_digits = re.search(r"\d", integer + decimals) is not None
+    if not has_digits:
         return text
-    digits = re.sub(f"[{groups}]", "", integer) if groups else integer
+    plain_integer = re.sub(f"[{marks}]", "", integer) if marks else integer
     fraction = f".{decimals}" if decimals else ""
-    return f"{digits}{fraction}{exponent}{unit}"
+    return f"{plain_integer}{fraction}{exponent}{unit}"
 
 
 def amounts_of(value: object) -> list[str]:

@@ -129,9 +129,8 @@ def find_quantised_type(text: str, priced_types: Collection[str]) -> str | None:
         One of `priced_types`; None where the word says none of them.
     """
     word = text.strip().lower()
-    return next(
-        (name for name in (word, *QUANTISED_WORDS.get(word, ())) if name in priced_types), None
-    )
+    likely_types = (word, *QUANTISED_WORDS.get(word, ()))
+    return next((name for name in likely_types if name in priced_types), None)
 
 
 def describe_low_products(dtype: str) -> list[str]:

@@ -52,7 +52,9 @@ def shorten(value: object) -> str:
     except (ValueError, RecursionError):  # Python does not write out 4300 digits, or deep nesting
         text = f"{type(value).__name__} too long to show"
     text = escape_controls(text)
-    return f"'{text[:MAX_VALUE_CHARACTERS]}{'...' * (len(text) > MAX_VALUE_CHARACTERS)}'"
+    is_too_long = len(text) > MAX_VALUE_CHARACTERS
+    ellipsis = "..." if is_too_long else ""
+    return f"'{text[:MAX_VALUE_CHARACTERS]}{ellipsis}'"
 
 
 def unknown(noun: str, value: object, valid_names: Iterable[str], place: str = "") -> InputError:

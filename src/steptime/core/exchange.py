@@ -10,4 +10,6 @@ def ring_messages(processes: int) -> tuple[int, float]:
     least traffic that is possible (Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce
     algorithms for clusters of workstations"). Four processes: 6 messages of a quarter.
     """
-    return 2 * (processes - 1), 1 / processes
+    message_count = 2 * (processes - 1)
+    share_per_message = 1 / processes
+    return message_count, share_per_message

@@ -186,11 +186,11 @@ class ExpressionParser:
         arguments = [self._parse_node(argument) for argument in node.args]
         return lambda values: function(*[argument(values) for argument in arguments])
 
-    def _parse_value_call(self, name: str, nodes: list[ast.expr]) -> Evaluate:
-        constants = [node.value for node in nodes if isinstance(node, ast.Constant)]
+    def _parse_value_call(self, name: str, arguments: list[ast.expr]) -> Evaluate:
+        constants = [node.value for node in arguments if isinstance(node, ast.Constant)]
         texts = [constant for constant in constants if isinstance(constant, str)]
-        has_only_texts = len(texts) == len(nodes)
-        if not nodes or not has_only_texts:
+        are_texts = len(texts) == len(arguments)
+        if not arguments or not are_texts:
             raise InputError(f'{name}: name a heading in quotes, {name}("2nd step")')
         function = self._value_functions[name]
         return lambda values: function(values, *texts)

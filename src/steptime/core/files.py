@@ -23,16 +23,23 @@ def replacing(path: Path) -> Iterator[Path]:
 
     Temporary files of commands that were killed are removed after `STALE_S`.
     """
-    part = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
-    for left in path.parent.glob(f".{escape(path.name)}.{'[0-9a-f]' * 8}"):
+    temporary_path = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
+    for other_path in path.parent.glob(f".{escape(path.name)}.{'[0-9a-f]' * 8}"):
         with suppress(OSError):
-            if time() - left.stat().st_mtime > STALE_S:
-                left.unlink()
+            is_stale = time() - other_path.stat().st_mtime > STALE_S
+            if is_stale:
+                other_path.unlink()
     try:
-        yield part
-        part.replace(path)
+        yield temporary_path
+        temporary_path.replace(path)
     finally:
-        part.unlink(missing_ok=True)
+        temporary_path.unlink(missing_ok=True)
+
+
+def stamp_of(path: Path) -> list[int]:
+    """Return size, times and inode of a file, some of which change with every write."""
+    status = path.stat()
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 
 def write_atomically(

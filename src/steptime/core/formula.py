@@ -154,19 +154,20 @@ def filled(
     `has_integers` a cell such as `4.0` or `1.024E+03` is written as a whole number.
     """
 
-    def value(match: re.Match[str]) -> str:
-        name = match[1].strip()
-        if name in cells:
-            return _integer_text(cells[name]) if has_integers else str(cells[name])
+    def replace_braces(match: re.Match[str]) -> str:
+        content = match[1].strip()  # a column's name or a formula
+        if content in cells:
+            return _integer_text(cells[content]) if has_integers else str(cells[content])
         try:
-            compiled = formula(name)
+            evaluate = formula(content)
         except InputError:
-            if not re.fullmatch(r"[\w ]+", name):
+            looks_like_name = re.fullmatch(r"[\w ]+", content) is not None
+            if not looks_like_name:
                 raise
-            raise unknown("column", name, cells or values) from None
-        return _integer_text(compiled(values))
+            raise unknown("column", content, cells or values) from None
+        return _integer_text(evaluate(values))
 
-    return _BRACES.sub(value, text) if "{" in text else text
+    return _BRACES.sub(replace_braces, text) if "{" in text else text
 
 
 def _integer_text(value: object) -> str:

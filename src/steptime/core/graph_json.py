@@ -18,29 +18,43 @@ def graph_to_json(graph: Graph, *, phase: str, dtype: str, batch: int) -> Mappin
     precision's name and `batch` the number of examples that its shapes are made for. What the file
     that a network was read from says of its layers is left out.
     """
-    forward = [op for op in graph.ops if op.part == "forward"]
-    names = [*graph.inputs, *graph.weights]
-    names += [name for name in graph.buffers if name not in names]
-    names += [name for op in forward for name in op.outputs]
-    tensor_names = set(names)  # without those of the backward pass and the update
+    forward_ops = [op for op in graph.ops if op.part == "forward"]
+    tensor_names = [*graph.inputs, *graph.weights]
+    tensor_names += [name for name in graph.buffers if name not in tensor_names]
+    tensor_names += [name for op in forward_ops for name in op.outputs]
+    forward_tensors = set(tensor_names)  # without those of the backward pass and the update
     table: dict[str, object] = {
         KEY: VERSION,
         "name": graph.name,
         "phase": phase,
         "dtype": dtype,
         "batch": batch,
-        **{name: list(getattr(graph, name)) for name in ("inputs", "weights", "buffers")},
-        "outputs": [name for name in graph.outputs if name in tensor_names],
+        "inputs": list(graph.inputs),
+        "weights": list(graph.weights),
+        "buffers": list(graph.buffers),
+        "outputs": [name for name in graph.outputs if name in forward_tensors],
         "tensors": {
-            name: [graph.tensors[name].dtype, list(graph.tensors[name].shape)] for name in names
+            name: [graph.tensors[name].dtype, list(graph.tensors[name].shape)]
+            for name in tensor_names
         },
-        "ops": [
-            {"name": op.name, "kind": op.kind, "inputs": [*op.inputs], "outputs": [*op.outputs]}
-            | ({"attrs": {**op.attrs}} if op.attrs else {})
-            for op in forward
-        ],
+        "ops": [_op_to_json(op) for op in forward_ops],
     }
-    return table | ({"unmodelled": list(graph.unmodelled)} if graph.unmodelled else {})
+    if graph.unmodelled:
+        table["unmodelled"] = list(graph.unmodelled)
+    return table
+
+
+def _op_to_json(op: Op) -> dict[str, object]:
+    """Return a forward op as JSON values, without attributes where it has none."""
+    table: dict[str, object] = {
+        "name": op.name,
+        "kind": op.kind,
+        "inputs": [*op.inputs],
+        "outputs": [*op.outputs],
+    }
+    if op.attrs:
+        table["attrs"] = {**op.attrs}
+    return table
 
 
 def graph_from_json(table: Mapping[str, Any]) -> Graph:

@@ -12,6 +12,7 @@ from steptime.core.table_layout import Cells, TableLayout
 
 MAX_DEPTH = 6  # of objects within a row
 MAX_LINE_CHARACTERS = 10_000  # of a line of a log that patterns read
+HEAD_CHARACTERS = 100_000  # of a file, among which its first lines are looked for
 JsonRow = tuple[int, Cells | InputError]
 
 
@@ -20,25 +21,27 @@ def json_rows(text: str, name: str, source: str, layout: TableLayout) -> Iterato
 
     Raises `InputError` for a document that is not JSON or that holds no rows.
     """
-    lines: Iterable[JsonRow] | None = None
+    rows: Iterable[JsonRow] | None = None
     if layout.prefix or name.lower().endswith(".jsonl"):
-        lines = _lines(text, layout)
+        rows = _lines(text, layout)
     else:
         try:
-            lines = _document_rows(json.loads(text), source, layout)
+            rows = _document_rows(json.loads(text), source, layout)
         except RecursionError as error:
             raise InputError(f"{source}:1: not JSON: {error}") from None
         except ValueError as error:
             if not _is_json_lines(text):
                 raise InputError(f"{source}:1: not JSON: {error}") from None
-            lines = _lines(text, layout)
-    yield from _with_names(lines) if layout.has_names else lines
+            rows = _lines(text, layout)
+    yield from _with_names(rows) if layout.has_names else rows
 
 
 def _is_json_lines(text: str) -> bool:
     """Return whether the first two lines that are not blank are objects of their own."""
-    first = [line for line in text[:100_000].splitlines() if line.strip()][:2]
-    return len(first) == 2 and all(isinstance(_parse_line(line), dict) for line in first)
+    head = text[:HEAD_CHARACTERS]
+    first_lines = [line for line in head.splitlines() if line.strip()][:2]
+    are_objects = all(isinstance(_parse_line(line), dict) for line in first_lines)
+    return len(first_lines) == 2 and are_objects
 
 
 def _parse_line(line: str) -> Any:
@@ -135,15 +138,15 @@ def _with_names(rows: Iterable[JsonRow]) -> Iterator[JsonRow]:
     flat_rows = [
         (place, row if isinstance(row, InputError) else _flatten(row)) for place, row in rows
     ]
-    tables = [row for _, row in flat_rows if not isinstance(row, InputError)]
-    names = {name: "" for table in tables for name in table}
-    short_names = _short_names(names)
+    readable_rows = [row for _, row in flat_rows if not isinstance(row, InputError)]
+    empty_cells = {name: "" for row in readable_rows for name in row}
+    name_by_ending = _short_names(empty_cells)
     for place, row in flat_rows:
         if isinstance(row, InputError):
             yield place, row
         else:
-            cells = {**names, **row}
-            yield place, cells | {short: cells[name] for short, name in short_names.items()}
+            cells = {**empty_cells, **row}
+            yield place, cells | {ending: cells[name] for ending, name in name_by_ending.items()}
 
 
 def _short_names(names: Iterable[str]) -> dict[str, str]:
@@ -171,16 +174,18 @@ def log_rows(text: str, layout: TableLayout) -> Iterator[JsonRow]:
     """Yield the lines of a log that match the pattern of rows, with the facts of lines above."""
     row_pattern = re.compile(layout.row_pattern)
     fact_patterns = [re.compile(pattern) for pattern in layout.fact_patterns]
-    names = {name: "" for pattern in (row_pattern, *fact_patterns) for name in pattern.groupindex}
+    patterns = (row_pattern, *fact_patterns)
+    empty_cells = {name: "" for pattern in patterns for name in pattern.groupindex}
     facts: dict[str, str] = {}
     for number, long_line in enumerate(re.split(r"\r\n|\n|\r", text), start=1):
         line = long_line[:MAX_LINE_CHARACTERS]
         for pattern in fact_patterns:
             fact = pattern.search(line)
-            facts |= {} if fact is None else _groups(fact)
+            if fact is not None:
+                facts |= _groups(fact)
         row = row_pattern.search(line)
         if row is not None:
-            yield number, {**names, **facts, **_groups(row)}
+            yield number, {**empty_cells, **facts, **_groups(row)}
 
 
 def _groups(match: re.Match[str]) -> dict[str, str]:

@@ -50,11 +50,12 @@ def text_of(value: Any) -> Any:
     """
     if isinstance(value, list | tuple | range):
         items = [":".join(map(str, item)) if isinstance(item, tuple) else item for item in value]
-        is_plain = all(isinstance(item, str | int | float | PathLike) for item in items)
-        return ",".join(map(str, items)) if is_plain else value
-    if isinstance(value, bool) or not isinstance(value, int | float | PathLike):
-        return value
-    return str(value)
+        are_plain = all(isinstance(item, str | int | float | PathLike) for item in items)
+        return ",".join(map(str, items)) if are_plain else value
+    is_flag = isinstance(value, bool)  # which Python counts among the numbers
+    if isinstance(value, int | float | PathLike) and not is_flag:
+        return str(value)
+    return value
 
 
 def setting_texts(settings: Settings | None) -> list[str]:

@@ -25,10 +25,10 @@ CONTAINERS = (dict, list, tuple)
 
 def markdown(table: Table) -> str:
     """Return the table as Markdown."""
-    lines = make_cells(table, table.columns)
-    lines.insert(1, ["---"] * len(table.columns))
-    cells = [[cell.replace("|", "\\|").replace("<", "&lt;") for cell in row] for row in lines]
-    return "".join(f"| {' | '.join(row)} |\n" for row in cells)
+    rows = make_cells(table, table.columns)  # the headings first
+    rows.insert(1, ["---"] * len(table.columns))
+    escaped_rows = [[cell.replace("|", "\\|").replace("<", "&lt;") for cell in row] for row in rows]
+    return "".join(f"| {' | '.join(row)} |\n" for row in escaped_rows)
 
 
 def comma_separated(table: Table) -> str:
@@ -201,9 +201,9 @@ def html(table: Table) -> str:
     """Return the table as an HTML element; numbers carry the class `number`."""
     from html import escape  # whose table of entities few commands need
 
-    heads, *rows = make_cells(table, table.columns)
-    has_numbers = [is_numeric([row[i] for row in rows]) for i in range(len(heads))]
-    attributes = [' class="number"' if is_number else "" for is_number in has_numbers]
+    headings, *rows = make_cells(table, table.columns)
+    numeric_flags = [is_numeric([row[i] for row in rows]) for i in range(len(headings))]
+    attributes = [' class="number"' if is_number else "" for is_number in numeric_flags]
 
     def format_row(tag: str, row: Sequence[str]) -> str:
         cells = [
@@ -214,7 +214,7 @@ def html(table: Table) -> str:
 
     caption = f"<caption>{escape(table.title)}</caption>\n" if table.title else ""
     body = "".join(format_row("td", row) for row in rows)
-    head = f"<thead>\n{format_row('th', heads)}</thead>\n"
+    head = f"<thead>\n{format_row('th', headings)}</thead>\n"
     return f"<table>\n{caption}{head}<tbody>\n{body}</tbody>\n</table>\n"
 
 

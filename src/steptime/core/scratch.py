@@ -54,11 +54,11 @@ def make(parent: Path, prefix: str) -> Path:
     folder = parent / f"{prefix}{secrets.token_hex(4)}"
     _remove_on_end(folder)  # before it is there: a kill between leaves nothing
     folder.mkdir(mode=0o700)
-    making = folder / f"{_LOCK}-soon"
-    lock = os.open(making, os.O_CREAT | os.O_RDWR)  # stays open, and so locked, to the end
+    new_lock_file = folder / f"{_LOCK}-soon"
+    lock = os.open(new_lock_file, os.O_CREAT | os.O_RDWR)  # stays open, and so locked, to the end
     with suppress(OSError):  # a file system without locks: nobody will take it for stale
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    making.rename(folder / _LOCK)  # no moment at which it is there and free
+    new_lock_file.rename(folder / _LOCK)  # no moment at which it is there and free
     return folder
 
 

@@ -109,15 +109,16 @@ class QuestionParameter:
     @property
     def schema(self) -> Mapping[str, Any]:
         """The parameter in JSON schema."""
-        all_types = [_json_type(member) for member in self.types]
-        json_types = list(dict.fromkeys(json_type for json_type in all_types if json_type))
-        schema: dict[str, object] = {"type": json_types[0] if len(json_types) == 1 else json_types}
+        json_types = list(dict.fromkeys(filter(None, map(_json_type, self.types))))
+        has_single_type = len(json_types) == 1
+        schema: dict[str, object] = {"type": json_types[0] if has_single_type else json_types}
         schema["description"] = self.help
         if self.kind.choices:
             schema["enum"] = list(self.kind.choices)
-        if self.default not in (REQUIRED, None):
-            is_flag = isinstance(self.default, bool)
-            schema["default"] = self.default if is_flag else str(self.default)
+        has_default = self.default not in (REQUIRED, None)
+        if has_default:
+            is_truth_value = isinstance(self.default, bool)
+            schema["default"] = self.default if is_truth_value else str(self.default)
         return schema
 
 

@@ -38,6 +38,16 @@ def key_of(text: str) -> str:
     return "".join(_words(text))
 
 
+def plain_name(text: str) -> str:
+    """Return a name without case, spaces and dashes: `NVLink3 x12` is `nvlink3x12`."""
+    return re.sub(r"[ _-]", "", text.lower())
+
+
+def underscored(word: str) -> str:
+    """Return a word as keys of tables are spelled: `Q4-K-M` is `q4_k_m`."""
+    return word.strip().lower().replace("-", "_").replace(" ", "_")
+
+
 def model_tokens(text: str) -> set[str]:
     """Return the parts of a name without those that only name a variant (`VARIANT`)."""
     return {token for token in tokens(text) if not VARIANT.fullmatch(token)}
@@ -59,22 +69,23 @@ def find_similar_names(typed: str, valid_names: Iterable[str]) -> list[str]:
     lost, added, swapped, or wrong behind the first: l41 is l40 and resnet10 is resnet18, but
     resnet101 is not resnet50, and convnext_base is not convnext_tiny.
     """
-    by_lower = {name.lower(): name for name in valid_names}
-    lower = typed.lower()[:_LONGEST]
-    typed_parts = _PARTS.findall(lower)
-    if lower in by_lower:
-        containing = [lower]
+    name_by_lower = {name.lower(): name for name in valid_names}
+    typed_lower = typed.lower()[:_LONGEST]
+    typed_parts = _PARTS.findall(typed_lower)
+    if typed_lower in name_by_lower:
+        containing_names = [typed_lower]
     else:
-        containing = [name for name in by_lower if _holds(name, typed_parts)]
-    if containing and len(lower) > 1:  # a single letter or digit is a part of too many names
-        return [by_lower[name] for name in containing]
-    similar = []
-    for name in by_lower:
-        has_similar_text = _similarity(lower, name) >= _SIMILAR_WORDS
-        if has_similar_text and _is_similar(typed_parts, _PARTS.findall(name)):
-            similar.append(name)
-    nearest = sorted(similar, key=partial(_distance, lower))[:1]
-    return [by_lower[name] for name in nearest]
+        containing_names = [lower for lower in name_by_lower if _holds(lower, typed_parts)]
+    is_single_character = len(typed_lower) <= 1  # a part of too many names
+    if containing_names and not is_single_character:
+        return [name_by_lower[lower] for lower in containing_names]
+    similar_names = []
+    for lower in name_by_lower:
+        has_similar_text = _similarity(typed_lower, lower) >= _SIMILAR_WORDS
+        if has_similar_text and _is_similar(typed_parts, _PARTS.findall(lower)):
+            similar_names.append(lower)
+    nearest = sorted(similar_names, key=partial(_distance, typed_lower))[:1]
+    return [name_by_lower[lower] for lower in nearest]
 
 
 def by_likeness(typed: str, valid_names: Iterable[str]) -> list[str]:
@@ -85,22 +96,23 @@ def by_likeness(typed: str, valid_names: Iterable[str]) -> list[str]:
 
 def digit_slips(typed: str, names: Iterable[str]) -> list[str]:
     """Return the names that differ from a text by one digit too many or too few: A1000, A100."""
-    key = key_of(typed)
-    letters = re.sub(r"\d", "", key)
-    return [
-        name
-        for name in names
-        if abs(len(key_of(name)) - len(key)) == 1
-        and re.sub(r"\d", "", key_of(name)) == letters
-        and _edits(key_of(name), key) == 1
-    ]
+    typed_key = key_of(typed)
+    typed_letters = re.sub(r"\d", "", typed_key)
+
+    def has_digit_slip(name: str) -> bool:
+        key = key_of(name)
+        differs_in_length = abs(len(key) - len(typed_key)) == 1
+        has_equal_letters = re.sub(r"\d", "", key) == typed_letters
+        return differs_in_length and has_equal_letters and _edits(key, typed_key) == 1
+
+    return [name for name in names if has_digit_slip(name)]
 
 
-def _holds(name: str, words: list[str]) -> bool:
+def _holds(name: str, typed_parts: list[str]) -> bool:
     parts = _PARTS.findall(name)
-    count = len(words)
+    count = len(typed_parts)
     starts = range(len(parts) - count + 1)
-    return count > 0 and any(parts[start : start + count] == words for start in starts)
+    return count > 0 and any(parts[start : start + count] == typed_parts for start in starts)
 
 
 def _is_similar(typed: list[str], name: list[str]) -> bool:
@@ -136,7 +148,9 @@ def _is_similar_number(typed: str, digits: str) -> bool:
     """
     has_equal_digits = sorted(typed) == sorted(digits)  # two of them may be swapped
     has_wrong_digit = len(typed) == len(digits) and not has_equal_digits
-    is_different_product = has_wrong_digit and (typed[0] != digits[0] or len(typed) > 3)
+    has_wrong_begin = typed[0] != digits[0]
+    is_product_number = len(typed) > 3
+    is_different_product = has_wrong_digit and (has_wrong_begin or is_product_number)
     return _edits(typed, digits) <= 1 and not is_different_product
 
 
@@ -145,10 +159,13 @@ def _distance(typed: str, name: str) -> tuple[int, int, bool, int]:
 
     Resnet10 is as near to resnet101 as to resnet18, which has as many digits.
     """
-    typed_digits, digits = (sum(map(str.isdigit, text)) for text in (typed, name))
-    begin = len([*takewhile(lambda pair: pair[0] == pair[1], zip(typed, name, strict=False))])
-    is_other = sorted(typed) != sorted(name)
-    return _edits(typed, name), abs(typed_digits - digits), is_other, -begin
+    typed_digits = sum(map(str.isdigit, typed))
+    name_digits = sum(map(str.isdigit, name))
+    character_pairs = zip(typed, name, strict=False)
+    common_prefix = [*takewhile(lambda pair: pair[0] == pair[1], character_pairs)]
+    has_other_characters = sorted(typed) != sorted(name)
+    digit_difference = abs(typed_digits - name_digits)
+    return _edits(typed, name), digit_difference, has_other_characters, -len(common_prefix)
 
 
 def _edits(typed: str, name: str) -> int:

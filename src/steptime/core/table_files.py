@@ -50,15 +50,14 @@ def decode(content: bytes, is_complete: bool = True) -> str:
         if content.startswith(mark):
             return content.decode(encoding, "replace")
     head = content[:_HEAD_BYTES]
-    zeros_first = head[::2].count(0)
+    zeros_first = head[::2].count(0)  # among the first bytes of pairs
     zeros_second = head[1::2].count(0)
-    if (
-        max(zeros_first, zeros_second)
-        >= _MIN_ZERO_SHARE * len(head)
-        > min(zeros_first, zeros_second)
-    ):
-        is_little = zeros_second > zeros_first
-        return content.decode("utf-16-le" if is_little else "utf-16-be", "replace")
+    low_count, high_count = sorted((zeros_first, zeros_second))
+    min_zeros = _MIN_ZERO_SHARE * len(head)
+    is_utf_16 = high_count >= min_zeros > low_count
+    if is_utf_16:
+        is_little_endian = zeros_second > zeros_first
+        return content.decode("utf-16-le" if is_little_endian else "utf-16-be", "replace")
     try:
         return codecs.getincrementaldecoder("utf-8")().decode(content, is_complete)
     except UnicodeDecodeError:

@@ -140,7 +140,8 @@ def _column_names(line: str, delimiter: str) -> tuple[str, ...]:
     except csv.Error:
         cells = line.split(delimiter)
     names = [cell.strip() for cell in cells]
-    names[:1] = [re.sub(r"^#+\s*(?=\w)", "", name) for name in names[:1]]
+    if names:
+        names[0] = re.sub(r"^#+\s*(?=\w)", "", names[0])
     return tuple(name or f"Unnamed: {place}" for place, name in enumerate(names))
 
 
@@ -208,13 +209,15 @@ def _distinct_columns(
     Raises `InputError` for a repeated name that the mapping mentions.
     """
     names = [column_name(column) for column in columns]
-    is_used = {name for name in names if mentioned is None or name in mentioned}
-    check_names_differ((column for column in columns if column_name(column) in is_used), source)
-    distinct: list[str] = []
+    used_names = {name for name in names if mentioned is None or name in mentioned}
+    used_columns = [column for column in columns if column_name(column) in used_names]
+    check_names_differ(used_columns, source)
+    distinct_columns: list[str] = []
     for place, (column, name) in enumerate(zip(columns, names, strict=True)):
-        count = names[: place + 1].count(name)
-        distinct.append(column if count == 1 or not name else f"{column} ({count})")
-    return tuple(distinct)
+        occurrence = names[: place + 1].count(name)
+        is_distinct = occurrence == 1 or not name
+        distinct_columns.append(column if is_distinct else f"{column} ({occurrence})")
+    return tuple(distinct_columns)
 
 
 def _without_comments(file: Iterable[str], comment: str) -> Iterator[str]:
@@ -298,9 +301,11 @@ class _LastColumn:
         text = str(cell)
         mark = re.escape(self.decimal)
         # "12.", "1e", "1.5e-" and "-" need a further digit.
-        if re.fullmatch(rf"[-+]?\d+(?:{mark}|(?:{mark}\d+)?[eE][-+]?)|[-+]", text):
+        needs_digit = re.fullmatch(rf"[-+]?\d+(?:{mark}|(?:{mark}\d+)?[eE][-+]?)|[-+]", text)
+        if needs_digit:
             return True
-        if not self._is_number(text) or not self.decimals:
+        has_numbers_above = bool(self.decimals)
+        if not self._is_number(text) or not has_numbers_above:
             return False
         lacks_decimals = self._decimals_of(text) < min(self.decimals)
         has_integers = set(self.decimals) == {0}
@@ -312,4 +317,6 @@ class _LastColumn:
         return bool(re.fullmatch(rf"[-+]?\d+(?:{mark}\d*)?(?:[eE][-+]?\d+)?", cell))
 
     def _decimals_of(self, cell: str) -> int:
-        return len(re.split("[eE]", cell.partition(self.decimal)[2])[0])
+        _integer, _mark, fraction_and_exponent = cell.partition(self.decimal)
+        fraction, *_exponent = re.split("[eE]", fraction_and_exponent)
+        return len(fraction)

@@ -39,7 +39,8 @@ def text(table: Table, width: int | None = None) -> str:
     columns = []
     for column in table.columns:
         is_empty = bool(rows) and column.key not in filled_keys
-        if not (column.is_spare and is_empty):
+        is_left_out = column.is_spare and is_empty
+        if not is_left_out:
             columns.append(column)
     hidden_columns = _hide_columns(table, columns, rows, filled_keys, width) if width else []
     grid = _Grid(columns, make_cells(table, columns, table.max_rows))
@@ -66,12 +67,13 @@ class _Grid:
     def __init__(self, columns: Sequence[Column], cells: Cells) -> None:
         self.columns = columns
         self.headings, *self.rows = cells
-        by_column = [[row[i] for row in self.rows] for i in range(len(columns))]
-        self.is_numeric = [*map(is_numeric, by_column)]
-        self.cell_widths = [max(map(display_width, column), default=0) for column in by_column]
+        cells_by_column = [[row[i] for row in self.rows] for i in range(len(columns))]
+        self.is_numeric = [*map(is_numeric, cells_by_column)]
+        self.cell_widths = [max(map(display_width, cells), default=0) for cells in cells_by_column]
         heading_widths = map(display_width, self.headings)
         self.widths = [
-            max(pair) + PADDING for pair in zip(self.cell_widths, heading_widths, strict=True)
+            max(cell_width, heading_width) + PADDING
+            for cell_width, heading_width in zip(self.cell_widths, heading_widths, strict=True)
         ]
 
     def fits(self, width: int, has_folded_intervals: bool) -> bool:
@@ -134,9 +136,12 @@ class _Grid:
                 justify="right" if is_number else "left", width=width - PADDING, no_wrap=True
             )
         # A cell is a list of lines; headings end on one line, with blank lines above the short.
-        wrapped = [wrap(heading, widths[i] - PADDING) for i, heading in enumerate(self.headings)]
-        line_count = max(map(len, wrapped))
-        headings = [[*([""] * (line_count - len(lines))), *lines] for lines in wrapped]
+        heading_lines = [
+            wrap(heading, width - PADDING)
+            for heading, width in zip(self.headings, widths, strict=True)
+        ]
+        line_count = max(map(len, heading_lines))
+        headings = [[""] * (line_count - len(lines)) + lines for lines in heading_lines]
         rows = [[self._fold(row[i], i, widths[i]) for i in range(len(row))] for row in self.rows]
         if any(self.headings):
             rows.insert(0, headings)
@@ -266,7 +271,8 @@ def wrap(text: str, width: int) -> list[str]:
     """Return a text in lines: broken between words and behind commas of a list, never inside."""
     lines = [""]
     for piece in BREAK.split(text):
-        if lines[-1].strip() and display_width(lines[-1]) + display_width(piece.rstrip()) > width:
+        is_line_begun = bool(lines[-1].strip())
+        if is_line_begun and display_width(lines[-1]) + display_width(piece.rstrip()) > width:
             lines.append("")
         lines[-1] += piece
     return [line.rstrip() for line in lines]
@@ -284,21 +290,25 @@ def make_cells(table: Table, columns: Sequence[Column], row_limit: int | None = 
 def _cell_text(column: Column, row: Row, has_units: bool) -> str:
     """Return a cell with its interval and unit on one line: `~1.62 s [1.36-1.92]`."""
     value = row[column.key]
-    ends = [row.get(end) for end in column.ends] or [None, None]
+    low, high = [row.get(end) for end in column.ends] or [None, None]
     if column.form and isinstance(value, int | float):
-        numbers = [format(number, column.form) for number in (value, *ends) if number is not None]
-        within = f" [{numbers[1]}-{numbers[2]}]" if len(numbers) > 2 else ""
-        return f"{numbers[0]}{within}".replace("%", " %")
-    text = interval(column.key if has_units else "", value, *ends)
-    if column.ends and row.get("is_extrapolated") is True:
+        text = format(value, column.form)
+        if low is not None and high is not None:
+            text += f" [{format(low, column.form)}-{format(high, column.form)}]"
+        return text.replace("%", " %")
+    text = interval(column.key if has_units else "", value, low, high)
+    is_extrapolated = row.get("is_extrapolated") is True
+    if column.ends and is_extrapolated:
         text = f"~{text}"
     return escape_controls(text.replace("\n", " "))
 
 
 def is_numeric(cells: Sequence[str]) -> bool:
     """Whether a column is aligned to the right: its cells are dashes or numbers, not lists."""
-    return bool(cells) and all(
-        cell == "-"
-        or (cell.lstrip("-~")[:1].isdigit() and len(cell) <= MAX_NUMBER_WIDTH and ", " not in cell)
-        for cell in cells
-    )
+
+    def is_number(cell: str) -> bool:
+        begins_with_digit = cell.lstrip("-~")[:1].isdigit()
+        is_list = ", " in cell
+        return begins_with_digit and len(cell) <= MAX_NUMBER_WIDTH and not is_list
+
+    return bool(cells) and all(cell == "-" or is_number(cell) for cell in cells)

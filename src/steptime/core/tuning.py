@@ -84,6 +84,7 @@ def make_tuning(
         states.append(StateMode.OFFLOADED)
     if update_early:
         states.append(StateMode.EARLY)
+    module_names = (modules_to_save or "").replace(",", "+").split("+")
     return Tuning(
         **_read_adapter(lora, adapter),
         **_read_weights(weights, phase),
@@ -93,7 +94,7 @@ def make_tuning(
         recompute=recompute or "none",
         states=tuple(states),
         host_link=host_link or "",
-        saved="+".join(filter(None, (modules_to_save or "").replace(",", "+").split("+"))),
+        saved="+".join(filter(None, module_names)),
     )
 
 
@@ -143,7 +144,8 @@ def state_weights(
     """
     if tuning.stored == NO_WEIGHTS:
         return replace(tuning, stored="")
-    if stated not in FEW_BITS or (tuning.weights and tuning.weights != stated):
+    has_other_format = tuning.weights and tuning.weights != stated
+    if stated not in FEW_BITS or has_other_format:
         return tuning
     if phase == "infer" or tuning.freezes:
         return replace(tuning, weights=stated, stored=stored)

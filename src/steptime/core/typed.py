@@ -1,7 +1,7 @@
 """Conversion of the tables of files to types, with the place and the expected value of a fault."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from sys import float_info
 from types import NoneType, UnionType
 from typing import (
@@ -71,19 +71,22 @@ def typed_values(table: Mapping[str, Any], kind: type, source: str, prefix: str 
     return {key: getattr(parsed, key) for key in table}
 
 
-def struct(name: str, kinds: Mapping[str, Any], required: str = "", *, closed: bool = True) -> type:
+def struct(
+    name: str, kinds: Mapping[str, Any], required: Collection[str] = (), *, closed: bool = True
+) -> type:
     """Return the type of a table.
 
     Args:
         name: the name of the type.
         kinds: the type of each key; for a class of our own `get_type_hints(Class,
             include_extras=True)`.
-        required: the keys that the table must have, separated by spaces.
+        required: the keys that the table must have.
         closed: whether other keys are refused.
     """
-    required_fields: list[Any] = [(key, kinds[key]) for key in required.split()]
-    optional = [(key, kind, None) for key, kind in kinds.items() if key not in required.split()]
-    return msgspec.defstruct(name, required_fields + optional, forbid_unknown_fields=closed)
+    required_fields: list[Any] = [(key, kinds[key]) for key in required]
+    optional_fields = [(key, kind, None) for key, kind in kinds.items() if key not in required]
+    fields = required_fields + optional_fields
+    return msgspec.defstruct(name, fields, forbid_unknown_fields=closed)
 
 
 class _Place(NamedTuple):
@@ -120,20 +123,24 @@ def _fault(message: str, table: Any, kind: Any, source: str, prefix: str) -> Inp
 
 def _find_place(path: str, value: Any, kind: Any, prefix: str) -> _Place:
     """Follow a path of msgspec, `a[0].b` or `a[...]`, into a table as far as its type is known."""
-    plain, words = next(_plain_kinds(kind))
+    plain_kind, words = next(_plain_kinds(kind))
     is_inner = False
-    for index, name in _PART.findall(path):
+    for index, name in _PART.findall(path):  # one of both is ""
         try:
-            member_kind = _member_kind(plain, name or index)
+            member_kind = _member_kind(plain_kind, name or index)
         except KeyError:  # inside of one of several types: the message is about the outer value
             break
-        key = name or (_first_wrong_key(value, member_kind) if index == "..." else index)
-        value = value[int(index) if index.isdigit() else key]
-        dot = "." if prefix and not prefix.endswith(".") else ""
-        prefix += f"[{key}]" if index.isdigit() else f"{dot}{key}"
-        plain, words = next(_plain_kinds(member_kind))
+        if index.isdigit():
+            value = value[int(index)]
+            prefix += f"[{index}]"
+        else:
+            key = _first_wrong_key(value, member_kind) if index == "..." else name
+            value = value[key]
+            dot = "." if prefix and not prefix.endswith(".") else ""
+            prefix += f"{dot}{key}"
+        plain_kind, words = next(_plain_kinds(member_kind))
         is_inner = True
-    return _Place(plain, words, value, prefix, is_inner)
+    return _Place(plain_kind, words, value, prefix, is_inner)
 
 
 def _field_fault(place: _Place, fault: str, field: str, source: str) -> InputError:
@@ -141,10 +148,9 @@ def _field_fault(place: _Place, fault: str, field: str, source: str) -> InputErr
     if fault.startswith("missing"):
         dot = "." if place.is_inner else ""
         return InputError(f"{source}: '{place.path}{dot}{field}' is missing")
-    path = place.path.rstrip(".")
-    return unknown(
-        "key", field, get_type_hints(place.kind), f"{source}: {path}" if path else source
-    )
+    table_path = place.path.rstrip(".")
+    table_place = f"{source}: {table_path}" if table_path else source
+    return unknown("key", field, get_type_hints(place.kind), table_place)
 
 
 def _member_kind(kind: Any, name: str) -> Any:

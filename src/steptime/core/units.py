@@ -131,10 +131,13 @@ def interval(key: str, value: Any, low: float | None, high: float | None) -> str
     if value is None or low is None:
         return text
     if high is None:
-        return f"at least {text}" if low == value else text
-    number = float(text.partition(" ")[0].rstrip("x").replace(",", ""))
-    unit = 10.0 ** round(log10(number / value)) if number and value else 1.0  # s in ms: 1000
-    return f"{text} [{low * unit:.4g}-{high * unit:.4g}]"
+        is_lower_bound = low == value
+        return f"at least {text}" if is_lower_bound else text
+    # The ends are shown in the unit of the text, of which a value in s may be 1000: ms.
+    number_text = text.partition(" ")[0].rstrip("x").replace(",", "")
+    number = float(number_text)
+    scale = 10.0 ** round(log10(number / value)) if number and value else 1.0
+    return f"{text} [{low * scale:.4g}-{high * scale:.4g}]"
 
 
 def duration(value: float) -> str:

@@ -73,15 +73,16 @@ def parse_text(value: object, place: str) -> str:
 
 def parse_pairs(texts: Iterable[str] | None, noun: str) -> dict[str, str]:
     """Return `NAME=VALUE` texts as a dict; raises `InputError` for other forms and for repeats."""
-    values: dict[str, str] = {}
+    value_by_name: dict[str, str] = {}
     for text in texts or ():
         name, equals, value = (part.strip() for part in text.partition("="))
-        if not (name and equals and value):
+        is_pair = name and equals and value
+        if not is_pair:
             raise InputError(f"{noun} {shorten(text)} is not of the form name=value")
-        if name in values:
+        if name in value_by_name:
             raise InputError(f"{noun} '{name}' is given twice")
-        values[name] = value
-    return values
+        value_by_name[name] = value
+    return value_by_name
 
 
 def parse_count(value: object, place: str, at_least: int = 1, at_most: int = MAX_COUNT) -> int:
@@ -97,7 +98,8 @@ def parse_count(value: object, place: str, at_least: int = 1, at_most: int = MAX
         InputError: for a fraction, another text, and a number out of bounds.
     """
     text = parse_text(value, place)
-    number = None if isinstance(value, bool) else _scaled(text)
+    is_flag = isinstance(value, bool)
+    number = None if is_flag else _scaled(text)
     has_too_many_digits = number is None and re.fullmatch(r"-?\d+", text, re.ASCII)
     if has_too_many_digits:
         raise InputError(f"{place}: {shorten(text)} is larger than 2^53")
@@ -140,10 +142,10 @@ def parse_number(
     """
     scaled = _scaled(str(value).strip())
     number = number_of(value) if scaled is None else float(scaled)
-    return _bounded(number, value, place, at_least, at_most)
+    return _check_bounds(number, value, place, at_least, at_most)
 
 
-def _bounded(
+def _check_bounds(
     number: float,
     value: object,
     place: str,
@@ -152,12 +154,15 @@ def _bounded(
     forms: str = "",
 ) -> float:
     """Return a number that is above 0, or within bounds; raises `InputError` for another one."""
-    is_high_enough = number > 0 if at_least is None else number >= at_least
-    if is_high_enough and number <= at_most:
+    is_large_enough = number > 0 if at_least is None else number >= at_least
+    is_small_enough = number <= at_most
+    if is_large_enough and is_small_enough:
         return number
     bounds = "above 0" if at_least is None else f"from {at_least:g} on"
-    if number > at_most or at_most < MAX_COUNT:
-        bounds += f", at most {'2^53' if at_most == MAX_COUNT else f'{at_most:,.15g}'}"
+    names_upper_bound = number > at_most or at_most < MAX_COUNT
+    if names_upper_bound:
+        upper_bound = "2^53" if at_most == MAX_COUNT else f"{at_most:,.15g}"
+        bounds += f", at most {upper_bound}"
     hint = f"; write it as {forms}" if forms else ""
     raise InputError(f"{place}: must be a number {bounds}, not {shorten(value)}{hint}")
 
@@ -185,7 +190,7 @@ def parse_duration(
     if suffix:
         number = number * SECONDS_OF_UNIT[suffix] / SECONDS_OF_UNIT[unit]
     forms = "0.5, 2s or 500ms" if unit == "s" else f"0.5, 2{unit} or 500ms"
-    return _bounded(number, value, place, at_least, at_most, forms)
+    return _check_bounds(number, value, place, at_least, at_most, forms)
 
 
 def parse_latency_s(value: object, place: str, bare_max_s: float) -> float:
@@ -196,8 +201,8 @@ def parse_latency_s(value: object, place: str, bare_max_s: float) -> float:
     Raises:
         InputError: for another text, and for a number that is not above 0.
     """
-    latency = number_of(value)
-    if latency > bare_max_s:
+    bare_number = number_of(value)  # NaN for a text with a unit
+    if bare_number > bare_max_s:
         number = str(value).strip()
         says = f"{number} seconds is no latency target; for milliseconds write {place} {number}ms"
         raise InputError(f"{place} {number}: {says}")
@@ -212,7 +217,7 @@ def parse_bytes(value: object, place: str) -> float:
     """
     number, unit = _split_quantity(value, place, BYTES_OF_UNIT)
     size_bytes = number * BYTES_OF_UNIT.get(unit, 1)
-    return _bounded(size_bytes, value, place, None, MAX_BYTES, "24GB or 24GiB")
+    return _check_bounds(size_bytes, value, place, None, MAX_BYTES, "24GB or 24GiB")
 
 
 def _split_quantity(value: object, place: str, units: Mapping[str, float]) -> tuple[float, str]:
@@ -229,9 +234,11 @@ def _split_quantity(value: object, place: str, units: Mapping[str, float]) -> tu
 
 def parse_share(value: object, place: str) -> float:
     """Return a share, `5%` or `0.05`; raises `InputError`, for 5 too: 500 % is written `500%`."""
-    number, percent, tail = str(value).strip().partition("%")
-    share = nan if tail.strip() else number_of(number) / (100 if percent else 1)
-    if not 0 <= share <= (MAX_SHARE if percent else 1):
+    number_text, percent_sign, tail = str(value).strip().partition("%")
+    number = nan if tail.strip() else number_of(number_text)
+    share = number / 100 if percent_sign else number
+    max_share = MAX_SHARE if percent_sign else 1.0
+    if not 0 <= share <= max_share:  # nor is a NaN
         raise InputError(f"{place}: is a share such as 5% or 0.05, not {shorten(value)}")
     return share
 
@@ -243,7 +250,7 @@ def parse_price(value: object, place: str) -> float:
         InputError: for another text, and for a number that is not above 0.
     """
     number = number_of(str(value).strip().removeprefix("$"))
-    return _bounded(number, value, place, None, MAX_COUNT)
+    return _check_bounds(number, value, place, None, MAX_COUNT)
 
 
 def parse_truth(value: Any, place: str) -> bool:
@@ -275,7 +282,8 @@ def parse_range(text: str, place: str) -> list[int]:
         form = "is not a range of whole numbers such as 4..128 x2"
         raise InputError(f"{place}: {shorten(text)} {form}")
     first_text, last_text, operator, step_text = match.groups()
-    first, last = (parse_count(end, place, 0) for end in (first_text, last_text))
+    first = parse_count(first_text, place, at_least=0)
+    last = parse_count(last_text, place, at_least=0)
     adds_step = operator in (None, "+")  # else each value is the one before times the step
     step = int(step_text or 1)
     grows = step >= 1 if adds_step else step >= 2 and first >= 1
@@ -304,9 +312,10 @@ def parse_counts(value: Batches, place: str) -> list[int]:
     text = ",".join(map(str, value)) if isinstance(value, list | tuple | range) else str(value)
     numbers: list[int] = []
     pieces = [piece.strip() for piece in text.split(",")]
-    for i, piece in enumerate(pieces):
+    next_pieces = [*pieces[1:], ""]
+    for piece, next_piece in zip(pieces, next_pieces, strict=True):
         if piece == "...":
-            last = parse_count(pieces[i + 1] if i + 1 < len(pieces) else "", place)
+            last = parse_count(next_piece, place)
             numbers.extend(_continue_series(numbers, last, place))
         elif is_range(piece):
             numbers.extend(parse_range(piece, place))
@@ -324,16 +333,18 @@ def parse_counts(value: Batches, place: str) -> list[int]:
 
 def _continue_series(numbers: list[int], last: int, place: str) -> list[int]:
     """Return the numbers between those of a list and `last`: 1, 2, 4 goes on as 8, 16, ..."""
-    if len(numbers) < 2 or numbers[-1] <= numbers[-2]:
+    has_growing_pair = len(numbers) >= 2 and numbers[-1] > numbers[-2]
+    if not has_growing_pair:
         raise InputError(f"{place}: '...' needs two growing numbers before it and one after")
-    before, latest = numbers[-2:]
-    factor = latest // before
+    previous, latest = numbers[-2:]
+    factor = latest // previous
     # Two numbers such as `3, 6` are read as a product: 3, 6, 12. Three have to agree on the factor.
-    is_multiple = latest == before * factor
-    is_product = is_multiple and (len(numbers) == 2 or numbers[-3] * factor == before)
-    step = f"x{factor}" if is_product else f"+{latest - before}"
+    is_multiple = latest == previous * factor
+    is_product = is_multiple and (len(numbers) == 2 or numbers[-3] * factor == previous)
+    step = f"x{factor}" if is_product else f"+{latest - previous}"
     series = parse_range(f"{latest}..{max(last, latest)} {step}", place)
-    if series[-1] != last or last == latest:
+    leads_to_last = series[-1] == last and last != latest
+    if not leads_to_last:
         raise InputError(f"{place}: '...' does not lead to {last}")
     return series[1:-1]
 
@@ -368,8 +379,9 @@ def parse_models(value: Any, place: str = "MODEL") -> list[Any]:
         return [*value] if isinstance(value, list | tuple) else [value]
     models: list[str] = []
     for piece in value.split(","):
-        is_setting = "=" in piece and ":" not in piece and bool(models) and ":" in models[-1]
-        if is_setting:
+        looks_like_setting = "=" in piece and ":" not in piece
+        follows_settings = bool(models) and ":" in models[-1]
+        if looks_like_setting and follows_settings:
             models[-1] += f",{piece}"
         else:
             models.append(piece)

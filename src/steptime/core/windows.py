@@ -19,11 +19,14 @@ def positions(
     window_size = reach(1, kernel, stride, dilation)
     max_start = padding_before + size + padding_after - window_size  # of a window that lies inside
     if not ceil:
-        return max_start // stride + 1
-    count = -(-max_start // stride) + 1  # rounded up
-    last_start = (count - 1) * stride
+        steps = max_start // stride
+        return steps + 1
+    steps_rounded_up = -(-max_start // stride)
+    last_start = steps_rounded_up * stride
     begins_behind_map = last_start >= padding_before + size
-    return count - 1 if begins_behind_map and not in_padding else count
+    if begins_behind_map and not in_padding:
+        return steps_rounded_up  # without the last window
+    return steps_rounded_up + 1
 
 
 def reach(count: int, kernel: int, stride: int, dilation: int = 1) -> int:
@@ -36,5 +39,7 @@ def tensorflow_padding(size: int, kernel: int, stride: int) -> tuple[int, int]:
 
     It is the smallest padding with that number of positions; an odd element goes after.
     """
-    total = max(reach(-(-size // stride), kernel, stride) - size, 0)
-    return total // 2, total - total // 2
+    position_count = -(-size // stride)  # rounded up
+    total_padding = max(reach(position_count, kernel, stride) - size, 0)
+    padding_before = total_padding // 2
+    return padding_before, total_padding - padding_before

@@ -81,13 +81,13 @@ class Plan:
             raise InputError(
                 f"plan: shard, recompute_layers and stages are at least 0, not {lowest}"
             )
-        table = vars(self)
-        if min(map(table.__getitem__, _POSITIVE_FIELDS)) < 1:
-            name = next(name for name in _POSITIVE_FIELDS if table[name] < 1)
-            raise InputError(f"plan: {name} must be at least 1, not {table[name]}")
+        value_by_field = vars(self)
+        if min(map(value_by_field.__getitem__, _POSITIVE_FIELDS)) < 1:
+            name = next(name for name in _POSITIVE_FIELDS if value_by_field[name] < 1)
+            raise InputError(f"plan: {name} must be at least 1, not {value_by_field[name]}")
         for name, valid_values in _VALID_VALUES.items():
-            if table[name] not in valid_values:
-                raise unknown(name, table[name], map(str, valid_values), "plan")
+            if value_by_field[name] not in valid_values:
+                raise unknown(name, value_by_field[name], map(str, valid_values), "plan")
 
     @property
     def device_count(self) -> int:
@@ -243,7 +243,8 @@ class Tuning:
         check_choice("adapter", self.adapter, ADAPTERS)
         if min(self.rank, self.tokens) < 0 or not 0 <= self.dropout < 1:
             raise InputError("--lora: r is at least 1, dropout at least 0 and below 1")
-        if self.adapter != LORA and not self.rank and "r" in ADAPTERS[self.adapter].settings:
+        needs_rank = self.adapter != LORA and "r" in ADAPTERS[self.adapter].settings
+        if needs_rank and not self.rank:
             raise InputError(f"--adapter {self.adapter}: r is at least 1")
         if self.saved and not self.has_adapter:
             raise InputError(
@@ -376,9 +377,9 @@ def _text(value: Value) -> str:
 
 def workload_to_json(workload: Workload) -> JsonObject:
     """Return the workload as JSON values."""
-    plain = ("batch_per_replica", "dtype", "phase", "optimizer")
     table: JsonObject = {"model": workload.model, "params": workload.settings}
-    table |= {name: getattr(workload, name) for name in plain}
+    for name in ("batch_per_replica", "dtype", "phase", "optimizer"):
+        table[name] = getattr(workload, name)
     table["plan"] = plan_to_json(workload.plan)
     if workload.tuning != FULL_TRAINING:
         table["tuning"] = tuning_to_json(workload.tuning)
@@ -393,7 +394,7 @@ def workload_from_json(table: Mapping[str, Any]) -> Workload:
 def workload_of_parts(table: Mapping[str, Any], plan: Plan, tuning: Tuning) -> Workload:
     """Return the workload of a table with its parsed plan and tuning."""
     params = dict(table["params"])
-    names = ("sha256", "allow_unknown") if table.get("file") else ()
-    of_file = {name: params.pop(name) for name in names if name in params}
-    parts = {"params": params, "plan": plan, "tuning": tuning, "code": ""}  # never of data
-    return Workload(**{**table, **parts, **of_file})
+    file_fields = ("sha256", "allow_unknown") if table.get("file") else ()
+    file_values = {name: params.pop(name) for name in file_fields if name in params}
+    parsed_values = {"params": params, "plan": plan, "tuning": tuning}
+    return Workload(**{**table, **parsed_values, **file_values, "code": ""})  # no code of data

@@ -1,13 +1,12 @@
 """Accelerators that papers measured layer by layer: their tables, read from data files."""
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from steptime.core.errors import InputError, check_choice, shorten
-from steptime.core.toml_files import DATA
+from steptime.core.toml_files import DATA, packaged
 
 _FOLDER = DATA / "accelerators"
 
@@ -144,9 +143,8 @@ def accelerators(text: str) -> tuple[Accelerator, ...]:
     return tuple(by_kind.values())
 
 
-@lru_cache
 def _table(name: str) -> Mapping[str, Any]:
-    return tomllib.loads((_FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
+    return packaged(f"{_FOLDER.name}/{name}.toml")
 
 
 _SI = {  # column of a file: field, and the factor on the column

@@ -14,17 +14,16 @@ the chip from op to op. The last line is what a product of matrices moves at lea
 are left out.
 """
 
-import tomllib
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod, sqrt
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from steptime.core.dtypes import PRECISIONS, SIZE_BYTES
 from steptime.core.errors import InputError, check_choice, unknown
 from steptime.core.graph import Graph, Op, Part, TensorSpec
-from steptime.core.toml_files import DATA
+from steptime.core.toml_files import DATA, packaged
 from steptime.energy.process import Process, scale_factors
 from steptime.network.ops import cost_of, products_of
 
@@ -127,7 +126,7 @@ def hierarchy(name: str) -> Hierarchy:
     """Return a shipped hierarchy; raises `InputError` for an unknown name."""
     if name.lower() not in hierarchy_names():
         raise unknown("memory hierarchy", name, hierarchy_names())
-    table = _read_table("hierarchies", name.lower())
+    table = packaged(f"hierarchies/{name.lower()}.toml")
     return Hierarchy(
         name=table["name"],
         figures=figures(table["figures"]),
@@ -143,7 +142,7 @@ def figures(name: str) -> Figures:
     """Return figures of `data/energy`; raises `InputError` for an unknown name."""
     names = sorted(path.stem for path in (DATA / "energy").glob("*.toml"))
     check_choice("energy figures", name, names)
-    table = _read_table("energy", name)
+    table = packaged(f"energy/{name}.toml")
     low, high = table["dram_pJ_per_64_bit"]
     return Figures(
         name=table["name"],
@@ -159,10 +158,6 @@ def figures(name: str) -> Figures:
         note=table["note"],
         unverified=tuple(table["unverified"]),
     )
-
-
-def _read_table(folder: str, name: str) -> Mapping[str, Any]:
-    return tomllib.loads((DATA / folder / f"{name}.toml").read_text(encoding="utf-8"))
 
 
 def op_energy(

@@ -20,7 +20,7 @@ _FILE = {
     **dict.fromkeys(("clock_MHz", "buffer_MiB", "memory_GB_per_s"), Above0),
     "unverified": Texts,
 }
-_ARRAY = struct("Array", _FILE, " ".join(_FILE.keys() - {"note", "unverified"}))
+_ARRAY = struct("Array", _FILE, [key for key in _FILE if key not in ("note", "unverified")])
 
 
 def array(name: str | Path) -> Array:

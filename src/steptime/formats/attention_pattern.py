@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 from steptime.core.graph import Op
 from steptime.formats import elements, sequence_lowering
-from steptime.formats.elements import Operand
-from steptime.formats.operands import function_of_op, operands_of, single_tensor
+from steptime.formats.operands import Operand, function_of_op, operands_of, single_tensor
 from steptime.network.ops import OPS
 from steptime.network.ops.builder import Builder
 
 MAX_DEPTH = 8  # ops between a product and the softmax
+SWAP_WITH_MERGED_HEADS = (0, 2, 1)  # order of axes: [n*heads, m, d] -> [n*heads, d, m]
 MAX_LEARNT_SEARCH = 500  # tensors that are followed back in search of a weight
 
 
@@ -42,16 +42,18 @@ def recognise_attention(b: Builder, y: str, name: str) -> str | None:
         return None
     heads, length = b.shape(attention.q)[1:3]
     scores_shape = (heads, length, b.shape(attention.k)[2])
-    biases = [mask for mask in attention.masks if find_learnt_bias(b, mask, heads)]
-    if len(biases) > 1:
+    learnt_biases = [mask for mask in attention.masks if find_learnt_bias(b, mask, heads)]
+    if len(learnt_biases) > 1:
         return None
-    for bias in biases:
-        has_batch = b.tensors[bias].size != math.prod(scores_shape)
-        if b.shape(bias)[-3:] != scores_shape or has_batch:
+    for bias in learnt_biases:
+        ends_as_scores = b.shape(bias)[-3:] == scores_shape
+        lacks_batch_axis = b.tensors[bias].size == math.prod(scores_shape)
+        if not (ends_as_scores and lacks_batch_axis):
             return None
-    mask = biases[0] if biases else ""
-    q, k, v, _ = attention
-    attended = sequence_lowering.attention(b, q, k, v, name, mask=mask)
+    learnt_bias = learnt_biases[0] if learnt_biases else ""
+    attended = sequence_lowering.attention(
+        b, attention.q, attention.k, attention.v, name, mask=learnt_bias
+    )
     return elements.reshape(b, attended, b.shape(y), f"{name}/reshape")
 
 
@@ -64,18 +66,27 @@ def _find_attention(b: Builder, y: str, name: str) -> _Attention | None:
     weights, v = output_product.inputs
     softmax = _find_softmax(b, weights)
     scores = _find_scores(b, softmax.inputs[0], ()) if softmax else None
-    if scores is None or scores.product.attrs or output_product.attrs:
+    if scores is None:
+        return None
+    # the attributes of a product transpose or fold its factors
+    are_plain_products = not scores.product.attrs and not output_product.attrs
+    if not are_plain_products:
         return None
     q, swapped_keys = (_without_scale(b, x) for x in scores.product.inputs)
     ranks = {len(b.shape(x)) for x in (q, swapped_keys, v)}
-    if ranks not in ({3}, {4}):
+    have_heads = ranks == {4}
+    lack_heads = ranks == {3}
+    if not (have_heads or lack_heads):
         return None
     k = _without_scale(b, _swap_keys(b, swapped_keys, name))
     batch_shape = b.shape(q)[:-2]
-    key_shape = (*batch_shape, b.shape(k)[-2])
-    if b.shape(k)[:-1] != key_shape or b.shape(v)[:-1] != key_shape:
+    key_count = b.shape(k)[-2]
+    shape_without_width = (*batch_shape, key_count)
+    keys_fit = b.shape(k)[:-1] == shape_without_width
+    values_fit = b.shape(v)[:-1] == shape_without_width
+    if not (keys_fit and values_fit):
         return None
-    if ranks == {3}:
+    if lack_heads:
         q, k, v = (_add_head_axis(b, x, name) for x in (q, k, v))
     return _Attention(q, k, v, scores.masks)
 
@@ -92,9 +103,11 @@ def _find_softmax(b: Builder, x: str) -> Op | None:
         if op is None or op.kind == "softmax":
             return op
         is_view = OPS[op.kind].storage == "view"
-        if not is_view and op.kind not in ("cast", "dropout") and function_of_op(op) != "where":
+        is_cast_or_dropout = op.kind in ("cast", "dropout")
+        is_guard_against_nan = function_of_op(op) == "where"
+        if not (is_view or is_cast_or_dropout or is_guard_against_nan):
             return None
-        x = op.inputs[-1]
+        x = op.inputs[-1]  # of `where`: behind the condition
     return None
 
 
@@ -106,17 +119,20 @@ def _find_scores(b: Builder, x: str, masks: tuple[str, ...], depth: int = 0) -> 
     if op.kind == "matmul":
         return _Scores(op, masks)
     function = function_of_op(op)
-    is_view = op.kind in ("reshape", "cast", "dropout")
-    if is_view or function in ("mul", "div", "maximum", "clamp", "tanh"):
-        if len(op.inputs) != 1:
-            return None
-        return _find_scores(b, op.inputs[0], masks, depth + 1)
-    if function not in ("add", "sub", "where"):
+    keeps_elements = op.kind in ("reshape", "cast", "dropout")
+    scales_or_limits = function in ("mul", "div", "maximum", "clamp", "tanh")
+    if keeps_elements or scales_or_limits:
+        has_single_tensor = len(op.inputs) == 1
+        return _find_scores(b, op.inputs[0], masks, depth + 1) if has_single_tensor else None
+    applies_mask = function in ("add", "sub", "where")
+    if not applies_mask:
         return None
-    for i, operand in enumerate(op.inputs):
-        mask_operands = (*op.inputs[:i], *op.inputs[i + 1 :])
+    for operand_index, operand in enumerate(op.inputs):
+        # one operand leads to the product, the others are masks
+        mask_operands = (*op.inputs[:operand_index], *op.inputs[operand_index + 1 :])
         scores = _find_scores(b, operand, (*masks, *mask_operands), depth + 1)
-        if scores and b.tensors[operand].size == b.tensors[x].size:
+        has_size_of_result = b.tensors[operand].size == b.tensors[x].size
+        if scores and has_size_of_result:
             return scores
     return None
 
@@ -124,15 +140,16 @@ def _find_scores(b: Builder, x: str, masks: tuple[str, ...], depth: int = 0) -> 
 def is_learnt(b: Builder, x: str) -> bool:
     """Return whether a tensor depends on a weight, or on too many tensors to tell."""
     visited: set[str] = set()
-    stack = [x]
-    while stack and len(visited) <= MAX_LEARNT_SEARCH:
-        tensor = stack.pop()
+    open_tensors = [x]
+    while open_tensors and len(visited) <= MAX_LEARNT_SEARCH:
+        tensor = open_tensors.pop()
         if tensor in b.weights:
             return True
-        if tensor in b.made_by and tensor not in visited:
+        is_computed = tensor in b.made_by
+        if is_computed and tensor not in visited:
             visited.add(tensor)
-            stack += b.made_by[tensor].inputs
-    return bool(stack)
+            open_tensors += b.made_by[tensor].inputs
+    return bool(open_tensors)  # the search was cut short
 
 
 def find_learnt_bias(b: Builder, x: str, heads: int) -> str:
@@ -148,7 +165,7 @@ def find_learnt_bias(b: Builder, x: str, heads: int) -> str:
 def _without_scale(b: Builder, x: str) -> str:
     """Return the tensor that `x` is a multiple of, else `x`."""
     operands: Sequence[Operand] = operands_of(b, x, "mul") or operands_of(b, x, "div")
-    is_scaled = len(operands) == 2 and not isinstance(operands[1], str)
+    is_scaled = len(operands) == 2 and not isinstance(operands[1], str)  # by a number
     return single_tensor(operands) if is_scaled else x
 
 
@@ -159,12 +176,12 @@ def _swap_keys(b: Builder, swapped_keys: str, name: str) -> str:
     There the tensor before that swap is reshaped.
     """
     shape = b.shape(swapped_keys)
-    reshaped = operands_of(b, swapped_keys, "reshape")
-    merged = str(reshaped[0]) if reshaped else swapped_keys
-    swap = operands_of(b, merged, "transpose")
-    if swap and b.made_by[merged].attrs["order"] == (0, 2, 1):
+    reshape_operands = operands_of(b, swapped_keys, "reshape")
+    merged_keys = str(reshape_operands[0]) if reshape_operands else swapped_keys
+    swap_operands = operands_of(b, merged_keys, "transpose")
+    if swap_operands and b.made_by[merged_keys].attrs["order"] == SWAP_WITH_MERGED_HEADS:
         key_shape = (*shape[:-2], shape[-1], shape[-2])
-        return elements.reshape(b, str(swap[0]), key_shape, f"{name}/k")
+        return elements.reshape(b, str(swap_operands[0]), key_shape, f"{name}/k")
     rank = len(shape)
-    order = (*range(rank - 2), rank - 1, rank - 2)
-    return elements.transpose(b, swapped_keys, order, f"{name}/k")
+    swap_last_axes = (*range(rank - 2), rank - 1, rank - 2)
+    return elements.transpose(b, swapped_keys, swap_last_axes, f"{name}/k")

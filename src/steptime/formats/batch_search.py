@@ -12,11 +12,15 @@ from typing import Any, NamedTuple
 from steptime.core.errors import InputError
 from steptime.formats import Source
 from steptime.formats.batches import BatchAxes, Batches, Shape
+from steptime.formats.readers import FileNode
 from steptime.network.ops.builder import Builder
 
 MAX_WALKS = 64  # walks through a file in one search; each takes as long as reading the file
 TRIAL_FACTOR = 41  # times the file's batch: a prime, so that the product is no size of the file
-KEEP_COST = 2  # rank of the choice that a value does not grow; behind all axes (0 or 1)
+# ranks of choices, of which the lowest is tried first
+COMPUTED_READER_RANK = 0  # a tensor that the network computes reads the value
+FOLDED_READER_RANK = 1  # constants alone read the value: they are folded, and can be chosen later
+KEEP_RANK = 2  # the value does not grow: behind all axes
 
 
 class BatchChoice(NamedTuple):
@@ -31,11 +35,11 @@ class BatchChoice(NamedTuple):
     axis: int | None
 
 
-class NodeLinks(NamedTuple):
-    """The tensors that a node of a file reads and writes, by the file's names."""
+class RankedChoice(NamedTuple):
+    """A choice with its rank; the lowest rank is tried first."""
 
-    inputs: Sequence[str]
-    outputs: Sequence[str]
+    rank: int
+    choice: BatchChoice
 
 
 class FixedBatchError(InputError):
@@ -75,22 +79,27 @@ class BatchWalk(ABC):
         """Return the shape of a value in the graph."""
 
     @abstractmethod
-    def list_links(self) -> tuple[Collection[str], Sequence[tuple[Sequence[str], Sequence[str]]]]:
-        """Return the inputs of the file, and the inputs and outputs of each node."""
+    def list_inputs(self) -> Collection[str]:
+        """Return the inputs of the file."""
+
+    @abstractmethod
+    def list_nodes(self) -> Sequence[FileNode]:
+        """Return the nodes of the file, with the tensors that they read and make."""
 
     def repeat_constants(self, names: Iterable[str]) -> None:
         """Repeat, along their batch axes, those of the values that have one."""
         for name in names:
-            axis = self.batches.batch_axes.get(name)
+            batch_axis = self.batches.batch_axes.get(name)
             value = self.env.get(name)
-            if axis is None or value is None:
+            if batch_axis is None or value is None:
                 continue
-            if isinstance(value, str):
-                self.env[name] = self.batches.repeat_tensor(self.b, value, axis, value)
+            is_tensor = isinstance(value, str)
+            if is_tensor:
+                self.env[name] = self.batches.repeat_tensor(self.b, value, batch_axis, value)
             else:
-                self.env[name] = value.repeated(axis, self.batches.new_batch)
+                self.env[name] = value.repeated(batch_axis, self.batches.new_batch)
 
-    def batch_error(self, place: str, fault: str, ends: Sequence[str]) -> FixedBatchError:
+    def batch_error(self, place: str, fault: str, values_read: Sequence[str]) -> FixedBatchError:
         """Return the error of a place that fits no other batch, with the choices to try next.
 
         Candidates depend on constants alone. A candidate with an axis as long as the file's batch
@@ -100,71 +109,86 @@ class BatchWalk(ABC):
         Args:
             place: the place, for the message.
             fault: what does not fit there.
-            ends: the values that the place reads; candidates lead to them.
+            values_read: the values that the place reads; candidates lead to them.
         """
-        inputs, link_pairs = self.list_links()
-        links = [NodeLinks(*pair) for pair in link_pairs]
-        sources = {name: node.inputs for node in links for name in node.outputs}
-        moving = self._find_moving(inputs, links)
-        cost_by_name = self._cost_sources(ends, moving, sources)
-        stored = [name for name in cost_by_name if name not in sources]  # made by no node
-        ranked: list[tuple[int, BatchChoice]] = []
-        for name in (*stored, *sources):
-            is_candidate = name in cost_by_name and name not in moving
-            if is_candidate and name not in self.batches.batch_axes:
-                cost = cost_by_name[name]
-                ranked += self._rank_choices(name, cost, sources.get(name, ()))
-        ranked.sort(key=lambda pair: pair[0])
-        return FixedBatchError(place, fault, [choice for _, choice in ranked])
+        nodes = self.list_nodes()
+        inputs_by_output = {output: node.inputs for node in nodes for output in node.outputs}
+        input_dependent = self._find_input_dependent(nodes)
+        rank_by_name = self._rank_sources(values_read, input_dependent, inputs_by_output)
+        stored_names = [name for name in rank_by_name if name not in inputs_by_output]
+        ranked_choices: list[RankedChoice] = []
+        for name in (*stored_names, *inputs_by_output):
+            leads_to_place = name in rank_by_name
+            is_constant = name not in input_dependent
+            is_undecided = name not in self.batches.batch_axes
+            if leads_to_place and is_constant and is_undecided:
+                node_inputs = inputs_by_output.get(name, ())
+                ranked_choices += self._rank_choices(name, rank_by_name[name], node_inputs)
+        ranked_choices.sort(key=lambda ranked: ranked.rank)
+        return FixedBatchError(place, fault, [ranked.choice for ranked in ranked_choices])
 
-    def _find_moving(self, inputs: Collection[str], links: Sequence[NodeLinks]) -> set[str]:
+    def _find_input_dependent(self, nodes: Sequence[FileNode]) -> set[str]:
         """Return the names of the tensors that depend on an input of the file."""
-        moving = {*inputs}
-        for node in links:
-            if not moving.isdisjoint(node.inputs):
-                moving.update(name for name in node.outputs if isinstance(self.env.get(name), str))
-        return moving
+        input_dependent = {*self.list_inputs()}
+        for node in nodes:
+            reads_dependent = not input_dependent.isdisjoint(node.inputs)
+            if reads_dependent:
+                tensors = [name for name in node.outputs if isinstance(self.env.get(name), str)]
+                input_dependent.update(tensors)
+        return input_dependent
 
-    def _cost_sources(
-        self, ends: Sequence[str], moving: Collection[str], sources: Mapping[str, Sequence[str]]
+    def _rank_sources(
+        self,
+        values_read: Sequence[str],
+        input_dependent: Collection[str],
+        inputs_by_output: Mapping[str, Sequence[str]],
     ) -> dict[str, int]:
-        """Return the values that lead to `ends` with the cost of repeating each.
+        """Return the values that lead to `values_read` with the rank of repeating each.
 
-        Values that constants alone read cost 1: they are folded, and a later choice does as well.
-        All others cost 0. The search does not go beyond inputs that grow with the batch already.
+        The search does not go beyond inputs that grow with the batch already.
         """
-        cost_by_name = dict.fromkeys(ends, 0)
-        open_names = [*ends]
+        rank_by_name = dict.fromkeys(values_read, COMPUTED_READER_RANK)
+        open_names = [*values_read]
         while open_names:
-            name = open_names.pop()
-            if name in moving and self._grows(name):
+            reader = open_names.pop()
+            if reader in input_dependent and self._grows_with_batch(reader):
                 continue
-            reader_cost = int(not isinstance(self.env.get(name), str))
-            for source in sources.get(name, ()):
-                if source not in cost_by_name:
+            is_computed = isinstance(self.env.get(reader), str)
+            reader_rank = COMPUTED_READER_RANK if is_computed else FOLDED_READER_RANK
+            for source in inputs_by_output.get(reader, ()):
+                if source not in rank_by_name:
                     open_names.append(source)
-                cost_by_name[source] = min(reader_cost, cost_by_name.get(source, 1))
-        return cost_by_name
+                earlier_rank = rank_by_name.get(source, FOLDED_READER_RANK)
+                rank_by_name[source] = min(reader_rank, earlier_rank)
+        return rank_by_name
 
     def _rank_choices(
-        self, name: str, cost: int, source_names: Sequence[str]
-    ) -> list[tuple[int, BatchChoice]]:
-        """Return the choices for one value, each with its rank; the lowest is tried first."""
+        self, name: str, axis_rank: int, node_inputs: Sequence[str]
+    ) -> list[RankedChoice]:
+        """Return the choices for one value: to keep it, or the axis that is its batch.
+
+        Args:
+            name: the value.
+            axis_rank: the rank of a choice of an axis.
+            node_inputs: the inputs of the node that makes the value.
+        """
         file_shape = self.file_shape(name)
         value = self.env.get(name)
         if file_shape is None or value is None:
             return []
         shape = self.shape(value)
         has_grown = file_shape != shape
-        if has_grown and any(self._has_grown(source) for source in source_names):
+        grows_by_its_inputs = has_grown and any(map(self._has_grown, node_inputs))
+        if grows_by_its_inputs:
             return []
-        ranked: list[tuple[int, BatchChoice]] = []
+        ranked_choices: list[RankedChoice] = []
         if has_grown:
-            ranked.append((KEEP_COST, BatchChoice(name, None)))
-        for axis, size in enumerate(file_shape):
-            if size == self.batches.file_batch == shape[axis]:
-                ranked.append((cost, BatchChoice(name, axis)))
-        return ranked
+            ranked_choices.append(RankedChoice(KEEP_RANK, BatchChoice(name, None)))
+        for axis, file_size in enumerate(file_shape):
+            may_be_batch = file_size == self.batches.file_batch
+            if may_be_batch and shape[axis] == file_size:
+                ranked_choices.append(RankedChoice(axis_rank, BatchChoice(name, axis)))
+        return ranked_choices
 
     def _has_grown(self, name: str) -> bool:
         """Whether a value has another shape in the graph than in the file."""
@@ -172,7 +196,7 @@ class BatchWalk(ABC):
         value = self.env.get(name)
         return file_shape is not None and value is not None and file_shape != self.shape(value)
 
-    def _grows(self, name: str) -> bool:
+    def _grows_with_batch(self, name: str) -> bool:
         """Whether a value with axes has grown by the factor of the batch."""
         file_shape = self.file_shape(name)
         value = self.env.get(name)
@@ -216,20 +240,24 @@ def _search_batch_axes(
     A branch ends where its walk fails at a place for which it has made a choice already, or where
     all walks are used up.
     """
-    walk_budget = iter(range(MAX_WALKS))
+    trial_batch = file_batch * TRIAL_FACTOR
+    walks_left = MAX_WALKS
 
-    def search(axes: BatchAxes, places: Collection[str]) -> BatchAxes | FixedBatchError:
+    def search(axes: BatchAxes, decided_places: Collection[str]) -> BatchAxes | FixedBatchError:
+        nonlocal walks_left
         try:
-            walk(Batches(file_batch, file_batch * TRIAL_FACTOR, batch_axes=axes))
+            walk(Batches(file_batch, trial_batch, batch_axes=axes))
         except FixedBatchError as error:
-            if error.place in places:
+            if error.place in decided_places:
                 return error
             for choice in error.choices:
-                if next(walk_budget, None) is None:
+                if walks_left == 0:
                     break
-                branch = search({**axes, choice.name: choice.axis}, {*places, error.place})
-                if not isinstance(branch, FixedBatchError):
-                    return branch
+                walks_left -= 1
+                axes_with_choice = {**axes, choice.name: choice.axis}
+                result = search(axes_with_choice, {*decided_places, error.place})
+                if not isinstance(result, FixedBatchError):
+                    return result
             return error
         return axes
 

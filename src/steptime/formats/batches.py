@@ -3,16 +3,14 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
-from operator import mul
 from typing import NamedTuple
 
 from steptime.core.errors import shorten
 from steptime.core.units import counted, first_of
-from steptime.formats import elements as el
+from steptime.formats import elements
 from steptime.network.ops import OPS
 from steptime.network.ops.builder import Builder
-from steptime.network.ops.table import ShapeError, no_flop, require
+from steptime.network.ops.table import ShapeError, no_flop
 
 Shape = Sequence[int]
 BatchAxes = Mapping[str, int | None]  # a value's name in the file: its batch axis, None for none
@@ -58,8 +56,9 @@ class Batches:
         if not self.differ:
             return tuple(file_view)
         shape = infer_view_shape(file_input, input_shape, file_view, self.file_batch)
-        require(shape is not None, f"a view made for batch {self.file_batch} fits no other batch")
-        return () if shape is None else shape
+        if shape is None:
+            raise ShapeError(f"a view made for batch {self.file_batch} fits no other batch")
+        return shape
 
     def expanded_shape(
         self,
@@ -84,41 +83,50 @@ class Batches:
         """
         if not self.differ:
             return tuple(file_expanded)
-        lead = len(file_expanded) - len(shape)
-        padded = (1,) * lead + tuple(shape)
+        new_axis_count = len(file_expanded) - len(shape)
+        aligned_shape = (*(1,) * new_axis_count, *shape)  # as many axes as the expanded value
         expanded = [
             file_size if size == 1 else size
-            for file_size, size in zip(file_expanded, padded, strict=True)
+            for file_size, size in zip(file_expanded, aligned_shape, strict=True)
         ]
-        is_decided = name in self.batch_axes
-        axis = self._expanded_batch_axis(padded, file_expanded, has_grown)
-        if axis is not None and self.fixed and not follows_batch and not is_decided:
-            expanded[axis] = self.new_batch
+        batch_axis = self._find_expanded_batch_axis(aligned_shape, file_expanded, has_grown)
+        has_size_of_file = self.fixed and not follows_batch  # which is not the new batch yet
+        is_decided_by_search = name in self.batch_axes
+        if batch_axis is not None and has_size_of_file and not is_decided_by_search:
+            expanded[batch_axis] = self.new_batch
         return tuple(expanded)
 
-    def _expanded_batch_axis(
-        self, padded: Shape, file_expanded: Shape, has_grown: bool
+    def _find_expanded_batch_axis(
+        self, shape: Shape, file_expanded: Shape, has_grown: bool
     ) -> int | None:
-        """Return the axis that becomes the batch when a tensor is expanded, None for none."""
+        """Return the axis that becomes the batch when a tensor is expanded, None for none.
+
+        Args:
+            shape: shape of the tensor before it is expanded, with as many axes as after.
+            file_expanded: shape of the expanded value in the file.
+            has_grown: whether the tensor is larger in the graph than in the file.
+        """
         if not file_expanded:
             return None
-        if file_expanded[0] == self.file_batch and padded[0] in {1, self.new_batch}:
+        starts_with_file_batch = file_expanded[0] == self.file_batch
+        can_hold_new_batch = shape[0] in {1, self.new_batch}
+        if starts_with_file_batch and can_hold_new_batch:
             return 0
         if has_grown:
             return None
-        candidates = [
+        candidate_axes = [
             axis
-            for axis, (file_size, size) in enumerate(zip(file_expanded, padded, strict=True))
+            for axis, (file_size, size) in enumerate(zip(file_expanded, shape, strict=True))
             if file_size == self.file_batch and size == 1
         ]
-        return candidates[0] if len(candidates) == 1 else None
+        return candidate_axes[0] if len(candidate_axes) == 1 else None
 
     def repeat_tensor(self, b: Builder, x: str, axis: int, name: str) -> str:
         """Return the first example of a tensor of the file's batch, expanded to the new batch."""
-        example = el.slice_(b, x, axis, 0, 1, f"{name}/first")
+        example = elements.slice_(b, x, axis, 0, 1, f"{name}/first")
         shape = [*b.shape(example)]
         shape[axis] = self.new_batch
-        return el.expand(b, example, shape, f"{name}/batch")
+        return elements.expand(b, example, shape, f"{name}/batch")
 
     def check_growth(self, file_shape: Shape, shape: Shape) -> None:
         """Raise `ShapeError` for a tensor that neither keeps its size nor grows with the batch.
@@ -141,10 +149,8 @@ class Batches:
         is_scalar = file_shape == shape == ()
         if is_scalar or self.grows_with_batch(file_shape, shape):
             return ""
-        higher_powers = range(2, MAX_BATCH_POWER + 1)
-        if not self.fixed and any(
-            self._grows_by(power, file_shape, shape) for power in higher_powers
-        ):
+        higher_powers = () if self.fixed else range(2, MAX_BATCH_POWER + 1)
+        if any(self._grows_by(power, file_shape, shape) for power in higher_powers):
             return ""
         return (
             f"exported for batch {self.file_batch}; output {shorten(name)} does not follow "
@@ -160,14 +166,15 @@ class Batches:
         Example: `exported for batch 1: 2 products of constants alone (a, b), counted once a step,
         not for each example`.
         """
-        if self.file_batch != 1 or not (self.differ and self.fixed):
+        states_single_example = self.fixed and self.file_batch == 1
+        if not (states_single_example and self.differ):
             return []
-        moving = {*b.inputs}  # tensors that depend on an input
+        input_dependent = {*b.inputs}
         constant_products: list[str] = []
         for op in b.ops:
-            if not moving.isdisjoint(op.inputs):
-                moving.update(op.outputs)
-            elif op.kind in el.PRODUCTS:
+            if not input_dependent.isdisjoint(op.inputs):
+                input_dependent.update(op.outputs)
+            elif op.kind in elements.PRODUCTS:
                 constant_products.append(op.name)
         if not constant_products:
             return []
@@ -181,22 +188,24 @@ class Batches:
 
     def _grows_by(self, power: int, file_shape: Shape, shape: Shape) -> bool:
         """Whether the number of elements grows with a power of the batch."""
-        file_count = math.prod(file_shape)
-        count = math.prod(shape)
-        return bool(count * self.file_batch**power == file_count * self.new_batch**power)
+        file_element_count = math.prod(file_shape)
+        element_count = math.prod(shape)
+        # count / file count = (new batch / file batch) ** power, in whole numbers
+        scaled_file_count = file_element_count * self.new_batch**power
+        return bool(element_count * self.file_batch**power == scaled_file_count)
 
 
 class _ViewAxis(NamedTuple):
     """An axis of a view.
 
     Attributes:
-        axis: its place in the view.
+        place: its place in the view.
         size: its size in the file.
         outer_count: elements of all axes before it.
         is_last: whether no axis follows it.
     """
 
-    axis: int
+    place: int
     size: int
     outer_count: int
     is_last: bool
@@ -218,30 +227,32 @@ def infer_view_shape(
     """
     if tuple(file_view) == tuple(file_input):
         return tuple(input_shape)
-    axes = _view_axes(file_view)
-    view = list(file_view)
-    outer_count = 1
+    view_axes = _list_view_axes(file_view)
+    view_shape = list(file_view)
+    outer_count = 1  # elements of the axes of the input before this one
     for file_size, size in zip(file_input, input_shape, strict=True):
         if size != file_size:
-            grown = _grown_axis(axes, outer_count, file_size, file_batch)
-            if grown is not None:
-                view[grown] = view[grown] * size // file_size
+            grown_axis = _find_grown_axis(view_axes, outer_count, file_size, file_batch)
+            if grown_axis is not None:
+                view_shape[grown_axis] = view_shape[grown_axis] * size // file_size
         outer_count *= file_size
-    return tuple(view) if math.prod(view) == math.prod(input_shape) else None
+    keeps_elements = math.prod(view_shape) == math.prod(input_shape)
+    return tuple(view_shape) if keeps_elements else None
 
 
-def _view_axes(file_view: Shape) -> list[_ViewAxis]:
+def _list_view_axes(file_view: Shape) -> list[_ViewAxis]:
     """Return the axes of a view with the elements before each."""
-    outer_counts = accumulate(file_view, mul, initial=1)
-    last = len(file_view) - 1
-    return [
-        _ViewAxis(axis, size, outer_count, axis == last)
-        for axis, (size, outer_count) in enumerate(zip(file_view, outer_counts, strict=False))
-    ]
+    view_axes: list[_ViewAxis] = []
+    outer_count = 1
+    for place, size in enumerate(file_view):
+        is_last = place == len(file_view) - 1
+        view_axes.append(_ViewAxis(place, size, outer_count, is_last))
+        outer_count *= size
+    return view_axes
 
 
-def _grown_axis(
-    axes: Sequence[_ViewAxis], outer_count: int, file_size: int, file_batch: int
+def _find_grown_axis(
+    view_axes: Sequence[_ViewAxis], outer_count: int, file_size: int, file_batch: int
 ) -> int | None:
     """Return the axis of a view that grows where an axis of its input does, None for none.
 
@@ -251,30 +262,32 @@ def _grown_axis(
     else the first one.
 
     Args:
-        axes: the axes of the view.
+        view_axes: the axes of the view.
         outer_count: elements of the input before its axis.
         file_size: size of the input's axis in the file.
         file_batch: the batch that the file was written for.
     """
-    batch_end = outer_count * file_batch
-    axis_end = outer_count * file_size
+    # with axes (2, 3, 5), the second one has 2 outer elements, and ends at 2 * 3 elements
+    input_axis_end = outer_count * file_size
+    input_batch_end = outer_count * file_batch
     candidates: list[_ViewAxis] = []
-    for axis in axes:
-        end = axis.outer_count * axis.size
-        is_around = axis.outer_count <= outer_count and batch_end <= end
-        is_inside = outer_count <= axis.outer_count and end <= axis_end
+    for axis in view_axes:
+        axis_end = axis.outer_count * axis.size
+        is_around = axis.outer_count <= outer_count and input_batch_end <= axis_end
+        is_inside = outer_count <= axis.outer_count and axis_end <= input_axis_end
         if is_around or is_inside:
             candidates.append(axis)
-    batch_candidates = [axis for axis in candidates if axis.size == file_batch]
-    if len(batch_candidates) == 1:
-        return batch_candidates[0].axis
+    batch_sized = [axis for axis in candidates if axis.size == file_batch]
+    if len(batch_sized) == 1:
+        return batch_sized[0].place
+    is_inner = outer_count > 1
     inner_starts = [
         axis
         for axis in candidates
-        if axis.outer_count == outer_count and outer_count > 1 and not axis.is_last
+        if is_inner and axis.outer_count == outer_count and not axis.is_last
     ]
-    preferred = inner_starts or candidates
-    return preferred[0].axis if preferred else None
+    preferred_axes = inner_starts or candidates
+    return preferred_axes[0].place if preferred_axes else None
 
 
 def find_main_output(b: Builder, outputs: Sequence[str]) -> str:
@@ -286,10 +299,12 @@ def find_main_output(b: Builder, outputs: Sequence[str]) -> str:
 
 def _count_computing_ops(b: Builder, output: str) -> int:
     """Count the ops with FLOP that lead to an output."""
-    needed = {output}
-    count = 0
+    needed_tensors = {output}
+    computing_op_count = 0
     for op in reversed(b.ops):
-        if not needed.isdisjoint(op.outputs):
-            needed.update(op.inputs)
-            count += OPS[op.kind].flop is not no_flop
-    return count
+        leads_to_output = not needed_tensors.isdisjoint(op.outputs)
+        if leads_to_output:
+            needed_tensors.update(op.inputs)
+            has_flop = OPS[op.kind].flop is not no_flop
+            computing_op_count += int(has_flop)
+    return computing_op_count

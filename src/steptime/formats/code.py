@@ -109,13 +109,13 @@ class Code:
         Example: `networks/torchvision.resnet50-2x3x224x224.pt2`.
         """
         if self.source not in LIBRARIES:
-            path = str(Path(self.source).resolve())
-            folder = hashlib.sha256(path.encode()).hexdigest()[:HASH_DIGITS]
-            return user_folder("networks") / folder / self.default_path.name
-        is_file = self.content_key != ""  # a `config.json`, whose content decides, not its path
-        stem = Path(self.name).stem if is_file else self.name
+            code_path = str(Path(self.source).resolve())
+            path_hash = hashlib.sha256(code_path.encode()).hexdigest()[:HASH_DIGITS]
+            return user_folder("networks") / path_hash / self.default_path.name
+        is_configuration = self.content_key != ""  # whose content decides, not its path
+        stem = Path(self.name).stem if is_configuration else self.name
         words = [f"{self.source}.{stem}"]
-        if is_file:
+        if is_configuration:
             words.append(self.content_key)
         shapes = [spec.value for spec in self.inputs.values() if isinstance(spec.value, tuple)]
         words += ["x".join(map(str, shape)) for shape in shapes]
@@ -144,8 +144,8 @@ class Code:
             version = f"{self.source} {metadata.version(self.source)}"
             return " ".join(filter(None, [version, self.content_key]))
         except metadata.PackageNotFoundError:
-            lack = f"{self.source} is not installed"
-            raise InputError(f"{self.source}:{self.name}: {lack}") from InputError(lack)
+            fault = f"{self.source} is not installed"
+            raise InputError(f"{self.source}:{self.name}: {fault}") from InputError(fault)
 
 
 def cpu_limit_s() -> int:
@@ -169,11 +169,12 @@ def parse_code(text: str) -> Code | None:
     batch_axis = None
     is_strict = False
     input_texts: list[str] = []
-    for word in match["inputs"].split(",") if match["inputs"] else ():
-        key, _, value = word.strip().partition("=")
-        if key == STRICT and "=" in word:
+    words = match["inputs"].split(",") if match["inputs"] else []
+    for word in words:
+        key, equals_sign, value = word.strip().partition("=")
+        if equals_sign and key == STRICT:
             is_strict = parse_truth(value, f"{place}: {STRICT}")
-        elif key == BATCH_AXIS and "=" in word:
+        elif equals_sign and key == BATCH_AXIS:
             batch_axis = parse_count(value, f"{place}: {BATCH_AXIS}", 0, MAX_AXES)
         else:
             input_texts.append(word)
@@ -199,14 +200,16 @@ def parse_inputs(texts: list[str], place: str) -> Inputs:
         match = _INPUT.fullmatch(text.strip())
         if not match:
             raise InputError(f"{place}: input {shorten(text)} is not NAME=2x3x256x256:float32")
-        dtype = match["dtype"] or (NUMBER if _is_number(match["shape"]) else DEFAULT_DTYPE)
+        default_dtype = NUMBER if _is_number(match["shape"]) else DEFAULT_DTYPE
+        dtype = match["dtype"] or default_dtype
         check_choice("type of an input", dtype, TYPES, place)
         name = match["name"] or str(position)
         if name in inputs:
             raise InputError(f"{place}: input {shorten(name)} is given twice")
         value = _parse_input_value(match["shape"], dtype, f"{place}: input {shorten(text)}")
         inputs[name] = InputSpec(value, dtype)
-    if len({name.isdigit() for name in inputs}) > 1:
+    inputs_with_name = [name for name in inputs if not name.isdigit()]
+    if 0 < len(inputs_with_name) < len(inputs):
         raise InputError(f"{place}: give a name to all inputs or to none")
     return inputs
 
@@ -219,7 +222,8 @@ def _is_number(text: str) -> bool:
 def _parse_input_value(text: str, dtype: str, place: str) -> tuple[int, ...] | float:
     """Parse the sizes of a tensor (`2x3x64x64`) or, where `dtype` is `NUMBER`, a number."""
     if dtype == NUMBER:
-        if text == SCALAR_SHAPE or "x" in text:
+        is_shape = text == SCALAR_SHAPE or "x" in text
+        if is_shape:
             raise InputError(f"{place}: is not a number")
         return float(text) if "." in text else int(text)
     if _is_number(text):
@@ -261,7 +265,8 @@ def export_code(code: Code, path: Path | None = None) -> ExportedCode:
         if not earlier_path.exists():
             continue
         facts = read_export_facts(open_source(str(earlier_path)))
-        if path in (None, earlier_path) and _is_export_of(facts, code, fingerprint):
+        may_serve = path in (None, earlier_path)
+        if may_serve and _is_export_of(facts, code, fingerprint):
             return ExportedCode(earlier_path, str(facts.get("static", "")))
         earlier_facts = earlier_facts or facts
     if path is None:
@@ -287,12 +292,12 @@ def _is_export_of(facts: JsonObject, code: Code, fingerprint: str) -> bool:
 
     Code that states no inputs or batch axis matches a file with any.
     """
-    inputs = {
-        name: [list(spec.value) if isinstance(spec.value, tuple) else spec.value, spec.dtype]
-        for name, spec in code.inputs.items()
-    }
+    inputs_as_json: JsonObject = {}
+    for name, spec in code.inputs.items():
+        value = list(spec.value) if isinstance(spec.value, tuple) else spec.value
+        inputs_as_json[name] = [value, spec.dtype]
     matches_code = facts.get("key") == fingerprint
-    matches_inputs = not inputs or facts.get("inputs") == inputs
+    matches_inputs = not inputs_as_json or facts.get("inputs") == inputs_as_json
     matches_batch_axis = code.batch_axis in {None, facts.get(BATCH_AXIS)}
     return matches_code and matches_inputs and matches_batch_axis
 
@@ -322,10 +327,12 @@ def _run_export(request: JsonObject, code_text: str) -> JsonObject:
         hint = f"{CPU_LIMIT_VARIABLE} sets another limit"
         raise InputError(f"{code_text}: was not exported within {limit_s} s of CPU time; {hint}")
     try:
-        answer = json.loads(process.stdout.strip().splitlines()[-1])
+        last_line = process.stdout.strip().splitlines()[-1]
+        answer = json.loads(last_line)
     except (ValueError, IndexError):
         error_lines = process.stderr.strip().splitlines()
-        exit_text = f"it ended with exit code {process.returncode}"
-        reason = error_lines[-1][:MAX_REASON_LENGTH] if error_lines else exit_text
+        reason = f"it ended with exit code {process.returncode}"
+        if error_lines:
+            reason = error_lines[-1][:MAX_REASON_LENGTH]
         raise InputError(f"{code_text}: was not exported: {reason}") from None
     return dict(answer)

@@ -29,6 +29,10 @@ def _compose_variance(f: Apply, reduce: Apply, result: Apply, x: str) -> str:
     return result("mean", f("square", difference))
 
 
+INTEGER_FUNCTIONS = (  # pointwise functions that keep integers integers
+    *("neg", "abs", "sign", "add", "sub", "mul", "maximum", "minimum", "mod", "floor_divide"),
+    *("where", "clamp", "eq", "ne", "lt", "le", "gt", "ge", "and", "or", "xor", "logical_not"),
+)
 COMPOSED: Mapping[str, Callable[..., str]] = {
     "tan": lambda f, x: f("div", f("sin", x), f("cos", x)),
     "sinh": lambda f, x: f("mul", f("sub", f("exp", x), f("exp", f("neg", x))), 0.5),
@@ -65,12 +69,18 @@ def simplify_clamp(
 
     Any other function is returned as it is. The first tensor among the operands decides the type.
     """
-    if function == "clamp" and high == math.inf:
-        function, operands = "maximum", (*operands, low)
-    elif function == "clamp" and low == -math.inf:
-        function, operands = "minimum", (*operands, high)
-    if function == "maximum" and 0.0 in operands[1:]:
-        first = next(operand for operand in operands if isinstance(operand, str))
-        if is_float(b, first):
-            function = "relu"
-    return function, operands
+    simple_function = function
+    simple_operands = operands
+    is_clamp = function == "clamp"
+    if is_clamp and high == math.inf:
+        simple_function = "maximum"
+        simple_operands = (*operands, low)
+    elif is_clamp and low == -math.inf:
+        simple_function = "minimum"
+        simple_operands = (*operands, high)
+    is_at_least_zero = simple_function == "maximum" and 0.0 in simple_operands[1:]
+    if is_at_least_zero:
+        first_tensor = next(x for x in simple_operands if isinstance(x, str))
+        if is_float(b, first_tensor):
+            simple_function = "relu"
+    return simple_function, simple_operands

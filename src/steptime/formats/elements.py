@@ -2,9 +2,11 @@
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 from steptime.core.graph import Attr
-from steptime.formats.composed import COMPOSED, REDUCED, simplify_clamp
+from steptime.formats.composed import COMPOSED, INTEGER_FUNCTIONS, REDUCED, simplify_clamp
+from steptime.formats.operands import Operand, place_operands
 from steptime.formats.tensors import (
     axis_of,
     clip_to_finite,
@@ -12,6 +14,7 @@ from steptime.formats.tensors import (
     free_name,
     is_float,
     is_weight_or_buffer,
+    order_by_size,
     with_axes,
 )
 from steptime.network.layers import dense
@@ -21,12 +24,7 @@ from steptime.network.ops.elementwise import FUNCTIONS, function_of
 from steptime.network.ops.execution import BIAS_AXES
 from steptime.network.ops.table import require
 
-Operand = str | float  # a tensor or a number
 FUNCTIONS_WITH_KIND = ("relu", "sigmoid", "tanh", "gelu", "silu", *ACTIVATIONS)  # not `pointwise`
-INTEGER_FUNCTIONS = (  # pointwise functions that keep integers integers
-    *("neg", "abs", "sign", "add", "sub", "mul", "maximum", "minimum", "mod", "floor_divide"),
-    *("where", "clamp", "eq", "ne", "lt", "le", "gt", "ge", "and", "or", "xor", "logical_not"),
-)
 UNARY = (  # functions of one operand, whatever they are counted as
     *(name for name, row in FUNCTIONS.items() if len(row.gradients) == 1),
     *FUNCTIONS_WITH_KIND,
@@ -79,23 +77,26 @@ def stack(b: Builder, tensors: Sequence[str], axis: int, name: str) -> str:
 
 def transpose(b: Builder, x: str, order: Sequence[int], name: str) -> str:
     """Return `x` with its axes in `order`; two transposes that undo each other are none."""
-    order = tuple(axis_of(b, x, i) for i in order)
-    producer = find_producer(b, x, "transpose")
-    if producer:
-        first_order = producer.attrs["order"]
-        if isinstance(first_order, tuple):
-            x = producer.inputs[0]
-            order = tuple(first_order[i] for i in order)
-    if order == tuple(range(len(b.shape(x)))):
-        return x
-    return op(b, "transpose", x, name=name, order=order)
+    source = x
+    source_order = tuple(axis_of(b, x, axis) for axis in order)
+    earlier_transpose = find_producer(b, x, "transpose")
+    if earlier_transpose:
+        earlier_order = earlier_transpose.attrs["order"]
+        if isinstance(earlier_order, tuple):
+            source = earlier_transpose.inputs[0]
+            source_order = tuple(earlier_order[axis] for axis in source_order)
+    keeps_order = source_order == tuple(range(len(b.shape(source))))
+    return source if keeps_order else op(b, "transpose", source, name=name, order=source_order)
 
 
 def expand(b: Builder, x: str, shape: Sequence[int], name: str) -> str:
     """Return `x` broadcast to a shape; -1 keeps a size."""
-    new_axes = len(shape) - len(b.shape(x))
-    new_shape = tuple(b.shape(x)[i - new_axes] if n == -1 else n for i, n in enumerate(shape))
-    return x if b.shape(x) == new_shape else op(b, "broadcast", x, name=name, shape=new_shape)
+    old_shape = b.shape(x)
+    new_axis_count = len(shape) - len(old_shape)
+    new_shape = tuple(
+        old_shape[axis - new_axis_count] if size == -1 else size for axis, size in enumerate(shape)
+    )
+    return x if old_shape == new_shape else op(b, "broadcast", x, name=name, shape=new_shape)
 
 
 def cast(b: Builder, x: str, dtype: str, name: str) -> str:
@@ -109,17 +110,18 @@ def slice_(b: Builder, x: str, axis: int, start: int, stop: int, name: str, step
     size = b.shape(x)[axis]
     require(step != 0, f"{name}: a slice with step 0")
     first, end, stride = slice(start, stop, step).indices(size)
+    source = x
     if stride < 0:  # the same elements of the reversed axis, by a positive stride
-        count = len(range(first, end, stride))
-        x = op(b, "flip", x, name=f"{name}/flip", axes=(axis,))
+        element_count = len(range(first, end, stride))
+        source = op(b, "flip", x, name=f"{name}/flip", axes=(axis,))
         stride = -stride
         first = size - 1 - first
-        end = first + (count - 1) * stride + 1
+        end = first + (element_count - 1) * stride + 1  # behind the last element
     takes_all = first == 0 and end == size and stride == 1
     if takes_all:
-        return x
+        return source
     attrs = {"step": stride} if stride != 1 else {}
-    return op(b, "slice", x, name=name, axis=axis, start=first, stop=end, **attrs)
+    return op(b, "slice", source, name=name, axis=axis, start=first, stop=end, **attrs)
 
 
 def split(b: Builder, x: str, sizes: Sequence[int], axis: int, name: str) -> list[str]:
@@ -129,18 +131,18 @@ def split(b: Builder, x: str, sizes: Sequence[int], axis: int, name: str) -> lis
     require(sum(sizes) == axis_size, f"{name}: parts {list(sizes)} of {axis_size}")
     if len(sizes) == 1:
         return [x]
-    return list(
-        b.append(b.full_path(free_name(b, name)), "split", (x,), axis=axis, sizes=tuple(sizes))
-    )
+    op_name = b.full_path(free_name(b, name))
+    return list(b.append(op_name, "split", (x,), axis=axis, sizes=tuple(sizes)))
 
 
 def select(b: Builder, x: str, axis: int, index: int, name: str) -> str:
     """Return `x` at one index of `axis`, without that axis."""
     axis = axis_of(b, x, axis)
     shape = b.shape(x)
-    n = shape[axis]
-    require(-n <= index < n, f"{name}: index {index} of {n}")
-    part = slice_(b, x, axis, index % n, index % n + 1, name)
+    size = shape[axis]
+    require(-size <= index < size, f"{name}: index {index} of {size}")
+    index_from_front = index % size
+    part = slice_(b, x, axis, index_from_front, index_from_front + 1, name)
     return reshape(b, part, (*shape[:axis], *shape[axis + 1 :]), f"{name}/reshape")
 
 
@@ -164,13 +166,15 @@ def pad(
     if value:
         attrs["value"] = clip_to_finite(b, value)
     rank = len(b.shape(x))
-    if mode == "constant" or rank > 2:
+    has_padded_axes = rank > 2  # modes but `constant` pad axes behind the first two
+    if mode == "constant" or has_padded_axes:
         return op(b, "pad", x, name=name, pads=tuple(pads), **attrs)
-    new_axes = (1,) * (3 - rank)
-    image = reshape(b, x, (*new_axes, *b.shape(x)), f"{name}/axes")
-    image_pads = (*(0, 0) * len(new_axes), *pads)
-    padded = op(b, "pad", image, name=name, pads=image_pads, **attrs)
-    return reshape(b, padded, b.shape(padded)[len(new_axes) :], f"{name}/reshape")
+    new_axis_count = 3 - rank
+    new_axis_sizes = (1,) * new_axis_count
+    new_axis_pads = (0, 0) * new_axis_count
+    image = reshape(b, x, (*new_axis_sizes, *b.shape(x)), f"{name}/axes")
+    padded = op(b, "pad", image, name=name, pads=(*new_axis_pads, *pads), **attrs)
+    return reshape(b, padded, b.shape(padded)[new_axis_count:], f"{name}/reshape")
 
 
 def pointwise(
@@ -194,7 +198,8 @@ def pointwise(
         high: the upper limit of `clamp`.
     """
     if function in COMPOSED:
-        return COMPOSED[function](lambda f, *x: pointwise(b, f, *x, name=name), *operands)
+        append_function = partial(pointwise, b, name=name)
+        return COMPOSED[function](append_function, *operands)
     tensors = [x for x in operands if isinstance(x, str)]
     require(bool(tensors), f"{name}: {function} of numbers alone")
     function, operands = simplify_clamp(b, function, operands, low, high)
@@ -210,7 +215,7 @@ def pointwise(
     attrs: dict[str, Attr] = {"function": function}
     if function == "clamp":
         attrs |= {"low": clip_to_finite(b, low), "high": clip_to_finite(b, high)}
-    inputs = _place_operands(b, operands, attrs, name)
+    inputs = place_operands(b, operands, attrs, name)
     if parameter is not None:
         attrs["scalar"] = clip_to_finite(b, parameter)
     return op(b, "pointwise", *inputs, name=name, **attrs)
@@ -225,30 +230,11 @@ def _cast_integers(
     # every number is checked, so that one that is not a number is refused
     fractions = [x for x in numbers if x != int(clip_to_finite(b, x))]
     has_floats = any(is_float(b, x) for x in tensors)
-    if has_floats or (function in INTEGER_FUNCTIONS and not fractions):
+    gives_integers = function in INTEGER_FUNCTIONS and not fractions
+    if has_floats or gives_integers:
         return operands
-    floats = {x: cast(b, x, b.precision.weights, f"{name}/cast") for x in tensors}
-    return tuple(floats[x] if isinstance(x, str) else x for x in operands)
-
-
-def _place_operands(
-    b: Builder, operands: Sequence[Operand], attrs: dict[str, Attr], name: str
-) -> list[str]:
-    """Return the input tensors of a pointwise op; set its `scalar`, the first number, in `attrs`.
-
-    `scalar_place` is set unless it is the last operand; a second number is a buffer of one element.
-    """
-    inputs: list[str] = []
-    for place, operand in enumerate(operands):
-        if isinstance(operand, str):
-            inputs.append(operand)
-        elif "scalar" in attrs:
-            inputs.append(b.buffer(free_name(b, f"{name}/number"), ()))
-        else:
-            attrs["scalar"] = clip_to_finite(b, operand)
-            if place != len(operands) - 1:
-                attrs["scalar_place"] = place
-    return inputs
+    float_of_tensor = {x: cast(b, x, b.precision.weights, f"{name}/cast") for x in tensors}
+    return tuple(float_of_tensor[x] if isinstance(x, str) else x for x in operands)
 
 
 def _append_dedicated(
@@ -267,8 +253,9 @@ def _append_dedicated(
         return op(b, function, x, y, name=name)
     if function not in ("add", "sub", "mul"):
         return None
-    if function != "sub":  # operands may change places: the larger first, then the computed one
-        x, y = sorted((x, y), key=lambda t: (-b.tensors[t].size, is_weight_or_buffer(b, t)))
+    is_commutative = function != "sub"
+    if is_commutative:
+        x, y = order_by_size(b, x, y)
     y_is_for_all_examples = b.shape(y)[:1] == (1,) and is_weight_or_buffer(b, y)
     if y_is_for_all_examples:
         y = _squeeze_leading_axes(b, y, f"{name}/each")
@@ -285,7 +272,8 @@ def _append_dedicated(
 def _squeeze_leading_axes(b: Builder, table: str, name: str) -> str:
     """Return a weight or buffer, the same for every example, without its leading axes of size 1."""
     shape = b.shape(table)
-    first_axis = next((i for i, n in enumerate(shape) if n != 1), len(shape))
+    long_axes = [axis for axis, size in enumerate(shape) if size != 1]
+    first_axis = long_axes[0] if long_axes else len(shape)
     return reshape(b, table, shape[first_axis:], name)
 
 
@@ -306,15 +294,16 @@ def _add_to_product(b: Builder, x: str, y: str, name: str) -> str | None:
         return None
     is_convolution = product.kind.startswith("conv")
     last_axis = len(shape) - 1
-    axis = 1 if is_convolution else last_axis  # of channels or columns
-    axes_after = last_axis - axis
-    bias_shape = (shape[axis], *(1,) * axes_after)
+    bias_axis = 1 if is_convolution else last_axis  # of channels or columns
+    width = shape[bias_axis]
+    axes_after = last_axis - bias_axis
+    bias_shape = (width, *(1,) * axes_after)
     ends_as_bias = short_shape[-len(bias_shape) :] == bias_shape
-    has_size_of_bias = math.prod(short_shape) == shape[axis]
-    if not ends_as_bias or not has_size_of_bias:
+    has_size_of_bias = math.prod(short_shape) == width
+    if not (ends_as_bias and has_size_of_bias):
         return None
-    bias = reshape(b, y, (shape[axis],), f"{name}/vector")
-    return op(b, "bias", x, bias, name=name, axis=axis if axes_after else -1)
+    bias = reshape(b, y, (width,), f"{name}/vector")
+    return op(b, "bias", x, bias, name=name, axis=bias_axis if axes_after else -1)
 
 
 def select_by_mask(b: Builder, condition: str, x: Operand, y: Operand, name: str) -> str:
@@ -338,28 +327,35 @@ def reduce(
     if not reduced_axes or rank == 0:
         return x
     if function in REDUCED:
-        y = REDUCED[function](
-            lambda f, *operands: pointwise(b, f, *operands, name=name),
-            lambda f, z: reduce(b, f, z, reduced_axes, name, True),
-            lambda f, z: reduce(b, f, z, reduced_axes, name, keep),
-            x,
-        )
-        has_all_axes = len(b.shape(y)) == rank
-        return squeeze(b, y, reduced_axes, f"{name}/reshape") if has_all_axes and not keep else y
+        return _compose_reduction(b, function, x, reduced_axes, name, keep)
     if function == "mean":
         is_over_pixels = rank == 4 and reduced_axes == (2, 3)
         if is_over_pixels:
             y = op(b, "global_avg_pool", x, name=name)
             return reshape(b, y, (*b.shape(x)[:2], 1, 1), f"{name}/keep") if keep else y
-        if len(reduced_axes) == rank and not keep:
+        is_over_all_axes = len(reduced_axes) == rank
+        if is_over_all_axes and not keep:
             return op(b, "mean", x, name=name)
     return op(b, "reduce", x, name=name, function=function, axes=reduced_axes, keep=keep)
+
+
+def _compose_reduction(
+    b: Builder, function: str, x: str, axes: tuple[int, ...], name: str, keep: bool
+) -> str:
+    """Append a reduction of `REDUCED`, which consists of other functions and reductions."""
+    append_function = partial(pointwise, b, name=name)
+    reduce_and_keep_axes = partial(reduce, b, axes=axes, name=name, keep=True)
+    reduce_to_result = partial(reduce, b, axes=axes, name=name, keep=keep)
+    y = REDUCED[function](append_function, reduce_and_keep_axes, reduce_to_result, x)
+    has_all_axes = len(b.shape(y)) == len(b.shape(x))
+    return squeeze(b, y, axes, f"{name}/reshape") if has_all_axes and not keep else y
 
 
 def gather(b: Builder, x: str, indices: str, axis: int, name: str) -> str:
     """Return the parts of `x` at `indices` along `axis`; the rows of a matrix by `embedding`."""
     axis = axis_of(b, x, axis)
-    if len(b.shape(x)) == 2 and axis == 0 and is_float(b, x):
+    takes_rows_of_matrix = len(b.shape(x)) == 2 and axis == 0
+    if takes_rows_of_matrix and is_float(b, x):
         return embedding(b, indices, x, name)
     return op(b, "gather", x, indices, name=name, axis=axis)
 
@@ -371,10 +367,11 @@ def embedding(b: Builder, ids: str, table: str, name: str) -> str:
     the first rows of the table, a slice without a look-up.
     """
     shape = b.shape(ids)
-    count = b.tensors[ids].size
-    are_positions = is_weight_or_buffer(b, ids) and shape[-1:] == (count,)
-    if are_positions and count <= b.shape(table)[0]:
-        rows = slice_(b, table, 0, 0, count, f"{name}/rows")
+    id_count = b.tensors[ids].size
+    are_in_single_row = shape[-1:] == (id_count,)
+    are_positions = is_weight_or_buffer(b, ids) and are_in_single_row
+    if are_positions and id_count <= b.shape(table)[0]:
+        rows = slice_(b, table, 0, 0, id_count, f"{name}/rows")
         return reshape(b, rows, (*shape, b.shape(table)[1]), name)
     return op(b, "embedding", ids, table, name=name)
 
@@ -389,8 +386,11 @@ def softmax(b: Builder, x: str, axis: int, name: str, log: bool = False) -> str:
     """Return the softmax over an axis, or its logarithm."""
     rank = len(b.shape(x))
     axis = axis_of(b, x, axis)
-    order = (*(i for i in range(rank) if i != axis), axis)
-    y = op(b, "softmax", transpose(b, x, order, f"{name}/last"), name=name)
+    other_axes = [other_axis for other_axis in range(rank) if other_axis != axis]
+    order = (*other_axes, axis)
+    inverse_order = [order.index(original_axis) for original_axis in range(rank)]
+    axis_last = transpose(b, x, order, f"{name}/last")
+    y = op(b, "softmax", axis_last, name=name)
     if log:
         y = pointwise(b, "log", y, name=f"{name}/log")
-    return transpose(b, y, [order.index(i) for i in range(rank)], f"{name}/back")
+    return transpose(b, y, inverse_order, f"{name}/back")

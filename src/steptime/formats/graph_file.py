@@ -75,8 +75,9 @@ def read(source: Source, _allow_unknown: bool) -> Family:
 
     def build(b: Builder, _: Mapping[str, object], batch: int) -> str:
         phase = "train" if b.training else "infer"
-        matches_step = (batch, phase) == (file.batch, file.phase)
-        if not matches_step or b.precision != precision(file.dtype):
+        matches_step = batch == file.batch and phase == file.phase
+        matches_dtype = b.precision == precision(file.dtype)
+        if not (matches_step and matches_dtype):
             raise InputError(
                 f"{place}: a graph of batch {file.batch}, phase {file.phase} and {file.dtype}; "
                 f"it cannot be made into another one (--batch {file.batch} --phase {file.phase} "
@@ -97,15 +98,18 @@ def read(source: Source, _allow_unknown: bool) -> Family:
 
 def _update_kind(graph: Graph, op: Op) -> Op:
     """Return the op with the present name of its kind, which has another one in older files."""
-    shapes = [graph.tensors[name].shape for name in op.inputs if name in graph.tensors]
-    kind, attrs = ops.resolve_alias(op.kind, shapes, op.attrs)
-    return op if kind == op.kind else replace(op, kind=kind, attrs=attrs)
+    input_shapes = [graph.tensors[name].shape for name in op.inputs if name in graph.tensors]
+    present_kind, present_attrs = ops.resolve_alias(op.kind, input_shapes, op.attrs)
+    if present_kind == op.kind:
+        return op
+    return replace(op, kind=present_kind, attrs=present_attrs)
 
 
 def _check_file(table: object, place: str) -> _GraphFile:
     """Return the typed content of a file; raises `InputError` for another version or form."""
     version = table.get(KEY) if isinstance(table, dict) else None
-    if type(version) is int and version > VERSION:
+    is_newer = type(version) is int and version > VERSION
+    if is_newer:
         raise InputError(
             f"{place}: version {shorten(version)} of a graph; this steptime reads {VERSION}"
         )
@@ -119,16 +123,16 @@ def _check_file(table: object, place: str) -> _GraphFile:
 
 def _verify_ops(graph: Graph, place: str) -> None:
     """Raise `InputError` unless all ops are known and in order, and make the stated tensors."""
-    stored_counts = Counter((*graph.inputs, *graph.weights, *graph.buffers))
-    repeated = [name for name, count in stored_counts.items() if count > 1]
-    if repeated:
-        raise InputError(f"{place}: tensor {shorten(repeated[0])} is given twice")
+    listing_counts = Counter((*graph.inputs, *graph.weights, *graph.buffers))
+    repeated_names = [name for name, count in listing_counts.items() if count > 1]
+    if repeated_names:
+        raise InputError(f"{place}: tensor {shorten(repeated_names[0])} is given twice")
     try:
         check(graph)
     except GraphError as error:
         raise InputError(f"{place}: {describe_error(error)}") from None
     for op in graph.ops:
-        ops.kind_row(op.kind)
+        ops.kind_row(op.kind)  # raises for a kind that is not known
         op_place = f"{place}: op {shorten(op.name)}"
         try:
             fault = _describe_fault(graph, op)
@@ -140,10 +144,11 @@ def _verify_ops(graph: Graph, place: str) -> None:
 
 def _verify_training(graph: Graph, place: str) -> None:
     """Raise `InputError` unless the graph ends with a loss that can be differentiated."""
-    loss = graph.tensors[graph.outputs[0]].shape
-    if loss != ():
+    loss_shape = graph.tensors[graph.outputs[0]].shape
+    is_scalar = loss_shape == ()
+    if not is_scalar:
         raise InputError(
-            f"{place}: a graph to train ends with the loss, a scalar, not {list(loss)}"
+            f"{place}: a graph to train ends with the loss, a scalar, not {list(loss_shape)}"
         )
     try:
         training_graph(graph, "sgd")
@@ -158,19 +163,19 @@ def _describe_fault(graph: Graph, op: Op) -> str:
     """
     example_attrs = ops.OPS[op.kind].example.attrs
     for name, value in op.attrs.items():
-        if name in example_attrs and type(value) is not type(example_attrs[name]):
-            right_type = type(example_attrs[name]).__name__
-            return f"{shorten(name)} is a {right_type}, not {shorten(value)}"
-    specs = tuple(graph.tensors[name] for name in op.inputs)
+        right_type = type(example_attrs[name]) if name in example_attrs else type(value)
+        if type(value) is not right_type:
+            return f"{shorten(name)} is a {right_type.__name__}, not {shorten(value)}"
+    input_specs = tuple(graph.tensors[name] for name in op.inputs)
     stated_outputs = tuple(graph.tensors[name] for name in op.outputs)
-    outputs = ops.outputs_of(op.kind, specs, op.settings)
-    if outputs != stated_outputs:
-        right_text = shorten(_list_specs(outputs))
+    right_outputs = ops.outputs_of(op.kind, input_specs, op.settings)
+    if right_outputs != stated_outputs:
+        right_text = shorten(_list_specs(right_outputs))
         stated_text = shorten(_list_specs(stated_outputs))
         return f"{op.kind} makes {right_text}, not {stated_text}"
-    if not all(_has_valid_sizes(spec) for spec in outputs):
+    if not all(_has_valid_sizes(spec) for spec in right_outputs):
         return f"{op.kind} makes a tensor without a size"
-    if not _has_cost(op, specs, outputs):
+    if not _has_cost(op, input_specs, right_outputs):
         return f"{op.kind} has attributes without a cost"
     return ""
 
@@ -184,14 +189,17 @@ def _has_valid_sizes(spec: TensorSpec) -> bool:
     return all(type(size) is int and 0 < size <= MAX_COUNT for size in spec.shape)
 
 
-def _has_cost(op: Op, specs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...]) -> bool:
+def _has_cost(op: Op, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...]) -> bool:
     """Whether all numbers that the op table computes of an op are whole and not negative."""
-    question = (op.kind, specs, op.settings)
-    ops.saved_of(*question)  # raises where it cannot be computed
+    kind, settings = op.kind, op.settings
+    ops.saved_of(kind, inputs, settings)  # raises where it cannot be computed
+    product_sizes = [
+        size for product in ops.products_of(kind, inputs, settings) for size in product
+    ]
     numbers = [
-        *ops.cost_of(*question, outputs),
-        ops.scratch_of(*question),
-        ops.serial_of(*question),
-        *(size for product in ops.products_of(*question) for size in product),
+        *ops.cost_of(kind, inputs, settings, outputs),
+        ops.scratch_of(kind, inputs, settings),
+        ops.serial_of(kind, inputs, settings),
+        *product_sizes,
     ]
     return all(type(number) is int and number >= 0 for number in numbers)

@@ -1,7 +1,5 @@
 """How heads of attention, `[n, heads, length, width]`, are joined, and repeated where shared."""
 
-import math
-
 from steptime.core.graph import Op
 from steptime.formats.elements import op, reshape, transpose
 from steptime.formats.tensors import find_producer
@@ -30,45 +28,49 @@ def find_shared_heads(b: Builder, x: str, name: str) -> str:
     Exporters repeat a head by a broadcast or a tile along a new axis, which a reshape then merges
     with the axis of heads. A transpose may follow, where heads come after the length.
     """
-    swap = find_producer(b, x, "transpose")
-    is_swapped = swap is not None and swap.attrs["order"] == SWAP_LENGTH_AND_HEADS
-    merged = swap.inputs[0] if swap and is_swapped else x
-    merge = find_producer(b, merged, "reshape")
-    repeat = find_producer(b, merge.inputs[0] if merge else x, "broadcast", "tile")
-    if repeat is None:
+    transpose_op = find_producer(b, x, "transpose")
+    is_swapped = transpose_op is not None and transpose_op.attrs["order"] == SWAP_LENGTH_AND_HEADS
+    merged_heads = transpose_op.inputs[0] if transpose_op and is_swapped else x
+    merge_op = find_producer(b, merged_heads, "reshape")
+    repeated_heads = merge_op.inputs[0] if merge_op else x
+    repeat_op = find_producer(b, repeated_heads, "broadcast", "tile")
+    if repeat_op is None:
         return x
-    if merge is None:
-        return _find_single_head(b, x, repeat, is_swapped)
-    repeat_axis = 3 if is_swapped else 2
-    if not _repeats_along(b, repeat, merge, repeat_axis):
+    if merge_op is None:
+        return _find_single_head(b, x, repeat_op, is_swapped)
+    repeat_axis = 3 if is_swapped else 2  # [n, m, g, 1, d] or [n, g, 1, m, d]
+    if not _repeats_along(b, repeat_op, merge_op, repeat_axis):
         return x
-    shape = b.shape(repeat.inputs[0])
-    without_axis = (*shape[:repeat_axis], *shape[repeat_axis + 1 :])
-    shared = reshape(b, repeat.inputs[0], without_axis, f"{name}/shared")
+    stored_heads = repeat_op.inputs[0]
+    stored_shape = b.shape(stored_heads)
+    shape_without_axis = (*stored_shape[:repeat_axis], *stored_shape[repeat_axis + 1 :])
+    shared_heads = reshape(b, stored_heads, shape_without_axis, f"{name}/shared")
     if not is_swapped:
-        return shared
-    return transpose(b, shared, SWAP_LENGTH_AND_HEADS, f"{name}/heads")
+        return shared_heads
+    return transpose(b, shared_heads, SWAP_LENGTH_AND_HEADS, f"{name}/heads")
 
 
-def _find_single_head(b: Builder, x: str, repeat: Op, is_swapped: bool) -> str:
+def _find_single_head(b: Builder, x: str, repeat_op: Op, is_swapped: bool) -> str:
     """Return the one head `[n, 1, m, d]` that a broadcast shows as all heads, else `x`."""
-    shape = b.shape(repeat.inputs[0])
-    repeated_shape = b.shape(repeat.outputs[0])
-    has_single_head = shape == (*repeated_shape[:1], 1, *repeated_shape[2:])
-    return repeat.inputs[0] if has_single_head and not is_swapped else x
+    source = repeat_op.inputs[0]
+    n, _, *length_and_width = b.shape(repeat_op.outputs[0])
+    has_single_head = b.shape(source) == (n, 1, *length_and_width)
+    return source if has_single_head and not is_swapped else x
 
 
-def _repeats_along(b: Builder, repeat: Op, merge: Op, axis: int) -> bool:
-    """Return whether `repeat` repeats along a new `axis` that `merge` joins to the one before."""
-    shape = b.shape(repeat.inputs[0])
-    repeated_shape = b.shape(repeat.outputs[0])
-    if len(shape) != 5 or shape[axis] != 1:
+def _repeats_along(b: Builder, repeat_op: Op, merge_op: Op, axis: int) -> bool:
+    """Return whether an op repeats along a new `axis`, which the next joins to the one before."""
+    shape = b.shape(repeat_op.inputs[0])
+    repeated_shape = b.shape(repeat_op.outputs[0])
+    has_new_axis = len(shape) == 5 and shape[axis] == 1
+    if not has_new_axis:
         return False
+    axes_after = shape[axis + 1 :]
     repeat_count = repeated_shape[axis]
-    if repeated_shape != (*shape[:axis], repeat_count, *shape[axis + 1 :]):
-        return False
-    head_count = math.prod(repeated_shape[axis - 1 : axis + 1])
-    return b.shape(merge.outputs[0]) == (*shape[: axis - 1], head_count, *shape[axis + 1 :])
+    repeats_axis_alone = repeated_shape == (*shape[:axis], repeat_count, *axes_after)
+    head_count = repeated_shape[axis - 1] * repeat_count
+    merged_shape = (*shape[: axis - 1], head_count, *axes_after)
+    return repeats_axis_alone and b.shape(merge_op.outputs[0]) == merged_shape
 
 
 def repeat_heads(b: Builder, x: str, times: int, name: str) -> str:

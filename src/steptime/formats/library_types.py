@@ -25,29 +25,34 @@ def find_library(source: Source) -> str:
     """
     if not source.path.lower().endswith(".json") or not isinstance(source.table, dict):
         return ""
-    library = _library_of(source.table)
-    return library if library and find_spec(library) is not None else ""
+    library = _name_library(source.table)
+    is_installed = bool(library) and find_spec(library) is not None
+    return library if is_installed else ""
 
 
-def _library_of(table: Mapping[str, Any]) -> str:
+def _name_library(table: Mapping[str, Any]) -> str:
     """Return the library that a configuration is of, "" for types that are read natively."""
-    if isinstance(table.get(TYPE_FIELD), str) and not isinstance(table.get("layers"), dict):
+    states_type = isinstance(table.get(TYPE_FIELD), str)
+    is_paleo_network = isinstance(table.get("layers"), dict)
+    if states_type and not is_paleo_network:
         return "" if _is_native(table) else "transformers"
-    if isinstance(table.get(CLASS_FIELD), str):
+    states_class = isinstance(table.get(CLASS_FIELD), str)
+    if states_class:
         return "" if table[CLASS_FIELD] in CLASSES else "diffusers"
     return ""
 
 
 def _is_native(table: Mapping[str, Any]) -> bool:
     """Whether the type, or that of the decoder of words in it, is read natively."""
-    kinds = kinds_of(table)
+    kinds = kinds_of(table)  # its own type, then those of the networks in it
     if any(kind in UNLIKE for kind in kinds):
         return False
     native_types = types()
+    has_native_part = any(kind in native_types for kind in kinds[1:])
     row = native_types.get(table[TYPE_FIELD])
     if row is not None:
         return _has_native_class(table, row)
-    return holds_words(table) and any(kind in native_types for kind in kinds[1:])
+    return holds_words(table) and has_native_part
 
 
 def _has_native_class(table: Mapping[str, Any], row: ModelType) -> bool:

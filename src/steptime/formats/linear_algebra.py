@@ -21,15 +21,23 @@ class OpWork(NamedTuple):
     gradient_flop: int | None = None
 
 
-def _cubes(spec: TensorSpec) -> int:
-    """Return n^3 of square matrices, over all of a stack."""
+def _sum_cubes(spec: TensorSpec) -> int:
+    """Return n^3 of square matrices `[..., n, n]`, summed over a stack."""
     return spec.size * spec.shape[-1]
 
 
-def _square_work(flop: float, gradient_flop: float, specs: Specs, _: Specs) -> OpWork:
+def _count_matrices(spec: TensorSpec) -> int:
+    """Return the number of matrices in a stack `[..., rows, columns]`."""
+    rows, columns = spec.shape[-2:]
+    return spec.size // max(1, rows * columns)
+
+
+def _square_work(
+    flop_per_cube: float, gradient_flop_per_cube: float, specs: Specs, _: Specs
+) -> OpWork:
     """Return the work of an op on one square matrix; both counts are in multiples of n^3."""
-    cubes = _cubes(specs[0])
-    return OpWork(round(flop * cubes), round(gradient_flop * cubes))
+    cubes = _sum_cubes(specs[0])
+    return OpWork(round(flop_per_cube * cubes), round(gradient_flop_per_cube * cubes))
 
 
 def _lu_work(specs: Specs, _: Specs) -> OpWork:
@@ -37,24 +45,30 @@ def _lu_work(specs: Specs, _: Specs) -> OpWork:
 
     Its gradient has two products and two triangular solves.
     """
-    rows, columns = specs[0].shape[-2:]
-    pivots = min(rows, columns)
-    stacked = specs[0].size // max(1, rows * columns)
-    pivot_flop = rows * columns - (rows + columns) * pivots / 2 + pivots**2 / 3
-    return OpWork(round(2 * stacked * pivots * pivot_flop), 6 * stacked * pivots**3)
+    matrix = specs[0]
+    matrix_count = _count_matrices(matrix)
+    rows, columns = matrix.shape[-2:]
+    pivot_count = min(rows, columns)
+    multiply_adds_per_pivot = (  # the mean of (m - i) (n - i)
+        rows * columns - (rows + columns) * pivot_count / 2 + pivot_count**2 / 3
+    )
+    flop = 2 * matrix_count * pivot_count * multiply_adds_per_pivot
+    gradient_flop = 6 * matrix_count * pivot_count**3
+    return OpWork(round(flop), gradient_flop)
 
 
 def _qr_work(specs: Specs, _: Specs) -> OpWork:
     """Return the work of a QR factorisation by reflections that forms both R and the reduced Q."""
-    rows, columns = specs[0].shape[-2:]
-    longer, shorter = max(rows, columns), min(rows, columns)
-    stacked = specs[0].size // max(1, rows * columns)
-    flop = stacked * shorter**2 * (4 * longer - 4 / 3 * shorter)
-    return OpWork(round(flop), stacked * shorter**2 * (2 * shorter + 5 * longer))
+    matrix = specs[0]
+    matrix_count = _count_matrices(matrix)
+    shorter_side, longer_side = sorted(matrix.shape[-2:])
+    flop = matrix_count * shorter_side**2 * (4 * longer_side - 4 / 3 * shorter_side)
+    gradient_flop = matrix_count * shorter_side**2 * (2 * shorter_side + 5 * longer_side)
+    return OpWork(round(flop), gradient_flop)
 
 
 class _Matrices(NamedTuple):
-    """A stack of `stack_size` matrices by their sides; a transposed matrix has the same work."""
+    """A stack of matrices by their number and sides; a transposed matrix has the same work."""
 
     stack_size: int
     longer: int
@@ -64,7 +78,7 @@ class _Matrices(NamedTuple):
 def _measure_matrices(spec: TensorSpec) -> _Matrices:
     """Return the sides of the matrices in a stack."""
     rows, columns = spec.shape[-2:]
-    return _Matrices(spec.size // max(1, rows * columns), max(rows, columns), min(rows, columns))
+    return _Matrices(_count_matrices(spec), max(rows, columns), min(rows, columns))
 
 
 def _svd_work(specs: Specs, outputs: Specs) -> OpWork:
@@ -86,7 +100,7 @@ def _symmetric_work(specs: Specs, outputs: Specs) -> OpWork:
 
     The gradient is three products, one for eigenvalues alone.
     """
-    cubes = _cubes(specs[0])
+    cubes = _sum_cubes(specs[0])
     if len(outputs) < len(_EIGEN_OUTPUTS) or not outputs[1].size:
         return OpWork(round(4 / 3 * cubes), 2 * cubes)
     return OpWork(9 * cubes, 6 * cubes)
@@ -97,7 +111,7 @@ def _eigen_work(specs: Specs, outputs: Specs) -> OpWork:
 
     The gradient is two products and a solve, in complex numbers, of four times the FLOP.
     """
-    cubes = _cubes(specs[0])
+    cubes = _sum_cubes(specs[0])
     if len(outputs) < len(_EIGEN_OUTPUTS):
         return OpWork(10 * cubes, round(4 * (2 + 2 / 3) * cubes))
     return OpWork(25 * cubes, round(4 * (4 + 2 + 2 / 3) * cubes))
@@ -120,20 +134,27 @@ def _solve_work(specs: Specs, outputs: Specs) -> OpWork:
 
     The gradient solves for that of B, whose product with X is that of A.
     """
-    solves = 2 * specs[0].shape[-1] * outputs[0].size
-    return OpWork(round(2 / 3 * _cubes(specs[0])) + solves, 2 * solves)
+    matrix = specs[0]
+    solution = outputs[0]
+    factorisation_flop = round(2 / 3 * _sum_cubes(matrix))
+    solves_flop = 2 * matrix.shape[-1] * solution.size
+    return OpWork(factorisation_flop + solves_flop, 2 * solves_flop)
 
 
-def _triangular_work(matrix: int, specs: Specs, outputs: Specs) -> OpWork:
+def _triangular_work(matrix_index: int, specs: Specs, outputs: Specs) -> OpWork:
     """Return the work of a triangular solve: n multiply-adds of each element, half of them zero."""
-    flop = specs[matrix].shape[-1] * outputs[0].size
+    flop = specs[matrix_index].shape[-1] * outputs[0].size
     return OpWork(flop, 3 * flop)
 
 
-def _factored_work(matrix: int, cubes: int, specs: Specs, outputs: Specs) -> OpWork:
+def _factored_work(
+    factor_index: int, gradient_flop_per_cube: int, specs: Specs, outputs: Specs
+) -> OpWork:
     """Return the work of solves with a factor at hand; its gradient adds so many times n^3."""
-    flop = 2 * specs[matrix].shape[-1] * outputs[0].size
-    return OpWork(flop, 2 * flop + cubes * _cubes(specs[matrix]))
+    factor = specs[factor_index]
+    flop = 2 * factor.shape[-1] * outputs[0].size
+    factor_gradient_flop = gradient_flop_per_cube * _sum_cubes(factor)
+    return OpWork(flop, 2 * flop + factor_gradient_flop)
 
 
 _SVD_OUTPUTS = ("u", "s", "vh")

@@ -7,13 +7,14 @@ from dataclasses import replace
 from steptime.core.graph import Op
 from steptime.core.units import first_of
 from steptime.formats.elements import op, transpose
-from steptime.formats.tensors import is_float, with_axes
+from steptime.formats.tensors import index_readers, is_float, with_axes
 from steptime.network.layers.dense import classify, mean_loss
 from steptime.network.ops import OPS
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.table import require
 from steptime.network.ops.training import find_differentiated
 
+CHANNELS_LAST = (0, 2, 3, 1)  # order of axes: [n, c, h, w] -> [n, h, w, c]
 VIEW_KINDS = ("transpose", "reshape")
 
 
@@ -40,15 +41,18 @@ def add_loss(b: Builder, outputs: Sequence[str]) -> str:
         return outputs[0]
     float_outputs = [x for x in dict.fromkeys(outputs) if is_float(b, x)]
     require(bool(float_outputs), "a network without an output of numbers that could be trained")
+    has_single_output = len(float_outputs) == 1
     needs_scope = any(b.full_path(name) in b.tensors for name in ("labels", "loss"))
     with b.scope("training") if needs_scope else nullcontext():
-        loss = _add_cross_entropy(b, float_outputs[0]) if len(float_outputs) == 1 else ""
+        loss = _add_cross_entropy(b, float_outputs[0]) if has_single_output else ""
         guess = "cross entropy"
         if not loss:
             loss = _add_mean_losses(b, float_outputs)
-            is_single = len(float_outputs) == 1
-            guess = "the mean of its output" if is_single else "the sum of its outputs' means"
-    if loss not in outputs:
+            guess = (
+                "the mean of its output" if has_single_output else "the sum of its outputs' means"
+            )
+    is_guessed = loss not in outputs
+    if is_guessed:
         b.remarks.append(f"loss: {guess}, guessed from {_describe_outputs(b, float_outputs)}")
     _remove_unread(b, (loss,))
     return loss
@@ -57,13 +61,14 @@ def add_loss(b: Builder, outputs: Sequence[str]) -> str:
 def _add_mean_losses(b: Builder, outputs: Sequence[str]) -> str:
     """Append the sum of the means of outputs; a scalar is its own mean."""
     means: list[str] = []
-    for number, x in enumerate(outputs):
-        if b.shape(x) == ():
-            means.append(x)
+    for number, output in enumerate(outputs):
+        is_scalar = b.shape(output) == ()
+        if is_scalar:
+            means.append(output)
         elif number == 0:
-            means.append(mean_loss(b, x))
+            means.append(mean_loss(b, output))
         else:
-            means.append(op(b, "mean", x, name=f"loss{number}"))
+            means.append(op(b, "mean", output, name=f"loss{number}"))
     loss = means[0]
     for number, mean in enumerate(means[1:], start=1):
         loss = op(b, "add", loss, mean, name=f"loss_sum/{number}")
@@ -83,27 +88,28 @@ def _describe_outputs(b: Builder, outputs: Sequence[str]) -> str:
 
 def _add_cross_entropy(b: Builder, x: str) -> str:
     """Append the cross entropy of a classifier's output; return "" if the output is none."""
-    maker = b.made_by.get(x)
-    if maker and maker.kind in VIEW_KINDS:
-        restores_axes = maker.kind == "reshape" and with_axes(b, x) == maker.inputs[0]
-        if maker.kind == "transpose" or restores_axes:
-            maker = b.made_by.get(maker.inputs[0])
-    if maker is None:
+    last_op = b.made_by.get(x)
+    if last_op and last_op.kind in VIEW_KINDS:
+        merges_axes = last_op.kind == "reshape" and with_axes(b, x) == last_op.inputs[0]
+        if last_op.kind == "transpose" or merges_axes:
+            last_op = b.made_by.get(last_op.inputs[0])
+    if last_op is None:
         return ""
-    if maker.kind == "softmax":
-        x = maker.inputs[0]  # part of the cross entropy
-    elif not OPS[maker.kind].logits:
+    logits = x
+    if last_op.kind == "softmax":
+        logits = last_op.inputs[0]  # the cross entropy has a softmax of its own
+    elif not OPS[last_op.kind].logits:
         return ""
-    elif len(b.shape(x)) == 4 and _has_channels_first(maker):
-        x = transpose(b, x, (0, 2, 3, 1), "logits")
-    shape = b.shape(x)
+    elif len(b.shape(x)) == 4 and _has_channels_first(last_op):
+        logits = transpose(b, x, CHANNELS_LAST, "logits")
+    shape = b.shape(logits)
     has_classes = len(shape) > 1 and shape[-1] > 1
-    return classify(b, x) if has_classes else ""
+    return classify(b, logits) if has_classes else ""
 
 
-def _has_channels_first(maker: Op) -> bool:
+def _has_channels_first(image_op: Op) -> bool:
     """Whether an op makes images whose channels are the second axis."""
-    return bool(OPS[maker.kind].window) or maker.attrs.get("axis") == 1
+    return bool(OPS[image_op.kind].window) or image_op.attrs.get("axis") == 1
 
 
 def find_trained_outputs(b: Builder, outputs: Sequence[str]) -> list[str]:
@@ -113,11 +119,12 @@ def find_trained_outputs(b: Builder, outputs: Sequence[str]) -> list[str]:
     and if every weight that any output would train has a gradient from scalars alone.
     """
     scalars = [name for name in outputs if b.shape(name) == ()]
-    other_outputs = {*outputs} - {*scalars}
-    if other_outputs.isdisjoint(_find_sources(b, scalars)):
+    tensor_outputs = {*outputs} - {*scalars}
+    scalars_read_outputs = not tensor_outputs.isdisjoint(_find_sources(b, scalars))
+    if not scalars_read_outputs:
         return [*outputs]
-    trained_by_scalars = _find_trained_weights(b, scalars)
-    return scalars if trained_by_scalars == _find_trained_weights(b, outputs) else [*outputs]
+    scalars_train_all = _find_trained_weights(b, scalars) == _find_trained_weights(b, outputs)
+    return scalars if scalars_train_all else [*outputs]
 
 
 def _find_sources(b: Builder, names: Sequence[str]) -> set[str]:
@@ -143,41 +150,49 @@ def describe_weights(b: Builder, loss: str) -> list[str]:
 
     Example: `2,561 of 2,589 parameters are read by no op: g.0.weight, g.0.bias, ...`.
     """
-    read = {name for node in b.ops for name in node.inputs}
-    parameters = [*b.weights, *b.frozen]
-    count = sum(b.tensors[name].size for name in parameters)
-    names_by_fate = {"are read by no op": [name for name in parameters if name not in read]}
+    tensors_read = {name for node in b.ops for name in node.inputs}
+    weights = [*b.weights, *b.frozen]
+    unread_weights = [name for name in weights if name not in tensors_read]
+    weights_by_reason = {"are read by no op": unread_weights}
     if b.training:
         trained = find_differentiated(b.ops, b.tensors, {*b.weights}, loss)
-        names_by_fate["are frozen: no gradient, no optimizer state"] = [
-            name for name in b.frozen if name in read
+        weights_by_reason["are frozen: no gradient, no optimizer state"] = [
+            name for name in b.frozen if name in tensors_read
         ]
-        names_by_fate["have no gradient"] = [
-            name for name in b.weights if name in read and name not in trained
+        weights_by_reason["have no gradient"] = [
+            name for name in b.weights if name in tensors_read and name not in trained
         ]
+    total_count = _count_parameters(b, weights)
     remarks: list[str] = []
-    for fate, names in names_by_fate.items():
+    for reason, names in weights_by_reason.items():
         if names:
-            fate_count = sum(b.tensors[name].size for name in names)
-            remarks.append(f"{fate_count:,} of {count:,} parameters {fate}: {first_of(names, 2)}")
+            count = f"{_count_parameters(b, names):,} of {total_count:,} parameters"
+            remarks.append(f"{count} {reason}: {first_of(names, 2)}")
     return remarks
+
+
+def _count_parameters(b: Builder, weights: Sequence[str]) -> int:
+    """Return the number of elements of weights."""
+    return sum(b.tensors[name].size for name in weights)
 
 
 def _remove_unread(b: Builder, outputs: Sequence[str]) -> None:
     """Remove the ops and buffers of a network that lead to none of its outputs."""
-    needed = set(outputs)
+    needed_tensors = set(outputs)
     needed_ops: list[Op] = []
     for node in reversed(b.ops):
-        if needed.isdisjoint(node.outputs):
+        leads_to_output = not needed_tensors.isdisjoint(node.outputs)
+        if leads_to_output:
+            needed_tensors.update(node.inputs)
+            needed_ops.append(node)
+        else:
             for name in node.outputs:
                 del b.tensors[name]
-        else:
-            needed.update(node.inputs)
-            needed_ops.append(node)
     b.ops[:] = reversed(needed_ops)
     _merge_weight_views(b, outputs)
-    frozen = {*b.frozen}
-    for name in [name for name in b.buffers if name not in needed and name not in frozen]:
+    buffers_to_keep = needed_tensors | {*b.frozen}
+    unread_buffers = [name for name in b.buffers if name not in buffers_to_keep]
+    for name in unread_buffers:
         b.buffers.remove(name)
         del b.tensors[name]
 
@@ -187,24 +202,25 @@ def _merge_weight_views(b: Builder, outputs: Collection[str]) -> None:
 
     The views are removed: a file may store weights transposed, but a step does not transpose them.
     """
-    readers_by_name: dict[str, list[Op]] = {}
-    for node in b.ops:
-        for name in node.inputs:
-            readers_by_name.setdefault(name, []).append(node)
+    readers_by_tensor = index_readers(b)
     weight_by_view: dict[str, str] = {}
     for name in (*b.weights, *b.buffers):
-        readers = readers_by_name.get(name, [])
+        readers = readers_by_tensor.get(name, [])
         views = {reader.outputs[0] for reader in readers}
-        if _are_equal_views(readers) and views.isdisjoint(outputs):
-            b.tensors[name] = b.tensors[readers[0].outputs[0]]
+        has_output_view = not views.isdisjoint(outputs)
+        if _are_equal_views(readers) and not has_output_view:
+            first_view = readers[0].outputs[0]
+            b.tensors[name] = b.tensors[first_view]
             weight_by_view |= dict.fromkeys(views, name)
     for view in weight_by_view:
         del b.tensors[view]
-    b.ops[:] = [
-        replace(node, inputs=tuple(weight_by_view.get(name, name) for name in node.inputs))
-        for node in b.ops
-        if node.outputs[0] not in weight_by_view
-    ]
+    remaining_ops: list[Op] = []
+    for node in b.ops:
+        is_removed_view = node.outputs[0] in weight_by_view
+        if not is_removed_view:
+            inputs = tuple(weight_by_view.get(name, name) for name in node.inputs)
+            remaining_ops.append(replace(node, inputs=inputs))
+    b.ops[:] = remaining_ops
 
 
 def _are_equal_views(readers: Sequence[Op]) -> bool:

@@ -13,7 +13,7 @@ from typing import Literal
 
 from steptime.core.graph import Attr
 from steptime.core.windows import reach
-from steptime.formats import elements as el
+from steptime.formats import elements
 from steptime.formats.tensors import axis_of, free_name, is_weight_or_buffer, with_axes
 from steptime.formats.windows import resolve_padding
 from steptime.network.ops.builder import Builder
@@ -25,15 +25,16 @@ def linear(b: Builder, x: str, w: str, name: str, bias: str = "") -> str:
     tokens = with_axes(b, x)
     if tokens != x:  # `x` is a matrix that views tokens with further axes: multiply those
         y = linear(b, tokens, w, name, bias)
-        return el.reshape(b, y, (b.shape(x)[0], b.shape(y)[-1]), f"{name}/rows")
+        return elements.reshape(b, y, (b.shape(x)[0], b.shape(y)[-1]), f"{name}/rows")
     is_vector = len(b.shape(x)) <= 1
-    rows = el.reshape(b, x, (1, -1), f"{name}/row") if is_vector else x
-    y = el.op(b, "linear", rows, w, name=name)
+    rows = elements.reshape(b, x, (1, -1), f"{name}/row") if is_vector else x
+    y = elements.op(b, "linear", rows, w, name=name)
     if bias:
-        y = el.op(b, "bias", y, bias, name=f"{name}/bias", axis=-1)
-    if rows == x:
+        y = elements.op(b, "bias", y, bias, name=f"{name}/bias", axis=-1)
+    if not is_vector:
         return y
-    return el.reshape(b, y, b.shape(y)[1:], f"{name}/reshape")
+    _, *vector_shape = b.shape(y)
+    return elements.reshape(b, y, vector_shape, f"{name}/reshape")
 
 
 def matmul(b: Builder, x: str, y: str, name: str) -> str:
@@ -46,38 +47,40 @@ def matmul(b: Builder, x: str, y: str, name: str) -> str:
     y_rank = len(b.shape(y))
     require(min(x_rank, y_rank) >= 1, f"{name}: a product of scalars")
     if y_rank == 2 and is_weight_or_buffer(b, y):
-        w = el.transpose(b, y, (1, 0), f"{name}/transpose")
+        w = elements.transpose(b, y, (1, 0), f"{name}/transpose")
         return linear(b, x, w, name)
     x_is_vector = x_rank == 1
     y_is_vector = y_rank == 1
-    rows = el.reshape(b, x, (1, -1), f"{name}/row") if x_is_vector else x
-    columns = el.reshape(b, y, (-1, 1), f"{name}/column") if y_is_vector else y
-    product = el.op(b, "matmul", rows, columns, name=name)
+    rows = elements.reshape(b, x, (1, -1), f"{name}/row") if x_is_vector else x
+    columns = elements.reshape(b, y, (-1, 1), f"{name}/column") if y_is_vector else y
+    product = elements.op(b, "matmul", rows, columns, name=name)
     # an axis that was added to a vector is dropped again
     *batch_sizes, row_count, column_count = b.shape(product)
     row_axis = () if x_is_vector else (row_count,)
     column_axis = () if y_is_vector else (column_count,)
-    return el.reshape(b, product, (*batch_sizes, *row_axis, *column_axis), f"{name}/reshape")
+    return elements.reshape(b, product, (*batch_sizes, *row_axis, *column_axis), f"{name}/reshape")
 
 
 def _view_as_image(b: Builder, x: str, name: str) -> str:
     """Reshape a sequence `[n, c, l]` to an image of height 1; images and volumes stay."""
     shape = b.shape(x)
     axis_count = len(shape) - 2
-    require(
-        axis_count in (1, 2, 3), f"{name}: over {axis_count} axes: there are kinds for 1, 2 and 3"
-    )
-    if axis_count > 1:
+    has_kinds = axis_count in (1, 2, 3)
+    require(has_kinds, f"{name}: over {axis_count} axes: there are kinds for 1, 2 and 3")
+    is_sequence = axis_count == 1
+    if not is_sequence:
         return x
-    return el.reshape(b, x, (*shape[:2], 1, shape[2]), f"{name}/image")
+    n, channels, length = shape
+    return elements.reshape(b, x, (n, channels, 1, length), f"{name}/image")
 
 
 def _restore_sequence(b: Builder, y: str, x: str, name: str) -> str:
     """Reshape an image of height 1 back to a sequence if `x` is one."""
-    if len(b.shape(x)) != 3:
+    is_sequence = len(b.shape(x)) == 3
+    if not is_sequence:
         return y
-    shape = b.shape(y)
-    return el.reshape(b, y, (*shape[:2], shape[3]), f"{name}/reshape")
+    n, channels, _, length = b.shape(y)
+    return elements.reshape(b, y, (n, channels, length), f"{name}/reshape")
 
 
 def _image_sizes(sizes: Sequence[int]) -> tuple[int, ...]:
@@ -136,16 +139,13 @@ def convolution(
         kind = f"conv_transpose{axis_count}d"
         full_sizes = _transposed_sizes(b, image, filters, stride, dilation, output_padding)
         if size:
+            attrs["output_size"] = _image_sizes(size)
             image_padding = _padding_to_size(full_sizes, _image_sizes(size))
-        padding_pairs = zip(image_padding[::2], image_padding[1::2], strict=True)
-        cropped_sizes = tuple(
-            full_size - before - after
-            for full_size, (before, after) in zip(full_sizes, padding_pairs, strict=True)
-        )
-        attrs["output_size"] = _image_sizes(size) or cropped_sizes
-    y = el.op(b, kind, image, filters, name=name, padding=image_padding, **attrs)
+        else:
+            attrs["output_size"] = _crop_sizes(full_sizes, image_padding)
+    y = elements.op(b, kind, image, filters, name=name, padding=image_padding, **attrs)
     if bias:
-        y = el.op(b, "bias", y, bias, name=f"{name}/bias", axis=1)
+        y = elements.op(b, "bias", y, bias, name=f"{name}/bias", axis=1)
     return _restore_sequence(b, y, x, name)
 
 
@@ -161,7 +161,7 @@ def _transposed_sizes(
     strides = _image_sizes(stride)
     axis_count = len(strides)
     extra_sizes = [0] * axis_count
-    if output_padding:
+    if output_padding:  # of a sequence it lacks the height of the image, which gets 0
         extra_sizes = [0, *output_padding][-axis_count:]
     axes = zip(
         b.shape(image)[2:],
@@ -177,12 +177,22 @@ def _transposed_sizes(
     ]
 
 
+def _crop_sizes(full_sizes: Sequence[int], padding: Sequence[int]) -> tuple[int, ...]:
+    """Return sizes without the padding, which is listed before and after each axis."""
+    pads_before = padding[::2]
+    pads_after = padding[1::2]
+    axes = zip(full_sizes, pads_before, pads_after, strict=True)
+    return tuple(full_size - before - after for full_size, before, after in axes)
+
+
 def _padding_to_size(full_sizes: Sequence[int], sizes: Sequence[int]) -> tuple[int, ...]:
     """Return the padding that crops an output to `sizes`, the odd element at the end."""
     padding: list[int] = []
     for full_size, size in zip(full_sizes, sizes, strict=True):
-        cut = max(full_size - size, 0)
-        padding += [cut // 2, cut - cut // 2]
+        cropped = max(full_size - size, 0)
+        before = cropped // 2
+        after = cropped - before
+        padding += [before, after]
     return tuple(padding)
 
 
@@ -207,7 +217,7 @@ def pool(
     attrs: dict[str, Attr] = {"ceil": True} if ceil else {}
     attrs |= {"kernel": window, "stride": _image_sizes(stride), "padding": _image_padding(padding)}
     image = _view_as_image(b, x, name)
-    y = el.op(b, f"{kind}_pool{len(window)}d", image, name=name, **attrs)
+    y = elements.op(b, f"{kind}_pool{len(window)}d", image, name=name, **attrs)
     return _restore_sequence(b, y, x, name)
 
 
@@ -225,12 +235,15 @@ def adaptive_pool(
     axis_count = len(input_sizes)
     if output_sizes == input_sizes:
         return x
-    if set(output_sizes) == {1}:
+    is_global = set(output_sizes) == {1}
+    if is_global:
         function = "mean" if kind == "avg" else kind
-        axes = tuple(range(2, 2 + axis_count))
-        return _restore_sequence(b, el.reduce(b, function, image, axes, name, keep=True), x, name)
+        image_axes = tuple(range(2, 2 + axis_count))
+        reduced = elements.reduce(b, function, image, image_axes, name, keep=True)
+        return _restore_sequence(b, reduced, x, name)
     pairs = list(zip(input_sizes, output_sizes, strict=True))
-    if all(output_size % input_size == 0 for input_size, output_size in pairs):
+    repeats_elements = all(output_size % input_size == 0 for input_size, output_size in pairs)
+    if repeats_elements:
         return resize(b, x, size, "nearest", name)
     stride = tuple(max(1, input_size // output_size) for input_size, output_size in pairs)
     kernel = tuple(
@@ -240,7 +253,7 @@ def adaptive_pool(
     sizes = f"{list(input_sizes)} to {list(output_sizes)}"
     require(min(kernel) >= 1, f"{name}: pooling of {sizes}")
     attrs: dict[str, Attr] = {"kernel": kernel, "stride": stride, "padding": (0, 0) * axis_count}
-    y = el.op(b, f"{kind}_pool{axis_count}d", image, name=name, **attrs)
+    y = elements.op(b, f"{kind}_pool{axis_count}d", image, name=name, **attrs)
     return _restore_sequence(b, y, x, name)
 
 
@@ -253,7 +266,7 @@ def resize(
     if output_sizes == b.shape(image)[2:]:
         return x
     attrs: dict[str, Attr] = {"align_corners": True} if align_corners else {}
-    y = el.op(b, "resize2d", image, name=name, size=output_sizes, mode=mode, **attrs)
+    y = elements.op(b, "resize2d", image, name=name, size=output_sizes, mode=mode, **attrs)
     return _restore_sequence(b, y, x, name)
 
 
@@ -277,12 +290,13 @@ def batch_norm(
     `training` says whether the statistics are the batch's; None for those of the graph's phase.
     """
     channels = b.shape(x)[1]
-    weights = (("w", weight), ("b", bias), ("running_mean", mean), ("running_variance", variance))
-    inputs = [
-        _weight_or_buffer(b, tensor, channels, f"{name}/{suffix}") for suffix, tensor in weights
+    vector_by_suffix = {"w": weight, "b": bias, "running_mean": mean, "running_variance": variance}
+    vectors = [
+        _weight_or_buffer(b, vector, channels, f"{name}/{suffix}")
+        for suffix, vector in vector_by_suffix.items()
     ]
-    by_batch = b.training if training is None else training
-    return el.op(b, "batch_norm", x, *inputs, name=name, training=by_batch)
+    uses_batch_statistics = b.training if training is None else training
+    return elements.op(b, "batch_norm", x, *vectors, name=name, training=uses_batch_statistics)
 
 
 def layer_norm(
@@ -293,15 +307,16 @@ def layer_norm(
     kind = "rms_norm" if bias is None else "layer_norm"
     require(1 <= axes <= len(shape), f"{name}: a norm over {axes} axes of {list(shape)}")
     width = math.prod(shape[-axes:])
-    flat = el.reshape(b, x, (*shape[:-axes], width), f"{name}/flatten")
-    weights = [("w", weight)]
+    flat = elements.reshape(b, x, (*shape[:-axes], width), f"{name}/flatten")
+    tensor_by_suffix = {"w": weight}
     if bias is not None:
-        weights.append(("b", bias))
-    vectors = []
-    for suffix, tensor in weights:
+        tensor_by_suffix["b"] = bias
+    vectors: list[str] = []
+    for suffix, tensor in tensor_by_suffix.items():
         norm_weight = _weight_or_buffer(b, tensor, width, f"{name}/{suffix}")
-        vectors.append(el.reshape(b, norm_weight, (width,), f"{name}/vector"))
-    return el.reshape(b, el.op(b, kind, flat, *vectors, name=name), shape, f"{name}/reshape")
+        vectors.append(elements.reshape(b, norm_weight, (width,), f"{name}/vector"))
+    y = elements.op(b, kind, flat, *vectors, name=name)
+    return elements.reshape(b, y, shape, f"{name}/reshape")
 
 
 rms_norm = partial(layer_norm, bias=None)
@@ -312,12 +327,13 @@ def group_norm(
 ) -> str:
     """Normalise groups of channels of `x [n, c, ...]`; None is instance norm, a group a channel."""
     channels = b.shape(x)[1]
-    w = _weight_or_buffer(b, weight, channels, f"{name}/w")
+    scale = _weight_or_buffer(b, weight, channels, f"{name}/w")
     shift = _weight_or_buffer(b, bias, channels, f"{name}/b")
-    if groups is None:
-        attrs: dict[str, Attr] = {"groups": channels, "instance": True}
-        return el.op(b, "group_norm", x, w, shift, name=name, **attrs)
-    return el.op(b, "group_norm", x, w, shift, name=name, groups=groups)
+    is_instance_norm = groups is None
+    attrs: dict[str, Attr] = {"groups": channels if groups is None else groups}
+    if is_instance_norm:
+        attrs["instance"] = True
+    return elements.op(b, "group_norm", x, scale, shift, name=name, **attrs)
 
 
 def topk(b: Builder, x: str, k: int, axis: int, name: str, largest: bool = True) -> tuple[str, str]:

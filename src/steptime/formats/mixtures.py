@@ -38,36 +38,33 @@ def recognise_experts(b: Builder, y: str, name: str) -> str | None:
     Returns its output, None where `y` is something else.
     """
     reduction = b.made_by[y]
-    shape = b.shape(reduction.inputs[0])  # [tokens, experts per token, width]
-    sums_axis_1 = reduction.attrs.get("axes") == (1,) and len(shape) == 3
-    if not sums_axis_1 or b.shape(y) != (shape[0], shape[2]):
+    summed_shape = b.shape(reduction.inputs[0])  # [tokens, experts per token, width]
+    sums_axis_1 = reduction.attrs.get("axes") == (1,) and len(summed_shape) == 3
+    if not sums_axis_1 or b.shape(y) != (summed_shape[0], summed_shape[2]):
         return None
     mixture = _find_mixture(b, y)
     if mixture is None:
         return None
-    token_count, width = b.shape(y)
+    token_count, experts_per_token, width = summed_shape
     expert_count = b.shape(mixture.down)[0]
     down = _orient_weight(b, mixture.down, 1, width, name)
     up = _orient_weight(b, mixture.up, 2, width, name)
     up_width = b.shape(up)[1]
     inner_width = b.shape(down)[2]
-    bias_shapes = [(expert_count, up_width), (expert_count, width)] if mixture.biases else []
-    sizes_fit = (
-        b.tensors[mixture.tokens].size == token_count * width
-        and b.tensors[mixture.logits].size == token_count * expert_count
-        and [b.shape(bias) for bias in mixture.biases] == bias_shapes
-        and b.shape(down)[1] == width
-        and up_width in (inner_width, 2 * inner_width)
-    )
-    if not sizes_fit:
-        return None
+    expected_biases = [(expert_count, up_width), (expert_count, width)] if mixture.biases else []
+    tokens_fit = b.tensors[mixture.tokens].size == token_count * width
+    logits_fit = b.tensors[mixture.logits].size == token_count * expert_count
+    biases_fit = [b.shape(bias) for bias in mixture.biases] == expected_biases
     is_gated = up_width == 2 * inner_width
+    weights_fit = b.shape(down)[1] == width and (is_gated or up_width == inner_width)
+    if not (tokens_fit and logits_fit and biases_fit and weights_fit):
+        return None
     function = mixture.function
     activation = _GATED_FORM.get(function, function) if is_gated else function
     logits_shape = (*b.shape(mixture.tokens)[:-1], expert_count)
     logits = elements.reshape(b, mixture.logits, logits_shape, f"{name}/scores")
     inputs = (mixture.tokens, logits, up, down, *mixture.biases)
-    attrs: dict[str, Attr] = {"per_token": shape[1], "activation": activation}
+    attrs: dict[str, Attr] = {"per_token": experts_per_token, "activation": activation}
     mixed = elements.op(b, "experts", *inputs, name=name, **attrs)
     return elements.reshape(b, mixed, (token_count, width), f"{name}/rows")
 

@@ -42,10 +42,11 @@ class OpaqueTable:
         """Return the FLOP of an op: of its elements, or of the Fourier transform of so many."""
         output_size = max((spec.size for spec in outputs), default=0)
         if op in self.transforms:
-            size = max([output_size, *[spec.size for spec in inputs]])
-            longest = max([2, *[n for spec in outputs for n in spec.shape]])
-            return round(self.transforms[op] * size * math.log2(longest))
-        return round(output_size * self.moves.get(op, self.functions.get(op, 0)))
+            element_count = max([output_size, *[spec.size for spec in inputs]])
+            longest_axis = max([2, *[size for spec in outputs for size in spec.shape]])
+            return round(self.transforms[op] * element_count * math.log2(longest_axis))
+        flop_per_element = self.moves.get(op, self.functions.get(op, 0))
+        return round(output_size * flop_per_element)
 
     def is_linear(self, op: str) -> bool:
         """Whether the gradient of an op reads none of its floating inputs."""
@@ -80,15 +81,17 @@ class UnpricedOps:
 
         Example: `2 ops of unknown work (my.op): priced by bytes, 3 % of the step's`.
         """
-        moved = {op.name: _moved_bytes(b, op) for op in b.ops}
-        unknown = [name for name in self.names if name in moved]
-        if not unknown:
+        moved_bytes_by_name = {op.name: _moved_bytes(b, op) for op in b.ops}
+        unknown_ops = [name for name in self.names if name in moved_bytes_by_name]
+        if not unknown_ops:
             return []
-        share = sum(moved[name] for name in unknown) / max(1, sum(moved.values()))
-        kinds = first_of(dict.fromkeys(self.names[name] for name in unknown), 3)
-        ops = counted(len(unknown), "op")
+        unknown_bytes = sum(moved_bytes_by_name[name] for name in unknown_ops)
+        share = unknown_bytes / max(1, sum(moved_bytes_by_name.values()))
+        kinds = first_of(dict.fromkeys(self.names[name] for name in unknown_ops), 3)
+        ops = counted(len(unknown_ops), "op")
         notes = [f"{ops} of unknown work ({kinds}): priced by bytes, {share:.0%} of the step's"]
-        if share > INCOMPARABLE_SHARE or any(name in moved for name in self.suspects):
+        may_hold_products = any(name in moved_bytes_by_name for name in self.suspects)
+        if share > INCOMPARABLE_SHARE or may_hold_products:
             notes.append("not comparable: the work of those ops may be a large part of the step")
         return notes
 
@@ -150,6 +153,7 @@ def float_type(b: Builder, inputs: Sequence[str]) -> str:
 
 
 def _moved_bytes(b: Builder, op: Op) -> int:
-    specs = tuple(b.tensors[name] for name in op.inputs)
+    input_specs = tuple(b.tensors[name] for name in op.inputs)
     output_specs = tuple(b.tensors[name] for name in op.outputs)
-    return cost_of(op.kind, specs, frozen(op.attrs), output_specs)[1]
+    _flop, moved_bytes = cost_of(op.kind, input_specs, frozen(op.attrs), output_specs)
+    return moved_bytes

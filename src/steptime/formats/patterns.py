@@ -10,10 +10,9 @@ from typing import Any
 
 from steptime.core.graph import Op
 from steptime.formats import attention_pattern, elements, lowering
-from steptime.formats.elements import Operand
 from steptime.formats.heads import join_heads, split_heads
 from steptime.formats.mixtures import recognise_experts
-from steptime.formats.operands import function_of_op, operands_of, single_tensor
+from steptime.formats.operands import Operand, function_of_op, operands_of, single_tensor
 from steptime.network.ops.builder import Builder
 
 MAX_PATTERN_DEPTH = 16  # ops between the last piece of a pattern and what it reads
@@ -38,10 +37,13 @@ def recognise_pattern(
     if last is None:
         return y
     for recognise in _RECOGNISERS.get(function_of_op(last), ()):
-        op_count = len(b.ops)
+        op_count_before = len(b.ops)
         fused = recognise(b, y, name)
-        if fused is not None:
-            return y if is_shared(_pieces_between(b, y, b.ops[op_count:])) else fused
+        if fused is None:
+            continue
+        new_ops = b.ops[op_count_before:]
+        pieces = _pieces_between(b, y, new_ops)
+        return y if is_shared(pieces) else fused
     return y
 
 
@@ -50,24 +52,27 @@ def _pieces_between(b: Builder, y: str, new_ops: Sequence[Op]) -> set[str]:
     created = {name for op in new_ops for name in op.outputs}
     sources = {name for op in new_ops for name in op.inputs} - created
     producers = _producers_up_to(b, y, sources)
-    between: set[str] = set()
-    size = -1
-    while size != len(between):  # forward from the sources, until nothing is added
-        size = len(between)
-        ready = sources | between
-        between |= {name for name, op in producers.items() if not ready.isdisjoint(op.inputs)}
-    return between - {y}
+    pieces: set[str] = set()
+    while True:  # forward from the sources, until nothing is added
+        available = sources | pieces
+        next_pieces = {
+            tensor for tensor, op in producers.items() if not available.isdisjoint(op.inputs)
+        }
+        if next_pieces <= pieces:
+            return pieces - {y}
+        pieces |= next_pieces
 
 
 def _producers_up_to(b: Builder, y: str, sources: set[str]) -> dict[str, Op]:
     """Return the producer of each tensor that leads to `y`, back to `sources`."""
-    producers: dict[str, Op] = {}
-    front = {y}
+    producer_by_tensor: dict[str, Op] = {}
+    frontier = {y}  # tensors whose producers come next
     for _ in range(MAX_PATTERN_DEPTH):
-        ops = [b.made_by[name] for name in front if name in b.made_by and name not in sources]
-        producers |= {name: op for op in ops for name in op.outputs}
-        front = {name for op in ops for name in op.inputs} - producers.keys()
-    return producers
+        computed = [tensor for tensor in frontier if tensor in b.made_by and tensor not in sources]
+        ops = [b.made_by[tensor] for tensor in computed]
+        producer_by_tensor |= {tensor: op for op in ops for tensor in op.outputs}
+        frontier = {tensor for op in ops for tensor in op.inputs} - producer_by_tensor.keys()
+    return producer_by_tensor
 
 
 # A pattern is a letter for a tensor, a number, a list of alternatives, or a tuple of a function and
@@ -176,9 +181,11 @@ def _mean_operand(b: Builder, x: Operand) -> list[Operand]:
     op = b.made_by.get(x) if isinstance(x, str) else None
     if op is None or op.kind != "reduce":
         return []
-    last_axis = len(b.shape(op.inputs[0])) - 1
-    is_mean = op.attrs["function"] == "mean" and op.attrs["keep"]
-    return [op.inputs[0]] if is_mean and op.attrs["axes"] == (last_axis,) else []
+    source = op.inputs[0]
+    last_axis = len(b.shape(source)) - 1
+    keeps_axis = op.attrs["function"] == "mean" and op.attrs["keep"]
+    is_over_last_axis = op.attrs["axes"] == (last_axis,)
+    return [source] if keeps_axis and is_over_last_axis else []
 
 
 def _rms_normalised(x: Pattern) -> Pattern:
@@ -222,15 +229,19 @@ def _recognise_norm(b: Builder, y: str, name: str) -> str | None:
 def _recognise_group_norm(b: Builder, y: str, name: str) -> str | None:
     """Recognise instance norm of groups seen as channels, then each channel's scale and shift."""
     shape = b.shape(y)
+    if len(shape) < 3:
+        return None
+    channels = shape[1]
     for bindings in _matches(b, _GROUP_NORM, y, {}):
         norm = b.made_by.get(bindings["norm"])
-        if norm is None or norm.kind != "group_norm" or len(shape) < 3:
+        if norm is None or norm.kind != "group_norm":
             continue
-        channels = shape[1]
         weights = (bindings["w"], bindings["bias"])
-        x = single_tensor(operands_of(b, norm.inputs[0], "reshape"))
-        if x and b.shape(x) == shape and _are_vectors(b, weights, channels):
-            groups = b.shape(norm.inputs[0])[1]
+        grouped_x = norm.inputs[0]
+        x = single_tensor(operands_of(b, grouped_x, "reshape"))
+        has_shape_of_output = bool(x) and b.shape(x) == shape
+        if has_shape_of_output and _are_vectors(b, weights, channels):
+            groups = b.shape(grouped_x)[1]
             w, bias = (elements.reshape(b, w, (channels,), f"{name}/w") for w in weights)
             return lowering.group_norm(b, x, groups, name, w, bias)
     return None
@@ -247,9 +258,11 @@ _ROTARY = ("add", ("mul", "x", "cosines"), _ROTATED_HALVES)
 def _recognise_rotary(b: Builder, y: str, name: str) -> str | None:
     """Recognise x cos + (-upper half, lower half of x) sin, of `[n, heads, l, d]`."""
     for bindings in _matches(b, _ROTARY, y, {}):
-        shape = b.shape(bindings["x"])
-        if len(shape) == 4 and b.shape(bindings["cosines"])[-2:] == shape[-2:]:
-            return apply_rotary(b, bindings["x"], shape[-1], name)
+        x = bindings["x"]
+        shape = b.shape(x)
+        has_table_of_positions = b.shape(bindings["cosines"])[-2:] == shape[-2:]
+        if len(shape) == 4 and has_table_of_positions:
+            return apply_rotary(b, x, shape[-1], name)
     return None
 
 

@@ -30,12 +30,15 @@ def einsum(b: Builder, equation: str, tensors: Sequence[str], name: str) -> str:
         single_letters = {letter for letter in all_letters if all_letters.count(letter) == 1}
         result = ELLIPSIS + "".join(sorted(single_letters - {*ellipsis_letters}))
     result = result.replace(ELLIPSIS, ellipsis_letters)
-    while len(terms) > 1:
-        needed = {*result}.union(*(term.letters for term in terms[2:]))
-        terms[:2] = [_multiply(b, terms[0], terms[1], needed, name)]
-    x, letters = _sum_letters(b, terms[0], {*result}, name)
+    product, *further_terms = terms
+    while further_terms:
+        term, *further_terms = further_terms
+        needed_letters = {*result}.union(*(further.letters for further in further_terms))
+        product = _multiply(b, product, term, needed_letters, name)
+    x, letters = _sum_letters(b, product, {*result}, name)
     require(sorted(letters) == sorted(result), f"equation {equation!a}")
-    return elements.transpose(b, x, [letters.index(c) for c in result], f"{name}/order")
+    order = [letters.index(letter) for letter in result]
+    return elements.transpose(b, x, order, f"{name}/order")
 
 
 def _name_axes(
@@ -47,17 +50,16 @@ def _name_axes(
     axes get the last letters, as broadcasting aligns them.
     """
     ranks = [len(b.shape(x)) for x in tensors]
-    ellipsis_sizes = [
-        rank - len(operand) + len(ELLIPSIS)
+    ellipsis_axes = [  # axes that "..." stands for
+        rank - len(operand.replace(ELLIPSIS, "")) if ELLIPSIS in operand else 0
         for rank, operand in zip(ranks, operands, strict=True)
-        if ELLIPSIS in operand
     ]
-    largest = max(ellipsis_sizes, default=0)
-    ellipsis_letters = "".join(chr(FIRST_ELLIPSIS_LETTER + i) for i in range(largest))
+    max_axes = max(ellipsis_axes, default=0)
+    ellipsis_letters = "".join(chr(FIRST_ELLIPSIS_LETTER + i) for i in range(max_axes))
     terms: list[Term] = []
-    for x, operand, rank in zip(tensors, operands, ranks, strict=True):
-        ellipsis_size = rank - len(operand) + len(ELLIPSIS)
-        letters = operand.replace(ELLIPSIS, ellipsis_letters[largest - ellipsis_size :])
+    for x, operand, rank, axes in zip(tensors, operands, ranks, ellipsis_axes, strict=True):
+        last_letters = ellipsis_letters[max_axes - axes :]
+        letters = operand.replace(ELLIPSIS, last_letters)
         has_letter_per_axis = len(letters) == len({*letters}) == rank
         require(has_letter_per_axis, f"equation {equation!a}: {operand!a} of {rank} axes")
         terms.append(Term(x, letters))
@@ -66,11 +68,12 @@ def _name_axes(
 
 def _sum_letters(b: Builder, term: Term, needed: set[str], name: str) -> Term:
     """Return a term summed over the axes whose letters are not needed."""
-    summed_axes = [i for i, letter in enumerate(term.letters) if letter not in needed]
+    summed_axes = [axis for axis, letter in enumerate(term.letters) if letter not in needed]
     if not summed_axes:
         return term
-    remaining = "".join(letter for letter in term.letters if letter in needed)
-    return Term(elements.reduce(b, "sum", term.tensor, summed_axes, f"{name}/sum"), remaining)
+    remaining_letters = "".join(letter for letter in term.letters if letter in needed)
+    total = elements.reduce(b, "sum", term.tensor, summed_axes, f"{name}/sum")
+    return Term(total, remaining_letters)
 
 
 def _multiply(b: Builder, first: Term, second: Term, needed: set[str], name: str) -> Term:
@@ -131,12 +134,13 @@ def _order_axes(
     name: str,
 ) -> str:
     """Return a term as matrices: its batch axes, then one axis for each of two groups."""
-    batch, *matrix_groups = groups
-    order = [term.letters.index(letter) for group in groups for letter in group]
+    batch, row_letters, column_letters = groups
+    order = [term.letters.index(letter) for letter in (*batch, *row_letters, *column_letters)]
     batch_sizes = [sizes[letter] for letter in batch]
-    matrix_sizes = [math.prod(sizes[letter] for letter in group) for group in matrix_groups]
+    rows = math.prod(sizes[letter] for letter in row_letters)
+    columns = math.prod(sizes[letter] for letter in column_letters)
     ordered = elements.transpose(b, term.tensor, order, f"{name}/transpose")
-    return elements.reshape(b, ordered, (*batch_sizes, *matrix_sizes), f"{name}/reshape")
+    return elements.reshape(b, ordered, (*batch_sizes, rows, columns), f"{name}/reshape")
 
 
 def multiply_experts(b: Builder, x: str, w: str, name: str) -> str:

@@ -45,23 +45,27 @@ def attention(
         scale: the factor of the scores; None for `1 / sqrt(d)`.
     """
     _, heads, length, _ = b.shape(q)
-    shared_k, shared_v = (find_shared_heads(b, x, name) for x in (k, v))
-    if b.shape(shared_k)[1] == b.shape(shared_v)[1]:
-        k, v = shared_k, shared_v
+    unrepeated_k = find_shared_heads(b, k, name)
+    unrepeated_v = find_shared_heads(b, v, name)
+    if b.shape(unrepeated_k)[1] == b.shape(unrepeated_v)[1]:
+        k, v = unrepeated_k, unrepeated_v
     kv_heads, keys = b.shape(k)[1:3]
     require(heads % max(1, kv_heads) == 0, f"{name}: {heads} heads do not share {kv_heads}")
     score_shape = (heads, length, keys)
-    mask_is_shared = not mask or (
+    examples_share_mask = not mask or (
         b.shape(mask)[-3:] == score_shape and b.tensors[mask].size == math.prod(score_shape)
     )
-    if mask_is_shared:
-        inputs = [join_heads(b, x, f"{name}/{s}") for s, x in (("q", q), ("k", k), ("v", v))]
+    if examples_share_mask:
+        inputs = [
+            join_heads(b, x, f"{name}/{letter}") for letter, x in (("q", q), ("k", k), ("v", v))
+        ]
         if mask:
             inputs.append(el.reshape(b, mask, score_shape, f"{name}/mask"))
         attrs: dict[str, Attr] = {"heads": heads, "kv_heads": kv_heads, "causal": causal}
         if window:
             attrs["window"] = window
-        return split_heads(b, el.op(b, "attention", *inputs, name=name, **attrs), heads, name)
+        output = el.op(b, "attention", *inputs, name=name, **attrs)
+        return split_heads(b, output, heads, name)
     if kv_heads != heads:
         repeats = heads // kv_heads
         k = repeat_heads(b, k, repeats, f"{name}/k")
@@ -118,25 +122,27 @@ def recurrent(
     """
     require(cell in GATES, f"{name}: a cell '{cell}', not {', '.join(GATES)}")
     directions = 2 if bidirectional else 1
-    is_divisible = bool(weights) and len(weights) % directions == 0
-    require(is_divisible, f"{name}: weights of {len(weights)} layers")
+    has_all_directions = bool(weights) and len(weights) % directions == 0
+    require(has_all_directions, f"{name}: weights of {len(weights)} layers")
     if not batch_first:
         x = el.transpose(b, x, (1, 0, 2), f"{name}/batch_first")
     layers = len(weights) // directions
     last_states: list[str] = []
     for layer in range(layers):
-        layer_name = f"{name}/layer{layer + 1}" if len(weights) > directions else name
+        layer_name = f"{name}/layer{layer + 1}" if layers > 1 else name
         outputs: list[str] = []
         for direction in range(directions):
             state_index = layer * directions + direction
             first_states = [(state, state_index) for state in states]
+            is_backward = direction == 1
             output, last_state = _recurrent_direction(
-                b, x, cell, weights[state_index], first_states, (layer_name, direction == 1)
+                b, x, cell, weights[state_index], first_states, (layer_name, is_backward)
             )
             outputs.append(output)
             last_states.append(last_state)
         x = el.concat(b, outputs, 2, f"{layer_name}/join")
-        if layer < layers - 1:
+        is_last_layer = layer == layers - 1
+        if not is_last_layer:
             x = el.dropout(b, x, p, f"{layer_name}/dropout")
     states_by_layer = el.concat(b, last_states, 1, f"{name}/state")
     state = el.transpose(b, states_by_layer, (1, 0, 2), f"{name}/layers_first")
@@ -165,7 +171,8 @@ def _recurrent_direction(
     name = f"{layer_name}/back" if is_backward else layer_name
     gate_weights = list(weights)
     projection: list[str] = []
-    if len(gate_weights) > 2 and len(b.shape(gate_weights[-1])) == 2:
+    ends_with_matrix = len(b.shape(gate_weights[-1])) == 2  # biases are vectors
+    if len(gate_weights) > 2 and ends_with_matrix:
         projection = [gate_weights.pop()]
     gate_rows = b.shape(gate_weights[0])[0]
     while len(gate_weights) < GATE_WEIGHT_COUNT:

@@ -39,6 +39,15 @@ def find_producer(b: Builder, x: str, *kinds: str) -> Op | None:
     return producer
 
 
+def index_readers(b: Builder) -> dict[str, list[Op]]:
+    """Return the ops that read each tensor."""
+    readers_by_tensor: dict[str, list[Op]] = {}
+    for op in b.ops:
+        for tensor in op.inputs:
+            readers_by_tensor.setdefault(tensor, []).append(op)
+    return readers_by_tensor
+
+
 def is_weight_or_buffer(b: Builder, x: str) -> bool:
     """Return whether a tensor is a weight or a buffer, or a view of one."""
     producer = b.made_by.get(x)
@@ -46,6 +55,16 @@ def is_weight_or_buffer(b: Builder, x: str) -> bool:
         x = producer.inputs[0]
         producer = b.made_by.get(x)
     return producer is None and x not in b.inputs
+
+
+def order_by_size(b: Builder, x: str, y: str) -> tuple[str, str]:
+    """Return the larger of two tensors first; of two of one size, the computed one."""
+
+    def sort_key(tensor: str) -> tuple[int, bool]:
+        return -b.tensors[tensor].size, is_weight_or_buffer(b, tensor)
+
+    first, second = sorted((x, y), key=sort_key)
+    return first, second
 
 
 def axis_of(b: Builder, x: str, axis: int) -> int:
@@ -61,11 +80,15 @@ def with_axes(b: Builder, x: str) -> str:
     if view is None:
         return x
     shape = b.shape(x)
-    source_shape = b.shape(view.inputs[0])
-    merges_axes = len(source_shape) > 2 == len(shape) and source_shape[-1] == shape[-1]
+    source = view.inputs[0]
+    source_shape = b.shape(source)
+    flattens_axes = len(shape) == 2 and len(source_shape) > 2
+    has_equal_width = source_shape[-1:] == shape[-1:]
     # with as many rows as examples, one of several tokens was selected: rows are not tokens
-    has_rows_of_examples = source_shape[:1] == shape[:1]
-    return view.inputs[0] if merges_axes and not has_rows_of_examples else x
+    has_row_per_example = source_shape[:1] == shape[:1]
+    if flattens_axes and has_equal_width and not has_row_per_example:
+        return source
+    return x
 
 
 def clip_to_finite(b: Builder, value: float) -> float:

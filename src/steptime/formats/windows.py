@@ -23,16 +23,17 @@ def resolve_padding(
     if not isinstance(padding, str):
         return list(padding)
     sides: list[int] = []
-    for n, k, step, gap in zip(size, kernel, stride, dilation, strict=True):
-        span = (k - 1) * gap
-        smaller, larger = tensorflow_padding(n, span + 1, step)
-        pair_of_word = {
+    axes = zip(size, kernel, stride, dilation, strict=True)
+    for axis_size, axis_kernel, axis_stride, axis_dilation in axes:
+        span = (axis_kernel - 1) * axis_dilation  # from the first element of a window to its last
+        smaller, larger = tensorflow_padding(axis_size, span + 1, axis_stride)
+        sides_by_word = {
             "same": (smaller, larger),
             "same_lower": (larger, smaller),
             "causal": (span, 0),
             "valid": (0, 0),
         }
-        sides += pair_of_word[padding]
+        sides += sides_by_word[padding]
     return sides
 
 
@@ -84,8 +85,11 @@ def fold(b: Builder, x: str, size: Sizes, kernel: Sizes, stride: Sizes, name: st
     examples, rows, window_count = b.shape(x)
     kernel_size = math.prod(kernel)
     channels = rows // kernel_size
-    # the windows that cover a pixel: in each direction, kernel over stride, rounded up
-    max_windows = math.prod(-(-k // s) for k, s in zip(kernel, stride, strict=True))
+    windows_by_axis = [
+        math.ceil(axis_kernel / axis_stride)
+        for axis_kernel, axis_stride in zip(kernel, stride, strict=True)
+    ]
+    max_windows = math.prod(windows_by_axis)  # that cover a pixel
     flat_shape = (examples, channels, kernel_size * window_count)
     flat = el.reshape(b, x, flat_shape, f"{name}/flat")
     padded = el.pad(b, flat, (0, 0, 0, 0, 0, 1), f"{name}/nothing")

@@ -8,7 +8,7 @@ network for which none of this holds is built for each batch.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -65,27 +65,31 @@ class BatchSteps:
         self.graphs: dict[RemarkKey, Graph] = {}
         self.remark_keys: list[RemarkKey] = []
         self._built_blocks: list[int] = []
-        self.peak_bytes = self._find_peaks()
+        self.peak_bytes = self._collect_graphs_and_peaks()
 
-    def _find_peaks(self) -> list[int]:
+    def _collect_graphs_and_peaks(self) -> list[int]:
         """Return the bytes of tensors at each batch; keep remark keys, and blocks of what is built.
 
         What is built is asked for its blocks while its graph is at hand.
         """
-        model, lines = self.model, self.lines
+        model = self.model
+        lines = self.lines
         if lines is not None:
             self._add_remark_key(model.graph(lines.low))
             return lines.highest(lines.memory, self.batches)
         if self.pieces:
-            for _, steps in self.pieces:
+            steps_of_pieces = [steps for _batch_indices, steps in self.pieces]
+            for steps in steps_of_pieces:
                 self.graphs |= steps.graphs
-            self.remark_keys = self.merge([steps.keys_of_batches() for _, steps in self.pieces])
-            return self.merge([steps.peak_bytes for _, steps in self.pieces])
+            self.remark_keys = self.merge([steps.keys_of_batches() for steps in steps_of_pieces])
+            return self.merge([steps.peak_bytes for steps in steps_of_pieces])
         peaks: list[int] = []
         for batch in self.batches:
             self._add_remark_key(model.graph(batch))
-            peaks.append(max(model.living(batch)))
-            self._built_blocks.append(model.blocks(peaks[-1], batch))
+            living_bytes = model.living(batch)  # of the tensors, at each moment of the step
+            peak_bytes = max(living_bytes)
+            peaks.append(peak_bytes)
+            self._built_blocks.append(model.blocks(peak_bytes, batch))
             if len(self.batches) <= MAX_LOWERED_BATCHES:  # while its graph is at hand
                 model.lowered(batch)
         return peaks
@@ -108,22 +112,27 @@ class BatchSteps:
     def merge(self, columns: Sequence[Sequence[Any]]) -> list[Any]:
         """Return the values of all batches in their order, from those of each piece."""
         merged: list[Any] = [None] * len(self.batches)
-        for (places, _), column in zip(self.pieces, columns, strict=True):
-            for place, value in zip(places, column, strict=True):
-                merged[place] = value
+        for (batch_indices, _steps), column in zip(self.pieces, columns, strict=True):
+            for batch_index, value in zip(batch_indices, column, strict=True):
+                merged[batch_index] = value
         return merged
 
     def _merge_spans(self, spans_of_pieces: Sequence[Span]) -> Span:
         """Return the times of all batches, from those of each piece."""
 
         def merge_bounds(columns: Sequence[Any]) -> Any:
-            is_unknown = any(column is None for column in columns)  # a bound of some piece
-            return None if is_unknown else self.merge(columns)
+            is_any_unknown = any(column is None for column in columns)  # in some piece
+            return None if is_any_unknown else self.merge(columns)
 
         times_of_pieces = [span.times for span in spans_of_pieces]
-        times = [self.merge(columns) for columns in zip(*times_of_pieces, strict=True)]
-        bounds_of_pieces = [span[1:] for span in spans_of_pieces]  # all fields behind the times
-        return Span(times, *map(merge_bounds, zip(*bounds_of_pieces, strict=True)))
+        times_of_passes = zip(*times_of_pieces, strict=True)
+        times = [self.merge(columns) for columns in times_of_passes]
+        return Span(
+            times,
+            self.merge([span.is_extrapolated for span in spans_of_pieces]),
+            merge_bounds([span.low_s for span in spans_of_pieces]),
+            merge_bounds([span.high_s for span in spans_of_pieces]),
+        )
 
     def _add_remark_key(self, graph: Graph) -> None:
         key = remark_key(graph)
@@ -157,15 +166,17 @@ class BatchSteps:
     def remarks(self, model: StepModel) -> list[tuple[str, ...]]:
         """Return the remarks of each batch on a model's device."""
         steps = self.under(model)
-        remarks_of = {key: model.remarks_on(graph) for key, graph in steps.graphs.items()}
-        needed_bytes = self.needed_bytes(model)
-        describe = partial(describe_lack, model.device)
-        return [
-            remarks_of[key] if fit else (describe(needed), *remarks_of[key])
-            for key, needed, fit in zip(
-                steps.keys_of_batches(), needed_bytes, self.fit(model), strict=True
-            )
-        ]
+        remarks_by_key = {key: model.remarks_on(graph) for key, graph in steps.graphs.items()}
+        keys_and_memory = zip(
+            steps.keys_of_batches(), self.needed_bytes(model), self.fit(model), strict=True
+        )
+        remarks_of_batches = []
+        for key, needed_bytes, is_fitting in keys_and_memory:
+            remarks = remarks_by_key[key]
+            if not is_fitting:
+                remarks = (describe_lack(model.device, needed_bytes), *remarks)
+            remarks_of_batches.append(remarks)
+        return remarks_of_batches
 
     def spans(self, models: Sequence[StepModel]) -> list[Span]:
         """Return times with their bounds on several devices, by columns where steps lie on lines.
@@ -184,11 +195,13 @@ class BatchSteps:
             return [_price_batches(model, self.batches) for model in models]
         # Some batches lie beside the lines: these alone are priced from their own graphs.
         batches_off_lines = merging_batches(self.lines) & {*self.batches}
-        places = [i for i, batch in enumerate(self.batches) if batch in batches_off_lines]
-        repriced_batches = [self.batches[i] for i in places]
+        repriced_indices = [
+            index for index, batch in enumerate(self.batches) if batch in batches_off_lines
+        ]
+        repriced_batches = [self.batches[index] for index in repriced_indices]
         interpolated_spans = spans(self.lines, models, self.batches)
         return [
-            _replace_batches(span, places, _price_batches(model, repriced_batches))
+            _replace_batches(span, repriced_indices, _price_batches(model, repriced_batches))
             for span, model in zip(interpolated_spans, models, strict=True)
         ]
 
@@ -197,11 +210,15 @@ def _spans_by_steps(
     steps_of_models: Sequence[BatchSteps], models: Sequence[StepModel]
 ) -> list[Span]:
     """Return the times of models, each by its own steps; models of the same steps go together."""
-    groups: dict[BatchSteps, list[StepModel]] = {}
+    models_by_steps: dict[BatchSteps, list[StepModel]] = {}
     for steps, model in zip(steps_of_models, models, strict=True):
-        groups.setdefault(steps, []).append(model)
-    spans_of = {steps: iter(steps.spans(group)) for steps, group in groups.items()}
-    return [next(spans_of[steps]) for steps in steps_of_models]
+        models_by_steps.setdefault(steps, []).append(model)
+    # Models that share their steps are priced together; their spans come in the models' order.
+    spans_by_steps = {
+        steps: iter(steps.spans(models_of_steps))
+        for steps, models_of_steps in models_by_steps.items()
+    }
+    return [next(spans_by_steps[steps]) for steps in steps_of_models]
 
 
 Piece = tuple[list[int], BatchSteps]
@@ -218,17 +235,17 @@ def _split_by_remainder(model: StepModel, batches: Sequence[int]) -> list[Piece]
     in the batches with one remainder of 8. Fewer than 8 rows are not padded, so that batches below
     8 are apart.
     """
-    if len({*batches}) < MIN_SPLIT_BATCHES:
+    if len(set(batches)) < MIN_SPLIT_BATCHES:
         return []
-    places_by_remainder: dict[int, list[int]] = {}
-    for place, batch in enumerate(batches):
+    indices_by_remainder: dict[int, list[int]] = {}
+    for batch_index, batch in enumerate(batches):
         is_padded = batch >= NUMBERS_IN_PIECE
         remainder = batch % NUMBERS_IN_PIECE if is_padded else _NOT_PADDED
-        places_by_remainder.setdefault(remainder, []).append(place)
+        indices_by_remainder.setdefault(remainder, []).append(batch_index)
     pieces = []
-    for places in places_by_remainder.values():
-        piece_batches = [batches[place] for place in places]
-        pieces.append((places, BatchSteps(model, piece_batches, may_split=False)))
+    for batch_indices in indices_by_remainder.values():
+        piece_batches = [batches[batch_index] for batch_index in batch_indices]
+        pieces.append((batch_indices, BatchSteps(model, piece_batches, may_split=False)))
     return pieces
 
 
@@ -243,24 +260,29 @@ def _lies_on_no_line(model: StepModel) -> bool:
     return has_new_pages or may_leave(model.workload.tuning)
 
 
-def _replace_batches(span: Span, places: Sequence[int], priced: Span) -> Span:
+def _replace_batches(span: Span, batch_indices: Sequence[int], priced: Span) -> Span:
     """Return times of batches, at some places those of single predictions."""
-    if not places:
+    if not batch_indices:
         return span
 
     def replace_values(column: Any, new_values: Any) -> Any:
         if column is None or new_values is None:  # a bound that is not known of all batches
             return None
         replaced = [*column]
-        for place, value in zip(places, new_values, strict=True):
-            replaced[place] = value
+        for batch_index, value in zip(batch_indices, new_values, strict=True):
+            replaced[batch_index] = value
         return replaced
 
     times = [
         replace_values(pass_times, new_pass_times)
         for pass_times, new_pass_times in zip(span.times, priced.times, strict=True)
     ]
-    return Span(times, *map(replace_values, span[1:], priced[1:]))
+    return Span(
+        times,
+        replace_values(span.is_extrapolated, priced.is_extrapolated),
+        replace_values(span.low_s, priced.low_s),
+        replace_values(span.high_s, priced.high_s),
+    )
 
 
 def _price_batches(model: StepModel, batches: Sequence[int]) -> Span:

@@ -27,10 +27,13 @@ def largest_batch(
         needed_bytes[batch] = memory(batch)
         return needed_bytes[batch] <= has_bytes
 
-    fitting, too_large = 0, 1
+    # Enlarge the batch until it no longer fits, then narrow the gap between both.
+    fitting = 0
+    too_large = 1
     while too_large <= max_batch and fits(too_large):
         fitting = too_large
-        too_large = max_batch + 1 if too_large == max_batch else min(growth * fitting, max_batch)
+        is_last = too_large == max_batch
+        too_large = max_batch + 1 if is_last else min(growth * fitting, max_batch)
     while too_large - fitting > 1:
         middle = (fitting + too_large) // 2
         guess = middle
@@ -42,7 +45,8 @@ def largest_batch(
                 guess = fitting + int(free_bytes / growth_bytes * (too_large - fitting))
         # The pair at the guess closes the search if the line is exact; the middle halves it if not.
         for batch in (guess, guess + 1, middle):
-            if not fitting < batch < too_large:
+            is_in_gap = fitting < batch < too_large
+            if not is_in_gap:
                 continue
             if fits(batch):
                 fitting = batch
@@ -75,6 +79,9 @@ def knee(batches: Sequence[int], step_s: Sequence[float]) -> int:
 
     Batches of 1, 2, 4 and 8 in 1, 1, 2 and 4 s: at 2 examples a second from 2 on, so 2.
     """
-    steps = zip(batches, step_s, strict=True)
-    speeds = {batch: batch / seconds if seconds else 0.0 for batch, seconds in steps}
-    return min(batch for batch, speed in speeds.items() if speed >= KNEE * max(speeds.values()))
+    examples_per_s = {
+        batch: batch / batch_s if batch_s else 0.0
+        for batch, batch_s in zip(batches, step_s, strict=True)
+    }
+    enough_per_s = KNEE * max(examples_per_s.values())
+    return min(batch for batch, per_s in examples_per_s.items() if per_s >= enough_per_s)

@@ -85,16 +85,16 @@ def predict_folder(
     predicted = Predicted()
     records = store.load(folder, warn)
     part_keys = set(map(part_key, records))  # of all that is stored: no record is written twice
-    steps: dict[tuple[object, ...], Record] = {}
+    steps_by_key: dict[tuple[object, ...], Record] = {}
     for record in records:
         is_step = not record.scope  # records of ops have a scope
         if is_step and record.origin != "predicted":
-            steps.setdefault(_step_key(record), record)
-    if not steps:
+            steps_by_key.setdefault(_step_key(record), record)
+    if not steps_by_key:
         raise InputError(f"{folder}: holds no step that was measured or published")
     takes_stack = "stack" in cost_model(method).options
     with store.exclusive(folder), store.open_writer(folder) as writer:
-        for record in watched(list(steps.values()), "networks"):
+        for record in watched(list(steps_by_key.values()), "networks"):
             step_options = dict(options)
             if takes_stack:
                 step_options = {**stack_option(stack_of(record)), **options}
@@ -130,10 +130,14 @@ def _predict_step(
     options: Mapping[str, str],
 ) -> Sequence[Record]:
     """Predict the step of a record on a device: the step, then its ops."""
-    workload, settings = record.workload, record.method.options
-    strategy, overlaps = settings.get("strategy", "allreduce"), settings.get("overlap", True)
-    cluster = Cluster(device, ((workload.plan.data, link),) if link else ())
-    return predict_replicas(workload, cluster, strategy, overlaps, method, options)
+    workload = record.workload
+    settings = record.method.options
+    strategy = settings.get("strategy", "allreduce")
+    does_overlap = settings.get("overlap", True)
+    replica_count = workload.plan.data
+    levels = ((replica_count, link),) if link else ()
+    cluster = Cluster(device, levels)
+    return predict_replicas(workload, cluster, strategy, does_overlap, method, options)
 
 
 def _find_device(record: Record, predicted: Predicted) -> Sequence[Device]:
@@ -170,20 +174,22 @@ def predict_space(
     """
     predicted = Predicted()
 
-    def missing_records(record_keys: set[store.FinalKey]) -> Iterator[Record]:
+    def predict_missing(stored_keys: set[store.FinalKey]) -> Iterator[Record]:
         for record in predict_records(workloads, places, method, options, predicted.refused):
             key = store.final_key(record)
-            if record.status != "ok" and must_fit:
+            is_unfit = record.status != "ok"
+            if is_unfit and must_fit:
                 predicted.refused["does not fit in memory"] += 1
-            elif key in record_keys:
+            elif key in stored_keys:
                 predicted.present += 1
             else:
-                record_keys.add(key)
+                stored_keys.add(key)
                 predicted.added += 1
                 yield record
 
     with store.exclusive(folder), store.open_writer(folder) as writer:
-        records = missing_records(store.final_keys(store.load(folder, warn, required=False)))
+        stored_records = store.load(folder, warn, required=False)
+        records = predict_missing(store.final_keys(stored_records))
         while part := list(islice(records, PART_RECORDS)):
             writer.append_all(part)
     return predicted

@@ -137,18 +137,21 @@ def _link_bounds(
     """Yield the low and the high ends of steps whose kernels and links are off independently."""
     collective = model.collective()
     gradient_bytes = model.gradient_bytes
-    kernels_s = np.repeat(np.sum(span.times, axis=0), len(replicas))
+    # Cells are ordered by batch and, within a batch, by the number of replicas.
+    kernels_s_of_batches = np.sum(span.times, axis=0)
+    kernels_s = np.repeat(kernels_s_of_batches, len(replicas))
     fast_links, slow_links = 1, -1  # `collective_s` takes the ends of a link's rate by these signs
     for link_end, kernel_bounds_s in ((fast_links, span.low_s), (slow_links, span.high_s)):
         if kernel_bounds_s is None:
             yield repeat(None)
             continue
-        exchange_s = [
+        exchange_s_of_replicas = [
             model.collective_s(collective, gradient_bytes, count, link_end) if count > 1 else 0.0
             for count in replicas
         ]
+        exchange_s = np.resize(exchange_s_of_replicas, len(communication_s))
         kernels_error_s = np.repeat(kernel_bounds_s, len(replicas)) - kernels_s
-        links_error_s = np.resize(exchange_s, len(communication_s)) - communication_s
+        links_error_s = exchange_s - communication_s
         error_s = np.hypot(kernels_error_s, links_error_s)  # kernels and links err independently
         yield (kernels_s + communication_s - link_end * error_s).tolist()
 
@@ -168,10 +171,10 @@ def _priced_cells(
     def repeat_cells(column: Iterable[Any]) -> Iterable[Any]:
         return column if len(replicas) == 1 else (value for value in column for _ in replicas)
 
-    communication_s = np.tile(
-        [model.estimate_comm(count) if count > 1 else 0.0 for count in replicas],
-        len(steps.batches),
-    )
+    communication_s_of_replicas = [
+        model.estimate_comm(count) if count > 1 else 0.0 for count in replicas
+    ]
+    communication_s = np.tile(communication_s_of_replicas, len(steps.batches))
     step_s = add_seconds(np.sum(span.times, axis=0), communication_s)
     batches = [*repeat_cells(steps.batches)]
     examples_per_s = [

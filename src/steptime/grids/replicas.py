@@ -114,15 +114,16 @@ def data_parallel(
         scheme = model.collective(sync.collective)
         if scheme not in communication_s:
             raise InputError(f"--collective {scheme}: no switch joins {sizes.replicas} replicas")
-        exposed_communication_s, slow_s, quick_s = (
-            exposed_s(model, sizes.batch, sizes.replicas, sync, end) for end in (0, -1, 1)
-        )
+        exposed_by_end = partial(exposed_s, model, sizes.batch, sizes.replicas, sync)
+        exposed_communication_s = exposed_by_end(end=0)
+        slow_link_s = exposed_by_end(end=-1)
+        fast_link_s = exposed_by_end(end=1)
         compute_s = times.forward_s + times.backward_s + times.update_s
         ends = with_links(
             compute_s + exposed_communication_s,
             StepEnds(times.low_s, times.high_s).later(exposed_communication_s),
-            compute_s + quick_s,
-            compute_s + slow_s,
+            compute_s + fast_link_s,
+            compute_s + slow_link_s,
         )
         row = scaling_row(
             model,

@@ -24,9 +24,12 @@ Place = tuple[Device, str | None]  # and the dtype there, None for that of each 
 
 def place_of(text: str, method: str = "") -> Place:
     """Return the device that a text such as `tpu-v2-8:bfloat16-mixed` names, and its dtype."""
-    name, _, dtype = text.rpartition(":") if ":" in text else (text, "", "")
+    name, dtype = text, ""
+    if ":" in text:
+        name, _, dtype = text.rpartition(":")
     device = catalog.device(name.strip(), method)
-    return device, find_dtype(dtype.strip()) if dtype.strip() else None
+    has_dtype = bool(dtype.strip())
+    return device, find_dtype(dtype.strip()) if has_dtype else None
 
 
 def predict_records(
@@ -92,7 +95,8 @@ def _count_work(steps: BatchSteps) -> list[dict[str, float]]:
     high_costs = costs(steps.model, steps.lines.high)
 
     def interpolate(name: str, share: float) -> int:
-        return round(low_costs[name] + (high_costs[name] - low_costs[name]) * share)
+        growth = high_costs[name] - low_costs[name]
+        return round(low_costs[name] + growth * share)
 
     shares = steps.lines.share(steps.batches).tolist()
     return [{name: interpolate(name, share) for name in low_costs} for share in shares]

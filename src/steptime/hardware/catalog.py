@@ -12,6 +12,7 @@ from typing import Any
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.files import write_atomically
 from steptime.core.json_types import JsonObject
+from steptime.core.spelling import plain_name
 from steptime.core.toml_files import DATA, format_path, read_toml, read_toml_head
 from steptime.hardware import links
 from steptime.hardware.constants import Constant, constants_from_table
@@ -133,11 +134,11 @@ def link(name: str | os.PathLike[str] | Link, option: str = "") -> Link:
 
 def _links_by_datasheet_name(datasheet_name: str) -> dict[str, Link]:
     """Return, by their own names, the links of the devices whose datasheets name their link so."""
-    plain_name = links.plain(datasheet_name)
+    link_key = plain_name(datasheet_name)
     return {
         device_link.name: device_link
         for device in shipped_devices()
-        if links.plain(device.datasheet.node_link) == plain_name
+        if plain_name(device.datasheet.node_link) == link_key
         for device_link in links_of(device)
     }
 

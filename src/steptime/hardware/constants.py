@@ -45,7 +45,7 @@ NEUTRAL: Mapping[str, float] = {  # by kind of constant: the value that changes 
 }
 _VALUE = Annotated[int | float | bool, Meta(description="a number, true or false")]
 _KINDS = get_type_hints(Constant, include_extras=True) | {"value": _VALUE}
-_CONSTANT = struct("Constant", _KINDS, "value")
+_CONSTANT = struct("Constant", _KINDS, ["value"])
 
 
 @cache

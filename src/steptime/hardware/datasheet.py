@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 from steptime.core.toml_files import packaged
+from steptime.hardware.architectures import architectures
 
 GB = 1e9
 GIB = 2.0**30
@@ -94,8 +94,8 @@ class Datasheet:
             return None
         share = self.usable_share
         if share is None:
-            shares = _usable_shares().get(self.maker or "", {"other": GB / GIB})
-            kind = "HBM" if (self.memory_type or "").startswith("HBM") else "other"
+            shares = packaged("usable.toml").get(self.maker or "", {"other": GB / GIB})
+            kind = "HBM" if architectures().traits["stacked_memory"].holds(self) else "other"
             is_small = self.memory_bytes < shares.get("small_GB", 0) * GB
             share = shares["small"] if is_small else shares.get(kind, shares["other"])
             share *= GIB / GB
@@ -108,9 +108,3 @@ class Datasheet:
         """
         of_float32 = self.vector_flop_per_s.get("float32", self.peak_flop_per_s.get("float32"))
         return self.vector_flop_per_s.get(dtype, of_float32)
-
-
-@cache
-def _usable_shares() -> Mapping[str, Mapping[str, float]]:
-    """Return the share of the memory that a program can have, by maker and kind of memory."""
-    return packaged("usable.toml")

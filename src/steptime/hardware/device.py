@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Self
 
 from steptime.core.errors import InputError
 from steptime.hardware.datasheet import Datasheet
+from steptime.hardware.device_calibration import DeviceCalibration
 
 DEFAULT_SPREAD = 0.3  # of the rate of a link that nobody measured, in ln
 MEASURED_SPREAD = 0.1  # of one that was measured here: judged, as runs differ
@@ -15,7 +16,7 @@ MEASURED_SPREAD = 0.1  # of one that was measured here: judged, as runs differ
 
 @dataclass(frozen=True)
 class Device:
-    """One device in three parts: its datasheet, its calibration, and the constants in use.
+    """One device: what is stated of it, what was measured on it, and the constants in use.
 
     Attributes:
         name: the name in the catalogue, or that of the user's file.
@@ -23,8 +24,7 @@ class Device:
         datasheet: the figures that the maker or a paper states.
         measured: figures that `steptime calibrate --only ceilings` measured on one device: its
             platform, the bandwidth of its memory by size.
-        calibration: what `steptime calibrate` wrote for one device: constants, residuals, date,
-            versions, errors.
+        calibration: what `steptime calibrate` fitted for one device.
         constants: the constants that the predictor uses, by full name. They are empty until the
             method `calibrated` resolves them from architecture, stack and calibration.
     """
@@ -33,7 +33,7 @@ class Device:
     kind: str
     datasheet: Datasheet
     measured: Mapping[str, Any] = field(default_factory=dict)
-    calibration: Mapping[str, Any] = field(default_factory=dict)
+    calibration: DeviceCalibration = field(default_factory=DeviceCalibration)
     constants: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -41,16 +41,22 @@ class Device:
         """Whether it issues its ops itself, so that nothing hides the time for that."""
         return self.kind == "cpu"
 
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether it has a calibration."""
+        return bool(self.calibration.table)
+
     def with_figures(self, **figures: Any) -> Self:
         """Return the device with other figures in its datasheet."""
         return replace(self, datasheet=replace(self.datasheet, **figures))
 
+    def with_calibration(self, table: Mapping[str, Any]) -> Self:
+        """Return the device with the calibration of a table; {} is none (`DeviceCalibration`)."""
+        return replace(self, calibration=DeviceCalibration.from_table(table))
+
     def in_phase(self, phase: str) -> Self:
         """Return the device with what its calibration says of the steps of a phase alone."""
-        of_phase = self.calibration.get(phase)
-        if not of_phase:
-            return self
-        return replace(self, calibration={**self.calibration, **of_phase})
+        return replace(self, calibration=self.calibration.phases.get(phase, self.calibration))
 
 
 @dataclass(frozen=True)
@@ -98,6 +104,12 @@ class Link:
         That is what a group has of its topology.
         """
         return replace(self.scale_rates(times), topology="", hops=hops)
+
+    def scale_bus(self, times: float) -> Self:
+        """Return the link where collectives reach so many times as much of its rate."""
+        if self.bus_bytes_per_s is not None:
+            return replace(self, bus_bytes_per_s=times * self.bus_bytes_per_s)
+        return replace(self, bus_share=times * self.bus_share)
 
     def scale_rates(self, times: float) -> Self:
         """Return the link at so many times each of its rates."""
@@ -191,7 +203,7 @@ def device_hash(device: Device, reads: Iterable[str] = ()) -> str:
     from hashlib import sha256  # which loads OpenSSL
 
     parts = asdict(device)
-    figures = parts | parts["datasheet"]
+    figures = parts | parts["datasheet"] | {"calibration": device.calibration.table}
     names = [
         name
         for name in (*_READ_BY_ALL, *reads)

@@ -2,16 +2,17 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_type_hints
 
 from msgspec import Meta
 
 from steptime.core.errors import InputError, shorten
 from steptime.core.json_types import JsonObject
-from steptime.core.typed import Above0, Figure, NonNegativeInt, Text, Texts, struct, typed_values
+from steptime.core.typed import Above0, Figure, Text, Texts, struct, typed_values
 from steptime.core.workload import PHASES
 from steptime.hardware.datasheet import GB, GIB, TFLOP, Datasheet
 from steptime.hardware.device import MEASURED_SPREAD, Device, Link
+from steptime.hardware.device_calibration import DeviceCalibration
 from steptime.hardware.device_checks import BASE_CLOCK, check_clocks, check_measured
 
 Numbers = Mapping[str, tuple[str, float]]  # key of the file: (field, factor to SI)
@@ -44,11 +45,9 @@ _OF_LINK: Numbers = {
 PEAK_TABLES = {"peak_TFLOP_per_s": "peak_flop_per_s", "vector_TFLOP_per_s": "vector_flop_per_s"}
 _OPEN_TABLES = ("measured", "details", "calibration")  # kept with keys that nothing reads
 PEAK_DTYPES = ("float64", "float32", "tf32", "bfloat16", "float16", "float8", "int8", "float4")
-DEVICE_KEYS = ("name", "kind", "measured", "calibration")  # all other keys: the datasheet
+DEVICE_KEYS = ("name", "kind", "measured")  # all other keys but the calibration: the datasheet
 _WORDS = ("maker", "series", "architecture", "memory_type")
 _Count = Annotated[int, Meta(ge=1, le=10**8, description="one positive whole number")]
-_Factor = Annotated[float, Meta(gt=1e-15, lt=1e15, description="a number from 1e-15 to 1e15")]
-_Log = Annotated[float, Meta(gt=-100, lt=100, description="a log of a ratio of seconds")]
 _PEAKS: Any = Annotated[
     struct("Peaks", dict.fromkeys(PEAK_DTYPES, Figure)), Meta(description="a table of dtypes")
 ]
@@ -61,19 +60,15 @@ DETAILS = {  # all that the table may have
     **dict.fromkeys(("process_nm", "usable_GiB"), Figure),
     **dict.fromkeys(_WORDS, Text),
 }
-_ENDS = Mapping[str, tuple[_Log, _Log]]
-_OF_STEPS = {"constants": Mapping[str, _Factor], "steps": Sequence[tuple[Above0, Above0, _Log]]}
 _CALIBRATION = {  # what predictions read of it
-    **_OF_STEPS,
-    **dict.fromkeys(PHASES, struct("Calibration", {**_OF_STEPS, "intervals": _ENDS})),
-    "alone": Mapping[str, _Factor],
-    "intervals": _ENDS,
-    "products": Mapping[str, Sequence[tuple[Above0, Above0, Above0, Above0, _Log]]],
-    **dict.fromkeys(("stack", "date", "backend", "version", "driver"), Text),
-    **dict.fromkeys(("threads", "measured_points"), NonNegativeInt),
+    name: kind
+    for name, kind in get_type_hints(DeviceCalibration, include_extras=True).items()
+    if name not in ("source", "phases", "table")
 }
+_PHASE = {name: _CALIBRATION[name] for name in ("constants", "steps", "intervals")}
+_CALIBRATION |= dict.fromkeys(PHASES, struct("PhaseCalibration", _PHASE))
 _CURVE: Any = struct(
-    "Curve", dict.fromkeys(("work", "min_s"), Sequence[Above0]), "work min_s", closed=False
+    "Curve", dict.fromkeys(("work", "min_s"), Sequence[Above0]), ("work", "min_s"), closed=False
 )
 _MEASURED = {"platform": Text, "cache_bytes": Above0, "memory": Mapping[str, _CURVE]}  # is read
 _COMMON = {
@@ -100,8 +95,10 @@ _DEVICE = {
     "details": struct("Details", DETAILS),
     "calibration": struct("Calibration", _CALIBRATION, closed=False),
 }
-_LINK_FILE = struct("Link", _LINK, "name source GB_per_s")
-_DEVICE_FILE = struct("Device", _DEVICE, "name kind source peak_TFLOP_per_s memory_GB_per_s")
+_LINK_FILE = struct("Link", _LINK, ("name", "source", "GB_per_s"))
+_DEVICE_FILE = struct(
+    "Device", _DEVICE, ("name", "kind", "source", "peak_TFLOP_per_s", "memory_GB_per_s")
+)
 
 
 def device_from_table(table: Mapping[str, Any], source: str) -> Device:
@@ -136,9 +133,9 @@ def device_from_table(table: Mapping[str, Any], source: str) -> Device:
     fields_of_details = (*_WORDS, *OF_DETAILS)
     values_of_details = {key: details[key] for key in fields_of_details if key in details}
     of_device = {key: values.pop(key) for key in DEVICE_KEYS if key in values}
-    return Device(
-        datasheet=Datasheet(**values, **_in_si(values_of_details, OF_DETAILS)), **of_device
-    )
+    calibration = DeviceCalibration.from_table(values.pop("calibration", {}))
+    datasheet = Datasheet(**values, **_in_si(values_of_details, OF_DETAILS))
+    return Device(datasheet=datasheet, calibration=calibration, **of_device)
 
 
 def link_from_table(table: Mapping[str, Any], source: str) -> Link:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.spelling import VARIANT, digit_slips, key_of, model_tokens, tokens
-from steptime.core.toml_files import read_toml
+from steptime.core.toml_files import packaged
+from steptime.hardware.architectures import has_trait
 from steptime.hardware.datasheet import GB
 from steptime.hardware.device import Device
 from steptime.hardware.device_file import device_from_table
@@ -19,13 +20,12 @@ from steptime.hardware.item_files import ALIASES_FILE, ItemFiles
 
 DEVICES = ItemFiles("device", "devices", device_from_table)
 LOCAL = "local"
-QUADRO_SUCCESSORS = {"ada", "blackwell"}  # generations whose cards have a Quadro's number
 MAX_VARIANTS = 6  # in a message
 
 
-def aliases() -> dict[str, str]:
+def aliases() -> Mapping[str, str]:
     """Return the short names, each with the name of the one device that it stands for."""
-    return read_toml(ALIASES_FILE)
+    return packaged(f"devices/{ALIASES_FILE.name}")
 
 
 def short_names() -> dict[str, str]:
@@ -67,10 +67,11 @@ def _successors(name: str, word: str) -> list[str]:
     if "quadro" not in name or "quadro" in word.lower():
         return []
     quadro_tokens = set(tokens(name))
+    tokens_by_name = _tokens_by_name()
     return [
-        successor
-        for successor, device_tokens in _tokens_by_name().items()
-        if quadro_tokens <= device_tokens and device_tokens & QUADRO_SUCCESSORS
+        device.name
+        for device in shipped_devices()
+        if has_trait(device, "quadro_number") and quadro_tokens <= tokens_by_name[device.name]
     ]
 
 

@@ -5,6 +5,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from steptime.core.files import stamp_of
 from steptime.core.toml_files import format_path, read_toml
 
 T = TypeVar("T")
@@ -18,16 +19,16 @@ def cached_by_files(key: Hashable, make: Callable[[], tuple[Collection[Path], T]
         make: returns the files that the item is made from, and the item.
     """
     entry = _cache_entry(key)
-    files, states, item = entry
-    if not files or [*map(_file_state, files)] != states:
+    files, stamps, item = entry
+    if not files or [*map(_stamp_or_none, files)] != stamps:
         files, item = make()
-        entry[:] = files, [*map(_file_state, files)], item
+        entry[:] = files, [*map(_stamp_or_none, files)], item
     return cast("T", item)
 
 
 @lru_cache(maxsize=256)
 def _cache_entry(_: Hashable) -> list[Any]:
-    """Return the entry of a key, which is filled in place: files, their states, and the item."""
+    """Return the entry of a key, which is filled in place: files, their stamps, and the item."""
     return [None, None, None]
 
 
@@ -36,10 +37,9 @@ def read_cached(path: Path, read: Callable[[Mapping[str, Any], str], T]) -> T:
     return cached_by_files((path, read), lambda: ([path], read(read_toml(path), format_path(path))))
 
 
-def _file_state(path: Path) -> Hashable:
-    """Return a value that differs where a file was replaced or written since."""
+def _stamp_or_none(path: Path) -> list[int] | None:
+    """Return the stamp of a file, None where it cannot be read: reading it says why."""
     try:
-        status = path.stat()
+        return stamp_of(path)
     except (OSError, ValueError):
-        return None  # reading it says why
-    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
+        return None

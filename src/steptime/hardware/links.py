@@ -4,13 +4,9 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from steptime.core.spelling import plain_name
 from steptime.hardware.datasheet import GB
 from steptime.hardware.device import Device, Link
-
-
-def plain(text: str) -> str:
-    """Return a name without case, spaces and dashes: `NVLink3 x12` is `nvlink3x12`."""
-    return re.sub(r"[ _-]", "", text.lower())
 
 
 def links_of(device: Device, names: Sequence[str], link: Callable[[str], Link]) -> list[Link]:
@@ -31,9 +27,9 @@ def links_of(device: Device, names: Sequence[str], link: Callable[[str], Link]) 
     family_name, generation = family.groups()
     bytes_per_s = rate * GB
     family_links = [name for name in names if name.startswith(family_name)]
-    exact_names = {plain(text), plain(family_name + device.name)}
+    exact_names = {plain_name(text), plain_name(family_name + device.name)}
     for name in family_links:
-        if plain(name) in exact_names:
+        if plain_name(name) in exact_names:
             return [link(name)]
     for name in family_links:
         if generation and name.startswith(f"{family_name}-{generation}"):

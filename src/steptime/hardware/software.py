@@ -10,11 +10,11 @@ from steptime.core.errors import unknown
 from steptime.core.toml_files import packaged
 from steptime.core.workload import Plan
 from steptime.hardware import catalog
+from steptime.hardware.architectures import architectures, family_of
 from steptime.hardware.device import Device
 
 _OF_YEAR = re.compile(r"(.+)-(20\d\d)")
 _SERVER = 16  # devices of the largest server; a rack of more has several
-_table = cache(lambda: packaged("software.toml"))
 _MIN_YEARS = 1 / 12  # that the newest of a family counts for, however new
 _SPLITS = ("pipeline", "context", "expert")  # of a model, which FSDP does not do
 
@@ -56,7 +56,7 @@ def defaults_for(
             in each of which a stack was the newest; of servers the present year.
         reads_words: whether the network is a language model; others may have their own family.
     """
-    table = _table()
+    table = packaged("software.toml")
     question_kind = _question_kind(device, plan, per_node, use, reads_words)
     families = [
         name
@@ -67,7 +67,7 @@ def defaults_for(
     if year is not None and stacks_of(families[0], months):
         stack = newest_in(families[0], f"{year}-12")
         return Software(stack, {stack: 1.0})
-    first_year = table["since"].get(device.datasheet.architecture, 0)
+    first_year = architectures().since.value_of(family_of(device))
     years_by_family = [years_as_newest(name, months, first_year) for name in families]
     if use == "serving":  # servers are of today
         years_by_family = [{list(years)[-1]: 1.0} for years in years_by_family]

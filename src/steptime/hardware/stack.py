@@ -167,8 +167,8 @@ _KINDS = get_type_hints(Stack, include_extras=True) | dict.fromkeys(
 )
 _KINDS |= {"fuses": tuple[Literal["vector", "matrix"], ...], "unlike": Texts}
 _KINDS |= {"tunes": tuple[Literal[*TUNES], ...]}  # type: ignore[valid-type]  # names of a table
-_STACK = struct("Stack", _KINDS | {"joins": Mapping[str, Texts]}, "name source")
-_EXECUTION = struct("Execution", get_type_hints(Execution, include_extras=True), "source")
+_STACK = struct("Stack", _KINDS | {"joins": Mapping[str, Texts]}, ["name", "source"])
+_EXECUTION = struct("Execution", get_type_hints(Execution, include_extras=True), ["source"])
 
 
 def stack_from_table(table: Mapping[str, Any], source: str, base: Stack | None = None) -> Stack:

@@ -1,9 +1,9 @@
 """What a link gives to a group of the parts that it joins, where not each reaches each at once."""
 
 from collections.abc import Callable, Mapping
-from functools import cache
+from itertools import pairwise
 from math import inf, isqrt
-from typing import Any
+from typing import Any, NamedTuple
 
 from steptime.core.errors import check_choice
 from steptime.core.toml_files import packaged
@@ -11,7 +11,20 @@ from steptime.hardware import catalog
 from steptime.hardware.device import Link
 
 Row = Mapping[str, Any]
-_rows = cache(lambda: packaged("topologies.toml"))
+
+
+class GroupShare(NamedTuple):
+    """What a group has of a link.
+
+    Attributes:
+        rate: share of the link's rate.
+        hops: links that a byte of an all-to-all passes.
+        bus: share of the bus bandwidth that collectives reach among all parts.
+    """
+
+    rate: float = 1.0
+    hops: float = 1.0
+    bus: float = 1.0
 
 
 def effective_link(link: Link, size: int, group: int) -> Link:
@@ -22,13 +35,13 @@ def effective_link(link: Link, size: int, group: int) -> Link:
     """
     if not link.topology or group < 2:
         return link
-    rows = _rows()
+    rows = packaged("topologies.toml")
     row = rows[check_choice("topology", link.topology, rows, link.name)]
-    share, hops = KINDS[row["kind"]](row, link, size, min(group, size))
-    return link.faster(share, hops)
+    share = KINDS[row["kind"]](row, link, size, min(group, size))
+    return link.faster(share.rate, share.hops).scale_bus(share.bus)
 
 
-def _torus(row: Row, _: Link, size: int, group: int) -> tuple[float, float]:
+def _torus(row: Row, _: Link, size: int, group: int) -> GroupShare:
     """Rings run along all axes of a group at once, both ways; an open axis has half of that.
 
     256 parts of 16 x 16 that close have all of their links, 32 of 4 x 8 half. A byte of an
@@ -40,7 +53,7 @@ def _torus(row: Row, _: Link, size: int, group: int) -> tuple[float, float]:
     rates = [1.0 if side >= wraps else 0.5 for side in used]
     far = sum(side / 4 if side >= wraps else side / 3 for side in used)
     share = sum(rates) / axes
-    return share, max(1.0, far * share * axes / len(used))
+    return GroupShare(share, max(1.0, far * share * axes / len(used)))
 
 
 def sides(parts: int, axes: int) -> list[int]:
@@ -61,26 +74,46 @@ def _group_sides(torus_sides: list[int], group: int) -> list[int]:
     return result
 
 
-def _mesh(row: Row, _: Link, __: int, group: int) -> tuple[float, float]:
+def _mesh(row: Row, _: Link, __: int, group: int) -> GroupShare:
     """Each part has a link to each other one: of a pair one works, of all of them all."""
-    return min(1.0, (group - 1) / row["links"]), 1.0
+    return GroupShare(min(1.0, (group - 1) / row["links"]))
 
 
-def _rings(row: Row, _: Link, __: int, group: int) -> tuple[float, float]:
+def _rings(row: Row, _: Link, __: int, group: int) -> GroupShare:
     """As many links as rings among such a group have, or among the next smaller one said."""
     ring = max((int(n), links) for n, links in row["ring"].items() if int(n) <= group)[1]
-    return ring / row["links"], row["hops"].get(str(group), 1.0)
+    return GroupShare(ring / row["links"], row["hops"].get(str(group), 1.0))
 
 
-def _host(_: Row, link: Link, __: int, group: int) -> tuple[float, float]:
-    """Each byte that a part sends is written to the host's memory and read again."""
-    rate = catalog.constants_of("host")["memory.bytes_per_s"].value
-    return min(1.0, rate / (2 * group * link.bytes_per_s)), 1.0
+def _host(row: Row, link: Link, __: int, group: int) -> GroupShare:
+    """Each byte that a part sends is written to the host's memory and read again.
+
+    Up to `direct` parts access each other's memory and need no host; larger groups have at most
+    `beyond` of the rate.
+    """
+    if group <= row.get("direct", 1):
+        return GroupShare()
+    host_bytes_per_s = catalog.constants_of("host")["memory.bytes_per_s"].value
+    staged_bytes_per_s = host_bytes_per_s / (2 * group)
+    return GroupShare(min(row.get("beyond", 1.0), staged_bytes_per_s / link.bytes_per_s))
 
 
-KINDS: Mapping[str, Callable[[Row, Link, int, int], tuple[float, float]]] = {
+def _groups(row: Row, _: Link, __: int, group: int) -> GroupShare:
+    """Small groups reach less of the rate: `groups` says the shares, others lie between them."""
+    shares = [(int(size), share) for size, share in row["groups"].items()]
+    for (low, low_share), (high, high_share) in pairwise(shares):
+        if low <= group < high:
+            slope = (high_share - low_share) / (high - low)
+            return GroupShare(bus=slope * (group - low) + low_share)
+    smallest_group, smallest_share = shares[0]
+    edge_share = smallest_share if group < smallest_group else shares[-1][1]
+    return GroupShare(bus=edge_share)
+
+
+KINDS: Mapping[str, Callable[[Row, Link, int, int], GroupShare]] = {
     "torus": _torus,
     "mesh": _mesh,
     "rings": _rings,
     "host": _host,
+    "groups": _groups,
 }

@@ -74,15 +74,18 @@ def tool_schema(name: str) -> ToolSchema:
 
     An answer may be trimmed, so that no field of its schema is required.
     """
-    document = dict(schema(command_of_tool(name)))
-    output: JsonObject = _without_required(document.pop("output", {}))
+    question_schema = dict(schema(command_of_tool(name)))
+    output: JsonObject = _without_required(question_schema.pop("output", {}))
     output["type"] = "object"
-    properties = dict(output.get("properties", {}))
-    output["properties"] = properties | {TRIMMED: TRIMMED_SCHEMA}
-    parameters = {**document["properties"], **_trim_parameters(document["properties"])}
-    inputs = {"type": "object", "properties": parameters, "required": document["required"]}
-    inputs["additionalProperties"] = _takes_settings(_question(name))
-    return ToolSchema(name, document["description"], inputs, output)
+    output["properties"] = dict(output.get("properties", {})) | {TRIMMED: TRIMMED_SCHEMA}
+    question_parameters = question_schema["properties"]
+    inputs = {
+        "type": "object",
+        "properties": {**question_parameters, **_trim_parameters(question_parameters)},
+        "required": question_schema["required"],
+        "additionalProperties": _takes_settings(_question(name)),
+    }
+    return ToolSchema(name, question_schema["description"], inputs, output)
 
 
 def list_tools() -> Iterator[ToolSchema]:
@@ -102,13 +105,14 @@ def call_tool(name: str, arguments: Mapping[str, Any]) -> JsonObject:
     """
     question = _question(name)
     parameters = parameters_of(question)
-    names = [parameter.name for parameter in parameters]
-    trim_names = list(_trim_parameters(names))
+    question_names = [parameter.name for parameter in parameters]
+    trim_names = list(_trim_parameters(question_names))
+    valid_names = [*question_names, *trim_names]
     values = {key: value for key, value in arguments.items() if value is not None}
     if not _takes_settings(question):
         for key in values:
-            if key not in names and key not in trim_names:
-                raise unknown("parameter", key, [*names, *trim_names], name)
+            if key not in valid_names:
+                raise unknown("parameter", key, valid_names, name)
     for parameter in parameters:
         is_required = parameter.default is ...
         if is_required and parameter.name not in values:
@@ -142,10 +146,11 @@ def _ask(question: Callable[..., Answer], values: Mapping[str, Any]) -> Answer:
     kinds = [parameter.kind for parameter in parameters]
     if inspect.Parameter.VAR_POSITIONAL not in kinds:
         return question(**keywords)
-    place = kinds.index(inspect.Parameter.VAR_POSITIONAL)
-    leading = [keywords.pop(parameter.name) for parameter in parameters[:place]]
-    value = keywords.pop(parameters[place].name)
-    return question(*leading, *(value if isinstance(value, list) else [value]), **keywords)
+    list_index = kinds.index(inspect.Parameter.VAR_POSITIONAL)  # of `*folders`
+    leading_values = [keywords.pop(parameter.name) for parameter in parameters[:list_index]]
+    value = keywords.pop(parameters[list_index].name)
+    list_values = value if isinstance(value, list) else [value]
+    return question(*leading_values, *list_values, **keywords)
 
 
 def trim_answer(
@@ -191,13 +196,18 @@ def _without_required(value: Any) -> Any:
 
 def _select_fields(document: JsonObject, names: Sequence[str]) -> JsonObject:
     """Return an answer with the named fields alone, those of rows in all rows."""
-    inner_names: dict[str, list[str]] = {}
+    inner_names_by_field: dict[str, list[str]] = {}
     for name in names:
-        head, _, inner = str(name).partition(".")
-        if head not in document:
-            raise unknown("field", head, document, "fields")
-        inner_names.setdefault(head, []).extend([inner] if inner else [])
-    return {head: _select_inner(document[head], inner) for head, inner in inner_names.items()}
+        field, _, inner_name = str(name).partition(".")
+        if field not in document:
+            raise unknown("field", field, document, "fields")
+        inner_names = inner_names_by_field.setdefault(field, [])
+        if inner_name:
+            inner_names.append(inner_name)
+    return {
+        field: _select_inner(document[field], inner_names)
+        for field, inner_names in inner_names_by_field.items()
+    }
 
 
 def _select_inner(value: Any, names: Sequence[str]) -> Any:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from steptime.questions.run.measured_step import RunAnswer
 
 MAX_TYPED_ROUNDS = 100  # that a person can ask for
+REFUSED = 2  # exit code of `compare` for steps that it cannot compare
 _OUTSIDE_NAME = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
@@ -98,15 +99,13 @@ class Bench:
         self._margin = option("--steptime-margin")
         with failing_on_wrong_input():
             self._margin_share = parse_share(self._margin, "--steptime-margin")
+            self._rounds: int | None = None
             rounds = option("--steptime-rounds")
-            self._rounds = (
-                None
-                if rounds is None
-                else parse_count(rounds, "--steptime-rounds", at_most=MAX_TYPED_ROUNDS)
-            )
+            if rounds is not None:
+                self._rounds = parse_count(rounds, "--steptime-rounds", at_most=MAX_TYPED_ROUNDS)
             marker = item.get_closest_marker(MARKER)
-            is_of_bench = marker is not None and not marker.args
-            self._limits = read_limits(marker.kwargs) if marker and is_of_bench else None
+            names_no_model = marker is not None and not marker.args
+            self._limits = read_limits(marker.kwargs) if marker and names_no_model else None
 
     def __call__(
         self, model: Any, batch: int | None = None, *, rounds: int | None = None, **step: Any
@@ -210,23 +209,26 @@ class Bench:
 
         out = self._out / folder
         measured = bench_rounds.answer
-        step = describe_step(measured, bench_rounds.median_s)
-        if len(bench_rounds.medians_s) > FIRST_ROUNDS:
-            step += f" in {counted(len(bench_rounds.medians_s), 'round')}"
-        if self._baseline is None or not (self._baseline / folder).is_dir():
-            place = "" if self._baseline is None else f" in {self._baseline / folder}"
-            self._add_line(f"{step}; no baseline{place}")
+        step_text = describe_step(measured, bench_rounds.median_s)
+        round_count = len(bench_rounds.medians_s)
+        if round_count > FIRST_ROUNDS:
+            step_text += f" in {counted(round_count, 'round')}"
+        baseline = None if self._baseline is None else self._baseline / folder
+        if baseline is None or not baseline.is_dir():
+            place = "" if baseline is None else f" in {baseline}"
+            self._add_line(f"{step_text}; no baseline{place}")
             return BenchResult(measured, None, "new", out)
         comparison = compare(
-            [self._baseline / folder, out],
+            [baseline, out],
             any_content=True,
             fail_on="slower",
             margin=self._margin,
         )
         verdict = (comparison.rows[0].verdict if comparison.rows else None) or "unsure"
-        line = f"{step}; {_describe_change(comparison)}"
+        line = f"{step_text}; {_describe_change(comparison)}"
         self._add_line(line)
-        if verdict == "slower" and comparison.exit_code != 2:  # 2: another machine
+        is_other_machine = comparison.exit_code == REFUSED
+        if verdict == "slower" and not is_other_machine:
             _fail("\n".join([line, *comparison.headline]))
         if verdict == "unsure" or not comparison.is_judged:
             verdict = "unsure"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from steptime.core.errors import InputError, unknown
@@ -110,11 +111,8 @@ def judge_fit(step: BenchStep, limits: Limits) -> Verdict:
     word = "unsure" if verdict in (TOO_CLOSE, "unknown") else verdict
     interval = f"{size(answer.needed_low_bytes)} to {size(answer.needed_high_bytes)}"
     limit = "unknown memory" if usable_bytes is None else size(usable_bytes)
-    return Verdict(
-        word,
-        f"{answer.model}, batch {answer.batch}: needs {size(answer.needed_bytes)} ({interval}) "
-        f"of {limit} on {device.name}",
-    )
+    needs = f"needs {size(answer.needed_bytes)} ({interval}) of {limit} on {device.name}"
+    return Verdict(word, f"{_shorten_module_file(answer.model)}, batch {answer.batch}: {needs}")
 
 
 def judge_time(step: BenchStep, limits: Limits, measured: RunAnswer) -> Verdict:
@@ -131,18 +129,20 @@ def judge_time(step: BenchStep, limits: Limits, measured: RunAnswer) -> Verdict:
     step_s = measured.step_s
     if step_s is None:
         raise InputError("nothing was measured")
-    factor, longest_s = _read_longest(limits.max_step or "")
-    text = seconds(longest_s or 0.0)
+    factor, stated_s = _read_longest(limits.max_step or "")
+    limit_s = stated_s or 0.0
+    limit_text = seconds(limit_s)
     if factor is not None:
         prediction = predict(step.model, measured.platform, step.batch, **step.predicted_options)
         if not isinstance(prediction, StepTime):
             raise InputError("several stacks have no single predicted time")
-        longest_s = factor * prediction.step_s
-        text = f"{seconds(longest_s)}, {factor:g} times the predicted {seconds(prediction.step_s)}"
-    word = _compare_median(step_s, longest_s or 0.0)
-    over = step_s.median / (longest_s or 1.0) - 1
-    excess = f"; {percent(over)} above the limit" if over > 0 else ""
-    line = f"{describe_step(measured)} of at most {text} on {measured.platform}{excess}"
+        limit_s = factor * prediction.step_s
+        predicted_text = f"{factor:g} times the predicted {seconds(prediction.step_s)}"
+        limit_text = f"{seconds(limit_s)}, {predicted_text}"
+    word = _compare_median(step_s, limit_s)
+    excess_share = step_s.median / (limit_s or 1.0) - 1
+    excess = f"; {percent(excess_share)} above the limit" if excess_share > 0 else ""
+    line = f"{describe_step(measured)} of at most {limit_text} on {measured.platform}{excess}"
     return Verdict(word, line)
 
 
@@ -156,7 +156,15 @@ def describe_step(measured: RunAnswer, median_s: float | None = None) -> str:
     if median_s is None and measured.step_s is not None:
         median_s = measured.step_s.median
     text = "unknown" if median_s is None else seconds(median_s)
-    return f"{measured.model}, batch {measured.batch}: {text}"
+    return f"{_shorten_module_file(measured.model)}, batch {measured.batch}: {text}"
+
+
+def _shorten_module_file(model: str) -> str:
+    """Return a MODEL without the user's folder of networks, where a module was exported to."""
+    from steptime.hardware import item_files
+
+    is_exported_module = Path(model).is_relative_to(item_files.user_folder("networks"))
+    return Path(model).name if is_exported_module else model
 
 
 def _compare_median(step: StepStatistics, longest_s: float) -> str:

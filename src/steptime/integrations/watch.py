@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("steptime")
 
 FIRST_JUDGED = 32  # steps before the first verdict; then at each double number of steps
+NEVER = -1  # in place of the number of a step
 DEFAULT_LOG_STEPS = 100
 
 
@@ -120,15 +121,19 @@ class Watch:
         """
         if self._clock is None or self._is_off:
             return
-        if not self._is_open:
-            self._outer_wait_s, self._wait_s = self._wait_s, 0.0
+        is_first_microbatch = not self._is_open
+        if is_first_microbatch:
+            self._outer_wait_s = self._wait_s  # before the step
+            self._wait_s = 0.0
         self._is_open = not is_complete
         if self._is_open:
             return
-        wait_s, self._outer_wait_s = self._outer_wait_s, 0.0
-        inner_wait_s, self._inner_wait_s = self._inner_wait_s, 0.0
+        outer_wait_s = self._outer_wait_s
+        inner_wait_s = self._inner_wait_s
+        self._outer_wait_s = 0.0
+        self._inner_wait_s = 0.0
         clock = self._clock
-        self._shield(lambda: clock.end(wait_s, inner_wait_s))
+        self._shield(lambda: clock.end(outer_wait_s, inner_wait_s))
         self._shield(self._count_steps)
 
     def drop_step(self) -> None:
@@ -189,15 +194,16 @@ class Watch:
             return
         for sample in self._clock.read():
             self._samples.add(sample)
-            count = self._samples.step_count
-            if count % self._log_every == 0:
+            step_count = self._samples.step_count
+            if step_count % self._log_every == 0:
                 self._log_step()
-            if count == self._next_judged:
+            if step_count == self._next_judged:
                 self._judge()
 
     def _end_first_step(self, clock: StepClock) -> None:
         """Take the time of the first step, then export the network and predict its step."""
-        start_s, start_cpu_s = time.perf_counter(), time.thread_time()
+        start_s = time.perf_counter()
+        start_cpu_s = time.thread_time()
         clock.sync()
         self._first_step_s = sum(sample.step_s for sample in clock.read())
         if self._report is not None:
@@ -205,16 +211,18 @@ class Watch:
                 self._batch = self._examples or self._report.examples
             self._report.predict(self._batch, self._has_loader)
         self._prepare_s = time.perf_counter() - start_s
-        self._cpu_s = start_cpu_s - time.thread_time()  # `_shield` adds it again: steps alone count
+        # Preparation is no cost of a step: `_shield` adds its CPU time, so it begins below 0.
+        self._cpu_s = -(time.thread_time() - start_cpu_s)
 
     def _end_traced_step(self, clock: StepClock, report: LoopReport) -> None:
         """Leave out the time of a step that a profiler slowed, and predict the step from it."""
-        start_s, start_cpu_s = time.perf_counter(), time.thread_time()
+        start_s = time.perf_counter()
+        start_cpu_s = time.thread_time()
         clock.sync()
-        clock.read()
+        clock.read()  # its time is left out
         report.predict_traced()
         self._prepare_s += time.perf_counter() - start_s
-        self._cpu_s += start_cpu_s - time.thread_time()  # `_shield` adds it: other steps count
+        self._cpu_s -= time.thread_time() - start_cpu_s  # which `_shield` adds
 
     def _log_step(self) -> None:
         if self._report is None:
@@ -229,9 +237,9 @@ class Watch:
     def _judge(self) -> None:
         """Log the verdict where there is one; else look again after twice the steps."""
         self._next_judged *= 2
-        verdict = self._report and self._report.judge(self._samples.samples)
+        verdict = "" if self._report is None else self._report.judge(self._samples.samples)
         if verdict:
-            self._next_judged = -1
+            self._next_judged = NEVER
             logger.info("%s", verdict)
 
     def _finish(self, interrupted_by: str) -> None:

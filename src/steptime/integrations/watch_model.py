@@ -137,14 +137,14 @@ class ModelWatcher:
 def first_size(value: Any, depth: int = 0) -> int | None:
     """Return the first size of the first array in a tree of inputs: the number of examples."""
     shape = getattr(value, "shape", None)
-    if shape is not None and len(shape):
+    has_sizes = shape is not None and len(shape) > 0
+    if shape is not None and has_sizes:
         return int(shape[0])
-    if depth == MAX_DEPTH or isinstance(value, str | bytes):
+    is_branch = isinstance(value, Mapping | list | tuple)
+    if depth == MAX_DEPTH or not is_branch:
         return None
-    items = value.values() if isinstance(value, Mapping) else value
-    if not isinstance(value, Mapping | list | tuple):
-        return None
-    sizes = (first_size(item, depth + 1) for item in items)
+    subtrees = value.values() if isinstance(value, Mapping) else value
+    sizes = (first_size(subtree, depth + 1) for subtree in subtrees)
     return next((size for size in sizes if size is not None), None)
 
 

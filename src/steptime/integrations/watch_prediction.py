@@ -115,13 +115,15 @@ def predict_step(arguments: Mapping[str, Any], passes: int, limit_s: float) -> W
         OutsideError: where the process dies or takes too long.
     """
     answer = ask_question("predict", arguments, limit_s)
-    low_s, high_s = answer["low_s"], answer["high_s"]
+    low_s = answer["low_s"]
+    high_s = answer["high_s"]
+    step_s = passes * answer["step_s"]
     utilisation = answer.get("utilisation")
     return WatchPrediction(
-        passes * answer["step_s"],
+        step_s,
         None if low_s is None else passes * low_s,
         None if high_s is None else passes * high_s,
         answer["device"],
-        None if utilisation is None else passes * answer["step_s"] * utilisation,
+        None if utilisation is None else step_s * utilisation,
         answer.get("peak_bytes"),
     )

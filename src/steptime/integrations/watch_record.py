@@ -60,7 +60,7 @@ def find_runtime(model: Any, has_loader: bool) -> Runtime:
     if torch is not None:
         threads = torch.get_num_threads()
         device = _device_of(model, torch)
-        if device.startswith("cuda"):
+        if contract.is_cuda(device):
             product = torch.cuda.get_device_name(device)
     options = contract.Options(
         device=device,

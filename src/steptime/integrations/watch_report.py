@@ -52,12 +52,12 @@ class LoopReport:
     @property
     def examples(self) -> int | None:
         """The examples of the first step, by the inputs of its forward passes."""
-        batch = None if self._watcher is None else self._watcher.first_step.batch
-        return (
-            None
-            if batch is None or self._watcher is None
-            else (batch * self._watcher.first_step.forward_passes)
-        )
+        if self._watcher is None:
+            return None
+        first_step = self._watcher.first_step
+        if first_step.batch is None:
+            return None
+        return first_step.batch * first_step.forward_passes
 
     @property
     def is_first_rank(self) -> bool:
@@ -80,14 +80,14 @@ class LoopReport:
             batch: examples of a step; None where unknown.
             has_loader: whether waiting for input is timed.
         """
-        self._batch, self._has_loader = batch, has_loader
+        self._batch = batch
+        self._has_loader = has_loader
         self._runtime = watch_record.find_runtime(self._model, has_loader)
         watch_answer.load_statistics()
         if self._watcher is None:
             return
         self._first_step = self._watcher.stop()
-        rank, _ = watch_record.rank_and_size()
-        if rank:
+        if not self.is_first_rank:
             return
         self._device = self._device or find_device(self._runtime.platform)
         try:
@@ -160,14 +160,16 @@ class LoopReport:
     def judge(self, samples: Sequence[StepSample]) -> str:
         """Return the verdict on the steps in a line; "" while they leave it open."""
         step_s, low_s, high_s = watch_answer.estimate_step(samples)
-        share = _steady_share(samples)
+        wait_share = _steady_share(samples)
         if self._predicted is None:
-            is_waiting = share is not None and share >= watch_answer.MIN_WAIT
-            return watch_answer.describe_verdict(step_s, None, None, share) if is_waiting else ""
+            waits_long = wait_share is not None and wait_share >= watch_answer.MIN_WAIT
+            if not waits_long:
+                return ""
+            return watch_answer.describe_verdict(step_s, None, None, wait_share)
         verdict = watch_answer.judge_step(low_s, high_s, self._predicted)
         if verdict == "unsure":
             return ""
-        return watch_answer.describe_verdict(step_s, verdict, self._predicted, share)
+        return watch_answer.describe_verdict(step_s, verdict, self._predicted, wait_share)
 
     def finish(
         self,
@@ -197,10 +199,8 @@ class LoopReport:
         if first_step_s is None or not samples.samples or self._runtime is None:
             return None
         workload = self._make_workload()
-        rank, _ = watch_record.rank_and_size()
-        if rank:
-            folder = None
-        if folder is not None:
+        record_folder = folder if self.is_first_rank else None
+        if record_folder is not None:
             record = watch_record.make_record(
                 self._runtime,
                 workload,
@@ -214,9 +214,10 @@ class LoopReport:
                 batch_source="stated" if self._batch else "unknown",
                 **self._predicted_facts(samples),
             )
-            watch_record.write_record(record, folder)
+            watch_record.write_record(record, record_folder)
         answer = self._answer(samples, workload.label, with_causes=not interrupted_by)
-        return answer_with(answer, watch_s, prepare_s, None if folder is None else str(folder))
+        folder_text = None if record_folder is None else str(record_folder)
+        return answer_with(answer, watch_s, prepare_s, folder_text)
 
     def _predicted_facts(self, samples: SampleList) -> dict[str, float | None]:
         """Return the facts of the prediction for the record."""
@@ -326,19 +327,21 @@ class LoopReport:
 
         A measured wait for the loader comes first.
         """
-        loader = ("loader",) if share is not None and share >= watch_answer.MIN_WAIT else ()
+        waits_long = share is not None and share >= watch_answer.MIN_WAIT
+        wait_cause = ("loader",) if waits_long else ()
         if self._path is None:  # `why` reads a network
-            return loader
-        worked_s = step_s * (1 - (share or 0.0)) / max(1, self._first_step.forward_passes)
+            return wait_cause
+        working_s = step_s * (1 - (share or 0.0))
+        pass_s = working_s / max(1, self._first_step.forward_passes)
         try:
             answer = ask_question(
-                "why", {**self._question(), "measured": f"{worked_s:.9f} s"}, QUESTION_LIMIT_S
+                "why", {**self._question(), "measured": f"{pass_s:.9f} s"}, QUESTION_LIMIT_S
             )
         except (InputError, OutsideError) as error:
             self._notes.append(f"no causes: {error}")
-            return loader
-        names = [cause["cause"] for cause in answer["causes"]]
-        return (*loader, *(name for name in names if name not in loader))
+            return wait_cause
+        causes = [cause["cause"] for cause in answer["causes"]]
+        return (*wait_cause, *(cause for cause in causes if cause not in wait_cause))
 
     def _question(self) -> JsonObject:
         """Return the parameters of `predict` and `why` that name the step."""

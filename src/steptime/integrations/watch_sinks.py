@@ -158,14 +158,14 @@ class SinkGuard:
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Log the numbers of the last steps."""
-        self._try(lambda sink: sink.log(step, values))
+        self._run_or_stop_logging(lambda sink: sink.log(step, values))
 
     def finish(self, texts: Mapping[str, str]) -> None:
         """Log what is said at the end; a tracker that was never used stays closed."""
         if self._sink is not None:
-            self._try(lambda sink: sink.finish(texts))
+            self._run_or_stop_logging(lambda sink: sink.finish(texts))
 
-    def _try(self, work: Callable[[Sink], None]) -> None:
+    def _run_or_stop_logging(self, work: Callable[[Sink], None]) -> None:
         if self._open_sink is None:
             return
         try:

@@ -33,8 +33,9 @@ def container_commands(data: Any, environment: Mapping[str, str]) -> Iterator[Sh
             words = image_command(image, entrypoint, command)
         script = _script_of(words)
         if script is not None:
-            for inner in read_script(script).commands:
-                yield ShellCommand(inner.words, {**variables, **inner.environment})
+            for command_of_script in read_script(script).commands:
+                environment_of_command = {**variables, **command_of_script.environment}
+                yield ShellCommand(command_of_script.words, environment_of_command)
         elif words:
             yield ShellCommand(tuple(words), variables)
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from steptime.core.errors import InputError, check_choice
+from steptime.launch.emitted_axolotl import axolotl_adapter, axolotl_sharding
 from steptime.launch.emitted_guesses import sglang_speculation, vllm_speculation
 from steptime.launch.job import SERVING, Facts
 from steptime.launch.settings import names
@@ -78,11 +79,12 @@ def _command(words: Iterable[str]) -> str:
     """Return a command with an option a line."""
     lines: list[str] = []
     for word in words:
-        quoted = shlex.quote(word)
-        if word.startswith("-") and lines:
-            lines.append(quoted)
+        quoted_word = shlex.quote(word)
+        is_first_word = not lines
+        if is_first_word or word.startswith("-"):
+            lines.append(quoted_word)
         else:
-            lines[-1:] = [" ".join([*lines[-1:], quoted])]
+            lines[-1] = f"{lines[-1]} {quoted_word}"
     return " \\\n  ".join(lines) + "\n"
 
 
@@ -123,17 +125,22 @@ def _quantised(
         InputError: for weights that a checkpoint must hold already, and for a cache of another type
             than 8 bits with an exponent.
     """
-    weights, cache = facts.get("weights"), facts.get("kv_dtype")
-    words = {"float8": "fp8", "mxfp4": "mxfp4", "nf4": "bitsandbytes"}
-    if weights is not None and weights not in words:
-        raise InputError(
-            f"--emit: weights {weights} need a checkpoint that holds them; name its id as MODEL by "
-            "its config.json; nearest: --weights float8"
-        )
-    options = [weights_option, words[str(weights)]] if weights is not None else []
+    weights = facts.get("weights")
+    cache = facts.get("kv_dtype")
+    word_by_weights = {"float8": "fp8", "mxfp4": "mxfp4", "nf4": "bitsandbytes"}
+    words: list[str] = []
+    if weights is not None:
+        if weights not in word_by_weights:
+            raise InputError(
+                f"--emit: weights {weights} need a checkpoint that holds them; name its id as "
+                "MODEL by its config.json; nearest: --weights float8"
+            )
+        words += [weights_option, word_by_weights[str(weights)]]
     if cache not in {None, "float8", "bfloat16", "float16"}:
         raise InputError(f"--emit: the tool keeps no cache as {cache}; nearest: --kv float8")
-    return [*options, *([cache_option, cache_word] if cache == "float8" else [])]
+    if cache == "float8":
+        words += [cache_option, cache_word]
+    return words
 
 
 def _emit_sglang(model: str, facts: Facts) -> str:
@@ -163,16 +170,19 @@ def _emit_llama_server(model: str, facts: Facts) -> str:
     degrees = {name: facts.get(name) for name in ("tensor", "pipeline", "data", "expert")}
     if any(value not in {None, 1} for value in degrees.values()):
         raise InputError("--emit llama-server: it splits layers over cards; nearest: --emit vllm")
-    length, sequences = facts.get("max_model_len"), facts.get("max_num_seqs")
-    file, layers = f"{model.rpartition('/')[2]}.gguf", str(facts.get("gpu_layers", 99))
-    words = ["llama-server", "-m", file, "--n-gpu-layers", layers]
-    if isinstance(length, int):
-        slots = sequences if isinstance(sequences, int) else 1
-        words += ["--ctx-size", str(length * slots), "--parallel", str(slots)]
-    cache_type = str(facts.get("kv_dtype"))
-    cache = cache_type if LLAMA_TYPE.fullmatch(cache_type) else LLAMA_CACHES.get(cache_type)
-    if cache is not None:
-        words += ["--cache-type-k", cache, "--cache-type-v", cache]
+    file_name = f"{model.rpartition('/')[2]}.gguf"
+    gpu_layers = str(facts.get("gpu_layers", 99))
+    words = ["llama-server", "-m", file_name, "--n-gpu-layers", gpu_layers]
+    max_length = facts.get("max_model_len")
+    max_sequences = facts.get("max_num_seqs")
+    if isinstance(max_length, int):
+        slots = max_sequences if isinstance(max_sequences, int) else 1
+        words += ["--ctx-size", str(max_length * slots), "--parallel", str(slots)]
+    cache_dtype = str(facts.get("kv_dtype"))
+    is_llama_type = LLAMA_TYPE.fullmatch(cache_dtype) is not None
+    cache_type = cache_dtype if is_llama_type else LLAMA_CACHES.get(cache_dtype)
+    if cache_type is not None:
+        words += ["--cache-type-k", cache_type, "--cache-type-v", cache_type]
     return _command(words)
 
 
@@ -253,44 +263,10 @@ def _emit_axolotl(model: str, facts: Facts) -> str:
         "tensor_parallel_size": facts.get("tensor"),
         "context_parallel_size": facts.get("context"),
         "attn_implementation": "flash_attention_2" if facts.get("context", 1) != 1 else None,
-        **_axolotl_sharding(zero, data, shard),
-        **_axolotl_adapter(facts),
+        **axolotl_sharding(zero, data, shard),
+        **axolotl_adapter(facts),
     }
     return _yaml({name: value for name, value in values.items() if value is not None})
-
-
-def _axolotl_sharding(zero: Any, data: Any, shard: Any) -> Mapping[str, Any]:
-    """Return the sharding of the state over replicas in the words of Axolotl."""
-    if not isinstance(data, int) or data == 1:
-        return {}
-    if zero == 1:
-        raise InputError("--emit axolotl: zero 1 needs DeepSpeed; nearest: --emit deepspeed")
-    if not zero:
-        return {"dp_replicate_size": data}
-    shards = shard if isinstance(shard, int) and shard else data
-    return {
-        "dp_shard_size": shards,
-        "dp_replicate_size": data // shards if data > shards else None,
-        "fsdp_version": 2,
-        "fsdp_config": {"reshard_after_forward": zero == 3},
-    }
-
-
-def _axolotl_adapter(facts: Facts) -> Mapping[str, Any]:
-    """Return LoRA in the words of Axolotl."""
-    if "lora_rank" not in facts:
-        return {}
-    targets, weights = facts.get("lora_targets"), facts.get("weights")
-    return {
-        "adapter": "qlora" if weights == "nf4" else "lora",
-        "lora_r": facts["lora_rank"],
-        "lora_target_linear": True if targets == "all-linear" else None,
-        "lora_target_modules": targets if isinstance(targets, list) else None,
-        "lora_modules_to_save": facts.get("modules_to_save"),
-        "peft_use_dora": True if facts.get("adapter") == "dora" else None,
-        "load_in_4bit": True if weights == "nf4" else None,
-        "load_in_8bit": True if weights == "int8" else None,
-    }
 
 
 def _with_file(path: str, text: str, command: str) -> str:
@@ -316,28 +292,36 @@ def _emit_deepspeed(model: str, facts: Facts) -> str:
 
 def _device_words(facts: Facts, per_node_option: str, nodes_option: str) -> list[str]:
     """Return the number of processes of a node and of nodes."""
-    devices = int(str(facts.get("devices", 1)))
-    per_node = int(str(facts.get("per_node") or min(devices, GPUS_OF_NODE)))
+    device_count = int(str(facts.get("devices", 1)))
+    per_node = int(str(facts.get("per_node") or min(device_count, GPUS_OF_NODE)))
     words = [per_node_option, str(per_node)]
-    return words if devices <= per_node else [*words, nodes_option, str(devices // per_node)]
+    if device_count > per_node:
+        words += [nodes_option, str(device_count // per_node)]
+    return words
 
 
 def _emit_accelerate(model: str, facts: Facts) -> str:
     _refuse("accelerate", facts, {"zero"}, "megatron")
-    zero, devices = facts.get("zero", 0), int(str(facts.get("devices", 1)))
-    per_node = int(str(facts.get("per_node") or min(devices, GPUS_OF_NODE)))
-    words = {"bfloat16": "bf16", "float16": "fp16"}
+    zero_stage = facts.get("zero", 0)
+    device_count = int(str(facts.get("devices", 1)))
+    per_node = int(str(facts.get("per_node") or min(device_count, GPUS_OF_NODE)))
+    precision_words = {"bfloat16": "bf16", "float16": "fp16"}
+    distributed_type = "MULTI_GPU"
+    sharding: Mapping[str, Any] = {}
+    if zero_stage in {2, 3}:
+        distributed_type = "FSDP"
+        fsdp_config = {"fsdp_version": 2, "fsdp_reshard_after_forward": zero_stage == 3}
+        sharding = {"fsdp_config": fsdp_config}
+    elif zero_stage:
+        distributed_type = "DEEPSPEED"
+        sharding = {"deepspeed_config": {"zero_stage": zero_stage}}
     config: Mapping[str, Any] = {
-        "distributed_type": "FSDP" if zero in {2, 3} else ("DEEPSPEED" if zero else "MULTI_GPU"),
-        "num_processes": devices,
-        "num_machines": max(1, devices // per_node),
-        "mixed_precision": words.get(str(facts.get("dtype")), "no"),
+        "distributed_type": distributed_type,
+        "num_processes": device_count,
+        "num_machines": max(1, device_count // per_node),
+        "mixed_precision": precision_words.get(str(facts.get("dtype")), "no"),
+        **sharding,
     }
-    if zero in {2, 3}:
-        fsdp = {"fsdp_version": 2, "fsdp_reshard_after_forward": zero == 3}
-        config = {**config, "fsdp_config": fsdp}
-    elif zero:
-        config = {**config, "deepspeed_config": {"zero_stage": zero}}
     command = ["accelerate", "launch", "--config_file", "accelerate.yaml", "train.py"]
     arguments = ["--model_name_or_path", model, *_argument_words(_training_arguments(facts))]
     return _with_file("accelerate.yaml", _yaml(config), _command([*command, *arguments]))
@@ -377,11 +361,16 @@ def _emit_megatron(model: str, facts: Facts) -> str:
         words += ["--train_type", "lora", "--lora_rank", str(facts["lora_rank"])]
         targets = facts.get("lora_targets", "all-linear")
         words += ["--target_modules", *(targets if isinstance(targets, list) else [str(targets)])]
-        words += ["--use_dora", "true"] if facts.get("adapter") == "dora" else []
-        saved = facts.get("modules_to_save")
-        words += ["--modules_to_save", *saved] if isinstance(saved, list) else []
-    node_words = _device_words(facts, "NPROC_PER_NODE", "NNODES")
-    variables = [f"{node_words[i]}={node_words[i + 1]}" for i in range(0, len(node_words), 2)]
+        if facts.get("adapter") == "dora":
+            words += ["--use_dora", "true"]
+        saved_modules = facts.get("modules_to_save")
+        if isinstance(saved_modules, list):
+            words += ["--modules_to_save", *saved_modules]
+    names_and_values = _device_words(facts, "NPROC_PER_NODE", "NNODES")
+    variables = [
+        f"{name}={value}"
+        for name, value in zip(names_and_values[::2], names_and_values[1::2], strict=True)
+    ]
     return " ".join([*variables, _command(words)])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import prod
 
 from steptime.core.errors import InputError
 
@@ -113,19 +114,19 @@ def complete_training(job: JobBuilder, device_count: int | None) -> None:
     """
     if device_count is not None:
         _use_device_count(job, device_count)
-    per_replica = 1
-    for name in MODEL_DEGREES:
-        per_replica *= job.count(name) or 1
-    devices, data = job.count("devices"), job.count("data")
-    if devices is not None and data is None:
-        if devices % per_replica:
+    replica_devices = prod(job.count(name) or 1 for name in MODEL_DEGREES)
+    all_devices = job.count("devices")
+    replicas = job.count("data")
+    if all_devices is not None and replicas is None:
+        if all_devices % replica_devices:
             raise InputError(
-                f"{job.tool}: one replica needs {per_replica} devices, and the job starts "
-                f"{devices}; give the number with --device-count, such as {per_replica}"
+                f"{job.tool}: one replica needs {replica_devices} devices, and the job starts "
+                f"{all_devices}; give the number with --device-count, such as {replica_devices}"
             )
-        job.facts["data"] = devices // per_replica  # by default where the tool shares it out so
-    elif devices is None and data is not None:
-        job.set("devices", data * per_replica)
+        # Not by `JobBuilder.set`: it stays among the defaults of a tool that shares it out so.
+        job.facts["data"] = all_devices // replica_devices
+    elif all_devices is None and replicas is not None:
+        job.set("devices", replicas * replica_devices)
     _complete_batches(job)
     _complete_sharding(job)
     job.facts.pop("nodes", None)
@@ -143,23 +144,25 @@ def _use_device_count(job: JobBuilder, device_count: int) -> None:
 
 def _complete_batches(job: JobBuilder) -> None:
     """Fill in the one of micro-batch, accumulation and global batch that is open."""
-    data, micro_batch = job.count("data"), job.count("micro_batch")
-    accumulation, global_batch = job.count("accumulation"), job.count("global_batch")
-    if data is None:
+    replicas = job.count("data")
+    micro_batch = job.count("micro_batch")
+    accumulation = job.count("accumulation")
+    global_batch = job.count("global_batch")
+    if replicas is None:
         return
     if global_batch is None:
         if micro_batch is not None:
-            job.set("global_batch", micro_batch * (accumulation or 1) * data)
+            job.set("global_batch", micro_batch * (accumulation or 1) * replicas)
     elif micro_batch is None:
         if accumulation is not None:
-            job.set("micro_batch", max(1, global_batch // (accumulation * data)))
+            job.set("micro_batch", max(1, global_batch // (accumulation * replicas)))
     elif "accumulation" not in job.facts:
-        pass_sequences = micro_batch * data  # of one forward pass on all replicas
+        pass_sequences = micro_batch * replicas  # of one forward pass on all replicas
         if global_batch % pass_sequences:
             nearest = max(1, round(global_batch / pass_sequences)) * pass_sequences
             raise InputError(
                 f"{job.tool}: a global batch of {global_batch} is no multiple of {micro_batch} "
-                f"sequences on {data} replicas; nearest: {nearest}"
+                f"sequences on {replicas} replicas; nearest: {nearest}"
             )
         job.set("accumulation", global_batch // pass_sequences)
 
@@ -177,20 +180,19 @@ def complete_serving(job: JobBuilder) -> None:
     """
     is_data_within_tensor = "attention_data" in job.facts
     data = 1 if is_data_within_tensor else (job.count("data") or 1)
-    tensor, pipeline = job.count("tensor") or 1, job.count("pipeline") or 1
-    context = job.count("context") or 1
     if "tensor" in job.facts:
-        devices = tensor * pipeline * data * context
+        devices = data * prod(job.count(name) or 1 for name in MODEL_DEGREES)
         is_default = "tensor" in job.defaults and "data" not in _explicit_facts(job)
         if is_default:
             job.set_default("devices", devices)
         else:
             job.set("devices", devices)
-    nodes, device_count = job.count("nodes"), job.count("devices")
-    if nodes is not None and nodes > 1 and device_count:
-        fills_all_nodes = device_count % nodes == 0
+    node_count = job.count("nodes")
+    device_count = job.count("devices")
+    if node_count is not None and node_count > 1 and device_count:
+        fills_all_nodes = device_count % node_count == 0
         if fills_all_nodes:
-            job.set("per_node", device_count // nodes)
+            job.set("per_node", device_count // node_count)
     job.facts.pop("nodes", None)
 
 

@@ -27,6 +27,7 @@ SRUN_FLAGS = names(
     "exclusive overlap unbuffered u label l pty no_kill k verbose v quiet overcommit "
     "kill_on_bad_exit contiguous"
 )
+SRUN_VARIABLES = {"nodes": "SLURM_NNODES", "gpus_per_node": "SLURM_GPUS_PER_NODE"}  # by option
 MPIRUN_VALUES = names(
     "n np c x h host hostfile machinefile npernode ppn bind_to map_by rank_by wdir"
 )
@@ -147,34 +148,37 @@ def _take_launcher(launch: LaunchedProgram, name: str, flags: frozenset[str], sk
 
 def _behind_options(words: list[str], name: str, launch: LaunchedProgram) -> list[str]:
     """Return the words behind the options of `srun` and the like."""
-    options = list[str]()
-    while words and words[0].startswith("-"):
-        word, words = words[0], words[1:]
-        options.append(word)
-        for _ in range(_value_count(name, word)):
-            if words and not words[0].startswith("-"):
-                options.append(words[0])
-                words = words[1:]
+    option_words = list[str]()
+    remaining = words
+    while remaining and remaining[0].startswith("-"):
+        option = remaining[0]
+        option_words.append(option)
+        remaining = remaining[1:]
+        for _ in range(_value_count(name, option)):
+            if remaining and not remaining[0].startswith("-"):
+                option_words.append(remaining[0])
+                remaining = remaining[1:]
     if name == "timeout":
-        return words[1:]
+        return remaining[1:]  # behind the duration
     if name == "srun":
-        for key, values in parse_words(options).values.items():
-            variable = {"nodes": "SLURM_NNODES", "n": "", "gpus_per_node": "SLURM_GPUS_PER_NODE"}
-            if variable.get(key) and values:
-                launch.environment[variable[key]] = values[0]
-    return words
+        for option, values in parse_words(option_words).values.items():
+            variable = SRUN_VARIABLES.get(option)
+            if variable and values:
+                launch.environment[variable] = values[0]
+    return remaining
 
 
 def _value_count(name: str, option: str) -> int:
     """Return the number of words that are values of an option of `srun` and the like."""
     if "=" in option:
         return 0
-    key = normalize(option)
+    option_name = normalize(option)
     if name == "srun":
-        return int(key not in SRUN_FLAGS)
+        return int(option_name not in SRUN_FLAGS)
     if name == "mpirun":
-        return 2 if key == "mca" else int(key in MPIRUN_VALUES)
-    return int(name == "numactl" or key in {"n", "s", "k", "c", "o", "t"})
+        takes_pair = option_name == "mca"  # `--mca NAME VALUE`
+        return 2 if takes_pair else int(option_name in MPIRUN_VALUES)
+    return int(name == "numactl" or option_name in {"n", "s", "k", "c", "o", "t"})
 
 
 def _take_container(launch: LaunchedProgram) -> bool:
@@ -228,6 +232,8 @@ def visible_devices(environment: Mapping[str, str]) -> int | None:
     """Return the number of devices that `CUDA_VISIBLE_DEVICES` or a Slurm job names."""
     for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
         value = environment.get(name, "").strip()
-        if (value and value.lower() not in FALSE_WORDS | {"-1"}) or value == "0":
+        is_first_device = value == "0"  # which is a false word, too
+        names_devices = value and value.lower() not in FALSE_WORDS | {"-1"}
+        if is_first_device or names_devices:
             return sum(bool(index.strip()) for index in value.split(","))
     return None

@@ -146,26 +146,23 @@ def parse_words(words: Sequence[str], flags: frozenset[str] = frozenset()) -> To
             positional.
     """
     settings = ToolSettings()
-    name, values = "", list[str]()
-
-    def store() -> None:
-        if name:
-            settings.put(name, values)
-
+    open_option = ""  # the option whose values follow
+    values = list[str]()
     for word in words:
         is_option = word.startswith("-") and len(word) > 1 and not _NUMBER.fullmatch(word)
-        if is_option:
-            store()
-            name, equals, value = word.partition("=")
-            values = [value] if equals else []
-            if equals or normalize(name) in flags:
-                store()
-                name, values = "", []
-        elif name:
-            values.append(word)
-        else:
-            settings.positional.append(word)
-    store()
+        if not is_option:
+            (values if open_option else settings.positional).append(word)
+            continue
+        if open_option:
+            settings.put(open_option, values)
+        name, equals, value = word.partition("=")
+        values = [value] if equals else []
+        is_complete = equals or normalize(name) in flags
+        if is_complete:
+            settings.put(name, values)
+        open_option = "" if is_complete else name
+    if open_option:
+        settings.put(open_option, values)
     return settings
 
 

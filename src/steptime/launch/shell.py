@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
+from steptime.launch.shell_text import join_lines, slurm_variables
 from steptime.launch.shell_values import calculate, evaluate_test, trim
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ MAX_DEPTH = 20  # of functions that call functions
 BLOCKS = {"program", "list", "pipeline", "do_group", "compound_statement", "subshell"}
 BLOCKS |= {"else_clause", "ERROR"}
 PLAIN_WORDS = {"word", "extglob_pattern", "regex"}
-_SLURM = re.compile(r"^#SBATCH\s+--?([\w-]+)[=\s]+(\S+)", re.MULTILINE)
 _EXPANSION = re.compile(r"\$\{(#?)(\w+|[@*#?])(\[[@*]\])?(.*)\}", re.DOTALL)
 
 
@@ -67,37 +67,12 @@ def read_script(text: str) -> Script:
     import tree_sitter_bash
 
     parser = tree_sitter.Parser(tree_sitter.Language(tree_sitter_bash.language()))
-    source = re.sub(r"\\[ \t]*\r?\n", " ", _without_comments_in_continuations(text))
+    source = join_lines(text)
     interpreter = _Interpreter(source.encode())
     interpreter.variables.update(RUNTIME_VARIABLES)
-    interpreter.variables.update(_slurm_variables(text))
+    interpreter.variables.update(slurm_variables(text))
     interpreter.run(parser.parse(interpreter.source).root_node)
     return interpreter.script
-
-
-def _without_comments_in_continuations(text: str) -> str:
-    """Drop whole-line comments between continued lines, which would end the command."""
-    lines: list[str] = []
-    for line in text.splitlines():
-        is_continued = bool(lines) and lines[-1].rstrip().endswith("\\")
-        if is_continued and line.lstrip().startswith("#"):
-            continue
-        lines.append(re.sub(r"^\s*[$!]\s+(?=\w)|^!(?=\w)", "", line))
-    return "\n".join(lines) + "\n"
-
-
-def _slurm_variables(text: str) -> dict[str, str]:
-    """Return the variables that Slurm sets from the directives of a batch script."""
-    directives: dict[str, str] = dict(_SLURM.findall(text))
-    nodes = directives.get("nodes", directives.get("N", ""))
-    gpus = directives.get("gpus-per-node", directives.get("gres", "")).rpartition(":")[2]
-    tasks = directives.get("ntasks-per-node", "")
-    variables = {
-        **dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), nodes),
-        **dict.fromkeys(("SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE"), gpus),
-        "SLURM_NTASKS_PER_NODE": tasks,
-    }
-    return {name: value for name, value in variables.items() if value}
 
 
 class _Interpreter:
@@ -138,18 +113,20 @@ class _Interpreter:
 
     def _assigned(self, node: Node) -> tuple[str, str | list[str]]:
         """Return the name and the value of an assignment."""
-        name_node, value_node = node.named_children[0], node.named_children[-1]
+        name_node = node.named_children[0]
+        value_node = node.named_children[-1]
         name = self._text(name_node).partition("[")[0]  # without the index of `NAME[0]=`
-        if value_node is name_node:
-            return name, ""  # `NAME=`
+        has_no_value = value_node is name_node  # `NAME=`
+        if has_no_value:
+            return name, ""
         is_append = "+=" in self._text(node)[: len(name) + 2]
         if value_node.type == "array":
-            items = [word for child in value_node.named_children for word in self.words(child)]
+            elements = [word for child in value_node.named_children for word in self.words(child)]
             if not is_append:
-                return name, items
-            earlier = self.variables.get(name, [])
-            earlier_items = earlier if isinstance(earlier, list) else [earlier]
-            return name, [*earlier_items, *items]
+                return name, elements
+            before = self.variables.get(name, [])
+            elements_before = before if isinstance(before, list) else [before]
+            return name, [*elements_before, *elements]
         text = " ".join(self.words(value_node, is_quoted=True))
         return name, self._value(name) + text if is_append else text
 
@@ -157,24 +134,29 @@ class _Interpreter:
         self._functions[self._text(node.named_children[0])] = node.named_children[-1]
 
     def _run_list(self, node: Node) -> None:
-        left, operator, right = node.children[0], node.children[1], node.children[-1]
-        is_true = self._holds(left) if left.type == "test_command" else None
+        left = node.children[0]
+        operator = node.children[1]
+        right = node.children[-1]
+        fails = left.type == "test_command" and not self._holds(
+            left
+        )  # commands are said to succeed
         self.run(left)
         is_and = operator.type == "&&"
-        if (is_and and is_true is not False) or (not is_and and is_true is False):
+        runs_right = not fails if is_and else fails
+        if runs_right:
             self.run(right)
 
     def _run_if_statement(self, node: Node) -> None:
         condition = node.child_by_field_name("condition") or node.named_children[0]
         if self._holds(condition):
-            for child in node.named_children[1:]:
-                if child.type not in {"else_clause", "elif_clause"}:
-                    self.run(child)
+            for statement in node.named_children[1:]:
+                if statement.type not in {"else_clause", "elif_clause"}:
+                    self.run(statement)
             return
         for clause in node.named_children:
             if clause.type == "elif_clause" and self._holds(clause.named_children[0]):
-                for child in clause.named_children[1:]:
-                    self.run(child)
+                for statement in clause.named_children[1:]:
+                    self.run(statement)
                 return
             if clause.type == "else_clause":
                 self.run(clause)
@@ -188,13 +170,14 @@ class _Interpreter:
             self.run(body)
 
     def _run_case_statement(self, node: Node) -> None:
-        subject, *items = node.named_children
+        subject, *branches = node.named_children
         value = " ".join(self.words(subject, is_quoted=True))
-        for item in items:
-            patterns = [child for child in item.named_children if self._is_pattern(child)]
-            if any(fnmatchcase(value, self._text(pattern).strip("\"'")) for pattern in patterns):
-                for child in item.named_children[len(patterns) :]:
-                    self.run(child)
+        for branch in branches:
+            pattern_nodes = [child for child in branch.named_children if self._is_pattern(child)]
+            patterns = [self._text(pattern).strip("\"'") for pattern in pattern_nodes]
+            if any(fnmatchcase(value, pattern) for pattern in patterns):
+                for statement in branch.named_children[len(patterns) :]:
+                    self.run(statement)
                 return
 
     @staticmethod
@@ -203,24 +186,25 @@ class _Interpreter:
         return node.type in kinds
 
     def _run_redirected_statement(self, node: Node) -> None:
-        paths, body = [], None
+        target_paths = []
+        heredoc_text = None
         for child in node.named_children:
             if child.type == "file_redirect":
-                paths += [self._text(child.named_children[-1]).strip("\"'")]
+                target_paths.append(self._text(child.named_children[-1]).strip("\"'"))
             elif child.type == "heredoc_redirect":
-                body = self._heredoc(child)
-                paths += [
+                heredoc_text = self._heredoc(child)
+                target_paths += [
                     " ".join(self.words(redirect.named_children[-1], is_quoted=True))
                     for redirect in child.named_children
                     if redirect.type == "file_redirect"
                 ]
         command = node.named_children[0]
-        if body is not None:
+        if heredoc_text is not None:
             words = [word for child in command.named_children for word in self.words(child)]
             if words[:1] == ["tee"]:  # `tee FILE` writes its input, the here-document
-                paths += [word for word in words[1:] if not word.startswith("-")]
-            for path in paths:
-                self.script.files[path.removeprefix("./")] = body
+                target_paths += [word for word in words[1:] if not word.startswith("-")]
+            for path in target_paths:
+                self.script.files[path.removeprefix("./")] = heredoc_text
         self.run(command)
 
     def _heredoc(self, node: Node) -> str:
@@ -231,7 +215,9 @@ class _Interpreter:
             return ""
         is_raw = self._text(start)[:1] in {'"', "'", "\\"}
         body = bodies[0]
-        return self._text(body) if is_raw else self._interpolate(body)
+        return (
+            self._text(body) if is_raw else self._interpolate(body, body.start_byte, body.end_byte)
+        )
 
     def _run_command(self, node: Node) -> None:
         environment = {name: self._value(name) for name in self.variables}
@@ -253,11 +239,12 @@ class _Interpreter:
 
     def _call(self, words: list[str]) -> None:
         """Follow a function with its arguments."""
-        before, self._arguments = self._arguments, words[1:]
+        outer_arguments = self._arguments
+        self._arguments = words[1:]
         self._depth += 1
         self.run(self._functions[words[0]])
         self._depth -= 1
-        self._arguments = before
+        self._arguments = outer_arguments
 
     def words(self, node: Node, is_quoted: bool = False) -> list[str]:
         """Return the words that a syntax node expands to.
@@ -284,9 +271,12 @@ class _Interpreter:
         if text in {"$@", "$*", "${@}", "${*}"}:
             return list(self._arguments)
         match = _EXPANSION.fullmatch(text)
-        if match is None or not match[3] or match[1] or match[4]:
+        if match is None:
             return None
-        value = self.variables.get(match[2], [])
+        is_length, name, all_elements, operation = match.groups()
+        if not all_elements or is_length or operation:
+            return None
+        value = self.variables.get(name, [])
         return list(value) if isinstance(value, list) else value.split()
 
     def _evaluate(self, node: Node) -> str:
@@ -307,15 +297,16 @@ class _Interpreter:
                 return "".join(self._evaluate(child) for child in node.named_children)
         if node.type in PLAIN_WORDS and not node.named_children:
             return re.sub(r"\\(.)", r"\1", text, flags=re.DOTALL)
-        quotes = 1 if node.type == "string" else 0
-        return self._interpolate(node, quotes, quotes)
+        quote_bytes = 1 if node.type == "string" else 0
+        start = node.start_byte + quote_bytes
+        return self._interpolate(node, start, node.end_byte - quote_bytes)
 
-    def _interpolate(self, node: Node, skipped_before: int = 0, skipped_after: int = 0) -> str:
-        """Return the source of a node with its expansions replaced by their values."""
-        position, end = node.start_byte + skipped_before, node.end_byte - skipped_after
+    def _interpolate(self, node: Node, start: int, end: int) -> str:
+        """Return the source of a node between two bytes, with expansions as their values."""
+        position = start
         parts = []
         for child in node.named_children:
-            if child.start_byte < position:
+            if child.start_byte < position or child.start_byte >= end:
                 continue
             parts += [self.source[position : child.start_byte].decode(), self._evaluate(child)]
             position = child.end_byte
@@ -345,15 +336,11 @@ class _Interpreter:
 
     def _default(self, node: Node, operator: str) -> str:
         """Return the expanded text behind the operator of `${NAME:-text}`."""
-        start = self._text(node).index(operator) + len(operator)
-        position, end = node.start_byte + len(self._text(node)[:start].encode()), node.end_byte - 1
-        parts = []
-        for child in node.named_children:
-            if child.start_byte < position or child.start_byte >= end:
-                continue
-            parts += [self.source[position : child.start_byte].decode(), self._evaluate(child)]
-            position = child.end_byte
-        return "".join([*parts, self.source[position:end].decode()]).strip("\"'")
+        text = self._text(node)
+        text_before = text[: text.index(operator) + len(operator)]
+        start = node.start_byte + len(text_before.encode())
+        end = node.end_byte - len("}")
+        return self._interpolate(node, start, end).strip("\"'")
 
     def _value(self, name: str) -> str:
         """Return the value of a variable as one text; "" where it is not set."""

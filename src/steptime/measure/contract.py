@@ -142,6 +142,11 @@ def pick(device: str, counts: Mapping[str, float], to: str = "here") -> tuple[st
     raise InputError(f"{shorten(device)} is not available {to}; there is: {available}")
 
 
+def is_cuda(device: str) -> bool:
+    """Whether a device of this machine is a GPU of CUDA: `cuda` or `cuda:1`."""
+    return device.partition(":")[0] == "cuda"
+
+
 def _format_devices(kind: str, count: float) -> str:
     """Format the devices of a kind: "cuda:0..3", "cpu"."""
     return kind if count in (1, math.inf) else f"{kind}:0..{count - 1}"

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from steptime.core.answer import AnswerRow
 from steptime.measure import machine
+from steptime.measure.contract import is_cuda
 from steptime.measure.disturbance import AbsentError
 from steptime.measure.meters import rapl
 from steptime.measure.procfs import ROOT
@@ -63,7 +64,7 @@ def _number_before_unit(text: str) -> float | None:
 
 def driver_of(device: str) -> dict[str, str]:
     """Return the version of a GPU's `driver`; {} for a CPU and where no driver answers."""
-    gpus = read_nvidia_gpus() if device.startswith("cuda") else None
+    gpus = read_nvidia_gpus() if is_cuda(device) else None
     return {"driver": gpus[0].driver} if gpus else {}
 
 

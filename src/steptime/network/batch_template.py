@@ -91,14 +91,15 @@ def make_template(graphs: Mapping[int, Graph]) -> GraphTemplate:
     tensors: dict[str, tuple[SizeLine, ...]] = {}
     for name, low_spec in low_graph.tensors.items():
         high_spec = high_graph.tensors[name]
-        if low_spec.shape != high_spec.shape:
-            size_pairs = zip(low_spec.shape, high_spec.shape, strict=True)
-            tensors[name] = tuple(
-                [
-                    _size_line(low_size, high_size, low_batch, high_batch)
-                    for low_size, high_size in size_pairs
-                ]
-            )
+        if low_spec.shape == high_spec.shape:
+            continue
+        axis_sizes = zip(low_spec.shape, high_spec.shape, strict=True)
+        tensors[name] = tuple(
+            [
+                _size_line(low_size, high_size, low_batch, high_batch)
+                for low_size, high_size in axis_sizes
+            ]
+        )
     attributes: dict[int, dict[str, AttributeLine]] = {}
     for place, (low_op, high_op) in enumerate(zip(low_graph.ops, high_graph.ops, strict=True)):
         if low_op.attrs != high_op.attrs:
@@ -136,37 +137,43 @@ def _without_attributes(op: Op) -> tuple[object, ...]:
     return (op.name, op.kind, op.inputs, op.outputs, op.part, op.of)
 
 
-def _attribute_lines(op: Op, other: Op, low: int, high: int) -> dict[str, AttributeLine]:
+def _attribute_lines(
+    low_op: Op, high_op: Op, low_batch: int, high_batch: int
+) -> dict[str, AttributeLine]:
     """Return the lines of the attributes that differ between two batches."""
     lines: dict[str, AttributeLine] = {}
-    for name, low_value in op.attrs.items():
-        high_value = other.attrs[name]
+    for name, low_value in low_op.attrs.items():
+        high_value = high_op.attrs[name]
         if low_value == high_value:
             continue
         if not isinstance(low_value, tuple) or not isinstance(high_value, tuple):
-            lines[name] = _line(low_value, high_value, low, high)
+            lines[name] = _line(low_value, high_value, low_batch, high_batch)
         elif len(low_value) == len(high_value):  # a line for each size
             sizes = zip(low_value, high_value, strict=True)
-            lines[name] = tuple(_line(first, last, low, high) for first, last in sizes)
+            lines[name] = tuple(
+                _line(low_size, high_size, low_batch, high_batch) for low_size, high_size in sizes
+            )
         else:
-            lines[name] = _line(low_value, high_value, low, high)
+            lines[name] = _line(low_value, high_value, low_batch, high_batch)
     return lines
 
 
-def _line(first: Any, second: Any, low: int, high: int) -> Line:
-    """Return the line through two whole numbers, at batches `low` and `high`, or 1 over them."""
-    if isinstance(first, float) and isinstance(second, float) and first > 0 < second:
-        return ReciprocalLine(_size_line(round(1 / first), round(1 / second), low, high))
-    return _size_line(first, second, low, high)
+def _line(low_value: Any, high_value: Any, low_batch: int, high_batch: int) -> Line:
+    """Return the line through the values at two batches: whole numbers, or 1 over them."""
+    are_floats = isinstance(low_value, float) and isinstance(high_value, float)
+    if are_floats and low_value > 0 and high_value > 0:
+        low_size, high_size = round(1 / low_value), round(1 / high_value)
+        return ReciprocalLine(_size_line(low_size, high_size, low_batch, high_batch))
+    return _size_line(low_value, high_value, low_batch, high_batch)
 
 
-def _size_line(first: Any, second: Any, low: int, high: int) -> SizeLine:
-    if type(first) is not int or type(second) is not int:
+def _size_line(low_size: Any, high_size: Any, low_batch: int, high_batch: int) -> SizeLine:
+    if type(low_size) is not int or type(high_size) is not int:
         raise NotLinearError("an attribute that is no size differs")
-    slope, remainder = divmod(second - first, high - low)
+    slope, remainder = divmod(high_size - low_size, high_batch - low_batch)
     if remainder:
         raise NotLinearError("a size grows by fractions")
-    return SizeLine(first - slope * low, slope)
+    return SizeLine(low_size - slope * low_batch, slope)
 
 
 def _evaluate(lines: AttributeLine, batch: int) -> Any:

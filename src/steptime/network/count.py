@@ -110,13 +110,13 @@ def live_bytes(
     permanent_bytes = sum(
         overrides.get(name, graph.tensors[name].size_bytes) for name in always_living(graph)
     )
-    result = [permanent_bytes]
-    live = permanent_bytes
+    live_bytes_of_moments = [permanent_bytes]
+    current_bytes = permanent_bytes
     for op, (allocated, freed) in zip(graph.ops, lives(graph, sizes), strict=True):
-        live += sum(allocated)
-        result.append(live + op_scratch_bytes.get(op.name, 0))
-        live -= sum(freed)
-    return result
+        current_bytes += sum(allocated)
+        live_bytes_of_moments.append(current_bytes + op_scratch_bytes.get(op.name, 0))
+        current_bytes -= sum(freed)
+    return live_bytes_of_moments
 
 
 def always_living(graph: Graph) -> set[str]:
@@ -145,13 +145,15 @@ def lives(
 
     `sizes` are as those of `live_bytes`.
     """
-    size_of = {name: spec.size_bytes for name, spec in graph.tensors.items()} | dict(sizes or {})
+    bytes_by_name = {name: spec.size_bytes for name, spec in graph.tensors.items()}
+    bytes_by_name |= dict(sizes or {})
     storage = storages(graph)
-    pairs = zip(storage.allocated, storage.freed, strict=True)
-    return [
-        ([size_of[name] for name in allocated], [size_of[name] for name in freed])
-        for allocated, freed in pairs
-    ]
+    bytes_of_ops = []
+    for allocated, freed in zip(storage.allocated, storage.freed, strict=True):
+        allocated_bytes = [bytes_by_name[name] for name in allocated]
+        freed_bytes = [bytes_by_name[name] for name in freed]
+        bytes_of_ops.append((allocated_bytes, freed_bytes))
+    return bytes_of_ops
 
 
 @lru_cache(maxsize=1)
@@ -188,11 +190,12 @@ def _find_last_uses(graph: Graph, storage: Mapping[str, str]) -> dict[str, int]:
     Casts of weights live to the end of the forward pass, as autocast keeps them.
     """
     last_uses: dict[str, int] = {}
-    for i, op in enumerate(graph.ops):
+    behind_all_ops = len(graph.ops)
+    for place, op in enumerate(graph.ops):
         for name in (*op.inputs, *op.outputs):
-            last_uses[storage.get(name, name)] = i
+            last_uses[storage.get(name, name)] = place
     for name in graph.outputs:
-        last_uses[storage.get(name, name)] = len(graph.ops)
+        last_uses[storage.get(name, name)] = behind_all_ops
     weights = set(graph.weights)
     forward_count = sum(op.part == "forward" for op in graph.ops)
     for op in graph.ops[:forward_count]:
@@ -242,26 +245,26 @@ def scratch_bytes(graph: Graph, stack: Stack) -> dict[str, int]:
 
     Ops that are launched together hold their scratch at once: the first has the bytes of all.
     """
-    result: dict[str, int] = {}
-    first_of_kind: dict[str, str] = {}
+    bytes_by_op: dict[str, int] = {}
+    first_op_of_kind: dict[str, str] = {}
     for op in graph.ops:
         execution = execution_of(op, stack)
-        kind = OPS[op.kind]
-        has_scratch = execution.temporaries is not None or kind.scratch is not None
-        if not has_scratch and not kind.always_saves:
+        row = OPS[op.kind]
+        has_scratch = execution.temporaries is not None or row.scratch is not None
+        if not has_scratch and not row.always_saves:
             continue
         specs = tuple([graph.tensors[name] for name in op.inputs])
-        size_bytes = 0
+        op_bytes = 0
         if execution.temporaries is not None:  # the stack's figure wins over the op table's
-            size_bytes = execution.temporaries * specs[0].size_bytes
-        elif kind.scratch:
-            size_bytes = scratch_of(op.kind, specs, op.settings)
+            op_bytes = execution.temporaries * specs[0].size_bytes
+        elif row.scratch:
+            op_bytes = scratch_of(op.kind, specs, op.settings)
         is_differentiated = len(op.outputs) > 1  # then what it saves is an output already
-        if kind.always_saves and not is_differentiated:
+        if row.always_saves and not is_differentiated:
             saved_specs = saved_of(op.kind, specs, op.settings)
-            size_bytes += sum(spec.size_bytes for spec in saved_specs)
+            op_bytes += sum(spec.size_bytes for spec in saved_specs)
         holder = op.name
         if execution.together:
-            holder = first_of_kind.setdefault(op.kind, op.name)
-        result[holder] = result.get(holder, 0) + size_bytes
-    return result
+            holder = first_op_of_kind.setdefault(op.kind, op.name)
+        bytes_by_op[holder] = bytes_by_op.get(holder, 0) + op_bytes
+    return bytes_by_op

@@ -41,9 +41,10 @@ def product_names(on: str) -> set[str]:
 
     Files of transformers write `q_proj` where a network of ours has `q`.
     """
-    stems = {name.removesuffix("_proj") for name in on.split("+")}
-    outputs = {"out"} if "o" in stems else set()
-    return stems | outputs | {f"{stem}_proj" for stem in stems}
+    short_names = {name.removesuffix("_proj") for name in on.split("+")}
+    long_names = {f"{name}_proj" for name in short_names}
+    output_names = {"out"} if "o" in short_names else set()
+    return short_names | long_names | output_names
 
 
 def adapts(op: Op, on: str, head: str) -> bool:
@@ -59,10 +60,11 @@ def adapts(op: Op, on: str, head: str) -> bool:
         return op.name != head
     if on == "attention":
         return is_attention_name(op.name)
-    parts = set(re.split(r"[/.]", op.name))
+    path_parts = set(re.split(r"[/.]", op.name))
     names = product_names(on)
-    has_merged_part = "qkv" in parts and bool(names & {*MERGED_PRODUCTS})
-    return bool(names & parts) or has_merged_part
+    has_part = bool(names & path_parts)
+    has_merged_part = "qkv" in path_parts and bool(names & {*MERGED_PRODUCTS})
+    return has_part or has_merged_part
 
 
 class GraphEditor:
@@ -91,15 +93,9 @@ class GraphEditor:
         self.read_names: dict[str, str] = {}
         self._head = find_head(graph)
         self._wide_sources: dict[str, str] = {}  # weights in few bits by what they are made
-        biased = {op.outputs[0]: op.inputs[0] for op in graph.ops if op.kind == "bias"}
-        splits = [op for op in graph.ops if op.kind == "split"]
-        self.split_sizes = {
-            biased.get(op.inputs[0], op.inputs[0]): op.attrs["sizes"] for op in splits
-        }
-        merged = {op.outputs[0] for op in graph.ops if adapts(op, "q", "") and "qkv" in op.name}
-        self.split_sources = {
-            op.inputs[0] for op in splits if biased.get(op.inputs[0], op.inputs[0]) in merged
-        }
+        self.split_sizes: dict[str, Attr] = {}
+        self.split_sources: set[str] = set()
+        self._find_splits(graph)
         self._sources = _sources_of(graph)
         floats = (graph.tensors[name].dtype for name in graph.weights)
         self._weight_type = next((dtype for dtype in floats if "float" in dtype), "")
@@ -107,6 +103,21 @@ class GraphEditor:
         for weight in sorted(self._quantised):
             self._quantise(weight)
         self._adapt = load(ADAPTERS[tuning.adapter].code) if tuning.has_adapter else None
+
+    def _find_splits(self, graph: Graph) -> None:
+        """Note which products, and which biased results of merged ones, are split into parts."""
+        product_by_biased = {op.outputs[0]: op.inputs[0] for op in graph.ops if op.kind == "bias"}
+        merged_products = {
+            op.outputs[0] for op in graph.ops if adapts(op, "q", "") and "qkv" in op.name
+        }
+        for op in graph.ops:
+            if op.kind != "split":
+                continue
+            source = op.inputs[0]
+            product = product_by_biased.get(source, source)
+            self.split_sizes[product] = op.attrs["sizes"]
+            if product in merged_products:
+                self.split_sources.add(source)
 
     def append(self, op: Op) -> None:
         """Append an op of the network, and what stands before and beside it."""
@@ -116,14 +127,14 @@ class GraphEditor:
         inputs = [self.results.get(name, name) for name in op.inputs]
         if weight in self._quantised:
             inputs[1] = self._append_wide(op, weight, self.tensors[inputs[0]].dtype, "wide")
-        sources = [self._sources.get(name, name) for name in op.inputs]
+        input_sources = [self._sources.get(name, name) for name in op.inputs]
         for expert_weight in self._expert_weights(op):
             if expert_weight in self._quantised:
-                place = sources.index(expert_weight)
+                input_index = input_sources.index(expert_weight)
                 dtype = self.tensors[inputs[0]].dtype
                 wide = TensorSpec(self.tensors[expert_weight].shape, dtype)
-                name = f"{op.name}/wide{place}"
-                inputs[place] = self.append_op(name, "cast", (expert_weight,), wide)
+                name = f"{op.name}/wide{input_index}"
+                inputs[input_index] = self.append_op(name, "cast", (expert_weight,), wide)
         op = replace(op, inputs=tuple(inputs))
         if self.tuning.packed and op.kind == "attention":
             self._pack(op)
@@ -229,7 +240,8 @@ class GraphEditor:
 
     def _quantise(self, weight: str) -> None:
         """Make a weight one of few bits, and add its scales."""
-        few_bits, shape = FEW_BITS[self.tuning.weights], self.tensors[weight].shape
+        few_bits = FEW_BITS[self.tuning.weights]
+        shape = self.tensors[weight].shape
         self.tensors[weight] = TensorSpec(shape, few_bits.type)
         for suffix, (size, dtype) in few_bits.extra_tensors(shape).items():
             self.add_buffer(f"{weight}/{suffix}", TensorSpec((size,), dtype))
@@ -238,7 +250,8 @@ class GraphEditor:
         """Append the casts that make a weight of few bits wide, and return the result."""
         shape = self.tensors[weight].shape
         source = weight
-        if "halves" in self.tuning.methods and dtype != "float16":  # by way of float16
+        passes_float16 = "halves" in self.tuning.methods and dtype != "float16"
+        if passes_float16:
             half = TensorSpec(shape, "float16")
             name = f"{op.name}/half" if suffix == "wide" else f"{op.name}/{suffix}_half"
             source = self.append_op(name, "cast", (weight,), half)
@@ -253,18 +266,19 @@ class GraphEditor:
         examples, length, width = output.shape
         # documents are of one length, a divisor of the sequence's: the nearest to the packed one
         stated_count = length / min(length, self.tuning.packed)
-        divisors = (count for count in range(1, length + 1) if not length % count)
-        documents = min(divisors, key=lambda count: abs(count - stated_count))
+        divisors = [count for count in range(1, length + 1) if length % count == 0]
+        document_count = min(divisors, key=lambda count: abs(count - stated_count))
+        all_documents = examples * document_count
         inputs = list(op.inputs)
         for i, name in enumerate(op.inputs[:3]):  # queries, keys and values
             x = self.tensors[name]
             _, x_length, x_width = x.shape
-            shape = (examples * documents, x_length // documents, x_width)
+            shape = (all_documents, x_length // document_count, x_width)
             spec = TensorSpec(shape, x.dtype)
             attrs: dict[str, Attr] = {"shape": shape}
             inputs[i] = self.append_op(f"{op.name}/packed{i}", "reshape", (name,), spec, attrs)
         packed = f"{op.name}/packed"
-        packed_shape = (examples * documents, length // documents, width)
+        packed_shape = (all_documents, length // document_count, width)
         self.tensors[packed] = TensorSpec(packed_shape, output.dtype)
         self.ops.append(replace(op, inputs=tuple(inputs), outputs=(packed,)))
         attrs_back: dict[str, Attr] = {"shape": output.shape}

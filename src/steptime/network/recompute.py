@@ -28,15 +28,15 @@ def recomputed(graph: Graph, to_end: bool = False) -> Graph:
 
 def recompute_checkpoints(graph: Graph) -> Graph:
     """Return the step of a network whose own checkpoints are computed again."""
-    regions = {
-        name: f"checkpoint{i}"
-        for i, checkpoint in enumerate(graph.checkpoints)
-        for name in checkpoint.ops
-    }
-    to_end = {
-        f"checkpoint{i}" for i, checkpoint in enumerate(graph.checkpoints) if checkpoint.to_end
-    }
-    return _repeat_ops(graph, regions, _needed_ops(graph, regions, to_end))
+    region_by_op: dict[str, str] = {}
+    regions_to_end: set[str] = set()
+    for number, checkpoint in enumerate(graph.checkpoints):
+        region = f"checkpoint{number}"
+        region_by_op.update(dict.fromkeys(checkpoint.ops, region))
+        if checkpoint.to_end:
+            regions_to_end.add(region)
+    repeated = _needed_ops(graph, region_by_op, regions_to_end)
+    return _repeat_ops(graph, region_by_op, repeated)
 
 
 def needed(graph: Graph, to_end: bool = False) -> dict[str, list[Op]]:
@@ -65,26 +65,31 @@ def updated_early(graph: Graph) -> Graph:
 
 def _layers(graph: Graph) -> Regions:
     """Return the layer of each forward op that lies in one, by the first part of its name."""
-    heads = {op.name: op.name.partition("/")[0] for op in graph.ops if op.part == "forward"}
-    return {name: head for name, head in heads.items() if head.rstrip("0123456789") in LAYERS}
+    layer_by_op: dict[str, str] = {}
+    for op in graph.ops:
+        first_part = op.name.partition("/")[0]
+        is_layer = first_part.rstrip("0123456789") in LAYERS
+        if op.part == "forward" and is_layer:
+            layer_by_op[op.name] = first_part
+    return layer_by_op
 
 
 def _repeat_ops(graph: Graph, regions: Regions, repeated: Mapping[str, Sequence[Op]]) -> Graph:
     """Return a step that runs the `repeated` ops of each region before its first gradient."""
     tensors = dict(graph.tensors)
     ops: list[Op] = []
-    copies: dict[str, str] = {}
-    waiting = dict(repeated)  # regions whose backward pass has not begun
+    copies: dict[str, str] = {}  # name of a tensor's copy by that of the tensor
+    regions_before_backward = dict(repeated)  # their backward pass has not begun
     for op in graph.ops:
         if op.part != "backward":
             ops.append(op)
             continue
         region = regions.get(op.of, "")
-        for source in waiting.pop(region, ()):
-            for name in source.outputs:
+        for forward_op in regions_before_backward.pop(region, ()):
+            for name in forward_op.outputs:
                 copies[name] = f"{name}/again"
                 tensors[copies[name]] = tensors[name]
-            ops.append(_copy_op(source, copies))
+            ops.append(_copy_op(forward_op, copies))
         ops.append(_read_copies(op, copies))
     return replace(graph, tensors=tensors, ops=tuple(ops))
 
@@ -94,32 +99,44 @@ def _needed_ops(graph: Graph, regions: Regions, to_end: Collection[str]) -> dict
 
     A tensor that an op outside of the region reads is kept, and is not made again.
     """
-    forward_ops: dict[str, list[Op]] = {}
-    region_of: dict[str, str] = {}  # of tensors that the region alone reads
+    ops_by_region: dict[str, list[Op]] = {}
+    region_by_tensor: dict[str, str] = {}
     for op in graph.ops:
         if op.part == "forward" and op.name in regions:
             region = regions[op.name]
-            forward_ops.setdefault(region, []).append(op)
-            region_of.update(dict.fromkeys(op.outputs, region))
-    for op in graph.ops:
-        if op.part != "forward":
-            continue
-        for name in op.inputs:
-            is_read_outside = name in region_of and region_of[name] != regions.get(op.name)
-            if is_read_outside:
-                del region_of[name]
-    gradient_inputs: dict[str, set[str]] = {}
+            ops_by_region.setdefault(region, []).append(op)
+            region_by_tensor.update(dict.fromkeys(op.outputs, region))
+    _drop_tensors_read_outside(graph, regions, region_by_tensor)
+    tensors_for_gradients: dict[str, set[str]] = {}  # what gradients read, by its region
     for op in graph.ops:
         if op.part != "backward":
             continue
-        for name in op.inputs:
-            if name in region_of:
-                gradient_inputs.setdefault(region_of[name], set()).add(name)
-    result: dict[str, list[Op]] = {}
-    for region, names in gradient_inputs.items():
-        ops = forward_ops[region]
-        result[region] = ops if region in to_end else _ops_towards(ops, names, region_of)
-    return result
+        for tensor in op.inputs:
+            if tensor in region_by_tensor:
+                region = region_by_tensor[tensor]
+                tensors_for_gradients.setdefault(region, set()).add(tensor)
+    repeated_ops: dict[str, list[Op]] = {}
+    for region, tensors in tensors_for_gradients.items():
+        ops = ops_by_region[region]
+        is_repeated_to_end = region in to_end
+        if not is_repeated_to_end:
+            ops = _ops_towards(ops, tensors, region_by_tensor)
+        repeated_ops[region] = ops
+    return repeated_ops
+
+
+def _drop_tensors_read_outside(
+    graph: Graph, regions: Regions, region_by_tensor: dict[str, str]
+) -> None:
+    """Remove the tensors that a forward op outside of their region reads, as they are kept."""
+    for op in graph.ops:
+        if op.part != "forward":
+            continue
+        for tensor in op.inputs:
+            region = region_by_tensor.get(tensor)
+            is_read_outside = region is not None and region != regions.get(op.name)
+            if is_read_outside:
+                del region_by_tensor[tensor]
 
 
 def _ops_towards(ops: Sequence[Op], names: Collection[str], inside: Collection[str]) -> list[Op]:

@@ -30,7 +30,8 @@ def store_quantised(graph: Graph, weights_format: str, stored: str) -> Graph:
     """
     sources = _find_sources(graph)
     quantised = _find_quantised(graph, sources, stored)
-    if weights_format == "mxfp4" and any(op.kind == "experts" for op in graph.ops):
+    has_experts = any(op.kind == "experts" for op in graph.ops)
+    if weights_format == "mxfp4" and has_experts:  # a format of experts alone
         quantised &= _find_quantised(graph, sources, STORED_EXPERTS)
     tensors = dict(graph.tensors)
     few_bits = FEW_BITS[weights_format]
@@ -67,18 +68,21 @@ def _find_quantised(graph: Graph, sources: Mapping[str, str], stored: str) -> se
     """Return the weights that products alone read, and that a file keeps in few bits."""
     head = find_head(graph)
     routers = {op.inputs[ROUTER_LOGITS] for op in graph.ops if op.kind == "experts"}
-    matrices: set[str] = set()
-    plain = {sources.get(name, name) for name in graph.outputs}
+    read_by_products: set[str] = set()
+    read_wide = {sources.get(name, name) for name in graph.outputs}
     for op in graph.ops:
-        if op.outputs[0] in sources:
+        is_cast_or_view = op.outputs[0] in sources
+        if is_cast_or_view:
             continue
-        places = _matrix_places(op, head, routers, stored)
+        matrix_places = _matrix_places(op, head, routers, stored)
         for place, name in enumerate(op.inputs):
             weight = sources.get(name, name)
-            has_shape = graph.tensors[weight].shape == graph.tensors[name].shape
-            group = matrices if place in places and has_shape else plain
-            group.add(weight)
-    return (matrices - plain) & {*graph.weights}
+            has_weight_shape = graph.tensors[weight].shape == graph.tensors[name].shape
+            if place in matrix_places and has_weight_shape:
+                read_by_products.add(weight)
+            else:
+                read_wide.add(weight)
+    return (read_by_products - read_wide) & {*graph.weights}
 
 
 def _matrix_places(op: Op, head: str, routers: set[str], stored: str) -> tuple[int, ...]:

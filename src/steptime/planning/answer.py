@@ -108,7 +108,7 @@ def fit_notes(problem: PlanProblem) -> list[str]:
     is_fitted_kind = not rank.is_training or rank.shape.unit == "tokens"
     if rank.is_training and not stack.training:
         notes.append(f"stack {stack.name}: constants of training are those of torch-eager")
-    elif stack.fitted_on and is_fitted_kind and not rank.device.calibration:
+    elif stack.fitted_on and is_fitted_kind and not rank.device.is_calibrated:
         notes += _unseen_device_notes(problem, stack, stack.fitted_on["devices"])
     return notes
 

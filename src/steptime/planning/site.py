@@ -212,9 +212,7 @@ def node_link_name(device: Device) -> str:
         return node_link.name
     name = host_link(device)
     name_through_host = f"{name}-host"
-    has_no_peer_access = device.datasheet.series == "GeForce" and has_trait(
-        device, "no_peer_access"
-    )
+    has_no_peer_access = has_trait(device, "no_peer_access")
     if has_no_peer_access and name_through_host in catalog.link_names():
         return name_through_host
     return name

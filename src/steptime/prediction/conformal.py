@@ -98,9 +98,8 @@ def device_scale(device: Device) -> float:
 
 def has_calibrated_interval(kind: str, device: Device) -> bool:
     """Return whether rows of the device itself tell the interval; ops alone tell no steps."""
-    table = device.calibration
-    is_of_ops = "alone" in table and "stack" not in table
-    return bool(table.get("intervals")) and (kind in SCALED or not is_of_ops)
+    calibration = device.calibration
+    return bool(calibration.intervals) and (kind in SCALED or not calibration.is_of_ops)
 
 
 @cache

@@ -10,6 +10,10 @@ from steptime.prediction.lower import Lowered
 
 LOW_KINDS = ("linear", "experts")  # ops whose products may run in 8 or 4 bit
 LAYER_PREFIX = "block"  # of the rows of a language model's layers
+SCALE_READS = {  # of an operand before its cast, by its type: AIConfigurator's tables time both
+    "float8": 1,  # the largest number of all scales them
+    "float4": 0,  # a block has its scale while it is cast
+}
 
 
 def in_layer(row: str) -> bool:
@@ -63,8 +67,9 @@ def _lower_kernels(
 
 
 def make_cast(kernel: Kernel, size: int, dtype: str, low: str) -> Kernel:
-    """Return the kernel that casts so many numbers of an operand to the type of a product."""
-    moved_bytes = (SIZE_BYTES[dtype] + OPERAND_BYTES[low]) * size
+    """Return the kernel that scales so many numbers of an operand and casts them to a type."""
+    reads = 1 + SCALE_READS[low]
+    moved_bytes = (reads * SIZE_BYTES[dtype] + OPERAND_BYTES[low]) * size
     return Kernel(kernel.op, "cast", kernel.pass_, dtype, "vector", 0, moved_bytes)
 
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from steptime.core.graph import Graph, Op
 from steptime.core.units import size
-from steptime.hardware.architectures import family_of
+from steptime.hardware.architectures import name_constants
 from steptime.hardware.device import Device
 from steptime.hardware.stack import Stack
 from steptime.network.count import always_living, live_bytes, lives, scratch_bytes, storages
@@ -95,10 +95,7 @@ def find_process_memory(device: Device, stack: Stack, phase: str) -> ProcessMemo
     """
     if device.kind != "gpu" or not stack.memory:
         return ProcessMemory(None, None)
-    architecture = family_of(device)
-    names = [
-        name.lower().replace(" ", "_") for name in (architecture, device.datasheet.maker or "")
-    ]
+    names = name_constants(device)
     workspace_bytes = _find_memory_constant(stack, "workspace", names)
     if workspace_bytes is not None:
         workspace_bytes *= HANDLES[phase]  # a handle of the library has a workspace of its own
@@ -131,17 +128,15 @@ def list_allocations(
 
     `sizes` are as those of `live_bytes`. The order of the sizes does not depend on the batch.
     """
-    overrides = dict(sizes or {})
-    bytes_of = {name: spec.size_bytes for name, spec in graph.tensors.items()} | overrides
-    resident = Allocation([bytes_of[name] for name in sorted(always_living(graph))], [], [])
-    scratch = scratch_bytes(graph, stack) | overrides
-    return [
-        resident,
-        *(
-            Allocation(allocated, [scratch.get(op.name, 0)], freed)
-            for op, (allocated, freed) in zip(graph.ops, lives(graph, sizes), strict=True)
-        ),
-    ]
+    stated_bytes = dict(sizes or {})
+    tensor_bytes = {name: spec.size_bytes for name, spec in graph.tensors.items()} | stated_bytes
+    resident_bytes = [tensor_bytes[name] for name in sorted(always_living(graph))]
+    allocations = [Allocation(allocated=resident_bytes, scratch=[], freed=[])]
+    scratch_by_op = scratch_bytes(graph, stack) | stated_bytes
+    for op, (allocated, freed) in zip(graph.ops, lives(graph, sizes), strict=True):
+        op_scratch = [scratch_by_op.get(op.name, 0)]
+        allocations.append(Allocation(allocated=allocated, scratch=op_scratch, freed=freed))
+    return allocations
 
 
 def blocks_bytes(

@@ -211,7 +211,7 @@ class StepSetup:
         is_training = self.phase == "train"
         return host._replace(
             ends=host_bounds(constants),
-            steps=self.device.calibration.get("steps", ()),
+            steps=self.device.calibration.steps,
             after_s=value_of("training.step_s", constants) if is_training else 0.0,
         )
 

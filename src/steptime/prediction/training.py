@@ -62,7 +62,8 @@ def graph_dtype(dtype: str, master_weights: bool) -> str:
 def in_training(device: Device) -> Device:
     """Return an effective device with the factors by which a training slows its kernels down.
 
-    The factors are `step.product` and `step.attention`; `attention.softmax` may change, too.
+    The factors are `step.product` and `step.attention`; grouped products of experts reach the share
+    `step.grouped` of the rate of dense ones. `attention.softmax` may change, too.
     """
     constants = device.constants
     if not constants:
@@ -73,7 +74,11 @@ def in_training(device: Device) -> Device:
         product_factor *= value_of("training.products_new", constants)
         clock_factor = max(1.0, _attention_clock_factor(device))
         attention_factor = value_of("training.attention", constants) * clock_factor
-    changed = {"step.product": product_factor, "step.attention": attention_factor}
+    changed = {
+        "step.product": product_factor,
+        "step.attention": attention_factor,
+        "step.grouped": value_of("training.grouped_share", constants),
+    }
     if "training.softmax" in constants:
         changed["attention.softmax"] = constants["training.softmax"]
     return replace(device, constants={**constants, **changed})

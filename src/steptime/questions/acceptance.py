@@ -120,15 +120,15 @@ def make_node_table(nodes: Sequence[AcceptedNode]) -> Table:
 
 def _step_cells(row: AcceptedStep) -> Row:
     """Return the cells of a step for people; a failed step has its cause in place of a number."""
-    write = partial(_write_number, row.quantity)
+    format_number = partial(_format_quantity, row.quantity)
     return row.to_dict() | {
-        "measured": row.cause if row.measured is None else write(row.measured),
-        "expected": write(row.expected),
-        "limit": write(row.limit),
+        "measured": row.cause if row.measured is None else format_number(row.measured),
+        "expected": format_number(row.expected),
+        "limit": format_number(row.limit),
     }
 
 
-def _write_number(quantity: str, value: float | None) -> str | None:
+def _format_quantity(quantity: str, value: float | None) -> str | None:
     """Return a number in the unit of its quantity: "12.5 ms"."""
     if value is None:
         return None
@@ -136,7 +136,9 @@ def _write_number(quantity: str, value: float | None) -> str | None:
     if unit == "s":
         return seconds(value)
     text: str = format_value(quantity, value)
-    return si(value, unit) if text == f"{value:.6g}" and unit not in ("", "1") else text
+    is_bare_number = text == f"{value:.6g}"
+    has_unit = unit not in ("", "1")
+    return si(value, unit) if is_bare_number and has_unit else text
 
 
 def accept_records(
@@ -178,10 +180,9 @@ def make_answer(
     nodes = summarise_nodes(rows)
     failed_count = sum(row.verdict in FAILURES for row in rows)
     passed_count = sum(row.verdict == PASS for row in rows)
-    verdict = FAIL if failed_count else PASS if passed_count else NOT_JUDGED
     return AcceptanceAnswer(
         path=str(path),
-        verdict=verdict,
+        verdict=_summarise_verdicts(rows),
         rows=tuple(rows),
         nodes=tuple(nodes),
         passed_count=passed_count,
@@ -191,6 +192,14 @@ def make_answer(
         headline=(*describe_failures(rows), _describe_counts(rows, nodes, path)),
         notes=tuple(_describe_notes(rows)),
     )
+
+
+def _summarise_verdicts(rows: Sequence[AcceptedStep]) -> str:
+    """Return the verdict of all steps: a single failure fails them."""
+    verdicts = {row.verdict for row in rows}
+    if verdicts & set(FAILURES):
+        return FAIL
+    return PASS if PASS in verdicts else NOT_JUDGED
 
 
 def _describe_limits(rows: Sequence[AcceptedStep]) -> dict[str, str]:
@@ -230,11 +239,10 @@ def _describe_counts(
     """Return "fail: 11 of 12 steps pass; 3 of 4 nodes pass: page.html"."""
     judged = [row for row in rows if row.verdict != NOT_JUDGED]
     passed_count = sum(row.verdict == PASS for row in judged)
-    passing_nodes = [node for node in nodes if node.verdict == PASS]
-    verdict = NOT_JUDGED if not judged else PASS if passed_count == len(judged) else FAIL
-    text = f"{verdict}: {passed_count} of {counted(len(judged), 'step')} pass"
+    text = f"{_summarise_verdicts(rows)}: {passed_count} of {counted(len(judged), 'step')} pass"
     if len(nodes) > 1:
-        text += f"; {len(passing_nodes)} of {counted(len(nodes), 'node')} pass"
+        passing_node_count = sum(node.verdict == PASS for node in nodes)
+        text += f"; {passing_node_count} of {counted(len(nodes), 'node')} pass"
     return f"{text}: {path}"
 
 
@@ -268,15 +276,15 @@ def _describe_notes(rows: Sequence[AcceptedStep]) -> list[str]:
 
 def _describe_absent_steps(rows: Sequence[AcceptedStep]) -> list[str]:
     """Return a line for each network that some nodes of its kind did not run."""
-    platform_hosts: dict[str | None, dict[str, None]] = {}
-    network_hosts: dict[tuple[str, str | None], set[str]] = {}  # that measured it
+    hosts_by_platform: dict[str, set[str]] = {}
+    hosts_by_network: dict[tuple[str, str], set[str]] = {}  # those that measured it
     for row in rows:
         if row.host and row.platform:
-            platform_hosts.setdefault(row.platform, {})[row.host] = None
-            network_hosts.setdefault((row.name, row.platform), set()).add(row.host)
+            hosts_by_platform.setdefault(row.platform, set()).add(row.host)
+            hosts_by_network.setdefault((row.name, row.platform), set()).add(row.host)
     lines = []
-    for (name, platform), measuring_hosts in network_hosts.items():
-        absent_hosts = [host for host in platform_hosts[platform] if host not in measuring_hosts]
+    for (name, platform), measuring_hosts in hosts_by_network.items():
+        absent_hosts = hosts_by_platform[platform] - measuring_hosts
         if absent_hosts:
             lines.append(f"{name}: no record of {first_of(sorted(absent_hosts), MAX_NAMES)}")
     if len(lines) > MAX_NAMES:

@@ -160,7 +160,7 @@ def analysis_question(analysis: Analysis) -> Callable[..., AnalysisAnswer]:
         request = _AnalysisRequest("analyse", folders or (), out, fail_on, mapping, settings)
         return _answer_analysis(analysis, request)
 
-    return _describe_question(ask, analysis.about, list(_analysis_parameters(analysis)))
+    return _attach_signature(ask, analysis.about, list(_analysis_parameters(analysis)))
 
 
 def picture_question(kind: str) -> Callable[..., PictureAnswer]:
@@ -183,17 +183,17 @@ def picture_question(kind: str) -> Callable[..., PictureAnswer]:
         _parameter("model", kinds.Name, "", "Only models that begin with this."),
         _parameter("mapping", kinds.MappingFile | None, None, MAPPING_TEXT),
     ]
-    return _describe_question(ask, f"{about}.", parameters)
+    return _attach_signature(ask, f"{about}.", parameters)
 
 
-def _describe_question(
+def _attach_signature(
     function: Callable[..., Any], about: str, parameters: _Parameters
 ) -> Callable[..., Any]:
     """Set the docstring and the signature of a question that is made, and return it."""
-    lines = [f"    {parameter.name}: {text}" for parameter, text in parameters]
-    function.__doc__ = "\n".join([inspect.cleandoc(about), "", "Args:", *lines])
+    argument_lines = [f"    {parameter.name}: {text}" for parameter, text in parameters]
+    function.__doc__ = "\n".join([inspect.cleandoc(about), "", "Args:", *argument_lines])
     function.__annotations__ = {parameter.name: parameter.annotation for parameter, _ in parameters}
-    signature = inspect.Signature([parameter for parameter, _ in parameters])
+    signature = inspect.Signature([parameter for parameter, _text in parameters])
     function.__signature__ = signature  # type: ignore[attr-defined]  # read by inspect
     return function
 
@@ -232,11 +232,13 @@ def _annotation(setting: Setting) -> Any:
     """Return the type of a setting with its form on the command line."""
     if setting.kind is bool:
         return bool
-    value: Any = Sequence[str] if setting.several else setting.kind
-    if setting.kind in (int, float):
-        value = setting.kind | str
-    annotation = Annotated[value, Kind(setting.metavar)]
-    return annotation if setting.default is not None else annotation | None
+    value_type: Any = Sequence[str] if setting.several else setting.kind
+    is_number = setting.kind in (int, float)
+    if is_number:
+        value_type = setting.kind | str
+    annotation = Annotated[value_type, Kind(setting.metavar)]
+    is_optional = setting.default is None
+    return annotation | None if is_optional else annotation
 
 
 @dataclass(frozen=True)
@@ -278,17 +280,20 @@ def _answer_analysis(analysis: Analysis, request: _AnalysisRequest) -> AnalysisA
     failure = data.failed if paths else ""
     if picture is not None:
         _draw_table(analysis, table, failure, picture)
-    headline = analysis.says(table) if table.rows or not failure else []
-    failing = analysis.fails[request.fail_on] if request.fail_on else ()
+    is_answered = bool(table.rows) or not failure
+    headline = list(analysis.says(table)) if is_answered else []
+    if picture is not None:
+        headline.append(f"picture: {picture}")
+    failing_fields = analysis.fails[request.fail_on] if request.fail_on else ()
     return AnalysisAnswer(
         summary=table.summary,
         rows=_answer_rows(table),
         path=None if picture is None else str(picture),
-        headline=(*headline, *([f"picture: {picture}"] if picture is not None else [])),
+        headline=tuple(headline),
         notes=(failure,) if failure else (),
         _analysis=analysis,
         _table=table,
-        _exit_code=_find_exit_code(table, failing),
+        _exit_code=_find_exit_code(table, failing_fields),
     )
 
 
@@ -298,18 +303,21 @@ def _answer_rows(table: Table) -> Sequence[AnswerRow]:
         return table.structs
     if table.structs or not table.rows:
         return tuple(table.structs)
-    names = list(dict.fromkeys(name for row in table.rows for name in row))
+    # Rows of an analysis that a user added have no type: their keys are its fields.
+    names = dict.fromkeys(name for row in table.rows for name in row)
     fields = [(name, Any, None) for name in names]
     row_type = msgspec.defstruct("AddedRow", fields, bases=(AnswerRow,), frozen=True, kw_only=True)
     return msgspec.convert([dict(row) for row in table.rows], tuple[row_type, ...])  # type: ignore[valid-type]  # made above
 
 
-def _find_exit_code(table: Table, failing: Sequence[str]) -> int:
+def _find_exit_code(table: Table, failing_fields: Sequence[str]) -> int:
     """Return 3 where a list of the summary has something, 2 where nothing could be in it."""
-    if any(table.summary[field] for field in failing):
+    has_failed = any(table.summary[field] for field in failing_fields)
+    if has_failed:
         return UNSUCCESSFUL
-    needs_verdicts = bool({*failing} - {"vanished"})
-    return 0 if not needs_verdicts or table.summary.get("is_judged", True) else CANNOT_JUDGE
+    needs_verdicts = bool(set(failing_fields) - {"vanished"})
+    is_judged = table.summary.get("is_judged", True)
+    return CANNOT_JUDGE if needs_verdicts and not is_judged else 0
 
 
 def _draw_table(analysis: Analysis, table: Table, failure: str, path: Path) -> None:
@@ -323,11 +331,11 @@ def _draw_table(analysis: Analysis, table: Table, failure: str, path: Path) -> N
 
 def _read_settings(analysis: Analysis, settings: Mapping[str, object]) -> dict[str, object]:
     """Return settings of the command line or of Python as the analysis takes them."""
-    by_name = {setting.name: setting for setting in analysis.settings}
+    setting_by_name = {setting.name: setting for setting in analysis.settings}
     values: dict[str, object] = {}
     for name, value in settings.items():
-        check_choice("setting", name, by_name)
-        values[name] = value if value is None else _read_setting(by_name[name], value)
+        check_choice("setting", name, setting_by_name)
+        values[name] = value if value is None else _read_setting(setting_by_name[name], value)
     return values
 
 
@@ -362,7 +370,8 @@ def _draw_picture(
     paths = paths_of(folders)
     if out is None or len(paths) != 1:
         raise InputError(f"{kind}: takes one folder of records and --out FILE")
-    (folder,), path = paths, Path(out)
+    (folder,) = paths
+    path = Path(out)
     check_path(path)
     data = load_records([folder], _mapping_path(mapping), note, model)
     data.max_rows = MAX_PRINTED_ROWS  # of a table; the picture asks for the rows that it draws

@@ -27,7 +27,7 @@ class Binding(NamedTuple):
     bound: str
 
 
-def _idle(kernel: Kernel) -> Kernel:
+def _idle_kernel(kernel: Kernel) -> Kernel:
     """Return a kernel that has nothing to do: its price is what calling and launching it takes."""
     idle = kernel._replace(flop=0, bytes=0, products=(), window=None, row=1, fresh=0, figures=())
     if kernel.pass_ != "update":
@@ -51,7 +51,7 @@ def parts(model: StepModel, batch: int | None = None) -> list[Binding]:
     lowered = model.lowered(batch)
     distinct_kernels = lowered.columns.distinct  # equal kernels of a step are priced once
     times = model.prices(batch).intervals()
-    idle_kernels = Kernels([_idle(kernel) for kernel in distinct_kernels])
+    idle_kernels = Kernels([_idle_kernel(kernel) for kernel in distinct_kernels])
     launches_s = model.price_kernels(idle_kernels).value[idle_kernels.index].tolist()
     bounds = []
     for kernel, time, launch_s in zip(distinct_kernels, times, launches_s, strict=True):
@@ -61,10 +61,10 @@ def parts(model: StepModel, batch: int | None = None) -> list[Binding]:
             bounds.append("host")
         else:
             bounds.append("compute" if compute_s >= memory_s else "memory")
-    places = lowered.columns.index.tolist()  # of the kernels of the step among the distinct ones
+    distinct_index_of_kernel = lowered.columns.index.tolist()
     return [
-        Binding(kernel, times[place], bounds[place])
-        for kernel, place in zip(lowered.kernels, places, strict=True)
+        Binding(kernel, times[distinct_index], bounds[distinct_index])
+        for kernel, distinct_index in zip(lowered.kernels, distinct_index_of_kernel, strict=True)
         if kernel.exchange is None
     ]
 
@@ -132,34 +132,39 @@ def path(
     for kernel, time, _ in bindings:
         busy_s[PLACE[kernel.pass_]] += time.value
     host_s, first_device_pass = _host_path(busy_s, model.host(model.lowered(batch)))
-    seconds = dict.fromkeys(BOUNDS, 0.0) | {"host": host_s}
+    seconds_by_bound = dict.fromkeys(BOUNDS, 0.0) | {"host": host_s}
     # Up to this pass the host is the slower of the two; from it on the device is, by its kernels.
     device_passes = PASSES[first_device_pass:]
     for kernel, time, bound in bindings:
         if kernel.pass_ in device_passes:
-            seconds[bound] += time.value
-    kernels_s = sum(seconds.values())
-    if kernels_s and passes_s:  # arithmetic overlaps with traffic: rows take less than their sum
-        seconds = {name: value * passes_s / kernels_s for name, value in seconds.items()}
+            seconds_by_bound[bound] += time.value
+    sum_of_bounds_s = sum(seconds_by_bound.values())
+    if sum_of_bounds_s and passes_s:
+        # Arithmetic overlaps with traffic: rows take less than the sum of their kernels.
+        seconds_by_bound = {
+            bound: bound_s * passes_s / sum_of_bounds_s
+            for bound, bound_s in seconds_by_bound.items()
+        }
     replicas_s = _exchanged_s(model, batch, replicas)  # the timeline has the exchanges of ops
-    seconds["communication"] = timeline.exposed_s + replicas_s
-    input_s = 0.0 if feed is None else feed.wait_s(passes_s + seconds["communication"])
-    seconds["input"] = input_s
+    seconds_by_bound["communication"] = timeline.exposed_s + replicas_s
+    input_s = 0.0 if feed is None else feed.wait_s(passes_s + seconds_by_bound["communication"])
+    seconds_by_bound["input"] = input_s
     extra_s = input_s + replicas_s
     low_s = None if timeline.low_s is None else timeline.low_s + extra_s
     high_s = None if timeline.high_s is None else timeline.high_s + extra_s
-    return Path(seconds, bindings, sum(busy_s), timeline.step_s + extra_s, low_s, high_s)
+    return Path(seconds_by_bound, bindings, sum(busy_s), timeline.step_s + extra_s, low_s, high_s)
 
 
 def _exchanged_s(model: StepModel, batch: int | None, replicas: int) -> float:
     """Return the seconds for which a step of replicas waits for their exchange of gradients."""
     if replicas == 1 or model.workload.phase != "train":
         return 0.0
-    size = model.workload.batch_per_replica if batch is None else batch
-    return exposed_s(model, size, replicas, Sync(overlap=not model.lowered(batch).by_layer))
+    batch_size = model.workload.batch_per_replica if batch is None else batch
+    does_overlap = not model.lowered(batch).by_layer
+    return exposed_s(model, batch_size, replicas, Sync(overlap=does_overlap))
 
 
-def _host_path(busy: Sequence[float], host: Host | None) -> tuple[float, int]:
+def _host_path(device_s_by_pass: Sequence[float], host: Host | None) -> tuple[float, int]:
     """Return the seconds of the critical path on the host, and the first pass on the device.
 
     A host that runs ahead into the next step binds the whole step, or nothing of it. One that waits
@@ -170,15 +175,17 @@ def _host_path(busy: Sequence[float], host: Host | None) -> tuple[float, int]:
         return 0.0, 0
     if not host.waits:  # steps are issued ahead: the slower of host and device decides
         last_issue_s = host.issued_s[-1]
-        is_host_slower = last_issue_s > sum(busy)
-        return (last_issue_s, len(busy)) if is_host_slower else (0.0, 0)
+        is_host_slower = last_issue_s > sum(device_s_by_pass)
+        return (last_issue_s, len(device_s_by_pass)) if is_host_slower else (0.0, 0)
     host_path_s = host.base_s
     first_device_pass = 0
     device_end_s = host.base_s
-    for index, (busy_s, issued_s) in enumerate(zip(busy, host.issued_s, strict=True)):
-        is_device_starved = issued_s >= device_end_s + busy_s  # it ends before the last issue
+    for pass_index, (device_s, issued_s) in enumerate(
+        zip(device_s_by_pass, host.issued_s, strict=True)
+    ):
+        is_device_starved = issued_s >= device_end_s + device_s  # it ends before the last issue
         if is_device_starved:
             host_path_s = issued_s
-            first_device_pass = index + 1
-        device_end_s = max(device_end_s + busy_s, issued_s)
+            first_device_pass = pass_index + 1
+        device_end_s = max(device_end_s + device_s, issued_s)
     return host_path_s, first_device_pass

@@ -169,11 +169,11 @@ def _export_code(model: kinds.Model, input_texts: list[str], out: Path | None) -
         raise InputError(f"model {shorten(model)} says its inputs, too; leave out --input")
     code = replace(code, inputs=inputs or code.inputs)
     if out is None or out.suffix.lower() == EXPORT_ENDING:
-        path, reason = export_code(code, out or code.default_path)
-        return _Source(str(path), path, is_code=True, fixed_batch_reason=reason)
+        path, fixed_batch_reason = export_code(code, out or code.default_path)
+        return _Source(str(path), path, is_code=True, fixed_batch_reason=fixed_batch_reason)
     # Any other format is written from the cached export.
-    path, reason = export_code(code)
-    return _Source(str(path), out, is_code=True, fixed_batch_reason=reason)
+    path, fixed_batch_reason = export_code(code)
+    return _Source(str(path), out, is_code=True, fixed_batch_reason=fixed_batch_reason)
 
 
 def _write_graph(path: Path, graph: Graph, workload: Workload) -> list[str]:

@@ -106,10 +106,10 @@ class CountAnswer(Answer, frozen=True, kw_only=True):
         """Return the step, and every op where that is wanted."""
         if not self._by_op:
             return [self._totals()]
-        rows = [
-            op.to_dict() | {"output": "x".join(map(str, op.output_shape)) or "scalar"}
-            for op in self.ops
-        ]
+        rows = []
+        for op in self.ops:
+            shape = "x".join(map(str, op.output_shape)) or "scalar"
+            rows.append(op.to_dict() | {"output": shape})
         return [self._totals(), Table(OP_COLUMNS, rows)]
 
     def _totals(self) -> Table:
@@ -172,6 +172,9 @@ def count(
         InputError: for unknown names, and for a network that cannot be built.
     """
     tokens = None if length is None else parse_count(text_of(length), "--length")
+    tuning = FULL_TRAINING
+    if phase != "infer":
+        tuning = replace(FULL_TRAINING, stored=NO_WEIGHTS)
     workload = options.workload_of(
         options.set_reading(model, strict, batch_axis),
         text_of(batch),
@@ -179,7 +182,7 @@ def count(
         phase,
         optimizer,
         allow_unknown,
-        tuning=FULL_TRAINING if phase == "infer" else replace(FULL_TRAINING, stored=NO_WEIGHTS),
+        tuning=tuning,
         length=tokens,
     )
     graph = build_step(workload)
@@ -226,9 +229,9 @@ def _count_low_products(totals: Count, graph: Graph, dtype: str, stack: str) -> 
     from steptime.prediction.low_products import lower_products
     from steptime.prediction.lower import lower
 
-    low = precision(dtype).products
+    operand_type = precision(dtype).products
     plain = lower(graph, dtype, Settings(stack=resolve_stack(stack)))
-    lowered = lower_products(plain, graph, low)
+    lowered = lower_products(plain, graph, operand_type)
     added_bytes = lowered.traffic_bytes - plain.traffic_bytes
     return replace(
         totals,

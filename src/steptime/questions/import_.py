@@ -169,7 +169,9 @@ def _check_key(key: str, text: str) -> None:
     option = f"--{key}"
     if not text.strip():
         raise InputError(f"{option}: must not be empty")
-    if "{" in text or key == "device":  # devices that the catalogue does not know are measured, too
+    is_pattern_of_columns = "{" in text
+    is_any_name = key == "device"  # devices that the catalogue does not know are measured, too
+    if is_pattern_of_columns or is_any_name:
         return
     if key in ("batch", "replicas"):
         parse_count(text, option)
@@ -185,19 +187,21 @@ def _write_new_records(content: Import, folder: Path) -> int:
     """Write the records that the folder does not hold yet, and return their number."""
     # A second import of the same source may run at this moment.
     with store.exclusive(folder, store.OF_IMPORT, waits=True):
-        old_steps = {
+        stored_steps = {
             source_key(record): record.env.get(STEPS)
             for record in store.load(folder, note, required=False)
         }
-        _check_steps(content.records, old_steps, folder)
-        records = [record for record in content.records if source_key(record) not in old_steps]
+        _check_steps(content.records, stored_steps, folder)
+        new_records = [
+            record for record in content.records if source_key(record) not in stored_steps
+        ]
         with store.open_writer(folder) as writer:
-            writer.append_all(records)
-    return len(records)
+            writer.append_all(new_records)
+    return len(new_records)
 
 
 def _check_steps(
-    records: Sequence[Record], old_steps: Mapping[tuple[Any, ...], int | None], folder: Path
+    records: Sequence[Record], stored_steps: Mapping[tuple[Any, ...], int | None], folder: Path
 ) -> None:
     """Refuse a trace that the folder holds already with another number of steps.
 
@@ -206,11 +210,11 @@ def _check_steps(
     """
     for record in records:
         steps = record.env.get(STEPS)
-        old_count = old_steps.get(source_key(record), steps)
-        if old_count != steps:
+        stored_count = stored_steps.get(source_key(record), steps)
+        if stored_count != steps:
             raise InputError(
                 f"{record.env['source_file']}: {folder} holds this trace as "
-                f"{counted(old_count or 1, 'step')}: import it into another folder"
+                f"{counted(stored_count or 1, 'step')}: import it into another folder"
             )
 
 

@@ -21,12 +21,20 @@ def set_model_words(text: str, strict: bool, batch_axis: int | None) -> str:
         InputError: if a batch axis is given for a network that is no code.
     """
     code = parse_code(text)
-    is_file = bool(_STRICT_FILE.fullmatch(text.strip()))
+    can_be_strict = code is not None or bool(_STRICT_FILE.fullmatch(text.strip()))
     if batch_axis is not None and code is None:
         hint = "it goes with code (model.py:NAME), whose batch may be another axis than the first"
         raise InputError(f"--batch-axis: {shorten(text)} is no code; {hint}")
-    words = [] if batch_axis is None else [f"{BATCH_AXIS}={batch_axis}"]
-    words += [f"{STRICT}=yes"] if strict and (code or is_file) else []
-    has_words = text.count(":") > 1 if code else bool(SETTINGS_OF_FILE.fullmatch(text.strip()))
-    joint = "," if has_words else ":"
-    return f"{text.strip()}{joint}{','.join(words)}" if words else text
+    words = []
+    if batch_axis is not None:
+        words.append(f"{BATCH_AXIS}={batch_axis}")
+    if strict and can_be_strict:
+        words.append(f"{STRICT}=yes")
+    if not words:
+        return text
+    if code is None:
+        has_words = bool(SETTINGS_OF_FILE.fullmatch(text.strip()))
+    else:
+        has_words = text.count(":") > 1  # net.py:Net:batch_axis=1
+    separator = "," if has_words else ":"
+    return f"{text.strip()}{separator}{','.join(words)}"

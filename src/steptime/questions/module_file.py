@@ -22,14 +22,14 @@ def from_module(module: Any, inputs: Any, path: str | Path | None = None) -> str
     file_name = f"{type(module).__name__}.pt2"
     folder = item_files.user_folder("networks")
     folder.mkdir(parents=True, exist_ok=True)
-    target = folder / file_name if path is None else Path(path)
+    export_path = folder / file_name if path is None else Path(path)
     make_specs = registry.load(f"{native_package}.inputs:specs_of")
     export_module = registry.load(f"{native_package}.export:export")
-    fixed_batch_reason = export_module(module, make_specs(inputs), target, {})
+    fixed_batch_reason = export_module(module, make_specs(inputs), export_path, {})
     if fixed_batch_reason:
         warnings.warn(f"{file_name}: its batch is fixed: {fixed_batch_reason}", stacklevel=2)
     if path is None:  # modules of one class may differ: a folder for each content
-        hash_folder = folder / read_model(str(target)).sha256
+        hash_folder = folder / read_model(str(export_path)).sha256
         hash_folder.mkdir(exist_ok=True)
-        target = target.replace(hash_folder / file_name)
-    return str(target)
+        export_path = export_path.replace(hash_folder / file_name)
+    return str(export_path)

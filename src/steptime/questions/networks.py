@@ -57,21 +57,23 @@ def workloads(
     Raises:
         InputError: for unknown names and malformed ranges.
     """
-    sizes = [None] if batch is None else [str(size) for size in parse_counts(batch, "--batch")]
+    batches: list[str | None] = [None]
+    if batch is not None:
+        batches = [str(size) for size in parse_counts(batch, "--batch")]
     texts = [text for model in models for text in networks(model)]
     return [
-        options.workload_of(text, size, *step_settings, length=length)
+        options.workload_of(text, batch_text, *step_settings, length=length)
         for text in texts
-        for size in sizes
+        for batch_text in batches
     ]
 
 
 def of_folder(folder: Path) -> list[Workload]:
     """Return the networks of one device in a folder of records; raises `InputError`."""
-    all_workloads = [record.workload for record in store.load(folder, note) if not record.scope]
-    by_key = {
-        workload.key: workload for workload in all_workloads if workload.plan.device_count == 1
+    step_workloads = [record.workload for record in store.load(folder, note) if not record.scope]
+    workload_by_key = {
+        workload.key: workload for workload in step_workloads if workload.plan.device_count == 1
     }
-    if not by_key:
+    if not workload_by_key:
         raise InputError(f"{folder}: holds no network of one device")
-    return list(by_key.values())
+    return list(workload_by_key.values())

@@ -46,13 +46,15 @@ class NodeOptions(OptionGroup, keywords=NodeKeywords):
         Raises:
             InputError: for numbers and names that the options do not take.
         """
-        per_node = _count_or_none(self.per_node, "--per-node")
-        links_per_node = _count_or_none(self.links_per_node, "--links-per-node")
-        inside, link = (link_names(value) for value in (self.inside, self.link))
-        return make_sites(devices, per_node, inside, link, links_per_node, *levels_and_host)
+        per_node = count_or_none(self.per_node, "--per-node")
+        links_per_node = count_or_none(self.links_per_node, "--links-per-node")
+        inside_links = link_names(self.inside)
+        links = link_names(self.link)
+        return make_sites(devices, per_node, inside_links, links, links_per_node, *levels_and_host)
 
 
-def _count_or_none(value: Any, option: str) -> int | None:
+def count_or_none(value: Any, option: str) -> int | None:
+    """Return the count that an option holds, None without a value."""
     return None if value is None else parse_count(text_of(value), option)
 
 

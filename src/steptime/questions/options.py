@@ -43,7 +43,10 @@ def software(texts: list[str] | None, **values: str | bool | None) -> dict[str, 
         if value is not None:
             is_repeated = name in settings
             refuse({f"--option {name}": is_repeated}, f"{{}} says what {option_name(name)} says")
-            settings[name] = ("no", "yes")[value] if isinstance(value, bool) else value
+            if isinstance(value, bool):
+                settings[name] = "yes" if value else "no"
+            else:
+                settings[name] = value
     return settings
 
 
@@ -55,10 +58,17 @@ def words_of(values: Mapping[str, object]) -> list[str]:
     """
     words = []
     for name, option_value in values.items():
-        for value in option_value if isinstance(option_value, list) else [option_value]:
-            words += [] if value is None or value is False else [option_name(name)]
-            text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
-            words += [] if value is None or isinstance(value, bool) else [text]
+        # A list stands for an option that is repeated, a tuple for values joined by commas.
+        repeated_values = option_value if isinstance(option_value, list) else [option_value]
+        for value in repeated_values:
+            if value is None or value is False:
+                continue
+            words.append(option_name(name))
+            is_flag = value is True
+            if isinstance(value, tuple):
+                words.append(",".join(map(str, value)))
+            elif not is_flag:
+                words.append(str(value))
     return words
 
 
@@ -141,7 +151,8 @@ def workload_of(
         return model
     for plural, text in (("models", str(model)), ("batches", str(batch))):
         is_list = "," in text and ":" not in text and not is_path(text)
-        if is_list or (plural == "batches" and ".." in text):
+        is_range = plural == "batches" and ".." in text
+        if is_list or is_range:
             raise InputError(f"{shorten(text)}: several {plural} go with predict --grid")
     choice = read_model(str(model), allow_unknown, trusted=True)
     if length is not None:
@@ -171,15 +182,16 @@ def over_replicas(
     from steptime.measure import ranks
     from steptime.measure.contract import meaningful
 
-    size = ranks.find_rank().size
-    count = size if replicas is None else replicas
-    if size not in {1, count}:
-        raise InputError(f"--replicas {count}: the launcher started {size} processes; leave it out")
-    if count == 1:
+    process_count = ranks.find_rank().size
+    replica_count = process_count if replicas is None else replicas
+    if process_count not in {1, replica_count}:
+        fault = f"the launcher started {process_count} processes; leave it out"
+        raise InputError(f"--replicas {replica_count}: {fault}")
+    if replica_count == 1:
         typed_values = {"--strategy": strategy, "--no-overlap": no_overlap}
         refuse(typed_values, "{} goes with --replicas of 2 or more")
     replicated = replace(worker, strategy=strategy or "allreduce", overlap=not no_overlap)
-    return replace(workload, plan=Plan(data=count)), meaningful(replicated, count)
+    return replace(workload, plan=Plan(data=replica_count)), meaningful(replicated, replica_count)
 
 
 def options_of(

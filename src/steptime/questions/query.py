@@ -41,7 +41,8 @@ class QueryAnswer(Answer, frozen=True, kw_only=True):
         """Return the rows, with the columns of the statement; no table where a file was written."""
         if self.path is not None:
             return []
-        heads = [Column(name, name) for name in (self.rows[0] if self.rows else ())]
+        column_names = self.rows[0].keys() if self.rows else ()
+        heads = [Column(name, name) for name in column_names]
         return [Table(heads, self.rows, has_units=False)]
 
 
@@ -100,8 +101,9 @@ def _parse_memory(memory: kinds.Bytes) -> int:
 
 def _write_table(folder: Path, path: Path, sql: str, limits: sql_query.QueryLimits) -> QueryAnswer:
     """Write the rows of a statement as CSV, Parquet or JSON lines."""
-    is_inside = folder.resolve() in path.resolve().parents
-    if is_inside and path.suffix.lower() == ".jsonl":
+    is_inside_folder = folder.resolve() in path.resolve().parents
+    has_ending_of_records = path.suffix.lower() == ".jsonl"
+    if is_inside_folder and has_ending_of_records:
         raise InputError(f"{path}: rows of a table cannot lie among the records of {folder}")
     row_count = sql_query.export(Data.load([folder], note), path, sql, limits)
     headline = f"{counted(row_count, 'row')} written to {path}"

@@ -43,13 +43,12 @@ def load_records(
             Data.load([path], warn)  # refuses a path without records
     reader = _read_mapping(mapping)
     names = [path.name for path in paths]
-    sources = [
-        (
-            path.name if names.count(path.name) == 1 else str(path),
-            _import_records(path, reader, warn) if path in tables else path,
-        )
-        for path in paths
-    ]
+    sources: list[tuple[str, Path | list[Record]]] = []
+    for path in paths:
+        is_name_unique = names.count(path.name) == 1
+        label = path.name if is_name_unique else str(path)
+        records = _import_records(path, reader, warn) if path in tables else path
+        sources.append((label, records))
     return Data(*sources, warn=warn, model=model)
 
 
@@ -60,7 +59,9 @@ def _is_imported(path: Path, has_mapping: bool) -> bool:
     """
     if not path.is_file():
         return False
-    return not is_record_file(path) or (has_mapping and not begins_with_record(path))
+    if not is_record_file(path):
+        return True
+    return has_mapping and not begins_with_record(path)
 
 
 def begins_with_record(path: Path) -> bool:
@@ -94,10 +95,10 @@ def _import_records(
     from steptime.records.readers import read_path
 
     content = read_path(path, mapping=mapping)
-    reasons = [
-        f"{entry.reason}" if entry.line is None else f"line {entry.line}: {entry.reason}"
-        for entry in content.unread
-    ]
+    reasons = []
+    for entry in content.unread:
+        place = "" if entry.line is None else f"line {entry.line}: "
+        reasons.append(f"{place}{entry.reason}")
     causes = first_of(list(dict.fromkeys(reasons)), MAX_PRINTED_REASONS)
     if not content.records and not content.formats:
         raise InputError(f"{path}: is a file, not a folder of records ({causes})")

@@ -123,14 +123,15 @@ class ReportAnswer(Answer, frozen=True, kw_only=True):
         times = [
             seconds(time_s) for time_s in (self.fastest_s, self.slowest_s) if time_s is not None
         ]
-        error, peak = self.prediction.median_error, self.median_peak_fraction
+        error_share = self.prediction.median_error
+        peak_share = self.median_peak_fraction
         rows = [
             ("networks", str(self.networks)),
             ("measured", str(self.measured)),
             ("published", str(self.published)),
             ("fastest and slowest step", ", ".join(times) or None),
-            ("median share of the peak", None if peak is None else percent(peak)),
-            ("median error of predictions", None if error is None else percent(error)),
+            ("median share of the peak", None if peak_share is None else percent(peak_share)),
+            ("median error of predictions", None if error_share is None else percent(error_share)),
         ]
         return [make_facts_table("", "", rows)]
 
@@ -181,8 +182,8 @@ def report(
         refuse({"--limit": limit}, "{} goes with --expected FILE")
     limit_share = None if limit is None else parse_limit(text_of(limit), "--limit")
     data = load_records([source], map_file, note)
-    words = {"map": map_file, "expected": expected, "limit": limit}
-    command = shlex.join(["steptime", "report", str(source), *words_of(words), "-o", str(path)])
+    option_words = words_of({"map": map_file, "expected": expected, "limit": limit})
+    command = shlex.join(["steptime", "report", str(source), *option_words, "-o", str(path)])
     name = source.resolve().name
     if expected is not None:
         rows = accept_records(data, Path(expected), limit_share, map_file)
@@ -196,9 +197,10 @@ def _acceptance_sections(answer: AcceptanceAnswer) -> "list[Section]":
     """Return the sections of an acceptance, with which the page begins."""
     from steptime.reports.findings import Section
 
+    *failures, counts = answer.headline
     lines = [
-        answer.headline[-1].removesuffix(f": {answer.path}"),
-        *answer.headline[:-1],
+        counts.removesuffix(f": {answer.path}"),
+        *failures,
         *(f"Limit: {text}." for text in answer.assumed.values()),
         *answer.notes,
     ]
@@ -211,12 +213,14 @@ def _acceptance_sections(answer: AcceptanceAnswer) -> "list[Section]":
 
 def _report_answer(numbers: JsonObject, path: Path) -> ReportAnswer:
     """Return the answer of a page from its headline numbers."""
-    unsuccessful = numbers.pop("unsuccessful").items()
+    count_by_status = numbers.pop("unsuccessful")
     headline = counted(numbers["networks"], "network")
     if numbers["published"]:
         headline += f", {counted(numbers['published'], 'published result')}"
     fields = numbers | {
-        "unsuccessful": [{"status": status, "count": count} for status, count in unsuccessful],
+        "unsuccessful": [
+            {"status": status, "count": count} for status, count in count_by_status.items()
+        ],
         "headline": [f"{headline}, {path}"],
     }
     return msgspec.convert(fields, ReportAnswer)

@@ -227,32 +227,35 @@ def find_cuts(first: StepModel, second: StepModel, link: Link) -> Iterator[Cut]:
     Raises:
         InputError: as a prediction does.
     """
-    lowered, counted = first.lowered(), first.counted()
+    lowered = first.lowered()
+    counted = first.counted()
     ops = [row for row in lowered.rows if not row.is_input]
     tensors = _order_tensors(lowered.input_bytes, ops)
     transfer = first.method.join_devices(link)
-    first_s, second_s = (_elapsed_s(model, ops) for model in (first, second))
+    # Of the first k ops, for k from none to all: their seconds on each device, and their work.
+    first_elapsed_s = _elapsed_s(first, ops)
+    second_elapsed_s = _elapsed_s(second, ops)
     flop = list(accumulate((counted[op.name]["forward"] for op in ops), initial=0.0))
     for index, name in enumerate(tensors.names):
         crossing_bytes = tensors.crossing_bytes[index]
         transfer_s = transfer.message_s(crossing_bytes) if crossing_bytes else 0.0
-        remaining_s = second_s[-1] - second_s[index]
+        remaining_s = second_elapsed_s[-1] - second_elapsed_s[index]
         yield Cut(
             after=name,
             flop=flop[index],
             output_bytes=tensors.sizes_bytes[index],
             crossing_bytes=crossing_bytes,
-            first_s=first_s[index],
+            first_s=first_elapsed_s[index],
             transfer_s=transfer_s,
             second_s=remaining_s,
-            total_s=first_s[index] + transfer_s + remaining_s,
+            total_s=first_elapsed_s[index] + transfer_s + remaining_s,
         )
 
 
 def _elapsed_s(model: StepModel, ops: Sequence[LoweredRow]) -> list[float]:
     """Return the seconds of the forward pass before each op, and those of all at the end."""
-    times = {row.row.name: row.forward.value for row in model.timeline().rows}
-    return list(accumulate((times[op.name] for op in ops), initial=0.0))
+    forward_s_by_op = {row.row.name: row.forward.value for row in model.timeline().rows}
+    return list(accumulate((forward_s_by_op[op.name] for op in ops), initial=0.0))
 
 
 def _order_tensors(input_bytes: int, ops: Sequence[LoweredRow]) -> _Tensors:

@@ -204,11 +204,12 @@ class StepOptions(ExecutionOptions, keywords=StepKeywords):
 
         values = {name: text_of(getattr(self, name)) for name in TRAINING_OPTIONS}
         if self.phase != "train":
-            typed = {option_name(name): value for name, value in values.items()}
-            options.refuse(typed, "{} is of a training: --phase train")
+            training_options = {option_name(name): value for name, value in values.items()}
+            options.refuse(training_options, "{} is of a training: --phase train")
         if self.host_link is not None:
             catalog.link(self.host_link, "--host-link")
-            if self.offload != "optimizer" and "paged" not in (self.optimizer or ""):
+            has_paged_optimizer = "paged" in (self.optimizer or "")
+            if self.offload != "optimizer" and not has_paged_optimizer:
                 need = "--offload optimizer or an optimizer such as paged_adam"
                 raise InputError(f"--host-link goes with {need}; leave it out")
         texts = {**values, "weights": self.weights, "optimizer": self.optimizer}
@@ -220,10 +221,12 @@ class StepOptions(ExecutionOptions, keywords=StepKeywords):
         Args:
             message: the text of the error, with `{}` for the name of the option.
         """
-        shared = {field.name for field in fields(ExecutionOptions)} | {"dtype", "method", "options"}
+        execution_fields = {field.name for field in fields(ExecutionOptions)}
+        price_fields = execution_fields | {"dtype", "method", "options"}
         for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name not in shared and value != field.default:
+            is_of_network = field.name not in price_fields
+            is_typed = getattr(self, field.name) != field.default
+            if is_of_network and is_typed:
                 raise InputError(message.format(option_name(field.name)))
 
     @property
@@ -253,6 +256,7 @@ class StepOptions(ExecutionOptions, keywords=StepKeywords):
 
     def on(self, model: str | PathLike[str] | Workload, batch: Any, device: Any) -> StepModel:
         """Return the step of a network on one device; raises `InputError`."""
-        workload, settings = self.workload(model, batch), self.method_options(self.options)
+        workload = self.workload(model, batch)
+        settings = self.method_options(self.options)
         device = options.single_device(device)
         return StepModel(workload, device, None, self.method, settings, assumes=True)

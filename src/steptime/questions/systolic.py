@@ -130,8 +130,8 @@ def systolic(
     )
     graph = build(workload)
     runs = [
-        (sized, network(sized, graph, cast(Dataflow, dataflow)))
-        for sized in _resize(basis, row_counts, column_counts)
+        (resized_array, network(resized_array, graph, cast(Dataflow, dataflow)))
+        for resized_array in _resize(basis, row_counts, column_counts)
     ]
     not_covered = runs[0][1].not_covered
     answer = SystolicAnswer(
@@ -139,7 +139,7 @@ def systolic(
         batch=workload.batch_per_replica,
         array=basis.name,
         dataflow=dataflow,
-        rows=tuple(_summarise_run(sized, run) for sized, run in runs),
+        rows=tuple(_summarise_run(resized_array, run) for resized_array, run in runs),
         not_covered=not_covered,
         notes=_describe_uncovered(not_covered, graph),
     )
@@ -180,4 +180,5 @@ def _describe_uncovered(names: Sequence[str], graph: Graph) -> tuple[str, ...]:
 
 def _draw(answer: SystolicAnswer, source: str, key: str, out: Path) -> None:
     cells = [{"x": row.columns, "y": row.rows, "value": getattr(row, key)} for row in answer.rows]
-    draw_heat_map(answer.title, [source], cells, {"x": "columns", "y": "rows"}, key, out)
+    axis_names = {"x": "columns", "y": "rows"}
+    draw_heat_map(answer.title, [source], cells, axis_names, key, out)

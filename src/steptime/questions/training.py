@@ -156,10 +156,10 @@ def price_training(
     """
     step_s, low_s, high_s = step
     steps = training.examples / batch
-    paid = training
+    priced_training = training
     if offer is not None:
-        paid = Training(training.examples, price=offer.price, billing=offer.billing)
-    bill = bill_training(paid, step_s, batch, device_count)
+        priced_training = Training(training.examples, price=offer.price, billing=offer.billing)
+    bill = bill_training(priced_training, step_s, batch, device_count)
     return TrainingTime(
         tokens=training.tokens or 0,
         steps=steps,
@@ -181,5 +181,5 @@ def training_rows(training: TrainingTime | None) -> list[tuple[str, str]]:
     cost = by_offer(training.offer, training.price_date)
     if training.cost_total is not None:
         cost = f"{format_money(training.cost_total, training.currency)} ({cost})"
-    time = f"{hours(training.train_s / HOUR_S)} for {training.tokens:,} tokens"
-    return [("training", time), ("cost", cost)]
+    duration = f"{hours(training.train_s / HOUR_S)} for {training.tokens:,} tokens"
+    return [("training", duration), ("cost", cost)]

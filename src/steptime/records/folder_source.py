@@ -32,12 +32,18 @@ class FolderSource:
     def __init__(self, rank: int, name: str, content: Path | Sequence[Record]) -> None:
         self.rank = rank
         self.name = name
-        self.folder = content if isinstance(content, Path) else None
-        self.paths = store.paths(content) if isinstance(content, Path) else []
-        self.size_bytes = sum(path.stat().st_size for path in self.paths)
-        self.starts: Sequence[int] = [0, 0 if isinstance(content, Path) else len(content)]
+        self.folder: Path | None = None
+        self.paths: list[Path] = []
+        self.starts: Sequence[int] = [0, 0]
         self.warnings: list[str] = []
-        self._records = [] if isinstance(content, Path) else content
+        self._records: Sequence[Record] = []
+        if isinstance(content, Path):
+            self.folder = content
+            self.paths = store.paths(content)
+        else:
+            self._records = content
+            self.starts = [0, len(content)]  # the place of a record in memory is its number
+        self.size_bytes = sum(path.stat().st_size for path in self.paths)
 
     def lines(self) -> Iterator[StoredLine]:
         """Yield the records; raises `InputError` if no line of the files is a record."""

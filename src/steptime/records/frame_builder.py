@@ -50,6 +50,7 @@ CHUNK_ROWS = 20_000  # records in memory as Python objects
 PART_ROWS = 200_000  # rows in memory as a frame, before they go to a file
 ROW_GROUP_ROWS = 20_480  # of a Parquet: the unit of reading
 NO_QUANTITY = Quantity()
+TIME_SPREAD = SPREAD[:5]  # of times; the later ones are of speeds
 
 
 class FolderLine(NamedTuple):
@@ -98,22 +99,22 @@ class FrameBuilder:
 
     def _chunk_frame(self, chunk: Sequence[FolderLine]) -> pl.DataFrame:
         lines = [stored.line for stored in chunk]
-        workloads = [bytes(line.workload) for line in lines]
-        for text in dict.fromkeys(workloads):
-            add_kinds(self.params, workload_of(text).settings.items())
-        methods = [
-            (bytes(line.method), line.origin, workload_of(text).plan.data)
-            for line, text in zip(lines, workloads, strict=True)
+        workload_texts = [bytes(line.workload) for line in lines]
+        for workload_text in dict.fromkeys(workload_texts):
+            add_kinds(self.params, workload_of(workload_text).settings.items())
+        method_keys = [
+            (bytes(line.method), line.origin, workload_of(workload_text).plan.data)
+            for line, workload_text in zip(lines, workload_texts, strict=True)
         ]
-        environments = [bytes(line.env) for line in lines]
-        columns = [
+        environment_texts = [bytes(line.env) for line in lines]
+        column_frames = [
             self._line_columns(chunk),
-            gather(workloads, describe_workload, OF_WORKLOAD),
-            gather(methods, lambda key: describe_method(*key), OF_METHOD),
-            gather(environments, describe_environment, OF_ENVIRONMENT),
+            gather(workload_texts, describe_workload, OF_WORKLOAD),
+            gather(method_keys, lambda key: describe_method(*key), OF_METHOD),
+            gather(environment_texts, describe_environment, OF_ENVIRONMENT),
             _statistics_columns(lines),
         ]
-        frame = pl.concat(columns, how="horizontal")
+        frame = pl.concat(column_frames, how="horizontal")
         return _with_derived_columns(frame).select(list(SCHEMA))
 
     def _line_columns(self, chunk: Sequence[FolderLine]) -> pl.DataFrame:
@@ -127,35 +128,35 @@ class FrameBuilder:
             columns[name] = [getattr(stored.line, name) or None for stored in chunk]
         columns["workload_key"] = [stored.line.key for stored in chunk]
         nested = NestedColumns()
-        for number, stored in enumerate(chunk):
-            self._add_quantities(number, stored.line, columns, nested)
-        plain = pl.DataFrame(columns, schema=PLAIN_COLUMNS)
-        return plain.with_columns(nested.columns(len(chunk)))
+        for row_number, stored in enumerate(chunk):
+            self._add_quantities(row_number, stored.line, columns, nested)
+        plain_frame = pl.DataFrame(columns, schema=PLAIN_COLUMNS)
+        return plain_frame.with_columns(nested.columns(len(chunk)))
 
     def _add_quantities(
-        self, number: int, line: Line, columns: dict[str, list[Any]], nested: NestedColumns
+        self, row_number: int, line: Line, columns: dict[str, list[Any]], nested: NestedColumns
     ) -> None:
         """Add the quantities of a line to the row of this number."""
         for name, quantity in line.quantities.items():
-            value = headline(quantity) if quantity.samples else quantity.value
+            value = headline(quantity)
             if name in AMOUNTS:
-                columns[name][number] = None if value is None else float(value)
+                columns[name][row_number] = None if value is None else float(value)
             else:
-                text = None if value is None else json.dumps(value)
-                nested.others.append((number, name, text))
+                json_text = None if value is None else json.dumps(value)
+                nested.others.append((row_number, name, json_text))
                 add_kinds(self.others, [(name, value)])
             if quantity.samples and name != "step_s":
-                nested.sampled.append((number, name, quantity))
+                nested.sampled.append((row_number, name, quantity))
         step = line.quantities.get("step_s")
         if step is None:
             return
-        columns["stated_low"][number] = step.low
-        columns["stated_high"][number] = step.high
+        columns["stated_low"][row_number] = step.low
+        columns["stated_high"][row_number] = step.high
         if step.samples:
-            nested.steps.append((number, step))
-            waited = line.quantities.get("input_s", NO_QUANTITY)
-            for name, value in _describe_samples(step, waited).items():
-                columns[name][number] = value
+            nested.steps.append((row_number, step))
+            input_wait = line.quantities.get("input_s", NO_QUANTITY)
+            for name, value in _describe_samples(step, input_wait).items():
+                columns[name][row_number] = value
 
 
 def empty_frame() -> pl.DataFrame:
@@ -167,11 +168,11 @@ def gather(
     keys: Sequence[Key], describe: Callable[[Key], Row], schema: Mapping[str, pl.DataType]
 ) -> pl.DataFrame:
     """Return a row of a schema for each key; each key is described once."""
-    numbers: dict[Key, int] = {}
-    row_numbers = [numbers.setdefault(key, len(numbers)) for key in keys]
-    rows = [describe(key) for key in numbers]
-    columns = {name: [row[name] for row in rows] for name in schema}
-    return pl.DataFrame(columns, schema=schema)[row_numbers]
+    key_numbers: dict[Key, int] = {}
+    number_of_row = [key_numbers.setdefault(key, len(key_numbers)) for key in keys]
+    descriptions = [describe(key) for key in key_numbers]
+    columns = {name: [description[name] for description in descriptions] for name in schema}
+    return pl.DataFrame(columns, schema=schema)[number_of_row]
 
 
 def write_parquet(frames: Iterable[pl.DataFrame], path: Path, scratch: Path) -> None:
@@ -180,25 +181,28 @@ def write_parquet(frames: Iterable[pl.DataFrame], path: Path, scratch: Path) -> 
     Raises:
         OSError: if the disk does not take the file.
     """
-    parts: list[Path] = []
+    part_paths: list[Path] = []
     pending: list[pl.DataFrame] = []
     try:
         for frame in frames:
             pending.append(frame)
             if sum(map(len, pending)) >= PART_ROWS:
-                parts.append(_write_part(pending, scratch / f"part-{len(parts)}.parquet"))
+                part_path = scratch / f"part-{len(part_paths)}.parquet"
+                part_paths.append(_write_part(pending, part_path))
                 pending = []
-        if not parts:
+        fits_in_memory = not part_paths
+        if fits_in_memory:
             _write_part(pending, path)
             return
-        parts.append(_write_part([empty_frame(), *pending], scratch / f"part-{len(parts)}.parquet"))
-        lazy = pl.scan_parquet(parts, low_memory=True)
-        lazy.sink_parquet(path, row_group_size=ROW_GROUP_ROWS, maintain_order=True)
+        last_path = scratch / f"part-{len(part_paths)}.parquet"
+        part_paths.append(_write_part([empty_frame(), *pending], last_path))
+        parts = pl.scan_parquet(part_paths, low_memory=True)
+        parts.sink_parquet(path, row_group_size=ROW_GROUP_ROWS, maintain_order=True)
     except pl.exceptions.ComputeError as error:
         raise OSError(errno.EIO, str(error), str(path)) from error
     finally:
-        for part in parts:
-            part.unlink()
+        for part_path in part_paths:
+            part_path.unlink()
 
 
 def _write_part(frames: Sequence[pl.DataFrame], path: Path) -> Path:
@@ -213,25 +217,30 @@ def add_kinds(kinds: Kinds, values: Iterable[tuple[str, Any]]) -> None:
             continue
         kind = type(value).__name__
         if kind == "int" and not -LARGEST_INT <= value < LARGEST_INT:
-            kind = "float"
-        kind_names = kinds.setdefault(name, [])
-        if kind not in kind_names:
-            kind_names.append(kind)
+            kind = "float"  # a column of integers has 64 bits
+        kinds_of_name = kinds.setdefault(name, [])
+        if kind not in kinds_of_name:
+            kinds_of_name.append(kind)
 
 
-def _describe_samples(step: Quantity, waited: Quantity) -> Row:
-    """Count the samples of a step and their runs; `waited` is the time of waiting for input."""
-    disturbed = step.columns.get("disturbed")
+def _describe_samples(step: Quantity, input_wait: Quantity) -> Row:
+    """Count the samples of a step and their runs.
+
+    Args:
+        step: the time of the step.
+        input_wait: the time of waiting for input; without samples it is unknown.
+    """
+    is_disturbed = step.columns.get("disturbed")  # of each sample
     run_count = len({*step.runs})
     total_s = sum(step.samples)
-    is_fed = total_s > 0 and len(waited.samples) == len(step.samples)
+    has_wait = total_s > 0 and len(input_wait.samples) == len(step.samples)
     return {
         "runs": run_count,
         "step_s_interval": "between-runs" if run_count > 1 else "within-run",
         "samples_n": len(step.samples),
-        "samples_disturbed": sum(disturbed or ()),
-        "marks_n": None if disturbed is None else len(disturbed),
-        "infeed": sum(waited.samples) / total_s if is_fed else None,
+        "samples_disturbed": sum(is_disturbed or ()),
+        "marks_n": None if is_disturbed is None else len(is_disturbed),
+        "infeed": sum(input_wait.samples) / total_s if has_wait else None,
     }
 
 
@@ -239,29 +248,34 @@ def _statistics_columns(lines: Sequence[Line]) -> pl.DataFrame:
     """Return the spread of the samples of each step, and its `estimate`."""
     from steptime.records.statistics import of_samples, spreads
 
-    row_numbers = []
+    rows_with_samples = []
     samples = []
     runs = []
-    for number, line in enumerate(lines):
+    for row_number, line in enumerate(lines):
         step = line.quantities.get("step_s")
         if step is not None and step.samples:
-            row_numbers.append(number)
+            rows_with_samples.append(row_number)
             samples.append(step.samples)
             runs.append(step.runs)
-    places = np.array(row_numbers, np.int64)
     spread = spreads(samples)
     estimates = of_samples(samples, runs)
-    columns = [scatter(f"spread_{name}", spread[name], places, len(lines)) for name in SPREAD]
-    columns += [
-        scatter(f"estimate_{name}", estimates[name], places, len(lines)) for name in ESTIMATE
-    ]
-    return pl.DataFrame(columns)
+    numbers_by_column = {f"spread_{name}": spread[name] for name in SPREAD}
+    numbers_by_column |= {f"estimate_{name}": estimates[name] for name in ESTIMATE}
+    row_numbers = np.array(rows_with_samples, np.int64)
+    return pl.DataFrame(
+        [
+            scatter(column, numbers, row_numbers, len(lines))
+            for column, numbers in numbers_by_column.items()
+        ]
+    )
 
 
-def scatter(name: str, values: NDArray[Any], places: NDArray[Any], length: int) -> pl.Series:
-    """Return a column with values at places, None elsewhere and for numbers that are not finite."""
-    column = np.full(length, np.nan)
-    column[places] = values
+def scatter(
+    name: str, numbers: NDArray[Any], row_numbers: NDArray[Any], row_count: int
+) -> pl.Series:
+    """Return a column with numbers in some rows; None elsewhere, and where one is not finite."""
+    column = np.full(row_count, np.nan)
+    column[row_numbers] = numbers
     column[~np.isfinite(column)] = np.nan
     return pl.Series(name, column).fill_nan(None)
 
@@ -274,27 +288,30 @@ def _with_derived_columns(frame: pl.DataFrame) -> pl.DataFrame:
     """
     has_batch = pl.col("batch_source").ne_missing(pl.lit(UNKNOWN))
     examples = pl.col("examples")
-    positive_s = pl.when(pl.col("step_s") != 0).then(pl.col("step_s"))
+    nonzero_step_s = pl.when(pl.col("step_s") != 0).then(pl.col("step_s"))
     has_samples = pl.col("samples_n").is_not_null()
     is_repeated = pl.col("runs") == pl.col("samples_n")
-    sampled_speed = pl.when(has_samples & ~is_repeated).then(examples * pl.col("spread_speed"))
-    speed = sampled_speed.otherwise(examples / positive_s)
+    examples_per_s = (
+        pl.when(has_samples & ~is_repeated)
+        .then(examples * pl.col("spread_speed"))
+        .otherwise(examples / nonzero_step_s)
+    )
+    is_measured = pl.col("origin") == "measured"
+    stack = pl.when(is_measured).then(pl.col("ran_by")).otherwise(pl.col("stack"))
     estimate = pl.struct(pl.col(f"estimate_{name}").alias(name) for name in ESTIMATE)
+    has_estimate = pl.col("estimate_value").is_not_null()
     return frame.with_columns(
         pl.when(has_batch).then(pl.col("batch")).alias("batch"),
         pl.when(has_batch).then(examples).alias("global_batch"),
         pl.coalesce("date", pl.col("taken_at").str.head(10)).alias("date"),
-        pl.when(pl.col("origin") == "measured")
-        .then(pl.col("ran_by"))
-        .otherwise(pl.col("stack"))
-        .alias("stack"),
-        *(pl.col(f"spread_{name}").alias(f"step_s_{name}") for name in SPREAD[:5]),
-        pl.when(has_batch).then(speed).alias("examples_per_s"),
+        stack.alias("stack"),
+        *(pl.col(f"spread_{name}").alias(f"step_s_{name}") for name in TIME_SPREAD),
+        pl.when(has_batch).then(examples_per_s).alias("examples_per_s"),
         *(
             pl.when(has_batch)
             .then(examples * pl.col(f"spread_{name}"))
             .alias(f"examples_{name}_per_s")
             for name in ("uncertainty", "jitter")
         ),
-        pl.when(pl.col("estimate_value").is_not_null()).then(estimate).alias("estimate"),
+        pl.when(has_estimate).then(estimate).alias("estimate"),
     )

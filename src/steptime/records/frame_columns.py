@@ -108,14 +108,14 @@ def add_settings(rows: pl.LazyFrame, names: Sequence[str]) -> pl.LazyFrame:
     """Add hyperparameters as columns of texts, None where a network has none of this name."""
     if not names:
         return rows
-    texts = rows.select("params").unique().collect()["params"].to_list()
-    settings = [json.loads(text) for text in texts]
+    json_texts = rows.select("params").unique().collect()["params"].to_list()
+    settings_of_texts = [json.loads(text) for text in json_texts]
     columns = {
-        name: pl.Series([_text(setting.get(name)) for setting in settings], dtype=STRING)
+        name: pl.Series([_text(settings.get(name)) for settings in settings_of_texts], dtype=STRING)
         for name in names
     }
-    table = pl.DataFrame({"params": pl.Series(texts, dtype=STRING), **columns})
-    return rows.join(table.lazy(), on="params", how="left", maintain_order="left")
+    settings_table = pl.DataFrame({"params": pl.Series(json_texts, dtype=STRING), **columns})
+    return rows.join(settings_table.lazy(), on="params", how="left", maintain_order="left")
 
 
 @lru_cache(MAX_CACHED_TEXTS)
@@ -155,8 +155,10 @@ def describe_method(text: bytes, origin: str, replicas: int) -> Row:
     """Return the columns of a method's JSON text; None is unknown, or without meaning."""
     method = method_of(text)
     options = method.options
-    devices = _integer(options.get("device_count", replicas))
-    is_unknown = "device_count" in options and options["device_count"] is None
+    device_count = _integer(options.get("device_count", replicas))
+    is_stated_unknown = "device_count" in options and options["device_count"] is None
+    if device_count is None and not is_stated_unknown:
+        device_count = replicas
     return {
         "method": method.label,
         "method_version": method.version,
@@ -164,7 +166,7 @@ def describe_method(text: bytes, origin: str, replicas: int) -> Row:
         "method_options": json.dumps(options, sort_keys=True),
         "threads": _integer(options.get("threads")),
         **{name: _text(options.get(name)) or None for name in ("gpu", "strategy")},
-        "device_count": replicas if devices is None and not is_unknown else devices,
+        "device_count": device_count,
         "overlap": _text(options.get("overlap")) not in ("false", "0"),
         **_describe_input(options, origin == "measured"),
         **{name: _rate(options.get(name)) for name in RATES},
@@ -173,16 +175,17 @@ def describe_method(text: bytes, origin: str, replicas: int) -> Row:
 
 def _describe_input(options: Mapping[str, Any], is_measured: bool) -> Row:
     """Return the columns of the input of a step; a measurement leaves out default options."""
-    source, staging, loaders, prefetch = (
-        _text(options.get(name)) for name in ("input", "staging", "loaders", "prefetch")
-    )
+    source = _text(options.get("input"))
+    staging = _text(options.get("staging"))
+    loaders = _text(options.get("loaders"))
+    prefetch = _text(options.get("prefetch"))
     if is_measured:
         source = source or "device"
-        has_files = source == "dataset"
-        staging = (staging or "shared") if has_files else None
-        loaders = (loaders or "0") if has_files else None
-        has_loaders = loaders is not None and loaders != "0"
-        prefetch = (prefetch or "2") if has_loaders else None
+        reads_files = source == "dataset"
+        staging = (staging or "shared") if reads_files else None
+        loaders = (loaders or "0") if reads_files else None
+        has_loader_processes = loaders is not None and loaders != "0"
+        prefetch = (prefetch or "2") if has_loader_processes else None
     return {
         "input": source,
         "staging": staging,

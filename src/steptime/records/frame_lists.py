@@ -33,40 +33,43 @@ class NestedColumns:
     def columns(self, length: int) -> list[pl.Series]:
         """Return the columns `samples`, `run`, `others` and `sampled` of so many rows."""
         steps = [step for _, step in self.steps]
-        step_rows = [number for number, _ in self.steps]
-        entries = {
+        step_rows = pl.Series("row", [row for row, _ in self.steps], dtype=COUNT)
+        step_columns = pl.DataFrame([step_rows, *sample_columns(steps)])
+        all_rows = pl.DataFrame({"row": pl.Series(range(length), dtype=COUNT)})
+        columns_of_steps = all_rows.join(step_columns, on="row", how="left", maintain_order="left")
+
+        free_rows = [row for row, _, _ in self.others]
+        free_columns = {
             "key": pl.Series([name for _, name, _ in self.others], dtype=STRING),
-            "value": pl.Series([text for _, _, text in self.others], dtype=STRING),
+            "value": pl.Series([json_text for _, _, json_text in self.others], dtype=STRING),
         }
-        quantity_pairs = pl.DataFrame(entries).to_struct("others")
-        quantities = [quantity for _, _, quantity in self.sampled]
-        keys = pl.Series("key", [name for _, name, _ in self.sampled], dtype=STRING)
-        samples = pl.DataFrame(sample_columns(quantities)).to_struct("value")
-        sampled = pl.DataFrame([keys, samples]).to_struct("sampled")
-        rows = pl.DataFrame({"row": pl.Series(range(length), dtype=COUNT)})
-        step_columns = pl.DataFrame(
-            [pl.Series("row", step_rows, dtype=COUNT), *sample_columns(steps)]
-        )
-        columns = rows.join(step_columns, on="row", how="left", maintain_order="left")
+        free_quantities = pl.DataFrame(free_columns).to_struct("others")
+
+        sampled_rows = [row for row, _, _ in self.sampled]
+        sampled_names = pl.Series("key", [name for _, name, _ in self.sampled], dtype=STRING)
+        sampled_quantities = [quantity for _, _, quantity in self.sampled]
+        sampled_values = pl.DataFrame(sample_columns(sampled_quantities)).to_struct("value")
+        sampled = pl.DataFrame([sampled_names, sampled_values]).to_struct("sampled")
         return [
-            columns["samples"],
-            columns["run"],
-            list_column(quantity_pairs, [number for number, _, _ in self.others], length),
-            list_column(sampled, [number for number, _, _ in self.sampled], length),
+            columns_of_steps["samples"],
+            columns_of_steps["run"],
+            list_column(free_quantities, free_rows, length),
+            list_column(sampled, sampled_rows, length),
         ]
 
 
 def sample_columns(quantities: Sequence[Quantity]) -> list[pl.Series]:
     """Return the lists of the `samples` and of the `run` of each sample of quantities."""
-    counts = [len(quantity.samples) for quantity in quantities]
-    rows = np.repeat(np.arange(len(quantities)), counts)
-    samples = np.fromiter(
-        chain.from_iterable(quantity.samples for quantity in quantities), float, len(rows)
-    )
-    runs = np.fromiter(chain.from_iterable(quantity.runs for quantity in quantities), np.int64)
+    quantity_count = len(quantities)
+    sample_counts = [len(quantity.samples) for quantity in quantities]
+    quantity_numbers = np.repeat(np.arange(quantity_count), sample_counts)  # of each sample
+    all_samples = chain.from_iterable(quantity.samples for quantity in quantities)
+    samples = pl.Series("samples", np.fromiter(all_samples, float), dtype=NUMBER)
+    all_runs = chain.from_iterable(quantity.runs for quantity in quantities)
+    runs = pl.Series("run", np.fromiter(all_runs, np.int64), dtype=COUNT)
     return [
-        list_column(pl.Series("samples", samples, dtype=NUMBER), rows, len(quantities)),
-        list_column(pl.Series("run", runs, dtype=COUNT), rows, len(quantities)),
+        list_column(samples, quantity_numbers, quantity_count),
+        list_column(runs, quantity_numbers, quantity_count),
     ]
 
 

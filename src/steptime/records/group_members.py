@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 Ids = NDArray[np.int64]
 Flags = NDArray[np.bool_]
-NO_KIN = -1
+NO_KEY = -1
 ALL_RECORDS = pl.lit(True)
 ANY_METHOD = (pl.lit(""),)  # groups do not differ in how they were measured
 
@@ -41,17 +41,17 @@ class Grouping:
         level: the level of a record as text; a record without one takes no part.
         cell: the values that records share if they may be paired.
         takes_part: whether a record takes part.
-        way: the values that the records of a group share beside level and cell.
-        kin: what the two of a pair must share if both have it; None pairs by options.
-        level_options: options of methods in which a pair may differ if `kin` is None.
+        method: the values that the records of a group share beside level and cell.
+        partner_key: what the two of a pair must share if both have it; None pairs by options.
+        level_options: options of methods in which a pair may differ if `partner_key` is None.
     """
 
     quantity: str
     level: pl.Expr
     cell: Sequence[pl.Expr]
     takes_part: pl.Expr = ALL_RECORDS
-    way: Sequence[pl.Expr] = tuple(map(pl.col, METHOD))
-    kin: pl.Expr | None = None
+    method: Sequence[pl.Expr] = tuple(map(pl.col, METHOD))
+    partner_key: pl.Expr | None = None
     level_options: Collection[str] = ()
 
 
@@ -81,8 +81,8 @@ class Members:
         group: number of its group, by first records.
         level: its level, as a place in `levels`.
         cell: number of its cell.
-        kin: hash of what the two of a pair must share, `NO_KIN` where unknown.
-        way: hash of how it was measured: host, origin and method.
+        partner_key: hash of what the two of a pair must share, `NO_KEY` where unknown.
+        setup: hash of its host, origin and method.
         is_step: whether it is of a whole step.
         has_value: whether its value counts: predicted, or measured without a failure.
         is_sampled: whether it has samples of the quantity.
@@ -102,8 +102,8 @@ class Members:
     group: Ids
     level: Ids
     cell: Ids
-    kin: Ids
-    way: Ids
+    partner_key: Ids
+    setup: Ids
     is_step: Flags
     has_value: Flags
     is_sampled: Flags
@@ -130,8 +130,9 @@ class Members:
         """Return the places of the records of groups, and for each the place in `groups`."""
         counts = self.starts[groups + 1] - self.starts[groups]
         owner = np.repeat(np.arange(len(groups)), counts)
-        within = np.arange(counts.sum()) - np.repeat(counts.cumsum() - counts, counts)
-        return self.order[self.starts[groups][owner] + within], owner
+        first_of_group = counts.cumsum() - counts
+        rank_in_group = np.arange(counts.sum()) - first_of_group[owner]
+        return self.order[self.starts[groups][owner] + rank_in_group], owner
 
     def samples(self, groups: Ids, is_of_repeats: Flags) -> tuple[list[Floats], list[Ids]]:
         """Return the samples of groups, and the run of each sample.
@@ -144,13 +145,11 @@ class Members:
         members, owner = self.of_groups(distinct)
         is_repeat = is_of_repeats[first][owner]
         is_read = np.where(is_repeat, self.is_repeated[members], self.is_sampled[members])
-        members = members[is_read]
-        owner = owner[is_read]
-        read = self._read_samples(members, is_repeat[is_read])
-        sample_counts = np.bincount(owner, read.counts, len(distinct))
-        stops = sample_counts.cumsum().astype(np.int64)
-        samples_by_group = np.split(read.samples, stops[:-1]) if len(stops) else []
-        runs_by_group = np.split(read.runs, stops[:-1]) if len(stops) else []
+        read = self._read_samples(members[is_read], is_repeat[is_read])
+        samples_of_group = np.bincount(owner[is_read], read.counts, len(distinct))  # their number
+        group_stop = samples_of_group.cumsum().astype(np.int64)
+        samples_by_group = np.split(read.samples, group_stop[:-1]) if len(group_stop) else []
+        runs_by_group = np.split(read.runs, group_stop[:-1]) if len(group_stop) else []
         samples = [samples_by_group[number] for number in place]
         runs = [runs_by_group[number] for number in place]
         return samples, runs
@@ -158,21 +157,21 @@ class Members:
     def _read_samples(self, members: Ids, is_repeat: Flags) -> _MemberSamples:
         """Return the samples of records; runs of different records have different numbers."""
         sampled_seq = self.seq[members[~is_repeat]]
-        columns = list(sample_columns(self.quantity))
-        lists = self.data.take_records(sampled_seq, columns)
-        lists = lists[np.searchsorted(lists["seq"].to_numpy(), sampled_seq)]  # in their order
+        list_columns = list(sample_columns(self.quantity))
+        records_by_seq = self.data.take_records(sampled_seq, list_columns)
+        records = records_by_seq[np.searchsorted(records_by_seq["seq"].to_numpy(), sampled_seq)]
         counts = np.ones(len(members), np.int64)  # a repeat has its value alone
-        counts[~is_repeat] = lists["samples"].list.len().to_numpy()
-        owner = np.repeat(np.arange(len(members)), counts)
+        counts[~is_repeat] = records["samples"].list.len().to_numpy()
+        owner = np.repeat(np.arange(len(members)), counts)  # the record of each sample
         is_of_repeat = is_repeat[owner]
 
         samples = np.empty(len(owner))
         samples[is_of_repeat] = self.value[members[is_repeat]]
-        samples[~is_of_repeat] = _flatten(lists["samples"])
+        samples[~is_of_repeat] = _flatten(records["samples"])
 
-        run_of_record = np.zeros(len(owner), np.int64)
-        run_of_record[~is_of_repeat] = _flatten(lists["run"])
-        distinct_runs, run_place = np.unique(run_of_record, return_inverse=True)
+        run_in_record = np.zeros(len(owner), np.int64)
+        run_in_record[~is_of_repeat] = _flatten(records["run"])
+        distinct_runs, run_place = np.unique(run_in_record, return_inverse=True)
         runs = owner * len(distinct_runs) + run_place
         return _MemberSamples(samples, runs, counts)
 
@@ -194,12 +193,12 @@ def sample_columns(quantity: str) -> tuple[pl.Expr, pl.Expr]:
 
 def read_members(data: Folders, grouping: Grouping) -> Members:
     """Return the records that take part, with the numbers of their groups."""
-    records = data.scan().filter(grouping.takes_part).select(_columns(data, grouping))
-    frame = records.filter(pl.col("level").is_not_null()).collect()
-    levels = sort_levels(frame["level"].unique(maintain_order=True))
-    places = pl.Series(range(len(levels)), dtype=pl.Int64)
-    level = frame["level"].replace_strict(pl.Series(levels, dtype=pl.String), places)
-    arrays = {name: frame[name].to_numpy() for name in frame.columns if name != "level"}
+    records = data.scan().filter(grouping.takes_part).select(_member_columns(data, grouping))
+    members = records.filter(pl.col("level").is_not_null()).collect()
+    levels = sort_levels(members["level"].unique(maintain_order=True))
+    level_places = pl.Series(range(len(levels)), dtype=pl.Int64)
+    level = members["level"].replace_strict(pl.Series(levels, dtype=pl.String), level_places)
+    arrays = {name: members[name].to_numpy() for name in members.columns if name != "level"}
     estimate = {name: arrays.pop(f"estimate_{name}") for name in ESTIMATE}
     return Members(
         data=data,
@@ -215,33 +214,34 @@ def read_members(data: Folders, grouping: Grouping) -> Members:
 
 def number_by_first(hashes: NDArray[Any]) -> Ids:
     """Return numbers in place of hashes: 0 for the first one and all equal ones, then 1, ..."""
-    _, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
-    number = np.empty(len(first), np.int64)
-    number[np.argsort(first)] = np.arange(len(first))
-    return number[inverse]
+    _, first, place = np.unique(hashes, return_index=True, return_inverse=True)
+    number_of_place = np.empty(len(first), np.int64)  # places are in the order of the hashes
+    number_of_place[np.argsort(first)] = np.arange(len(first))
+    return number_of_place[place]
 
 
-def _columns(data: Folders, grouping: Grouping) -> list[pl.Expr]:
+def _member_columns(data: Folders, grouping: Grouping) -> list[pl.Expr]:
     """Return the expressions of the columns of `Members`; keys are hashes."""
     is_step = grouping.quantity == "step_s"
     value = quantity_value(grouping.quantity).cast(NUMBER)
     samples, run = sample_columns(grouping.quantity)
-    count = pl.col("samples_n") if is_step else samples.list.len()
+    sample_count = pl.col("samples_n") if is_step else samples.list.len()
     smallest = pl.col("step_s_min") if is_step else samples.list.min()
-    runs = pl.col("runs") if is_step else run.list.n_unique()
-    unknown = pl.lit(None, NUMBER)
+    run_count = pl.col("runs") if is_step else run.list.n_unique()
+    unknown = pl.lit(None, NUMBER)  # records hold intervals and estimates of steps alone
+    estimate = {
+        name: pl.col("estimate").struct.field(name) if is_step else unknown for name in ESTIMATE
+    }
     is_good = value.is_not_null() & (pl.col("status") == "ok")
-    has_samples = count.fill_null(0) > 0
+    has_samples = sample_count.fill_null(0) > 0
     is_original = ~IS_PREDICTED & pl.col("duplicate_of").is_null()
-    estimate = [pl.col("estimate").struct.field(name) if is_step else unknown for name in ESTIMATE]
-    way = ("host", "origin", *METHOD)
     return [
         pl.col("seq"),
         grouping.level.alias("level"),
-        hash_of([grouping.level, *grouping.cell, *grouping.way]).alias("group"),
+        hash_of([grouping.level, *grouping.cell, *grouping.method]).alias("group"),
         hash_of(grouping.cell).alias("cell"),
-        _kin(data, grouping).alias("kin"),
-        hash_of(way).alias("way"),
+        _partner_key(data, grouping).alias("partner_key"),
+        hash_of(("host", "origin", *METHOD)).alias("setup"),
         (pl.col("scope") == "").alias("is_step"),
         (IS_PREDICTED | is_good).alias("has_value"),
         (is_good & has_samples).alias("is_sampled"),
@@ -250,19 +250,17 @@ def _columns(data: Folders, grouping: Grouping) -> list[pl.Expr]:
         value.alias("value"),
         (pl.col("stated_low") if is_step else unknown).alias("low"),
         (pl.col("stated_high") if is_step else unknown).alias("high"),
-        runs.cast(NUMBER).alias("runs"),
-        *(
-            column.alias(f"estimate_{name}")
-            for name, column in zip(ESTIMATE, estimate, strict=True)
-        ),
+        run_count.cast(NUMBER).alias("runs"),
+        *(column.alias(f"estimate_{name}") for name, column in estimate.items()),
     ]
 
 
-def _kin(data: Folders, grouping: Grouping) -> pl.Expr:
+def _partner_key(data: Folders, grouping: Grouping) -> pl.Expr:
     """Return the hash of what a pair must share, which by default are the options."""
-    if grouping.kin is not None:
-        hashed_kin = _signed_hash(grouping.kin)
-        return pl.when(grouping.kin.is_null()).then(pl.lit(NO_KIN, pl.Int64)).otherwise(hashed_kin)
+    key = grouping.partner_key
+    if key is not None:
+        no_key = pl.lit(NO_KEY, pl.Int64)
+        return pl.when(key.is_null()).then(no_key).otherwise(_signed_hash(key))
     options = pl.col("method_options")
     if grouping.level_options:
         options = without_keys(data, "method_options", grouping.level_options)

@@ -53,12 +53,11 @@ def check_quantity(data: Folders, quantity: str) -> None:
         return
     if data.failed:
         raise InputError(data.failed)
-    counts = data.scan().select(pl.col(sorted(AMOUNTS)).count()).collect()
-    amounts = [name for name in counts.columns if counts[name].item()]
-    quantities = (
-        data.scan().select(pl.col("others").explode().struct.field("key").unique()).collect()
-    )
-    raise unknown("quantity", quantity, sorted([*amounts, *quantities["key"].drop_nulls()]))
+    record_counts = data.scan().select(pl.col(sorted(AMOUNTS)).count()).collect()
+    amounts = [name for name in record_counts.columns if record_counts[name].item()]
+    names = pl.col("others").explode().struct.field("key").unique()
+    free_quantities = data.scan().select(names).collect()["key"].drop_nulls()
+    raise unknown("quantity", quantity, sorted([*amounts, *free_quantities]))
 
 
 def cell_columns(data: Folders, column: str, free: Collection[str]) -> list[pl.Expr]:
@@ -70,16 +69,18 @@ def cell_columns(data: Folders, column: str, free: Collection[str]) -> list[pl.E
         free: settings in which the two may differ.
     """
     settings = set(data.settings)
-    network = _network_columns(data, settings, free)
-    is_open = not {*network, "replicas", *settings}.isdisjoint(free)
-    cell = [expression for name, expression in network.items() if name not in free]
-    if not is_open:
+    network_columns = _network_columns(data, settings, free)
+    may_differ_in_network = not {*network_columns, "replicas", *settings}.isdisjoint(free)
+    if may_differ_in_network:
+        cell = [expression for name, expression in network_columns.items() if name not in free]
+    else:
         cell = [pl.col("workload_key")]
     cell += [pl.col("scope"), pl.col("origin")]
     if column not in PLACES:
         cell.append(pl.col("platform"))
     if column == "stack":  # a prediction of a stack has one method
-        cell.append(pl.when(IS_PREDICTED).then(METHOD_NAME).otherwise(pl.lit("")).alias("method"))
+        predicted_method = pl.when(IS_PREDICTED).then(METHOD_NAME).otherwise(pl.lit(""))
+        cell.append(predicted_method.alias("method"))
     elif column not in ("method", "predicted_by"):
         cell.append(METHOD_NAME)
     return cell
@@ -89,11 +90,14 @@ def _network_columns(
     data: Folders, settings: set[str], free: Collection[str]
 ) -> dict[str, pl.Expr]:
     """Return the settings of a network without `free`; a hash names it, whatever its file is."""
-    is_family = pl.col("model").str.starts_with(pl.col("family"))
-    model = pl.when(is_family).then(pl.col("family")).otherwise(pl.col("model"))
-    if "sha256" not in free:
-        has_hash = pl.col("params").str.contains("sha256", literal=True)
-        model = pl.when(has_hash).then(pl.lit("")).otherwise(model)
+    has_family_in_name = pl.col("model").str.starts_with(pl.col("family"))
+    model = pl.when(has_family_in_name).then(pl.col("family")).otherwise(pl.col("model"))
+    has_file_hash = pl.col("params").str.contains("sha256", literal=True)
+    if "sha256" in free:
+        paths = data.scan().filter(has_file_hash).select("folder_rank", model.alias("path"))
+        model = model.replace(_name_files(paths.unique().collect()))
+    else:
+        model = pl.when(has_file_hash).then(pl.lit("")).otherwise(model)
     network = {
         "model": model.alias("model"),
         "batch": (pl.col("examples") / pl.col("replicas")).alias("batch"),
@@ -105,6 +109,24 @@ def _network_columns(
     if free_settings:
         network["params"] = without_keys(data, "params", free_settings)
     return network
+
+
+def _name_files(files: pl.DataFrame) -> dict[str, str]:
+    """Return the name by which other versions of each file are known, by its path.
+
+    The versions of a network lie in several checkouts, or in a folder for each content, so the
+    file's name decides. A name that two files of one folder of records have is left out: their
+    paths tell them apart.
+
+    Args:
+        files: a row per `folder_rank` (of the folder of records) and `path`.
+    """
+    name = pl.col("path").str.split("/").list.last()
+    files = files.with_columns(name.alias("name"))
+    is_shared = pl.col("path").n_unique().over("folder_rank", "name") > 1
+    shared_names = files.filter(is_shared)["name"].implode()
+    distinct = files.filter(~pl.col("name").is_in(shared_names))
+    return dict(zip(distinct["path"], distinct["name"], strict=True))
 
 
 def find_level(data: Folders, column: str, place: str = "--by") -> pl.Expr:
@@ -119,29 +141,29 @@ def find_level(data: Folders, column: str, place: str = "--by") -> pl.Expr:
     Raises:
         InputError: for a column of which no record says anything.
     """
-    plain = [name for name in SCHEMA if name not in NO_LEVELS]
-    level = _level(data, column, column in plain)
+    frame_columns = [name for name in SCHEMA if name not in NO_LEVELS]
+    level = _level_text(data, column, column in frame_columns)
     if _has_value(data, level):
         return level
-    keys = (_keys(data, "method_options"), _keys(data, "env"))
-    names = [*plain, *data.settings, *keys[0], *keys[1], "predicted_by"]
-    if column in names:
+    option_names = _json_keys(data, "method_options")
+    env_names = _json_keys(data, "env")
+    valid_names = [*frame_columns, *data.settings, *option_names, *env_names, "predicted_by"]
+    if column in valid_names:
         raise InputError(f"{place} {column}: no step here says its {column}")
-    raise unknown("column", column, names, place)
+    raise unknown("column", column, valid_names, place)
 
 
-def _level(data: Folders, column: str, is_plain: bool) -> pl.Expr:
+def _level_text(data: Folders, column: str, is_frame_column: bool) -> pl.Expr:
     if column == "predicted_by":
         return pl.when(IS_PREDICTED).then(METHOD_NAME).alias(column)
-    text = _plain_text(data, column) if is_plain else _option_text(data, column)
-    words = {"true": "yes", "false": "no"}
-    level = text.replace(words)
+    text = _column_text(data, column) if is_frame_column else _option_text(data, column)
+    level = text.replace({"true": "yes", "false": "no"})
     if column == "host":  # where a prediction was computed changes nothing
         level = pl.when(~IS_PREDICTED).then(level)
     return level.alias(column)
 
 
-def _plain_text(data: Folders, column: str) -> pl.Expr:
+def _column_text(data: Folders, column: str) -> pl.Expr:
     """Return a column of the frame as text."""
     if SCHEMA[column].is_float():
         return map_values(data, column, repr)
@@ -150,11 +172,13 @@ def _plain_text(data: Folders, column: str) -> pl.Expr:
 
 def _option_text(data: Folders, column: str) -> pl.Expr:
     """Return the text of a key of the settings, the options or the environment."""
-    names = [*(["params"] if column in data.settings else []), "method_options", "env"]
-    texts = [map_values(data, name, lambda text: find_text(text, column)) for name in names]
+    json_columns = ["method_options", "env"]
+    if column in data.settings:
+        json_columns.insert(0, "params")
+    texts = [map_values(data, name, lambda text: find_text(text, column)) for name in json_columns]
     if column.endswith("-parallel"):
-        key = column.removesuffix("-parallel")
-        texts.append(map_values(data, "plan", lambda text: find_text(text, key)))
+        plan_key = column.removesuffix("-parallel")
+        texts.append(map_values(data, "plan", lambda text: find_text(text, plan_key)))
     return pl.coalesce(texts)
 
 
@@ -166,7 +190,7 @@ def find_text(text: str, key: str) -> str | None:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
-def _keys(data: Folders, column: str) -> list[str]:
+def _json_keys(data: Folders, column: str) -> list[str]:
     """Return the keys of a column of JSON objects."""
     texts = data.scan().select(pl.col(column).unique(maintain_order=True)).collect()[column]
     return list(dict.fromkeys(key for text in texts for key in json.loads(text)))
@@ -174,13 +198,13 @@ def _keys(data: Folders, column: str) -> list[str]:
 
 def without_keys(data: Folders, column: str, keys: Iterable[str]) -> pl.Expr:
     """Return a column of JSON objects without some keys."""
-    dropped = {*keys}
+    dropped_keys = {*keys}
 
-    def drop(text: str) -> str:
-        values = json.loads(text)
-        return json.dumps({key: value for key, value in values.items() if key not in dropped})
+    def drop_keys(text: str) -> str:
+        table = json.loads(text)
+        return json.dumps({key: value for key, value in table.items() if key not in dropped_keys})
 
-    return map_values(data, column, drop)
+    return map_values(data, column, drop_keys)
 
 
 def map_values(data: Folders, column: str, describe: Callable[[Any], str | None]) -> pl.Expr:
@@ -199,11 +223,11 @@ def _has_value(data: Folders, expression: pl.Expr) -> bool:
 def sort_levels(levels: Iterable[str]) -> list[str]:
     """Return levels in order: numbers by size, then words as they come."""
 
-    def size(level: str) -> float:
+    def sort_key(level: str) -> float:
         try:
             number = float(level)
         except ValueError:
-            return math.inf
+            return math.inf  # a word stands behind all numbers
         return number if math.isfinite(number) else math.inf
 
-    return sorted(levels, key=size)
+    return sorted(levels, key=sort_key)

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from steptime import __version__
-from steptime.core.files import replacing
+from steptime.core.files import replacing, stamp_of
 from steptime.records.row import Kinds
 
 MAKERS = ("frame_builder.py", "frame_columns.py", "frame_lists.py", "statistics.py", "warmup.py")
@@ -113,12 +113,6 @@ def _remove_old(folder: Path, name: str, *new_paths: Path) -> None:
     for path in {*folder.glob(f"{kind}-*")} - {*new_paths}:
         if path.stat().st_mtime < newest_s - IN_USE_S:
             path.unlink()
-
-
-def stamp_of(path: Path) -> list[int]:
-    """Return size, times and inode of a file, some of which change with every write."""
-    status = path.stat()
-    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 
 @contextmanager

@@ -142,24 +142,26 @@ def limit_memory(memory_bytes: int) -> None:
 
     What malloc has reserved and not touched yet is part of the address space, so it is taken off.
     """
-    status = _process_status()
-    if not status:
+    size_bytes = _process_sizes()
+    if not size_bytes:
         return
-    untouched_bytes = min(status["VmData"] - status["RssAnon"], MAX_RESERVED_BYTES)
-    limit_bytes = status["VmSize"] + memory_bytes - min(untouched_bytes, memory_bytes // 2)
-    _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    if hard != resource.RLIM_INFINITY:
-        limit_bytes = min(limit_bytes, hard)
-    resource.setrlimit(resource.RLIMIT_AS, (limit_bytes, hard))
+    untouched_bytes = min(size_bytes["VmData"] - size_bytes["RssAnon"], MAX_RESERVED_BYTES)
+    credited_bytes = min(untouched_bytes, memory_bytes // 2)
+    limit_bytes = size_bytes["VmSize"] + memory_bytes - credited_bytes
+    _, hard_limit_bytes = resource.getrlimit(resource.RLIMIT_AS)
+    if hard_limit_bytes != resource.RLIM_INFINITY:
+        limit_bytes = min(limit_bytes, hard_limit_bytes)
+    resource.setrlimit(resource.RLIMIT_AS, (limit_bytes, hard_limit_bytes))
 
 
-def _process_status() -> dict[str, int]:
+def _process_sizes() -> dict[str, int]:
     """Return the sizes of this process in bytes as Linux says them, nothing elsewhere."""
     path = Path("/proc/self/status")
     if not path.exists():
         return {}
-    sizes = re.findall(r"^(\w+):\s+(\d+) kB$", path.read_text(encoding="ascii"), re.MULTILINE)
-    return {name: int(size) << 10 for name, size in sizes}
+    status = path.read_text(encoding="ascii")
+    sizes = re.findall(r"^(\w+):\s+(\d+) kB$", status, re.MULTILINE)
+    return {name: int(size_kib) << 10 for name, size_kib in sizes}
 
 
 @contextmanager
@@ -168,17 +170,17 @@ def _connection(request: QueryRequest) -> Iterator[duckdb.DuckDBPyConnection]:
     import duckdb
 
     with duckdb.connect() as connection:
-        spill_bytes = int(request.memory_bytes * SPILL_SHARE)
-        spilled_bytes = request.memory_bytes * MAX_SPILLED_SHARE
+        max_memory_bytes = int(request.memory_bytes * SPILL_SHARE)
+        max_spilled_bytes = request.memory_bytes * MAX_SPILLED_SHARE
         connection.execute("SET temp_directory = ?", [request.temporary_folder])
-        connection.execute("SET memory_limit = ?", [f"{spill_bytes}B"])
-        connection.execute("SET max_temp_directory_size = ?", [f"{spilled_bytes}B"])
+        connection.execute("SET memory_limit = ?", [f"{max_memory_bytes}B"])
+        connection.execute("SET max_temp_directory_size = ?", [f"{max_spilled_bytes}B"])
         connection.execute("SET enable_progress_bar = false")
         if request.files:
             connection.execute(f"CREATE VIEW records AS {_records_sql(request)}")
-        paths = [*request.files, *filter(None, [request.write_to])]
-        if paths:
-            connection.execute("SET allowed_paths = ?", [paths])
+        allowed_paths = [*request.files, *filter(None, [request.write_to])]
+        if allowed_paths:
+            connection.execute("SET allowed_paths = ?", [allowed_paths])
         for setting in ("autoinstall_known_extensions", "autoload_known_extensions"):
             connection.execute(f"SET {setting} = false")
         connection.execute("SET enable_external_access = false")
@@ -198,25 +200,27 @@ def _records_sql(request: QueryRequest) -> str:
 
 def _cells_sql(request: QueryRequest) -> str:
     """Return the SQL of the columns of the view `records`."""
-    cells = {name: DERIVED_COLUMNS.get(name, name) for name in COLUMNS}
+    sql_by_column = {name: DERIVED_COLUMNS.get(name, name) for name in COLUMNS}
     for name, column in name_quantities(request.quantity_kinds).items():
-        cells[column] = _typed_sql(f"others[{quote_text(name)}]", request.quantity_kinds[name])
+        value_sql = f"others[{quote_text(name)}]"
+        sql_by_column[column] = _typed_sql(value_sql, request.quantity_kinds[name])
     settings = name_settings(request.setting_kinds, request.quantity_kinds)
     for name, column in settings.items():
-        pointer = quote_text("/" + name.replace("~", "~0").replace("/", "~1"))
-        value = f"json_extract(params, {pointer})"
-        cells[column] = _typed_sql(value, request.setting_kinds[name])
-    return ", ".join(f"{cell} AS {quote_name(name)}" for name, cell in cells.items())
+        json_pointer = "/" + name.replace("~", "~0").replace("/", "~1")
+        value_sql = f"json_extract(params, {quote_text(json_pointer)})"
+        sql_by_column[column] = _typed_sql(value_sql, request.setting_kinds[name])
+    return ", ".join(f"{sql} AS {quote_name(column)}" for column, sql in sql_by_column.items())
 
 
-def _typed_sql(value: str, kinds: Sequence[str]) -> str:
+def _typed_sql(value_sql: str, kinds: Sequence[str]) -> str:
     """Return the SQL of a JSON text in the type of a column whose values have these types."""
-    distinct = {*kinds}
-    if distinct == {"int", "float"}:
-        return f"CAST({value} AS DOUBLE)"
-    if len(distinct) == 1 and distinct != {"str"}:
-        return f"CAST({value} AS {SQL_TYPES[kinds[0]]})"
-    return TEXT_OF_JSON.format(value=value)
+    distinct_kinds = {*kinds}
+    if distinct_kinds == {"int", "float"}:
+        return f"CAST({value_sql} AS DOUBLE)"
+    has_single_plain_kind = len(distinct_kinds) == 1 and distinct_kinds != {"str"}
+    if has_single_plain_kind:
+        return f"CAST({value_sql} AS {SQL_TYPES[kinds[0]]})"
+    return TEXT_OF_JSON.format(value=value_sql)
 
 
 def quote_text(value: str) -> str:
@@ -259,14 +263,15 @@ def _make_answer(request: QueryRequest, connection: duckdb.DuckDBPyConnection) -
 
     for statement in connection.extract_statements(request.sql):
         words = set(re.findall("[a-z]+", statement.query.lower()))
-        if statement.type != duckdb.StatementType.SELECT and words & WRITING_WORDS:
+        may_write = statement.type != duckdb.StatementType.SELECT and words & WRITING_WORDS
+        if may_write:
             raise QueryFaultError("refused", "a statement only reads; export writes files")
     relation: duckdb.DuckDBPyRelation | None = connection.sql(request.sql)
-    if relation is None:
+    if relation is None:  # the statement gives no table
         if request.write_to:
             raise QueryFaultError("refused", "gives no table to export")
         return False
-    if request.max_rows is not None:
+    if request.max_rows is not None:  # a row more shows that there are too many
         relation = relation.limit(request.max_rows + 1)
     relation.create("answer")
     return True
@@ -275,14 +280,15 @@ def _make_answer(request: QueryRequest, connection: duckdb.DuckDBPyConnection) -
 def _write_rows(connection: duckdb.DuckDBPyConnection, out: BinaryIO, max_bytes: int) -> None:
     """Write the names of the columns and the values of each row, a line of JSON each."""
     cursor = connection.execute("FROM answer")
-    lines = [json.dumps([column[0] for column in cursor.description])]
-    byte_count = 0
+    column_names = [description[0] for description in cursor.description]
+    lines = [json.dumps(column_names)]
+    answer_bytes = 0
     while lines:
-        text = "".join(f"{line}\n" for line in lines).encode()
-        byte_count += len(text)
-        if byte_count > max_bytes:
+        chunk = "".join(f"{line}\n" for line in lines).encode()
+        answer_bytes += len(chunk)
+        if answer_bytes > max_bytes:
             raise QueryFaultError("size")
-        out.write(text)
+        out.write(chunk)
         lines = [json.dumps(plain_value(row)) for row in cursor.fetchmany(ROWS_OF_CHUNK)]
 
 
@@ -290,23 +296,24 @@ def _copy_answer(request: QueryRequest, connection: duckdb.DuckDBPyConnection) -
     rows = "FROM answer"
     if request.ending == ".csv":
         columns = connection.execute("SELECT column_name, column_type FROM (DESCRIBE answer)")
-        cells = [_csv_cell(name, kind) for name, kind in columns.fetchall()]
+        cells = [_csv_cell(name, sql_type) for name, sql_type in columns.fetchall()]
         rows = f"FROM answer SELECT {', '.join(cells)}"
     options = f"{COPY_OPTIONS[request.ending]}, USE_TMP_FILE false"
     connection.execute(f"COPY ({rows}) TO {quote_text(request.write_to)} ({options})")
 
 
-def _csv_cell(column: str, kind: str) -> str:
+def _csv_cell(column: str, sql_type: str) -> str:
     """Return the SQL of a column of CSV, no text of which a spreadsheet takes for a formula."""
     from steptime.core.printers import APOSTROPHE, FORMULA, harmless
 
     cell = quote_name(column)
     heading = quote_name(harmless(column))
-    if kind != "VARCHAR":
+    if sql_type != "VARCHAR":
         return f"{cell} AS {heading}"
-    begins = " OR ".join(f"starts_with({cell}, {quote_text(mark)})" for mark in FORMULA)
-    is_formula = f"({begins}) AND TRY_CAST({cell} AS DOUBLE) IS NULL"
-    return f"if({is_formula}, concat({quote_text(APOSTROPHE)}, {cell}), {cell}) AS {heading}"
+    begins_as_formula = " OR ".join(f"starts_with({cell}, {quote_text(mark)})" for mark in FORMULA)
+    is_formula = f"({begins_as_formula}) AND TRY_CAST({cell} AS DOUBLE) IS NULL"
+    escaped_cell = f"concat({quote_text(APOSTROPHE)}, {cell})"
+    return f"if({is_formula}, {escaped_cell}, {cell}) AS {heading}"
 
 
 @contextmanager
@@ -319,8 +326,8 @@ def _faults(fault: str) -> Iterator[None]:
     except duckdb.OutOfMemoryException as error:
         raise QueryFaultError("memory") from error
     except (duckdb.Error, RuntimeError) as error:
-        is_memory = re.search(r"bad[_ ]alloc", str(error)) is not None
-        raise QueryFaultError("memory" if is_memory else fault, first_lines(error)) from error
+        lacks_memory = re.search(r"bad[_ ]alloc", str(error)) is not None
+        raise QueryFaultError("memory" if lacks_memory else fault, first_lines(error)) from error
 
 
 def first_lines(error: Exception) -> str:

@@ -159,10 +159,11 @@ def workload_of(text: bytes) -> Workload:
     line = _read(_WORKLOADS, text, "workload")
     if "\0" in "".join(line.params):
         raise ValueError(ZERO_BYTE_FAULT)
-    plan: Plan = _part(Plan, bytes(line.plan), "workload.plan")
-    if plan.data * line.batch_per_replica > MAX_EXAMPLES:
+    plan: Plan = _read_part(Plan, bytes(line.plan), "workload.plan")
+    global_batch = plan.data * line.batch_per_replica
+    if global_batch > MAX_EXAMPLES:
         raise ValueError(f"workload.plan.data: {shorten(plan.data)} is too large")
-    tuning: Tuning = _part(Tuning, bytes(line.tuning), "workload.tuning")
+    tuning: Tuning = _read_part(Tuning, bytes(line.tuning), "workload.tuning")
     return workload_of_parts(msgspec.structs.asdict(line), plan, tuning)
 
 
@@ -194,9 +195,9 @@ def _check_quantity(name: str, quantity: Quantity) -> None:
         amounts = (*amounts, quantity.value)
     smallest = min(amounts, default=0)
     extremes = (smallest, max(amounts, default=0), quantity.low or 0, quantity.high or 0)
-    largest_size = max(map(abs, extremes))
-    if largest_size > LARGEST:
-        raise ValueError(f"quantities.{shorten(name)}: {shorten(largest_size)} is too large")
+    largest_magnitude = max(map(abs, extremes))
+    if largest_magnitude > LARGEST:
+        raise ValueError(f"quantities.{shorten(name)}: {shorten(largest_magnitude)} is too large")
     if name in _AMOUNTS and smallest < SMALLEST:
         nonzero_amounts = [amount for amount in amounts if amount]
         _check_smallest(name, min(nonzero_amounts, default=1.0))
@@ -214,17 +215,17 @@ def _check_smallest(name: str, smallest: float) -> None:
 
 
 @lru_cache(MAX_CACHED_TEXTS)
-def _part(kind: type, text: bytes, place: str) -> Any:
+def _read_part(part_type: type, text: bytes, place: str) -> Any:
     """Return a part of a workload; raises `ValueError` for unknown keys and wrong values."""
     table = _read(_OBJECTS, text, place)
-    defaults = vars(kind())
+    defaults = vars(part_type())
     for name in table.keys() - defaults:
         raise ValueError(str(unknown("key", name, defaults, place)))
     try:
-        msgspec.convert({**defaults, **table}, kind)
+        msgspec.convert({**defaults, **table}, part_type)
     except (msgspec.ValidationError, InputError) as error:
         raise ValueError(f"{place}: {_reason(error)}") from error
-    return kind(**table)  # a whole number stays one in a float's place: keys depend on it
+    return part_type(**table)  # a whole number stays one in a float's place: keys depend on it
 
 
 def _check_columns(name: str, quantity: Quantity) -> None:
@@ -240,13 +241,13 @@ def _find_column_fault(column: str, values: Sequence[Any], sample_count: int) ->
     """Return why a column of samples is wrong, "" if it is not."""
     if len(values) not in (0, sample_count):
         return f"{len(values)} values of {sample_count} samples"
-    kind = _SAMPLE_TYPES.get(column)
-    if kind is None or not values:
+    expected_type = _SAMPLE_TYPES.get(column)
+    if expected_type is None or not values:
         return ""
-    has_other_types = set(map(type, values)) != {kind}  # not isinstance: True is no run
+    has_other_types = set(map(type, values)) != {expected_type}  # not isinstance: True is no run
     if has_other_types:
-        return f"expected `{kind.__name__}` for each sample"
-    if kind is int:
+        return f"expected `{expected_type.__name__}` for each sample"
+    if expected_type is int:
         fits_64_bits = min(values) >= -(2**63) and max(values) < 2**63
         return "" if fits_64_bits else "a number is too large"
     return ""
@@ -258,11 +259,11 @@ def _refuse_other_schema(text: bytes) -> None:
         version = _OBJECTS.decode(text).get("schema")
     except _UNREADABLE:
         return
-    if type(version) is not int or version == SCHEMA:
+    if type(version) is not int or version == SCHEMA:  # not isinstance: True is no version
         return
     remedy = "upgrade steptime" if version > SCHEMA else "measure or predict again"
-    number = shorten(version)[1:-1]
-    raise InputError(f"has schema {number}, this steptime knows schema {SCHEMA}; {remedy}")
+    version_text = shorten(version)[1:-1]  # without quotes
+    raise InputError(f"has schema {version_text}, this steptime knows schema {SCHEMA}; {remedy}")
 
 
 def _reason(error: Exception, part: str = "") -> str:

@@ -17,6 +17,7 @@ SCHEMA = 2
 ORIGINS = ("measured", "predicted", "published")
 STATUSES = ("ok", "oom", "timeout", "unsupported", "failed")
 FINAL_STATUSES = ("ok", "oom", "timeout", "unsupported")  # a second sweep does not try these again
+LARGEST_DISTURBED_SHARE = 0.25  # of a step's samples, beyond which a remark says so
 ID_BYTES = 8  # of a record's identity: among 10^6 records two are alike once in 10^7 folders
 
 PROFILER = "-profiler"  # suffix of a backend's name: times of its ops by its profiler
@@ -74,6 +75,11 @@ class Quantity(Struct, frozen=True):
     def marks(self) -> Sequence[bool]:
         """Whether each sample was disturbed; none was if no column says it."""
         return self.columns.get("disturbed") or (False,) * len(self.samples)
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether other work disturbed so many samples that a reader must know it."""
+        return sum(self.marks) > LARGEST_DISTURBED_SHARE * len(self.samples)
 
 
 class RecordMethod(Struct, frozen=True):

@@ -61,8 +61,9 @@ def find_record_files(folder: Path) -> list[Path]:
     """
     paths = []
     for parent, folders, names in os.walk(folder, onerror=_raise_error):
-        if OF_SUBMISSION in names and Path(parent) != folder:
-            folders.clear()
+        is_submission_below = OF_SUBMISSION in names and Path(parent) != folder
+        if is_submission_below:
+            folders.clear()  # `os.walk` goes into no folder below
             continue
         folders[:] = [name for name in folders if not name.startswith(".")]
         paths += [
@@ -123,9 +124,9 @@ def read_record(paths: Sequence[Path], starts: Sequence[int], place: int) -> Rec
     """Read the record whose line begins at a place of the folder; see `StoredLine`."""
     from steptime.records.reading import record_from_json
 
-    number = bisect_right(starts, place, hi=len(paths)) - 1
-    with open_record_file(paths[number]) as file:
-        file.seek(place - starts[number])
+    file_number = bisect_right(starts, place, hi=len(paths)) - 1
+    with open_record_file(paths[file_number]) as file:
+        file.seek(place - starts[file_number])
         return record_from_json(file.readline().removeprefix(UTF_8_MARK))
 
 
@@ -156,15 +157,15 @@ class FolderLines:
     def _read_file(self, path: Path) -> Iterator[StoredLine]:
         """Yield the records of a file; faulty lines are named and left out."""
         faults = LineFaults(path, self._warn)
-        counts = Counter[str]()
+        id_counts = Counter[str]()
         place = self.starts[-1]
         try:
             with open_record_file(path) as file:
-                for number, text in enumerate(self._text_lines(path, file), start=1):
-                    content = text.removeprefix(UTF_8_MARK) if number == 1 else text
-                    line = faults.read(number, content)
+                for line_number, text in enumerate(self._text_lines(path, file), start=1):
+                    content = text.removeprefix(UTF_8_MARK) if line_number == 1 else text
+                    line = faults.read(line_number, content)
                     if line is not None:
-                        record_id = self._identify(line, content, counts)
+                        record_id = self._identify(line, content, id_counts)
                         if self._is_new(record_id, path):
                             yield StoredLine(place, record_id, line)
                     place += len(text)

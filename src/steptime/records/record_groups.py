@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,73 +15,35 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from steptime.records.group_columns import make_group_columns
 from steptime.records.group_members import (
-    NO_KIN,
+    NO_KEY,
     Flags,
     Grouping,
     Ids,
-    Members,
-    number_by_first,
     read_members,
 )
 from steptime.records.row import Row
-from steptime.records.statistics import of_samples
 from steptime.records.warmup import Floats
 
 if TYPE_CHECKING:
     from steptime.records.folders import Folders
 
 Cells = Mapping[str, str | pl.Expr]  # columns of rows: names, or expressions over records
-NO_MEMBER = -1
 NO_LEVEL = -1
 
 
-@dataclass(frozen=True, kw_only=True)
-class GroupColumns:
-    """Groups in the order of their first records, one entry a group; NaN is unknown.
+class _Unpaired(NamedTuple):
+    """Groups without a partner.
 
     Attributes:
-        level: its level, as a place in the levels.
-        cell: number of its cell.
-        kin: hash of what the two of a pair must share, as its last record has it.
-        way: number of how its records were measured: hosts, origins and methods.
-        last: `seq` of its last record.
-        best: `seq` of its last record with a value, or of its last one.
-        record_count: number of its records.
-        value: median of the samples, or the value that is stated.
-        low: low end of the interval.
-        high: high end of the interval.
-        runs: number of runs of the samples.
-        estimate: columns of `statistics.estimates` by name.
-        is_step: whether it is of whole steps.
-        is_pooled: whether the value is of samples or of repeats.
-        is_repeated: whether its samples are the values of repeats.
-        has_value: whether some record has a value.
+        ids: the groups.
+        partner_level: number of the level in which a partner is absent.
+        in_cell: whether that level has a group in the cell, which differs.
     """
 
-    level: Ids
-    cell: Ids
-    kin: Ids
-    way: Ids
-    last: Ids
-    best: Ids
-    record_count: Ids
-    value: Floats
-    low: Floats
-    high: Floats
-    runs: Floats
-    estimate: Mapping[str, Floats]
-    is_step: Flags
-    is_pooled: Flags
-    is_repeated: Flags
-    has_value: Flags
-
-
-class _Lonely(NamedTuple):
-    """Groups without a partner: ids, level of the partner, whether it has others in the cell."""
-
     ids: Ids
-    partner: Ids
+    partner_level: Ids
     in_cell: Flags
 
 
@@ -102,8 +63,8 @@ class RecordGroups:
         self.quantity = grouping.quantity
         self.members = read_members(data, grouping)
         self.levels = self.members.levels
-        self.columns = _group(self.members)
-        self._is_by_options = grouping.kin is None
+        self.columns = make_group_columns(self.members)
+        self._pairs_by_options = grouping.partner_key is None  # their options must be equal
 
     def __len__(self) -> int:
         return len(self.columns.level)
@@ -127,45 +88,53 @@ class RecordGroups:
 
     def pairs(self, against: str) -> dict[str, Ids]:
         """Return the ids `a` and `b` of the pairs of `against` and other levels, in their order."""
-        level = self.columns.level
-        cell = self.columns.cell
-        kin = self.columns.kin
-        first_level = self.place(against)
-        small_level = level.astype(np.min_scalar_type(len(self.levels)))  # which sorts faster
-        by_level = np.argsort(small_level, kind="stable")
-        seconds = by_level[level[by_level] != first_level]
-        firsts = np.flatnonzero(level == first_level)
-        firsts = firsts[np.argsort(cell[firsts], kind="stable")]
-
-        # Each second with all firsts of its cell, which stand one behind the other in `firsts`.
-        cell_sizes = np.bincount(cell[firsts], minlength=len(cell))
-        cell_stops = cell_sizes.cumsum()
-        counts = cell_sizes[cell[seconds]]
-        starts = cell_stops[cell[seconds]] - counts
-        pair_starts = counts.cumsum() - counts
-        first_places = np.repeat(starts - pair_starts, counts) + np.arange(counts.sum())
-        a = firsts[first_places]
-        b = np.repeat(seconds, counts)
-
-        is_match = kin[a] == kin[b]
-        if not self._is_by_options:
-            is_match |= (kin[a] == NO_KIN) | (kin[b] == NO_KIN)  # unknown of one: not a mismatch
-        elif not is_match.all():
-            is_single = self._is_single_of_level
-            is_match |= is_single[a] & is_single[b]  # no other can be the partner
+        is_first = self.columns.level == self.place(against)
+        # Integers of fewer bytes sort faster.
+        level = self.columns.level.astype(np.min_scalar_type(len(self.levels)))
+        ids_by_level = np.argsort(level, kind="stable")
+        second_ids = ids_by_level[~is_first[ids_by_level]]
+        a, b = self._join_by_cell(np.flatnonzero(is_first), second_ids)
+        is_match = self._match_partners(a, b)
         a = a[is_match]
         b = b[is_match]
-        order = np.lexsort((a, small_level[b]))  # by `b` they stand in order already
+        order = np.lexsort((a, level[b]))  # by `b` they stand in order already
         return {"a": a[order], "b": b[order]}
 
-    @cached_property
-    def _is_single_of_level(self) -> Flags:
-        """Which groups are the only ones of their level in their cell."""
-        key = self.columns.cell * len(self.levels) + self.columns.level
-        _, inverse, counts = np.unique(key, return_inverse=True, return_counts=True)
-        return np.asarray(counts[inverse] == 1)
+    def _join_by_cell(self, first_ids: Ids, second_ids: Ids) -> tuple[Ids, Ids]:
+        """Return all pairs of a first and a second group of one cell, in the order of seconds."""
+        cell = self.columns.cell
+        firsts_by_cell = first_ids[np.argsort(cell[first_ids], kind="stable")]
+        firsts_of_cell = np.bincount(cell[first_ids], minlength=len(cell))  # their number
+        cell_stop = firsts_of_cell.cumsum()  # where the firsts of a cell end in `firsts_by_cell`
 
-    def lonely(
+        partner_count = firsts_of_cell[cell[second_ids]]
+        partner_start = cell_stop[cell[second_ids]] - partner_count
+        pair_start = partner_count.cumsum() - partner_count
+        pair_numbers = np.arange(partner_count.sum())
+        partner_rank = pair_numbers - np.repeat(pair_start, partner_count)
+        partner_index = np.repeat(partner_start, partner_count) + partner_rank
+        return firsts_by_cell[partner_index], np.repeat(second_ids, partner_count)
+
+    def _match_partners(self, a: Ids, b: Ids) -> Flags:
+        """Return whether the two groups of each pair share what a pair must share."""
+        partner_key = self.columns.partner_key
+        has_equal_keys = partner_key[a] == partner_key[b]
+        if not self._pairs_by_options:
+            is_unknown = (partner_key[a] == NO_KEY) | (partner_key[b] == NO_KEY)
+            return np.asarray(has_equal_keys | is_unknown)  # an unknown key is no mismatch
+        if has_equal_keys.all():
+            return np.asarray(has_equal_keys)
+        is_only_choice = self._is_single_in_cell[a] & self._is_single_in_cell[b]
+        return np.asarray(has_equal_keys | is_only_choice)
+
+    @cached_property
+    def _is_single_in_cell(self) -> Flags:
+        """Which groups are the only ones of their level in their cell."""
+        cell_and_level = self.columns.cell * len(self.levels) + self.columns.level
+        _, place, group_counts = np.unique(cell_and_level, return_inverse=True, return_counts=True)
+        return np.asarray(group_counts[place] == 1)
+
+    def unpaired_steps(
         self, against: str, levels: Sequence[str], pairs: Mapping[str, Ids]
     ) -> dict[str, NDArray[Any]]:
         """Return the whole steps that `pairs` leave without a partner.
@@ -178,36 +147,36 @@ class RecordGroups:
         level = self.columns.level
         is_first = level == self.place(against)
         # Those of other levels lack one of `against`; those of `against` may lack each level.
-        parts = [self._find_lonely(NO_LEVEL, pairs["b"], ~is_first, is_first)]
-        for number, name in enumerate(levels):
-            is_partner = level == self.place(name)
-            paired = pairs["a"][is_partner[pairs["b"]]]
-            parts.append(self._find_lonely(number, paired, is_first, is_partner))
+        parts = [self._find_unpaired(NO_LEVEL, pairs["b"], ~is_first, is_first)]
+        for level_number, level_name in enumerate(levels):
+            is_partner = level == self.place(level_name)
+            paired_ids = pairs["a"][is_partner[pairs["b"]]]
+            parts.append(self._find_unpaired(level_number, paired_ids, is_first, is_partner))
         ids = np.concatenate([part.ids for part in parts])
-        partner = np.concatenate([part.partner for part in parts])
+        partner_level = np.concatenate([part.partner_level for part in parts])
         in_cell = np.concatenate([part.in_cell for part in parts])
-        is_a = partner != NO_LEVEL
-        order = np.lexsort((partner, ids, ~is_a))
-        columns = {"id": ids, "is_a": is_a, "other": partner, "in_cell": in_cell}
+        is_a = partner_level != NO_LEVEL
+        order = np.lexsort((partner_level, ids, ~is_a))
+        columns = {"id": ids, "is_a": is_a, "other": partner_level, "in_cell": in_cell}
         return {name: column[order] for name, column in columns.items()}
 
-    def _find_lonely(
-        self, partner_level: int, paired: Ids, is_side: Flags, is_partner: Flags
-    ) -> _Lonely:
-        """Return the whole steps of a side without a partner.
+    def _find_unpaired(
+        self, partner_level: int, paired_ids: Ids, needs_partner: Flags, is_partner: Flags
+    ) -> _Unpaired:
+        """Return the whole steps that need a partner and have none.
 
         Args:
             partner_level: the number of the level of partners, `NO_LEVEL` for the first one.
-            paired: the ids that have a partner.
-            is_side: the groups that need a partner.
+            paired_ids: the ids that have a partner.
+            needs_partner: the groups that need a partner.
             is_partner: the groups that could be partners.
         """
-        is_unpaired = self.columns.is_step & is_side
-        is_unpaired[paired] = False
+        is_unpaired = self.columns.is_step & needs_partner
+        is_unpaired[paired_ids] = False
         ids = np.flatnonzero(is_unpaired)
         cell = self.columns.cell
         in_cell = np.isin(cell[ids], cell[is_partner])
-        return _Lonely(ids=ids, partner=np.full(len(ids), partner_level), in_cell=in_cell)
+        return _Unpaired(ids, np.full(len(ids), partner_level), in_cell)
 
     def facts(self, ids: Ids, cells: Cells) -> dict[int, Row]:
         """Return columns of the last record of groups, by id; see `facts_frame`."""
@@ -222,17 +191,18 @@ class RecordGroups:
         """
         ids = np.unique(ids)
         last = self.columns.last[ids]
-        of_ids = pl.DataFrame({"seq": last, "id": ids}).join(
-            self._shared_facts(ids), on="id", how="left", maintain_order="left"
+        shared_facts = self._shared_facts(ids)
+        groups = pl.DataFrame({"seq": last, "id": ids}).join(
+            shared_facts, on="id", how="left", maintain_order="left"
         )
         expressions = {
             name: pl.col(cell) if isinstance(cell, str) else cell for name, cell in cells.items()
         }
-        needed = {name for cell in expressions.values() for name in cell.meta.root_names()}
-        columns = sorted({*needed, "host"} - {"id", "good_s", "seq"})
-        records = self.data.take_records(last, columns)
+        read_columns = {name for cell in expressions.values() for name in cell.meta.root_names()}
+        record_columns = sorted({*read_columns, "host"} - {"id", "good_s", "seq"})
+        last_records = self.data.take_records(last, record_columns)
+        rows = groups.join(last_records, on="seq", how="left", maintain_order="left")
         host = pl.coalesce("hosts", pl.col("host"), pl.lit(""))
-        rows = of_ids.join(records, on="seq", how="left", maintain_order="left")
         return rows.with_columns(host.alias("host")).select(
             "id", *(cell.alias(name) for name, cell in expressions.items())
         )
@@ -266,111 +236,15 @@ class RecordGroups:
 
     def rows(self, ids: Ids, cells: Cells, columns: Mapping[str, str]) -> list[Row]:
         """Return rows of groups: facts, then columns of `GroupColumns` under other names."""
-        facts = self.facts(ids, cells)
-        numbers = [finite_cells(getattr(self.columns, column)[ids]) for column in columns.values()]
-        return [
-            facts[group] | dict(zip(columns, row, strict=True))
-            for group, row in zip(ids.tolist(), zip(*numbers, strict=True), strict=True)
+        facts_by_id = self.facts(ids, cells)
+        number_columns = [
+            finite_cells(getattr(self.columns, column)[ids]) for column in columns.values()
         ]
-
-
-def _group(members: Members) -> GroupColumns:
-    """Return the columns of groups; samples of several records are pooled."""
-    first = np.unique(members.group, return_index=True)[1]
-    last = _last(members)
-    sampled, repeated = members.is_sampled, members.is_repeated
-    sampled_count = np.bincount(members.group, sampled, len(first))
-    is_repeated = (sampled_count == 0) & (np.bincount(members.group, repeated, len(first)) > 1)
-    is_resting = np.where(
-        sampled_count > 0,
-        _any(members, sampled & members.is_resting),
-        _any(members, repeated & members.is_resting),
-    )
-    is_pooled = ((sampled_count > 0) | is_repeated) & ~is_resting
-    best = _last(members, members.has_value)
-    newest = _last(members, sampled)
-    stated = _take(members.value, best)
-    estimate = {
-        name: np.where(is_pooled, _take(column, newest), np.nan)
-        for name, column in members.estimate.items()
-    }
-    groups = GroupColumns(
-        level=members.level[first],
-        cell=members.cell[first],
-        kin=members.kin[last],
-        way=_ways(members),
-        last=members.seq[last],
-        best=members.seq[np.where(best == NO_MEMBER, last, best)],
-        record_count=np.bincount(members.group),
-        value=np.where(is_pooled, _take(members.value, newest), np.nan),
-        low=_take(members.low, best),
-        high=_take(members.high, best),
-        runs=np.where(is_pooled, _take(members.runs, newest), np.nan),
-        estimate=estimate,
-        is_step=members.is_step[first],
-        is_pooled=is_pooled,
-        is_repeated=is_repeated,
-        has_value=(sampled_count > 0) | np.isfinite(stated),
-    )
-    needs_pooling = is_pooled & ((sampled_count > 1) | np.isnan(estimate["value"]))
-    groups = _pool(members, groups, np.flatnonzero(needs_pooling))
-    return replace(
-        groups,
-        value=np.where(is_pooled, groups.value, stated),
-        low=np.where(is_pooled, np.minimum(groups.estimate["low"], groups.value), groups.low),
-        high=np.where(is_pooled, np.maximum(groups.estimate["high"], groups.value), groups.high),
-    )
-
-
-def _pool(members: Members, groups: GroupColumns, ids: Ids) -> GroupColumns:
-    """Return groups with median, runs and estimate of these ids from all their samples."""
-    if not len(ids):
-        return groups
-    samples, runs = members.samples(ids, groups.is_repeated[ids])
-    value, run_count = groups.value.copy(), groups.runs.copy()
-    value[ids] = [np.median(cell) for cell in samples]
-    run_count[ids] = [len(np.unique(cell)) for cell in runs]
-    estimate = {name: column.copy() for name, column in groups.estimate.items()}
-    for name, column in of_samples(samples, runs).items():
-        estimate[name][ids] = column
-    return replace(groups, value=value, runs=run_count, estimate=estimate)
-
-
-def _last(members: Members, takes_part: Flags | None = None) -> Ids:
-    """Return the place of the last record of each group, or of the last one that is asked for."""
-    places = np.arange(len(members.group)) if takes_part is None else np.flatnonzero(takes_part)
-    last = np.full(len(members.starts) - 1, NO_MEMBER)
-    np.maximum.at(last, members.group[places], places)
-    return last
-
-
-def _any(members: Members, flags: Flags) -> Flags:
-    """Return whether a flag is set for some record of each group."""
-    return np.bincount(members.group, flags, len(members.starts) - 1) > 0
-
-
-def _take(column: Floats, places: Ids) -> Floats:
-    """Return a column at places, NaN for `NO_MEMBER`."""
-    return np.asarray(np.r_[column, np.nan][places])
-
-
-def _ways(members: Members) -> Ids:
-    """Return numbers of how the records of groups were measured, whatever their order is."""
-    order = np.lexsort((members.way, members.group))
-    way = number_by_first(members.way)[order]
-    starts = members.starts
-    has_several_records = np.bincount(members.group) > 1
-    group_ways = way[starts[:-1]] if len(has_several_records) else way
-    way_lists = {
-        group: tuple(way[starts[group] : starts[group + 1]].tolist())
-        for group in np.flatnonzero(has_several_records).tolist()
-    }
-    # Negative numbers: a group of several records is never equal to one of a single record.
-    distinct_lists = dict.fromkeys(way_lists.values())
-    list_numbers = {way_list: -1 - number for number, way_list in enumerate(distinct_lists)}
-    for group, way_list in way_lists.items():
-        group_ways[group] = list_numbers[way_list]
-    return number_by_first(group_ways)
+        number_rows = zip(*number_columns, strict=True)
+        return [
+            facts_by_id[group_id] | dict(zip(columns, numbers, strict=True))
+            for group_id, numbers in zip(ids.tolist(), number_rows, strict=True)
+        ]
 
 
 def finite_cells(column: NDArray[Any]) -> list[Any]:
@@ -382,5 +256,6 @@ def finite_cells(column: NDArray[Any]) -> list[Any]:
 
 def places_of(numbers: Ids, count: int) -> list[Ids]:
     """Return the places of each whole number below `count` in a column."""
-    order = np.argsort(numbers, kind="stable")
-    return np.split(order, np.searchsorted(numbers[order], np.arange(1, count)))
+    places = np.argsort(numbers, kind="stable")
+    first_of_number = np.searchsorted(numbers[places], np.arange(1, count))
+    return np.split(places, first_of_number)

@@ -31,13 +31,14 @@ def repeat_key(row: RepeatRow) -> str | None:
     record = row.record
     if record.origin == "predicted" or record.status != "ok" or not record.quantities:
         return None
-    ignored = ENTRY_FACTS[:1] if row.run is None else ENTRY_FACTS
+    has_run_name = row.run is not None
+    ignored_facts = ENTRY_FACTS if has_run_name else ("source_entry",)
     table = record_to_json(record)
     table["quantities"] = sorted(
         (name, bool(quantity.samples)) for name, quantity in record.quantities.items()
     )
-    table["env"] = {name: value for name, value in record.env.items() if name not in ignored}
-    if row.run is not None:
+    table["env"] = {name: fact for name, fact in record.env.items() if name not in ignored_facts}
+    if has_run_name:
         table["taken_at"] = ""
     return json.dumps(table, sort_keys=True, default=str)
 
@@ -54,47 +55,50 @@ def pool_repeats(
         rows: the records.
         key_of: returns the same text for repeats, None for a record that stays as it is.
     """
-    groups: dict[str | int, list[RepeatRow]] = {}
-    for number, row in enumerate(rows):
+    repeats_by_key: dict[str | int, list[RepeatRow]] = {}
+    for row_number, row in enumerate(rows):
         key = key_of(row)
-        groups.setdefault(number if key is None else key, []).append(row)
-    return [_pool_group(group) for group in groups.values()]
+        repeats_by_key.setdefault(row_number if key is None else key, []).append(row)
+    return [_pool_group(repeats) for repeats in repeats_by_key.values()]
 
 
 def _pool_group(rows: Sequence[RepeatRow]) -> Record:
     """Return the first record of a group with the samples of all."""
-    first = rows[0].record
-    if len(rows) == 1:
-        return first
-    names = [
+    records = [row.record for row in rows]
+    first_record = records[0]
+    if len(records) == 1:
+        return first_record
+    run_names = [
         str(number) if row.run is None else f"run {row.run}" for number, row in enumerate(rows)
     ]
-    quantities = {
-        name: _pool_quantity(names, [row.record.quantities.get(name, Quantity()) for row in rows])
-        for name in first.quantities
-    }
-    env: Mapping[str, object] = first.env
-    entries = [row.record.env["source_entry"] for row in rows if "source_entry" in row.record.env]
+    pooled_quantities = {}
+    for name in first_record.quantities:
+        quantities = [record.quantities.get(name, Quantity()) for record in records]
+        pooled_quantities[name] = _pool_quantity(run_names, quantities)
+    env: Mapping[str, object] = first_record.env
+    entries = [record.env["source_entry"] for record in records if "source_entry" in record.env]
     if entries:
-        env = {**first.env, "repeat_entries": entries}
-    return replace(first, quantities=quantities, env=env)
+        env = {**first_record.env, "repeat_entries": entries}
+    return replace(first_record, quantities=pooled_quantities, env=env)
 
 
-def _pool_quantity(names: Sequence[str], quantities: Sequence[Quantity]) -> Quantity:
+def _pool_quantity(run_names: Sequence[str], quantities: Sequence[Quantity]) -> Quantity:
     """Return the samples of one quantity in several records, with the run of each.
 
     Args:
-        names: the name of the run of each record; the runs within a record stay apart.
+        run_names: the name of the run of each record; the runs within a record stay apart.
         quantities: the quantity in each record.
     """
     samples: list[float] = []
-    runs: list[int] = []
-    numbers: dict[tuple[str, int], int] = {}
-    for name, quantity in zip(names, quantities, strict=True):
-        values = quantity.samples
-        if not values and quantity.value is not None:
-            values = (quantity.value,)
-        for value, run in zip(values, quantity.runs or (0,), strict=False):
-            samples.append(value)
-            runs.append(numbers.setdefault((name, run), len(numbers)))
-    return Quantity(samples=tuple(samples), columns={"run": tuple(runs)})
+    sample_runs: list[int] = []
+    pooled_runs: dict[tuple[str, int], int] = {}  # number by name of the run and run in the record
+    for run_name, quantity in zip(run_names, quantities, strict=True):
+        record_samples = quantity.samples
+        if not record_samples and quantity.value is not None:
+            record_samples = (quantity.value,)
+        record_runs = quantity.runs or (0,)
+        for sample, record_run in zip(record_samples, record_runs, strict=False):
+            samples.append(sample)
+            pooled_run = pooled_runs.setdefault((run_name, record_run), len(pooled_runs))
+            sample_runs.append(pooled_run)
+    return Quantity(samples=tuple(samples), columns={"run": tuple(sample_runs)})

@@ -30,42 +30,47 @@ def attempt_columns(data: Folders, members: Members, groups: Ids) -> pl.DataFram
     sample each, count as their median: one slow run of five does not decide.
     """
     distinct = np.unique(groups[groups >= 0])
-    places, owner = members.of_groups(distinct)
-    owners = pl.DataFrame({"seq": members.seq[places], "group": distinct[owner]})
+    members_of_groups, owner = members.of_groups(distinct)
+    seqs = members.seq[members_of_groups]
+    group_of_record = pl.DataFrame({"seq": seqs, "group": distinct[owner]})
     is_ok = (pl.col("status") == "ok").alias("is_ok")
-    records = data.take_records(members.seq[places], [*RECORD_COLUMNS, is_ok])
-    rows = owners.join(records, on="seq", how="left", maintain_order="left")
+    records = data.take_records(seqs, [*RECORD_COLUMNS, is_ok])
+    rows = group_of_record.join(records, on="seq", how="left", maintain_order="left")
     attempts = rows.group_by("group", maintain_order=True).agg(_attempt_expressions())
-    frame = pl.DataFrame({"group": pl.Series(groups, dtype=COUNT)})
-    columns = frame.join(attempts, on="group", how="left", maintain_order="left")
+    group_rows = pl.DataFrame({"group": pl.Series(groups, dtype=COUNT)})
+    columns = group_rows.join(attempts, on="group", how="left", maintain_order="left")
     return columns.with_columns(pl.col("samples_n").fill_null(0)).select(ATTEMPT_COLUMNS)
 
 
 def _attempt_expressions() -> list[pl.Expr]:
     is_good = pl.col("is_ok") & pl.col("step_s").is_not_null()
-    count = is_good.sum()
     good = {name: pl.col(name).filter(is_good) for name in RECORD_COLUMNS}
-    sampled = pl.col("samples_n").filter(is_good).drop_nulls()
-    has_samples = sampled.len() > 0
+    sample_counts = good["samples_n"].drop_nulls()
+    has_samples = sample_counts.len() > 0
+    has_several_good = is_good.sum() > 1
+
+    # Without samples a single record has no shortest time, and repeats count as samples.
+    shortest_value_s = pl.when(has_several_good).then(good["step_s"].min())
+    repeat_count = pl.when(has_several_good).then(is_good.sum()).otherwise(0)
+    sample_count = pl.when(has_samples).then(sample_counts.sum())
+
     is_repeated = pl.col("runs") == pl.col("samples_n")
     record_s = pl.when(is_repeated).then(pl.col("step_s")).otherwise(pl.col("step_s_mean"))
     total_s = (record_s * pl.col("samples_n")).filter(is_good).drop_nulls()
-    mean_s = pl.when(has_samples & (total_s.len() > 0)).then(total_s.sum() / sampled.sum())
-    several = pl.when(count > 1)
+    has_total = has_samples & (total_s.len() > 0)
+    mean_s = pl.when(has_total).then(total_s.sum() / sample_counts.sum())
+
     marks = good["marks_n"].drop_nulls()
     disturbed = good["samples_disturbed"].drop_nulls()
     has_marks = (marks.sum() > 0) & (disturbed.len() > 0)
+    disturbed_share = pl.when(has_marks).then(disturbed.sum() / marks.sum())
     hosts = pl.col("host").filter(pl.col("host") != "").unique(maintain_order=True)
     return [
         pl.col("place").alias("tried"),
         hosts.str.join(", ").replace("", None).alias("host"),
-        pl.coalesce(good["step_s_min"].min(), several.then(good["step_s"].min())).alias(
-            "measured_min_s"
-        ),
+        pl.coalesce(good["step_s_min"].min(), shortest_value_s).alias("measured_min_s"),
         pl.coalesce(mean_s, good["step_s"].median()).alias("mean_s"),
-        pl.coalesce(pl.when(has_samples).then(sampled.sum()), several.then(count).otherwise(0))
-        .cast(COUNT)
-        .alias("samples_n"),
-        pl.when(has_marks).then(disturbed.sum() / marks.sum()).alias("disturbed_share"),
+        pl.coalesce(sample_count, repeat_count).cast(COUNT).alias("samples_n"),
+        disturbed_share.alias("disturbed_share"),
         pl.col("peak_bytes").filter("is_ok").max().alias("measured_memory_bytes"),
     ]

@@ -61,10 +61,12 @@ RESULT_COLUMNS = (
     *("ratio_low", "ratio_high", "intensity", "flop_per_s", "predicted_flop_per_s"),
     *("roof_flop_per_s", "peak_fraction", "roof_fraction", "folder"),
 )
+NO_GROUP = -1
+NO_RECORD = -1
 RECORD_PLACES = ("tried", "predicted_at")  # places of the records of a row
 ALL_COLUMNS = ("name", *RESULT_COLUMNS, "label", *RECORD_PLACES)
 MAKERS = (  # modules on which the frame hangs
-    *("results", "result_attempts", "record_groups", "group_members", "pair_keys"),
+    *("results", "result_attempts", "record_groups", "group_columns", "group_members", "pair_keys"),
     *("setting_columns", "short_names", "row", "statistics"),
 )
 LABEL_COLUMNS = ("platform", "method", "predicted_by", "stack")  # that names do not tell
@@ -95,15 +97,15 @@ def group_predicted_and_measured(
     if is_by_host:
         measured = pl.concat_str(measured, pl.col("host").fill_null(""))
     level = pl.when(IS_PREDICTED).then(pl.lit(PREDICTED)).otherwise(measured)
-    way = hash_of([METHOD_NAME, "stack"])
-    method = hash_of(METHOD)
+    predicted_method = hash_of([METHOD_NAME, "stack"])
+    measured_method = hash_of(METHOD)
     grouping = Grouping(
         quantity=quantity,
         level=level,
         cell=RESULT_CELL,
         takes_part=takes_part,
-        way=[pl.when(IS_PREDICTED).then(way).otherwise(method)],
-        kin=_stack_of_pair(),
+        method=[pl.when(IS_PREDICTED).then(predicted_method).otherwise(measured_method)],
+        partner_key=_stack_of_pair(),
     )
     return RecordGroups(data, grouping)
 
@@ -111,11 +113,13 @@ def group_predicted_and_measured(
 def _stands_for_measurement(data: Folders) -> pl.Expr:
     """Return whether a record is not published, or is published without a measurement beside."""
     cell = hash_of(RESULT_CELL)
-    measured = data.scan().filter(pl.col("origin") == "measured").select(cell.unique()).collect()
-    has_outcome = pl.col("step_s").is_not_null() | (pl.col("status") != "ok")
-    is_alone = ~cell.is_in(measured.to_series().implode())
+    measured = data.scan().filter(pl.col("origin") == "measured")
+    measured_cells = measured.select(cell.unique()).collect().to_series()
     is_published = pl.col("origin") == "published"
-    return ~is_published | (pl.col("duplicate_of").is_null() & has_outcome & is_alone)
+    is_original = pl.col("duplicate_of").is_null()
+    has_outcome = pl.col("step_s").is_not_null() | (pl.col("status") != "ok")
+    has_no_measurement = ~cell.is_in(measured_cells.implode())
+    return ~is_published | (is_original & has_outcome & has_no_measurement)
 
 
 def _stack_of_pair() -> pl.Expr:
@@ -131,38 +135,38 @@ def _stack_of_pair() -> pl.Expr:
 def make_results(data: Folders) -> pl.DataFrame:
     """Return the results of whole steps, with their names and columns of hyperparameters."""
     groups = group_predicted_and_measured(data, takes_part=pl.col("scope") == "")
-    pairs = _pair_columns(data, groups)
-    rows = _with_rates(pairs)
-    names = rows.with_columns(pl.col("folder_rank").alias("within"))
-    name = pl.Series("name", name_rows(names, ("folder_rank", *LABEL_COLUMNS)), dtype=pl.String)
-    rows = rows.with_columns(name)
-    rows = rows.with_columns(_label(rows).alias("label"))
-    columns = ["name", *RESULT_COLUMNS, "label", *RECORD_PLACES]
-    fixed = {column.lower() for column in columns}
-    settings = {
-        name: column for name, column in data.setting_columns.items() if column.lower() not in fixed
+    rows = _with_rates(_pair_columns(data, groups))
+    name_columns = rows.with_columns(pl.col("folder_rank").alias("within"))
+    names = name_rows(name_columns, ("folder_rank", *LABEL_COLUMNS))
+    rows_with_names = rows.with_columns(pl.Series("name", names, dtype=pl.String))
+    labelled_rows = rows_with_names.with_columns(_label(rows_with_names).alias("label"))
+    fixed_columns = {column.lower() for column in ALL_COLUMNS}
+    setting_columns = {
+        name: column
+        for name, column in data.setting_columns.items()
+        if column.lower() not in fixed_columns
     }
-    typed = typed_settings(rows["params"], settings, data.setting_kinds)
-    return pl.DataFrame([*typed, *rows.select(columns)])
+    settings = typed_settings(rows["params"], setting_columns, data.setting_kinds)
+    return pl.DataFrame([*settings, *labelled_rows.select(ALL_COLUMNS)])
 
 
 def _pair_columns(data: Folders, groups: RecordGroups) -> pl.DataFrame:
-    """Return the columns of the records of each row, as they were attempts and predicted."""
-    parts = _pair_groups(groups)
-    of_head = _records_of(data, parts["head"], _head_columns())
-    of_prediction = _records_of(data, parts["prediction"], _prediction_columns())
-    attempt_frame = attempt_columns(data, groups.members, parts["group"])
-    frame = of_head.hstack(of_prediction).hstack(attempt_frame).with_columns(_number_columns(parts))
-    is_alone = pl.col("is_alone")
-    succeeded = is_alone & (pl.col("status") == "ok")
-    return frame.with_columns(
-        *(_unless(is_alone, name) for name in (*ATTEMPT_COLUMNS, "examples")),
-        *(_unless(succeeded, name) for name in OUTCOME_COLUMNS),
+    """Return the columns of the records of each row: of its attempts and of its prediction."""
+    pairs = _pair_groups(groups)
+    heads = _take_rows(data, pairs["head"], _head_columns())
+    predictions = _take_rows(data, pairs["prediction"], _prediction_columns())
+    attempts = attempt_columns(data, groups.members, pairs["group"])
+    rows = heads.hstack(predictions).hstack(attempts).with_columns(_number_columns(pairs))
+    is_only_predicted = pl.col("is_only_predicted")
+    fits_prediction = is_only_predicted & (pl.col("status") == "ok")
+    return rows.with_columns(
+        *(_null_if(is_only_predicted, name) for name in (*ATTEMPT_COLUMNS, "examples")),
+        *(_null_if(fits_prediction, name) for name in OUTCOME_COLUMNS),
         pl.coalesce("stack", "predicted_stack").alias("stack"),
     )
 
 
-def _unless(condition: pl.Expr, name: str) -> pl.Expr:
+def _null_if(condition: pl.Expr, name: str) -> pl.Expr:
     return pl.when(~condition).then(pl.col(name)).alias(name)
 
 
@@ -180,56 +184,68 @@ def _prediction_columns() -> list[pl.Expr]:
     ]
 
 
-def _records_of(data: Folders, seqs: Ids, columns: list[pl.Expr]) -> pl.DataFrame:
-    """Return columns of records by their `seq`, nulls for -1."""
-    records = data.take_records(seqs[seqs >= 0], columns)
-    places = pl.DataFrame({"seq": seqs})
-    return places.join(records, on="seq", how="left", maintain_order="left").drop("seq")
+def _take_rows(data: Folders, seqs: Ids, columns: list[pl.Expr]) -> pl.DataFrame:
+    """Return columns of records by their `seq`, nulls for `NO_RECORD`."""
+    records = data.take_records(seqs[seqs != NO_RECORD], columns)
+    rows = pl.DataFrame({"seq": seqs})
+    return rows.join(records, on="seq", how="left", maintain_order="left").drop("seq")
 
 
-def _number_columns(parts: Mapping[str, NDArray[Any]]) -> list[pl.Series]:
+def _number_columns(pairs: Mapping[str, NDArray[Any]]) -> list[pl.Series]:
     """Return the numbers of the groups that were attempts, null where unknown."""
     names = ("measured_s", "low", "high", "steady", "run_count")
-    numbers = [pl.Series(name, parts[name]).fill_nan(None) for name in names]
-    return [*numbers, *(pl.Series(name, parts[name]) for name in ("is_alone", "is_pooled"))]
+    numbers = [pl.Series(name, pairs[name]).fill_nan(None) for name in names]
+    flags = [pl.Series(name, pairs[name]) for name in ("is_only_predicted", "is_pooled")]
+    return [*numbers, *flags]
 
 
 def _pair_groups(groups: RecordGroups) -> dict[str, NDArray[Any]]:
     """Return the records and groups of each row, in order: pairs, and what has no partner.
 
-    `head` is the record that a row is of: the last good one that was attempts, else the prediction;
+    `head` is the record that a row is of: the last good one of the attempts, else the prediction;
     `group` is that of the attempts, `prediction` the record beside it; -1 where there is none.
     """
-    of = groups.columns
-    number = len(groups)
-    a, b = groups.pairs(PREDICTED).values()
-    lonely = np.setdiff1d(np.arange(number), np.r_[a, b])
-    is_a = of.level[lonely] == groups.place(PREDICTED)
-    predicted = np.r_[a, np.where(is_a, lonely, number)]  # `number`: there is none
-    attempts = np.r_[b, np.where(is_a, number, lonely)]
-    cell = of.cell[np.minimum(predicted, attempts)]
-    first = np.full(number, number)
-    np.minimum.at(first, of.cell, np.arange(number))
-    order = np.lexsort((predicted, attempts, first[cell]))
-    predicted, attempts = predicted[order], attempts[order]
-    is_alone = attempts == number
-    head = np.where(is_alone, predicted, attempts)
+    columns = groups.columns
+    predicted, measured = _pair_ids(groups)
+    is_only_predicted = measured == len(groups)
+    head = np.where(is_only_predicted, predicted, measured)
 
-    def attempt_number(column: NDArray[Any]) -> NDArray[Any]:
-        return np.where(is_alone, np.nan, column[head])
+    def measured_number(column: NDArray[Any]) -> NDArray[Any]:
+        return np.where(is_only_predicted, np.nan, column[head])
 
     return {
-        "is_alone": is_alone,
-        "head": of.best[head],
-        "group": np.where(is_alone, -1, head),
-        "prediction": np.r_[of.best, -1][predicted],
-        "is_pooled": of.is_pooled[head] & ~is_alone,
-        "run_count": attempt_number(of.runs),
-        "measured_s": attempt_number(of.value),
-        "low": attempt_number(of.low),
-        "high": attempt_number(of.high),
-        "steady": attempt_number(of.estimate["steady"]),
+        "is_only_predicted": is_only_predicted,
+        "head": columns.best[head],
+        "group": np.where(is_only_predicted, NO_GROUP, head),
+        "prediction": np.r_[columns.best, NO_RECORD][predicted],
+        "is_pooled": columns.is_pooled[head] & ~is_only_predicted,
+        "run_count": measured_number(columns.runs),
+        "measured_s": measured_number(columns.value),
+        "low": measured_number(columns.low),
+        "high": measured_number(columns.high),
+        "steady": measured_number(columns.estimate["steady"]),
     }
+
+
+def _pair_ids(groups: RecordGroups) -> tuple[Ids, Ids]:
+    """Return the predicted and the measured group of each row, in the order of first records.
+
+    Rows are pairs, and groups without a partner, whose place is `len(groups)`.
+    """
+    cell = groups.columns.cell
+    no_partner = len(groups)
+    ids = np.arange(len(groups))
+    a, b = groups.pairs(PREDICTED).values()
+    unpaired = np.setdiff1d(ids, np.r_[a, b])
+    is_predicted = groups.columns.level[unpaired] == groups.place(PREDICTED)
+    predicted = np.r_[a, np.where(is_predicted, unpaired, no_partner)]
+    measured = np.r_[b, np.where(is_predicted, no_partner, unpaired)]
+
+    first_of_cell = np.full(len(groups), len(groups))
+    np.minimum.at(first_of_cell, cell, ids)
+    row_cell = cell[np.minimum(predicted, measured)]  # a partner that is absent is the larger id
+    order = np.lexsort((predicted, measured, first_of_cell[row_cell]))
+    return predicted[order], measured[order]
 
 
 def _with_rates(pairs: pl.DataFrame) -> pl.DataFrame:
@@ -238,15 +254,14 @@ def _with_rates(pairs: pl.DataFrame) -> pl.DataFrame:
     predicted_s = _nonzero("predicted_s")
     is_pooled = pl.col("is_pooled")
     mean_s = pl.when(is_pooled).then("mean_s").otherwise(measured_s)
+    examples_per_s = pl.when(pl.col("batch").is_not_null()).then(pl.col("examples") / mean_s)
     interval = pl.when(pl.col("run_count") > 1).then(pl.lit(BETWEEN)).otherwise(pl.lit(WITHIN))
     rows = pairs.with_columns(
         pl.when(pl.col("strategy") != "").then("strategy").alias("strategy"),
         pl.col("low").alias("measured_low_s"),
         pl.col("high").alias("measured_high_s"),
         pl.when(is_pooled).then(interval).alias("interval"),
-        pl.when(pl.col("batch").is_not_null())
-        .then(pl.col("examples") / mean_s)
-        .alias("examples_per_s"),
+        examples_per_s.alias("examples_per_s"),
         pl.col("steady").cast(pl.Boolean),
         pl.col("run_count").fill_null(0).cast(pl.Int64).alias("runs"),
         (pl.col("measured_s") / predicted_s).alias("ratio"),
@@ -262,18 +277,18 @@ def add_shares(rows: pl.DataFrame) -> pl.DataFrame:
 
     Rows have `flop`, `traffic_bytes`, `measured_s`, `peak_flop_per_s` and `memory_bytes_per_s`.
     """
-    intensity = pl.col("flop") / _nonzero("traffic_bytes")
-    memory_flop_per_s = intensity * pl.col("memory_bytes_per_s")
-    peak = pl.col("peak_flop_per_s")
-    has_roof = memory_flop_per_s.is_not_null() & peak.is_not_null()
-    roof = pl.when(has_roof).then(pl.min_horizontal(peak, memory_flop_per_s))
+    flop_per_byte = pl.col("flop") / _nonzero("traffic_bytes")
+    memory_flop_per_s = flop_per_byte * pl.col("memory_bytes_per_s")
+    peak_flop_per_s = pl.col("peak_flop_per_s")
+    has_roof = memory_flop_per_s.is_not_null() & peak_flop_per_s.is_not_null()
+    roof_flop_per_s = pl.min_horizontal(peak_flop_per_s, memory_flop_per_s)
     flop_per_s = pl.col("flop") / _nonzero("measured_s")
-    rows = rows.with_columns(
-        intensity.alias("intensity"),
-        roof.alias("roof_flop_per_s"),
+    rows_with_rates = rows.with_columns(
+        flop_per_byte.alias("intensity"),
+        pl.when(has_roof).then(roof_flop_per_s).alias("roof_flop_per_s"),
         flop_per_s.alias("flop_per_s"),
     )
-    return rows.with_columns(
+    return rows_with_rates.with_columns(
         (pl.col("flop_per_s") / _nonzero("peak_flop_per_s")).alias("peak_fraction"),
         (pl.col("flop_per_s") / _nonzero("roof_flop_per_s")).alias("roof_fraction"),
     )
@@ -286,8 +301,8 @@ def _nonzero(name: str) -> pl.Expr:
 
 def _label(rows: pl.DataFrame) -> pl.Expr:
     """Return the name and what tells rows apart beside it; a method may say its stack."""
-    has_stack = pl.col("stack").ne_missing(pl.col("method"))
-    stack = pl.when(has_stack).then(pl.col("stack"))
-    telling = [name for name in LABEL_COLUMNS if rows[name].drop_nulls().n_unique() > 1]
-    parts = [stack if name == "stack" else pl.col(name) for name in telling]
+    has_other_name = pl.col("stack").ne_missing(pl.col("method"))
+    stack = pl.when(has_other_name).then(pl.col("stack"))
+    varied_columns = [name for name in LABEL_COLUMNS if rows[name].drop_nulls().n_unique() > 1]
+    parts = [stack if name == "stack" else pl.col(name) for name in varied_columns]
     return pl.concat_str("name", *parts, separator=", ", ignore_nulls=True)

@@ -81,21 +81,21 @@ def loaded(text: str) -> Any:
 
 def settings_of(workload: Workload) -> Row:
     """Return the settings of a workload, except its model and batch, in the order of names."""
-    step = {name: getattr(workload, name) for name in ("dtype", "phase", "optimizer")}
+    step_settings = {name: getattr(workload, name) for name in ("dtype", "phase", "optimizer")}
     if workload.tuning != FULL_TRAINING:
-        step["tuning"] = describe_tuning(workload.tuning)
-    spread = {"replicas": workload.plan.data}
+        step_settings["tuning"] = describe_tuning(workload.tuning)
+    plan_settings = {"replicas": workload.plan.data}
     for name, value in plan_to_json(workload.plan).items():
         if name != "data":
-            spread[f"{name}-parallel" if name in WAYS else name] = value
-    return {**workload.settings, **step, **spread}
+            plan_settings[f"{name}-parallel" if name in WAYS else name] = value
+    return {**workload.settings, **step_settings, **plan_settings}
 
 
 def describe_tuning(tuning: Tuning) -> str:
     """Return all settings of a fine-tuning: "LoRA r=8 on attention, host_link pcie-4-x16"."""
     methods = {"how": "+".join(tuning.methods), "host_link": tuning.host_link}
-    extra = [f"{name} {value}" for name, value in methods.items() if value]
-    return ", ".join(filter(None, (tuning.text, *extra)))
+    method_texts = [f"{name} {value}" for name, value in methods.items() if value]
+    return ", ".join(filter(None, (tuning.text, *method_texts)))
 
 
 def by_run(samples: Iterable[Item], runs: Iterable[int]) -> list[list[Item]]:
@@ -108,14 +108,14 @@ def by_run(samples: Iterable[Item], runs: Iterable[int]) -> list[list[Item]]:
     Raises:
         InputError: if the lengths differ.
     """
-    values = list(samples)
-    numbers = list(runs)
-    if len(values) != len(numbers):
-        raise InputError(f"{len(values)} samples, but {len(numbers)} runs of samples")
-    if len(set(numbers)) < 2:
-        return [values]
-    groups = grouped(zip(numbers, values, strict=True), itemgetter(0))
-    return [[value for _, value in run] for run in groups.values()]
+    all_samples = list(samples)
+    run_numbers = list(runs)
+    if len(all_samples) != len(run_numbers):
+        raise InputError(f"{len(all_samples)} samples, but {len(run_numbers)} runs of samples")
+    if len(set(run_numbers)) < 2:
+        return [all_samples]
+    pairs_by_run = grouped(zip(run_numbers, all_samples, strict=True), itemgetter(0))
+    return [[sample for _, sample in pairs] for pairs in pairs_by_run.values()]
 
 
 def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
@@ -170,21 +170,23 @@ def telling_of(settings: Texts) -> list[str]:
     """
     names: list[str] = []
     row_count = max(map(len, settings.values()), default=0)
-    classes = [0] * row_count
+    row_classes = [0] * row_count  # rows of one class are equal in the settings of `names`
     class_count = 1
     for name, column in settings.items():
-        values = set(column)
-        if len(values) == 1:
+        texts = set(column)
+        if len(texts) == 1:
             continue
-        codes: dict[str | None, int] = {value: code for code, value in enumerate(values | {"null"})}
-        codes[None] = codes["null"]
-        pairs = [
-            group * len(codes) + codes[value] for group, value in zip(classes, column, strict=True)
+        codes: dict[str | None, int] = {text: code for code, text in enumerate(texts | {"null"})}
+        codes[None] = codes["null"]  # an absent setting is equal to null
+        split_classes = [
+            row_class * len(codes) + codes[text]
+            for row_class, text in zip(row_classes, column, strict=True)
         ]
-        pair_count = len(set(pairs))
-        if pair_count > class_count:
+        split_count = len(set(split_classes))
+        if split_count > class_count:
             names.append(name)
-            classes, class_count = pairs, pair_count
+            row_classes = split_classes
+            class_count = split_count
     return names
 
 

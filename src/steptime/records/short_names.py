@@ -46,24 +46,26 @@ def name_rows(
         telling: columns that stand beside the name and tell rows apart, too.
         free: settings that are not in names.
     """
-    first, network = _number_combinations(rows, NETWORK_COLUMNS)
-    names = name_networks(rows[first].select(NETWORK_COLUMNS).to_dicts(), free)
-    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
-    name_of_network = np.array([numbers[name] for name in names], np.int64)
-    _, neighbour = (
-        _number_combinations(rows, telling) if telling else (first, np.zeros_like(network))
-    )
-    key = name_of_network[network] * (neighbour.max(initial=0) + 1) + neighbour
-    _, key, count = np.unique(key, return_inverse=True, return_counts=True)
-    row_names = np.array(names, object)[network]
-    ambiguous = np.flatnonzero(count[key] > 1)
+    first_rows, network_of_row = _number_combinations(rows, NETWORK_COLUMNS)
+    network_names = name_networks(rows[first_rows].select(NETWORK_COLUMNS).to_dicts(), free)
+    row_names = np.array(network_names, object)[network_of_row]
+    name_numbers = {name: number for number, name in enumerate(dict.fromkeys(network_names))}
+    number_of_network = np.array([name_numbers[name] for name in network_names], np.int64)
+
+    # Rows are ambiguous if they share the name of the network and the columns beside the name.
+    columns_number = np.zeros_like(network_of_row)
+    if telling:
+        _, columns_number = _number_combinations(rows, telling)
+    columns_numbers = columns_number.max(initial=0) + 1
+    full_name = number_of_network[network_of_row] * columns_numbers + columns_number
+    _, full_name, row_counts = np.unique(full_name, return_inverse=True, return_counts=True)
+    ambiguous = np.flatnonzero(row_counts[full_name] > 1)
     if len(ambiguous):
         ambiguous_rows = rows[ambiguous]
-        first, way = _number_combinations(ambiguous_rows, RUN_COLUMNS)
-        runs = [
-            _describe_run(row, free) for row in ambiguous_rows[first].select(RUN_COLUMNS).to_dicts()
-        ]
-        endings = _endings(runs, way.tolist(), key[ambiguous].tolist())
+        first_runs, run_of_row = _number_combinations(ambiguous_rows, RUN_COLUMNS)
+        run_rows = ambiguous_rows[first_runs].select(RUN_COLUMNS).to_dicts()
+        runs = [_describe_run(row, free) for row in run_rows]
+        endings = _endings(runs, run_of_row.tolist(), full_name[ambiguous].tolist())
         row_names[ambiguous] += np.array(endings, object)
     return row_names
 
@@ -85,24 +87,35 @@ def name_networks(rows: Sequence[Row], free: Collection[str] = EXCHANGE) -> list
     """
     names = [""] * len(rows)
     families = [(row.get("within"), row["family"]) for row in rows]
-    for (_, family), places in grouped(range(len(rows)), families.__getitem__).items():
-        decoded = [_SETTINGS.decode(rows[place]["settings"]) for place in places]
-        keys = dict.fromkeys(key for settings in decoded for key in settings if key not in free)
-        texts = {
-            key: [str(settings[key], "utf-8") if key in settings else None for settings in decoded]
-            for key in keys
+    row_numbers_by_family = grouped(range(len(rows)), families.__getitem__)
+    for (_, family), row_numbers in row_numbers_by_family.items():
+        settings_of_rows = [_SETTINGS.decode(rows[number]["settings"]) for number in row_numbers]
+        setting_names = dict.fromkeys(
+            name for settings in settings_of_rows for name in settings if name not in free
+        )
+        texts_by_setting = {
+            name: [_raw_text(settings.get(name)) for settings in settings_of_rows]
+            for name in setting_names
         }
-        columns = [_describe_column(key, texts[key], family) for key in telling_of(texts)]
-        for place, *parts in zip(places, *columns, strict=True):
-            names[place] = _network_name(rows[place], family, parts, free)
+        columns = [
+            _describe_column(name, texts_by_setting[name], family)
+            for name in telling_of(texts_by_setting)
+        ]
+        for row_number, *parts in zip(row_numbers, *columns, strict=True):
+            names[row_number] = _network_name(rows[row_number], family, parts, free)
     return names
+
+
+def _raw_text(value: msgspec.Raw | None) -> str | None:
+    """Return the JSON text of a setting, None for a network without it."""
+    return None if value is None else str(value, "utf-8")
 
 
 def _network_name(row: Row, family: str, parts: Sequence[str | None], free: Collection[str]) -> str:
     """Return the name of a network: "fc layers 2, batch 64, sharded, no overlap"."""
     batch = row["batch"]
-    has_batch = batch is not None and "batch" not in free
-    words = [*parts, f"batch {batch}" if has_batch else None]
+    names_batch = batch is not None and "batch" not in free
+    words = [*parts, f"batch {batch}" if names_batch else None]
     strategy = None if "strategy" in free else row["strategy"]
     has_overlap = "overlap" in free or row["overlap"] is not False
     name = f"{family} {', '.join(filter(None, words))}".strip()
@@ -110,8 +123,8 @@ def _network_name(row: Row, family: str, parts: Sequence[str | None], free: Coll
 
 
 def _describe_column(key: str, texts: Sequence[str | None], family: str) -> list[str | None]:
-    words = {text: text and _describe_setting(key, text, family) for text in {*texts}}
-    return [words[text] for text in texts]
+    description_of = {text: text and _describe_setting(key, text, family) for text in {*texts}}
+    return [description_of[text] for text in texts]
 
 
 def _describe_setting(key: str, text: str, family: str) -> str:
@@ -127,11 +140,11 @@ def _describe_run(row: Row, free: Collection[str]) -> Row:
 
     An option that has a column is told once; where the column is empty, the option is told.
     """
-    options = {
-        key: value
-        for key, value in loaded(row["method_options"]).items()
-        if key not in SILENT_OPTIONS or (key in RUN_OPTIONS and row[key] is None)
-    }
+    options = {}
+    for name, value in loaded(row["method_options"]).items():
+        is_absent_column = name in RUN_OPTIONS and row[name] is None
+        if name not in SILENT_OPTIONS or is_absent_column:
+            options[name] = value
     columns = {name: row[name] for name in RUN_OPTIONS}
     place = {"version": row["method_version"], "host": row["host"]}
     facts = columns | options | place
@@ -139,17 +152,17 @@ def _describe_run(row: Row, free: Collection[str]) -> Row:
 
 
 def _endings(
-    runs: Sequence[Mapping[str, Any]], ways: Sequence[int], keys: Sequence[Hashable]
+    runs: Sequence[Mapping[str, Any]], run_of_row: Sequence[int], name_of_row: Sequence[Hashable]
 ) -> list[str]:
-    """Return the endings of names of rows that share a key: how each row ran."""
-    endings = [""] * len(ways)
-    memo = dict[tuple[int, ...], list[str]]()
-    for places in grouped(range(len(ways)), keys.__getitem__).values():
-        group = tuple(ways[place] for place in places)
-        if group not in memo:
-            memo[group] = _distinguish([runs[way] for way in group])
-        for place, ending in zip(places, memo[group], strict=True):
-            endings[place] = ending
+    """Return the endings of names of rows that share a name: how each row ran."""
+    endings = [""] * len(run_of_row)
+    endings_by_runs = dict[tuple[int, ...], list[str]]()  # groups of equal runs occur often
+    for row_numbers in grouped(range(len(run_of_row)), name_of_row.__getitem__).values():
+        group_runs = tuple(run_of_row[row_number] for row_number in row_numbers)
+        if group_runs not in endings_by_runs:
+            endings_by_runs[group_runs] = _distinguish([runs[run] for run in group_runs])
+        for row_number, ending in zip(row_numbers, endings_by_runs[group_runs], strict=True):
+            endings[row_number] = ending
     return endings
 
 

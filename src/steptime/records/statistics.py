@@ -62,18 +62,19 @@ def of_samples(
         runs: the run of each sample.
     """
     times_s = [np.asarray(cell_samples, float) for cell_samples in samples]
-    shortest_s = np.zeros(len(samples))
-    for places, rows in by_length(times_s):
-        if rows.size:
-            shortest_s[places] = rows.min(axis=1)
-    estimated = np.flatnonzero(shortest_s > 0).tolist()
-    cells = []
-    for cell in estimated:
+    shortest_s = np.zeros(len(samples))  # of cells without samples it stays 0
+    for cell_numbers, cell_times_s in by_length(times_s):
+        if cell_times_s.size:
+            shortest_s[cell_numbers] = cell_times_s.min(axis=1)
+    cells_with_estimate = np.flatnonzero(shortest_s > 0).tolist()
+    runs_of_cells = []
+    for cell in cells_with_estimate:
         is_single_run = min(runs[cell]) == max(runs[cell])
-        cells.append([times_s[cell]] if is_single_run else by_run(times_s[cell], runs[cell]))
+        cell_runs = [times_s[cell]] if is_single_run else by_run(times_s[cell], runs[cell])
+        runs_of_cells.append(cell_runs)
     columns = {name: np.full(len(samples), np.nan) for name in ESTIMATE}
-    for name, numbers in estimates(cells).items():
-        columns[name][estimated] = numbers
+    for name, numbers in estimates(runs_of_cells).items():
+        columns[name][cells_with_estimate] = numbers
     return columns
 
 
@@ -84,27 +85,29 @@ def spreads(samples: Sequence[Sequence[float]]) -> dict[str, Floats]:
     `jitter` their median absolute deviation as that of a normal distribution.
     """
     columns = {name: np.full(len(samples), np.nan) for name in SPREAD}
-    for places, rows in by_length([np.asarray(times, float) for times in samples]):
-        for name, column in _spreads_of_rows(rows).items():
-            columns[name][places] = column
+    times_s = [np.asarray(list_samples, float) for list_samples in samples]
+    for list_numbers, list_times_s in by_length(times_s):
+        for name, column in _spreads_of_lists(list_times_s).items():
+            columns[name][list_numbers] = column
     return columns
 
 
-def _spreads_of_rows(rows: Floats) -> dict[str, Floats]:
-    """Return the `spreads` of samples of one length [cells, samples]."""
-    low, high = np.quantile(rows, (0.05, 0.95), axis=1)
+def _spreads_of_lists(times_s: Floats) -> dict[str, Floats]:
+    """Return the `spreads` of samples of one length [lists, samples]."""
+    p5_s, p95_s = np.quantile(times_s, (0.05, 0.95), axis=1)
+    sample_count = times_s.shape[1]
     with np.errstate(divide="ignore", invalid="ignore"):
-        speeds = 1 / rows
-        deviations = np.abs(speeds - middles(speeds)[:, np.newaxis])
+        speeds_per_s = 1 / times_s
+        deviations_per_s = np.abs(speeds_per_s - middles(speeds_per_s)[:, np.newaxis])
         return {
-            "min": rows.min(axis=1),
-            "max": rows.max(axis=1),
-            "mean": rows.mean(axis=1),
-            "p5": low,
-            "p95": high,
-            "speed": 1 / rows.mean(axis=1),
-            "uncertainty": speeds.std(axis=1) / math.sqrt(rows.shape[1]),
-            "jitter": NORMAL_MAD * middles(deviations),
+            "min": times_s.min(axis=1),
+            "max": times_s.max(axis=1),
+            "mean": times_s.mean(axis=1),
+            "p5": p5_s,
+            "p95": p95_s,
+            "speed": 1 / times_s.mean(axis=1),
+            "uncertainty": speeds_per_s.std(axis=1) / math.sqrt(sample_count),
+            "jitter": NORMAL_MAD * middles(deviations_per_s),
         }
 
 
@@ -115,21 +118,20 @@ def run_logs(
 
     Warm-up is left out, as in `estimates`. A cell with a sample that is not above 0 has no runs.
     """
-    cells: list[Sequence[Any]] = []
-    for cell_samples, cell_runs in zip(samples, runs, strict=True):
+    runs_of_cells: list[Sequence[Any]] = []
+    for cell_samples, run_numbers in zip(samples, runs, strict=True):
         times_s = np.asarray(cell_samples, float)
         has_times = len(times_s) > 0 and bool((times_s > 0).all())
-        cells.append(by_run(times_s, cell_runs) if has_times else [])
-    max_runs = max(map(len, cells), default=0)
-    logs = np.full((len(cells), max_runs), np.nan)
-    with_runs = [cell for cell, cell_runs in enumerate(cells) if cell_runs]
-    for start in range(0, len(with_runs), CHUNK_CELLS):
-        chunk = np.array(with_runs[start : start + CHUNK_CELLS])
-        steady = _find_steady([cells[cell] for cell in chunk.tolist()])
-        logs[chunk[steady.cells], steady.runs] = steady.medians + np.log(
-            steady.unit_s[steady.cells]
-        )
-    return logs
+        runs_of_cells.append(by_run(times_s, run_numbers) if has_times else [])
+    max_runs = max(map(len, runs_of_cells), default=0)
+    median_logs = np.full((len(runs_of_cells), max_runs), np.nan)
+    cells_with_runs = [cell for cell, cell_runs in enumerate(runs_of_cells) if cell_runs]
+    for start in range(0, len(cells_with_runs), CHUNK_CELLS):
+        chunk = np.array(cells_with_runs[start : start + CHUNK_CELLS])
+        steady = _find_steady([runs_of_cells[cell] for cell in chunk.tolist()])
+        log_units = np.log(steady.unit_s[steady.cells])
+        median_logs[chunk[steady.cells], steady.runs] = steady.median_logs + log_units
+    return median_logs
 
 
 class _SteadyRuns(NamedTuple):
@@ -141,8 +143,8 @@ class _SteadyRuns(NamedTuple):
         runs: the number of the run in its cell.
         unit_s: a typical time of each cell.
         logs: logarithms of the samples over `unit_s`.
-        medians: medians of `logs`.
-        warm: where the warm-up ends.
+        median_logs: medians of `logs`.
+        warm_up: where the warm-up ends.
     """
 
     sizes: NDArray[np.int64]
@@ -150,98 +152,113 @@ class _SteadyRuns(NamedTuple):
     runs: NDArray[np.int64]
     unit_s: Floats
     logs: list[Floats]
-    medians: Floats
-    warm: WarmUp
+    median_logs: Floats
+    warm_up: WarmUp
 
 
-def _find_steady(cells: Sequence[Sequence[Sequence[float] | Floats]]) -> _SteadyRuns:
+def _find_steady(runs_of_cells: Sequence[Sequence[Sequence[float] | Floats]]) -> _SteadyRuns:
     """Return the runs of cells without their warm-up."""
-    run_counts = np.fromiter(map(len, cells), np.int64, len(cells))
-    times_s = [np.asarray(run, dtype=np.float64) for cell in cells for run in cell]
+    run_counts = np.fromiter(map(len, runs_of_cells), np.int64, len(runs_of_cells))
+    times_s = [
+        np.asarray(run, dtype=np.float64) for cell_runs in runs_of_cells for run in cell_runs
+    ]
     if not run_counts.all() or not all(map(len, times_s)):
         raise InputError("a run without samples has no step time")
     first_runs = run_counts.cumsum() - run_counts  # the place of each cell's first run
-    cell_of_run = np.repeat(np.arange(len(cells)), run_counts)
+    cell_of_run = np.repeat(np.arange(len(runs_of_cells)), run_counts)
     run_numbers = np.arange(len(times_s)) - first_runs[cell_of_run]
 
     medians_s = np.empty(len(times_s))
-    for places, rows in by_length(times_s):
-        _check_times(rows, run_numbers[places])
-        medians_s[places] = middles(rows)
-    unit_s = medians_s[first_runs] if len(cells) else np.empty(0)
-    for cell in np.flatnonzero(run_counts > 1):
-        first_run = first_runs[cell]
-        unit_s[cell] = middles(medians_s[first_run : first_run + run_counts[cell]])
+    for runs, run_times_s in by_length(times_s):
+        _check_times(run_times_s, run_numbers[runs])
+        medians_s[runs] = middles(run_times_s)
+    unit_s = _typical_times(medians_s, first_runs, run_counts)
 
     logs = list(times_s)
-    for places, rows in by_length(times_s):
-        units_s = unit_s[cell_of_run[places], np.newaxis]
-        for place, log in zip(places, np.log(rows / units_s), strict=True):
-            logs[place] = log
+    for runs, run_times_s in by_length(times_s):
+        run_units_s = unit_s[cell_of_run[runs], np.newaxis]
+        for run, run_logs in zip(runs, np.log(run_times_s / run_units_s), strict=True):
+            logs[run] = run_logs
     warm_up = find_warm_up(logs, run_counts)
-    steady_logs = [log[count:] for log, count in zip(logs, warm_up.samples, strict=True)]
+    steady_logs = [
+        run_logs[warm_up_samples:]
+        for run_logs, warm_up_samples in zip(logs, warm_up.samples, strict=True)
+    ]
     median_logs = np.empty(len(steady_logs))
-    for places, rows in by_length(steady_logs):
-        median_logs[places] = middles(rows)
+    for runs, log_rows in by_length(steady_logs):
+        median_logs[runs] = middles(log_rows)
     return _SteadyRuns(
         sizes=run_counts,
         cells=cell_of_run,
         runs=run_numbers,
         unit_s=unit_s,
         logs=steady_logs,
-        medians=median_logs,
-        warm=warm_up,
+        median_logs=median_logs,
+        warm_up=warm_up,
     )
 
 
-def _check_times(rows: Floats, run_numbers: NDArray[np.int64]) -> None:
+def _typical_times(
+    medians_s: Floats, first_runs: NDArray[np.int64], run_counts: NDArray[np.int64]
+) -> Floats:
+    """Return the median of the medians of the runs of each cell [s]."""
+    if not len(run_counts):
+        return np.empty(0)
+    typical_s = medians_s[first_runs]
+    for cell in np.flatnonzero(run_counts > 1):
+        first_run = first_runs[cell]
+        typical_s[cell] = middles(medians_s[first_run : first_run + run_counts[cell]])
+    return typical_s
+
+
+def _check_times(times_s: Floats, run_numbers: NDArray[np.int64]) -> None:
     """Raise `InputError` if a sample of these runs [runs, samples] is no positive number."""
-    is_wrong = ~((rows > 0) & np.isfinite(rows))
+    is_wrong = ~((times_s > 0) & np.isfinite(times_s))
     if is_wrong.any():
         run = run_numbers[is_wrong.any(axis=1)][0]
-        wrong_s = rows[is_wrong][0]
+        wrong_s = times_s[is_wrong][0]
         raise InputError(f"run {run}: a step time is a positive number, not {wrong_s}")
 
 
-def _estimates(cells: Sequence[Sequence[Sequence[float] | Floats]]) -> dict[str, Floats]:
-    steady = _find_steady(cells)
+def _estimates(runs_of_cells: Sequence[Sequence[Sequence[float] | Floats]]) -> dict[str, Floats]:
+    steady = _find_steady(runs_of_cells)
     run_counts = steady.sizes
     first_runs = run_counts.cumsum() - run_counts
 
     # A single run: its median with the bootstrapped interval.
-    run_low = np.full(len(steady.medians), np.nan)
-    run_high = np.full(len(steady.medians), np.nan)
-    for places, rows in by_length(steady.logs):
-        if rows.shape[1] > 1:
-            run_low[places], run_high[places] = _bootstrap_medians(rows)
-    centre = steady.medians[first_runs]
-    low = run_low[first_runs]
-    high = run_high[first_runs]
+    low_log_of_run = np.full(len(steady.median_logs), np.nan)
+    high_log_of_run = np.full(len(steady.median_logs), np.nan)
+    for runs, log_rows in by_length(steady.logs):
+        if log_rows.shape[1] > 1:
+            low_log_of_run[runs], high_log_of_run[runs] = _bootstrap_medians(log_rows)
+    centre_log = steady.median_logs[first_runs]
+    low_log = low_log_of_run[first_runs]
+    high_log = high_log_of_run[first_runs]
 
     # Several runs: the mean of their medians with a t-interval.
-    error = np.full(len(cells), np.nan)
-    several = np.flatnonzero(run_counts > 1)
-    for cell in several:
+    log_error = np.full(len(runs_of_cells), np.nan)
+    cells_of_several = np.flatnonzero(run_counts > 1)
+    for cell in cells_of_several:
         first_run = first_runs[cell]
-        medians = steady.medians[first_run : first_run + run_counts[cell]]
-        ordered = np.sort(medians)  # runs in any order have the same mean, to the last digit
-        centre[cell] = ordered.mean()
-        error[cell] = ordered.std(ddof=1) / math.sqrt(len(ordered))
-    for run_count in np.unique(run_counts[several]):
-        group = several[run_counts[several] == run_count]
+        median_logs = steady.median_logs[first_run : first_run + run_counts[cell]]
+        ordered = np.sort(median_logs)  # runs in any order have the same mean, to the last digit
+        centre_log[cell] = ordered.mean()
+        log_error[cell] = ordered.std(ddof=1) / math.sqrt(len(ordered))
+    for run_count in np.unique(run_counts[cells_of_several]):
+        cells = cells_of_several[run_counts[cells_of_several] == run_count]
         has_interval = run_count >= MIN_RUNS
         t = two_sided_t(MISS, int(run_count) - 1) if has_interval else math.nan
-        half_width = t * error[group]
-        low[group] = centre[group] - half_width
-        high[group] = centre[group] + half_width
-    drift = steady.warm.drift
+        half_width = t * log_error[cells]
+        low_log[cells] = centre_log[cells] - half_width
+        high_log[cells] = centre_log[cells] + half_width
+    log_drift = steady.warm_up.drift
     return {
-        "value": steady.unit_s * np.exp(centre),
-        "low": steady.unit_s * np.exp(np.minimum(low, centre) - drift),
-        "high": steady.unit_s * np.exp(np.maximum(high, centre) + drift),
-        "error": error,
-        "drift": drift,
-        "steady": steady.warm.steady,
+        "value": steady.unit_s * np.exp(centre_log),
+        "low": steady.unit_s * np.exp(np.minimum(low_log, centre_log) - log_drift),
+        "high": steady.unit_s * np.exp(np.maximum(high_log, centre_log) + log_drift),
+        "error": log_error,
+        "drift": log_drift,
+        "steady": steady.warm_up.steady,
     }
 
 
@@ -267,10 +284,10 @@ def rank_correlation(a: Floats, b: Floats) -> float:
 
 def _mean_ranks(column: Floats) -> Floats:
     """Return the rank of each value, from 1; equal values share the mean of their ranks."""
-    _, place, counts = np.unique(column, return_inverse=True, return_counts=True)
+    _, distinct_number, counts = np.unique(column, return_inverse=True, return_counts=True)
     last_ranks = counts.cumsum()
     mean_ranks = last_ranks - (counts - 1) / 2
-    return np.asarray(mean_ranks[place])
+    return np.asarray(mean_ranks[distinct_number])
 
 
 def _bootstrap_medians(rows: Floats) -> tuple[Floats, Floats]:
@@ -285,17 +302,23 @@ def _bootstrap_medians(rows: Floats) -> tuple[Floats, Floats]:
     from scipy.special import betaincinv
 
     n = rows.shape[1]
-    correlation = np.zeros(len(rows))
-    if n >= MIN_CORRELATED_SAMPLES:
-        centred_ranks = rows.argsort(kind="stable").argsort(kind="stable") - (n - 1) / 2
-        neighbour_products = (centred_ranks[:, 1:] * centred_ranks[:, :-1]).sum(axis=1)
-        rank_squares = max(float((centred_ranks[0] ** 2).sum()), 1)  # equal for all rows
-        biased = neighbour_products / rank_squares
-        correlation = np.clip(biased + 1 / n, 0.0, MAX_CORRELATION)
+    has_correlation = n >= MIN_CORRELATED_SAMPLES
+    correlation = _correlate_neighbours(rows) if has_correlation else np.zeros(len(rows))
     independent_samples = n * (1 - correlation) / (1 + correlation)
     half = (np.maximum(MIN_INDEPENDENT_SAMPLES, independent_samples) + 1) / 2
     low_rank = (n * betaincinv(half, half, MISS / 2)).astype(np.int64)
     high_rank = n - 1 - low_rank
-    ordered = np.sort(rows)
+    sorted_samples = np.sort(rows)
     row_numbers = np.arange(len(rows))
-    return ordered[row_numbers, low_rank], ordered[row_numbers, high_rank]
+    return sorted_samples[row_numbers, low_rank], sorted_samples[row_numbers, high_rank]
+
+
+def _correlate_neighbours(rows: Floats) -> Floats:
+    """Return the correlation of the ranks of neighbouring samples of each row, 0 to 0.9."""
+    n = rows.shape[1]
+    ranks = rows.argsort(kind="stable").argsort(kind="stable")
+    centred_ranks = ranks - (n - 1) / 2
+    neighbour_products = (centred_ranks[:, 1:] * centred_ranks[:, :-1]).sum(axis=1)
+    rank_squares = max(float((centred_ranks[0] ** 2).sum()), 1)  # equal for all rows
+    biased = neighbour_products / rank_squares
+    return np.asarray(np.clip(biased + 1 / n, 0.0, MAX_CORRELATION))

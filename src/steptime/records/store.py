@@ -133,13 +133,13 @@ def open_writer(folder: Path) -> Writer:
 
     Raises `InputError` where the folder cannot be made or written to.
     """
-    _make(folder)
+    _make_folder(folder)
     if not os.access(folder, os.W_OK | os.X_OK):
         raise InputError(f"{folder}: cannot write here: {os.strerror(errno.EACCES)}")
     return Writer(folder)
 
 
-def _make(folder: Path) -> bool:
+def _make_folder(folder: Path) -> bool:
     """Make a folder, and tell whether it was not there."""
     try:
         folder.mkdir(parents=True)
@@ -148,8 +148,8 @@ def _make(folder: Path) -> bool:
             return False
         if isinstance(error, FileExistsError | NotADirectoryError):
             raise InputError(f"{folder}: is a file, not a folder of records") from error
-        kind = InputError if isinstance(error, PermissionError) else StoreError
-        raise kind(f"{folder}: cannot make the folder: {error.strerror}") from error
+        error_type = InputError if isinstance(error, PermissionError) else StoreError
+        raise error_type(f"{folder}: cannot make the folder: {error.strerror}") from error
     return True
 
 
@@ -228,10 +228,10 @@ def exclusive(folder: Path, lock: str = LOCK, waits: bool = False) -> Iterator[N
     Raises:
         InputError: that names the process which holds the lock, if this one does not wait.
     """
-    is_new = _make(folder)
+    is_new = _make_folder(folder)
     path = folder / lock
     try:
-        descriptor = _locked(folder, path, waits)
+        descriptor = _acquire_lock(folder, path, waits)
         try:
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{os.getpid()} on {socket.gethostname()}\n".encode(), 0)
@@ -245,17 +245,19 @@ def exclusive(folder: Path, lock: str = LOCK, waits: bool = False) -> Iterator[N
                 folder.rmdir()
 
 
-def _locked(folder: Path, path: Path, waits: bool) -> int:
+def _acquire_lock(folder: Path, path: Path, waits: bool) -> int:
     """Return the descriptor of a locked file, which still has its name once it is locked."""
+    lock_mode = fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB
     while True:
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
             raise InputError(f"{folder}: cannot write here: {error.strerror}") from error
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
+            fcntl.flock(descriptor, lock_mode)
             with suppress(FileNotFoundError):
-                if os.path.samestat(path.stat(), os.fstat(descriptor)):
+                still_has_name = os.path.samestat(path.stat(), os.fstat(descriptor))
+                if still_has_name:
                     return descriptor
         except BlockingIOError as error:
             text = os.pread(descriptor, MAX_HOLDER_BYTES, 0).decode("utf-8", "replace").strip()

@@ -16,12 +16,12 @@ from shutil import rmtree
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import finalize
 
-from steptime.core.files import cache_folder
+from steptime.core.files import cache_folder, stamp_of
 from steptime.core.scratch import temporary
 from steptime.records import store
 from steptime.records.column_names import merge_kinds
 from steptime.records.folder_source import FolderSource, Source, open_source
-from steptime.records.parquet_cache import FrameFacts, find_or_make, hash_text, stamp_of
+from steptime.records.parquet_cache import FrameFacts, find_or_make, hash_text
 from steptime.records.row import Kinds
 
 if TYPE_CHECKING:
@@ -97,19 +97,21 @@ class Tables:
         """
         import polars as pl
 
-        cache = self._folder_rows[0].parquet if len(self._folder_rows) == 1 else None
-        if cache is None or self.model:
+        is_single_folder = len(self._folder_rows) == 1
+        rows_cache = self._folder_rows[0].parquet if is_single_folder else None
+        if rows_cache is None or self.model:
             return make()
 
         def write(path: Path) -> FrameFacts:
             make().write_parquet(path)
             return FrameFacts()
 
-        code = b"".join(Path(__file__).with_name(f"{name}.py").read_bytes() for name in makers)
-        mark = hash_text(self._folder_rows[0].name + hashlib.sha256(code).hexdigest())[:8]
-        name = f"results-{mark}-{cache.stem.removeprefix('rows-')}"
+        maker_paths = [Path(__file__).with_name(f"{name}.py") for name in makers]
+        code_hash = hashlib.sha256(b"".join(path.read_bytes() for path in maker_paths)).hexdigest()
+        name_hash = hash_text(self._folder_rows[0].name + code_hash)[:8]
+        cache_name = f"results-{name_hash}-{rows_cache.stem.removeprefix('rows-')}"
         try:
-            path, _ = find_or_make(cache.parent, name, write)
+            path, _ = find_or_make(rows_cache.parent, cache_name, write)
         except OSError:  # of a folder that is full, or may only be read
             return make()
         return pl.scan_parquet(path)
@@ -123,29 +125,19 @@ class Tables:
         import polars as pl
 
         parts = []
-        first_place = 0
+        folder_start = 0
         for rows in self._folder_rows:
             if rows.parquet is not None:
-                part = pl.scan_parquet(rows.parquet)
-                if ends is not None:  # of `place`, whose statistics spare reading all rows
-                    low, high = ends
-                    is_read = pl.col("place").is_between(low - first_place, high - first_place)
-                    part = part.filter(is_read)
-                parts.append(
-                    part.with_columns(
-                        pl.lit(rows.name).alias("folder"),
-                        pl.lit(rows.rank, pl.Int64()).alias("folder_rank"),
-                        (pl.col("place") + first_place).alias("seq"),
-                    )
-                )
-            first_place += rows.starts[-1]
+                parts.append(_scan_large_folder(rows, rows.parquet, folder_start, ends))
+            folder_start += rows.starts[-1]
         if self._small_parquet.exists():
             small = pl.scan_parquet(self._small_parquet)
             parts.append(small if ends is None else small.filter(pl.col("seq").is_between(*ends)))
         records = pl.concat(parts)
         if self.model:
             records = records.filter(pl.col("model").str.starts_with(self.model))
-        return records if len(parts) == 1 else records.sort("seq", maintain_order=True)
+        is_in_order = len(parts) == 1
+        return records if is_in_order else records.sort("seq", maintain_order=True)
 
     def _read_folders(self, folders: Sequence[Source]) -> list[FolderRows]:
         """Return the rows of folders, or of records in memory, in their order.
@@ -157,14 +149,14 @@ class Tables:
         """
         sources = [open_source(rank, *folder) for rank, folder in enumerate(folders)]
         rows_by_rank = {
-            source.rank: self._large_rows(source)
+            source.rank: self._cache_large_folder(source)
             for source in sources
             if source.size_bytes >= MIN_CACHED_BYTES
         }
-        small = [source for source in sources if source.rank not in rows_by_rank]
-        if small:
-            self._write_small(sources, rows_by_rank)
-        for source in small:
+        small_sources = [source for source in sources if source.rank not in rows_by_rank]
+        if small_sources:
+            self._write_small_folders(sources, rows_by_rank)
+        for source in small_sources:
             rows = FolderRows(source.rank, source.name, source.starts, source.paths)
             rows_by_rank[source.rank] = rows
         for source in sources:
@@ -172,22 +164,22 @@ class Tables:
                 self._warn(warning)
         return [rows_by_rank[source.rank] for source in sources]
 
-    def _write_small(
-        self, sources: Sequence[FolderSource], large: Mapping[int, FolderRows]
+    def _write_small_folders(
+        self, sources: Sequence[FolderSource], large_by_rank: Mapping[int, FolderRows]
     ) -> None:
         """Write the rows of all folders that have no cache as one Parquet file."""
         from steptime.records.frame_builder import FolderLine, FrameBuilder, write_parquet
 
         def lines() -> Iterator[FolderLine]:
-            first_place = 0
+            folder_start = 0
             for source in sources:
-                if source.rank in large:
-                    first_place += large[source.rank].starts[-1]
+                if source.rank in large_by_rank:
+                    folder_start += large_by_rank[source.rank].starts[-1]
                     continue
                 for place, record_id, line in source.lines():
-                    seq = first_place + place
+                    seq = folder_start + place
                     yield FolderLine(source.name, source.rank, place, record_id, seq, line)
-                first_place += source.starts[-1]
+                folder_start += source.starts[-1]  # complete after its lines are read
 
         builder = FrameBuilder()
         try:
@@ -197,7 +189,7 @@ class Tables:
         facts = FrameFacts(setting_kinds=builder.params, quantity_kinds=builder.others)
         self._facts.append(facts)
 
-    def _large_rows(self, source: FolderSource) -> FolderRows:
+    def _cache_large_folder(self, source: FolderSource) -> FolderRows:
         """Return the rows of a large folder, whose Parquet file is made if there is none."""
 
         def make(path: Path) -> FrameFacts:
@@ -219,22 +211,40 @@ class Tables:
         if source.folder is None:
             raise AssertionError("records in memory have no cache")
         stamps = {str(path.relative_to(source.folder)): stamp_of(path) for path in source.paths}
-        name = f"rows-{hash_text(json.dumps(stamps))[:16]}"
-        path, facts = self._find_cache(source.folder, name, make)
+        cache_name = f"rows-{hash_text(json.dumps(stamps))[:16]}"
+        parquet, facts = self._find_cache(source.folder, cache_name, make)
         source.warnings = facts.warnings
         self._facts.append(facts)
-        return FolderRows(source.rank, source.name, facts.starts, source.paths, path)
+        return FolderRows(source.rank, source.name, facts.starts, source.paths, parquet)
 
     def _find_cache(
         self, folder: Path, name: str, make: Callable[[Path], FrameFacts]
     ) -> tuple[Path, FrameFacts]:
         """Return the cache of a folder: beside it, among the user's caches, or for this once."""
-        mark = hash_text(str(folder.resolve()))[:16]
-        for place in (folder / CACHE_FOLDER, cache_folder() / mark, self._scratch):
+        folder_hash = hash_text(str(folder.resolve()))[:16]
+        for caches in (folder / CACHE_FOLDER, cache_folder() / folder_hash, self._scratch):
             with suppress(OSError):
-                place.mkdir(parents=True, exist_ok=True)
-                return find_or_make(place, name, make)
+                caches.mkdir(parents=True, exist_ok=True)
+                return find_or_make(caches, name, make)
         raise store.StoreError(f"{folder}: no folder, not even a temporary one, takes its cache")
+
+
+def _scan_large_folder(
+    rows: FolderRows, parquet: Path, folder_start: int, ends: tuple[int, int] | None
+) -> pl.LazyFrame:
+    """Return the records of a cached folder whose first `seq` is `folder_start`; see `scan`."""
+    import polars as pl
+
+    records = pl.scan_parquet(parquet)
+    if ends is not None:  # of `place`, whose statistics spare reading all rows
+        low_seq, high_seq = ends
+        is_read = pl.col("place").is_between(low_seq - folder_start, high_seq - folder_start)
+        records = records.filter(is_read)
+    return records.with_columns(
+        pl.lit(rows.name).alias("folder"),
+        pl.lit(rows.rank, pl.Int64()).alias("folder_rank"),
+        (pl.col("place") + folder_start).alias("seq"),
+    )
 
 
 def count_threads() -> int:

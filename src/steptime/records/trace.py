@@ -133,7 +133,8 @@ def build_profile(events: Sequence[Slice]) -> Profile:
     ]
     thread = _find_step_thread(host)
     host_work = host.work.get(thread, [])
-    if not kernels and not any(piece.end > piece.start for piece in host_work):
+    has_host_time = any(piece.end > piece.start for piece in host_work)
+    if not kernels and not has_host_time:
         raise InputError(NO_PYTORCH_OP)
     work = sorted(kernels or host_work, key=lambda piece: piece.start)
     marks = sorted(host.marks.get(thread, []))
@@ -141,27 +142,29 @@ def build_profile(events: Sequence[Slice]) -> Profile:
         active_marks = _omit_empty_steps(marks, host)
         steps = _device_steps(active_marks, work) if kernels else active_marks
     else:
-        everything = [*work, *host_work]
-        first_start = min(piece.start for piece in everything)
-        steps = [_Span(first_start, max(piece.end for piece in everything))]
+        all_work = [*work, *host_work]
+        first_start = min(piece.start for piece in all_work)
+        last_end = max(piece.end for piece in all_work)
+        steps = [_Span(first_start, last_end)]
     profile = Profile(
         [(step.end - step.start) * US for step in steps],
         is_on_device=bool(kernels),
         is_marked=bool(marks),
         omitted_steps=max(0, len(marks) - len(steps)),
     )
-    for piece, step, seconds in _share_out(work, steps):
-        profile.add(_find_part(piece.context, host.makers), step, seconds)
+    for piece, step_index, seconds in _divide_by_step(work, steps):
+        profile.add(_find_part(piece.context, host.makers), step_index, seconds)
     return profile
 
 
 def _find_step_thread(host: _Host) -> tuple[str, str]:
     """Return the thread that marks steps, or else any thread; of several the one of most work."""
-    return max(
-        host.marks or host.work,
-        key=lambda thread: sum(piece.end - piece.start for piece in host.work.get(thread, ())),
-        default=("", ""),
-    )
+
+    def busy_us(thread: tuple[str, str]) -> float:
+        return sum(piece.end - piece.start for piece in host.work.get(thread, ()))
+
+    candidates = host.marks or host.work
+    return max(candidates, key=busy_us, default=("", ""))
 
 
 def _omit_empty_steps(marks: Sequence[_Span], host: _Host) -> list[_Span]:
@@ -172,13 +175,15 @@ def _omit_empty_steps(marks: Sequence[_Span], host: _Host) -> list[_Span]:
     Raises:
         InputError: if no op began within any mark.
     """
-    starts = sorted(
-        [piece.start for pieces in host.work.values() for piece in pieces]
-        + [launch.start for launch in host.launches.values()]
-    )
-    active_marks = [
-        mark for mark in marks if bisect_left(starts, mark.end) > bisect_left(starts, mark.start)
-    ]
+    op_starts = [piece.start for pieces in host.work.values() for piece in pieces]
+    launch_starts = [launch.start for launch in host.launches.values()]
+    starts = sorted(op_starts + launch_starts)
+    active_marks = []
+    for mark in marks:
+        starts_before = bisect_left(starts, mark.start)
+        starts_before_end = bisect_left(starts, mark.end)
+        if starts_before_end > starts_before:
+            active_marks.append(mark)
     if not active_marks:
         raise InputError(f"{NO_PYTORCH_OP} within the steps that it marks")
     return active_marks
@@ -191,44 +196,52 @@ def _device_steps(marks: Sequence[_Span], kernels: Sequence[_Work]) -> list[_Spa
     The same holds for kernels of unknown launch that run before all kernels of the first step. A
     step that launched nothing, while the device still ran kernels of earlier steps, is left out.
     """
-    starts = [mark.start for mark in marks]
-    ends = [mark.end for mark in marks]
-    before_end = -math.inf
-    is_started = False
+    mark_starts = [mark.start for mark in marks]
+    device_ends = [mark.end for mark in marks]
+    idle_from = -math.inf  # the device is free for the next step
+    is_first_step_launched = False
     for kernel in kernels:
-        step = -1 if kernel.launch is None else bisect_right(starts, kernel.launch) - 1
-        if step >= 0 and kernel.launch is not None and kernel.launch <= marks[step].end:
-            is_started = True
-            ends[step] = max(ends[step], kernel.end)
-        elif step < 0 and not (is_started and kernel.launch is None):
-            before_end = max(before_end, kernel.end)
+        if kernel.launch is None:
+            if not is_first_step_launched:
+                idle_from = max(idle_from, kernel.end)
+            continue
+        step_index = bisect_right(mark_starts, kernel.launch) - 1
+        is_before_first_mark = step_index < 0
+        if is_before_first_mark:
+            idle_from = max(idle_from, kernel.end)
+        elif kernel.launch <= marks[step_index].end:
+            is_first_step_launched = True
+            device_ends[step_index] = max(device_ends[step_index], kernel.end)
     steps = []
-    for start, end in zip(starts, ends, strict=True):
-        start_or_before = max(start, before_end)
-        if end > start_or_before:
-            steps.append(_Span(start_or_before, end))
-            before_end = end
+    for mark_start, device_end in zip(mark_starts, device_ends, strict=True):
+        step_start = max(mark_start, idle_from)
+        if device_end > step_start:
+            steps.append(_Span(step_start, device_end))
+            idle_from = device_end
     return steps
 
 
-def _share_out(work: Sequence[_Work], steps: Sequence[_Span]) -> Iterator[tuple[_Work, int, float]]:
+def _divide_by_step(
+    work: Sequence[_Work], steps: Sequence[_Span]
+) -> Iterator[tuple[_Work, int, float]]:
     """Yield the seconds of each piece of work in each step; `work` is sorted by start.
 
     Time in which several pieces run counts once, for the piece that began first.
     """
-    starts = [step.start for step in steps]
+    step_starts = [step.start for step in steps]
     covered_until = -math.inf
     for piece in work:
-        start = max(piece.start, covered_until)
-        if piece.end <= start:
+        uncovered_start = max(piece.start, covered_until)
+        if piece.end <= uncovered_start:
             continue
         covered_until = piece.end
-        first_step = max(0, bisect_right(starts, start) - 1)
-        for number in range(first_step, bisect_right(starts, piece.end)):
-            step = steps[number]
-            length_us = min(piece.end, step.end) - max(start, step.start)
+        first_step = max(0, bisect_right(step_starts, uncovered_start) - 1)
+        step_stop = bisect_right(step_starts, piece.end)
+        for step_index in range(first_step, step_stop):
+            step = steps[step_index]
+            length_us = min(piece.end, step.end) - max(uncovered_start, step.start)
             if length_us > 0:
-                yield piece, number, length_us * US
+                yield piece, step_index, length_us * US
 
 
 def _find_launch(kernel: Slice, launches: Mapping[int, _Launch]) -> _Work:
@@ -242,7 +255,8 @@ def _find_launch(kernel: Slice, launches: Mapping[int, _Launch]) -> _Work:
 
 def _find_part(context: _Context, makers: Mapping[int, _Launch]) -> TracePart:
     """Return the owner of a piece of work: in the backward pass the op that made the node."""
-    if context.pass_ != BACKWARD or context.scope:
+    has_direct_owner = context.pass_ != BACKWARD or context.scope
+    if has_direct_owner:
         return TracePart(context.scope, context.op, context.pass_)
     maker = None if context.sequence is None else makers.get(context.sequence)
     if maker is None:
@@ -266,29 +280,31 @@ def _scan_host(events: Sequence[Slice]) -> _Host:
 
 def _scan_thread(events: Sequence[Slice], host: _Host) -> Iterator[_Work]:
     """Yield the outermost ops of one thread, and add launches and makers of nodes to `host`."""
-    stack: list[_Context] = []
+    open_contexts: list[_Context] = []
     last_sequence: int | None = None
     for event in sorted(events, key=lambda event: (event.start, -event.length)):
-        while stack and stack[-1].end <= event.start:
-            stack.pop()
-        outer = stack[-1] if stack else _Context()
-        if event.name.startswith(NODE):
-            # Gradients are added up right after the node that made them, without a number.
-            last_sequence = last_sequence if event.sequence is None else event.sequence
-        inner = _enter(event, outer, last_sequence)
-        if inner.op and not outer.op:
+        while open_contexts and open_contexts[-1].end <= event.start:
+            open_contexts.pop()
+        outer = open_contexts[-1] if open_contexts else _Context()
+        # Gradients are added up right after the node that made them, without a number.
+        if event.name.startswith(NODE) and event.sequence is not None:
+            last_sequence = event.sequence
+        inner = _context_within(event, outer, last_sequence)
+        is_outermost_op = inner.op and not outer.op
+        if is_outermost_op:
             yield _Work(event.start, event.end, inner)
         if event.correlation is not None and event.category in LAUNCH_CATEGORIES:
             host.launches[event.correlation] = _Launch(event.start, inner)
-        if inner.pass_ == FORWARD and inner.op and event.sequence is not None:
+        is_forward_op = inner.pass_ == FORWARD and inner.op
+        if is_forward_op and event.sequence is not None:
             maker = host.makers.get(event.sequence)
             # Ops before the maker of a node see its number, too; the maker is the last of them.
             if maker is None or maker.start <= event.start:
                 host.makers[event.sequence] = _Launch(event.start, inner)
-        stack.append(inner)
+        open_contexts.append(inner)
 
 
-def _enter(event: Slice, outer: _Context, sequence: int | None) -> _Context:
+def _context_within(event: Slice, outer: _Context, sequence: int | None) -> _Context:
     """Return the context within an event, from that around it and the last node's number."""
     if event.is_step_mark:
         return replace(outer, end=event.end)
@@ -323,33 +339,33 @@ def list_op_times(profile: Profile, kinds: Mapping[str, str], first_step: int = 
             optimizer.
         first_step: number of steps that are left out.
     """
-    scope_kinds = {**kinds, "optimizer": "optimizer"}
-    step_s = profile.step_s[first_step:]
-    pass_s_of_scopes: dict[str, dict[str, list[float]]] = {}
-    for part, part_s in profile.parts.items():
-        scope = part.scope if part.scope in scope_kinds else UNATTRIBUTED
-        no_time: dict[str, list[float]] = {name: [0.0] * len(step_s) for name in PASSES}
-        pass_s = pass_s_of_scopes.setdefault(scope, no_time)
-        pass_s[part.pass_] = _add(pass_s[part.pass_], part_s[first_step:])
+    kind_of_scope = {**kinds, "optimizer": "optimizer"}
+    steps_s = profile.step_s[first_step:]
+    step_count = len(steps_s)
+    times_s: dict[str, dict[str, list[float]]] = {}  # of each step, by scope and pass
+    for part, part_steps_s in profile.parts.items():
+        scope = part.scope if part.scope in kind_of_scope else UNATTRIBUTED
+        pass_times_s = times_s.setdefault(scope, {name: [0.0] * step_count for name in PASSES})
+        pass_times_s[part.pass_] = _add_steps(pass_times_s[part.pass_], part_steps_s[first_step:])
 
-    scope_order = [*scope_kinds, UNATTRIBUTED]
+    scope_order = [*kind_of_scope, UNATTRIBUTED]
     ops = []
-    busy_s = [0.0] * len(step_s)
-    for scope in sorted(pass_s_of_scopes, key=scope_order.index):
-        pass_s = pass_s_of_scopes[scope]
-        op_s = [sum(passes) for passes in zip(*pass_s.values(), strict=True)]
-        busy_s = _add(busy_s, op_s)
-        samples = {f"{name}_s": values for name, values in pass_s.items()} | {"step_s": op_s}
-        kind = scope_kinds.get(scope, UNATTRIBUTED)
+    busy_s = [0.0] * step_count
+    for scope in sorted(times_s, key=scope_order.index):
+        pass_times_s = times_s[scope]
+        op_s = [sum(pass_seconds) for pass_seconds in zip(*pass_times_s.values(), strict=True)]
+        busy_s = _add_steps(busy_s, op_s)
+        samples = {f"{name}_s": steps for name, steps in pass_times_s.items()} | {"step_s": op_s}
+        kind = kind_of_scope.get(scope, UNATTRIBUTED)
         ops.append(OpTimes(scope, kind, _make_quantities(samples)))
     # Rounding may leave less than nothing of a step that is busy throughout.
-    idle_s = [max(0.0, step - busy) for step, busy in zip(step_s, busy_s, strict=True)]
+    idle_s = [max(0.0, step - busy) for step, busy in zip(steps_s, busy_s, strict=True)]
     return [*ops, OpTimes(NO_OP, NO_OP, _make_quantities({"step_s": idle_s}))]
 
 
-def _add(values: Sequence[float], added: Sequence[float]) -> list[float]:
-    return [value + extra for value, extra in zip(values, added, strict=True)]
+def _add_steps(steps_s: Sequence[float], added_s: Sequence[float]) -> list[float]:
+    return [step_s + extra_s for step_s, extra_s in zip(steps_s, added_s, strict=True)]
 
 
 def _make_quantities(samples: Mapping[str, list[float]]) -> dict[str, Quantity]:
-    return {name: single_run(values) for name, values in samples.items()}
+    return {name: single_run(samples_s) for name, samples_s in samples.items()}

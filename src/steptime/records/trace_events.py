@@ -126,23 +126,26 @@ def _escape_backslashes(text: str) -> str:
 
 def _read_slice(event: Mapping[str, Any]) -> Slice | None:
     """Return an event as a slice; None if it is of another kind or its times are not valid."""
-    start, length, arguments = event.get("ts"), event.get("dur"), event.get("args")
-    if event.get("ph") != "X" or not _is_time(start) or not _is_time(length):
+    start_us = event.get("ts")
+    length_us = event.get("dur")
+    is_complete = event.get("ph") == "X"
+    if not is_complete or not _is_time(start_us) or not _is_time(length_us):
         return None
-    numbers = arguments if isinstance(arguments, dict) else {}
+    event_arguments = event.get("args")
+    arguments = event_arguments if isinstance(event_arguments, dict) else {}
     category = str(event.get("cat"))
     return Slice(
-        start=float(start),
-        length=float(length),
+        start=float(start_us),
+        length=float(length_us),
         category=CATEGORIES_BEFORE_1_12.get(category, category),
         name=str(event.get("name"))[:MAX_NAME_CHARACTERS],
         track=(
             str(event.get("pid"))[:MAX_TRACK_CHARACTERS],
             str(event.get("tid"))[:MAX_TRACK_CHARACTERS],
         ),
-        sequence=_read_number(numbers.get("Sequence number")),
-        correlation=_read_number(numbers.get("correlation")),
-        inputs=_read_inputs(numbers) if SHAPES in numbers else (),
+        sequence=_read_number(arguments.get("Sequence number")),
+        correlation=_read_number(arguments.get("correlation")),
+        inputs=_read_inputs(arguments) if SHAPES in arguments else (),
     )
 
 
@@ -151,21 +154,22 @@ def _read_inputs(arguments: Mapping[str, Any]) -> tuple[TracedInput, ...]:
     shapes = arguments[SHAPES]
     if not isinstance(shapes, list):
         return ()
-    dtypes, values, strides = (
-        _pad_list(arguments.get(key), len(shapes))
-        for key in ("Input type", "Concrete Inputs", "Input Strides")
-    )
+    input_count = len(shapes)
+    dtypes = _pad_list(arguments.get("Input type"), input_count)
+    values = _pad_list(arguments.get("Concrete Inputs"), input_count)
+    all_strides = _pad_list(arguments.get("Input Strides"), input_count)
     inputs = []
-    for shape, dtype, value, stride in zip(shapes, dtypes, values, strides, strict=True):
+    for shape, dtype, value, strides in zip(shapes, dtypes, values, all_strides, strict=True):
         if not isinstance(shape, list):
             continue
-        if shape and isinstance(shape[0], list):  # a list of tensors
+        is_tensor_list = shape and isinstance(shape[0], list)
+        if is_tensor_list:
             dtype_name = str(dtype) if dtype and dtype != "TensorList" else "float"
-            inputs += [TracedInput(_sizes(item), dtype_name) for item in shape]
+            inputs += [TracedInput(_sizes(tensor_shape), dtype_name) for tensor_shape in shape]
             continue
         sizes = _sizes(shape)
-        is_matrix = isinstance(stride, list) and len(stride) == len(sizes) >= MATRIX_AXES
-        is_transposed = is_matrix and stride[-1] != 1 and stride[-2] == 1
+        is_matrix = isinstance(strides, list) and len(strides) == len(sizes) >= MATRIX_AXES
+        is_transposed = is_matrix and strides[-1] != 1 and strides[-2] == 1
         inputs.append(TracedInput(sizes, str(dtype or ""), str(value or ""), is_transposed))
     return tuple(inputs)
 

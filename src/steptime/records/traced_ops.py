@@ -148,32 +148,38 @@ def read_traced_step(
     if steps is not None and profile.is_marked and steps != len(profile.step_s):
         marks = counted(len(profile.step_s), "step")
         raise InputError(f"marks {marks} itself: --steps is for a trace without marks")
-    active, omitted_steps = _omit_first_step(events)
-    if not any(event.inputs for event in active):
+    step_events, omitted_steps = _omit_first_step(events)
+    if not any(event.inputs for event in step_events):
         raise InputError(NO_SHAPES)
     steps_s = profile.step_s[omitted_steps:] or profile.step_s
-    step_count = len(steps_s) if profile.is_marked else steps or _count_optimizer_steps(active)
-    kernel_us = _sum_kernels(events) if profile.is_on_device else None
-    roots = _grow_trees(active)
+    if profile.is_marked:
+        step_count = len(steps_s)
+        step_s = median(steps_s)
+    else:
+        step_count = steps or _count_optimizer_steps(step_events)
+        step_s = steps_s[0] / step_count
+
+    kernel_us_by_launch = _sum_kernels(events) if profile.is_on_device else None
+    roots = _grow_trees(step_events)
     totals = _Totals()
     for root in roots:
-        _add_busy(root, kernel_us)
+        _set_busy_time(root, kernel_us_by_launch)
         _mark_recognised(root, is_recognised)
-        _collect(root, is_recognised, totals)
+        _collect_ops(root, is_recognised, totals)
     if profile.is_on_device:
-        _collect_lone_kernels(active, totals)
-    step_s = median(steps_s) if profile.is_marked else steps_s[0] / step_count
+        _collect_lone_kernels(step_events, totals)
     ops = _list_ops(totals, step_count)
     unshaped_s = {name: us / step_count * US for name, us in totals.unshaped.items()}
-    idle_s = max(0.0, step_s - sum(op.seconds for op in ops) - sum(unshaped_s.values()))
+    ops_s = sum(op.seconds for op in ops)
+    gap_s = max(0.0, step_s - ops_s - sum(unshaped_s.values()))
     if not profile.is_on_device:
-        idle_s = min(idle_s, _sum_gaps(active, totals.pieces) / step_count * US)
+        gap_s = min(gap_s, _sum_gaps(step_events, totals.pieces) / step_count * US)
     return TracedStep(
         step_s=step_s,
         ops=ops,
         unshaped_s=unshaped_s,
         is_on_device=profile.is_on_device,
-        gap_s=idle_s,
+        gap_s=gap_s,
         issue_s=sum(map(_issue_us, roots)) / step_count * US,
         step_count=step_count,
         is_marked=profile.is_marked,
@@ -186,8 +192,10 @@ def _omit_first_step(events: Sequence[Slice]) -> tuple[list[Slice], int]:
     if not marks:
         return [*events], 0
     omitted_steps = FIRST_STEPS if len(marks) > MIN_STEPS else 0
-    begin_us, end_us = marks[omitted_steps][0], marks[-1][1]
-    return [event for event in events if begin_us <= event.start <= end_us], omitted_steps
+    begin_us, _ = marks[omitted_steps]
+    _, end_us = marks[-1]
+    step_events = [event for event in events if begin_us <= event.start <= end_us]
+    return step_events, omitted_steps
 
 
 def _sum_kernels(events: Sequence[Slice]) -> dict[int, float]:
@@ -223,19 +231,19 @@ def _sum_gaps(events: Sequence[Slice], pieces: Sequence[Slice]) -> float:
     The time before the first piece of a step and after the last one is a gap, too.
     """
     marks = [event for event in events if event.is_step_mark]
-    last_on_track: dict[tuple[str, str], _TrackEnd] = {}
+    end_of_track: dict[tuple[str, str], _TrackEnd] = {}  # the work so far, by thread
     for mark in marks:
-        last_on_track.setdefault(mark.track, _TrackEnd(mark.start, STEP))
-    works = [(piece.start, piece.end, piece.name, piece.track) for piece in pieces]
-    step_ends = [(mark.end, mark.end, STEP, mark.track) for mark in marks]  # close the last gap
+        end_of_track.setdefault(mark.track, _TrackEnd(mark.start, STEP))
+    stretches = [(piece.start, piece.end, piece.name, piece.track) for piece in pieces]
+    stretches += [(mark.end, mark.end, STEP, mark.track) for mark in marks]  # close the last gap
     gaps_us: dict[tuple[str, str], list[float]] = defaultdict(list)  # by the names around a gap
-    for start_us, end_us, name, track in sorted(works + step_ends):
-        last = last_on_track.get(track)
-        if last is None:
-            last_on_track[track] = _TrackEnd(end_us, name)
+    for start_us, end_us, name, track in sorted(stretches):
+        previous = end_of_track.get(track)
+        if previous is None:
+            end_of_track[track] = _TrackEnd(end_us, name)
             continue
-        gaps_us[last.name, name].append(max(0.0, start_us - last.end_us))
-        last_on_track[track] = _TrackEnd(max(end_us, last.end_us), name)
+        gaps_us[previous.name, name].append(max(0.0, start_us - previous.end_us))
+        end_of_track[track] = _TrackEnd(max(end_us, previous.end_us), name)
     return sum(_usual_us(times_us) * len(times_us) for times_us in gaps_us.values())
 
 
@@ -264,13 +272,15 @@ def _grow_trees(events: Sequence[Slice]) -> list[_Node]:
             threads.setdefault(event.track, []).append(event)
     roots: list[_Node] = []
     for thread_events in threads.values():
-        stack: list[_Node] = []
+        open_nodes: list[_Node] = []
         for event in sorted(thread_events, key=lambda event: (event.start, -event.length)):
-            while stack and stack[-1].event.end <= event.start:
-                stack.pop()
-            node = _make_node(event, stack[-1] if stack else None)
-            (stack[-1].children if stack else roots).append(node)
-            stack.append(node)
+            while open_nodes and open_nodes[-1].event.end <= event.start:
+                open_nodes.pop()
+            outer = open_nodes[-1] if open_nodes else None
+            node = _make_node(event, outer)
+            siblings = roots if outer is None else outer.children
+            siblings.append(node)
+            open_nodes.append(node)
     return roots
 
 
@@ -284,46 +294,50 @@ def _make_node(event: Slice, outer: _Node | None) -> _Node:
     return _Node(event, pass_, is_of_weights)
 
 
-def _add_busy(node: _Node, kernel_us: Mapping[int, float] | None) -> None:
-    """Set the busy time of a node and of all nodes inside it."""
+def _set_busy_time(node: _Node, kernel_us_by_launch: Mapping[int, float] | None) -> None:
+    """Set the busy time of a node and of all nodes inside it.
+
+    Args:
+        node: the root of a tree of events.
+        kernel_us_by_launch: time of kernels by correlation number [us]; None times the host.
+    """
     for child in node.children:
-        _add_busy(child, kernel_us)
-    if kernel_us is None:
+        _set_busy_time(child, kernel_us_by_launch)
+    if kernel_us_by_launch is None:
         node.busy_us = node.event.length
         return
     event = node.event
     launched_us = 0.0
     if event.category in LAUNCH_CATEGORIES and event.correlation is not None:
-        launched_us = kernel_us.get(event.correlation, 0.0)
+        launched_us = kernel_us_by_launch.get(event.correlation, 0.0)
     node.busy_us = launched_us + sum(child.busy_us for child in node.children)
 
 
 def _mark_recognised(node: _Node, is_recognised: Callable[[str], bool]) -> bool:
     """Set whether ops of known work are inside a node; return whether it or one inside is known."""
-    marks = [_mark_recognised(child, is_recognised) for child in node.children]
-    node.calls_recognised = any(marks)
+    child_marks = [_mark_recognised(child, is_recognised) for child in node.children]
+    node.calls_recognised = any(child_marks)
     return node.calls_recognised or is_recognised(node.event.name.removeprefix(ATEN))
 
 
-def _collect(node: _Node, is_recognised: Callable[[str], bool], totals: _Totals) -> None:
+def _collect_ops(node: _Node, is_recognised: Callable[[str], bool], totals: _Totals) -> None:
     """Add the ops of a tree to the totals."""
     event = node.event
     name = event.name.removeprefix(ATEN)
     is_aten = event.name.startswith(ATEN)
     has_tensors = any(item.shape for item in event.inputs)
-    inner_nodes = [
-        child for child in node.children if child.event.category not in LAUNCH_CATEGORIES
-    ]
-    inner_us = sum(child.busy_us for child in inner_nodes)
+    inner_ops = [child for child in node.children if child.event.category not in LAUNCH_CATEGORIES]
+    inner_us = sum(child.busy_us for child in inner_ops)
     is_delegated = node.calls_recognised or inner_us >= DELEGATED_SHARE * node.busy_us
-    is_outermost = name not in HOST_OPS and not is_delegated
-    if is_aten and has_tensors and (is_recognised(name) or is_outermost):
+    computes_by_itself = name not in HOST_OPS and not is_delegated
+    stands_for_its_tree = is_recognised(name) or computes_by_itself
+    if is_aten and has_tensors and stands_for_its_tree:
         key = OpKey(event.name, node.pass_, event.inputs, node.is_of_weights)
         totals.ops[key].append(node.busy_us)
         totals.pieces.append(event)
         return
     for child in node.children:
-        _collect(child, is_recognised, totals)
+        _collect_ops(child, is_recognised, totals)
     if _is_unshaped(event) and not is_aten:
         launched_us = sum(_launched_us(child) for child in node.children)
         self_us = launched_us or node.busy_us - inner_us

@@ -39,7 +39,9 @@ def middles(rows: Floats) -> Floats:
     """Return the median of each row; an eighth of the time of `numpy.median` for 20 values."""
     ordered = np.sort(rows)
     count = rows.shape[-1]
-    return np.asarray((ordered[..., (count - 1) // 2] + ordered[..., count // 2]) / 2)
+    lower_middle = ordered[..., (count - 1) // 2]
+    upper_middle = ordered[..., count // 2]
+    return np.asarray((lower_middle + upper_middle) / 2)
 
 
 def by_length(runs: Sequence[Floats]) -> Iterator[tuple[NDArray[np.int64], Floats]]:
@@ -59,63 +61,77 @@ def find_warm_up(logs: Sequence[Floats], sizes: Iterable[int]) -> WarmUp:
         sizes: number of runs of each cell, in their order.
     """
     run_counts = np.fromiter(sizes, np.int64)
-    lengths = np.fromiter(map(len, logs), np.int64, len(logs))
-    starts = run_counts.cumsum() - run_counts
+    sample_counts = np.fromiter(map(len, logs), np.int64, len(logs))
+    first_runs = run_counts.cumsum() - run_counts
     steady = np.full(len(run_counts), np.nan)
     drift = np.zeros(len(run_counts))
-    run_ends = _find_ends(logs)
-    profile_ends = np.zeros(len(logs), np.int64)
+    run_ends = _find_warm_up_ends(logs)
+    profile_ends = np.zeros(len(logs), np.int64)  # of each run that of its cell
+
     single_cells = np.flatnonzero(run_counts == 1)
-    single_runs = starts[single_cells]
-    is_steady = run_ends[single_runs] < lengths[single_runs] // 2
-    steady[single_cells] = np.where(lengths[single_runs] < MIN_SAMPLES, np.nan, is_steady)
-    for cell in np.flatnonzero((run_counts > 1) | (steady == 0)).tolist():
-        runs = slice(starts[cell], starts[cell] + run_counts[cell])
-        long_runs = [run for run in logs[runs] if len(run) >= MIN_SAMPLES]
+    single_runs = first_runs[single_cells]
+    is_steady = run_ends[single_runs] < sample_counts[single_runs] // 2
+    is_too_short = sample_counts[single_runs] < MIN_SAMPLES
+    steady[single_cells] = np.where(is_too_short, np.nan, is_steady)
+
+    needs_profile = (run_counts > 1) | (steady == 0)
+    for cell in np.flatnonzero(needs_profile).tolist():
+        runs = slice(first_runs[cell], first_runs[cell] + run_counts[cell])
+        long_runs = [run_logs for run_logs in logs[runs] if len(run_logs) >= MIN_SAMPLES]
         if not long_runs:
             continue
         if len(long_runs) == 1:
             profile = long_runs[0]
-            end = int(run_ends[runs].max())
+            profile_end = int(run_ends[runs].max())
         else:
             profile = _mean_profile(long_runs)
-            end = int(_find_ends([profile])[0])
-        profile_ends[runs] = end
-        steady[cell] = end < len(profile) // 2
+            profile_end = int(_find_warm_up_ends([profile])[0])
+        profile_ends[runs] = profile_end
+        steady[cell] = profile_end < len(profile) // 2
         if not steady[cell]:
             drift[cell] = _drift(profile)
-    counts = np.minimum(2 * np.maximum(profile_ends, run_ends), lengths - lengths // 4)
-    return WarmUp(np.where(lengths >= MIN_SAMPLES, counts, 0), steady, drift)
+    ends = np.maximum(profile_ends, run_ends)
+    max_warm_up = sample_counts - sample_counts // 4  # a quarter of the samples stays
+    warm_up_samples = np.minimum(2 * ends, max_warm_up)
+    has_warm_up = sample_counts >= MIN_SAMPLES
+    return WarmUp(np.where(has_warm_up, warm_up_samples, 0), steady, drift)
 
 
 def _mean_profile(logs: Sequence[Floats]) -> Floats:
     """Return the mean over runs, each relative to the median of its later half [samples]."""
-    length = min(map(len, logs))
-    runs = np.array([run[:length] for run in logs])
-    runs -= middles(runs[:, length // 2 :])[:, np.newaxis]
+    sample_count = min(map(len, logs))
+    relative_logs = np.array([run_logs[:sample_count] for run_logs in logs])  # [runs, samples]
+    later_halves = relative_logs[:, sample_count // 2 :]
+    relative_logs -= middles(later_halves)[:, np.newaxis]
     # Sorted, so that the order of runs does not change the sum.
-    return np.asarray(np.sort(runs, axis=0).mean(axis=0))
+    return np.asarray(np.sort(relative_logs, axis=0).mean(axis=0))
 
 
-def _find_ends(logs: Sequence[Floats]) -> NDArray[np.int64]:
+def _find_warm_up_ends(logs: Sequence[Floats]) -> NDArray[np.int64]:
     """Return the number of first samples of each run to leave out by MSER, at most half of them.
 
     It is 0 for a run of fewer samples than `MIN_SAMPLES`.
     """
     ends = np.zeros(len(logs), np.int64)
-    for places, rows in by_length(logs):
-        length = rows.shape[1]
-        if length < MIN_SAMPLES:
+    for runs, run_logs in by_length(logs):
+        sample_count = run_logs.shape[1]
+        if sample_count < MIN_SAMPLES:
             continue
+        centred = run_logs - middles(run_logs)[:, np.newaxis]
         # From the back, so that sums up to a sample are those of the samples that stay.
-        backwards = (rows - middles(rows)[:, np.newaxis])[:, ::-1]
-        remaining = np.arange(1, length + 1)
-        squares = (backwards**2).cumsum(axis=1) - backwards.cumsum(axis=1) ** 2 / remaining
-        criterion = (squares / remaining**2)[:, ::-1]  # [runs, samples left out]
-        ends[places] = criterion[:, : length // 2 + 1].argmin(axis=1)
+        backwards = centred[:, ::-1]
+        remaining = np.arange(1, sample_count + 1)
+        square_sums = (backwards**2).cumsum(axis=1)
+        squared_deviations = square_sums - backwards.cumsum(axis=1) ** 2 / remaining
+        squared_error_of_mean = squared_deviations / remaining**2
+        criterion = squared_error_of_mean[:, ::-1]  # [runs, samples left out]
+        max_left_out = sample_count // 2
+        ends[runs] = criterion[:, : max_left_out + 1].argmin(axis=1)
     return ends
 
 
 def _drift(profile: Floats) -> float:
     quarter = len(profile) // 4
-    return float(abs(middles(profile[-quarter:]) - middles(profile[-2 * quarter : -quarter])))
+    last_quarter = profile[-quarter:]
+    quarter_before = profile[-2 * quarter : -quarter]
+    return float(abs(middles(last_quarter) - middles(quarter_before)))

@@ -93,18 +93,19 @@ def write_choices(choices: Choices, path: Path) -> WrittenPage:
     from steptime.reports.templating import rendered
 
     axes = (choices.models, choices.devices, choices.batches, choices.links, choices.replicas)
-    count = math.prod(map(len, axes))
-    if count > MAX_ROWS:
-        raise InputError(f"a page of {count:,} rows, at most {MAX_ROWS:,}: name fewer devices")
+    row_count = math.prod(map(len, axes))
+    if row_count > MAX_ROWS:
+        raise InputError(f"a page of {row_count:,} rows, at most {MAX_ROWS:,}: name fewer devices")
     rows = list(choice_rows(choices))
-    values = {name: list(dict.fromkeys(str(row[name]) for row in rows)) for name in AXES}
-    good = next((row for row in rows if row["status"] == "ok"), None)
-    if good is None:
+    axis_values = {name: list(dict.fromkeys(str(row[name]) for row in rows)) for name in AXES}
+    first_fitting = next((row for row in rows if row["status"] == "ok"), None)
+    if first_fitting is None:
         reason = "; ".join(rows[0]["notes"]) or "out of memory"
         raise InputError(f"none of {len(rows)} choices fits: {reason}")
-    data = _page_data(choices, rows, values) | {"start": _find_start(choices, good, values)}
+    start = _find_start(choices, first_fitting, axis_values)
+    data = _page_data(choices, rows, axis_values) | {"start": start}
     write_atomically(path, rendered("choose.html", data=data, method=str(choices.method)))
-    return WrittenPage(len(rows), values)
+    return WrittenPage(len(rows), axis_values)
 
 
 def _find_start(
@@ -145,8 +146,10 @@ def choice_rows(choices: Choices) -> Iterator[JsonObject]:
     under its number, and under `BEST`. Hours and cost are of the whole training.
     """
     fewest_replicas = choices.replicas[0]
-    places = [(model, link) for model in choices.models.items() for link in choices.links]
-    for ((text, dtype), make), link in watched(places, "networks and links"):
+    networks_and_links = [
+        (model, link) for model in choices.models.items() for link in choices.links
+    ]
+    for ((text, dtype), make), link in watched(networks_and_links, "networks and links"):
         cells = grid(
             [make],
             choices.devices,
@@ -156,30 +159,35 @@ def choice_rows(choices: Choices) -> Iterator[JsonObject]:
             choices.method,
             choices.options,
         )
+        network = {"model": text, "dtype": dtype}
         for _, device_cells in groupby(cells, lambda cell: cell.device):
-            network = {"model": text, "dtype": dtype}
             rows = [{**_row(cell, link, choices), **network} for cell in device_cells]
-            alone = {row["batch"]: row for row in rows if row["replicas"] == fewest_replicas}
+            reference_by_batch = {
+                row["batch"]: row for row in rows if row["replicas"] == fewest_replicas
+            }
             for row in rows:
-                single_per_s = alone[row["batch"]]["examples_per_s"]
-                if single_per_s and row["examples_per_s"]:
-                    row["speedup"] = fewest_replicas * row["examples_per_s"] / single_per_s
-            fitting = [row for row in alone.values() if row["status"] == "ok"]
+                reference_per_s = reference_by_batch[row["batch"]]["examples_per_s"]
+                if reference_per_s and row["examples_per_s"]:
+                    row["speedup"] = fewest_replicas * row["examples_per_s"] / reference_per_s
+            fitting = [row for row in reference_by_batch.values() if row["status"] == "ok"]
             if fitting:
-                steps = [row["batch"] / row["examples_per_s"] for row in fitting]
-                best = knee([row["batch"] for row in fitting], steps)
-                yield from ({**row, "batch": BEST} for row in rows if row["batch"] == best)
+                steps_s = [row["batch"] / row["examples_per_s"] for row in fitting]
+                best_batch = knee([row["batch"] for row in fitting], steps_s)
+                best_rows = [row for row in rows if row["batch"] == best_batch]
+                yield from ({**row, "batch": BEST} for row in best_rows)
             yield from rows
 
 
 def _row(cell: GridCell, link: Link, choices: Choices) -> JsonObject:
     """Return a cell as a row, with the hours and the cost of its training."""
-    training, offer = choices.training, choices.offers.get(cell.device)
+    training = choices.training
+    offer = choices.offers.get(cell.device)
     if offer is not None:
         training = replace(training, price=offer.price, billing=offer.billing)
-    paid: TrainingBill | None = None
+    bill: TrainingBill | None = None
     if cell.step_s is not None:
-        paid = bill_training(training, cell.step_s, cell.batch * cell.replicas, cell.replicas)
+        global_batch = cell.batch * cell.replicas
+        bill = bill_training(training, cell.step_s, global_batch, cell.replicas)
     return {
         **cell._asdict(),
         "precision": cell.dtype,
@@ -187,8 +195,8 @@ def _row(cell: GridCell, link: Link, choices: Choices) -> JsonObject:
         "replicas": cell.replicas,
         "examples": cell.batch,
         "speedup": None,
-        "train_h": None if paid is None else paid.train_s / HOUR_S,
-        "cost": None if paid is None else paid.cost_total,
+        "train_h": None if bill is None else bill.train_s / HOUR_S,
+        "cost": None if bill is None else bill.cost_total,
     }
 
 

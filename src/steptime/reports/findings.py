@@ -99,17 +99,17 @@ def gather(
     """
     data.max_rows = MAX_ROWS
     rows = select_networks(data, max_networks)
-    parts: list[Callable[[Data], Section | None]] = [
-        partial(_section, part, pictures=pictures) for part in names() if analysis(part).section
+    makers: list[Callable[[Data], Section | None]] = [
+        partial(_section, name, pictures=pictures) for name in names() if analysis(name).section
     ]
     if pictures:  # of no analysis
-        parts += [partial(_draw_section, part) for part in registry.names(PLOTS, "plots")]
+        makers += [partial(_draw_section, plot) for plot in registry.names(PLOTS, "plots")]
     results = []
     with ThreadPoolExecutor(count_threads()) as pool:
         summary = pool.submit(summarise_results, data.scan_results())
         details = pool.submit(make_details, data, rows) if pictures else None
-        for number, result in enumerate(pool.map(partial(_try_part, data), parts)):
-            tell("sections", number, len(parts))
+        for number, result in enumerate(pool.map(partial(_make_or_fault, data), makers)):
+            tell("sections", number, len(makers))
             results.append(result)
     numbers: ResultsSummary = summary.result()
     failure = [data.failed] if data.failed else []
@@ -126,7 +126,9 @@ def gather(
     )
 
 
-def _try_part(data: Data, make: Callable[[Data], Section | None]) -> Section | InputError | None:
+def _make_or_fault(
+    data: Data, make: Callable[[Data], Section | None]
+) -> Section | InputError | None:
     """Return a section, None where there is nothing, or why it cannot be made."""
     try:
         return make(data)
@@ -145,9 +147,11 @@ def _section(name: str, data: Data, *, pictures: bool) -> Section | None:
     table = question.answer(data)
     if not table.rows:
         return None
-    lines, spec = question.says(table), None
+    sentences = question.says(table)
+    spec = None
+    has_picture = pictures and question.chart
     try:
-        spec = question.draw(table) if pictures and question.chart else None
+        spec = question.draw(table) if has_picture else None
     except InputError as error:  # its words and numbers stand without a picture
-        lines = [*lines, str(error)]
-    return Section(name, question.section, lines, table, spec)
+        sentences = [*sentences, str(error)]
+    return Section(name, question.section, sentences, table, spec)

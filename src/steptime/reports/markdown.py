@@ -96,4 +96,5 @@ def _bullets(sentences: Sequence[str]) -> str:
 
 def _escape(text: str) -> str:
     """Return text that Markdown shows as it stands."""
-    return "".join(f"\\{c}" if c in "\\`*_[]<>#|" else c for c in " ".join(text.split()))
+    single_line = " ".join(text.split())
+    return "".join(f"\\{letter}" if letter in "\\`*_[]<>#|" else letter for letter in single_line)

@@ -145,43 +145,50 @@ def make_details(data: Data, rows: Sequence[Row]) -> list[Row]:
     `says` are lines of a diagnosis, `kinds` the time by kind of op, measured and predicted; then
     there are `facts` and `samples`.
     """
-    records = _read_records(data, rows)
+    records_of_rows = _read_records(data, rows)
     sample_limit = max(MIN_NETWORK_SAMPLES, MAX_PAGE_SAMPLES // max(1, len(rows)))
-    headlines = _diagnose([attempts for attempts, _ in records])
-    kinds = _kinds(data, rows)
-    return [
-        {
-            "name": row["label"],
-            "says": headline,
-            "kinds": kinds.get((row["workload_key"], row["platform"]), ()),
-            "facts": _facts(row, attempts, prediction),
-            "samples": _samples(attempts, sample_limit),
-        }
-        for row, (attempts, prediction), headline in zip(rows, records, headlines, strict=True)
-    ]
+    headlines = _diagnose([attempts for attempts, _ in records_of_rows])
+    kinds_by_network = _kinds(data, rows)
+    details = []
+    for row, (attempts, prediction), headline in zip(rows, records_of_rows, headlines, strict=True):
+        network = (row["workload_key"], row["platform"])
+        details.append(
+            {
+                "name": row["label"],
+                "says": headline,
+                "kinds": kinds_by_network.get(network, ()),
+                "facts": _facts(row, attempts, prediction),
+                "samples": _samples(attempts, sample_limit),
+            }
+        )
+    return details
 
 
-def _diagnose(attempts: Sequence[Sequence[Record]]) -> list[Sequence[str]]:
+def _diagnose(attempts_of_rows: Sequence[Sequence[Record]]) -> list[Sequence[str]]:
     """Return the lines of the diagnosis of each network's last good record."""
-    last = [_good(records)[-1:] for records in attempts]
-    diagnoses = diagnose_records([record for records in last[:MAX_DIAGNOSED] for record in records])
+    last_good = [_good(attempts)[-1:] for attempts in attempts_of_rows]  # a record or none
+    to_diagnose = [record for records in last_good[:MAX_DIAGNOSED] for record in records]
+    diagnoses = diagnose_records(to_diagnose)
     headlines: list[Sequence[str]] = []
-    for records in last:
+    for records in last_good:
         diagnosis = next(diagnoses, "") if records else ""
+        # A text says why there is no diagnosis.
         headlines.append(() if isinstance(diagnosis, str) else diagnosis.headline)
     return headlines
 
 
 def _read_records(data: Data, rows: Sequence[Row]) -> list[tuple[list[Record], Record | None]]:
     """Return for each row of results the records that were tried, and the prediction."""
-    by_folder = grouped(range(len(rows)), lambda number: rows[number]["folder"])
+    row_numbers_by_folder = grouped(range(len(rows)), lambda number: rows[number]["folder"])
     pairs: list[tuple[list[Record], Record | None]] = [([], None)] * len(rows)
-    for folder, numbers in by_folder.items():
-        places = {place for number in numbers for place in _places(rows[number])}
-        records = data.read_records(data.names.index(folder), sorted(places))
-        for number in numbers:
-            attempts = [records[place] for place in rows[number]["tried"] or ()]
-            pairs[number] = attempts, records.get(rows[number]["predicted_at"])
+    for folder, row_numbers in row_numbers_by_folder.items():
+        places = {place for number in row_numbers for place in _places(rows[number])}
+        records_by_place = data.read_records(data.names.index(folder), sorted(places))
+        for number in row_numbers:
+            row = rows[number]
+            attempts = [records_by_place[place] for place in row["tried"] or ()]
+            prediction = records_by_place.get(row["predicted_at"])
+            pairs[number] = attempts, prediction
     return pairs
 
 
@@ -262,13 +269,15 @@ def _samples(attempts: Sequence[Record], limit: int) -> Row | None:
     steps = [step for record in _good(attempts) for step in read_steps(record)]
     if not steps:
         return None
-    seconds = np.array([step_s for step_s, _ in steps])
-    places = _extremes(seconds, limit)
-    slowest_s = float(seconds.max())
+    samples_s = np.array([step_s for step_s, _ in steps])
+    kinds = [kind for _, kind in steps]
+    places = _extremes(samples_s, limit)
+    slowest_s = float(samples_s.max())
+    scaled_samples = np.rint(samples_s[places] * (FULL_SCALE / slowest_s)).astype(int)
     return {
         "at": places.tolist() if len(places) < len(steps) else None,
-        "values": np.rint(seconds[places] * (FULL_SCALE / slowest_s)).astype(int).tolist(),
-        "kinds": "".join(steps[place][1] for place in places),
+        "values": scaled_samples.tolist(),
+        "kinds": "".join(kinds[place] for place in places),
         "slowest_s": slowest_s,
         "number": len(steps),
     }
@@ -304,8 +313,8 @@ def _extremes(samples: Floats, limit: int) -> NDArray[np.int64]:
     edges = np.linspace(0, len(samples), limit // 2 + 1).astype(int)
     places = []
     for start, stop in pairwise(edges):
-        by_size = np.argsort(samples[start:stop]) + start
-        places += [by_size[0], by_size[-1]]
+        places_by_size = np.argsort(samples[start:stop]) + start
+        places += [places_by_size[0], places_by_size[-1]]
     return np.unique(places)
 
 

@@ -31,12 +31,12 @@ def page(
         command: the command line that makes the page again.
         first_sections: sections before the table of networks.
     """
-    data = data if isinstance(data, Data) else Data.of(data)
-    findings = gather(data, name)
+    folders = data if isinstance(data, Data) else Data.of(data)
+    findings = gather(folders, name)
     text = rendered(
         "report.html",
         findings=findings,
-        where=describe_sources(data),
+        where=describe_sources(folders),
         first_sections=[
             _template_values(section, command) | {"folded": False} for section in first_sections
         ],
@@ -51,7 +51,7 @@ def page(
             "samples": samples_chart(),
             "kinds": kinds_chart(),
         },
-        sources=list_sources(data),
+        sources=list_sources(folders),
         command=command,
         made=present_time(),
     )

@@ -122,11 +122,12 @@ def _search_cell(
         result = search(request)
     except InputError as error:
         return {"failed": str(error)}
-    end_s, changes = 0.0, []
+    total_s = 0.0
+    changes = []  # each part with the time up to its end
     for words, part_s in result.parts:
         if part_s:
-            end_s += part_s
-            changes.append((words, end_s))
+            total_s += part_s
+            changes.append((words, total_s))
     chart_rows = {
         "why": waterfall.chart(changes, "step", "", ())["data"]["values"],
         "memory": memory_rows(result.document["best"]["memory"]),

@@ -53,15 +53,16 @@ def list_sources(data: Data) -> list[tuple[str, str]]:
 
 def _describe_options(texts: Sequence[str]) -> str:
     """Describe options of a method and all their values: `compile = true or false, runs = 5`."""
-    values: dict[str, list[str]] = {}
+    values_by_option: dict[str, list[str]] = {}
     for text in sorted(texts):
         options = json.loads(text)
         for name, value in options.items():
-            if value not in (None, "", {}, []):
-                values.setdefault(name, []).append(text_of(value))
+            is_set = value not in (None, "", {}, [])
+            if is_set:
+                values_by_option.setdefault(name, []).append(text_of(value))
     return ", ".join(
-        f"{name} = {_join_first(dict.fromkeys(options), ' or ')}"
-        for name, options in values.items()
+        f"{name} = {_join_first(dict.fromkeys(values), ' or ')}"
+        for name, values in values_by_option.items()
     )
 
 

@@ -34,7 +34,11 @@ def routed_traffic_s(rank: RankModel, graph: Graph, op: Op) -> float:
 
 
 def kernel_seconds(
-    rank: RankModel, kernels: Sequence[Kernel], device: Device, grouped_share: float
+    rank: RankModel,
+    kernels: Sequence[Kernel],
+    device: Device,
+    grouped_share: float,
+    grouped_factor: float = 1.0,
 ) -> list[float]:
     """Return the seconds of each kernel; products of experts reach a share of the usual rate.
 
@@ -43,6 +47,7 @@ def kernel_seconds(
         kernels: the kernels.
         device: the device, whose rate in 8 and 4 bit is what servers reach with any product.
         grouped_share: the share that grouped products in 16 bit reach of the rate of dense ones.
+        grouped_factor: how many times as long grouped products take beside that.
     """
     times = rank.kernel_seconds(kernels, device)
     places = [i for i, kernel in enumerate(kernels) if kernel.kind == "experts"]
@@ -53,4 +58,6 @@ def kernel_seconds(
         grouped_s = rank.kernel_seconds([kernels[i] for i in places], grouped_device)
         for i, seconds in zip(places, grouped_s, strict=True):
             times[i] = seconds
+    for i in places:
+        times[i] *= grouped_factor
     return times

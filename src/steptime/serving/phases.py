@@ -185,11 +185,17 @@ class Phases(Replica):
         return (stages - 1) * link_time.seconds
 
     def _is_replayed(self, groups: Sequence[Group]) -> bool:
-        """Return whether a CUDA graph replays a step: one of decoding, or of few tokens."""
-        tokens = sum(group.sequences * group.tokens for group in groups)
-        is_decoding = all(group.tokens == 1 for group in groups)
-        is_small = tokens <= self.constant("graph_tokens")
-        return self.problem.rank.flag("graphs") and (is_decoding or is_small)
+        """Return whether a CUDA graph replays a step.
+
+        Graphs hold every step of up to `graph_tokens` tokens where a stack has that limit, else
+        those that only decode.
+        """
+        if not self.problem.rank.flag("graphs"):
+            return False
+        graph_tokens = self.constant("graph_tokens")
+        if graph_tokens:
+            return sum(group.sequences * group.tokens for group in groups) <= graph_tokens
+        return all(group.tokens == 1 for group in groups)
 
     def prompt_overhead_s(self, tokens: int) -> float:
         """Return the seconds of a prompt outside of its step until its first token.
@@ -292,9 +298,13 @@ class Phases(Replica):
         # the share of casts and vector kernels that runs while products in 4 bit do
         is_float4 = self.problem.rank.low_dtype == "float4"
         exposed_share = 1 - (self.constant("four_hidden") if is_float4 else 0.0)
-        grouped_share = self.constant("grouped_share")
+        has_new_units = has_trait(self.problem.device, "tensor_memory")
         kernels_s = kernel_seconds(
-            self.problem.rank, [*computing, *casts], self.device, grouped_share
+            self.problem.rank,
+            [*computing, *casts],
+            self.device,
+            self.constant("grouped_share"),
+            self.constant("grouped_new") if has_new_units else 1.0,
         )
         computing_s, casts_s = kernels_s[: len(computing)], kernels_s[len(computing) :]
         other_s += sum(casts_s) * exposed_share

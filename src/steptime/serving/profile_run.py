@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 SMALL_DEVICE_SEQUENCES = 256  # default of vLLM on small devices
 HIDDEN_COPIES = 6.0  # tensors of a token between layers: residual, norm, two products
+ATTENTION_COPIES = 2.0  # tensors of queries, keys and values
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,9 @@ class ProfileRun:
         A rank reads and writes its share of attention and feed-forward part, and has the hidden
         state whole.
         """
-        inner = self.inner_numbers + 2.0 * self.attention_numbers
-        return HALF_BYTES * tokens * (HIDDEN_COPIES * self.width + inner)
+        layer_numbers = self.inner_numbers + ATTENTION_COPIES * self.attention_numbers
+        numbers_per_token = HIDDEN_COPIES * self.width + layer_numbers
+        return HALF_BYTES * tokens * numbers_per_token
 
     def sampler_bytes(self, sequences: float, logit_bytes: float) -> float:
         """Return the bytes of the logits of so many sequences while their tokens are drawn."""

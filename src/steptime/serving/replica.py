@@ -11,6 +11,7 @@ from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph
 from steptime.core.workload import STORED_ALL, Plan
+from steptime.hardware.architectures import has_trait
 from steptime.hardware.device import Device
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.table import ShapeError
@@ -91,7 +92,7 @@ class Replica:
             return self._replaced_constants[name]
         device = self.problem.device
         memory_bytes = device.datasheet.memory_bytes or inf
-        is_small = memory_bytes < SMALL_DEVICE_BYTES or device.name.startswith("a100")
+        is_small = memory_bytes < SMALL_DEVICE_BYTES or has_trait(device, "low_server_limits")
         small_limit = self.constant(f"small_{name}") if is_small else 0.0
         return small_limit or self.constant(name)
 

@@ -64,6 +64,7 @@ class SweepAnswer(Answer, frozen=True, kw_only=True):
         cells_by_status: number of cells tried now of each status.
         unsuccessful: the cells tried now that have no number.
         headline: the same in words.
+        notes: remarks that change how the answer is read.
     """
 
     name: str
@@ -74,6 +75,7 @@ class SweepAnswer(Answer, frozen=True, kw_only=True):
     cells_by_status: tuple[StatusCount, ...]
     unsuccessful: tuple[FailedCell, ...]
     headline: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def exit_code(self) -> int:
@@ -201,25 +203,29 @@ class PreviewAnswer(Answer, frozen=True, kw_only=True):
 
     def tables(self) -> list[Table]:
         """Return the cells and the jobs that would be submitted."""
-        names = [
-            name
-            for name in CellRow.__struct_fields__
-            if self.rows and (name in CELL_HEADINGS or column_differs(self.rows, name))
-        ]
-        heads = [Column(name, CELL_HEADINGS.get(name, name)) for name in names or CELL_HEADINGS]
+        names = list(CELL_HEADINGS)
+        if self.rows:
+            names = [
+                name
+                for name in CellRow.__struct_fields__
+                if name in CELL_HEADINGS or column_differs(self.rows, name)
+            ]
+        cell_columns = [Column(name, CELL_HEADINGS.get(name, name)) for name in names]
         cell_rows = [
             {name: None if value == "" else value for name, value in row.to_dict().items()}
             for row in self.rows
         ]
-        job_rows = [
-            job.to_dict()
-            | {"gpu": job.gpu or None, "longest": duration(job.longest_task_s)}
-            | {"predicted_on": job.predicted_on or "the budget alone"}
-            for job in self.jobs
-        ]
+        job_rows = []
+        for job in self.jobs:
+            texts = {
+                "gpu": job.gpu or None,
+                "longest": duration(job.longest_task_s),
+                "predicted_on": job.predicted_on or "the budget alone",
+            }
+            job_rows.append(job.to_dict() | texts)
         title = f"predicted: {self.node_hours:.3g} node-hours"
         return [
-            Table(heads, cell_rows, "would be submitted", max_rows=MAX_TABLE_ROWS),
+            Table(cell_columns, cell_rows, "would be submitted", max_rows=MAX_TABLE_ROWS),
             Table(JOB_COLUMNS, job_rows, title),
         ]
 

@@ -120,13 +120,15 @@ def list_final_marks(records: Iterable[Record], retry: Collection[str], force: b
     Final are the statuses `FINAL_STATUSES` except those in `retry`; with `force` no status is.
     """
     final_statuses = set() if force else set(FINAL_STATUSES) - set(retry)
+
+    def is_final(record: Record) -> bool:
+        is_measured_step = record.origin == "measured" and not record.scope
+        return is_measured_step and record.status in final_statuses and "cell" in record.env
+
     return {
         (record.env["cell"], record.platform, record.method.version)
         for record in records
-        if record.origin == "measured"
-        and not record.scope
-        and record.status in final_statuses
-        and "cell" in record.env
+        if is_final(record)
     }
 
 
@@ -147,19 +149,23 @@ class CellList(NamedTuple):
 
 def _describe_cells(axes: Sequence[Axes], size: int) -> str:
     """Return the number of cells and their axes: `6 cells: 3 batches x 2 types`."""
-    spans = Counter(_describe_axes(network_axes) for network_axes in axes)
-    text = " + ".join(_describe_networks(count, span) for span, count in spans.items())
-    total = sum(map(_size, axes))
+    network_count_by_axes = Counter(_describe_axes(network_axes) for network_axes in axes)
+    axes_text = " + ".join(
+        _describe_networks(network_count, network_axes)
+        for network_axes, network_count in network_count_by_axes.items()
+    )
+    grid_size = sum(map(_size, axes))
     cells = counted(size, "cell")
-    return f"{cells}: {text}" if size == total else f"{cells} of {total:,}: {text}"
+    is_complete = size == grid_size
+    return f"{cells}: {axes_text}" if is_complete else f"{cells} of {grid_size:,}: {axes_text}"
 
 
-def _describe_networks(count: int, span: str) -> str:
+def _describe_networks(network_count: int, axes_text: str) -> str:
     """Return `2 networks x 3 batches`; a single network has no number beside its axes."""
-    networks = counted(count, "network")
-    if not span:
+    networks = counted(network_count, "network")
+    if not axes_text:
         return networks
-    return span if count == 1 else f"{networks} x {span}"
+    return axes_text if network_count == 1 else f"{networks} x {axes_text}"
 
 
 def read_filters(
@@ -168,7 +174,7 @@ def read_filters(
     """Return the conditions of an experiment, and whether cells must fit in memory."""
     families = [family_of(network_axes.choice) for network_axes in axes]
     parameters = (name for family in families for name in family.parameters)
-    names = sorted({*_AMOUNT_NAMES, "batch", *parameters})
+    valid_names = sorted({*_AMOUNT_NAMES, "batch", *parameters})
     filters = []
     must_fit = False
     for text in experiment.conditions:
@@ -176,7 +182,7 @@ def read_filters(
         if condition_text == FITS:
             must_fit = True
             continue
-        condition = None
+        condition = None  # where the text is no formula
         with suppress(InputError):
             condition = formula(condition_text)
         is_comparison = _COMPARES.search(text) is not None
@@ -184,7 +190,7 @@ def read_filters(
             fault = f"{shorten(text)} is not 'name < number' or '{FITS}'"
             raise InputError(f"{place}: where: {fault}")
         for name in sorted(condition.names):
-            check_choice("name in where", name, names, place)
+            check_choice("name in where", name, valid_names, place)
         filters.append(condition)
     return filters, must_fit
 
@@ -264,14 +270,16 @@ def _size(axes: Axes) -> int:
 
 def _find_settings(axes: Sequence[Axes], index: int) -> tuple[Axes, Settings]:
     """Return the network and the value of every axis at an index; the last axis runs fastest."""
+    index_in_network = index
     for network_axes in axes:
-        size = _size(network_axes)
-        if index < size:
+        grid_size = _size(network_axes)
+        if index_in_network < grid_size:
             break
-        index -= size
+        index_in_network -= grid_size
+    outer_index = index_in_network
     settings: dict[str, object] = {}
     for name, values in reversed(list(network_axes.values.items())):
-        index, position = divmod(index, len(values))
+        outer_index, position = divmod(outer_index, len(values))
         settings[name] = values[position]
     return network_axes, settings
 
@@ -339,14 +347,15 @@ def _draw_sobol(
 
     if len(axes) != 1:
         raise InputError(f"{place}: sample: sobol takes one network, not {len(axes)}; use random")
-    lengths = [len(values) for values in axes[0].values.values()]
-    engine = qmc.Sobol(d=len(lengths), rng=seed)
-    indices: dict[int, None] = {}
-    while engine.num_generated < SOBOL_PATIENCE * (number + SOBOL_POINTS):
-        for point in engine.integers(0, u_bounds=lengths, n=SOBOL_POINTS).tolist():
+    axis_lengths = [len(values) for values in axes[0].values.values()]
+    engine = qmc.Sobol(d=len(axis_lengths), rng=seed)
+    indices: dict[int, None] = {}  # in the order in which they are drawn
+    max_points = SOBOL_PATIENCE * (number + SOBOL_POINTS)
+    while engine.num_generated < max_points:
+        for positions in engine.integers(0, u_bounds=axis_lengths, n=SOBOL_POINTS).tolist():
             index = 0
-            for length, position in zip(lengths, point, strict=True):
-                index = index * length + position
+            for axis_length, position in zip(axis_lengths, positions, strict=True):
+                index = index * axis_length + position  # the last axis runs fastest
             indices.setdefault(index)
             if len(indices) == number:
                 return list(indices)

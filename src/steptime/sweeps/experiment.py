@@ -57,17 +57,21 @@ def _list_values(value: object, place: str = "", full_range: object = ()) -> lis
     `ALL` stands for the full range of an axis that has one.
     """
     values: list[object] = []
-    for item in as_list(value):
-        if item == ALL and full_range:
+    for part in as_list(value):
+        if part == ALL and full_range:
             values += _list_values(full_range, place)
-        elif is_range(item):
-            values += parse_range(str(item), place)
+        elif is_range(part):
+            values += parse_range(str(part), place)
         else:
-            values.append(item)
-    tables = [item for item in values if isinstance(item, list | dict)]
-    fault = f"{shorten(tables[0])} is not a value" if tables else ""
-    if fault or not values:
-        raise InputError(f"{place}{': ' if place else ''}{fault or 'an axis without a value'}")
+            values.append(part)
+    nested_values = [part for part in values if isinstance(part, list | dict)]
+    fault = ""
+    if nested_values:
+        fault = f"{shorten(nested_values[0])} is not a value"
+    elif not values:
+        fault = "an axis without a value"
+    if fault:
+        raise InputError(f"{place}: {fault}" if place else fault)
     return values
 
 
@@ -178,12 +182,11 @@ def check_experiment(table: object, place: str) -> Experiment:
 
 def _list_conflicts(experiment: Experiment) -> dict[str, bool]:
     """Return the conflicts that keys can have with one another, and whether they are present."""
-    jobs = [(gpu, table.name) for table in experiment.slurm for gpu in table.gpu]
-    doubled_gpus = [gpu for gpu, name in jobs if jobs.count((gpu, name)) > 1]
-    has_type = bool(doubled_gpus) and doubled_gpus[0] != ""
-    doubled_text = f"gpu {shorten(doubled_gpus[0])}" if has_type else "no gpu"
-    name = experiment.name
-    is_single_line = bool(name.strip()) and name.isprintable()
+    gpus_and_names = [(gpu, table.name) for table in experiment.slurm for gpu in table.gpu]
+    doubled_gpus = [gpu for gpu, name in gpus_and_names if gpus_and_names.count((gpu, name)) > 1]
+    names_gpu = bool(doubled_gpus) and doubled_gpus[0] != ""
+    doubled_text = f"gpu {shorten(doubled_gpus[0])}" if names_gpu else "no gpu"
+    is_single_line = bool(experiment.name.strip()) and experiment.name.isprintable()
     predicts = bool(experiment.predict)
     does_nothing = not experiment.measure and not predicts
     lacks_data = "dataset" in experiment.input and not experiment.data
@@ -250,13 +253,13 @@ def axes_of(experiment: Experiment, place: str, on_cluster: bool = False) -> lis
 
 def _list_networks(experiment: Experiment, place: str) -> Iterator[tuple[str, NetworkTable]]:
     """Yield the place and the table of each network; one table may name several."""
-    for i, table in enumerate(experiment.networks):
-        table_place = f"{place}: networks[{i}]"
-        key = next((key for key in NETWORK_KEYS if key in table), None)
-        names = None if key is None else table[key]
-        if key is not None and isinstance(names, list) and names:
+    for index, table in enumerate(experiment.networks):
+        table_place = f"{place}: networks[{index}]"
+        name_key = next((key for key in NETWORK_KEYS if key in table), None)
+        names = None if name_key is None else table[name_key]
+        if name_key is not None and isinstance(names, list) and names:
             for name in names:
-                yield table_place, {**table, key: name}
+                yield table_place, {**table, name_key: name}
         else:
             yield table_place, table
 

@@ -21,20 +21,23 @@ Report = Callable[[Record, int, int], None]
 
 def line(record: Record) -> str:
     """Return one result as a line: the network, and its median time or what went wrong."""
-    workload, options = record.workload, record.method.options
+    workload = record.workload
     name = f"{workload.label} batch {workload.batch_per_replica} {workload.phase} {workload.dtype}"
     if workload.plan.data > 1:
-        exchange = exchange_name(options.get("strategy"), options.get("overlap", True))
-        name += f", {workload.plan.data} replicas{exchange}"
+        options = record.method.options
+        strategy = exchange_name(options.get("strategy"), options.get("overlap", True))
+        name += f", {workload.plan.data} replicas{strategy}"
     if record.status != "ok":
         return f"{name}: {record.status} ({record.cause}): {record.note}"
-    return f"{name}: {seconds(median(record.quantities['step_s'].samples))} a step"
+    step_s = median(record.quantities["step_s"].samples)
+    return f"{name}: {seconds(step_s)} a step"
 
 
 def bar(number: int, total: int, left: str, last: str, width: int) -> str:
     """Return a bar of progress and the last result, in at most `width` columns."""
-    full = BAR_WIDTH * number // total
-    text = f"[{'#' * full}{' ' * (BAR_WIDTH - full)}] {number}/{total} {left} left  {last}"
+    filled_width = BAR_WIDTH * number // total
+    marks = "#" * filled_width + " " * (BAR_WIDTH - filled_width)
+    text = f"[{marks}] {number}/{total} {left} left  {last}"
     return text[: width - 1]
 
 
@@ -44,25 +47,27 @@ def reporter() -> Iterator[Report]:
 
     Nothing moves in between: drawing takes time from what is measured.
     """
-    began = monotonic()
-    terminal = sys.stderr.isatty()
+    start_s = monotonic()
+    is_terminal = sys.stderr.isatty()
 
     def show(record: Record, number: int, total: int) -> None:
         status.erase()
-        left = duration((monotonic() - began) / number * (total - number))
-        if not terminal:
-            note(f"[{number}/{total}, {left} left] {line(record)}")
+        mean_s = (monotonic() - start_s) / number  # of a record
+        left = duration(mean_s * (total - number))
+        result = line(record)
+        if not is_terminal:
+            note(f"[{number}/{total}, {left} left] {result}")
             return
-        if record.status != "ok":
+        if record.status != "ok":  # it stays above the bar
             sys.stderr.write(ERASE)
-            note(line(record))
+            note(result)
         width = shutil.get_terminal_size().columns
-        sys.stderr.write(ERASE + escape_controls(bar(number, total, left, line(record), width)))
+        sys.stderr.write(ERASE + escape_controls(bar(number, total, left, result, width)))
         sys.stderr.flush()
 
     try:
         yield show
     finally:
-        if terminal:
+        if is_terminal:
             sys.stderr.write(ERASE)
             sys.stderr.flush()

@@ -12,14 +12,14 @@ from pathlib import Path
 from steptime.core.copying import replace
 from steptime.core.dtypes import find_dtype
 from steptime.core.errors import InputError
-from steptime.core.units import size
+from steptime.core.units import counted, size
 from steptime.core.workload import workload_to_json
 from steptime.grids.folder import part_key, select_missing
 from steptime.grids.replicas import predict_replicas
 from steptime.grids.step_records import Place
 from steptime.hardware.device import Cluster, Device, Link
 from steptime.measure import cpus, ranks
-from steptime.measure.contract import method
+from steptime.measure.contract import is_cuda, method
 from steptime.measure.launch import Failure, OnEvent, WorkerDiedError
 from steptime.prediction.method import stack_option, tf32_option
 from steptime.records import store
@@ -64,9 +64,11 @@ def measure_cell(workers: Workers, trial: Trial, means: Means, on_event: OnEvent
     `on_event` is called with each report of progress of a worker.
     """
     records = []
+    has_replicas = trial.cell.workload.plan.data > 1
     for _ in range(means.runs):
         (record,) = _ask_worker(workers, trial, means, on_event, do="measure")
-        if record.status not in {"ok", "unsupported"} and trial.cell.workload.plan.data > 1:
+        has_failed = record.status not in {"ok", "unsupported"}
+        if has_failed and has_replicas:
             workers.close()  # the others may still wait for the one that failed
         if record.status != "ok":
             return record
@@ -148,35 +150,36 @@ def make_unmeasured(
 
 def _merge_runs(records: list[Record]) -> Record:
     """Return one record with the samples of all runs; single values are the largest of the runs."""
-    quantities = {
-        name: _merge_quantity([record.quantities.get(name, Quantity()) for record in records])
-        for name in records[0].quantities
-    }
-    env = dict(records[0].env)
+    first_record = records[0]
+    quantities = {}
+    for name in first_record.quantities:
+        quantity_of_runs = [record.quantities.get(name, Quantity()) for record in records]
+        quantities[name] = _merge_quantity(quantity_of_runs)
+    env = dict(first_record.env)
     if len(records) > 1:
-        steady = [record.env.get("steady") for record in records]
+        is_steady = [record.env.get("steady") for record in records]
         env |= {
-            "steady": all(steady),
+            "steady": all(is_steady),
             "few_samples": any(record.env.get("few_samples") for record in records),
-            "steady_of_run": steady,
+            "steady_of_run": is_steady,
             "warmup_s": [record.env.get("warmup_s") for record in records],
         }
-    return replace(records[0], quantities=quantities, env=env)
+    return replace(first_record, quantities=quantities, env=env)
 
 
-def _merge_quantity(parts: Sequence[Quantity]) -> Quantity:
+def _merge_quantity(runs: Sequence[Quantity]) -> Quantity:
     """Return the quantity of several runs; its column `run` numbers them."""
-    first_run, *_ = parts
+    first_run = runs[0]
     if not first_run.samples:
         # A single number, such as a peak of memory: the largest covers all runs.
-        numbers = [run.value for run in parts if run.value is not None]
+        numbers = [run.value for run in runs if run.value is not None]
         return Quantity(max(numbers)) if numbers else first_run
     columns = {}
-    for key in first_run.columns:
-        columns[key] = tuple(chain.from_iterable(run.columns.get(key, ()) for run in parts))
-    run_numbers = (repeat(number, len(run.samples)) for number, run in enumerate(parts))
-    columns["run"] = tuple(chain.from_iterable(run_numbers))
-    samples = tuple(chain.from_iterable(run.samples for run in parts))
+    for name in first_run.columns:
+        columns[name] = tuple(chain.from_iterable(run.columns.get(name, ()) for run in runs))
+    run_of_samples = (repeat(number, len(run.samples)) for number, run in enumerate(runs))
+    columns["run"] = tuple(chain.from_iterable(run_of_samples))
+    samples = tuple(chain.from_iterable(run.samples for run in runs))
     return Quantity(samples=samples, columns=columns)
 
 
@@ -284,7 +287,19 @@ def _sweep_answer(request: SweepRequest, cells: int, records: Sequence[Record]) 
                 for cell in unsuccessful
             ),
         ),
+        notes=_describe_disturbance(records),
     )
+
+
+def _describe_disturbance(records: Sequence[Record]) -> tuple[str, ...]:
+    """Return a note that counts the cells whose samples other work disturbed; none without any."""
+    steps = [record.quantities.get("step_s") for record in records]
+    disturbed_count = sum(step is not None and step.is_disturbed for step in steps)
+    if not disturbed_count:
+        return ()
+    cells = f"{disturbed_count} of {counted(len(steps), 'cell')}"
+    remark = f"over a quarter of the samples of {cells} were disturbed: other work used these CPUs"
+    return (remark,)
 
 
 def _failed_cell(record: Record) -> FailedCell:
@@ -365,7 +380,7 @@ def predictions(cell: Cell, device: Device, link: Link | None, by_op: bool) -> l
     """
     options = cell.options
     method_options = stack_option(cell.stack)
-    if options.device.startswith("cuda"):
+    if is_cuda(options.device):
         method_options |= tf32_option(options.tf32, device)
     replicas = cell.workload.plan.data
     if replicas > 1 and link is None and options.strategy != "independent":

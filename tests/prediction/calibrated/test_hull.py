@@ -56,12 +56,12 @@ def test_a_file_of_few_numbers_is_told_what_it_does_not_say():
     assert extrapolation_width(catalog.device("tpu-v3")) == pytest.approx(
         WIDTH_OF_REASON * sqrt(REASONS_OF_UNMEASURED_KIND)
     )
-    calibrated = replace(EIGHT, calibration={"intervals": {"all": (-0.1, 0.1)}})
+    calibrated = EIGHT.with_calibration({"intervals": {"all": (-0.1, 0.1)}})
     assert (extrapolation_reasons(calibrated), extrapolation_width(calibrated)) == ((), 0)
 
 
 def test_a_cpu_whose_file_does_not_say_its_cores_has_those_of_its_peak():
-    known = replace(catalog.device("epyc-7b12"), calibration={})  # 64 x 2.25 GHz x 32
+    known = catalog.device("epyc-7b12").with_calibration({})  # 64 x 2.25 GHz x 32
     few = known.with_figures(maker=None, architecture=None, cores=None)
     assert extrapolation_reasons(known) == ()
     assert extrapolation_reasons(few) == ("not said: maker, cores",)
@@ -89,6 +89,6 @@ def test_kernels_may_have_been_measured_on_fewer_devices():
     assert is_measured("recurrent", catalog.device("p100-pcie-16gb"))
     assert not is_measured("recurrent", catalog.device("v100"))
     assert is_measured("product", catalog.device("v100"))
-    calibrated = replace(catalog.device("v100"), calibration={"intervals": {"all": (-0.1, 0.1)}})
+    calibrated = catalog.device("v100").with_calibration({"intervals": {"all": (-0.1, 0.1)}})
     assert is_measured("recurrent", calibrated)
     assert is_measured("recurrent", catalog.device("tpu-v3"))  # of which nothing was

@@ -6,9 +6,8 @@ from dataclasses import replace
 import pytest
 
 from every import every
-from steptime.core.toml_files import packaged
 from steptime.hardware import catalog
-from steptime.hardware.architectures import family_of, find_family, value_by_family
+from steptime.hardware.architectures import architectures, family_of, find_family
 from steptime.hardware.datasheet import Datasheet
 from steptime.hardware.device import Device
 from steptime.prediction.calibrated.method import METHOD, price
@@ -222,12 +221,11 @@ def test_batches_of_other_generations_have_tiles_of_64():
 
 
 def test_what_an_architecture_does_says_what_told_it():
-    table = packaged("architectures.toml")
-    groups = [row for name, row in table.items() if name not in {"families", "tiles", "steps"}]
-    for row in (*groups, *table["tiles"].values(), *table["steps"].values()):
-        assert row["rows"] or row["why"]
-    steps = {family: value_by_family(family, "steps", "matrix") for family in table["families"]}
-    assert steps["Volta"] == value_by_family("", "steps", "matrix") == 32
+    rules = architectures()
+    tables = (*rules.traits.values(), *rules.tiles.values(), rules.contraction_step, rules.since)
+    assert all(table.rows or table.why for table in tables)
+    steps = {family: rules.contraction_step.value_of(family) for family in rules.families}
+    assert steps["Volta"] == rules.contraction_step.value_of("") == 32
     assert steps["Hopper"] == steps["Blackwell"] == 64
     assert steps["Blackwell 2"] == 32
 

@@ -1,6 +1,5 @@
 """What can be asked of the software: TF32, the layout of images, the host."""
 
-from dataclasses import replace
 from math import exp
 
 import pytest
@@ -87,9 +86,8 @@ def test_a_host_of_the_data_is_the_usual_one_of_its_cards():
 
 def test_the_host_of_a_calibrated_device_can_be_asked_for():
     factor = 3 * catalog.stack().host["host.factor"].value
-    own = replace(
-        catalog.device("t4"),
-        calibration={"constants": {"host.factor": factor}, "intervals": {"host": [-0.1, 0.2]}},
+    own = catalog.device("t4").with_calibration(
+        {"constants": {"host.factor": factor}, "intervals": {"host": [-0.1, 0.2]}}
     )
     found = StepModel("fc", own, options={"host": "fast"})
     any_host = StepModel("fc", "t4", options={"host": "fast"})
@@ -98,9 +96,8 @@ def test_the_host_of_a_calibrated_device_can_be_asked_for():
 
 def test_the_calibrated_host_is_the_assumed_one_and_another_can_take_its_place():
     factor = 3 * catalog.stack().host["host.factor"].value
-    own = replace(
-        catalog.device("t4"),
-        calibration={"constants": {"host.factor": factor}, "intervals": {"host": [-0.1, 0.2]}},
+    own = catalog.device("t4").with_calibration(
+        {"constants": {"host.factor": factor}, "intervals": {"host": [-0.1, 0.2]}}
     )
     usual = StepModel("fc", own)
     assert assumed_of(usual)["host"] == "calibrated"

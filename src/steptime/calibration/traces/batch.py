@@ -80,13 +80,15 @@ def find_batch(ops: Sequence[TracedOp]) -> int | None:
     It is the first size of what layers read, as most of them have it.
     """
     for name, place in FIRST_PLACES.items():
-        sizes: Counter[int] = Counter()
+        calls_by_size: Counter[int] = Counter()
         for op in ops:
-            shape = _input_shape(op.key, place) if op.key.name == ATEN + name else ()
-            if shape and op.key.pass_ == "forward":
-                sizes[shape[0]] += round(op.calls)
-        if sizes:
-            return sizes.most_common(1)[0][0]
+            is_forward_layer = op.key.name == ATEN + name and op.key.pass_ == "forward"
+            shape = _input_shape(op.key, place) if is_forward_layer else ()
+            if shape:
+                calls_by_size[shape[0]] += round(op.calls)
+        if calls_by_size:
+            ((batch, _),) = calls_by_size.most_common(1)
+            return batch
     return None
 
 
@@ -156,9 +158,9 @@ def _can_broadcast(shape: Shape, wide: Shape) -> bool:
 
 def _batch_axis(shape: Shape, batch: int) -> int | None:
     """Return the axis that holds the batch: the first of its size, else the first multiple."""
-    equal = (axis for axis, size in enumerate(shape) if size == batch)
-    multiples = (axis for axis, size in enumerate(shape) if size and size % batch == 0)
-    return next(equal, next(multiples, None))
+    equal_axes = (axis for axis, size in enumerate(shape) if size == batch)
+    multiple_axes = (axis for axis, size in enumerate(shape) if size and size % batch == 0)
+    return next(equal_axes, next(multiple_axes, None))
 
 
 def _scale_product(
@@ -168,17 +170,18 @@ def _scale_product(
 
     The gradient of a weight adds up over examples, along k; all others have a row for each of them.
     """
-    first, second = key.inputs[place], key.inputs[place + 1]
+    first = key.inputs[place]
+    second = key.inputs[place + 1]
     makes_weight = weights.is_weight((first.shape[0], second.shape[1]))
     reads_weight = weights.is_weight(second.shape)
-    if first.shape[1] % change.traced or key.pass_ == "forward":
-        is_summed = False
-    elif makes_weight and reads_weight:
-        is_summed = first.is_transposed
-    else:
-        is_summed = makes_weight
+    summed_size = first.shape[1]
+    could_sum_examples = key.pass_ != "forward" and summed_size % change.traced == 0
+    is_ambiguous = makes_weight and reads_weight
+    sums_examples = could_sum_examples and (first.is_transposed if is_ambiguous else makes_weight)
     inputs = list(key.inputs)
-    inputs[place] = _scale_axis(first, int(is_summed), change)
-    if is_summed:
+    if sums_examples:
+        inputs[place] = _scale_axis(first, 1, change)
         inputs[place + 1] = _scale_axis(second, 0, change)
+    else:
+        inputs[place] = _scale_axis(first, 0, change)
     return tuple(inputs)

@@ -96,36 +96,43 @@ def _flat_image(shape: Shape) -> Shape:
 
 def _convolution(inputs: Inputs, place: int = 0, setting: int = 3) -> TracedCall:
     """Return a convolution: its image stands at `place`, its settings begin at `setting`."""
-    x, w = inputs[place].shape, inputs[place + 1].shape
-    axes = len(x) - 2
+    x = inputs[place].shape
+    w = inputs[place + 1].shape
+    axis_count = len(x) - 2
     sides = _convolution_sides(inputs, setting, x)
-    kind = "conv"
-    if inputs[setting + 3].value == "True":
-        kind = "conv_transpose"
+    # Behind stride, padding and dilation: whether it is transposed, its output padding, its groups.
+    transposed, output_padding, groups = inputs[setting + 3 : setting + 6]
+    is_transposed = transposed.value == "True"
+    if is_transposed:
         is_backward = place > 0  # its first input is the gradient of the output
         sides["output_size"] = (
-            inputs[0].shape[2:]
-            if is_backward
-            else _transposed_size(x, w, sides, inputs[setting + 4])
+            inputs[0].shape[2:] if is_backward else _transposed_size(x, w, sides, output_padding)
         )
-    if axes == 1:  # a sequence is an image one pixel high
-        axes, x, w = 2, _flat_image(x), _flat_image(w)
-        sides = {name: (NEUTRAL_SIDES[name], *values) for name, values in sides.items()}
-    groups = int(inputs[setting + 5].value)
-    return TracedCall(f"{kind}{axes}d", (x, w), {**sides, "groups": groups})
+    is_sequence = axis_count == 1
+    if is_sequence:  # an image one pixel high
+        axis_count = 2
+        x = _flat_image(x)
+        w = _flat_image(w)
+        sides = {name: (NEUTRAL_SIDES[name], *sizes) for name, sizes in sides.items()}
+    kind = "conv_transpose" if is_transposed else "conv"
+    attrs: dict[str, Attr] = {**sides, "groups": int(groups.value)}
+    return TracedCall(f"{kind}{axis_count}d", (x, w), attrs)
 
 
 def _transposed_size(
     x: Shape, w: Shape, attrs: Mapping[str, Shape], output_padding: TracedInput
 ) -> tuple[int, ...]:
     """Return the sizes of the image that a transposed convolution makes (torch's formula)."""
-    axes = len(x) - 2
-    extra = _for_axes(output_padding.value, axes)
+    image_sizes = x[2:]
+    filter_sizes = w[2:]
+    axis_count = len(image_sizes)
+    extra_sizes = _for_axes(output_padding.value, axis_count)
     sizes = []
-    for axis in range(axes):
-        reach = attrs["dilation"][axis] * (w[2 + axis] - 1)
-        span = (x[2 + axis] - 1) * attrs["stride"][axis] - 2 * attrs["padding"][axis]
-        sizes.append(span + reach + extra[axis] + 1)
+    for axis in range(axis_count):
+        filter_reach = attrs["dilation"][axis] * (filter_sizes[axis] - 1)
+        stride_span = (image_sizes[axis] - 1) * attrs["stride"][axis]
+        padding = 2 * attrs["padding"][axis]
+        sizes.append(stride_span - padding + filter_reach + extra_sizes[axis] + 1)
     return tuple(sizes)
 
 
@@ -207,10 +214,11 @@ def _embedding_backward(inputs: Inputs) -> TracedCall:
 
 def _recurrent(mode_place: int, inputs: Inputs) -> TracedCall:
     """Return one layer of oneDNN: its input `[length, batch, width]` and its two weights."""
-    x, of_input, of_state = (item.shape for item in inputs[:3])
+    x, input_weight, state_weight = (traced.shape for traced in inputs[:3])
     kind = RECURRENT_MODES[inputs[mode_place].value]
-    biases = (of_state[:1], of_state[:1])
-    shapes = ((x[1], x[0], x[2]), of_input, of_state, *biases)
+    length, batch, width = x
+    bias = state_weight[:1]
+    shapes = ((batch, length, width), input_weight, state_weight, bias, bias)
     is_backward = mode_place == BACKWARD_MODE_PLACE
     return TracedCall(kind, shapes, {}, (0, 1, 2, 3, 4) if is_backward else None)
 

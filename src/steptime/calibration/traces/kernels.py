@@ -48,13 +48,13 @@ def kernels_of(key: OpKey, dtype: str | None, settings: Settings) -> tuple[Kerne
         settings: the software that runs it.
     """
     kind = key.name.removeprefix(ATEN)
-    floating = dtype or find_dtype(key.inputs)
-    pages = _new_bytes(kind, _specs(key.inputs, dtype)) if settings.pages else 0.0
-    kernels = _table_kernels(key, floating, settings) or (_plain_kernel(key, kind, dtype),)
+    float_dtype = dtype or find_dtype(key.inputs)
+    new_page_bytes = _new_bytes(kind, _specs(key.inputs, dtype)) if settings.pages else 0.0
+    kernels = _table_kernels(key, float_dtype, settings) or (_plain_kernel(key, kind, dtype),)
     first, *later_kernels = [
         kernel._replace(op=key.name, pass_=key.pass_, fresh=0.0) for kernel in kernels
     ]
-    return (first._replace(fresh=pages), *later_kernels)
+    return (first._replace(fresh=new_page_bytes), *later_kernels)
 
 
 def _table_kernels(key: OpKey, dtype: str, settings: Settings) -> tuple[Kernel, ...]:
@@ -76,26 +76,27 @@ def _specs(inputs: Sequence[TracedInput], dtype: str | None) -> list[TensorSpec]
     specs = []
     for item in inputs:
         traced_dtype = DTYPES.get(item.dtype, "float32")
-        changed = dtype if dtype and traced_dtype in FLOAT_DTYPES else traced_dtype
+        is_float = traced_dtype in FLOAT_DTYPES
+        used_dtype = dtype if dtype and is_float else traced_dtype
+        if used_dtype not in SIZE_BYTES:
+            used_dtype = "float32"
         if item.shape:
-            specs.append(TensorSpec(item.shape, changed if changed in SIZE_BYTES else "float32"))
+            specs.append(TensorSpec(item.shape, used_dtype))
     return specs
 
 
 def _plain_kernel(key: OpKey, kind: str, dtype: str | None) -> Kernel:
     """Return the kernel of an op that reads its inputs and writes an output of the largest."""
     specs = _specs(key.inputs, dtype)
-    floating = dtype or find_dtype(key.inputs)
-    read_bytes = sum(spec.size_bytes for spec in specs)
+    float_dtype = dtype or find_dtype(key.inputs)
+    input_bytes = sum(spec.size_bytes for spec in specs)
     output_bytes = _output_bytes(kind, specs)
     name = kind.rstrip("_")
-    moved_bytes = output_bytes if name in WRITES_ONLY else read_bytes + output_bytes
+    moved_bytes = output_bytes if name in WRITES_ONLY else input_bytes + output_bytes
     if kind == "copy_":  # the target comes first, and is not read
-        moved_bytes = read_bytes
-    elements = max((spec.size for spec in specs), default=0)
-    return Kernel(
-        key.name, name, key.pass_, floating, "vector", float(elements), float(moved_bytes)
-    )
+        moved_bytes = input_bytes
+    flop = float(max((spec.size for spec in specs), default=0))  # one for each element
+    return Kernel(key.name, name, key.pass_, float_dtype, "vector", flop, float(moved_bytes))
 
 
 def _output_bytes(kind: str, specs: Sequence[TensorSpec]) -> float:

@@ -117,33 +117,33 @@ def move_step(
     """
     check_shares(step)
     weights = WeightShapes.of(step.ops)
-    keys = [op.key for op in step.ops]
-    changed = keys
+    origin_keys = [op.key for op in step.ops]
+    target_keys = origin_keys
     if change.batch is not None:
-        changed = [scale_batch(key, change.batch, weights) for key in keys]
-    origin_times = price_ops(keys, origin, None, method)
-    target_times = price_ops(changed, target, change.dtype, method)
+        target_keys = [scale_batch(key, change.batch, weights) for key in origin_keys]
+    origin_call_s = price_ops(origin_keys, origin, None, method)
+    target_call_s = price_ops(target_keys, target, change.dtype, method)
     is_carried = origin.is_cpu == target.is_cpu
-    ops = tuple(
-        MovedOp(
-            op.key,
-            op.calls,
-            op.seconds,
-            op.calls * origin_s,
-            op.seconds * target_s / origin_s if is_carried else op.calls * target_s,
+    moved_ops = []
+    priced_ops = []  # by their shapes alone
+    for op, origin_s, target_s in zip(step.ops, origin_call_s, target_call_s, strict=True):
+        priced_s = op.calls * target_s
+        moved_s = op.seconds * target_s / origin_s if is_carried else priced_s
+        moved_op = MovedOp(
+            key=op.key,
+            calls=op.calls,
+            measured_s=op.seconds,
+            predicted_s=op.calls * origin_s,
+            moved_s=moved_s,
         )
-        for op, origin_s, target_s in zip(step.ops, origin_times, target_times, strict=True)
-    )
+        moved_ops.append(moved_op)
+        priced_ops.append(moved_op._replace(moved_s=priced_s))
     unshaped_s = sum(step.unshaped_s.values()) * _traffic_ratio(step, origin, target, change)
-    kernels = _repeated_kernels(step, changed, change.dtype, _settings(method, target))
-    priced_ops = tuple(
-        op._replace(moved_s=op.calls * target_s)
-        for op, target_s in zip(ops, target_times, strict=True)
-    )
-    priced = MovedStep(priced_ops, unshaped_s, 0.0, is_carried=False)
-    priced_s = priced.step_s + _host_s(step, priced, target, method, kernels)
-    moved = MovedStep(ops, unshaped_s, 0.0, is_carried, priced_s)
-    return replace(moved, host_s=_host_s(step, moved, target, method, kernels))
+    kernels = _repeated_kernels(step, target_keys, change.dtype, _settings(method, target))
+    priced_step = MovedStep(tuple(priced_ops), unshaped_s, 0.0, is_carried=False)
+    priced_step_s = priced_step.step_s + _host_s(step, priced_step, target, method, kernels)
+    moved_step = MovedStep(tuple(moved_ops), unshaped_s, 0.0, is_carried, priced_step_s)
+    return replace(moved_step, host_s=_host_s(step, moved_step, target, method, kernels))
 
 
 def price_ops(
@@ -151,12 +151,12 @@ def price_ops(
 ) -> list[float]:
     """Return the predicted seconds of each op on a device."""
     settings = _settings(method, device)
-    kernels = [kernels_of(key, dtype, settings) for key in keys]
-    columns = Kernels([kernel for group in kernels for kernel in group])
+    kernels_of_ops = [kernels_of(key, dtype, settings) for key in keys]
+    columns = Kernels([kernel for op_kernels in kernels_of_ops for kernel in op_kernels])
     main_dtype = dtype or _main_dtype(keys)
     prices = method.prices(columns, method.derate(device, main_dtype, settings))
-    seconds = iter(prices.value[columns.index].tolist())
-    return [sum(next(seconds) for _ in group) for group in kernels]
+    kernel_s = iter(prices.value[columns.index].tolist())
+    return [sum(next(kernel_s) for _ in op_kernels) for op_kernels in kernels_of_ops]
 
 
 def _settings(method: Method, device: Device) -> Settings:
@@ -202,11 +202,11 @@ def _host_s(
     in the trace, where it took the whole step unless kernels filled that. From a CPU to a GPU the
     host is the one that the cost model knows.
     """
-    if moved.is_carried and target.is_cpu:
-        return step.gap_s
     if target.is_cpu:
-        return 0.0
-    if moved.is_carried:
+        is_from_cpu = moved.is_carried
+        return step.gap_s if is_from_cpu else 0.0
+    is_from_gpu = moved.is_carried
+    if is_from_gpu:
         is_device_bound = step.ops_s >= DEVICE_BOUND_SHARE * step.step_s
         issue_s = min(step.issue_s, step.step_s) if is_device_bound else step.step_s
         return max(0.0, issue_s - moved.step_s)

@@ -144,17 +144,18 @@ def add_pooling(graph: CaffeGraph, layer: CaffeLayer, x: Tensors) -> Tensors:
         require(is_valid, f"padding {list(window.padding)}, kernel {list(window.kernel)}")
     rounds_up = enum_name(settings, "round_mode") == "CEIL"
     padding = window.op_padding
-    count = _pooled_size(size, window, rounds_up, is_window_in_padding=max(window.padding) == 0)
-    op_count = _pooled_size(size, window, rounds_up, is_window_in_padding=False)
-    require(min(count) >= 1, f"a window {list(window.kernel)} does not fit into {list(size)}")
-    if count != op_count:
+    is_unpadded = max(window.padding) == 0
+    output_size = _pooled_size(size, window, rounds_up, is_window_in_padding=is_unpadded)
+    op_output_size = _pooled_size(size, window, rounds_up, is_window_in_padding=False)
+    has_windows = min(output_size) >= 1
+    require(has_windows, f"a window {list(window.kernel)} does not fit into {list(size)}")
+    if output_size != op_output_size:
         # Caffe keeps a last window that begins behind the image; ops drop it unless the image is
         # padded up to its end.
-        bottom, right = (
-            max(reach(count[axis], window.kernel[axis], window.stride[axis]) - size[axis], 0)
-            for axis in (0, 1)
+        covered_height, covered_width = (
+            reach(output_size[axis], window.kernel[axis], window.stride[axis]) for axis in (0, 1)
         )
-        padding = (0, bottom, 0, right)
+        padding = (0, max(covered_height - height, 0), 0, max(covered_width - width, 0))
         rounds_up = False
     rounding = {"ceil": True} if rounds_up else {}
     y = graph.b.op(

@@ -23,20 +23,21 @@ class NetworkInput(NamedTuple):
 def read_inputs(net: Any, file: str) -> list[NetworkInput]:
     """Return the inputs of a network's message, with shapes of `input_shape` or `input_dim`."""
     names = list(net.input)
-    dims = list(net.input_dim)
+    flat_sizes = list(net.input_dim)  # of all inputs, four of each
     if len(net.input_shape):
         shapes = [list(shape.dim) for shape in net.input_shape]
     else:
-        starts = range(0, len(dims), AXES_PER_INPUT_DIM)
-        shapes = [dims[start : start + AXES_PER_INPUT_DIM] for start in starts]
-    if len(shapes) != len(names) or len(dims) % AXES_PER_INPUT_DIM:
+        starts = range(0, len(flat_sizes), AXES_PER_INPUT_DIM)
+        shapes = [flat_sizes[start : start + AXES_PER_INPUT_DIM] for start in starts]
+    has_cut_shape = len(flat_sizes) % AXES_PER_INPUT_DIM != 0
+    if len(shapes) != len(names) or has_cut_shape:
         raise InputError(
             f"{file}: {len(names)} 'input' with {len(net.input_shape)} 'input_shape' and"
-            f" {len(dims)} 'input_dim' (four an input)"
+            f" {len(flat_sizes)} 'input_dim' (four an input)"
         )
     return [
-        NetworkInput(name, _check_shape(dim, f"{file}: input {shorten(name)}"))
-        for name, dim in zip(names, shapes, strict=True)
+        NetworkInput(name, _check_shape(sizes, f"{file}: input {shorten(name)}"))
+        for name, sizes in zip(names, shapes, strict=True)
     ]
 
 
@@ -77,17 +78,13 @@ def _read_dummy_data(message: Any, top_count: int, place: str) -> Shapes:
     settings = message.dummy_data_param
     if len(settings.shape):
         return _repeat_shape([list(shape.dim) for shape in settings.shape], top_count, place)
-    columns = [
-        list(settings.num),
-        list(settings.channels),
-        list(settings.height),
-        list(settings.width),
-    ]
-    for column in columns:
-        if len(column) not in (1, top_count):
+    sizes_by_axis: list[list[int]] = []  # for each axis the size of each top
+    for stated_sizes in (settings.num, settings.channels, settings.height, settings.width):
+        sizes = list(stated_sizes)
+        if len(sizes) not in (1, top_count):
             raise InputError(f"{place}: give one shape, or one for each of {top_count} tops")
-    full_columns = [column * top_count if len(column) == 1 else column for column in columns]
-    return [_check_shape(sizes, place) for sizes in zip(*full_columns, strict=True)]
+        sizes_by_axis.append(sizes * top_count if len(sizes) == 1 else sizes)
+    return [_check_shape(sizes, place) for sizes in zip(*sizes_by_axis, strict=True)]
 
 
 def _repeat_shape(shapes: list[list[int]], top_count: int, place: str) -> Shapes:

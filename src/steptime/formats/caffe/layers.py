@@ -86,16 +86,16 @@ def _align_operand(
     shape = graph.shape(x[0])
     has_operand = len(x) > 1
     axis_count = len(graph.shape(x[1])) if has_operand else settings.num_axes
-    first = resolve_axis(settings.axis, len(shape)) if axis_count else len(shape)
-    stop = len(shape) if axis_count == LAST_AXES else first + axis_count
-    is_inside = axis_count >= LAST_AXES and stop <= len(shape)
-    require(is_inside, f"{axis_count} axes from {first} of {list(shape)}")
-    covered = shape[first:stop]
-    operand = x[1] if has_operand else graph.add_weight(layer, 0, suffix, covered)
+    first_axis = resolve_axis(settings.axis, len(shape)) if axis_count else len(shape)
+    end_axis = len(shape) if axis_count == LAST_AXES else first_axis + axis_count
+    is_inside = axis_count >= LAST_AXES and end_axis <= len(shape)
+    require(is_inside, f"{axis_count} axes from {first_axis} of {list(shape)}")
+    covered_shape = shape[first_axis:end_axis]
+    operand = x[1] if has_operand else graph.add_weight(layer, 0, suffix, covered_shape)
     operand_shape = graph.shape(operand)
-    require(operand_shape == covered, f"{list(operand_shape)} along {list(covered)}")
-    view = graph.move_axes_last(x[0], range(first, stop), layer.name)
-    return _AxesOperands(view.tensor, operand, covered, view.restore)
+    require(operand_shape == covered_shape, f"{list(operand_shape)} along {list(covered_shape)}")
+    view = graph.move_axes_last(x[0], range(first_axis, end_axis), layer.name)
+    return _AxesOperands(view.tensor, operand, covered_shape, view.restore)
 
 
 def fits_batch_norm(layer: CaffeLayer) -> bool:
@@ -181,9 +181,11 @@ def add_power(graph: CaffeGraph, layer: CaffeLayer, x: Tensors) -> Tensors:
         steps.append("square")
     y = x[0]
     for step in steps:
-        name = layer.name if step == steps[-1] else f"{layer.name}/{step}"
+        is_last = step == steps[-1]
+        name = layer.name if is_last else f"{layer.name}/{step}"
         operand = y if step == "square" else graph.add_constant(f"{layer.name}/{step}_by")
-        y = graph.b.op("add" if step == "shift" else "mul", y, operand, name=name)
+        kind = "add" if step == "shift" else "mul"
+        y = graph.b.op(kind, y, operand, name=name)
     return (y,)
 
 

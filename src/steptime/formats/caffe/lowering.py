@@ -80,11 +80,13 @@ class CaffeGraph:
 
     def add_input(self, number: int, shape: tuple[int, ...]) -> str:
         """Append the input of a fed blob, with the graph's batch in place of the file's."""
-        batch = self.batch if shape[0] == self.file_batch else shape[0]
+        first_size, *further_sizes = shape
+        has_file_batch = first_size == self.file_batch
+        batch = self.batch if has_file_batch else first_size
         name = self.sources[number].name
         while not self.is_free_name(name):
             name += "_"
-        return self.b.input(name, (batch, *shape[1:]))
+        return self.b.input(name, (batch, *further_sizes))
 
     def is_free_name(self, name: str) -> bool:
         """Whether an input may have a name."""
@@ -139,31 +141,36 @@ class CaffeGraph:
         """Append a view of `x` with `axes` last: a transpose, or a reshape where that suffices."""
         shape = self.shape(x)
         rank = len(shape)
-        if axes.stop == rank:
+        are_last = axes.stop == rank
+        if are_last:
             return AxesView(x, lambda y: y)
-        if math.prod(shape[axes.stop :]) == 1:
+        has_unit_axes_behind = math.prod(shape[axes.stop :]) == 1
+        if has_unit_axes_behind:
             view = self.b.op("reshape", x, name=f"{name}/in", shape=shape[: axes.stop])
             return AxesView(
                 view, lambda y: self.b.op("reshape", y, name=f"{name}/out", shape=shape)
             )
-        order = (*(axis for axis in range(rank) if axis not in axes), *axes)
-        inverse = tuple(order.index(axis) for axis in range(rank))
+        leading_axes = [axis for axis in range(rank) if axis not in axes]
+        order = (*leading_axes, *axes)
+        inverse_order = tuple(order.index(axis) for axis in range(rank))
         view = self.b.op("transpose", x, name=f"{name}/in", order=order)
         return AxesView(
-            view, lambda y: self.b.op("transpose", y, name=f"{name}/out", order=inverse)
+            view, lambda y: self.b.op("transpose", y, name=f"{name}/out", order=inverse_order)
         )
 
 
 def _read_parameter(message: Any, number: int) -> _Parameter:
     """Return the settings of a layer's weight, in the present form or in that of `layers`."""
     if "blobs_lr" in message.DESCRIPTOR.fields_by_name:  # the older form
-        name = str(message.param[number]) if number < len(message.param) else ""
-        has_rate = number < len(message.blobs_lr)
-        return _Parameter(name, not has_rate or message.blobs_lr[number] != 0)
-    if number >= len(message.param):
-        return _Parameter("", True)
+        shared_name = str(message.param[number]) if number < len(message.param) else ""
+        states_rate = number < len(message.blobs_lr)
+        is_frozen = states_rate and message.blobs_lr[number] == 0
+        return _Parameter(shared_name, is_trained=not is_frozen)
+    states_parameter = number < len(message.param)
+    if not states_parameter:
+        return _Parameter(shared_name="", is_trained=True)
     parameter = message.param[number]
-    return _Parameter(str(parameter.name), parameter.lr_mult != 0)
+    return _Parameter(str(parameter.name), is_trained=parameter.lr_mult != 0)
 
 
 def resolve_axis(axis: int, rank: int) -> int:

@@ -132,16 +132,18 @@ def select_phase(net: Any, phase: Phase, catalog: LayerCatalog, file: str) -> Ne
     ends = frozenset(_find_ends(layers, phase))
     if not ends:
         raise InputError(f"{file}: no layers in phase {phase}")
-    shapes = [source.shape for source in sources.values() if source.shape]
-    if not shapes:
+    stated_shapes = [source.shape for source in sources.values() if source.shape]
+    if not stated_shapes:
         raise InputError(f"{file}: no input: neither 'input' nor a layer of type Input or Data")
     needed_blobs: set[int] = set()
-    needed_layers: list[CaffeLayer] = []
+    needed_layers: list[CaffeLayer] = []  # the last one first
     for layer in reversed(layers):
-        if layer in ends or not needed_blobs.isdisjoint(layer.tops):
+        makes_needed_blob = not needed_blobs.isdisjoint(layer.tops)
+        if layer in ends or makes_needed_blob:
             needed_layers.append(layer)
             needed_blobs.update(layer.bottoms)
-    return Net(tuple(reversed(needed_layers)), ends, sources, shapes[0][0])
+    file_batch = stated_shapes[0][0]
+    return Net(tuple(reversed(needed_layers)), ends, sources, file_batch)
 
 
 class _Blobs:
@@ -174,8 +176,8 @@ def _connect_layers(
     blobs = _Blobs()
     sources: dict[int, BlobInput] = {}
     for network_input in read_inputs(net, file):
-        number = blobs.make(network_input.name, (), f"{file}: input")
-        sources[number] = BlobInput(network_input.name, network_input.shape)
+        blob = blobs.make(network_input.name, (), f"{file}: input")
+        sources[blob] = BlobInput(network_input.name, network_input.shape)
     layers: list[CaffeLayer] = []
     names: set[str] = set()
     for layer_number, message in enumerate(net.layer or net.layers):
@@ -186,7 +188,8 @@ def _connect_layers(
             continue
         if kind in SOURCES:
             for top, shape in read_source_shapes(message, kind, place):
-                sources[blobs.make(top, (), place)] = BlobInput(top, shape)
+                blob = blobs.make(top, (), place)
+                sources[blob] = BlobInput(top, shape)
             continue
         if name in names:
             name = f"{name}#{layer_number}"  # Caffe runs two layers of one name, too
@@ -209,22 +212,21 @@ def _connect_layers(
 def _find_ends(layers: Sequence[CaffeLayer], phase: Phase) -> list[CaffeLayer]:
     """Return the layers that a network is run for in a phase."""
     losses = [layer for layer in layers if layer.loss_weight != 0]
-    read_blobs = {
-        number for layer in layers if layer.type not in MEASURES for number in layer.bottoms
-    }
+    read_blobs = {blob for layer in layers if layer.type not in MEASURES for blob in layer.bottoms}
     outputs = [
         layer for layer in layers if layer.type not in UNUSED and read_blobs.isdisjoint(layer.tops)
     ]
-    if phase == "TRAIN" and losses:
-        return [*losses, *(layer for layer in outputs if not layer.has_caffe_type)]
     if not losses:
         return outputs
+    if phase == "TRAIN":
+        outputs_of_foreign_types = [layer for layer in outputs if not layer.has_caffe_type]
+        return [*losses, *outputs_of_foreign_types]
     main_weight = max(abs(layer.loss_weight) for layer in losses)
-    return [
-        layer
-        for layer in outputs
-        if layer.type not in LOSSES or abs(layer.loss_weight) == main_weight
-    ]
+
+    def is_auxiliary_loss(layer: CaffeLayer) -> bool:
+        return layer.type in LOSSES and abs(layer.loss_weight) != main_weight
+
+    return [layer for layer in outputs if not is_auxiliary_loss(layer)]
 
 
 def layer_type(message: Any) -> str:

@@ -120,17 +120,20 @@ def _find_batch_norm_scales(net: Net) -> dict[int, CaffeLayer]:
 
     The blob must be read by the Scale alone, and be no output.
     """
-    reader_counts = Counter(number for layer in net.layers for number in layer.bottoms)
-    blobs = {top for layer in net.layers if layer.type == "BatchNorm" for top in layer.tops[:1]}
-    blobs -= {top for layer in net.ends for top in layer.tops}
-    scales: dict[int, CaffeLayer] = {}
+    reader_counts = Counter(blob for layer in net.layers for blob in layer.bottoms)
+    normed_blobs = {
+        blob for layer in net.layers if layer.type == "BatchNorm" for blob in layer.tops[:1]
+    }
+    output_blobs = {blob for layer in net.ends for blob in layer.tops}
+    scale_by_blob: dict[int, CaffeLayer] = {}
     for layer in net.layers:
         if not fits_batch_norm(layer):
             continue
         blob = layer.bottoms[0]
-        if blob in blobs and reader_counts[blob] == 1:
-            scales[blob] = layer
-    return scales
+        is_inner = blob in normed_blobs and blob not in output_blobs
+        if is_inner and reader_counts[blob] == 1:
+            scale_by_blob[blob] = layer
+    return scale_by_blob
 
 
 def _add_tops(graph: CaffeGraph, layer: CaffeLayer, is_end: bool, allow_unknown: bool) -> Tensors:
@@ -167,11 +170,12 @@ def _check_gradients(graph: CaffeGraph, layer: CaffeLayer) -> None:
         return
     if "propagate_down" not in layer.message.DESCRIPTOR.fields_by_name:
         return
-    pairs = zip(layer.bottoms, layer.message.propagate_down, strict=False)
-    for position, (number, propagates) in enumerate(pairs):
-        is_fed = number in graph.sources
+    blob_flags = zip(layer.bottoms, layer.message.propagate_down, strict=False)
+    for position, (blob, propagates) in enumerate(blob_flags):
+        is_fed = blob in graph.sources
         is_target = position > 0 and layer.type in LOSSES
-        if not (propagates or is_fed or is_target):
+        needs_gradient = not is_fed and not is_target
+        if needs_gradient and not propagates:
             raise UnmodelledError("propagate_down: false")
 
 

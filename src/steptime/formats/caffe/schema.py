@@ -151,11 +151,13 @@ def _find_unknown_fields(text: str) -> Iterator[UnknownField]:
             message = open_messages[-1]
             field = message.fields_by_name.get(token) if message else None
             next_message = field.message_type if field else None
-            in_network = len(open_messages) == 1
-            layer += in_network and token in ("layer", "layers")
+            is_in_network = len(open_messages) == 1
+            if is_in_network and token in ("layer", "layers"):
+                layer += 1
             if message and not field:
                 line = line or tokens.ParseErrorPreviousToken("").GetLine()
-                yield UnknownField(token, message.name, NETWORK if in_network else layer, line)
+                place = NETWORK if is_in_network else layer
+                yield UnknownField(token, message.name, place, line)
 
 
 _ERROR_TEXT = re.compile(r"(?:(\d+):\d+ : )?(?:'.*': )?(.*)")  # line, the line itself, the reason

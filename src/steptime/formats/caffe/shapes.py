@@ -10,6 +10,7 @@ from steptime.formats.caffe.schema import enum_name
 from steptime.network.ops.table import require
 
 _ELTWISE_KINDS = {"SUM": "add", "PROD": "mul", "MAX": "maximum"}
+ALL_AXES = -1  # of `num_axes` of Reshape: as many as there are from the first one on
 KEEP_SIZE = 0  # in place of a size of Reshape: that of the bottom
 INFER_SIZE = -1  # in place of a size of Reshape: what the elements leave
 
@@ -17,8 +18,8 @@ INFER_SIZE = -1  # in place of a size of Reshape: what the elements leave
 def add_concat(graph: CaffeGraph, layer: CaffeLayer, x: Tensors) -> Tensors:
     """Append the bottoms joined along `axis`, or the older `concat_dim`."""
     settings = layer.message.concat_param
-    axis = settings.concat_dim if settings.HasField("concat_dim") else settings.axis
-    axis = resolve_axis(axis, len(graph.shape(x[0])))
+    stated_axis = settings.concat_dim if settings.HasField("concat_dim") else settings.axis
+    axis = resolve_axis(stated_axis, len(graph.shape(x[0])))
     return x if len(x) == 1 else (graph.b.op("concat", *x, name=layer.name, axis=axis),)
 
 
@@ -39,10 +40,10 @@ def add_eltwise(graph: CaffeGraph, layer: CaffeLayer, x: Tensors) -> Tensors:
                 name = f"{layer.name}/coeff{number}"
                 factor = graph.add_constant(f"{name}_by")
                 operands[number] = graph.b.op("mul", operands[number], factor, name=name)
-    y = operands[0]
-    last = len(operands) - 1
-    for number, operand in enumerate(operands[1:], 1):
-        name = layer.name if number == last else f"{layer.name}/{number}"
+    y, *further_operands = operands
+    for number, operand in enumerate(further_operands, 1):
+        is_last = number == len(further_operands)
+        name = layer.name if is_last else f"{layer.name}/{number}"
         y = graph.b.op(kind, y, operand, name=name)
     return (y,)
 
@@ -54,8 +55,9 @@ def add_flatten(graph: CaffeGraph, layer: CaffeLayer, x: Tensors) -> Tensors:
     first = resolve_axis(settings.axis, len(shape))
     last = resolve_axis(settings.end_axis, len(shape))
     require(first <= last, f"axes {first} to {last}")
-    view = (*shape[:first], math.prod(shape[first : last + 1]), *shape[last + 1 :])
-    return (graph.b.op("reshape", x[0], name=layer.name, shape=view),)
+    flat_size = math.prod(shape[first : last + 1])
+    view_shape = (*shape[:first], flat_size, *shape[last + 1 :])
+    return (graph.b.op("reshape", x[0], name=layer.name, shape=view_shape),)
 
 
 def add_reshape(graph: CaffeGraph, layer: CaffeLayer, x: Tensors) -> Tensors:
@@ -64,16 +66,18 @@ def add_reshape(graph: CaffeGraph, layer: CaffeLayer, x: Tensors) -> Tensors:
     shape = graph.shape(x[0])
     rank = len(shape)
     first = settings.axis if settings.axis >= 0 else rank + 1 + settings.axis
-    stop = rank if settings.num_axes == -1 else first + settings.num_axes
+    reaches_end = settings.num_axes == ALL_AXES
+    stop = rank if reaches_end else first + settings.num_axes
     require(0 <= first <= stop <= rank, f"axes {first} to {stop} of {list(shape)}")
-    sizes = list(settings.shape.dim)
-    require(len(sizes) <= MAX_AXES, f"{len(sizes)} axes")
-    has_batch = first == 0 and shape[0] == graph.batch
-    if has_batch and sizes and sizes[0] == graph.file_batch:
-        sizes[0] = graph.batch
-    covered_count = math.prod(shape[first:stop])
-    view = (*shape[:first], *_resolve_sizes(sizes, shape, first, covered_count), *shape[stop:])
-    return (graph.b.op("reshape", x[0], name=layer.name, shape=view),)
+    stated_sizes = list(settings.shape.dim)
+    require(len(stated_sizes) <= MAX_AXES, f"{len(stated_sizes)} axes")
+    replaces_batch = first == 0 and shape[0] == graph.batch
+    if replaces_batch and stated_sizes and stated_sizes[0] == graph.file_batch:
+        stated_sizes[0] = graph.batch
+    element_count = math.prod(shape[first:stop])
+    new_sizes = _resolve_sizes(stated_sizes, shape, first, element_count)
+    view_shape = (*shape[:first], *new_sizes, *shape[stop:])
+    return (graph.b.op("reshape", x[0], name=layer.name, shape=view_shape),)
 
 
 def _resolve_sizes(
@@ -143,15 +147,15 @@ def add_crop(graph: CaffeGraph, layer: CaffeLayer, x: Tensors) -> Tensors:
     require(len(offsets) in (1, len(axes)), f"{len(offsets)} offsets for {len(axes)} axes")
     if len(offsets) == 1:
         offsets = offsets * len(axes)
-    cuts = [
-        (axis, offset)
+    start_by_cut_axis = {
+        axis: offset
         for axis, offset in zip(axes, offsets, strict=True)
         if offset or shape[axis] != target_shape[axis]
-    ]
+    }
+    last_cut_axis = max(start_by_cut_axis, default=None)
     y = x[0]
-    for cut in cuts:
-        axis, start = cut
-        name = layer.name if cut == cuts[-1] else f"{layer.name}/{axis}"
+    for axis, start in start_by_cut_axis.items():
+        name = layer.name if axis == last_cut_axis else f"{layer.name}/{axis}"
         stop = start + target_shape[axis]
         y = graph.b.op("slice", y, name=name, axis=axis, start=start, stop=stop)
     return (y,)

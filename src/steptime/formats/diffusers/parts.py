@@ -40,12 +40,15 @@ def embed_time(b: Builder, batch: int, width: int, name: str) -> str:
 def modulation(b: Builder, state: str, width: int, count: int, name: str) -> list[str]:
     """Return so many vectors `[n, 1, width]` of each example, made from its embedding."""
     with b.scope(name):
-        x = linear(b, b.op("silu", state, name="silu"), count * width, "linear")
-        parts = b.append(b.full_path("parts"), "split", (x,), axis=-1, sizes=(width,) * count)
-        examples = b.shape(state)[0]
+        activated_state = b.op("silu", state, name="silu")
+        product = linear(b, activated_state, count * width, "linear")
+        vectors = b.append(
+            b.full_path("parts"), "split", (product,), axis=-1, sizes=(width,) * count
+        )
+        batch = b.shape(state)[0]
         return [
-            b.op("reshape", part, name=f"part{i}", shape=(examples, 1, width))
-            for i, part in enumerate(parts)
+            b.op("reshape", vector, name=f"part{i}", shape=(batch, 1, width))
+            for i, vector in enumerate(vectors)
         ]
 
 

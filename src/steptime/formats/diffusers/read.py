@@ -242,9 +242,9 @@ def describe_component(table: Mapping[str, Any], place: str) -> Family:
             return f"image {p['image']} does not divide into patches of {patch_side} pixels"
         return None
 
-    free = {
+    parameters = {
         "image": Parameter(sizes["image"], "height and width of the image"),
         "length": Parameter(sizes["length"], "tokens of the text"),
     }
     about = f"a config.json of diffusers, {name}"
-    return Family(place, build, free, about, 1, is_preset=True, check=check)
+    return Family(place, build, parameters, about, 1, is_preset=True, check=check)

@@ -46,10 +46,10 @@ def build_flux(b: Builder, sizes: Sizes, batch: int) -> str:
     head_count = sizes["num_attention_heads"]
     head_width = sizes["attention_head_dim"]
     width = head_count * head_width
-    length = sizes["length"]
-    tokens = (sizes["image"] // (2 * LATENT)) ** 2  # a token is 2 x 2 latents
-    image = b.input("latents", (batch, tokens, sizes["in_channels"]))
-    text = b.input("text", (batch, length, sizes["joint_attention_dim"]))
+    text_tokens = sizes["length"]
+    image_tokens = (sizes["image"] // (2 * LATENT)) ** 2  # a token is 2 x 2 latents
+    image = b.input("latents", (batch, image_tokens, sizes["in_channels"]))
+    text = b.input("text", (batch, text_tokens, sizes["joint_attention_dim"]))
     state = embed_time(b, batch, width, "time")
     if sizes["guidance_embeds"]:
         guidance = embed_time(b, batch, width, "guidance")
@@ -59,7 +59,7 @@ def build_flux(b: Builder, sizes: Sizes, batch: int) -> str:
     state = b.op("add", state, pooled, name="state")
     image = linear(b, image, width, "image_in")
     text = linear(b, text, width, "text_in")
-    angles = b.buffer("angles", (length + tokens, head_width))
+    angles = b.buffer("angles", (text_tokens + image_tokens, head_width))
     heads = Heads(head_count, head_width, is_normed=True, angles=angles)
     for i in b.repeat(sizes["num_layers"]):
         with b.scope(f"block{i + 1}"):
@@ -68,7 +68,7 @@ def build_flux(b: Builder, sizes: Sizes, batch: int) -> str:
     for i in b.repeat(sizes["num_single_layers"]):
         with b.scope(f"single{i + 1}"):
             x = _single_block(b, x, state, heads)
-    _, image = cut(b, x, length, "image")
+    _, image = cut(b, x, text_tokens, "image")
     return _finish(b, image, state, sizes["out_channels"])
 
 
@@ -93,7 +93,8 @@ def build_sd3(b: Builder, sizes: Sizes, batch: int) -> str:
             image, text = _joint_block(
                 b, image, text, state, heads, is_last=is_last, is_dual=is_dual
             )
-    return _finish(b, image, state, sizes["patch_size"] ** 2 * sizes["out_channels"])
+    patch_channels = sizes["patch_size"] ** 2 * sizes["out_channels"]
+    return _finish(b, image, state, patch_channels)
 
 
 def build_pixart(b: Builder, sizes: Sizes, batch: int) -> str:
@@ -115,7 +116,8 @@ def build_pixart(b: Builder, sizes: Sizes, batch: int) -> str:
     shift = b.op("slice", table, name="shift", axis=0, start=0, stop=1)
     scale = b.op("slice", table, name="scale", axis=0, start=1, stop=2)
     x = modulate(b, x, shift, scale, "last")
-    return mean_loss(b, linear(b, x, sizes["patch_size"] ** 2 * sizes["out_channels"], "out"))
+    patch_channels = sizes["patch_size"] ** 2 * sizes["out_channels"]
+    return mean_loss(b, linear(b, x, patch_channels, "out"))
 
 
 def _embed_image_size(b: Builder, batch: int, width: int) -> str:
@@ -137,13 +139,13 @@ def _embed_image_size(b: Builder, batch: int, width: int) -> str:
 def _patches(b: Builder, sizes: Sizes, batch: int, width: int) -> str:
     """Return latents cut into patches, `[n, l, width]`, with fixed positions added."""
     side = sizes["image"] // LATENT
-    patch = sizes["patch_size"]
-    count = (side // patch) ** 2
+    patch_side = sizes["patch_size"]
+    patch_count = (side // patch_side) ** 2
     x = b.input("latents", (batch, sizes["in_channels"], side, side))
-    x = conv2d(b, x, width, patch, "patches", stride=patch, bias=True)
-    x = b.op("reshape", x, name="patches/flat", shape=(batch, width, count))
+    x = conv2d(b, x, width, patch_side, "patches", stride=patch_side, bias=True)
+    x = b.op("reshape", x, name="patches/flat", shape=(batch, width, patch_count))
     x = b.op("transpose", x, name="patches/rows", order=(0, 2, 1))
-    positions = b.buffer("places", (1, count, width))
+    positions = b.buffer("places", (1, patch_count, width))
     return b.op("pointwise", x, positions, name="placed", function="add")
 
 
@@ -240,4 +242,5 @@ def _finish(b: Builder, x: str, state: str, channels: int) -> str:
     """Return the output of a last modulated norm and product."""
     width = b.shape(x)[-1]
     scale, shift = modulation(b, state, width, 2, "last_modulation")
-    return mean_loss(b, linear(b, modulate(b, x, shift, scale, "last"), channels, "out"))
+    x = modulate(b, x, shift, scale, "last")
+    return mean_loss(b, linear(b, x, channels, "out"))

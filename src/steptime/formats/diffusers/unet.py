@@ -18,7 +18,8 @@ ATTENDING_BLOCKS = ("CrossAttnDownBlock2D", "CrossAttnUpBlock2D", "UNetMidBlock2
 def build_unet(b: Builder, sizes: Sizes, batch: int) -> str:
     """Return the denoised latents: blocks that halve the sides, and blocks that double them."""
     widths: list[int] = sizes["block_out_channels"]
-    side, state_width = sizes["image"] // LATENT, 4 * widths[0]
+    side = sizes["image"] // LATENT
+    state_width = 4 * widths[0]
     x = b.input("latents", (batch, sizes["in_channels"], side, side))
     text = b.input("text", (batch, sizes["length"], sizes["cross_attention_dim"]))
     state = embed(b, b.input("time", (batch, widths[0])), state_width, "time_embedding")
@@ -89,7 +90,8 @@ class _Unet:
         """Return the norm of `x [n, c, h, w]` in groups of channels."""
         channels = self.b.shape(x)[1]
         with self.b.scope(name):
-            w, bias = self.b.weight("w", (channels,)), self.b.weight("b", (channels,))
+            w = self.b.weight("w", (channels,))
+            bias = self.b.weight("b", (channels,))
             groups = self.sizes["norm_num_groups"]
             return self.b.op("group_norm", x, w, bias, name="group_norm", groups=groups)
 
@@ -111,12 +113,13 @@ class _Unet:
     def transformer(self, x: str, level: int, name: str) -> str:
         """Return `x [n, c, h, w]` plus blocks that attend within the image, and to the text."""
         b = self.b
-        n, channels, height, width = b.shape(x)
+        batch, channels, height, width = b.shape(x)
+        pixels = height * width
         head_count = self.sizes["heads"][level]
         heads = Heads(head_count, channels // head_count)
         with b.scope(name):
             y = self.group_norm(x, "norm")
-            y = b.op("reshape", y, name="flat", shape=(n, channels, height * width))
+            y = b.op("reshape", y, name="flat", shape=(batch, channels, pixels))
             y = b.op("transpose", y, name="rows", order=(0, 2, 1))
             y = linear(b, y, channels, "in")
             for i in range(1, self.sizes["transformer_layers"][level] + 1):
@@ -124,7 +127,7 @@ class _Unet:
                     y = self._block(y, heads)
             y = linear(b, y, channels, "out")
             y = b.op("transpose", y, name="columns", order=(0, 2, 1))
-            y = b.op("reshape", y, name="image", shape=(n, channels, height, width))
+            y = b.op("reshape", y, name="image", shape=(batch, channels, height, width))
             return b.op("add", x, y, name="add")
 
     def _block(self, x: str, heads: Heads) -> str:
@@ -133,11 +136,11 @@ class _Unet:
         width = b.shape(x)[-1]
         for number, reads_text in ((1, False), (2, True)):
             y = norm(b, x, "layer", f"norm{number}")
-            source = self.text if reads_text else y
+            attended_tokens = self.text if reads_text else y
             with b.scope(f"attention{number}"):
                 q = linear(b, y, width, "q", bias=False)
-                k = linear(b, source, width, "k", bias=False)
-                v = linear(b, source, width, "v", bias=False)
+                k = linear(b, attended_tokens, width, "k", bias=False)
+                v = linear(b, attended_tokens, width, "v", bias=False)
                 attended = attend(b, [(q, k, v)], heads, "heads")
                 y = linear(b, attended, width, "out")
             x = b.op("add", x, y, name=f"add{number}")

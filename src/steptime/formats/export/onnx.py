@@ -1,8 +1,8 @@
 """A forward graph as an ONNX file.
 
-Numbers of fields are those of onnx.proto. Every op is a node of its name, with nodes before it
-(`NAME#1`, ...) where ONNX has another layout. Weights are values that are given, or constants made
-by a node, so that the file of a network of any size is small.
+Every op is a node of its name, with nodes before it (`NAME#1`, ...) where ONNX has another layout.
+Weights are values that are given, or constants made by a node, so that the file of a network of any
+size is small.
 """
 
 from collections.abc import Callable, Iterable
@@ -10,6 +10,19 @@ from dataclasses import replace
 from typing import Any
 
 from steptime.core.graph import Graph, TensorSpec
+from steptime.formats.export.onnx_fields import (
+    AttributeField,
+    AttributeType,
+    DimensionField,
+    GraphField,
+    ModelField,
+    NodeField,
+    OpsetField,
+    ShapeField,
+    TensorTypeField,
+    TypeField,
+    ValueInfoField,
+)
 from steptime.formats.export.onnx_kinds import KINDS
 from steptime.formats.export.onnx_nodes import (
     TYPES,
@@ -26,8 +39,6 @@ OPSET = 23  # the first with Attention, RMSNormalization and RotaryEmbedding
 IR_VERSION = 11
 Weights = Callable[[str, TensorSpec], bytes]
 Fields = list[tuple[int, Value]]
-# the enum AttributeProto.AttributeType
-FLOAT, INT, STRING, TENSOR, INTS = 1, 2, 3, 4, 7
 
 
 def export_onnx(
@@ -46,24 +57,28 @@ def export_onnx(
     """
     graph = dequantised(graph)
     nodes = Nodes(graph)
-    initializers: Fields = []
+    initializers: list[bytes] = []
     for name in dict.fromkeys((*graph.weights, *graph.buffers)):
         spec = graph.tensors[name]
         if weights or external_values:
             content = weights(name, spec) if weights else None
-            initializers.append((5, raw_tensor(name, spec, content)))
+            initializers.append(raw_tensor(name, spec, content))
         else:
             _append_constant(nodes, name, spec)
     _append_ops(graph, nodes)
-    initializers += [(5, content) for content in nodes.constants.values()]
+    initializers += nodes.constants.values()
     graph_fields: Fields = [
         *_node_fields(nodes.nodes),
-        (2, graph.name),
-        *initializers,
+        (GraphField.NAME, graph.name),
+        *[(GraphField.INITIALIZER, initializer) for initializer in initializers],
         *_tensor_fields(graph, nodes.nodes),
     ]
-    opset = message((1, ""), (2, OPSET))
-    return message((1, IR_VERSION), (2, "steptime"), (8, opset), (7, message(*graph_fields)))
+    return message(
+        (ModelField.IR_VERSION, IR_VERSION),
+        (ModelField.PRODUCER_NAME, "steptime"),
+        (ModelField.OPSET_IMPORT, message((OpsetField.DOMAIN, ""), (OpsetField.VERSION, OPSET))),
+        (ModelField.GRAPH, message(*graph_fields)),
+    )
 
 
 def _append_ops(graph: Graph, nodes: Nodes) -> None:
@@ -74,7 +89,8 @@ def _append_ops(graph: Graph, nodes: Nodes) -> None:
             raise NoOnnxError(f"{graph.name}: {fused_op.name}: ONNX has no form for {kind}")
         nodes.op = replace(fused_op, outputs=op.outputs)
         first_node = len(nodes.nodes)
-        results = KINDS[kind](nodes, *fused_op.inputs, **fused_op.attrs)
+        write_op = KINDS[kind]
+        results = write_op(nodes, *fused_op.inputs, **fused_op.attrs)
         nodes.finish(first_node, results)
 
 
@@ -84,42 +100,49 @@ def _append_constant(nodes: Nodes, name: str, spec: TensorSpec) -> None:
     All its values are 1 in vectors, such as the variances of norms, else 1 / its last size.
     """
     is_matrix = len(spec.shape) >= 2 and "float" in spec.dtype
-    amount = 1 / spec.shape[-1] if is_matrix else 1.0
-    value = tensor("", TensorSpec((1,), spec.dtype), (amount,))
+    element = 1 / spec.shape[-1] if is_matrix else 1.0
+    value = tensor("", TensorSpec((1,), spec.dtype), (element,))
     shape = nodes.ints(*spec.shape)
     nodes.nodes.append(ExportNode(name, "ConstantOfShape", (shape,), (name,), {"value": value}))
 
 
 def _node_fields(nodes: Iterable[ExportNode]) -> Fields:
     """Return the fields of a GraphProto that hold its nodes."""
-    return [(1, _encode_node(node)) for node in nodes]
+    return [(GraphField.NODE, _encode_node(node)) for node in nodes]
 
 
 def _encode_node(node: ExportNode) -> bytes:
     """Return a NodeProto."""
+    attributes = [_encode_attribute(name, value) for name, value in node.attrs.items()]
     return message(
-        *[(1, name) for name in node.inputs],
-        *[(2, name) for name in node.outputs],
-        (3, node.name),
-        (4, node.kind),
-        *[(5, _encode_attribute(name, value)) for name, value in node.attrs.items()],
+        *[(NodeField.INPUT, name) for name in node.inputs],
+        *[(NodeField.OUTPUT, name) for name in node.outputs],
+        (NodeField.NAME, node.name),
+        (NodeField.OP_TYPE, node.kind),
+        *[(NodeField.ATTRIBUTE, attribute) for attribute in attributes],
     )
 
 
 def _encode_attribute(name: str, value: Any) -> bytes:
     """Return an AttributeProto; bytes are those of a tensor."""
+    fields: Fields = [(AttributeField.NAME, name)]
     match value:
         case bytes():
-            fields: Fields = [(5, value), (20, TENSOR)]
+            attribute_type = AttributeType.TENSOR
+            fields.append((AttributeField.TENSOR, value))
         case bool() | int():
-            fields = [(3, int(value)), (20, INT)]
+            attribute_type = AttributeType.INT
+            fields.append((AttributeField.INT, int(value)))
         case float():
-            fields = [(2, value), (20, FLOAT)]
+            attribute_type = AttributeType.FLOAT
+            fields.append((AttributeField.FLOAT, value))
         case str():
-            fields = [(4, value), (20, STRING)]
+            attribute_type = AttributeType.STRING
+            fields.append((AttributeField.STRING, value))
         case _:
-            fields = [*((8, int(item)) for item in value), (20, INTS)]
-    return message((1, name), *fields)
+            attribute_type = AttributeType.INTS
+            fields += [(AttributeField.INTS, int(number)) for number in value]
+    return message(*fields, (AttributeField.TYPE, attribute_type))
 
 
 def _tensor_fields(graph: Graph, nodes: Iterable[ExportNode]) -> Fields:
@@ -129,16 +152,24 @@ def _tensor_fields(graph: Graph, nodes: Iterable[ExportNode]) -> Fields:
     """
     node_outputs = [name for node in nodes for name in node.outputs]
     inner = [name for name in node_outputs if name in graph.tensors and name not in graph.outputs]
-    groups = ((11, graph.inputs), (12, graph.outputs), (13, inner))
-    return [
-        (number, _encode_value_info(name, graph.tensors[name]))
-        for number, names in groups
-        for name in names
-    ]
+    names_by_field = {
+        GraphField.INPUT: graph.inputs,
+        GraphField.OUTPUT: graph.outputs,
+        GraphField.VALUE_INFO: inner,
+    }
+    fields: Fields = []
+    for graph_field, names in names_by_field.items():
+        for name in names:
+            fields.append((graph_field, _encode_value_info(name, graph.tensors[name])))
+    return fields
 
 
 def _encode_value_info(name: str, spec: TensorSpec) -> bytes:
     """Return a ValueInfoProto."""
-    shape = message(*[(1, message((1, size))) for size in spec.shape])
-    tensor_type = message((1, TYPES[spec.dtype]), (2, shape))
-    return message((1, name), (2, message((1, tensor_type))))
+    dimensions = [message((DimensionField.SIZE, size)) for size in spec.shape]
+    shape = message(*[(ShapeField.DIMENSION, dimension) for dimension in dimensions])
+    tensor_type = message(
+        (TensorTypeField.ELEMENT_TYPE, TYPES[spec.dtype]), (TensorTypeField.SHAPE, shape)
+    )
+    type_message = message((TypeField.TENSOR_TYPE, tensor_type))
+    return message((ValueInfoField.NAME, name), (ValueInfoField.TYPE, type_message))

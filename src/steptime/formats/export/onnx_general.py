@@ -62,6 +62,7 @@ FUNCTIONS: dict[str, Function] = {
     "ne": lambda b, x, y: b.add("Not", b.add("Equal", x, y)),
 }
 _LOGICAL = ("and", "or", "xor", "logical_not")
+_EXTREME_OF_TRUTH = {"any": "max", "all": "min"}  # ONNX's reduction of truth values
 _WITH_PARAMETER = ("leaky_relu", "elu")  # their scalar is a parameter, not an operand
 
 
@@ -74,18 +75,20 @@ def write_pointwise(
     **limits: float,
 ) -> str:
     """Write a function of elements; operands of several types are cast to one."""
-    write = FUNCTIONS[function]
+    write_function = FUNCTIONS[function]
     dtype = _operand_dtype(b, function, inputs)
     operands = list(inputs)
     for place, name in enumerate(inputs):
         is_condition = function == "where" and place == 0
-        if b.tensors[name].dtype != dtype and not is_condition:
+        has_other_type = b.tensors[name].dtype != dtype
+        if has_other_type and not is_condition:
             operands[place] = b.add("Cast", name, to=TYPES[dtype])
     if function in _WITH_PARAMETER:
-        return write(b, *operands, scalar=scalar)
+        return write_function(b, *operands, scalar=scalar)
     if scalar is not None:
-        operands.insert(scalar_place % (len(operands) + 1), b.number(scalar, dtype))
-    return write(b, *operands, **limits)
+        place_from_front = scalar_place % (len(operands) + 1)
+        operands.insert(place_from_front, b.number(scalar, dtype))
+    return write_function(b, *operands, **limits)
 
 
 def _operand_dtype(b: Nodes, function: str, inputs: Sequence[str]) -> str:
@@ -104,20 +107,23 @@ def _write_reduce(
     if function in ("argmax", "argmin"):
         kind = "ArgMax" if function == "argmax" else "ArgMin"
         return b.add(kind, x, axis=axes[0], keepdims=keep)
-    if function in ("any", "all") and b.tensors[x].dtype != "bool":
-        x = b.add("Cast", x, to=TYPES["bool"])
-    name = {"any": "max", "all": "min"}.get(function, function)
-    kind = f"Reduce{name.capitalize()}"
-    return b.add(kind, x, b.ints(*axes), keepdims=keep, noop_with_empty_axes=1)
+    operand = x
+    if function in _EXTREME_OF_TRUTH and b.tensors[x].dtype != "bool":
+        operand = b.add("Cast", x, to=TYPES["bool"])
+    onnx_name = _EXTREME_OF_TRUTH.get(function, function)
+    kind = f"Reduce{onnx_name.capitalize()}"
+    return b.add(kind, operand, b.ints(*axes), keepdims=keep, noop_with_empty_axes=1)
 
 
 def write_pad(
     b: Nodes, x: str, pads: tuple[int, ...], mode: str = "constant", value: float = 0.0
 ) -> str:
     """Write a padding: ONNX has the sizes before all axes, then those after all axes."""
+    pads_before = pads[::2]
+    pads_after = pads[1::2]
     fill = [b.number(value, b.output.dtype)] if mode == "constant" else []
     onnx_mode = "wrap" if mode == "circular" else mode
-    return b.add("Pad", x, b.ints(*pads[::2], *pads[1::2]), *fill, mode=onnx_mode)
+    return b.add("Pad", x, b.ints(*pads_before, *pads_after), *fill, mode=onnx_mode)
 
 
 def _write_topk(b: Nodes, x: str, k: int, axis: int, largest: bool = True) -> tuple[str, ...]:
@@ -149,13 +155,15 @@ def _write_resize2d(
     if mode == "nearest":
         transformation = "asymmetric"
         attrs["nearest_mode"] = "floor"
-    sizes = b.ints(*b.shape(x)[:2], *size)
+    output_shape = b.ints(*b.shape(x)[:2], *size)
+    region = ""
+    scales = ""  # left out: the shape decides
     return b.add(
         "Resize",
         x,
-        "",
-        "",
-        sizes,
+        region,
+        scales,
+        output_shape,
         mode=_RESIZE_MODES[mode],
         coordinate_transformation_mode=transformation,
         **attrs,

@@ -40,10 +40,14 @@ def write_reshape(b: Nodes, x: str, shape: tuple[int, ...] = (), **_: Any) -> st
     """Write a view; its first size follows its input's where it can, so that it fits any batch."""
     old_shape = b.shape(x)
     new_shape = tuple(shape) or b.output.shape
-    if new_shape and b.output.size:
-        keeps_first = old_shape[:1] == new_shape[:1]
-        new_shape = (INPUT_SIZE if keeps_first else OPEN_SIZE, *new_shape[1:])
-    return b.add("Reshape", x, b.ints(*new_shape))
+    stated_shape = new_shape
+    is_scalar = new_shape == ()
+    has_elements = b.output.size > 0
+    if has_elements and not is_scalar:
+        keeps_first_size = old_shape[:1] == new_shape[:1]
+        first_size = INPUT_SIZE if keeps_first_size else OPEN_SIZE
+        stated_shape = (first_size, *new_shape[1:])
+    return b.add("Reshape", x, b.ints(*stated_shape))
 
 
 def _write_linear(b: Nodes, x: str, w: str, bias: str | None = None) -> str:
@@ -76,10 +80,12 @@ def write_matmul(
         factor = name
         rank = len(b.shape(name))
         if fold and rank > 2:
-            factor = b.add("Reshape", factor, b.ints(OPEN_SIZE, b.shape(name)[-1]))
+            column_count = b.shape(name)[-1]
+            factor = b.add("Reshape", factor, b.ints(OPEN_SIZE, column_count))
             rank = 2
         if is_transposed:
-            factor = b.add("Transpose", factor, perm=(*range(rank - 2), rank - 1, rank - 2))
+            swap_last_axes = (*range(rank - 2), rank - 1, rank - 2)
+            factor = b.add("Transpose", factor, perm=swap_last_axes)
         factors.append(factor)
     return b.add("MatMul", *factors)
 
@@ -129,10 +135,12 @@ def _describe_window(
     groups: int = 1,
 ) -> _ExportWindow:
     """Return the window of a convolution whose second input is its filters."""
-    kernel = b.shape(inputs[1])[2:]
-    unit = (1,) * len(kernel)
-    pads = _order_pads(padding, len(kernel))
-    return _ExportWindow(kernel, stride or unit, dilation or unit, pads, groups)
+    filters = inputs[1]
+    kernel = b.shape(filters)[2:]
+    axis_count = len(kernel)
+    unit_sizes = (1,) * axis_count
+    pads = _order_pads(padding, axis_count)
+    return _ExportWindow(kernel, stride or unit_sizes, dilation or unit_sizes, pads, groups)
 
 
 def _write_convolution(b: Nodes, *inputs: str, **window: Any) -> str:
@@ -141,26 +149,36 @@ def _write_convolution(b: Nodes, *inputs: str, **window: Any) -> str:
 
 def write_transposed(b: Nodes, *inputs: str, output_size: Sizes, **window: Any) -> str:
     """Write a transposed convolution, with the output padding that gives `output_size`."""
-    described = _describe_window(b, inputs, **window)
+    onnx_window = _describe_window(b, inputs, **window)
     axis_count = len(output_size)
-    before = described.pads[:axis_count]
-    after = described.pads[axis_count:]
+    pads_before = onnx_window.pads[:axis_count]
+    pads_after = onnx_window.pads[axis_count:]
     output_padding: list[int] = []
-    for i, input_size in enumerate(b.shape(inputs[0])[2:]):
-        covered = reach(
-            input_size, described.kernel_shape[i], described.strides[i], described.dilations[i]
+    for axis, input_size in enumerate(b.shape(inputs[0])[2:]):
+        full_size = reach(
+            input_size,
+            onnx_window.kernel_shape[axis],
+            onnx_window.strides[axis],
+            onnx_window.dilations[axis],
         )
-        output_padding.append(output_size[i] + before[i] + after[i] - covered)
-    attrs = {**described._asdict(), "output_padding": tuple(output_padding)}
+        padded_size = output_size[axis] + pads_before[axis] + pads_after[axis]
+        output_padding.append(padded_size - full_size)
+    attrs = {**onnx_window._asdict(), "output_padding": tuple(output_padding)}
     return b.add("ConvTranspose", *inputs, **attrs)
 
 
-def _covered_after(b: Nodes, x: str, kernel: Sizes, stride: Sizes, pads_before: Sizes) -> list[int]:
+def _measure_overhang(
+    b: Nodes, x: str, kernel: Sizes, stride: Sizes, pads_before: Sizes
+) -> list[int]:
     """Return, for each axis, how far the last window of a pool ends behind its input."""
-    counts = b.output.shape[2:]
-    sizes = b.shape(x)[2:]
-    axes = zip(counts, kernel, stride, pads_before, sizes, strict=True)
-    return [reach(count, k, step) - pad - size for count, k, step, pad, size in axes]
+    overhangs: list[int] = []
+    window_counts = b.output.shape[2:]
+    input_sizes = b.shape(x)[2:]
+    axes = zip(window_counts, kernel, stride, pads_before, input_sizes, strict=True)
+    for window_count, kernel_size, step, pad_before, input_size in axes:
+        windows_end = reach(window_count, kernel_size, step) - pad_before
+        overhangs.append(windows_end - input_size)
+    return overhangs
 
 
 def write_max_pool(
@@ -173,9 +191,9 @@ def write_max_pool(
     axis_count = len(kernel)
     pads = _order_pads(padding, axis_count)
     if ceil:
-        before = pads[:axis_count]
-        covered = _covered_after(b, x, kernel, stride, before)
-        pads = (*before, *[max(0, size) for size in covered])
+        pads_before = pads[:axis_count]
+        overhangs = _measure_overhang(b, x, kernel, stride, pads_before)
+        pads = (*pads_before, *[max(0, overhang) for overhang in overhangs])
     return b.add("MaxPool", x, kernel_shape=kernel, strides=stride, pads=pads)
 
 
@@ -193,14 +211,20 @@ def write_avg_pool(
     window = {"kernel_shape": kernel, "strides": stride}
     if not ceil:
         return b.add("AveragePool", x, **window, pads=pads, count_include_pad=1)
-    before = pads[:axis_count]
-    after = pads[axis_count:]
-    covered = _covered_after(b, x, kernel, stride, before)
-    zeros = [max(0, min(pair)) for pair in zip(covered, after, strict=True)]
-    excess = [max(0, size - zero) for size, zero in zip(covered, zeros, strict=True)]
-    if any((*zeros, *before)):
-        x = b.add("Pad", x, b.ints(0, 0, *before, 0, 0, *zeros))
-    return b.add("AveragePool", x, **window, pads=(*[0] * axis_count, *excess))
+    pads_before = pads[:axis_count]
+    pads_after = pads[axis_count:]
+    overhangs = _measure_overhang(b, x, kernel, stride, pads_before)
+    zeros_after: list[int] = []  # what counts of the padding
+    excess: list[int] = []  # what the last window exceeds the padding by
+    for overhang, pad_after in zip(overhangs, pads_after, strict=True):
+        zero_count = max(0, min(overhang, pad_after))
+        zeros_after.append(zero_count)
+        excess.append(max(0, overhang - zero_count))
+    padded = x
+    if any((*zeros_after, *pads_before)):
+        padded = b.add("Pad", x, b.ints(0, 0, *pads_before, 0, 0, *zeros_after))
+    no_pads_before = [0] * axis_count
+    return b.add("AveragePool", padded, **window, pads=(*no_pads_before, *excess))
 
 
 def _write_global_avg_pool(b: Nodes, x: str) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph, Op, TensorSpec
+from steptime.formats.export.onnx_fields import EntryField, TensorField
 from steptime.formats.export.protobuf import Value, message
 
 TYPES = {  # our name of a type -> TensorProto.DataType
@@ -117,10 +118,12 @@ class Nodes:
         """
         result_names = results if isinstance(results, tuple) else (results,)
         output_of_result = dict(zip(result_names, self.op.outputs, strict=False))
-        for node in self.nodes[first_node:]:
+        nodes_of_op = self.nodes[first_node:]
+        for node in nodes_of_op:
             node.inputs = tuple(output_of_result.get(name, name) for name in node.inputs)
             node.outputs = tuple(output_of_result.get(name, name) for name in node.outputs)
-        self.nodes[-1].name = self.op.name
+        last_node = self.nodes[-1]
+        last_node.name = self.op.name
 
 
 def node(kind: str, **attrs: Any) -> Function:
@@ -146,10 +149,13 @@ def raw_tensor(name: str, spec: TensorSpec, content: bytes | None) -> bytes:
     None stands for values that a runtime gets by name. The file then says that they lie in another
     file, which is never opened.
     """
-    header: list[tuple[int, Value]] = [(1, size) for size in spec.shape]
-    header += [(2, TYPES[spec.dtype]), (8, name)]
+    header: list[tuple[int, Value]] = [(TensorField.DIMS, size) for size in spec.shape]
+    header += [(TensorField.DATA_TYPE, TYPES[spec.dtype]), (TensorField.NAME, name)]
     if content is not None:
-        return message(*header, (9, content))
+        return message(*header, (TensorField.RAW_DATA, content))
     location = {"location": "given", "offset": "0", "length": str(spec.size_bytes)}
-    entries = [(13, message((1, key), (2, value))) for key, value in location.items()]
-    return message(*header, *entries, (14, EXTERNAL))
+    entries = [
+        message((EntryField.KEY, key), (EntryField.VALUE, value)) for key, value in location.items()
+    ]
+    external_data = [(TensorField.EXTERNAL_DATA, entry) for entry in entries]
+    return message(*header, *external_data, (TensorField.DATA_LOCATION, EXTERNAL))

@@ -26,11 +26,12 @@ def _write_mask(b: Nodes, query_count: int, key_count: int, causal: bool, window
     dtype = b.output.dtype
     zero = b.number(0, "int64")
     step = b.number(1, "int64")
-    queries = b.add("Range", zero, b.number(query_count, "int64"), step)
-    keys = b.add("Range", zero, b.number(key_count, "int64"), step)
-    distance = b.add("Sub", b.add("Unsqueeze", queries, b.ints(1)), keys)
-    min_distance = b.number(0 if causal else -key_count, "int64")
-    is_visible = b.add("GreaterOrEqual", distance, min_distance)
+    query_places = b.add("Range", zero, b.number(query_count, "int64"), step)
+    key_places = b.add("Range", zero, b.number(key_count, "int64"), step)
+    query_column = b.add("Unsqueeze", query_places, b.ints(1))
+    distance = b.add("Sub", query_column, key_places)  # [l, m]: by how much a key is earlier
+    smallest_distance = 0 if causal else -key_count
+    is_visible = b.add("GreaterOrEqual", distance, b.number(smallest_distance, "int64"))
     if window:
         is_near = b.add("Less", b.add("Abs", distance), b.number(window, "int64"))
         is_visible = b.add("And", is_visible, is_near)
@@ -53,21 +54,24 @@ def write_attention(
     Optional inputs are biases of the scores, and sinks: vectors with a score for each head.
     """
     head_counts = {"q_num_heads": heads, "kv_num_heads": kv_heads}
-    if not optional and not window:
+    needs_mask = optional or window
+    if not needs_mask:
         return b.add("Attention", q, k, v, **head_counts, is_causal=causal)
     query_count = b.shape(q)[1]
     key_count = b.shape(k)[1]
     mask = _write_mask(b, query_count, key_count, causal, window)
     sinks = [name for name in optional if len(b.shape(name)) == 1]
-    for name in optional:
-        if name not in sinks:
-            mask = b.add("Add", mask, name)
+    biases = [name for name in optional if name not in sinks]
+    for bias in biases:
+        mask = b.add("Add", mask, bias)
     for sink in sinks:  # one more key, of zeros, whose score is the sink
-        k, v = (b.add("Pad", name, b.ints(0, 0, 0, 0, 1, 0)) for name in (k, v))
-        upright = b.add("Unsqueeze", sink, b.ints(1, 2))
-        column = b.add("Expand", upright, b.ints(heads, query_count, 1))
-        mask = b.add("Expand", mask, b.ints(heads, query_count, key_count))
-        mask = b.add("Concat", mask, column, axis=-1)
+        key_after_last = b.ints(0, 0, 0, 0, 1, 0)  # the length is the second of three axes
+        k = b.add("Pad", k, key_after_last)
+        v = b.add("Pad", v, key_after_last)
+        upright_sink = b.add("Unsqueeze", sink, b.ints(1, 2))
+        sink_column = b.add("Expand", upright_sink, b.ints(heads, query_count, 1))
+        mask_by_head = b.add("Expand", mask, b.ints(heads, query_count, key_count))
+        mask = b.add("Concat", mask_by_head, sink_column, axis=-1)
     if optional:  # the mask differs by head: it gets an axis for the batch
         mask = b.add("Unsqueeze", mask, b.ints(0))
     return b.add("Attention", q, k, v, mask, **head_counts)
@@ -81,9 +85,12 @@ def write_rotary(b: Nodes, x: str, table: str, head_width: int, inverse: bool = 
     if inverse:
         sines = b.add("Neg", sines)
     shape = b.ints(batch, length, rotated_width // 2)
-    tables = [b.add("Expand", half, shape) for half in (cosines, sines)]
-    attrs = {"rotary_embedding_dim": rotated_width} if rotated_width < head_width else {}
-    return b.add("RotaryEmbedding", x, *tables, num_heads=width // head_width, **attrs)
+    batch_cosines = b.add("Expand", cosines, shape)
+    batch_sines = b.add("Expand", sines, shape)
+    heads = width // head_width
+    rotates_full_width = rotated_width >= head_width
+    attrs = {} if rotates_full_width else {"rotary_embedding_dim": rotated_width}
+    return b.add("RotaryEmbedding", x, batch_cosines, batch_sines, num_heads=heads, **attrs)
 
 
 # by cell, for each gate in ONNX's order (iofc, zrh) its place in ours
@@ -106,17 +113,18 @@ def recurrent(cell: str, **attrs: Any) -> Write:
         input_weights, state_weights, input_bias, state_bias = (
             order_gates(b, name) for name in (w_ih, w_hh, b_ih, b_hh)
         )
-        direction = b.ints(0)  # ONNX's weights have a first axis of directions
+        direction_axis = b.ints(0)  # ONNX's weights have a first axis of directions
         weights = [
-            b.add("Unsqueeze", input_weights, direction),
-            b.add("Unsqueeze", state_weights, direction),
+            b.add("Unsqueeze", input_weights, direction_axis),
+            b.add("Unsqueeze", state_weights, direction_axis),
         ]
         bias = b.add("Concat", input_bias, state_bias, axis=0)
-        weights.append(b.add("Unsqueeze", bias, direction))
-        steps = b.add("Transpose", x, perm=(1, 0, 2))  # layers of ONNX have the length first
+        weights.append(b.add("Unsqueeze", bias, direction_axis))
+        length_first = b.add("Transpose", x, perm=(1, 0, 2))  # as layers of ONNX read it
         hidden_size = b.shape(w_hh)[1]
-        y = b.add(cell.upper(), steps, *weights, hidden_size=hidden_size, **attrs)
-        return b.add("Transpose", b.add("Squeeze", y, b.ints(1)), perm=(1, 0, 2))
+        y = b.add(cell.upper(), length_first, *weights, hidden_size=hidden_size, **attrs)
+        without_direction = b.add("Squeeze", y, b.ints(1))
+        return b.add("Transpose", without_direction, perm=(1, 0, 2))
 
     return write
 
@@ -144,27 +152,31 @@ def write_experts(
     shares = b.add("Softmax", top_scores, axis=-1)
     total = b.add("Mul", tokens, b.number(0.0, b.output.dtype))
     form = _GatedForm(GATED.get(activation) or activation, activation in GATED)
-    column = b.ints(0)
+    token_column = b.ints(0)
     for expert in range(expert_count):
-        number = b.number(expert, "int64")
-        places = b.add("NonZero", b.add("Equal", top_experts, number))
+        expert_id = b.number(expert, "int64")
+        is_routed_to_expert = b.add("Equal", top_experts, expert_id)
+        places = b.add("NonZero", is_routed_to_expert)
         indices = b.add("Transpose", places, perm=(1, 0))  # rows of (token, rank of the expert)
-        token_ids = b.add("Gather", indices, column, axis=1)
-        weights = [b.add("Gather", name, number, axis=0) for name in (up, down, *biases)]
-        rows = b.add("GatherND", tokens, token_ids)
-        output = _write_expert(b, rows, weights, form)
-        share = b.add("Unsqueeze", b.add("GatherND", shares, indices), b.ints(1))
-        weighted = b.add("Mul", output, share)
-        total = b.add("ScatterND", total, token_ids, weighted, reduction="add")
+        token_ids = b.add("Gather", indices, token_column, axis=1)
+        weights = [b.add("Gather", name, expert_id, axis=0) for name in (up, down, *biases)]
+        expert_tokens = b.add("GatherND", tokens, token_ids)
+        output = _write_expert(b, expert_tokens, weights, form)
+        token_shares = b.add("Unsqueeze", b.add("GatherND", shares, indices), b.ints(1))
+        weighted_output = b.add("Mul", output, token_shares)
+        total = b.add("ScatterND", total, token_ids, weighted_output, reduction="add")
     return b.add("Reshape", total, b.ints(*b.shape(x)))
 
 
 def _write_expert(b: Nodes, rows: str, weights: Sequence[str], form: _GatedForm) -> str:
     """Write one expert: `weights` are up and down, and the bias of each if it has biases."""
-    hidden = b.add("Gemm", rows, *weights[::2], transB=1)
+    up_weights = weights[::2]
+    down_weights = weights[1::2]
+    write_activation = _ACTIVATIONS[form.function]
+    up_product = b.add("Gemm", rows, *up_weights, transB=1)
     if form.is_gated:
-        gate, factor = b.add_several("Split", 2, hidden, axis=1, num_outputs=2)
-        hidden = b.add("Mul", _ACTIVATIONS[form.function](b, gate), factor)
+        gate, factor = b.add_several("Split", 2, up_product, axis=1, num_outputs=2)
+        hidden = b.add("Mul", write_activation(b, gate), factor)
     else:
-        hidden = _ACTIVATIONS[form.function](b, hidden)
-    return b.add("Gemm", hidden, *weights[1::2], transB=1)
+        hidden = write_activation(b, up_product)
+    return b.add("Gemm", hidden, *down_weights, transB=1)

@@ -3,17 +3,20 @@
 import struct
 
 Value = int | float | str | bytes
+LOW_64_BITS = 2**64 - 1
+LOW_7_BITS = 0x7F
+CONTINUES = 0x80  # the bit of a varint's byte that says that another byte follows
 VARINT, LENGTH_DELIMITED, FIXED_32_BIT = 0, 2, 5  # wire types, the low three bits of a field's key
 
 
 def varint(number: int) -> bytes:
     """Return an integer in 7 bits a byte, the lowest first; below 0 as its 64-bit complement."""
-    number &= (1 << 64) - 1
+    bits_left = number & LOW_64_BITS
     encoded = bytearray()
-    while number > 0x7F:
-        encoded.append(number & 0x7F | 0x80)
-        number >>= 7
-    encoded.append(number)
+    while bits_left > LOW_7_BITS:
+        encoded.append(bits_left & LOW_7_BITS | CONTINUES)
+        bits_left >>= 7
+    encoded.append(bits_left)
     return bytes(encoded)
 
 

@@ -106,27 +106,29 @@ class _Reader:
         start = self._move(length)
         return bytes(self._content[start : start + length]).decode("utf-8", "replace")
 
-    def value(self, number: int) -> Any:
+    def value(self, type_number: int) -> Any:
         """Return the value of a type at the position; of a long array its length."""
-        if number == _STRING:
+        if type_number == _STRING:
             return self.text()
-        if number == _ARRAY:
+        if type_number == _ARRAY:
             return self._array()
-        if number not in _NUMBERS:
-            raise ValueError(f"value type {number} is not known")
-        return self.take(_NUMBERS[number])
+        if type_number not in _NUMBERS:
+            raise ValueError(f"value type {type_number} is not known")
+        return self.take(_NUMBERS[type_number])
 
     def _array(self) -> Any:
-        number, length = self.take(_WORD), self.take(_COUNT)
-        if length <= MAX_VALUES and number != _ARRAY:
-            return [self.value(number) for _ in range(length)]
-        if number in _NUMBERS:
-            self._move(length * _NUMBERS[number].size)
+        type_number = self.take(_WORD)
+        length = self.take(_COUNT)
+        if length <= MAX_VALUES and type_number != _ARRAY:
+            return [self.value(type_number) for _ in range(length)]
+        if type_number in _NUMBERS:  # a long array of numbers is skipped
+            self._move(length * _NUMBERS[type_number].size)
             return LongArray(length)
-        if number != _STRING or length > self._size:
-            raise ValueError(f"an array of {length} values of type {number}")
-        for _ in range(length):
-            self._move(self.take(_COUNT))
+        if type_number != _STRING or length > self._size:
+            raise ValueError(f"an array of {length} values of type {type_number}")
+        for _ in range(length):  # and one of texts, text by text
+            text_length = self.take(_COUNT)
+            self._move(text_length)
         return LongArray(length)
 
     def _move(self, count: int) -> int:
@@ -156,18 +158,21 @@ def identity(source: Source) -> bytes:
 def _read_parts(source: Source) -> Header:
     """Read the headers of all parts of a file, which lie beside the first."""
     header = _read_part(source)
-    count = header.metadata.get("split.count", 0)
-    first = SPLIT_NAME.format(number=1, count=count) if isinstance(count, int) else ""
-    if not isinstance(count, int) or count < 2:
+    part_count = header.metadata.get("split.count", 0)
+    if not isinstance(part_count, int) or part_count < 2:
         return header
-    if not source.path.endswith(first):
-        raise InputError(f"model {shorten(source.path)}: a part of {count}; name ...{first}")
+    first_ending = SPLIT_NAME.format(number=1, count=part_count)
+    if not source.path.endswith(first_ending):
+        reason = f"a part of {part_count}; name ...{first_ending}"
+        raise InputError(f"model {shorten(source.path)}: {reason}")
+    common_path = source.path.removesuffix(first_ending)
     tensors = list(header.tensors)
-    for number in range(2, count + 1):
-        name = source.path.removesuffix(first) + SPLIT_NAME.format(number=number, count=count)
-        if not Path(name).is_file():
-            raise InputError(f"model {shorten(source.path)}: part {shorten(name)} is not there")
-        tensors += _read_part(open_source(name)).tensors
+    for number in range(2, part_count + 1):
+        part_path = common_path + SPLIT_NAME.format(number=number, count=part_count)
+        if not Path(part_path).is_file():
+            reason = f"part {shorten(part_path)} is not there"
+            raise InputError(f"model {shorten(source.path)}: {reason}")
+        tensors += _read_part(open_source(part_path)).tensors
     return Header(header.metadata, tuple(tensors), header.end)
 
 
@@ -189,7 +194,8 @@ def _parse(reader: _Reader) -> Header:
     version = reader.take(_WORD)
     if version not in VERSIONS:
         raise ValueError(f"version {version}, not 2 or 3")
-    tensor_count, entry_count = reader.take(_COUNT), reader.take(_COUNT)
+    tensor_count = reader.take(_COUNT)
+    entry_count = reader.take(_COUNT)
     if tensor_count > MAX_TENSORS or entry_count > MAX_ENTRIES:
         raise ValueError(f"{tensor_count} tensors and {entry_count} values of metadata")
     metadata = {}
@@ -202,12 +208,14 @@ def _parse(reader: _Reader) -> Header:
 
 def _parse_tensor(reader: _Reader) -> FileTensor:
     """Parse the name, the axes and the type of a tensor; raises `ValueError`."""
-    name, axes = reader.text(), reader.take(_WORD)
-    if not 1 <= axes <= MAX_AXES:
-        raise ValueError(f"tensor {shorten(name)} has {axes} axes")
-    shape = tuple(reader.take(_COUNT) for _ in range(axes))
-    number, _ = reader.take(_WORD), reader.take(_COUNT)
-    tensor_type = types_by_number().get(number)
+    name = reader.text()
+    axis_count = reader.take(_WORD)
+    if not 1 <= axis_count <= MAX_AXES:
+        raise ValueError(f"tensor {shorten(name)} has {axis_count} axes")
+    sizes_from_row = [reader.take(_COUNT) for _ in range(axis_count)]
+    type_number = reader.take(_WORD)
+    _offset = reader.take(_COUNT)
+    tensor_type = types_by_number().get(type_number)
     if tensor_type is None:
-        raise ValueError(f"tensor {shorten(name)}: type {number} is not known")
-    return FileTensor(name, shape[::-1], tensor_type)
+        raise ValueError(f"tensor {shorten(name)}: type {type_number} is not known")
+    return FileTensor(name, tuple(reversed(sizes_from_row)), tensor_type)

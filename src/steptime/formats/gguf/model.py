@@ -29,7 +29,8 @@ def read(source: Source, _allow_unknown: bool) -> Family:
     Raises:
         InputError: for a file that is no GGUF, and for one that holds no language model.
     """
-    header, place = read_header(source), shorten(source.name)[1:-1]
+    header = read_header(source)
+    place = shorten(source.name)[1:-1]
     config, remarks = config_of(header, place)
     family = describe_network(config, place, remarks)
     return family_with_weights(family, header)
@@ -51,21 +52,22 @@ def config_of(header: Header, place: str) -> tuple[JsonObject, list[str]]:
         InputError: for a header without a number of layers.
     """
     architecture = header.architecture
-    rows = packaged("gguf.toml")["architectures"]
-    metadata, remarks = header.metadata, []
-    experts = metadata.get(f"{architecture}.expert_count", 0)
-    row = rows.get(architecture)
+    metadata = header.metadata
+    remarks: list[str] = []
+    row_by_architecture = packaged("gguf.toml")["architectures"]
     if f"{architecture}.block_count" not in metadata:
         raise InputError(f"{place}: no language model: {architecture or 'it'} has no block_count")
+    has_experts = bool(metadata.get(f"{architecture}.expert_count", 0))
+    row = row_by_architecture.get(architecture)
     if row is None:
-        row = rows[PLAIN_MIXTURE if experts else PLAIN_DECODER]
+        row = row_by_architecture[PLAIN_MIXTURE if has_experts else PLAIN_DECODER]
         remarks.append(f"architecture {shorten(architecture)[1:-1]} is taken as a usual decoder")
-    if experts and "mixture" in row:
-        row = rows[row["mixture"]]
-    fields = {**packaged("gguf.toml")["fields"], **row.get("fields", {})}
+    if has_experts and "mixture" in row:
+        row = row_by_architecture[row["mixture"]]
+    key_by_field = {**packaged("gguf.toml")["fields"], **row.get("fields", {})}
     config: JsonObject = {
-        name: _plain_value(metadata[f"{architecture}.{key}"])
-        for name, key in fields.items()
+        field: _plain_value(metadata[f"{architecture}.{key}"])
+        for field, key in key_by_field.items()
         if f"{architecture}.{key}" in metadata
     }
     config |= _vocabulary(header)

@@ -5,7 +5,7 @@ Both are tables of `data/gguf.toml`; a further type is one row there.
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from math import prod
+from math import ceil, prod
 from typing import Any, NamedTuple
 
 from steptime.core.toml_files import packaged
@@ -46,8 +46,9 @@ class TensorType(NamedTuple):
 
     def tensor_bytes(self, shape: Sequence[int]) -> int:
         """Return the bytes of a tensor whose last axis is that of its rows."""
-        blocks = -(-shape[-1] // self.block)
-        return prod(shape[:-1]) * blocks * self.block_bytes
+        rows = prod(shape[:-1])
+        blocks_per_row = ceil(shape[-1] / self.block)
+        return rows * blocks_per_row * self.block_bytes
 
 
 class TensorPlacement(NamedTuple):
@@ -110,36 +111,39 @@ def type_of_tensor(file_type: str, role: str, width: int, placement: TensorPlace
         width: numbers of a row.
         placement: the layer, and what of the network decides the type.
     """
-    row = file_types()[file_type]
-    name = _type_by_rules(row, role, placement)
+    file_row = file_types()[file_type]
+    name = _type_by_rules(file_row, role, placement)
     return _type_for_width(tensor_types()[name], width)
 
 
-def _type_by_rules(row: Mapping[str, Any], role: str, placement: TensorPlacement) -> str:
-    """Return the type of a role by the rules of a type of file."""
-    base: str = row["base"]
-    is_plain = not tensor_types()[base].fallback
-    plain_role = role.removesuffix("_exps").removesuffix("_shexp")
-    rules = row.get(role, row.get(plain_role, ()))
+def _type_by_rules(file_row: Mapping[str, Any], role: str, placement: TensorPlacement) -> str:
+    """Return the name of the type of a role by the rules of a type of file."""
+    base_type: str = file_row["base"]
+    is_unquantised = not tensor_types()[base_type].fallback
+    role_without_experts = role.removesuffix("_exps").removesuffix("_shexp")
+    rules = file_row.get(role, file_row.get(role_without_experts, ()))
     for rule in rules:
         if _does_apply(rule, placement):
-            return _raise_bits(row, role, str(rule["type"]), placement)
+            return _raise_bits(file_row, role, str(rule["type"]), placement)
     if role == "output":
         return DEFAULT_OUTPUT
-    return base if is_plain else _raise_bits(row, role, base, placement)
+    return base_type if is_unquantised else _raise_bits(file_row, role, base_type, placement)
 
 
-def _raise_bits(row: Mapping[str, Any], role: str, name: str, placement: TensorPlacement) -> str:
+def _raise_bits(
+    file_row: Mapping[str, Any], role: str, type_name: str, placement: TensorPlacement
+) -> str:
     """Return the type of keys and values that few bytes keep in more bits: of 70B, of 8 experts."""
-    has_low_output = row.get("output", [{}])[0].get("type") == "Q5_K"
-    if has_low_output and row["base"] != "IQ3_XXS":  # types of one and two bits have own rules
-        return name
-    is_grouped = placement.queries_per_key > 1
-    if role == "attn_v" and placement.layers == LAYERS_OF_70B and is_grouped:
-        name = RAISED_TYPES.get(name, name)
+    first_output_rule = file_row.get("output", [{}])[0]
+    has_low_output = first_output_rule.get("type") == "Q5_K"
+    if has_low_output and file_row["base"] != "IQ3_XXS":  # types of one and two bits have own rules
+        return type_name
+    is_grouped_70b = placement.layers == LAYERS_OF_70B and placement.queries_per_key > 1
     if role in ("attn_k", "attn_v") and placement.experts == EIGHT_EXPERTS:
         return "Q8_0"
-    return name
+    if role == "attn_v" and is_grouped_70b:
+        return RAISED_TYPES.get(type_name, type_name)
+    return type_name
 
 
 def _does_apply(rule: Mapping[str, Any], placement: TensorPlacement) -> bool:
@@ -147,25 +151,29 @@ def _does_apply(rule: Mapping[str, Any], placement: TensorPlacement) -> bool:
     if rule.get("eight_experts") and placement.experts != EIGHT_EXPERTS:
         return False
     has_many_queries = placement.queries_per_key >= GROUPED_QUERIES
-    if rule.get("grouped") and not (has_many_queries or placement.experts >= GROUPED_QUERIES):
+    has_many_experts = placement.experts >= GROUPED_QUERIES
+    if rule.get("grouped") and not has_many_queries and not has_many_experts:
         return False
     return _is_in_layers(rule.get("layers", "all"), placement.layer, placement.layers)
 
 
-def _is_in_layers(words: str, layer: int, layers: int) -> bool:
-    """Whether a layer is one of those of a rule."""
+def _is_in_layers(range_name: str, layer: int, layers: int) -> bool:
+    """Whether a layer is one of those of a rule, of a network of so many layers."""
     eighth = layers // 8
-    is_first, is_last = layer < eighth, layer >= 7 * layers // 8
-    choices = {
+    is_in_first_eighth = layer < eighth
+    is_in_last_eighth = layer >= 7 * layers // 8
+    is_in_middle = not is_in_first_eighth and not is_in_last_eighth
+    is_third_of_middle = (layer - eighth) % 3 == 2
+    is_in_range = {
         "all": True,
         "first_2": layer < 2,
         "first_4": layer < 4,
         "first_sixteenth": layer < layers // 16,
-        "first_eighth": is_first,
-        "middle": not is_first and not is_last,
-        "more": is_first or is_last or (layer - eighth) % 3 == 2,
+        "first_eighth": is_in_first_eighth,
+        "middle": is_in_middle,
+        "more": not is_in_middle or is_third_of_middle,
     }
-    return choices[words]
+    return is_in_range[range_name]
 
 
 def _type_for_width(tensor_type: TensorType, width: int) -> TensorType:

@@ -58,29 +58,27 @@ def find_adapter(config: Config) -> str:
         InputError: for one that is not priced.
     """
     peft_type = config.table.get("peft_type")
-    rows = {name: row for name, row in ADAPTERS.items() if row.peft_type == peft_type}
-    for name, row in rows.items():
-        if row.flag and config.table.get(row.flag):
+    adapters_of_type = {name: row for name, row in ADAPTERS.items() if row.peft_type == peft_type}
+    for name, adapter in adapters_of_type.items():
+        is_flag_set = bool(adapter.flag and config.table.get(adapter.flag))
+        if is_flag_set:
             return name
-    plain = [name for name, row in rows.items() if not row.flag]
-    if not plain:
+    names_without_flag = [name for name, adapter in adapters_of_type.items() if not adapter.flag]
+    if not names_without_flag:
         types = dict.fromkeys(row.peft_type for row in ADAPTERS.values() if row.peft_type)
         raise InputError(
             f"{config.place}: peft_type: {shorten(peft_type)} is not known, only {', '.join(types)}"
         )
-    return plain[0]
+    return names_without_flag[0]
 
 
 def describe_options(config: Config) -> str:
     """Return the options that add an adapter: `--lora r=16,on=q_proj+v_proj`."""
     name = find_adapter(config)
-    targets = config.table.get("target_modules")
-    names = sorted({str(target) for target in targets}) if isinstance(targets, list) else []
     dropout = config.get("lora_dropout", 0.0)
-    usual_products = str(ADAPTERS[name].settings.get("on", ""))
     values = {
         "r": config.count("r", DEFAULT_RANK),
-        "on": "+".join(names) or ("linear" if targets == "all-linear" else usual_products),
+        "on": _describe_targets(config, str(ADAPTERS[name].settings.get("on", ""))),
         "tokens": config.table.get("num_virtual_tokens", ""),
         "dropout": f"{dropout:g}" if dropout else "",
     }
@@ -89,9 +87,18 @@ def describe_options(config: Config) -> str:
         for key in ADAPTERS[name].settings
         if values.get(key) not in ("", None)
     ]
-    option = "--lora" if name == LORA else f"--adapter {name}"
-    words = f"{option}{' ' if name == LORA else ','}{','.join(settings)}"
-    saved = config.table.get("modules_to_save")
-    if isinstance(saved, list) and saved:
-        words += f" --modules-to-save {','.join(map(str, saved))}"
-    return words
+    settings_text = ",".join(settings)
+    options = f"--lora {settings_text}" if name == LORA else f"--adapter {name},{settings_text}"
+    trained_modules = config.table.get("modules_to_save")
+    if isinstance(trained_modules, list) and trained_modules:
+        options += f" --modules-to-save {','.join(map(str, trained_modules))}"
+    return options
+
+
+def _describe_targets(config: Config, default: str) -> str:
+    """Return the products that an adapter changes, as its option takes them: `q_proj+v_proj`."""
+    targets = config.table.get("target_modules")
+    names = sorted({str(target) for target in targets}) if isinstance(targets, list) else []
+    if names:
+        return "+".join(names)
+    return "linear" if targets == "all-linear" else default

@@ -25,7 +25,9 @@ def describe_ahead(table: Mapping[str, Any], base: Family, settings: Settings) -
     if not count:
         return []
     width = settings["width"]
-    parameters = count_block(base, settings) + 2 * width**2 + NORM_COUNT * width
+    joining_product = 2 * width * width
+    norms = NORM_COUNT * width
+    parameters = count_block(base, settings) + joining_product + norms
     layers = "1 layer" if count == 1 else f"{count} layers"
     total = f"{count * parameters:,} parameters"
     return [f"{layers} to predict further tokens (MTP), counted apart: {total}"]
@@ -38,32 +40,32 @@ def is_count(value: object) -> bool:
 
 def count_block(base: Family, settings: Settings) -> int:
     """Return the parameters of a network's last block, or of those that `ahead_designs` names."""
-    last = settings["layers"] - 1
+    last_layer = settings["layers"] - 1
     windows = settings["windows"]
-    usual = settings | {
+    equal_blocks = settings | {
         "dense_layers": 0,
         "dense_at": "",
         "expert_every": 1,
-        "windows": windows[last % len(windows)],
+        "windows": windows[last_layer % len(windows)],
         "block_groups": 0,
         "length": LENGTH,
         "max_length": max(LENGTH, settings["max_length"]),
     }
     # A network with the blocks twice has those parameters more than a network with them once.
     if "designs" not in settings:
-        single = usual | {"layers": 1}
-        double = usual | {"layers": 2}
+        single = equal_blocks | {"layers": 1}
+        double = equal_blocks | {"layers": 2}
     else:
         designs: tuple[BlockDesign, ...] = settings.get("ahead_designs", ())
         if not designs:  # the last block, without what it reads of earlier blocks
-            last_design = block_design(settings, last)
+            last_design = block_design(settings, last_layer)
             designs = (replace(last_design, source=None, token_width=0),)
-        single = usual | {"layers": len(designs), "designs": designs}
-        double = usual | {"layers": 2 * len(designs), "designs": 2 * designs}
-    return _count(base, double) - _count(base, single)
+        single = equal_blocks | {"layers": len(designs), "designs": designs}
+        double = equal_blocks | {"layers": 2 * len(designs), "designs": 2 * designs}
+    return _count_parameters(base, double) - _count_parameters(base, single)
 
 
-def _count(base: Family, settings: Settings) -> int:
+def _count_parameters(base: Family, settings: Settings) -> int:
     b = Builder("ahead", precision("bfloat16"), training=False)
     base.build(b, settings, 1)
     return sum(b.tensors[name].size for name in b.weights)

@@ -47,10 +47,10 @@ def text_part(
         decoder = {key: value for key, value in table.items() if not key.endswith("_config")}
         decoder |= {key: table[key] for key in _INHERITED if key in table}
         return {**decoder, _TYPE: default}, [f"the decoder of words {_describe_left_out(table)}"]
-    inner = table[name]
-    if not isinstance(inner, dict):
-        raise InputError(f"{place}: {name}: must be a table, not {shorten(inner)}")
-    kind = inner.get(_TYPE) or default
+    nested_table = table[name]
+    if not isinstance(nested_table, dict):
+        raise InputError(f"{place}: {name}: must be a table, not {shorten(nested_table)}")
+    kind = nested_table.get(_TYPE) or default
     if not kind:
         raise InputError(f"{place}: {name}: has no {_TYPE}, which says what it is")
     if kind != default:
@@ -59,11 +59,11 @@ def text_part(
     # Inherited fields are those of the whole, but whether weights are tied is the decoder's own.
     inherited = {key: table[key] for key in (*_INHERITED, _TIED) if key in table}
     decoder_fields = {
-        key: value for key, value in inner.items() if key == _TIED or key not in inherited
+        key: value for key, value in nested_table.items() if key == _TIED or key not in inherited
     }
     remarks = [f"{name} {_describe_left_out(table)}"]
-    ties_differ = _TIED in inner and inner[_TIED] != table.get(_TIED, inner[_TIED])
-    if ties_differ:
+    states_both_ties = _TIED in nested_table and _TIED in table
+    if states_both_ties and nested_table[_TIED] != table[_TIED]:
         remarks.append(f"{_TIED} is that of {name}; the whole has another")
     return {**inherited, **decoder_fields, _TYPE: kind}, remarks
 

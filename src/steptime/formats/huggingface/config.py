@@ -69,8 +69,9 @@ class Config:
         """
         self.read_fields |= {*spellings, *spellings.values()}
         for spelling, name in spellings.items():
-            is_free = name not in self._spellings and (wins or name not in self._values)
-            if spelling in self._values and is_free:
+            has_spelling = spelling in self._values
+            may_replace = wins or name not in self._values
+            if has_spelling and may_replace and name not in self._spellings:
                 self._spellings[name] = spelling
 
     def get(self, name: str, default: Field) -> Field:
@@ -82,16 +83,17 @@ class Config:
             InputError: for a value of another type, or a 0 where no model has one.
         """
         self.read_fields.add(name)
-        usual: Field = self._defaults.get(name, default)
+        family_default: Field = self._defaults.get(name, default)
         spelling = self._spellings.get(name, name)
         if spelling not in self._values:
-            return usual
-        value = self._values[spelling]
+            return family_default
+        stated_value = self._values[spelling]
         place = f"{self.place}: {spelling}"
-        checked: Field = check_value(value, usual, place)
-        if type(usual) is int and value == 0 and type(value) is int and name not in MAY_BE_ZERO:
+        value: Field = check_value(stated_value, family_default, place)
+        is_count = type(family_default) is int and type(stated_value) is int
+        if is_count and stated_value == 0 and name not in MAY_BE_ZERO:
             raise InputError(f"{place}: must be at least 1, not 0")
-        return checked
+        return value
 
     def count(self, name: str, default: int) -> int:
         """Return a whole number of at least 1, which null is not."""
@@ -120,9 +122,9 @@ class Config:
     def require(self, name: str, only: object) -> None:
         """Refuse a field that has another value than the one whose network is known."""
         self.read_fields.add(name)
-        if self.table.get(name, only) not in (only, None):
-            value = shorten(self.table[name])
-            raise InputError(f"{self.place}: {name}: {value} is not known, only {only}")
+        value: object = self.table.get(name, only)
+        if value not in (only, None):
+            raise InputError(f"{self.place}: {name}: {shorten(value)} is not known, only {only}")
 
     def replace(self, name: str, value: object) -> None:
         """Read a field as another value, where a file names in its own words what is known."""
@@ -141,8 +143,10 @@ def check_value(value: object, default: Any, place: str) -> Any:
     """Return a value of a file if it has the type of the default; null is nothing of that type."""
     if value is None:
         return type(default)()
-    if type(default) is int and isinstance(value, list) and len({*map(repr, value)}) == 1:
-        value = value[0]
+    if type(default) is int and isinstance(value, list):
+        distinct_values = {*map(repr, value)}
+        if len(distinct_values) == 1:  # one number, repeated for each layer
+            value = value[0]
     if isinstance(default, list):
         fits = (
             isinstance(value, list)

@@ -3,7 +3,7 @@
 from math import ceil, floor
 
 from steptime.formats.huggingface.config import Config, Settings, repeat_letter
-from steptime.formats.huggingface.types import model_type
+from steptime.formats.huggingface.types import SPAN_CLASSES, model_type
 
 MAX_PATTERN_LENGTH = 500  # letters of a kind: two kinds are about what `repeat_letter` can write
 DEFAULT_LENGTH = 2048  # tokens of a sequence, where the model allows as many
@@ -22,10 +22,12 @@ def width_of_heads(config: Config) -> int:
     """Return the width of a head: that of the file, or an equal share of the model's width."""
     width = config.count("hidden_size", 4096)
     heads = config.count("num_attention_heads", 32)
-    head_width = config.get("head_dim", 0)
-    if not head_width and width % heads:
+    stated_head_width = config.get("head_dim", 0)
+    if stated_head_width:
+        return stated_head_width
+    if width % heads:
         raise config.error("hidden_size", f"{width} does not divide into {heads} heads")
-    return head_width or width // heads
+    return width // heads
 
 
 def rounded_width_of_heads(config: Config) -> int:
@@ -55,8 +57,9 @@ def decoder(config: Config, head_width: int = 0) -> Settings:
     heads = config.count("num_attention_heads", 32)
     head_width = head_width or width_of_heads(config)
     config.check_ignored("layer_types", [])
-    max_length = config.get("max_position_embeddings", 2048)
+    max_length = config.get("max_position_embeddings", 2048) or DEFAULT_LENGTH
     rotary_share = config.get("partial_rotary_factor", 1.0) or 1
+    class_count = SPAN_CLASSES if config.head == "spans" else config.labels
     rotary_pairs = ceil(floor(head_width * rotary_share) / 2)
     return {
         "kind": "decoder",
@@ -64,7 +67,7 @@ def decoder(config: Config, head_width: int = 0) -> Settings:
         "layers": config.get("num_hidden_layers", 32),
         "vocabulary": config.get("vocab_size", 32000),
         "tied": config.get("tie_word_embeddings", False),
-        "length": min(max_length or DEFAULT_LENGTH, DEFAULT_LENGTH),
+        "length": min(max_length, DEFAULT_LENGTH),
         "positions": "rotary",
         "heads": heads,
         "kv_heads": config.get("num_key_value_heads", 0) or heads,
@@ -77,7 +80,7 @@ def decoder(config: Config, head_width: int = 0) -> Settings:
         "head_bias": False,
         "norm": "rms",
         "head": config.head,
-        "classes": 2 if config.head == "spans" else config.labels,
+        "classes": class_count,
         "class_bias": False,
     }
 
@@ -120,13 +123,15 @@ def ministral3(config: Config) -> Settings:
     return mistral(config)
 
 
-def windows_after(config: Config) -> str:
+def full_and_windowed_blocks(config: Config) -> str:
     """Return a pattern of blocks: those before `max_window_layers` see all, the others a window."""
     layers = config.get("num_hidden_layers", 32)
     full_count = min(config.get("max_window_layers", 28), layers)
-    full_blocks = repeat_letter("a", min(full_count, MAX_PATTERN_LENGTH))
-    window_blocks = repeat_letter("w", min(layers - full_count, MAX_PATTERN_LENGTH))
-    return full_blocks + window_blocks or "w"
+    windowed_count = layers - full_count
+    # "a": a block sees all tokens, "w": those of a window
+    full_letters = repeat_letter("a", min(full_count, MAX_PATTERN_LENGTH))
+    windowed_letters = repeat_letter("w", min(windowed_count, MAX_PATTERN_LENGTH))
+    return full_letters + windowed_letters or "w"
 
 
 @model_type("qwen2")
@@ -143,7 +148,7 @@ def qwen2(config: Config) -> Settings:
         config.replace("sliding_window", None)  # which some files write as 0
     window = config.get("sliding_window", 4096)
     return decoder(config) | {
-        "windows": windows_after(config),
+        "windows": full_and_windowed_blocks(config),
         "window": window if is_windowed else 0,
         "qkv_bias": True,
     }
@@ -312,7 +317,8 @@ def gpt_bigcode(config: Config) -> Settings:
     """Describe StarCoder 1: GPT-2 with one head of keys and values."""
     config.set_defaults(hidden_act="gelu_pytorch_tanh")
     settings = gpt2(config)
-    return settings | {"kv_heads": 1 if config.get("multi_query", True) else settings["heads"]}
+    shares_kv_head = config.get("multi_query", True)
+    return settings | {"kv_heads": 1 if shares_kv_head else settings["heads"]}
 
 
 @model_type("gptj", "GPTJ", GPT2_HEADS)

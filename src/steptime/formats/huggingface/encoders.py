@@ -1,7 +1,7 @@
 """Encoders of words, and encoders with a decoder of words (T5, BART, Whisper)."""
 
 from steptime.formats.huggingface.config import Config, Settings
-from steptime.formats.huggingface.types import model_type
+from steptime.formats.huggingface.types import SPAN_CLASSES, model_type
 
 ENCODER_HEADS = (
     "Model",
@@ -19,6 +19,7 @@ PAIR_HEADS = (
 )
 TWO_LENGTHS = ("length", "target_length")
 POOLED = ("none", "classes", "pair", "choices", "pretraining")  # ends that read a pooled token
+EQUAL_HEADS = {"pair": "classes", "choices": "classes", "made": "tokens"}  # but for their classes
 T5_ACTIVATIONS = {"gated-gelu": "gelu_new", "gated-silu": "silu", "gated-relu": "relu"}
 
 
@@ -29,12 +30,12 @@ def encoder(config: Config) -> Settings:
     head = config.head
     is_tied = config.get("tie_word_embeddings", True)
     max_length = config.get("max_position_embeddings", 512)
-    classes = config.labels
-    if head in ("pair", "pretraining"):
-        classes = 2
-    elif head in ("choices", "made"):
-        classes = 1
-    settings_head = {"pair": "classes", "choices": "classes", "made": "tokens"}.get(head, head)
+    if head in ("pair", "pretraining"):  # whether one text follows another
+        class_count = 2
+    elif head in ("choices", "made"):  # one score
+        class_count = 1
+    else:
+        class_count = config.labels
     return {
         "kind": "encoder",
         "width": config.count("hidden_size", 768),
@@ -47,8 +48,8 @@ def encoder(config: Config) -> Settings:
         "heads": config.count("num_attention_heads", 12),
         "ffn": config.get("intermediate_size", 3072),
         "activation": config.get("hidden_act", "gelu"),
-        "head": settings_head,
-        "classes": classes,
+        "head": EQUAL_HEADS.get(head, head),
+        "classes": class_count,
         "pooler": head in POOLED,
         "masked_biases": 1 if is_tied else 2,
     }
@@ -168,12 +169,15 @@ def t5(config: Config) -> Settings:
         wins=True,
     )
     activation = config.get("feed_forward_proj", "relu")
-    config.require("is_gated_act", only="gated" in activation)
+    is_gated = "gated" in activation
+    config.require("is_gated_act", only=is_gated)
     is_tied = config.get("tie_word_embeddings", True)
     if not is_tied:
         config.remark("its output is counted as tied to the embedding, as transformers 5 has it")
-    layers, head = config.get("num_layers", 6), config.head
+    head = config.head
+    layers = config.get("num_layers", 6)
     decoder_layers = config.get("num_decoder_layers", 0) or layers
+    has_decoder = head not in ("encoder", "tokens")
     return {
         "kind": "encoder",
         "width": config.count("d_model", 512),
@@ -188,15 +192,15 @@ def t5(config: Config) -> Settings:
         "head_width": config.get("d_kv", 64),
         "buckets": config.get("relative_attention_num_buckets", 32),
         "activation": T5_ACTIVATIONS.get(activation, activation),
-        "gated": "gated" in activation,
+        "gated": is_gated,
         "ffn": config.get("d_ff", 2048),
         "bias": False,
         "norm": "rms",
         "norms": "before",
-        "decoder_layers": 0 if head in ("encoder", "tokens") else decoder_layers,
+        "decoder_layers": decoder_layers if has_decoder else 0,
         "pooler": False,
         "class_layers": 2 if head == "classes" else 1,
-        "classes": 2 if head == "spans" else config.labels,
+        "classes": SPAN_CLASSES if head == "spans" else config.labels,
         "output_scaled": is_tied and head == "words",
         "head": "none" if head == "encoder" else head,
     }
@@ -210,7 +214,8 @@ def pair(config: Config) -> Settings:
         num_hidden_layers="encoder_layers",
         wins=True,
     )
-    max_length, head = config.get("max_position_embeddings", 1024), config.head
+    head = config.head
+    max_length = config.get("max_position_embeddings", 1024)
     return {
         "kind": "encoder",
         "width": config.count("d_model", 1024),
@@ -231,7 +236,7 @@ def pair(config: Config) -> Settings:
         "decoder_ffn": config.get("decoder_ffn_dim", 4096),
         "pooler": False,
         "class_layers": 2 if head == "classes" else 1,
-        "classes": 2 if head == "spans" else config.labels,
+        "classes": SPAN_CLASSES if head == "spans" else config.labels,
         "head": head,
     }
 
@@ -268,23 +273,23 @@ def whisper(config: Config) -> Settings:
         decoder_ffn_dim=1536,
         decoder_attention_heads=6,
     )
-    source = config.get("max_source_positions", 1500)
-    target = config.get("max_target_positions", 448)
-    projection = config.get("classifier_proj_size", 256)
+    frames = config.get("max_source_positions", 1500)
+    words = config.get("max_target_positions", 448)
+    projection_width = config.get("classifier_proj_size", 256)
     is_classifier = config.head == "sound"
     settings = pair(config)
     return settings | {
         "stem": "sound",
         "channels": config.get("num_mel_bins", 80),
-        "length": source,
-        "target_length": target,
-        "max_length": source,
+        "length": frames,
+        "target_length": words,
+        "max_length": frames,
         "first_position": 0,
         "key_bias": False,
         "norms": "before",
-        "target_rows": target,
+        "target_rows": words,
         "decoder_layers": 0 if is_classifier else settings["decoder_layers"],
-        "projection": projection if is_classifier else 0,
+        "projection": projection_width if is_classifier else 0,
         "head": "mean" if is_classifier else config.head,
         "classes": config.labels,
     }

@@ -38,12 +38,12 @@ def opt(config: Config) -> Settings:
         tie_word_embeddings=True,
     )
     config.require("layer_norm_elementwise_affine", only=True)
-    is_before = config.get("do_layer_norm_before", True)
-    is_unnormed = config.get("_remove_final_layer_norm", False)
-    word_width = config.get("word_embed_proj_dim", 0)
+    norms_inputs = config.get("do_layer_norm_before", True)
+    lacks_final_norm = config.get("_remove_final_layer_norm", False)
+    embedding_width = config.get("word_embed_proj_dim", 0)
     settings = decoder(config, equal_width_of_heads(config))
     return settings | {
-        "embedding_width": word_width or settings["width"],
+        "embedding_width": embedding_width or settings["width"],
         "projects_words": True,
         "positions": "learned",
         "max_length": config.get("max_position_embeddings", 2048) + 2,
@@ -51,8 +51,8 @@ def opt(config: Config) -> Settings:
         "gated": False,
         "bias": config.get("enable_bias", True),
         "norm": "layer",
-        "norms": "before" if is_before else "after",
-        "final_norm": is_before and not is_unnormed,
+        "norms": "before" if norms_inputs else "after",
+        "final_norm": norms_inputs and not lacks_final_norm,
         "embedding_norm": False,
     }
 
@@ -223,18 +223,20 @@ def falcon(config: Config) -> Settings:
     is_newer = config.get("new_decoder_architecture", False)
     norm_count = config.get("num_ln_in_parallel_attn", 0)
     is_parallel = config.get("parallel_attn", True)
-    kv_heads = config.get("num_kv_heads", 0)
-    ffn = config.get("ffn_hidden_size", 0)
+    stated_kv_heads = config.get("num_kv_heads", 0)
+    stated_ffn_width = config.get("ffn_hidden_size", 0)
     settings = decoder(config)
-    norms = "parallel" if is_parallel else "before"
     if is_newer:
         norms = "parallel" if norm_count == 1 else "parallel_two"
-    is_multi_query = config.get("multi_query", True) and not is_newer
+    else:
+        norms = "parallel" if is_parallel else "before"
+    shares_kv_head = config.get("multi_query", True) and not is_newer
+    kv_heads = 1 if shares_kv_head else stated_kv_heads or settings["heads"]
     return settings | {
         "positions": "alibi" if config.get("alibi", False) else "rotary",
-        "kv_heads": 1 if is_multi_query else kv_heads or settings["heads"],
+        "kv_heads": kv_heads,
         "merged_qkv": True,
-        "ffn": ffn or 4 * settings["width"],
+        "ffn": stated_ffn_width or 4 * settings["width"],
         "activation": config.get("activation", "gelu"),
         "gated": False,
         "bias": config.get("bias", False),

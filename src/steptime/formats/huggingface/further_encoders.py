@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from steptime.core.workload import Value
 from steptime.formats.huggingface.config import Config, Settings
 from steptime.formats.huggingface.encoders import (
     ENCODER_HEADS,
@@ -51,44 +52,55 @@ def deberta_v2(config: Config) -> Settings:
         config.require(field, only=width)
     config.require("attention_head_size", only=width // settings["heads"])
     config.check_ignored("legacy", True)
-    is_placed = config.get("position_biased_input", True)
+    adds_positions = config.get("position_biased_input", True)
     places = _scores_of_places(config) if config.get("relative_attention", False) else None
-    kernel = config.table.get("conv_kernel_size") and config.count("conv_kernel_size", 3)
-    config.read_fields |= {"conv_kernel_size", "conv_act", "conv_groups"}
-    convolution = None
-    if kernel:
-        activation = config.get("conv_act", "tanh")
-        groups = config.count("conv_groups", 1)
-        convolution = InputConvolution(kernel, groups, activation)
-    is_pooled = config.head in ("classes", "choices")
-    usual = BlockDesign(places=places)
-    first = replace(usual, added_input=convolution)
+    has_pooled_classes = config.head in ("classes", "choices")
+    usual_block = BlockDesign(places=places)
+    first_block = replace(usual_block, added_input=_input_convolution(config))
     return settings | {
-        "positions": "learned" if is_placed else "none",
+        "positions": "learned" if adds_positions else "none",
         "pooler": False,
-        "class_layers": 2 if is_pooled else 1,
+        "class_layers": 2 if has_pooled_classes else 1,
         "class_activation": config.get("pooler_hidden_act", "gelu"),
-        "designs": (first, *[usual] * (layers - 1)),
+        "designs": (first_block, *[usual_block] * (layers - 1)),
     }
+
+
+def _input_convolution(config: Config) -> InputConvolution | None:
+    """Return the convolution whose output the first block adds, None for a file without one."""
+    config.read_fields |= {"conv_kernel_size", "conv_act", "conv_groups"}
+    if not config.table.get("conv_kernel_size"):
+        return None
+    kernel = config.count("conv_kernel_size", 3)
+    activation = config.get("conv_act", "tanh")
+    groups = config.count("conv_groups", 1)
+    return InputConvolution(kernel, groups, activation)
+
+
+def _positive_count(config: Config, name: str) -> int:
+    """Return a field that is a whole number above 0, and 0 for any other value."""
+    config.read_fields.add(name)
+    value: object = config.table.get(name)
+    return value if type(value) is int and value > 0 else 0
 
 
 def _scores_of_places(config: Config) -> Disentangled:
     """Return the scores of places that a file of DeBERTa says."""
     max_length = config.get("max_position_embeddings", 512)
-    stated_span, buckets = (
-        count if type(count := config.table.get(name)) is int and count > 0 else 0
-        for name in ("max_relative_positions", "position_buckets")
-    )
-    config.read_fields |= {"max_relative_positions", "position_buckets", "pos_att_type"}
-    kinds = config.table.get("pos_att_type") or []
-    names = kinds.lower().split("|") if isinstance(kinds, str) else kinds
-    if not isinstance(names, list) or not {*map(str, names)} <= {*PLACE_SCORES}:
+    stated_span = _positive_count(config, "max_relative_positions")
+    buckets = _positive_count(config, "position_buckets")
+    config.read_fields.add("pos_att_type")
+    stated_scores = config.table.get("pos_att_type") or []
+    if isinstance(stated_scores, str):  # "c2p|p2c"
+        stated_scores = stated_scores.lower().split("|")
+    are_names = isinstance(stated_scores, list)
+    if not are_names or not {*map(str, stated_scores)} <= {*PLACE_SCORES}:
         raise config.error("pos_att_type", f"must be a list of {' and '.join(PLACE_SCORES)}")
     norms = config.get("norm_rel_ebd", "none")
     return Disentangled(
-        buckets or stated_span or max_length,
-        reads_places="c2p" in names,
-        is_read_by_places="p2c" in names,
+        span=buckets or stated_span or max_length,
+        reads_places="c2p" in stated_scores,
+        is_read_by_places="p2c" in stated_scores,
         shares_products=config.get("share_att_key", False),
         has_norm="layer_norm" in norms.lower(),
     )
@@ -122,15 +134,18 @@ def modernbert(config: Config) -> Settings:
         type_vocab_size=0,
     )
     settings = encoder(config)
-    layers, period = settings["layers"], config.get("global_attn_every_n_layers", 3)
+    layers = settings["layers"]
+    global_period = config.get("global_attn_every_n_layers", 3)
     kinds = config.get("layer_types", [])
-    letters = windows_of(kinds, config.place) if kinds else ""
+    window_letters = windows_of(kinds, config.place) if kinds else ""
     window = config.get("local_attention", 128) // 2 + 1  # half of it on either side
     designs = []
-    for number in range(layers):
-        is_global = letters[number] == "a" if kinds else number % period == 0
-        block = {"norms": "before_second"} if number == 0 else {}
-        designs.append(BlockDesign(changes(window=0 if is_global else window, **block)))
+    for layer in range(layers):
+        is_global = window_letters[layer] == "a" if kinds else layer % global_period == 0
+        block_changes: dict[str, Value] = {"window": 0 if is_global else window}
+        if layer == 0:
+            block_changes["norms"] = "before_second"
+        designs.append(BlockDesign(changes(**block_changes)))
     is_biased = config.get("norm_bias", False)
     config.require("classifier_bias", only=False)
     return settings | {

@@ -10,12 +10,19 @@ from steptime.formats.huggingface.types import model_type
 from steptime.network.layers.designs import BlockDesign
 
 NAS_MULTIPLE = 256  # of which the width of a feed-forward part is a multiple
-GEMMA4_TYPES = ("sliding_attention", "full_attention")
+WINDOWED = "sliding_attention"
+FULL = "full_attention"
+GEMMA4_FULL_PERIOD = 6  # of the blocks one sees all, where a file does not say
 
 
 def changes(**parameters: Value) -> tuple[tuple[str, Value], ...]:
     """Return the hyperparameters that a block has in place of the network's."""
     return tuple(sorted(parameters.items()))
+
+
+def round_up_width(width: int, multiple: int) -> int:
+    """Return the first multiple that is not below a width."""
+    return -(-width // multiple) * multiple
 
 
 def list_of_layers(
@@ -36,6 +43,12 @@ def list_of_layers(
     return values[:layers]
 
 
+def find_last_layer(kinds: Sequence[object], kind: object) -> int | None:
+    """Return the number from 0 of the last layer of a kind, None where there is none."""
+    layers = [layer for layer, layer_kind in enumerate(kinds) if layer_kind == kind]
+    return layers[-1] if layers else None
+
+
 @model_type("mimo_v2_flash", "MiMoV2Flash")
 def mimo_v2_flash(config: Config) -> Settings:
     """Describe MiMo-V2-Flash: blocks with a window have sinks and more heads of keys."""
@@ -51,14 +64,15 @@ def mimo_v2_flash(config: Config) -> Settings:
         partial_rotary_factor=0.334,
     )
     settings = decoder(config)
-    layers, value_width = settings["layers"], config.get("v_head_dim", 128)
-    pattern = list_of_layers(config, "hybrid_layer_pattern", layers, (0, 1))
-    is_windowed = [bool(flag) for flag in pattern] or [
-        i > 0 and (i + 1) % 6 != 0 for i in range(layers)
-    ]
-    frequencies = list_of_layers(config, "moe_layer_freq", layers, (0, 1))
-    is_dense = [not flag for flag in frequencies] or [i == 0 for i in range(layers)]
-    windowed = {
+    layers = settings["layers"]
+    value_width = config.get("v_head_dim", 128)
+    window_flags = list_of_layers(config, "hybrid_layer_pattern", layers, (0, 1))
+    if not window_flags:  # the file does not say: the first and every sixth block see all
+        window_flags = [layer > 0 and (layer + 1) % 6 != 0 for layer in range(layers)]
+    expert_flags = list_of_layers(config, "moe_layer_freq", layers, (0, 1))
+    if not expert_flags:  # the file does not say: all blocks but the first have experts
+        expert_flags = [layer > 0 for layer in range(layers)]
+    windowed_changes: dict[str, Value] = {
         "window": config.get("sliding_window", 128),
         "heads": config.get("swa_num_attention_heads", settings["heads"]),
         "kv_heads": config.get("swa_num_key_value_heads", 2 * settings["kv_heads"]),
@@ -72,13 +86,17 @@ def mimo_v2_flash(config: Config) -> Settings:
     config.check_ignored("attention_bias", False)
     config.check_ignored("n_shared_experts", 0)
     designs = []
-    for number in range(layers):
-        block_changes = {**(windowed if is_windowed[number] else {})}
-        block_changes |= {"experts": 0} if is_dense[number] else {}
+    for is_windowed, has_experts in zip(window_flags, expert_flags, strict=True):
+        block_changes: dict[str, Value] = {}
+        if is_windowed:
+            block_changes |= windowed_changes
+        if not has_experts:
+            block_changes["experts"] = 0
         designs.append(BlockDesign(changes(**block_changes)))
     rotary_share = config.get("partial_rotary_factor", 0.334)
+    rotary_pairs = int(settings["head_width"] * rotary_share) // 2
     return settings | {
-        "rotary_width": int(settings["head_width"] * rotary_share) // 2 * 2,
+        "rotary_width": 2 * rotary_pairs,
         "value_width": value_width,
         "experts": config.get("n_routed_experts", 256),
         "experts_per_token": config.get("num_experts_per_tok", 8),
@@ -110,18 +128,20 @@ def step3p5(config: Config) -> Settings:
     )
     settings = decoder(config)
     layers = settings["layers"]
-    kinds = config.get("layer_types", []) or ["full_attention"] * layers
+    kinds = config.get("layer_types", []) or [FULL] * layers
     if len(kinds) < layers:
         raise config.error("layer_types", f"has {len(kinds)} values for {layers} layers")
-    first_dense = config.get("first_k_dense_replace", 3)
-    window, heads = config.get("sliding_window", 512), settings["heads"]
-    windowed_heads = config.get("num_sliding_attention_heads", heads)
+    dense_count = config.get("first_k_dense_replace", 3)
+    window = config.get("sliding_window", 512)
+    windowed_heads = config.get("num_sliding_attention_heads", settings["heads"])
     config.check_ignored("n_shared_experts", 1)
     config.check_ignored("use_moe_router_bias", True)
     designs = []
-    for number in range(layers):
-        block_changes: dict[str, Value] = {"experts": 0} if number < first_dense else {}
-        if kinds[number] == "sliding_attention":
+    for layer in range(layers):
+        block_changes: dict[str, Value] = {}
+        if layer < dense_count:
+            block_changes["experts"] = 0
+        if kinds[layer] == WINDOWED:
             block_changes |= {"window": window, "heads": windowed_heads}
         designs.append(BlockDesign(changes(**block_changes), gate_per_head=True))
     return settings | {
@@ -168,9 +188,9 @@ def _nas_design(config: Config, settings: Settings, block: object) -> BlockDesig
         block_changes["kv_heads"] = settings["heads"] // heads_per_group
         block_changes["window"] = attention.get("window_length", 0)
     if has_ffn:
-        # two thirds, as a gated part has three matrices, rounded up to a multiple
+        # two thirds, as a gated part has three matrices
         ffn_width = int(2 * ffn.get("ffn_mult", 2.625) * settings["width"] / 3)
-        block_changes["ffn"] = -(-ffn_width // NAS_MULTIPLE) * NAS_MULTIPLE
+        block_changes["ffn"] = round_up_width(ffn_width, NAS_MULTIPLE)
     return BlockDesign(changes(**block_changes), mixes=has_attention, feeds=has_ffn)
 
 
@@ -197,10 +217,14 @@ def gemma4_text(config: Config) -> Settings:
     )
     settings = {**decoder(config), **attention_biases(config)}
     layers = settings["layers"]
-    kinds = list_of_layers(config, "layer_types", layers, GEMMA4_TYPES)
-    kinds = kinds or [GEMMA4_TYPES[(i + 1) % 6 == 0] for i in range(layers)]
-    if kinds and config.table.get("layer_types") is None:
-        kinds[-1] = GEMMA4_TYPES[1]
+    kinds = list_of_layers(config, "layer_types", layers, (WINDOWED, FULL))
+    if not kinds:
+        kinds = [
+            FULL if (layer + 1) % GEMMA4_FULL_PERIOD == 0 else WINDOWED for layer in range(layers)
+        ]
+    lacks_layer_types = config.table.get("layer_types") is None
+    if kinds and lacks_layer_types:
+        kinds[-1] = FULL  # whatever the period says
     has_experts = config.get("enable_moe_block", False)
     return settings | {
         "norms": "both",
@@ -221,25 +245,28 @@ def _gemma4_designs(
     token_width = config.get("hidden_size_per_layer_input", 256)
     config.require("vocab_size_per_layer_input", only=settings["vocabulary"])
     global_width = config.get("global_head_dim", 512)
-    full: dict[str, Value] = {
+    full_changes: dict[str, Value] = {
         "window": 0,
         "head_width": global_width,
         "rotary_width": global_width // 4,
         "kv_heads": config.get("num_global_key_value_heads", 0) or settings["kv_heads"],
     }
     keys_are_values = config.get("attention_k_eq_v", False)
-    is_wide = config.get("use_double_wide_mlp", False)
-    first_shared = len(kinds) - config.get("num_kv_shared_layers", 0)
+    widens_sharing_blocks = config.get("use_double_wide_mlp", False)
+    kv_layer_count = len(kinds) - config.get("num_kv_shared_layers", 0)
     designs = []
-    for number, kind in enumerate(kinds):
-        is_shared = number >= first_shared > 0
-        is_global = kind == GEMMA4_TYPES[1]
-        sources = [i for i in range(first_shared) if kinds[i] == kind] if is_shared else []
-        wide = {"ffn": 2 * settings["ffn"]} if is_wide and is_shared else {}
+    for layer, kind in enumerate(kinds):
+        is_full = kind == FULL
+        shares_kv = layer >= kv_layer_count > 0
+        block_changes: dict[str, Value] = {}
+        if is_full:
+            block_changes |= full_changes
+        if shares_kv and widens_sharing_blocks:
+            block_changes["ffn"] = 2 * settings["ffn"]
         design = BlockDesign(
-            changes(**(full if is_global else {}), **wide),
-            source=sources[-1] if sources else None,
-            keys_are_values=keys_are_values and is_global,
+            changes(**block_changes),
+            source=find_last_layer(kinds[:kv_layer_count], kind) if shares_kv else None,
+            keys_are_values=keys_are_values and is_full,
             value_norm=True,
             is_dense_with_experts=has_experts,
             token_width=token_width,

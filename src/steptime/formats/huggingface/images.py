@@ -114,14 +114,14 @@ def clip_text_model(config: Config) -> Settings:
 def clip_vision_model(config: Config) -> Settings:
     """Describe the tower of images of CLIP."""
     config.set_defaults(patch_size=32, hidden_act="quick_gelu")
-    projection = config.get("projection_dim", 512)
+    projection_width = config.get("projection_dim", 512)
     return patches(config) | {
         "patch_bias": False,
         "final_norm": False,
         "embedding_norm": True,
         "pooler": False,
         "head": "vector",
-        "projection": projection if config.head == "projected" else 0,
+        "projection": projection_width if config.head == "projected" else 0,
     }
 
 
@@ -129,7 +129,8 @@ def clip_vision_model(config: Config) -> Settings:
 @model_type("siglip2_text_model", "Siglip2Text", ("Model",))
 def siglip_text_model(config: Config) -> Settings:
     """Describe the tower of words of SigLIP: every token sees all, the last one is read."""
-    width, max_length = config.count("hidden_size", 768), config.get("max_position_embeddings", 64)
+    width = config.count("hidden_size", 768)
+    max_length = config.get("max_position_embeddings", 64)
     return {
         "kind": "encoder",
         "width": width,
@@ -152,11 +153,11 @@ def siglip_text_model(config: Config) -> Settings:
 def siglip_vision_model(config: Config) -> Settings:
     """Describe the tower of images of SigLIP, which a probe pools."""
     config.set_defaults(hidden_act="gelu_pytorch_tanh")
-    has_head = config.get("vision_use_head", True)
+    is_pooled = config.get("vision_use_head", True)
     return patches(config) | {
         "class_tokens": 0,
         "pooler": False,
-        "head": "probe" if has_head else "none",
+        "head": "probe" if is_pooled else "none",
     }
 
 
@@ -165,11 +166,11 @@ def siglip2_vision_model(config: Config) -> Settings:
     """Describe the tower of images of SigLIP 2, whose file says the number of patches."""
     settings = siglip_vision_model(config)
     patch_count = config.count("num_patches", 256)
-    side = isqrt(patch_count)
-    if side**2 != patch_count:
+    patches_of_side = isqrt(patch_count)
+    if patches_of_side**2 != patch_count:
         raise config.error("num_patches", f"{patch_count} is no square of patches")
     return settings | {
-        "image": side * settings["patch"],
+        "image": patches_of_side * settings["patch"],
         "stem_design": PackedPatches(patch_count),
     }
 

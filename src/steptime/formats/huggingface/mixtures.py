@@ -7,12 +7,12 @@ from steptime.formats.huggingface.config import Config, Settings, join_numbers, 
 from steptime.formats.huggingface.decoders import (
     attention_biases,
     decoder,
+    full_and_windowed_blocks,
     llama,
     mistral,
     qwen2,
     qwen3,
     rounded_width_of_heads,
-    windows_after,
 )
 from steptime.formats.huggingface.further_decoders import ernie4_5, olmo2
 from steptime.formats.huggingface.types import model_type
@@ -43,10 +43,10 @@ def mixtral(config: Config) -> Settings:
 
 def sparse_steps(config: Config) -> Settings:
     """Describe which blocks of Qwen's mixtures have experts, and of which width."""
-    dense_numbers = config.get("mlp_only_layers", [])
+    dense_layers = config.get("mlp_only_layers", [])
     return {
         "expert_ffn": config.get("moe_intermediate_size", 768),
-        "dense_at": join_numbers(dense_numbers),
+        "dense_at": join_numbers(dense_layers),
         "expert_every": config.get("decoder_sparse_step", 1),
     }
 
@@ -238,7 +238,7 @@ def dots1(config: Config) -> Settings:
         "out_bias": settings["qkv_bias"],
         "qk_norm": "head",
         "window": config.get("sliding_window", 4096),
-        "windows": windows_after(config),
+        "windows": full_and_windowed_blocks(config),
     }
 
 
@@ -348,13 +348,13 @@ def granitemoeshared(config: Config) -> Settings:
     return granitemoe(config) | {"shared_ffn": config.get("shared_intermediate_size", 0)}
 
 
-def dense_numbers(config: Config, sparse_numbers: Sequence[object], layers: int) -> Settings:
+def blocks_with_experts(config: Config, expert_layers: Sequence[object], count: int) -> Settings:
     """Describe which blocks have experts, by their numbers from 0."""
-    for number in sparse_numbers:
-        if type(number) is not int or not 0 <= number < layers:
-            raise config.error("moe_layers", f"{shorten(number)} is none of {layers} layers")
-    dense = [number for number in range(layers) if number not in {*sparse_numbers}]
-    return {"dense_at": join_numbers(dense), "expert_every": 1}
+    for layer in expert_layers:
+        if type(layer) is not int or not 0 <= layer < count:
+            raise config.error("moe_layers", f"{shorten(layer)} is none of {count} layers")
+    dense_layers = [layer for layer in range(count) if layer not in {*expert_layers}]
+    return {"dense_at": join_numbers(dense_layers), "expert_every": 1}
 
 
 @model_type("llama4_text", "Llama4")
@@ -382,19 +382,19 @@ def llama4_text(config: Config) -> Settings:
         config.remark("norms of queries and keys, which have no weights, are not counted")
     # `no_rope_layers` is 1 where a block turns by place: such a block attends in chunks
     chunk_flags = config.get("chunked_at", [])
-    windows = "".join("w" if is_chunked else "a" for is_chunked in chunk_flags)
-    sparse_numbers = config.get("moe_layers", [])
+    window_letters = "".join("w" if is_chunked else "a" for is_chunked in chunk_flags)
+    expert_layers = config.get("moe_layers", [])
     settings = {**decoder(config), **attention_biases(config)}
     expert_width = settings["ffn"]
     settings |= {
         "window": window,
-        "windows": windows or "wwwa",
+        "windows": window_letters or "wwwa",
         "expert_ffn": expert_width,
         "shared_ffn": expert_width,
         "ffn": config.get("intermediate_size_mlp", 16384),
         "expert_every": config.get("interleave_moe_layer_step", 1),
     }
     settings |= experts(config, "num_local_experts", 16, 1)
-    if sparse_numbers:  # the list wins over the interval
-        settings |= dense_numbers(config, sparse_numbers, settings["layers"])
+    if expert_layers:  # the list wins over the interval
+        settings |= blocks_with_experts(config, expert_layers, settings["layers"])
     return settings

@@ -45,21 +45,30 @@ def weights_format(table: Mapping[str, Any]) -> str:
     config = table.get(FIELD)
     if not isinstance(config, Mapping):
         return ""
-    groups = config.get("config_groups")
-    group = next(iter(groups.values()), None) if isinstance(groups, Mapping) else None
-    weights = group.get("weights") if isinstance(group, Mapping) else None
-    weights = weights if isinstance(weights, Mapping) else {}
-    words = " ".join(str(config.get(key, "")) for key in ("quant_method", "quant_algo", "format"))
-    for word, weights_format_ in FORMATS_OF_WORDS.items():
-        if word in words.lower():
-            return weights_format_
-    bits = weights.get("num_bits", config.get("bits", config.get("w_bit")))
-    kind = "float" if weights.get("type") == "float" else "int"
-    if config.get("load_in_4bit") or config.get("_load_in_4bit"):
+    methods = (str(config.get(key, "")) for key in ("quant_method", "quant_algo", "format"))
+    method_text = " ".join(methods).lower()
+    for word, format_of_word in FORMATS_OF_WORDS.items():
+        if word in method_text:
+            return format_of_word
+    is_nf4 = config.get("load_in_4bit") or config.get("_load_in_4bit")
+    if is_nf4:
         return "nf4-dq" if config.get("bnb_4bit_use_double_quant") else "nf4"
-    if str(bits) == "4":
+    group_weights = _weights_of_first_group(config)
+    bits = str(group_weights.get("num_bits", config.get("bits", config.get("w_bit"))))
+    kind = "float" if group_weights.get("type") == "float" else "int"
+    if bits == "4":
         return f"{kind}4"
-    return f"{kind}8" if config.get("load_in_8bit") or str(bits) == "8" else ""
+    if bits == "8" or config.get("load_in_8bit"):
+        return f"{kind}8"
+    return ""
+
+
+def _weights_of_first_group(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the settings of the first group's weights in compressed-tensors, {} without one."""
+    groups = config.get("config_groups")
+    first_group = next(iter(groups.values()), None) if isinstance(groups, Mapping) else None
+    weights = first_group.get("weights") if isinstance(first_group, Mapping) else None
+    return weights if isinstance(weights, Mapping) else {}
 
 
 def find_quantised_part(table: Mapping[str, Any]) -> str:
@@ -72,29 +81,34 @@ def find_quantised_part(table: Mapping[str, Any]) -> str:
     config = table.get(FIELD)
     if not isinstance(config, Mapping):
         return STORED_ALL
-    layers = table.get("num_hidden_layers")
-    count = layers if type(layers) is int and layers > 0 else 1
-    step = max(1, count // SAMPLE_LAYERS)
-    sample = [*range(count // 2 % step, count, step)]
-    modules = {
-        part: [
-            [f"model.layers.{layer}.{name}" for layer in sample for name in names.split()]
-            for names in variants
-        ]
-        for part, variants in PROJECTIONS.items()
-    }
-    if not _is_left_wide(config, modules["attention"]):
+    stated_layers = table.get("num_hidden_layers")
+    layer_count = stated_layers if type(stated_layers) is int and stated_layers > 0 else 1
+    if not _is_left_wide(config, _sample_modules("attention", layer_count)):
         return STORED_ALL
-    return STORED_EXPERTS if _is_left_wide(config, modules["dense"]) else STORED_MLP
+    leaves_dense = _is_left_wide(config, _sample_modules("dense", layer_count))
+    return STORED_EXPERTS if leaves_dense else STORED_MLP
 
 
-def _is_left_wide(config: Mapping[str, Any], variants: Sequence[Sequence[str]]) -> bool:
+def _sample_modules(part: str, layer_count: int) -> list[list[str]]:
+    """Return the linear layers of a part in some blocks, under each spelling of their names."""
+    step = max(1, layer_count // SAMPLE_LAYERS)
+    middle_layer = layer_count // 2
+    sample_layers = range(middle_layer % step, layer_count, step)  # one of them is the middle one
+    return [
+        [f"model.layers.{layer}.{name}" for layer in sample_layers for name in names.split()]
+        for names in PROJECTIONS[part]
+    ]
+
+
+def _is_left_wide(config: Mapping[str, Any], spellings: Sequence[Sequence[str]]) -> bool:
     """Whether a file leaves most modules of a part as they were, under any spelling of them."""
-    patterns = [pattern for field in WIDE_FIELDS for pattern in _texts(config.get(field))]
-    if any(_matched_share(patterns, modules) > HALF for modules in variants):
+    wide_patterns = [pattern for field in WIDE_FIELDS for pattern in _texts(config.get(field))]
+    if any(_matched_share(wide_patterns, modules) > HALF for modules in spellings):
         return True
     targets = _targets(config)
-    return bool(targets) and all(_matched_share(targets, modules) <= HALF for modules in variants)
+    if not targets:
+        return False
+    return all(_matched_share(targets, modules) <= HALF for modules in spellings)
 
 
 def _matched_share(patterns: Sequence[str], modules: Sequence[str]) -> float:
@@ -120,9 +134,10 @@ def _names_module(pattern: str, module: str) -> bool:
             return re.match(pattern.removeprefix(EXPRESSION), module) is not None
         except re.error:
             return False
-    layer_pattern = re.sub(r"^.*?(?=layers\.)", "", pattern)  # in front of it stands a prefix
+    layer_pattern = re.sub(r"^.*?(?=layers\.)", "", pattern)  # without the prefix of the model
     layer_module = module.removeprefix("model.")
-    if "*" in layer_pattern:
+    is_wildcard = "*" in layer_pattern
+    if is_wildcard:
         candidates = (layer_pattern, f"*{layer_pattern}", f"{layer_pattern}.*")
         return any(fnmatchcase(layer_module, candidate) for candidate in candidates)
     return f".{layer_pattern}." in f".{layer_module}."
@@ -130,17 +145,17 @@ def _names_module(pattern: str, module: str) -> bool:
 
 def _targets(config: Mapping[str, Any]) -> list[str]:
     """Return the modules that a file lists as quantised, [] where it lists none by name."""
-    inside = _texts(config.get("modules_in_block_to_quantize"))
+    modules_of_block = _texts(config.get("modules_in_block_to_quantize"))
+    if modules_of_block:
+        return modules_of_block
     groups = config.get("config_groups")
-    tables = groups.values() if isinstance(groups, Mapping) else ()
-    targets = [
-        text
-        for group in tables
-        if isinstance(group, Mapping)
-        for text in _texts(group.get("targets"))
-    ]
-    has_kinds = any("." not in target and target[:1].isupper() for target in targets)
-    return inside or ([] if has_kinds else targets)  # a kind: `Linear`
+    targets: list[str] = []
+    for group in groups.values() if isinstance(groups, Mapping) else ():
+        if isinstance(group, Mapping):
+            targets += _texts(group.get("targets"))
+    # a target such as `Linear` is a class of layers, of which modules are not known
+    has_classes = any("." not in target and target[:1].isupper() for target in targets)
+    return [] if has_classes else targets
 
 
 def describe_quantisation(table: Mapping[str, Any]) -> list[str]:

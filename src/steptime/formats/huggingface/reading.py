@@ -5,6 +5,7 @@ No weights are read, and no code is run.
 
 import re
 from collections.abc import Mapping, Sequence
+from math import isqrt
 from typing import Any
 
 from steptime.core import registry
@@ -54,9 +55,12 @@ def describe_network(table: Mapping[str, Any], place: str, remarks: Sequence[str
             text = f"{place}: {TYPE_FIELD} {shorten(kind)} is not read natively: it has {reason}"
             raise InputError(f"{text}; {LIBRARY_HINT}")
     row = types().get(name) if isinstance(name, str) else None
-    if row is None and not (isinstance(name, str) and holds_words(table)):
-        raise InputError(f"{unknown(TYPE_FIELD, name, types(), place)}; {LIBRARY_HINT}")
-    if row is None or row.text:
+    if row is None:
+        has_nested_decoder = isinstance(name, str) and holds_words(table)
+        if not has_nested_decoder:
+            raise InputError(f"{unknown(TYPE_FIELD, name, types(), place)}; {LIBRARY_HINT}")
+        return _describe_words(table, None, place)
+    if row.text:
         return _describe_words(table, row, place)
     if row.towers:
         return _describe_towers(table, row, place)
@@ -72,6 +76,7 @@ def _describe_single(
     settings = finish_settings(config, row.describe(config))
     base: Family = registry.load(row.family)
     fixed = resolve_settings(base, settings, place)
+    # hyperparameters that a user may choose, the file's own as their defaults
     free = {key: Parameter(fixed[key], base.parameters[key].meaning) for key in row.free}
     remarks = [*first_remarks, *head_remarks, *describe_file(table, config.read_fields)]
     remarks += [*describe_ahead(table, base, fixed), *config.remarks]
@@ -96,10 +101,16 @@ def _describe_single(
 
 def _describe_words(table: Mapping[str, Any], row: ModelType | None, place: str) -> Family:
     """Return the network of words in one of words and images."""
-    remarks = find_head(table, row, place)[1] if row else [CLASS_UNCHECKED]
-    decoder, text_remarks = text_part(table, row.text if row else "", types(), place)
-    decoder["architectures"] = [name_class(types()[decoder[TYPE_FIELD]], "ForCausalLM")]
-    family = describe_network(decoder, place, [*remarks, *text_remarks])
+    if row:
+        _, head_remarks = find_head(table, row, place)
+        usual_decoder_type = row.text
+    else:
+        head_remarks = [CLASS_UNCHECKED]
+        usual_decoder_type = ""
+    decoder, text_remarks = text_part(table, usual_decoder_type, types(), place)
+    decoder_row = types()[decoder[TYPE_FIELD]]
+    decoder["architectures"] = [name_class(decoder_row, "ForCausalLM")]
+    family = describe_network(decoder, place, [*head_remarks, *text_remarks])
     return add_images(family, table, str(table[TYPE_FIELD]), place)
 
 
@@ -109,16 +120,17 @@ def _nested_table(table: Mapping[str, Any], tower: str, kind: str, place: str) -
     Raises:
         InputError: for a nested value that is no table, or is of another type.
     """
-    result: Table = {}
+    tower_table: Table = {}
     for end in NESTED:
         name = f"{tower}_{end}"
-        inner = table.get(name) or {}
-        if not isinstance(inner, dict):
-            raise InputError(f"{place}: {name}: must be a table, not {shorten(inner)}")
-        if inner.get(TYPE_FIELD, kind) != kind:
-            raise unknown(TYPE_FIELD, inner[TYPE_FIELD], [kind], f"{place}: {name}")
-        result |= inner
-    return result
+        nested_table = table.get(name) or {}
+        if not isinstance(nested_table, dict):
+            raise InputError(f"{place}: {name}: must be a table, not {shorten(nested_table)}")
+        nested_kind = nested_table.get(TYPE_FIELD, kind)
+        if nested_kind != kind:
+            raise unknown(TYPE_FIELD, nested_kind, [kind], f"{place}: {name}")
+        tower_table |= nested_table
+    return tower_table
 
 
 def _describe_towers(table: Mapping[str, Any], row: ModelType, place: str) -> Family:
@@ -129,17 +141,18 @@ def _describe_towers(table: Mapping[str, Any], row: ModelType, place: str) -> Fa
     outer_table = {**table}
     base: Family = registry.load(row.family)
     for tower, kind in row.towers.items():
-        inner = _nested_table(table, tower, kind, place)
-        inner_type = all_types()[kind]
+        tower_table = _nested_table(table, tower, kind, place)
+        tower_type = all_types()[kind]
         tower_place = f"{place}: {tower}_config"
-        config = Config(inner, tower_place, head if tower == "text" else "none")
-        settings = finish_settings(config, inner_type.describe(config))
+        config = Config(tower_table, tower_place, head if tower == "text" else "none")
+        settings = finish_settings(config, tower_type.describe(config))
         towers[tower] = resolve_settings(base, settings, tower_place)
-        outer_table |= {key: inner[key] for key in inner_type.passed if key in inner}
-        remarks += [*describe_file(inner, config.read_fields), *config.remarks]
+        outer_table |= {key: tower_table[key] for key in tower_type.passed if key in tower_table}
+        remarks += [*describe_file(tower_table, config.read_fields), *config.remarks]
     outer = Config(outer_table, place, head)
     outer.read_fields |= {f"{tower}_{end}" for tower in row.towers for end in NESTED}
-    join_settings, text = row.describe(outer), towers["text"]
+    join_settings = row.describe(outer)
+    text = towers["text"]
     remarks += [*describe_file(table, outer.read_fields), *outer.remarks]
 
     def build(b: Builder, p: Mapping[str, Any], batch: int) -> str:
@@ -148,14 +161,21 @@ def _describe_towers(table: Mapping[str, Any], row: ModelType, place: str) -> Fa
         return output
 
     def check(p: Mapping[str, Any]) -> str | None:
-        image = join_settings.get("mm_tokens_per_image", 1)
-        if not 1 <= image < max(p["length"], 2) or round(image**0.5) ** 2 != image:
-            return f"length {p['length']} is not above the {image} tokens of an image, a square"
+        image_tokens = join_settings.get("mm_tokens_per_image", 1)
+        leaves_words = 1 <= image_tokens < max(p["length"], 2)
+        if not leaves_words or not is_square(image_tokens):
+            tokens = f"{image_tokens} tokens of an image, a square"
+            return f"length {p['length']} is not above the {tokens}"
         return base.check({**text, **p})
 
     free = {"length": Parameter(text["length"], "tokens of a sequence")}
     about = f"a config.json of Hugging Face, model_type {row.name}"
     return Family(place, build, free, about, 1, is_preset=True, check=check)
+
+
+def is_square(number: int) -> bool:
+    """Whether a number is the square of a whole number."""
+    return isqrt(number) ** 2 == number
 
 
 def find_head(table: Mapping[str, Any], row: ModelType, place: str) -> tuple[str, list[str]]:
@@ -174,15 +194,16 @@ def find_head(table: Mapping[str, Any], row: ModelType, place: str) -> tuple[str
         raise InputError(f"{place}: architectures: must be a list of names, not {shorten(names)}")
     # other code behind a name that ends alike, as JinaBertForMaskedLM, is another network
     stem = re.sub(r"[^a-z0-9]", "", row.name.lower())
-    stems = stem, stem.removesuffix("text"), stem.removesuffix("model")
-    classes = {start + end.lower(): end for start in stems for end in heads}
-    classes |= {name_class(row, end).lower(): end for end in heads}
-    plain_classes = {name.replace("_", ""): end for name, end in classes.items()}
-    end_name = plain_classes.get(names[0].lower().replace("_", ""))
-    if end_name is None:
+    stems = (stem, stem.removesuffix("text"), stem.removesuffix("model"))
+    end_by_class = {start + end.lower(): end for start in stems for end in heads}
+    end_by_class |= {name_class(row, end).lower(): end for end in heads}
+    # some files write the name of a class with underlines, some without
+    end_by_plain_class = {name.replace("_", ""): end for name, end in end_by_class.items()}
+    class_end = end_by_plain_class.get(names[0].lower().replace("_", ""))
+    if class_end is None:
         class_names = [name_class(row, end) for end in heads]
         raise InputError(f"{unknown('architecture', names[0], class_names, place)}; {LIBRARY_HINT}")
-    return heads[end_name], []
+    return heads[class_end], []
 
 
 def name_class(row: ModelType, end: str) -> str:
@@ -192,7 +213,10 @@ def name_class(row: ModelType, end: str) -> str:
 
 def count_labels(table: Mapping[str, Any], row: ModelType, place: str) -> int:
     """Return the number of classes, that of the type where the file says none."""
-    names, count = table.get("id2label"), table.get("num_labels")
-    if isinstance(names, dict) and names:
-        return len(names)
-    return row.labels if count is None else int(check_value(count, 2, f"{place}: num_labels"))
+    label_names = table.get("id2label")
+    if isinstance(label_names, dict) and label_names:
+        return len(label_names)
+    count = table.get("num_labels")
+    if count is None:
+        return row.labels
+    return int(check_value(count, 2, f"{place}: num_labels"))

@@ -1,6 +1,7 @@
 """Decoders of words with the selective state of Mamba-1: Mamba, Falcon Mamba, Jamba."""
 
 from dataclasses import replace
+from math import ceil
 
 from steptime.formats.huggingface.config import Config, Settings
 from steptime.formats.huggingface.decoders import decoder
@@ -9,19 +10,21 @@ from steptime.formats.huggingface.types import model_type
 from steptime.network.layers.designs import BlockDesign
 from steptime.network.layers.mixers import Mamba
 
+WIDTH_PER_STEP_RANK = 16  # where a file says `auto`
 
-def _mamba_of(config: Config) -> Mamba:
+
+def _read_mamba(config: Config) -> Mamba:
     """Return the blocks of Mamba-1 that a file says."""
     width = config.count("hidden_size", 768)
     expanded = int(config.get("expand", 2.0) * width)
-    stated_inner = config.table.get("intermediate_size") and config.get("intermediate_size", 0)
+    states_inner = bool(config.table.get("intermediate_size"))
     return Mamba(
-        stated_inner or expanded,
-        config.count("state_size", 16),
-        _rank_of(config, "time_step_rank"),
-        config.count("conv_kernel", 4),
-        config.get("use_bias", False),
-        config.get("use_conv_bias", True),
+        inner=config.get("intermediate_size", 0) if states_inner else expanded,
+        state=config.count("state_size", 16),
+        rank=_step_rank(config, "time_step_rank"),
+        kernel=config.count("conv_kernel", 4),
+        bias=config.get("use_bias", False),
+        convolution_bias=config.get("use_conv_bias", True),
     )
 
 
@@ -36,7 +39,8 @@ def mamba(config: Config) -> Settings:
         tie_word_embeddings=True,
     )
     config.rename(d_model="hidden_size", n_layer="num_hidden_layers")
-    settings, mixer = decoder(config), _mamba_of(config)
+    settings = decoder(config)
+    mixer = _read_mamba(config)
     for field in ("d_inner", "ssm_cfg", "rms_norm", "fused_add_norm", "use_mambapy"):
         config.read_fields.add(field)
     return settings | {
@@ -67,44 +71,46 @@ def jamba(config: Config) -> Settings:
     )
     settings = decoder(config)
     mixer = Mamba(
-        config.get("mamba_expand", 2) * settings["width"],
-        config.count("mamba_d_state", 16),
-        _rank_of(config, "mamba_dt_rank"),
-        config.count("mamba_d_conv", 4),
-        config.get("mamba_proj_bias", False),
-        config.get("mamba_conv_bias", True),
+        inner=config.get("mamba_expand", 2) * settings["width"],
+        state=config.count("mamba_d_state", 16),
+        rank=_step_rank(config, "mamba_dt_rank"),
+        kernel=config.count("mamba_d_conv", 4),
+        bias=config.get("mamba_proj_bias", False),
+        convolution_bias=config.get("mamba_conv_bias", True),
         norm="rms",
     )
     for field in ("num_logits_to_keep", "use_mamba_kernels"):
         config.read_fields.add(field)
     attention_period = config.count("attn_layer_period", 8)
-    attention_offset = _offset_of(config, "attn_layer_offset", 4)
+    attention_offset = _first_layer(config, "attn_layer_offset", 4)
     expert_period = config.count("expert_layer_period", 2)
-    expert_offset = _offset_of(config, "expert_layer_offset", 1)
+    expert_offset = _first_layer(config, "expert_layer_offset", 1)
     experts = config.get("num_experts", 16)
+    is_mixture = experts > 1
     designs = []
-    for number in range(settings["layers"]):
-        has_experts = experts > 1 and number % expert_period == expert_offset
-        attends = number % attention_period == attention_offset
-        block_changes = {} if has_experts else {"experts": 0}
-        designs.append(BlockDesign(changes(**block_changes), None if attends else mixer))
+    for layer in range(settings["layers"]):
+        has_experts = is_mixture and layer % expert_period == expert_offset
+        has_attention = layer % attention_period == attention_offset
+        block_changes = () if has_experts else changes(experts=0)
+        designs.append(BlockDesign(block_changes, None if has_attention else mixer))
     return settings | {
         "positions": "none",
-        "experts": experts if experts > 1 else 0,
-        "experts_per_token": config.get("num_experts_per_tok", 2) if experts > 1 else 1,
+        "experts": experts if is_mixture else 0,
+        "experts_per_token": config.get("num_experts_per_tok", 2) if is_mixture else 1,
         "designs": tuple(designs),
     }
 
 
-def _rank_of(config: Config, name: str) -> int:
+def _step_rank(config: Config, name: str) -> int:
     """Return the width of the vector of steps: where it is `auto`, a sixteenth of the model's."""
     config.read_fields.add(name)
-    if config.table.get(name, "auto") in ("auto", None):
-        return -(-config.count("hidden_size", 4096) // 16)
+    is_automatic = config.table.get(name, "auto") in ("auto", None)
+    if is_automatic:
+        return ceil(config.count("hidden_size", 4096) / WIDTH_PER_STEP_RANK)
     return config.count(name, 1)
 
 
-def _offset_of(config: Config, name: str, default: int) -> int:
+def _first_layer(config: Config, name: str, default: int) -> int:
     """Return the number of the first block of a kind, which may be 0."""
     if config.table.get(name) == 0:
         config.read_fields.add(name)

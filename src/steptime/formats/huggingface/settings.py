@@ -41,15 +41,17 @@ def finish_settings(config: Config, settings: Settings) -> Settings:
     Raises:
         InputError: for an unknown activation or kind of layer, or too many layers.
     """
-    result = {**settings}
-    is_gated, is_clamped = result.pop("gated", False), result.pop("clamped", False)
-    activation = resolve_activation(result["activation"], is_gated, config.place)
-    result["activation"] = f"clamped_{activation}" if is_clamped else activation
+    hyperparameters = {**settings}
+    is_gated = hyperparameters.pop("gated", False)
+    is_clamped = hyperparameters.pop("clamped", False)
+    activation = resolve_activation(hyperparameters["activation"], is_gated, config.place)
+    hyperparameters["activation"] = f"clamped_{activation}" if is_clamped else activation
     layer_types = config.table.get("layer_types")
-    if layer_types and "layer_types" in config.read_fields and "designs" not in result:
-        result["windows"] = windows_of(layer_types, config.place)
-    check_layers(result, config.place)
-    return result
+    family_has_windows = "layer_types" in config.read_fields and "designs" not in hyperparameters
+    if layer_types and family_has_windows:
+        hyperparameters["windows"] = windows_of(layer_types, config.place)
+    check_layers(hyperparameters, config.place)
+    return hyperparameters
 
 
 def resolve_settings(base: Family, settings: Settings, place: str) -> Settings:
@@ -58,53 +60,59 @@ def resolve_settings(base: Family, settings: Settings, place: str) -> Settings:
     Raises:
         InputError: for sizes that do not fit, in the network or in one of its blocks.
     """
-    objects = (*DESIGN_FIELDS, STEM_FIELD)
-    usual = {key: value for key, value in settings.items() if key not in objects}
-    fixed: Settings = resolve(base, usual, place)
-    fixed |= {name: settings[name] for name in (STEM_FIELD,) if name in settings}
+    object_fields = (*DESIGN_FIELDS, STEM_FIELD)
+    plain_settings = {key: value for key, value in settings.items() if key not in object_fields}
+    network: Settings = resolve(base, plain_settings, place)
+    if STEM_FIELD in settings:
+        network[STEM_FIELD] = settings[STEM_FIELD]
     designs: tuple[BlockDesign, ...] = settings.get("designs", ())
     if not designs:
-        return fixed
-    if len(designs) != fixed["layers"]:
-        raise InputError(f"{place}: {len(designs)} blocks are described, not {fixed['layers']}")
-    fields = {name: settings[name] for name in DESIGN_FIELDS if name in settings}
-    distinct = {design for group in fields.values() for design in group}
-    resolved = {design: _resolve_design(base, usual, fixed, design, place) for design in distinct}
-    return fixed | {
-        name: tuple(resolved[design] for design in group) for name, group in fields.items()
+        return network
+    if len(designs) != network["layers"]:
+        raise InputError(f"{place}: {len(designs)} blocks are described, not {network['layers']}")
+    designs_by_field = {name: settings[name] for name in DESIGN_FIELDS if name in settings}
+    distinct_designs = {design for designs in designs_by_field.values() for design in designs}
+    resolved_by_design = {
+        design: _resolve_design(base, plain_settings, network, design, place)
+        for design in distinct_designs
     }
+    for name, designs in designs_by_field.items():
+        network[name] = tuple(resolved_by_design[design] for design in designs)
+    return network
 
 
 def _resolve_design(
-    base: Family, settings: Settings, fixed: Settings, design: BlockDesign, place: str
+    base: Family, settings: Settings, network: Settings, design: BlockDesign, place: str
 ) -> BlockDesign:
     """Return a design whose changes are all hyperparameters that differ from the network's."""
     block = resolve(base, settings | dict(design.changes), place)
-    changes = [(name, value) for name, value in block.items() if value != fixed[name]]
+    changes = [(name, value) for name, value in block.items() if value != network[name]]
     return replace(design, changes=tuple(sorted(changes)))
 
 
 def check_layers(settings: Mapping[str, object], place: str) -> None:
     """Refuse a network of more layers than any model has, those of its stages summed."""
     for key, value in settings.items():
-        if not key.endswith(("layers", "depths")):
+        counts_layers = key.endswith(("layers", "depths"))
+        if not counts_layers:
             continue
-        numbers = re.findall(r"\d+", str(value))
-        layers = sum(map(float, numbers))
+        stage_layers = re.findall(r"\d+", str(value))  # of "2-2-6-2", or of 12
+        layers = sum(map(float, stage_layers))
         if layers > MAX_LAYERS:
             raise InputError(f"{place}: {layers:.0f} layers, at most {MAX_LAYERS}")
 
 
 def resolve_activation(name: str, is_gated: bool, place: str) -> str:
     """Return the activation of a feed-forward part by its name in transformers."""
-    activations = {
+    activation_by_name = {
         spelling: activation
         for spelling, activation in ACTIVATIONS.items()
         if not is_gated or activation in GATED
     }
-    if name not in activations:
-        raise unknown("activation", name, activations, place)
-    return GATED[activations[name]] if is_gated else activations[name]
+    if name not in activation_by_name:
+        raise unknown("activation", name, activation_by_name, place)
+    activation = activation_by_name[name]
+    return GATED[activation] if is_gated else activation
 
 
 def windows_of(names: Sequence[object], place: str) -> str:

@@ -31,22 +31,22 @@ def _waveform(config: Config) -> Waveform:
     if not len(channels) == len(kernels) == len(strides):
         raise config.error("conv_dim", "conv_kernel and conv_stride are not of one length")
     config.require("num_feat_extract_layers", only=len(channels))
-    kind = config.get("feat_extract_norm", "group")
-    if kind not in NORMS:
-        raise unknown("feat_extract_norm", kind, NORMS, config.place)
-    masks = [config.get(name, default) for name, default in MASKS.items()]
+    norm = config.get("feat_extract_norm", "group")
+    if norm not in NORMS:
+        raise unknown("feat_extract_norm", norm, NORMS, config.place)
+    masked_shares = [config.get(name, default) for name, default in MASKS.items()]
     activation = config.get("feat_extract_activation", "gelu")
     return Waveform(
-        channels,
-        kernels,
-        strides,
-        kind,
-        config.get("conv_bias", False),
-        resolve_activation(activation, False, config.place),
-        config.count("num_conv_pos_embeddings", 128),
-        config.count("num_conv_pos_embedding_groups", 16),
+        channels=channels,
+        kernels=kernels,
+        strides=strides,
+        norm=norm,
+        bias=config.get("conv_bias", False),
+        activation=resolve_activation(activation, False, config.place),
+        place_kernel=config.count("num_conv_pos_embeddings", 128),
+        place_groups=config.count("num_conv_pos_embedding_groups", 16),
         has_norm=config.get("feat_proj_layer_norm", True),
-        has_mask=any(masks),
+        has_mask=any(masked_shares),
     )
 
 
@@ -68,15 +68,15 @@ def wav2vec2(config: Config) -> Settings:
     for field in ("add_adapter", "use_weighted_layer_sum", "conv_pos_batch_norm"):
         config.require(field, only=False)
     config.require("adapter_attn_dim", only=None)
-    is_stable = config.get("do_stable_layer_norm", False)
-    width, head = config.count("hidden_size", 768), config.head
-    projection = config.get("classifier_proj_size", 256)
-    words = config.get("vocab_size", 32)
+    norms_inputs = config.get("do_stable_layer_norm", False)
+    head = config.head
+    projection_width = config.get("classifier_proj_size", 256)
+    characters = config.get("vocab_size", 32)
     if head == "tokens":
         config.remark("in training its loss counts as one class of each frame, not as CTC")
     return {
         "kind": "encoder",
-        "width": width,
+        "width": config.count("hidden_size", 768),
         "layers": config.get("num_hidden_layers", 12),
         "stem_design": _waveform(config),
         "samples": SAMPLES,
@@ -85,9 +85,9 @@ def wav2vec2(config: Config) -> Settings:
         "heads": config.count("num_attention_heads", 12),
         "ffn": config.get("intermediate_size", 3072),
         "activation": config.get("hidden_act", "gelu"),
-        "norms": "before" if is_stable else "after",
+        "norms": "before" if norms_inputs else "after",
         "pooler": False,
-        "projection": projection if head == "sound" else 0,
+        "projection": projection_width if head == "sound" else 0,
         "head": "mean" if head == "sound" else head,
-        "classes": words if head == "tokens" else config.labels,
+        "classes": characters if head == "tokens" else config.labels,
     }

@@ -1,6 +1,7 @@
 """Decoders of words whose attention chooses its tokens by an indexer."""
 
 from dataclasses import replace
+from typing import NamedTuple
 
 from steptime.formats.huggingface.config import Config, Settings
 from steptime.formats.huggingface.decoders import decoder
@@ -16,6 +17,7 @@ V4_RATIOS = {
     "compressed_sparse_attention": V4_SPARSE,
     "heavily_compressed_attention": V4_HEAVY,
 }
+UNKNOWN_RATIO = -1  # of a kind that is none of `V4_RATIOS`, which is refused
 SELECTED_REMARK = (
     "attention to chosen tokens is counted as a window of as many tokens; a cache keeps all"
 )
@@ -24,17 +26,17 @@ SELECTED_REMARK = (
 def with_indexers(config: Config, settings: Settings) -> Settings:
     """Describe DeepSeek Sparse Attention: each block has an indexer, or takes over a choice."""
     indexer = Indexer(
-        config.count("index_n_heads", 64),
-        config.count("index_head_dim", 128),
-        config.count("index_topk", 2048),
+        heads=config.count("index_n_heads", 64),
+        width=config.count("index_head_dim", 128),
+        selected=config.count("index_topk", 2048),
     )
     layers = settings["layers"]
-    kinds = list_of_layers(config, "indexer_types", layers, ("full", "shared"))
+    indexer_kinds = list_of_layers(config, "indexer_types", layers, ("full", "shared"))
     config.remark(SELECTED_REMARK)
     designs = []
-    for number in range(layers):
-        is_reused = bool(kinds) and kinds[number] == "shared"
-        is_dense = number < settings["dense_layers"]
+    for layer in range(layers):
+        is_reused = bool(indexer_kinds) and indexer_kinds[layer] == "shared"
+        is_dense = layer < settings["dense_layers"]
         block_changes = changes(experts=0) if is_dense else ()
         design = BlockDesign(block_changes, indexer=replace(indexer, is_reused=is_reused))
         designs.append(design)
@@ -69,25 +71,51 @@ def glm_moe_dsa(config: Config) -> Settings:
     return with_indexers(config, deepseek_v3(config))
 
 
-def _sparse_blocks(config: Config, layers: int) -> tuple[Indexer, list[bool]]:
+class _SparseBlocks(NamedTuple):
+    """The indexer of MiniMax-M3, and of each block whether it has one."""
+
+    indexer: Indexer
+    has_indexer: list[bool]
+
+
+def _sparse_blocks(config: Config, layers: int) -> _SparseBlocks:
     """Return the indexer of MiniMax-M3 and which blocks have it, from either form of its file."""
-    nested = config.get("sparse_attention_config", {})
-    if nested:
-        inner = Config(nested, f"{config.place}: sparse_attention_config", config.head)
-        block, blocks = inner.count("sparse_block_size", 128), inner.count("sparse_topk_blocks", 16)
-        heads, width = (
-            inner.count("sparse_num_index_heads", 4),
-            inner.count("sparse_index_dim", 128),
-        )
-        flags = list_of_layers(inner, "sparse_attention_freq", layers, (0, 1))
-        is_sparse = [bool(flag) for flag in flags] or [True] * layers
+    nested_table = config.get("sparse_attention_config", {})
+    if nested_table:
+        nested = Config(nested_table, f"{config.place}: sparse_attention_config", config.head)
+        tokens_per_block = nested.count("sparse_block_size", 128)
+        selected_blocks = nested.count("sparse_topk_blocks", 16)
+        heads = nested.count("sparse_num_index_heads", 4)
+        width = nested.count("sparse_index_dim", 128)
+        flags = list_of_layers(nested, "sparse_attention_freq", layers, (0, 1))
+        has_indexer = [bool(flag) for flag in flags] or [True] * layers
     else:
-        block, blocks = config.count("index_block_size", 128), config.count("index_topk_blocks", 16)
-        heads, width = config.count("index_n_heads", 4), config.count("index_head_dim", 128)
-        names = config.get("layer_types", [])
-        is_sparse = [name == "minimax_m3_sparse" for name in names] or [False] * layers
-    selected = block * blocks
-    return Indexer(heads, width, selected, has_weights=False, norms="both"), is_sparse
+        tokens_per_block = config.count("index_block_size", 128)
+        selected_blocks = config.count("index_topk_blocks", 16)
+        heads = config.count("index_n_heads", 4)
+        width = config.count("index_head_dim", 128)
+        kinds = config.get("layer_types", [])
+        has_indexer = [kind == "minimax_m3_sparse" for kind in kinds] or [False] * layers
+    indexer = Indexer(
+        heads=heads,
+        width=width,
+        selected=tokens_per_block * selected_blocks,
+        has_weights=False,
+        norms="both",
+    )
+    return _SparseBlocks(indexer, has_indexer)
+
+
+def _dense_flags(config: Config, layers: int) -> list[bool]:
+    """Return a flag for each block of MiniMax-M3: it has no experts, by whatever field says so."""
+    dense_count = config.get("first_k_dense_replace", 0)
+    expert_flags = list_of_layers(config, "moe_layer_freq", layers, (0, 1))
+    ffn_kinds = list_of_layers(config, "mlp_layer_types", layers, ("dense", "sparse"))
+    if expert_flags:
+        return [not has_experts for has_experts in expert_flags]
+    if ffn_kinds:
+        return [kind == "dense" for kind in ffn_kinds]
+    return [layer < dense_count for layer in range(layers)]
 
 
 @model_type("minimax_m3", "MiniMaxM3")
@@ -112,13 +140,9 @@ def minimax_m3(config: Config) -> Settings:
     shared_width = config.get("shared_intermediate_size", 3072)
     settings = decoder(config)
     layers = settings["layers"]
-    indexer, is_sparse = _sparse_blocks(config, layers)
-    first_dense = config.get("first_k_dense_replace", 0)
-    frequencies = list_of_layers(config, "moe_layer_freq", layers, (0, 1))
-    kinds = list_of_layers(config, "mlp_layer_types", layers, ("dense", "sparse"))
-    dense = [not flag for flag in frequencies] or [kind == "dense" for kind in kinds]
-    dense = dense or [i < first_dense for i in range(layers)]
-    if any(is_sparse):
+    indexer, indexer_flags = _sparse_blocks(config, layers)
+    dense_flags = _dense_flags(config, layers)
+    if any(indexer_flags):
         config.remark(SELECTED_REMARK)
     rotary_width = config.get("rotary_dim", 64)
     expert_width = config.get("moe_intermediate_size", 0) or settings["ffn"]
@@ -132,7 +156,7 @@ def minimax_m3(config: Config) -> Settings:
             changes(experts=0) if is_dense else (),
             indexer=indexer if has_indexer else None,
         )
-        for is_dense, has_indexer in zip(dense, is_sparse, strict=True)
+        for is_dense, has_indexer in zip(dense_flags, indexer_flags, strict=True)
     ]
     return settings | {
         "clamped": True,
@@ -168,11 +192,11 @@ def deepseek_v4(config: Config) -> Settings:
     config.check_ignored("expert_dtype", "")
     config.check_ignored("hc_sinkhorn_iters", 20)
     config.require("mlp_bias", only=False)
-    streams, expert_width = config.count("hc_mult", 4), config.get("moe_intermediate_size", 2048)
+    streams = config.count("hc_mult", 4)
+    expert_width = config.get("moe_intermediate_size", 2048)
     config.remark(SELECTED_REMARK)
-    designs = [
-        BlockDesign(mixer=mixer, streams=streams) for mixer in _compressing_mixers(config, settings)
-    ]
+    mixers = _compressing_mixers(config, settings)
+    designs = [BlockDesign(mixer=mixer, streams=streams) for mixer in mixers]
     return settings | {
         "experts": config.get("n_routed_experts", 256),
         "experts_per_token": config.get("num_experts_per_tok", 6),
@@ -184,31 +208,35 @@ def deepseek_v4(config: Config) -> Settings:
 
 def _compressing_mixers(config: Config, settings: Settings) -> list[CompressedAttention]:
     """Return the attention of each block of DeepSeek-V4, by the tokens of a compressed one."""
-    layers, head_width = settings["layers"], settings["head_width"]
+    layers = settings["layers"]
     ratios = config.get("compress_ratios", [])
     kinds = config.get("layer_types", [])
     if kinds:
-        ratios = [V4_RATIOS.get(kind, -1) for kind in kinds]
-    ratios = ratios or [V4_SPARSE if i > 1 and i % 2 else V4_HEAVY for i in range(layers)]
-    if len(ratios) < layers or not {*ratios} <= {*V4_RATIOS.values()}:
+        ratios = [V4_RATIOS.get(kind, UNKNOWN_RATIO) for kind in kinds]
+    if not ratios:  # the file does not say: every second block from the fourth on is sparse
+        ratios = [
+            V4_SPARSE if layer > 1 and layer % 2 == 1 else V4_HEAVY for layer in range(layers)
+        ]
+    has_unknown_ratio = not {*ratios} <= {*V4_RATIOS.values()}
+    if len(ratios) < layers or has_unknown_ratio:
         raise config.error("compress_ratios", f"must be one of 0, 4, 128 for {layers} layers")
     indexer = Indexer(
-        config.count("index_n_heads", 64),
-        config.count("index_head_dim", 128),
-        config.count("index_topk", 512),
+        heads=config.count("index_n_heads", 64),
+        width=config.count("index_head_dim", 128),
+        selected=config.count("index_topk", 512),
     )
     attention = CompressedAttention(
-        settings["heads"],
-        head_width,
-        config.count("qk_rope_head_dim", 64),
-        config.count("sliding_window", 128),
-        config.count("q_lora_rank", 1024),
-        config.count("o_groups", 8),
-        config.count("o_lora_rank", 1024),
+        heads=settings["heads"],
+        head_width=settings["head_width"],
+        rotary_width=config.count("qk_rope_head_dim", 64),
+        window=config.count("sliding_window", 128),
+        latent_q=config.count("q_lora_rank", 1024),
+        groups=config.count("o_groups", 8),
+        group_width=config.count("o_lora_rank", 1024),
     )
-    by_ratio = {
+    attention_by_ratio = {
         0: attention,
         V4_SPARSE: replace(attention, ratio=V4_SPARSE, overlaps=True, indexer=indexer),
         V4_HEAVY: replace(attention, ratio=V4_HEAVY),
     }
-    return [by_ratio[ratio] for ratio in ratios[:layers]]
+    return [attention_by_ratio[ratio] for ratio in ratios[:layers]]

@@ -6,7 +6,7 @@ from dataclasses import replace
 from steptime.core.errors import unknown
 from steptime.formats.huggingface.config import Config, Settings
 from steptime.formats.huggingface.decoders import attention_biases, decoder
-from steptime.formats.huggingface.hybrids import changes, list_of_layers
+from steptime.formats.huggingface.hybrids import changes, list_of_layers, round_up_width
 from steptime.formats.huggingface.latent import latent_attention
 from steptime.formats.huggingface.types import model_type
 from steptime.network.layers.designs import BlockDesign, Mixer
@@ -40,21 +40,21 @@ def _nemotron_blocks(config: Config) -> list[str]:
     return [NEMOTRON_TYPES[name] for name in names or NEMOTRON_DEFAULT]
 
 
-def mamba2_of(config: Config, **defaults: int) -> Mamba2:
+def read_mamba2(config: Config) -> Mamba2:
     """Return the blocks of Mamba-2 that the fields with the names of Granite and Bamba say."""
     width = config.count("hidden_size", 4096)
-    heads = config.count("mamba_n_heads", defaults.get("heads", 128))
+    heads = config.count("mamba_n_heads", 128)
     inner_width = config.get("mamba_expand", 2) * width
-    head_width = inner_width // heads
     stated_head_width = config.table.get("mamba_d_head")
     config.read_fields.add("mamba_d_head")
+    head_width = inner_width // heads
     if type(stated_head_width) is int:  # the field may also be the word "auto"
         head_width = stated_head_width
     return Mamba2(
         heads=heads,
         head_width=head_width,
         groups=config.count("mamba_n_groups", 1),
-        state=config.count("mamba_d_state", defaults.get("state", 256)),
+        state=config.count("mamba_d_state", 256),
         kernel=config.count("mamba_d_conv", 4),
         bias=config.get("mamba_proj_bias", False),
         convolution_bias=config.get("mamba_conv_bias", True),
@@ -74,11 +74,11 @@ def nemotron_h(config: Config) -> Settings:
     )
     config.rename(attention_head_dim="head_dim", mlp_hidden_act="hidden_act")
     config.set_defaults(hidden_act="relu2")
-    blocks = _nemotron_blocks(config)
-    config.set_defaults(num_hidden_layers=len(blocks))
-    layers = config.get("num_hidden_layers", len(blocks))
-    if len(blocks) != layers:
-        raise config.error("num_hidden_layers", f"{layers}, but the pattern has {len(blocks)}")
+    kinds = _nemotron_blocks(config)
+    config.set_defaults(num_hidden_layers=len(kinds))
+    layers = config.get("num_hidden_layers", len(kinds))
+    if len(kinds) != layers:
+        raise config.error("num_hidden_layers", f"{layers}, but the pattern has {len(kinds)}")
     has_bias = config.get("use_bias", False)
     has_ffn_bias = config.get("mlp_bias", False)
     mixer = Mamba2(
@@ -94,16 +94,17 @@ def nemotron_h(config: Config) -> Settings:
     expert_input_width = config.get("moe_latent_size", 0)
     shared_width = config.get("moe_shared_expert_intermediate_size", 7688)
     _check_ignored_nemotron(config)
-    designs = {
-        "mamba": BlockDesign(changes(experts=0), mixer, feeds=False),
-        "attention": BlockDesign(changes(experts=0), feeds=False),
-        "mlp": BlockDesign(changes(experts=0), mixes=False),
+    without_experts = changes(experts=0)
+    design_by_kind = {
+        "mamba": BlockDesign(without_experts, mixer, feeds=False),
+        "attention": BlockDesign(without_experts, feeds=False),
+        "mlp": BlockDesign(without_experts, mixes=False),
         "moe": BlockDesign(mixes=False, expert_width=expert_input_width),
     }
-    has_experts = "moe" in blocks
+    has_experts = "moe" in kinds
     # blocks that predict further tokens (MTP); a letter that is not known counts as experts
     ahead_letters = config.get("mtp_hybrid_override_pattern", "*E")
-    ahead_blocks = [NEMOTRON_LETTERS.get(letter, "moe") for letter in ahead_letters]
+    ahead_kinds = [NEMOTRON_LETTERS.get(letter, "moe") for letter in ahead_letters]
     return decoder(config) | {
         "gated": False,
         "ffn_bias": has_ffn_bias,
@@ -115,8 +116,8 @@ def nemotron_h(config: Config) -> Settings:
         "groups_per_token": config.get("topk_group", 1) or 1,
         "expert_ffn": expert_width,
         "shared_ffn": shared_width if has_experts else 0,
-        "designs": tuple(designs[block] for block in blocks),
-        "ahead_designs": tuple(designs[block] for block in ahead_blocks),
+        "designs": tuple(design_by_kind[kind] for kind in kinds),
+        "ahead_designs": tuple(design_by_kind[kind] for kind in ahead_kinds),
     }
 
 
@@ -133,14 +134,15 @@ def _check_ignored_nemotron(config: Config) -> None:
 
 
 def designs_of(
-    mixers: Sequence[Mixer | None], dense: Sequence[bool] = ()
+    mixers: Sequence[Mixer | None], dense_flags: Sequence[bool] = ()
 ) -> tuple[BlockDesign, ...]:
     """Return designs of blocks by their mixers (None for attention), dense ones without experts."""
-    flags = dense or [False] * len(mixers)
-    return tuple(
-        BlockDesign(changes(experts=0) if is_dense else (), mixer)
-        for mixer, is_dense in zip(mixers, flags, strict=True)
-    )
+    dense_flags = dense_flags or [False] * len(mixers)
+    designs = []
+    for mixer, is_dense in zip(mixers, dense_flags, strict=True):
+        block_changes = changes(experts=0) if is_dense else ()
+        designs.append(BlockDesign(block_changes, mixer))
+    return tuple(designs)
 
 
 @model_type("granitemoehybrid", "GraniteMoeHybrid")
@@ -149,9 +151,9 @@ def granitemoehybrid(config: Config) -> Settings:
     config.set_defaults(intermediate_size=11008)
     settings = {**decoder(config), **attention_biases(config)}
     layers = settings["layers"]
-    mixer = mamba2_of(config)
-    names = ("mamba", "attention", "linear_attention", "full_attention")
-    kinds = list_of_layers(config, "layer_types", layers, names) or ["mamba"] * layers
+    mixer = read_mamba2(config)
+    allowed_kinds = ("mamba", "attention", "linear_attention", "full_attention")
+    kinds = list_of_layers(config, "layer_types", layers, allowed_kinds) or ["mamba"] * layers
     # files of dense networks say 0 or null experts, which `Config.get` would refuse
     has_experts = config.table.get("num_local_experts", 8) not in (0, None)
     experts = config.get("num_local_experts", 8) if has_experts else 0
@@ -181,8 +183,9 @@ def bamba(config: Config) -> Settings:
         partial_rotary_factor=0.5,
     )
     settings = {**decoder(config), **attention_biases(config)}
-    mixer, attending = mamba2_of(config), config.get("attn_layer_indices", [])
-    mixers = [None if i in attending else mixer for i in range(settings["layers"])]
+    mixer = read_mamba2(config)
+    attention_layers = config.get("attn_layer_indices", [])
+    mixers = [None if layer in attention_layers else mixer for layer in range(settings["layers"])]
     return settings | {"ffn_bias": config.get("mlp_bias", False), "designs": designs_of(mixers)}
 
 
@@ -196,13 +199,13 @@ def falcon_h1(config: Config) -> Settings:
         max_position_embeddings=8192,
     )
     settings = {**decoder(config), **attention_biases(config)}
-    inner_width = config.get("mamba_d_ssm", 1024)
-    mixer = mamba2_of(config)
-    # null: the inner width follows from the model's, and with it the width of a head
-    head_width = inner_width // mixer.heads if inner_width else mixer.head_width
+    stated_inner_width = config.get("mamba_d_ssm", 1024)
+    mixer = read_mamba2(config)
+    if stated_inner_width:
+        mixer = replace(mixer, head_width=stated_inner_width // mixer.heads)
     config.check_ignored("projectors_bias", False)
     is_normed = config.get("mamba_rms_norm", False)
-    design = BlockDesign(parallel=replace(mixer, head_width=head_width, is_normed=is_normed))
+    design = BlockDesign(parallel=replace(mixer, is_normed=is_normed))
     return settings | {
         "ffn_bias": config.get("mlp_bias", False),
         "designs": (design,) * settings["layers"],
@@ -239,17 +242,17 @@ def mamba2(config: Config) -> Settings:
 
 def _short_convolutions(config: Config, layers: int) -> list[Mixer | None]:
     """Return the mixers of LFM2's blocks: short convolutions, and attention in some."""
-    mixer = ShortConvolution(config.count("conv_L_cache", 3), config.get("conv_bias", False))
-    attention_numbers = config.table.get("full_attn_idxs")
+    convolution = ShortConvolution(config.count("conv_L_cache", 3), config.get("conv_bias", False))
+    attention_layers = config.table.get("full_attn_idxs")
     config.read_fields.add("full_attn_idxs")
     kinds = list_of_layers(config, "layer_types", layers, ("full_attention", "conv"))
     if kinds:
-        uses_attention = [kind == "full_attention" for kind in kinds]
-    elif isinstance(attention_numbers, list):
-        uses_attention = [number in attention_numbers for number in range(layers)]
+        attention_flags = [kind == "full_attention" for kind in kinds]
+    elif isinstance(attention_layers, list):
+        attention_flags = [layer in attention_layers for layer in range(layers)]
     else:  # the file says neither: transformers then has attention in all blocks
-        uses_attention = [True] * layers
-    return [None if is_attention else mixer for is_attention in uses_attention]
+        attention_flags = [True] * layers
+    return [None if is_attention else convolution for is_attention in attention_flags]
 
 
 @model_type("lfm2")
@@ -266,12 +269,12 @@ def lfm2(config: Config) -> Settings:
     )
     settings = decoder(config)
     ffn_width = settings["ffn"]
-    multiple = config.count("block_multiple_of", 256)
-    factor = config.get("block_ffn_dim_multiplier", 1.0) or 1
+    width_multiple = config.count("block_multiple_of", 256)
+    width_factor = config.get("block_ffn_dim_multiplier", 1.0) or 1
     if config.get("block_auto_adjust_ff_dim", True):
-        # two thirds, as a gated part has three matrices, rounded up to a multiple
-        adjusted_width = int(factor * int(2 * ffn_width / 3))
-        ffn_width = -(-adjusted_width // multiple) * multiple
+        # two thirds, as a gated part has three matrices
+        two_thirds = int(2 * ffn_width / 3)
+        ffn_width = round_up_width(int(width_factor * two_thirds), width_multiple)
     mixers = _short_convolutions(config, settings["layers"])
     return settings | {"ffn": ffn_width, "qk_norm": "head", "designs": designs_of(mixers)}
 
@@ -289,7 +292,9 @@ def lfm2_moe(config: Config) -> Settings:
         tie_word_embeddings=True,
     )
     settings = decoder(config)
-    layers, dense_layers = settings["layers"], config.get("num_dense_layers", 2)
+    layers = settings["layers"]
+    dense_count = config.get("num_dense_layers", 2)
+    dense_flags = [layer < dense_count for layer in range(layers)]
     mixers = _short_convolutions(config, layers)
     config.check_ignored("use_expert_bias", True)
     return settings | {
@@ -297,7 +302,7 @@ def lfm2_moe(config: Config) -> Settings:
         "experts": config.get("num_experts", 32),
         "experts_per_token": config.get("num_experts_per_tok", 4),
         "expert_ffn": config.get("moe_intermediate_size", 1792),
-        "designs": designs_of(mixers, [i < dense_layers for i in range(layers)]),
+        "designs": designs_of(mixers, dense_flags),
     }
 
 
@@ -331,10 +336,10 @@ def kimi_linear(config: Config) -> Settings:
     expert_width = config.get("moe_intermediate_size", 1024)
     expert_input_width = config.get("routed_expert_hidden_size", 0)
     norms_experts = config.get("latent_moe_use_norm", False)
-    are_dense = [number < dense_count for number in range(layers)]
+    dense_flags = [layer < dense_count for layer in range(layers)]
     designs = tuple(
         replace(design, expert_width=expert_input_width, expert_norm=norms_experts)
-        for design in designs_of(mixers, are_dense)
+        for design in designs_of(mixers, dense_flags)
     )
     return settings | {
         "positions": "none",
@@ -359,12 +364,12 @@ def _kimi_mixers(config: Config, layers: int) -> list[Mixer | None]:
         kernel=nested.count("short_conv_kernel_size", config.count("linear_conv_kernel_dim", 4)),
         has_full_gate=nested.get("use_full_rank_gate", False),
     )
-    numbers = range(1, layers + 1)
+    numbers_from_1 = range(1, layers + 1)
     attention_numbers = {*nested.get("full_attn_layers", [])}
     kinds = list_of_layers(config, "layer_types", layers, ("full_attention", "linear_attention"))
     if not attention_numbers and kinds:
-        pairs = zip(numbers, kinds, strict=True)
-        attention_numbers = {number for number, kind in pairs if kind == "full_attention"}
+        numbered_kinds = zip(numbers_from_1, kinds, strict=True)
+        attention_numbers = {number for number, kind in numbered_kinds if kind == "full_attention"}
     elif not attention_numbers:  # the file says neither: every fourth block from the fifth on
         attention_numbers = {*range(5, layers + 1, 4)}
-    return [None if number in attention_numbers else mixer for number in numbers]
+    return [None if number in attention_numbers else mixer for number in numbers_from_1]

@@ -1,13 +1,19 @@
 """Decoders whose residual streams predict each other (`config.json`): Gemma 3n."""
 
+from steptime.core.workload import Value
 from steptime.formats.huggingface.config import Config, Settings
 from steptime.formats.huggingface.decoders import attention_biases, decoder
-from steptime.formats.huggingface.hybrids import changes, list_of_layers
+from steptime.formats.huggingface.hybrids import (
+    FULL,
+    WINDOWED,
+    changes,
+    find_last_layer,
+    list_of_layers,
+)
 from steptime.formats.huggingface.types import model_type
 from steptime.network.layers.alternating import AltUp
 from steptime.network.layers.designs import BlockDesign
 
-ATTENTION_TYPES = ("sliding_attention", "full_attention")
 FULL_ATTENTION_PERIOD = 5  # of the blocks one attends to all, where a file does not say
 SPARSE_LAYERS = 10  # of the first blocks, where a file does not say
 SPARSITY = 0.95  # share of a gate's numbers that are zero
@@ -45,13 +51,14 @@ def _read_ffn_widths(config: Config) -> list[int]:
 
     The first of a list becomes the file's `intermediate_size`.
     """
-    value: object = config.table.get("intermediate_size")
-    if not isinstance(value, list):
+    stated_widths: object = config.table.get("intermediate_size")
+    if not isinstance(stated_widths, list):
         config.set_defaults(intermediate_size=16384)
         return []
     layers = config.get("num_hidden_layers", 0)
-    widths = [width for width in value if isinstance(width, int) and width > 0]
-    if len(widths) != len(value) or len(widths) != layers:
+    widths = [width for width in stated_widths if isinstance(width, int) and width > 0]
+    has_wrong_width = len(widths) != len(stated_widths)
+    if has_wrong_width or len(widths) != layers:
         text = f"has {len(widths)} values, not one for each of {layers} layers"
         raise config.error("intermediate_size", text)
     config.replace("intermediate_size", widths[0])
@@ -63,34 +70,41 @@ def _describe_blocks(
 ) -> tuple[BlockDesign, ...]:
     """Return the designs of all blocks; the last read keys and values of earlier ones."""
     layers = settings["layers"]
-    kinds = list_of_layers(config, "layer_types", layers, ATTENTION_TYPES)
-    kinds = kinds or [ATTENTION_TYPES[(i + 1) % FULL_ATTENTION_PERIOD == 0] for i in range(layers)]
-    sparse_layers = SPARSE_LAYERS if layers > SPARSE_LAYERS else 0
+    kinds = list_of_layers(config, "layer_types", layers, (WINDOWED, FULL))
+    if not kinds:
+        kinds = [
+            FULL if (layer + 1) % FULL_ATTENTION_PERIOD == 0 else WINDOWED
+            for layer in range(layers)
+        ]
     sparsities = list_of_layers(config, "activation_sparsity_pattern", layers, (0, SPARSITY))
-    sparsities = sparsities or [SPARSITY * (i < sparse_layers) for i in range(layers)]
-    first_shared = layers - config.get("num_kv_shared_layers", 15)
+    if not sparsities:
+        sparse_count = SPARSE_LAYERS if layers > SPARSE_LAYERS else 0
+        sparsities = [SPARSITY if layer < sparse_count else 0 for layer in range(layers)]
+    kv_layer_count = layers - config.get("num_kv_shared_layers", 15)
     streams = AltUp(
-        config.count("altup_num_inputs", 4),
-        config.count("laurel_rank", 64),
-        config.get("altup_correct_scale", True),
+        count=config.count("altup_num_inputs", 4),
+        laurel_rank=config.count("laurel_rank", 64),
+        scales_output=config.get("altup_correct_scale", True),
     )
     config.check_ignored("altup_coef_clip", 120.0)
     token_width = config.count("hidden_size_per_layer_input", 256)
     token_rows = config.count("vocab_size_per_layer_input", 262144)
     designs = []
-    for number, kind in enumerate(kinds):
-        is_shared = number >= first_shared > 0
-        sources = [i for i in range(first_shared) if kinds[i] == kind] if is_shared else []
-        ffn = {"ffn": ffn_widths[number]} if ffn_widths else {}
-        window = {"window": 0} if kind == ATTENTION_TYPES[1] else {}
+    for layer, kind in enumerate(kinds):
+        shares_kv = layer >= kv_layer_count > 0
+        block_changes: dict[str, Value] = {}
+        if ffn_widths:
+            block_changes["ffn"] = ffn_widths[layer]
+        if kind == FULL:
+            block_changes["window"] = 0
         design = BlockDesign(
-            changes(**ffn, **window),
-            source=sources[-1] if sources else None,
+            changes(**block_changes),
+            source=find_last_layer(kinds[:kv_layer_count], kind) if shares_kv else None,
             value_norm=True,
             token_width=token_width,
             token_rows=token_rows,
             alternating=streams,
-            keeps_largest=bool(sparsities[number]),
+            keeps_largest=bool(sparsities[layer]),
         )
         designs.append(design)
     return tuple(designs)

@@ -17,7 +17,7 @@ def clip(b: Builder, towers: Towers, values: Mapping[str, Any], batch: int) -> s
     vectors = []
     for name, tower in towers.items():
         with b.scope(name):
-            x, _ = body(b, tower, batch)
+            x, _table = body(b, tower, batch)
             x = vector(b, x, {**tower, "projection": values["projection_dim"]})
             vectors.append(unit_length(b, x))
     scale = b.op("pointwise", b.weight("scale/w", ()), name="scale", function="exp")
@@ -28,33 +28,37 @@ def clip(b: Builder, towers: Towers, values: Mapping[str, Any], batch: int) -> s
 def gemma3(b: Builder, towers: Towers, values: Mapping[str, Any], batch: int) -> str:
     """Return the loss of words after an image, which comes in as a few tokens before them."""
     text, vision = towers["text"], towers["vision"]
-    side = vision["image"] // vision["patch"]
-    kernel = max(1, side // round(values["mm_tokens_per_image"] ** 0.5))
-    tokens = (side // kernel) ** 2
+    patches_of_side = vision["image"] // vision["patch"]
+    tokens_of_side = round(values["mm_tokens_per_image"] ** 0.5)
+    pooled_side = max(1, patches_of_side // tokens_of_side)  # patches that become one token
+    image_tokens = (patches_of_side // pooled_side) ** 2
     with b.scope("vision"):
         x, _ = body(b, vision, batch)
         if values["vision_use_head"]:
             pool_by_attention(b, x, vision)  # which nothing reads
         width = vision["width"]
-        x = b.op("reshape", x, name="map", shape=(batch, side, side, width))
+        map_shape = (batch, patches_of_side, patches_of_side, width)
+        x = b.op("reshape", x, name="map", shape=map_shape)
         x = b.op("transpose", x, name="channels", order=(0, 3, 1, 2))
-        attributes: Attributes = {
-            "kernel": (kernel,) * 2,
-            "stride": (kernel,) * 2,
-            "padding": (0,) * 4,
+        pooling: Attributes = {
+            "kernel": (pooled_side, pooled_side),
+            "stride": (pooled_side, pooled_side),
+            "padding": (0, 0, 0, 0),
         }
-        x = b.op("avg_pool2d", x, name="pool", **attributes)
-        x = b.op("reshape", x, name="flat", shape=(batch, width, tokens))
+        x = b.op("avg_pool2d", x, name="pool", **pooling)
+        x = b.op("reshape", x, name="flat", shape=(batch, width, image_tokens))
         x = b.op("transpose", x, name="tokens", order=(0, 2, 1))
-        image = linear(b, norm(b, x, "rms", "soft_norm"), text["width"], "projection", bias=False)
+        x = norm(b, x, "rms", "soft_norm")
+        image = linear(b, x, text["width"], "projection", bias=False)
 
     def join(words: str) -> str:
-        range_: Attributes = {"axis": 1, "start": tokens, "stop": text["length"]}
-        remainder = b.op("slice", words, name="words", **range_)
-        return b.op("concat", image, remainder, name="image_and_words", axis=1)
+        behind_image: Attributes = {"axis": 1, "start": image_tokens, "stop": text["length"]}
+        text_tokens = b.op("slice", words, name="words", **behind_image)
+        return b.op("concat", image, text_tokens, name="image_and_words", axis=1)
 
     x, table = body(b, text, batch, join)
-    return HEADS[text["head"]](b, x, {**text, "tied": values["tie_word_embeddings"]}, table)
+    add_head = HEADS[text["head"]]
+    return add_head(b, x, {**text, "tied": values["tie_word_embeddings"]}, table)
 
 
 def siglip(b: Builder, towers: Towers, _: Mapping[str, Any], batch: int) -> str:
@@ -75,11 +79,11 @@ def siglip(b: Builder, towers: Towers, _: Mapping[str, Any], batch: int) -> str:
 
 def unit_length(b: Builder, x: str) -> str:
     """Return vectors `x [n, width]` of length 1."""
-    square = b.op("mul", x, x, name="square")
-    attributes: Attributes = {"function": "sum", "axes": (1,), "keep": True}
-    size = b.op("reduce", square, name="sum", **attributes)
-    size = b.op("pointwise", size, name="length", function="rsqrt")
-    return b.op("pointwise", x, size, name="direction", function="mul")
+    squares = b.op("mul", x, x, name="square")
+    sum_over_width: Attributes = {"function": "sum", "axes": (1,), "keep": True}
+    squared_length = b.op("reduce", squares, name="sum", **sum_over_width)
+    inverse_length = b.op("pointwise", squared_length, name="length", function="rsqrt")
+    return b.op("pointwise", x, inverse_length, name="direction", function="mul")
 
 
 TOWERS: Mapping[str, Callable[[Builder, Towers, Mapping[str, Any], int], str]] = {

@@ -44,6 +44,7 @@ ENDS = {  # ends of the names of classes, and what their networks end with
     "ForImageClassificationWithTeacher": "teacher",
     "ModelWithProjection": "projected",
 }
+SPAN_CLASSES = 2  # scores of a token: that a span starts there, and that it ends there
 DECODER_HEADS = (
     "ForCausalLM",
     "Model",
@@ -117,13 +118,14 @@ def model_type(
         ends: what some of these end with, where that is not what `ENDS` says.
         **options: further fields of `ModelType`.
     """
-    meanings = ENDS | dict(ends or {})
-    title = class_name or name.replace("_", " ").title().replace(" ", "")
+    head_by_end = ENDS | dict(ends or {})
+    name_in_title_case = name.replace("_", " ").title().replace(" ", "")
 
     def add(describe: Describe) -> Describe:
-        by_end = {end: meanings[end] for end in heads}
+        type_heads = {end: head_by_end[end] for end in heads}
+        stem = class_name or name_in_title_case
         # mypy cannot see that options are fields of `ModelType`
-        _TYPES[name] = ModelType(name, describe, title, by_end, **options)  # type: ignore[arg-type]
+        _TYPES[name] = ModelType(name, describe, stem, type_heads, **options)  # type: ignore[arg-type]
         return describe
 
     return add

@@ -19,18 +19,23 @@ DEEPSTACK = [8, 16, 24]
 
 def qwen3_vision(config: Config, taps: list[int]) -> ImagePrefix:
     """Describe the tower of Qwen3-VL (with `taps`) and Qwen3.5 (without)."""
-    width, heads = config.count("hidden_size", 1152), config.count("num_heads", 16)
+    width = config.count("hidden_size", 1152)
+    heads = config.count("num_heads", 16)
     depth = config.count("depth", 27)
     if width % (4 * heads):
         raise config.error("hidden_size", f"{width} does not divide into {heads} heads of 4 parts")
+    head_width = width // heads
+    biases = dict.fromkeys(("bias", "qkv_bias", "key_bias", "out_bias", "ffn_bias"), True)
+    absent_sizes = dict.fromkeys(("experts", "window", "latent_q", "latent_kv", "block_groups"), 0)
+    absent_parts = ("attention_gate", "sinks", "relative_scores", "layer_scale")
     settings: Settings = {
         "kind": "encoder",
         "width": width,
         "heads": heads,
         "kv_heads": heads,
-        "head_width": width // heads,
-        "value_width": width // heads,
-        "rotary_width": width // heads,
+        "head_width": head_width,
+        "value_width": head_width,
+        "rotary_width": head_width,
         "positions": "rotary",
         "ffn": config.get("intermediate_size", 4304),
         "activation": config.get("hidden_act", "gelu_pytorch_tanh"),
@@ -39,9 +44,9 @@ def qwen3_vision(config: Config, taps: list[int]) -> ImagePrefix:
         "norm": "layer",
         "norms": "before",
         "merged_qkv": True,
-        **dict.fromkeys(("bias", "qkv_bias", "key_bias", "out_bias", "ffn_bias"), True),
-        **dict.fromkeys(("experts", "window", "latent_q", "latent_kv", "block_groups"), 0),
-        **dict.fromkeys(("attention_gate", "sinks", "relative_scores", "layer_scale"), False),
+        **biases,
+        **absent_sizes,
+        **dict.fromkeys(absent_parts, False),
         "qk_norm": "none",
         "windows": "w",
     }
@@ -49,20 +54,21 @@ def qwen3_vision(config: Config, taps: list[int]) -> ImagePrefix:
         if not 0 <= tap < depth:
             raise config.error("deepstack_visual_indexes", f"{tap} is none of {depth} blocks")
     return ImagePrefix(
-        tuple(sorted(finish_settings(config, settings).items())),
-        depth,
-        config.count("num_position_embeddings", 2304),
-        config.count("spatial_merge_size", 2),
-        config.count("temporal_patch_size", 2),
-        config.count("out_hidden_size", 3584),
-        tuple(taps),
+        settings=tuple(sorted(finish_settings(config, settings).items())),
+        depth=depth,
+        position_count=config.count("num_position_embeddings", 2304),
+        merge=config.count("spatial_merge_size", 2),
+        frames=config.count("temporal_patch_size", 2),
+        output_width=config.count("out_hidden_size", 3584),
+        taps=tuple(taps),
     )
 
 
 def qwen3_vl_vision(config: Config) -> ImagePrefix:
     """Describe the tower of Qwen3-VL, whose decoder reads some of its blocks, too."""
     taps = config.get("deepstack_visual_indexes", DEEPSTACK)
-    if not all(type(tap) is int for tap in taps) or sorted({*taps}) != taps:
+    are_numbers = all(type(tap) is int for tap in taps)
+    if not are_numbers or taps != sorted({*taps}):
         raise config.error("deepstack_visual_indexes", "must be rising numbers of blocks")
     return qwen3_vision(config, taps)
 
@@ -94,16 +100,16 @@ def add_images(family: Family, table: Mapping[str, Any], kind: str, place: str) 
     """
     if kind not in TOWERS or table.get(FIELD) is None:
         return family
-    inner = table[FIELD]
-    if not isinstance(inner, dict):
-        raise InputError(f"{place}: {FIELD}: must be a table, not {shorten(inner)}")
-    prefix = TOWERS[kind](Config(inner, f"{place}: {FIELD}", "none"))
+    tower_place = f"{place}: {FIELD}"
+    tower_table = table[FIELD]
+    if not isinstance(tower_table, dict):
+        raise InputError(f"{tower_place}: must be a table, not {shorten(tower_table)}")
+    prefix = TOWERS[kind](Config(tower_table, tower_place, "none"))
     width = family.settings["width"]
-    base_build, base_check = family.build, family.check
 
     def build(b: Builder, p: Mapping[str, Any], batch: int) -> str:
-        output = base_build(b, {**p, "image_prefix": prefix}, batch)
-        if p["images"]:
+        output = family.build(b, {**p, "image_prefix": prefix}, batch)
+        if p["images"]:  # the remark that words alone are counted holds no longer
             b.remarks[:] = [remark for remark in b.remarks if WORDS_ALONE not in remark]
         else:
             b.remarks.append(f"{place}: images=1 counts an image before the words, too")
@@ -111,18 +117,19 @@ def add_images(family: Family, table: Mapping[str, Any], kind: str, place: str) 
 
     def check(p: Mapping[str, Any]) -> str | None:
         if not p["images"]:
-            return base_check(p)
+            return family.check(p)
         if prefix.output_width != width:
             return f"out_hidden_size {prefix.output_width} is not the decoder's width {width}"
-        tokens = prefix.token_count(p)
+        image_tokens = prefix.token_count(p)
         if p["image"] % prefix.pixels_of_token:
             return f"image {p['image']} is no multiple of {prefix.pixels_of_token} pixels"
-        if tokens >= p["length"]:
-            return f"length {p['length']} is not above the {tokens} tokens of images"
-        return base_check(p)
+        if image_tokens >= p["length"]:
+            return f"length {p['length']} is not above the {image_tokens} tokens of images"
+        return family.check(p)
 
-    free = {
+    parameters = {
+        **family.parameters,
         "images": Parameter(0, "images before the words of a sequence", minimum=0),
         "image": Parameter(IMAGE_PIXELS, "height and width of an image in pixels"),
     }
-    return replace(family, build=build, check=check, parameters={**family.parameters, **free})
+    return replace(family, build=build, check=check, parameters=parameters)

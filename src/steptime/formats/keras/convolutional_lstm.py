@@ -56,10 +56,9 @@ def add_convolutional_lstm(
     if layer.read_flag("return_state"):
         raise layer.error("return_state: states are no outputs here")
     images = _read_sequence(layer, x, axis_count)
-    _, step_count, channels, *_ = layer.b.shape(images)
-    images = elements.dropout(
-        layer.b, images, layer.read_number("dropout"), f"{layer.name}/dropout"
-    )
+    _batch, step_count, channels, *_sizes = layer.b.shape(images)
+    dropout_rate = layer.read_number("dropout")
+    images = elements.dropout(layer.b, images, dropout_rate, f"{layer.name}/dropout")
     cell = _read_cell(layer, channels, axis_count)
     steps = list(range(step_count))
     if layer.read_flag("go_backwards"):
@@ -122,10 +121,10 @@ def _add_step(
         padding=cell.window.padding,
         dilation=cell.window.dilation,
     )
-    sizes = [cell.filters] * GATE_COUNT
+    gate_sizes = [cell.filters] * GATE_COUNT
     if states is None:
-        part = elements.split(b, from_input, sizes, 1, f"{name}/shape")[0]
-        zeros = elements.pointwise(b, "mul", part, 0.0, name=f"{name}/zeros")
+        gate = elements.split(b, from_input, gate_sizes, 1, f"{name}/shape")[0]
+        zeros = elements.pointwise(b, "mul", gate, 0.0, name=f"{name}/zeros")
         states = _States(zeros, zeros)
     dropout_rate = layer.read_number("recurrent_dropout")
     hidden = elements.dropout(b, states.hidden, dropout_rate, f"{name}/dropout")
@@ -139,7 +138,7 @@ def _add_step(
         dilation=cell.recurrent_window.dilation,
     )
     total = elements.pointwise(b, "add", from_input, from_state, name=f"{name}/sum")
-    gates = elements.split(b, total, sizes, 1, f"{name}/gates")
+    gates = elements.split(b, total, gate_sizes, 1, f"{name}/gates")
     input_gate = _activate_gate(layer, gates[0], f"{name}/input_gate")
     forget_gate = _activate_gate(layer, gates[1], f"{name}/forget_gate")
     candidate = _activate_state(layer, gates[2], f"{name}/candidate")

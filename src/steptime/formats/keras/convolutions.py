@@ -13,6 +13,7 @@ from steptime.formats.keras.layer import AddLayer, KerasLayer, KerasTensor
 from steptime.network.ops.table import require
 
 PADDINGS = ("valid", "same", "causal")
+NO_PADS = (0, 0)  # in front of and behind an axis
 RESIZE_MODES = ("nearest", "bilinear", "bicubic")
 
 
@@ -209,15 +210,17 @@ def add_padding(
     image = layer.to_image(x)
     setting: JsonValue = layer.config.get(key)
     pairs = setting if isinstance(setting, list) else [setting] * axis_count
-    if axis_count == 1 and len(pairs) == 2:
+    is_unnested_pair = axis_count == 1 and len(pairs) == 2
+    if is_unnested_pair:
         pairs = [pairs]
-    sizes: list[JsonValue] = []
+    sizes: list[JsonValue] = []  # in front of and behind each axis
     for pair in pairs:
         sizes += pair if isinstance(pair, list) else [pair, pair]
-    is_valid = all(type(size) is int and size >= 0 for size in sizes)
-    if len(sizes) != 2 * axis_count or not is_valid:
+    are_sizes = all(type(size) is int and size >= 0 for size in sizes)
+    if len(sizes) != 2 * axis_count or not are_sizes:
         raise layer.error(f"{key} is pairs of whole numbers, not {setting}")
-    pads = (0, 0, 0, 0, *(sign * size for size in sizes))
+    image_pads = [sign * size for size in sizes]
+    pads = (*NO_PADS, *NO_PADS, *image_pads)  # neither the batch nor the channels get any
     return layer.from_image(elements.pad(layer.b, image, pads, layer.name))
 
 

@@ -232,8 +232,9 @@ class KerasLayer:
         Numbers stay. Tensors of different ranks broadcast as in Keras, so they get its order.
         """
         tensors = [x for x in operands if isinstance(x, KerasTensor)]
-        ranks = {len(self.b.shape(x.name)) for x in tensors}
-        channels_first = len(ranks) == 1 and any(x.is_channels_first for x in tensors)
+        distinct_ranks = {len(self.b.shape(x.name)) for x in tensors}
+        has_channels_first = any(x.is_channels_first for x in tensors)
+        channels_first = has_channels_first and len(distinct_ranks) == 1
         convert = self.to_channels_first if channels_first else self.to_channels_last
         aligned = [convert(x) if isinstance(x, KerasTensor) else x for x in operands]
         return aligned, channels_first

@@ -61,15 +61,16 @@ def _read_equation(layer: KerasLayer, rank: int) -> _LinearEquation:
 
 def _read_outer_sizes(layer: KerasLayer, equation: _LinearEquation) -> list[int]:
     """Return the sizes of the new axes, which end the setting `output_shape`."""
-    setting = layer.config.get("output_shape")
-    shape = setting if isinstance(setting, list) else [setting] if setting else []
+    output_shape = layer.config.get("output_shape") or []
+    if not isinstance(output_shape, list):
+        output_shape = [output_shape]
     axis_count = len(equation.outer)
-    sizes = shape[len(shape) - axis_count :]
-    is_valid = all(type(size) is int and size >= 1 for size in sizes)
-    if len(sizes) != axis_count or not is_valid:
+    outer_sizes = output_shape[len(output_shape) - axis_count :]
+    are_sizes = all(type(size) is int and size >= 1 for size in outer_sizes)
+    if len(outer_sizes) != axis_count or not are_sizes:
         end = f"output_shape ends with {axis_count} whole numbers"
-        raise layer.error(f"{end}, not {shorten(sizes)}")
-    return sizes
+        raise layer.error(f"{end}, not {shorten(outer_sizes)}")
+    return outer_sizes
 
 
 def add_einsum_dense(layer: KerasLayer, x: KerasTensor) -> KerasTensor:
@@ -78,8 +79,9 @@ def add_einsum_dense(layer: KerasLayer, x: KerasTensor) -> KerasTensor:
     shape = layer.b.shape(y)
     equation = _read_equation(layer, len(shape))
     outer_sizes = _read_outer_sizes(layer, equation)
-    lead_shape = shape[: len(equation.lead)]
-    fan_in = math.prod(shape[len(equation.lead) :])
+    lead_count = len(equation.lead)
+    lead_shape, inner_sizes = shape[:lead_count], shape[lead_count:]
+    fan_in = math.prod(inner_sizes)
     fan_out = math.prod(outer_sizes)
     bias_axes = layer.config.get("bias_axes")
     if bias_axes and bias_axes != equation.outer:
@@ -120,8 +122,8 @@ def add_relu(layer: KerasLayer, x: KerasTensor) -> KerasTensor:
 
 def add_prelu(layer: KerasLayer, x: KerasTensor) -> KerasTensor:
     """Append `max(x, 0) + alpha min(x, 0)` with a trained `alpha`."""
-    alpha_shape = list(layer.shape(x)[1:])
-    for axis in layer.config.get("shared_axes") or []:
+    _batch, *alpha_shape = layer.shape(x)
+    for axis in layer.config.get("shared_axes") or []:  # the batch is axis 0
         alpha_shape[axis - 1] = 1
     alpha = layer.add_weight("alpha", *alpha_shape)
     y = KerasTensor(layer.to_channels_last(x))
@@ -145,12 +147,13 @@ def add_merge(function: str, layer: KerasLayer, *operands: KerasTensor | float) 
     """Append an elementwise function of several tensors, or of tensors and numbers."""
     aligned, channels_first = layer.align_layouts(operands)
     require(len(aligned) >= 2, f"{function} of one tensor")
-    y = aligned[0]
-    last = len(aligned) - 1
-    for number, operand in enumerate(aligned[1:], start=1):
-        name = layer.name if number == last else f"{layer.name}/{number}"
-        y = elements.pointwise(layer.b, function, y, operand, name=name)
-    return KerasTensor(str(y), channels_first)
+    first, *further = aligned
+    merged = first
+    for number, operand in enumerate(further, start=1):
+        is_last = number == len(further)
+        name = layer.name if is_last else f"{layer.name}/{number}"
+        merged = elements.pointwise(layer.b, function, merged, operand, name=name)
+    return KerasTensor(str(merged), channels_first)
 
 
 def add_average(layer: KerasLayer, *tensors: KerasTensor) -> KerasTensor:
@@ -182,22 +185,21 @@ def add_dot(layer: KerasLayer, x: KerasTensor, y: KerasTensor) -> KerasTensor:
     With `normalize` both have length 1 along their axis, so that the products are cosines.
     """
     first, second = layer.to_channels_last(x), layer.to_channels_last(y)
-    first_rank, second_rank = len(layer.b.shape(first)), len(layer.b.shape(second))
-    first_axis, second_axis = layer.read_sizes("axes", 2, minimum=-8)
-    require(
-        first_axis % first_rank > 0 and second_axis % second_rank > 0,
-        f"axes {[first_axis, second_axis]} hold the batch",
-    )
+    stated_axes = layer.read_sizes("axes", 2, minimum=-8)  # counted from the end where negative
+    first_axis = stated_axes[0] % len(layer.b.shape(first))
+    second_axis = stated_axes[1] % len(layer.b.shape(second))
+    require(first_axis > 0 and second_axis > 0, f"axes {stated_axes} hold the batch")
     if layer.read_flag("normalize"):
         first = _normalize_length(layer, first, first_axis, "/first")
         second = _normalize_length(layer, second, second_axis, "/second")
-    rows = _flatten_around(layer, first, first_axis % first_rank, "/rows")
-    columns = _flatten_around(layer, second, second_axis % second_rank, "/columns")
+    rows = _flatten_around(layer, first, first_axis, "/rows")
+    columns = _flatten_around(layer, second, second_axis, "/columns")
     columns_last = layer.apply(elements.transpose, columns.matrix, (0, 2, 1), suffix="/transpose")
     products = layer.apply(lowering.matmul, rows.matrix, columns_last)
-    sizes = (*rows.sizes, *columns.sizes) or (1,)
-    shape = (layer.shape(x)[0], *sizes)
-    return layer.apply(elements.reshape, products, shape, suffix="/shape")
+    batch = layer.shape(x)[0]
+    sizes_of_example = (*rows.sizes, *columns.sizes) or (1,)
+    output_shape = (batch, *sizes_of_example)
+    return layer.apply(elements.reshape, products, output_shape, suffix="/shape")
 
 
 class _Rows(NamedTuple):
@@ -215,11 +217,12 @@ class _Rows(NamedTuple):
 def _flatten_around(layer: KerasLayer, x: str, axis: int, suffix: str) -> _Rows:
     """Append a view of a tensor with `axis` last and all axes behind the batch as rows."""
     shape = layer.b.shape(x)
-    row_axes = [place for place in range(1, len(shape)) if place != axis]
-    sizes = tuple(shape[place] for place in row_axes)
-    ordered = layer.apply(elements.transpose, x, (0, *row_axes, axis), suffix=suffix)
-    matrix_shape = (shape[0], math.prod(sizes), shape[axis])
-    return _Rows(layer.apply(elements.reshape, ordered, matrix_shape, suffix=suffix), sizes)
+    row_axes = [row_axis for row_axis in range(1, len(shape)) if row_axis != axis]
+    row_sizes = tuple(shape[row_axis] for row_axis in row_axes)
+    axis_last = layer.apply(elements.transpose, x, (0, *row_axes, axis), suffix=suffix)
+    matrix_shape = (shape[0], math.prod(row_sizes), shape[axis])
+    matrix = layer.apply(elements.reshape, axis_last, matrix_shape, suffix=suffix)
+    return _Rows(matrix, row_sizes)
 
 
 def _normalize_length(layer: KerasLayer, x: str, axis: int, suffix: str) -> str:

@@ -29,6 +29,7 @@ LAYERS: dict[str, AddCall] = {**layers.LAYERS, **sequences.LAYERS, **convolution
 MAX_CALLS = 200_000  # networks in networks can call each other exponentially often
 MAX_DEPTH = 50  # of networks in networks
 MAX_AXES = 16  # of an input
+IMAGE_RANK = 3  # height, width and channels behind the batch
 KERAS_PACKAGES = ("keras.", "tensorflow.keras.", "tf_keras.", "tensorflow.python.keras.")
 OPERATION_PACKAGE = "keras.src.ops"
 OPTION_ARGUMENTS = ("use_causal_mask", "attention_mask", "initial_state")
@@ -80,10 +81,12 @@ def open_axes(shape: Sequence[JsonValue]) -> list[str]:
 def is_foreign_class(table: LayerTable) -> bool:
     """Whether the class of a layer is not one of Keras."""
     module = table.get("module")
-    if module is not None and not f"{module}.".startswith(KERAS_PACKAGES):
+    has_foreign_module = module is not None and not f"{module}.".startswith(KERAS_PACKAGES)
+    if has_foreign_module:
         return True
-    registered = table.get("registered_name")  # `package>class`
-    return isinstance(registered, str) and ">" in registered and not registered.startswith("keras.")
+    registered_name = table.get("registered_name")  # `package>class`
+    has_package = isinstance(registered_name, str) and ">" in registered_name
+    return has_package and not str(registered_name).startswith("keras.")
 
 
 @dataclass
@@ -156,16 +159,16 @@ class KerasNetwork:
 
     def _add_input(self, table: LayerTable, name: str, shape: Sequence[JsonValue]) -> KerasTensor:
         """Append an input of the graph; an image gets its channels behind the batch."""
-        names = iter(open_axes(shape))
+        open_names = iter(open_axes(shape))
         sizes: list[int] = []
         for stated_size in shape[1:]:
             is_open = stated_size is None
-            size = self.sizes.get(next(names, "")) if is_open else stated_size
+            size = self.sizes.get(next(open_names, "")) if is_open else stated_size
             if type(size) is not int or not 1 <= size <= MAX_COUNT or len(shape) > MAX_AXES:
                 raise InputError(f"{self.place}: input {shorten(name)} of shape {shorten(shape)}")
             sizes.append(size)
         is_integer = str(table["config"].get("dtype")).startswith(("int", "uint"))
-        is_image = len(sizes) == 3 and not is_integer
+        is_image = len(sizes) == IMAGE_RANK and not is_integer
         if is_image:
             height, width, channels = sizes
             sizes = [channels, height, width]
@@ -196,11 +199,12 @@ class KerasNetwork:
                 self._find_layer(tables, reference.layer)
         for key in self._order_calls(references):
             name, number = key
-            is_bound = TensorReference(name, number, 0) in tensors
-            if key not in calls or is_bound:
+            is_network_input = TensorReference(name, number, 0) in tensors
+            if key not in calls or is_network_input:
                 continue
-            if not all(reference in tensors for reference in references[key]):
-                continue  # it reads an output that no call makes
+            has_all_inputs = all(reference in tensors for reference in references[key])
+            if not has_all_inputs:  # it reads an output that no call makes
+                continue
             arguments = _fill_arguments(calls[key], tensors)
             outputs = self._add_call(tables[name], f"{path}{name}", arguments, depth)
             for output_number, output in enumerate(outputs):

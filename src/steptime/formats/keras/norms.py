@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from steptime.formats import lowering
 from steptime.formats.keras.layer import AddLayer, KerasLayer, KerasTensor
 
 
-def _move_norm_axis(layer: KerasLayer, x: KerasTensor) -> tuple[str, bool]:
-    """Return a tensor with the axis of its norm behind the batch, and whether it was Keras' last.
+class _NormInput(NamedTuple):
+    """A tensor with the axis of its norm behind the batch, and whether it was Keras' last."""
+
+    tensor: str
+    is_channels_first: bool
+
+
+def _move_norm_axis(layer: KerasLayer, x: KerasTensor) -> _NormInput:
+    """Return a tensor with the axis of its norm behind the batch.
 
     Raises:
         InputError: for a norm along another axis than the first or the last behind the batch.
     """
     setting = layer.config.get("axis", -1)
     rank = len(layer.shape(x))
-    axis = setting[0] if isinstance(setting, list) and len(setting) == 1 else setting
-    if type(axis) is not int or axis % rank not in (1, rank - 1) or abs(axis) > rank:
+    is_single_axis_list = isinstance(setting, list) and len(setting) == 1
+    axis = setting[0] if is_single_axis_list else setting
+    if type(axis) is not int or abs(axis) > rank or axis % rank not in (1, rank - 1):
         raise layer.error(f"a norm along axis {setting}")
-    if axis % rank == rank - 1:
-        return layer.to_channels_first(x), rank > 2
-    return layer.to_channels_last(x), False
+    is_last_axis = axis % rank == rank - 1
+    if is_last_axis:
+        return _NormInput(layer.to_channels_first(x), is_channels_first=rank > 2)
+    return _NormInput(layer.to_channels_last(x), is_channels_first=False)
 
 
 def add_batch_norm(layer: KerasLayer, x: KerasTensor) -> KerasTensor:
@@ -42,11 +53,13 @@ def add_layer_norm(layer: KerasLayer, x: KerasTensor) -> KerasTensor:
     y = layer.to_channels_last(x)
     setting = layer.config.get("axis", -1)
     rank = len(layer.b.shape(y))
-    axes = sorted(axis % rank for axis in (setting if isinstance(setting, list) else [setting]))
-    first = rank - len(axes)
-    if axes != list(range(first, rank)):
+    stated_axes = setting if isinstance(setting, list) else [setting]
+    axes = sorted(axis % rank for axis in stated_axes)
+    first_axis = rank - len(axes)
+    are_last_axes = axes == list(range(first_axis, rank))
+    if not are_last_axes:
         raise layer.error(f"a norm along axes {setting}")
-    shape = layer.b.shape(y)[first:]
+    shape = layer.b.shape(y)[first_axis:]
     gamma = layer.add_optional_weight("scale", "gamma", *shape)
     if layer.read_flag("rms_scaling"):
         return layer.apply(lowering.rms_norm, y, weight=gamma, axes=len(axes))
@@ -67,9 +80,8 @@ def add_group_norm(layer: KerasLayer, x: KerasTensor) -> KerasTensor:
     groups = width if layer.config.get("groups") == -1 else layer.read_int("groups", 32)
     gamma = layer.add_optional_weight("scale", "gamma", width)
     beta = layer.add_optional_weight("center", "beta", width)
-    return KerasTensor(
-        lowering.group_norm(layer.b, y, groups, layer.name, gamma, beta), channels_first
-    )
+    y = lowering.group_norm(layer.b, y, groups, layer.name, gamma, beta)
+    return KerasTensor(y, channels_first)
 
 
 def add_rescaling(layer: KerasLayer, x: KerasTensor) -> KerasTensor:

@@ -72,13 +72,16 @@ def split(layer: KerasLayer, x: KerasTensor) -> list[KerasTensor]:
     setting = layer.config.get("indices_or_sections")
     if isinstance(setting, list):
         require(len(setting) < MAX_PARTS, f"more than {MAX_PARTS} parts")
-        ends = [*(layer.read_int_list("indices_or_sections") or []), size]
-        sizes = [end - start for start, end in zip([0, *ends], ends, strict=False)]
+        cuts = layer.read_int_list("indices_or_sections") or []
+        starts, ends = [0, *cuts], [*cuts, size]
+        part_sizes = [end - start for start, end in zip(starts, ends, strict=True)]
     else:
-        count = layer.read_int("indices_or_sections")
-        require(count <= MAX_PARTS and size % count == 0, f"{size} in {count} parts")
-        sizes = [size // count] * count
-    return [KerasTensor(part) for part in elements.split(layer.b, y, sizes, axis, layer.name)]
+        part_count = layer.read_int("indices_or_sections")
+        has_equal_parts = size % part_count == 0
+        require(part_count <= MAX_PARTS and has_equal_parts, f"{size} in {part_count} parts")
+        part_sizes = [size // part_count] * part_count
+    parts = elements.split(layer.b, y, part_sizes, axis, layer.name)
+    return [KerasTensor(part) for part in parts]
 
 
 def get_item(layer: KerasLayer, x: KerasTensor, *keys: Any) -> KerasTensor:
@@ -86,14 +89,15 @@ def get_item(layer: KerasLayer, x: KerasTensor, *keys: Any) -> KerasTensor:
     y = layer.to_channels_last(x)
     axis = 0
     for key in keys:
-        if type(key) is int:
+        if type(key) is int:  # which removes the axis
             y = elements.select(layer.b, y, axis, key, layer.name)
             continue
-        config = key.get("config") if isinstance(key, dict) else None
-        if not isinstance(config, dict) or key.get("class_name") != "__slice__":
+        is_slice = isinstance(key, dict) and key.get("class_name") == "__slice__"
+        bounds = key.get("config") if is_slice else None
+        if not isinstance(bounds, dict):
             raise layer.error("an index that is neither a slice nor a whole number")
-        bounds = slice(config.get("start"), config.get("stop"), config.get("step"))
-        start, stop, step = bounds.indices(layer.b.shape(y)[axis])
+        stated_slice = slice(bounds.get("start"), bounds.get("stop"), bounds.get("step"))
+        start, stop, step = stated_slice.indices(layer.b.shape(y)[axis])
         require(step > 0, "a slice that goes backwards")
         y = elements.slice_(layer.b, y, axis, start, stop, layer.name, step)
         axis += 1

@@ -8,6 +8,8 @@ from typing import NamedTuple
 from steptime.core.json_types import JsonObject, JsonValue
 from steptime.formats.keras.layer import KerasTensor
 
+KWARGS_INDEX = 3  # of the keyword arguments behind a reference, in version 2
+
 
 class TensorReference(NamedTuple):
     """An output of a call of a layer.
@@ -32,12 +34,13 @@ class CallArguments(NamedTuple):
 
 def parse_reference(value: JsonValue) -> TensorReference | None:
     """Parse the list or the serialized tensor that refers to a tensor; None if it does not."""
+    history = value
     if isinstance(value, dict) and value.get("class_name") == "__keras_tensor__":
         config = value.get("config")
-        value = config.get("keras_history") if isinstance(config, dict) else None
-    if not isinstance(value, list) or len(value) < 3:
+        history = config.get("keras_history") if isinstance(config, dict) else None
+    if not isinstance(history, list) or len(history) < len(TensorReference._fields):
         return None
-    layer, node, output = value[:3]
+    layer, node, output = history[: len(TensorReference._fields)]
     if isinstance(layer, str) and type(node) is int and type(output) is int:
         return TensorReference(layer, node, output)
     return None
@@ -48,27 +51,30 @@ def find_references(value: JsonValue) -> list[TensorReference]:
     reference = parse_reference(value)
     if reference:
         return [reference]
+    nested_values = list(value.values()) if isinstance(value, dict) else value
+    if not isinstance(nested_values, list):
+        return []
     references: list[TensorReference] = []
-    if isinstance(value, dict):
-        value = list(value.values())
-    for item in value if isinstance(value, list) else ():
-        references += find_references(item)
+    for nested_value in nested_values:
+        references += find_references(nested_value)
     return references
 
 
 def parse_arguments(node: JsonValue) -> CallArguments:
     """Parse the arguments of a call: in version 3 a table, in version 2 a list of tensors."""
-    if isinstance(node, dict):
+    if isinstance(node, dict):  # version 3
         args = node.get("args")
         kwargs = node.get("kwargs")
         return CallArguments(
             args if isinstance(args, list) else [], kwargs if isinstance(kwargs, dict) else {}
         )
     tensors = node if isinstance(node, list) else []
-    if parse_reference(tensors):
+    is_single_tensor = parse_reference(tensors) is not None
+    if is_single_tensor:
         return CallArguments([tensors], {})
-    first = tensors[0] if tensors else None
-    kwargs = first[3] if isinstance(first, list) and len(first) > 3 else None
+    # version 2: `[layer, node, output, kwargs]` of each tensor
+    first: list[JsonValue] = tensors[0] if tensors and isinstance(tensors[0], list) else []
+    kwargs = first[KWARGS_INDEX] if len(first) > KWARGS_INDEX else None
     return CallArguments(list(tensors), kwargs if isinstance(kwargs, dict) else {})
 
 

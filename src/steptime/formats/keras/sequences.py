@@ -148,7 +148,8 @@ def add_rnn(
     output = _RecurrentOutput("", "")
     for number, (table, cell) in enumerate(zip(tables, cells, strict=True)):
         cell_layer = layer.wrapped_layer(f"cell{number}" if is_stacked else "cell", table)
-        output = _run_cell(cell_layer, x, cell, is_reversed and number == 0, first_states)
+        reverses_steps = is_reversed and number == 0  # later cells read the reversed steps
+        output = _run_cell(cell_layer, x, cell, reverses_steps, first_states)
         x = KerasTensor(output.steps)
     return _select_outputs(layer, output, cells[-1])
 
@@ -283,10 +284,10 @@ def add_multi_head_attention(
     is_grouped = "num_query_heads" in layer.config
     heads = layer.read_int("num_query_heads" if is_grouped else "num_heads")
     kv_heads = layer.read_int("num_key_value_heads") if is_grouped else heads
-    width = layer.read_int("head_dim" if is_grouped else "key_dim")
-    value_width = layer.read_int("value_dim", width)
-    query = _project(layer, inputs.query, heads * width, "query")
-    key = _project(layer, inputs.key, kv_heads * width, "key")
+    head_width = layer.read_int("head_dim" if is_grouped else "key_dim")
+    value_width = layer.read_int("value_dim", head_width)
+    query = _project(layer, inputs.query, heads * head_width, "query")
+    key = _project(layer, inputs.key, kv_heads * head_width, "key")
     value = _project(layer, inputs.value, kv_heads * value_width, "value")
     y = elements.op(
         layer.b,

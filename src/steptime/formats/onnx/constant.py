@@ -60,12 +60,12 @@ class FileConstant:
 
     def repeated(self, axis: int, size: int) -> "FileConstant":
         """Return the constant with `size` rows along an axis, which repeat its own in turn."""
-        values = self.values
-        if values is not None:
-            values = values.take(range(size), axis, mode="wrap")
+        repeated_values = None
+        if self.values is not None:
+            repeated_values = self.values.take(range(size), axis, mode="wrap")
         shape = (*self.shape[:axis], size, *self.shape[axis + 1 :])
-        steps = (*self.steps, ViewStep("repeat", (axis,), self.shape))
-        return replace(self, shape=shape, values=values, steps=steps)
+        step = ViewStep("repeat", (axis,), self.shape)
+        return replace(self, shape=shape, values=repeated_values, steps=(*self.steps, step))
 
     def transposed(self, order: Sequence[int]) -> "FileConstant":
         """Return the constant with its axes in `order`."""

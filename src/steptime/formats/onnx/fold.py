@@ -16,7 +16,7 @@ from steptime.formats import READ_ERRORS
 from steptime.formats.export.onnx_nodes import TYPES
 from steptime.formats.onnx.constant import FileConstant, Spec
 from steptime.formats.onnx.model import OnnxNode
-from steptime.formats.onnx.weightless import DTYPES, MAX_VALUES
+from steptime.formats.onnx.weightless import MAX_VALUES, element_type
 from steptime.network.ops.table import ShapeError, require
 
 MAX_NAME_LENGTH = 200
@@ -42,7 +42,7 @@ _REFUSALS = (RuntimeError, InferenceError, onnx.checker.ValidationError, onnx.de
 
 
 Value = str | FileConstant | None  # a tensor of the graph, a constant, or an input left out
-Specs = Callable[[Value], Spec]
+SpecOf = Callable[[Value], Spec]  # returns type and shape of a value
 Function = Callable[..., Value | Sequence[Value]]  # (walk, *inputs) -> the outputs
 
 
@@ -75,87 +75,96 @@ def axis_of(axis: int, rank: int) -> int:
     return axis % rank
 
 
-def infer_outputs(node: OnnxNode, values: Sequence[Value], specs: Specs) -> list[Spec]:
+def infer_outputs(node: OnnxNode, values: Sequence[Value], spec_of: SpecOf) -> list[Spec]:
     """Return type and shape of each output by ONNX's inference, None for an unknown shape.
 
     Args:
         node: the node.
         values: the values that it reads.
-        specs: returns type and shape of a value.
+        spec_of: returns type and shape of a value.
 
     Raises:
         ShapeError: if ONNX refuses the node.
     """
-    types: dict[str, onnx.TypeProto] = {}
-    data: dict[str, onnx.TensorProto] = {}
+    type_by_input: dict[str, onnx.TypeProto] = {}
+    numbers_by_input: dict[str, onnx.TensorProto] = {}
     for name, value in zip(node.proto.input, values, strict=True):
         if value is None:
             continue
-        dtype, shape = specs(value)
-        number = TYPES["float32"] if "float" in dtype else TYPES.get(dtype, TYPES["int8"])
-        types[name] = onnx.helper.make_tensor_type_proto(number, shape)
+        dtype, shape = spec_of(value)
+        onnx_dtype = TYPES["float32"] if "float" in dtype else TYPES.get(dtype, TYPES["int8"])
+        type_by_input[name] = onnx.helper.make_tensor_type_proto(onnx_dtype, shape)
         if isinstance(value, FileConstant) and value.values is not None:
-            data[name] = onnx.numpy_helper.from_array(value.values, name)
+            numbers_by_input[name] = onnx.numpy_helper.from_array(value.values, name)
     try:
         schema = onnx.defs.get_schema(node.op, node.opset, "")
         opsets = [onnx.helper.make_opsetid("", node.opset)]
-        outputs = infer_node_outputs(schema, node.proto, types, data, opset_imports=opsets)
+        type_by_output = infer_node_outputs(
+            schema, node.proto, type_by_input, numbers_by_input, opset_imports=opsets
+        )
     except (*READ_ERRORS, *_REFUSALS) as error:
         raise ShapeError(_first_line(error)) from None
-    return [_read_spec(outputs.get(name)) for name in node.proto.output]
+    return [_read_spec(type_by_output.get(name)) for name in node.proto.output]
 
 
 def _read_spec(proto: onnx.TypeProto | None) -> Spec:
     """Return our form of a type of ONNX; it may leave a size open."""
     tensor = (proto or onnx.TypeProto()).tensor_type
-    dtype = DTYPES.get(tensor.elem_type, ("text",))[0]
-    has_sizes = all(size.HasField("dim_value") and size.dim_value >= 0 for size in tensor.shape.dim)
-    if not tensor.HasField("shape") or not has_sizes:
-        return dtype, None
-    return dtype, tuple(size.dim_value for size in tensor.shape.dim)
+    dtype = element_type(tensor.elem_type).name
+    sizes = tensor.shape.dim
+    states_shape = tensor.HasField("shape")
+    states_sizes = all(size.HasField("dim_value") and size.dim_value >= 0 for size in sizes)
+    if states_shape and states_sizes:
+        return dtype, tuple(size.dim_value for size in sizes)
+    return dtype, None
 
 
-def fold_node(node: OnnxNode, values: Sequence[Value], specs: Specs) -> list[FileConstant]:
+def fold_node(node: OnnxNode, values: Sequence[Value], spec_of: SpecOf) -> list[FileConstant]:
     """Return the outputs of a node that reads constants alone.
 
     Their numbers are worked out where they are few and cheap. Raises `ShapeError` for a node that
     ONNX refuses, and where a shape is not known.
     """
     constants = [value for value in values if isinstance(value, FileConstant)]
-    arrays = _compute(node, values) if _is_cheap(node, values, specs) else []
+    arrays = _compute(node, values) if _is_cheap_to_compute(node, values, spec_of) else []
     if arrays:
-        outputs: list[Spec] = [(_dtype(array), array.shape) for array in arrays]
+        output_specs: list[Spec] = [(_dtype(array), array.shape) for array in arrays]
     else:
-        outputs = infer_outputs(node, values, specs)
+        output_specs = infer_outputs(node, values, spec_of)
+    no_numbers: list[NDArray[Any] | None] = [None] * len(output_specs)
+    numbers = arrays or no_numbers
     is_derived = node.op in TABLES or any(constant.derived for constant in constants)
     reads_integers = any(constant.shape and not constant.is_float for constant in constants)
     is_table_of_integers = reads_integers and node.op in _POINTWISE  # floats made of positions
     folded: list[FileConstant] = []
-    for i, (name, (dtype, shape)) in enumerate(zip(node.outputs, outputs, strict=False)):
-        require(shape is not None, "a size follows from numbers that are not known")
-        derived = is_derived or ("float" in dtype and is_table_of_integers)
-        array = arrays[i] if arrays else None
-        folded.append(FileConstant(name, shape or (), dtype, array, derived=derived))
+    for name, (dtype, shape), array in zip(node.outputs, output_specs, numbers, strict=False):
+        if shape is None:
+            raise ShapeError("a size follows from numbers that are not known")
+        is_derived_table = "float" in dtype and is_table_of_integers
+        constant = FileConstant(name, shape, dtype, array, derived=is_derived or is_derived_table)
+        folded.append(constant)
     return folded
 
 
-def _is_cheap(node: OnnxNode, values: Sequence[Value], specs: Specs) -> bool:
+def _is_cheap_to_compute(node: OnnxNode, values: Sequence[Value], spec_of: SpecOf) -> bool:
     """Return whether the numbers of a node of constants can be worked out, and are few."""
     constants = [value for value in values if isinstance(value, FileConstant)]
-    has_values = all(constant.values is not None for constant in constants)
-    if node.op not in _COMPUTED or not has_values:
+    have_values = all(constant.values is not None for constant in constants)
+    if node.op not in _COMPUTED or not have_values:
         return False
-    size_bound = math.prod(math.prod(constant.shape) for constant in constants)  # if broadcast
-    if node.op not in _GROWING and size_bound <= MAX_VALUES:
+    input_sizes = [math.prod(constant.shape) for constant in constants]
+    broadcast_bound = math.prod(input_sizes)
+    may_grow = node.op in _GROWING
+    if not may_grow and broadcast_bound <= MAX_VALUES:
         return True
-    shapes = [shape for _, shape in infer_outputs(node, values, specs)]
-    if any(shape is None for shape in shapes):
-        return False
-    return math.prod(math.prod(shape or ()) for shape in shapes) <= MAX_VALUES
+    shapes = [shape for _, shape in infer_outputs(node, values, spec_of)]
+    output_sizes = [math.prod(shape) for shape in shapes if shape is not None]
+    have_shapes = len(output_sizes) == len(shapes)
+    return have_shapes and math.prod(output_sizes) <= MAX_VALUES
 
 
 def _dtype(array: NDArray[Any]) -> str:
-    return DTYPES.get(onnx.helper.np_dtype_to_tensor_dtype(array.dtype), ("text",))[0]
+    return element_type(onnx.helper.np_dtype_to_tensor_dtype(array.dtype)).name
 
 
 def _compute(node: OnnxNode, values: Sequence[Value]) -> list[NDArray[Any]]:

@@ -18,37 +18,43 @@ from steptime.formats.onnx.matrices import convolution, layer_norm, matmul, rms_
 from steptime.formats.onnx.run import OnnxWalk
 from steptime.formats.patterns import apply_rotary
 from steptime.network.ops.sequence import GATES
-from steptime.network.ops.table import require
+from steptime.network.ops.table import ShapeError, require
 
 Values = Sequence[Value]
 LIMITS_OF_8_BITS = (-128.0, 127.0)
+LENGTH_AXIS = 2  # of keys and values [n, heads, length, width]
+COSINES_PLACE = 4  # of the table among GroupQueryAttention's inputs after q, k, v
+SWAP_FIRST_AXES = (1, 0, 2)  # order of axes: [directions, n, hidden] <-> [n, directions, hidden]
+INPUT_HALF = 0  # of a recurrent layer's bias: that of the input
+STATE_HALF = 1
 ANY_SCALE = 0.5  # stands for the scale of quantised numbers, whose value costs nothing
 
 
-def _skip_norm(
+def _lower_skip_norm(
     norm: Function, walk: OnnxWalk, x: Value, skip: Value, w: Value, *optional: Value
 ) -> Values:
     """Lower ONNX Runtime's sum and norm: the norm is the first output, the sum the last.
 
     A layer norm has its shift as the next input; the last one is a bias of the sum.
     """
-    is_layer_norm = norm is layer_norm
-    has_bias = len(optional) > int(is_layer_norm) and optional[-1] is not None
+    shift_count = 1 if norm is layer_norm else 0
+    shifts = optional[:shift_count]
+    sum_biases = optional[shift_count:]
     total = walk.pointwise("add", x, skip)
-    if has_bias:
-        total = walk.pointwise("add", total, optional[-1])
-    shift = optional[:1] if is_layer_norm else ()
-    normalised: Value = norm(walk, total, w, *shift)  # type: ignore[assignment]  # one output
+    if sum_biases and sum_biases[-1] is not None:
+        total = walk.pointwise("add", total, sum_biases[-1])
+    normalised: Value = norm(walk, total, w, *shifts)  # type: ignore[assignment]  # one output
     return [normalised, None, None, total]
 
 
 def _with_head_axis(walk: OnnxWalk, x: Value, heads: int) -> str:
     """Return `[n, l, heads*d]` as `[n, heads, l, d]`; a tensor of four axes has them already."""
     shape = walk.shape(x)
-    if len(shape) == 4:
+    has_head_axis = len(shape) == 4
+    if has_head_axis:
         return walk.tensor(x)
-    fits = len(shape) == 3 and heads >= 1 and shape[2] % heads == 0
-    require(fits, f"{list(shape)} in {heads} heads")
+    divides_width = len(shape) == 3 and heads >= 1 and shape[2] % heads == 0
+    require(divides_width, f"{list(shape)} in {heads} heads")
     return walk.lower(split_heads, x, heads)
 
 
@@ -72,7 +78,7 @@ _ATTENTION_INPUTS = {
 }
 
 
-def _attention(walk: OnnxWalk, q: Value, k: Value, v: Value, *optional: Value) -> Values:
+def _lower_attention(walk: OnnxWalk, q: Value, k: Value, v: Value, *optional: Value) -> Values:
     """Lower attention; its outputs are the result, and all keys and values.
 
     A mask is part of the op and costs nothing, but a learnt bias of the scores is read.
@@ -81,7 +87,7 @@ def _attention(walk: OnnxWalk, q: Value, k: Value, v: Value, *optional: Value) -
     def optional_input(place: int | None) -> Value:
         return optional[place] if place is not None and place < len(optional) else None
 
-    rank = len(walk.shape(q))
+    lacks_head_axis = len(walk.shape(q)) == 3
     heads = walk.attr("q_num_heads", 0) or walk.attr("num_heads", 0)
     kv_heads = walk.attr("kv_num_heads", 0) or heads
     places = _ATTENTION_INPUTS.get(walk.node.op, _AttentionInputs())
@@ -93,17 +99,22 @@ def _attention(walk: OnnxWalk, q: Value, k: Value, v: Value, *optional: Value) -
     values = _with_head_axis(walk, v, kv_heads)
     past_keys = optional_input(places.past_keys)
     if past_keys is not None:
-        keys = walk.lower(elements.concat, [past_keys, keys], 2, suffix="/past1")
+        keys = walk.lower(elements.concat, [past_keys, keys], LENGTH_AXIS, suffix="/past1")
         past_values = optional_input(places.past_values)
         if past_values is not None:
-            values = walk.lower(elements.concat, [past_values, values], 2, suffix="/past2")
+            all_values = [past_values, values]
+            values = walk.lower(elements.concat, all_values, LENGTH_AXIS, suffix="/past2")
     is_causal = bool(walk.attr("is_causal", 0) or walk.attr("unidirectional", 0))
-    added = optional_input(places.mask)
-    mask = ""
-    if added is not None:
-        mask = find_learnt_bias(walk.b, walk.tensor(added), walk.shape(queries)[1])
-    y = walk.lower(sequence_lowering.attention, queries, keys, values, causal=is_causal, mask=mask)
-    return [walk.lower(join_heads, y) if rank == 3 else y, keys, values]
+    mask = optional_input(places.mask)
+    learnt_bias = ""
+    if mask is not None:
+        head_count = walk.shape(queries)[1]
+        learnt_bias = find_learnt_bias(walk.b, walk.tensor(mask), head_count)
+    y = walk.lower(
+        sequence_lowering.attention, queries, keys, values, causal=is_causal, mask=learnt_bias
+    )
+    result = walk.lower(join_heads, y) if lacks_head_axis else y
+    return [result, keys, values]
 
 
 def _add_bias(
@@ -120,122 +131,140 @@ def _add_bias(
     )
 
 
-def _packed_attention(walk: OnnxWalk, x: Value, w: Value, bias: Value = None, *_: Value) -> Values:
+def _lower_packed_attention(
+    walk: OnnxWalk, x: Value, w: Value, bias: Value = None, *_: Value
+) -> Values:
     """Lower ONNX Runtime's attention, which makes queries, keys and values by one product."""
     packed = matmul(walk, x, w)
     if bias is not None:
         packed = walk.pointwise("add", packed, bias)
     width = walk.shape(packed)[-1] // 3
     q, k, v = walk.lower(elements.split, packed, [width] * 3, -1)
-    return _attention(walk, q, k, v)[:1]
+    return _lower_attention(walk, q, k, v)[:1]
 
 
-def _grouped_query_attention(
+def _lower_grouped_query_attention(
     walk: OnnxWalk, q: Value, k: Value = None, v: Value = None, *optional: Value
 ) -> Values:
     """Lower attention whose heads share keys and values, with rotary positions if it has them."""
     heads = walk.attr("num_heads", 0)
     kv_heads = walk.attr("kv_num_heads", 0)
-    if k is None:  # one tensor holds all three
+    is_packed = k is None  # one tensor holds all three
+    if is_packed:
         head_width = walk.shape(q)[-1] // max(1, heads + 2 * kv_heads)
-        widths = [heads * head_width, kv_heads * head_width, kv_heads * head_width]
-        q, k, v = walk.lower(elements.split, q, widths, -1)
+        kv_width = kv_heads * head_width
+        q, k, v = walk.lower(elements.split, q, [heads * head_width, kv_width, kv_width], -1)
     if walk.attr("do_rotary", 0):
-        cosines = optional[4]
-        q = _rotate(walk, q, heads, walk.shape(cosines))
-        k = _rotate(walk, k, kv_heads, walk.shape(cosines))
-    return _attention(walk, q, k, v, *optional)
+        cosines_shape = walk.shape(optional[COSINES_PLACE])
+        q = _rotate(walk, q, heads, cosines_shape)
+        k = _rotate(walk, k, kv_heads, cosines_shape)
+    return _lower_attention(walk, q, k, v, *optional)
 
 
 def _rotate(walk: OnnxWalk, x: Value, heads: int, table_shape: Sequence[int]) -> Value:
     """Return `x` with rotary positions; a row of the table is half as wide as what is rotated."""
+    has_head_axis = len(walk.shape(x)) == 4
     by_head = _with_head_axis(walk, x, heads)
-    width = min(2 * table_shape[-1], walk.shape(by_head)[-1])
-    rotated = apply_rotary(walk.b, by_head, width, walk.name)
-    return rotated if len(walk.shape(x)) == 4 else walk.lower(join_heads, rotated)
+    head_width = walk.shape(by_head)[-1]
+    rotated_width = min(2 * table_shape[-1], head_width)
+    rotated = apply_rotary(walk.b, by_head, rotated_width, walk.name)
+    return rotated if has_head_axis else walk.lower(join_heads, rotated)
 
 
-def _rotary(walk: OnnxWalk, x: Value, *tables: Value) -> Value:
+def _lower_rotary(walk: OnnxWalk, x: Value, *tables: Value) -> Value:
     """Lower RotaryEmbedding; ONNX Runtime's has the positions before the tables."""
-    is_runtime = walk.node.op.startswith("com.")
-    table_shape = walk.shape(tables[1] if is_runtime else tables[0])
+    has_positions_first = walk.node.op.startswith("com.")
+    table = tables[1] if has_positions_first else tables[0]
+    table_shape = walk.shape(table)
+    rotated_width = 2 * table_shape[-1]
     width = walk.shape(x)[-1]
-    heads = walk.attr("num_heads", 0) or width // max(1, 2 * table_shape[-1])
+    heads = walk.attr("num_heads", 0) or width // max(1, rotated_width)
     return _rotate(walk, x, heads, table_shape)
 
 
-def _quantised_linear(walk: OnnxWalk, x: Value, w: Value, *scales: Value) -> Value:
+def _lower_quantised_linear(walk: OnnxWalk, x: Value, w: Value, *scales: Value) -> Value:
     """Lower `x [..., k]` times a weight `[n, k]`, stored in few bits, several numbers a byte."""
-    require(isinstance(w, FileConstant), "a packed weight that is computed")
-    packed: FileConstant = w  # type: ignore[assignment]  # as required above
-    _note_quantised(walk, packed, f"int{walk.attr('bits', 4)}", *scales[:2])
-    shape = (walk.attr("N", 0), walk.attr("K", 0))
-    return walk.lower(lowering.linear, x, FileConstant(packed.name, shape, "float32"))
+    if not isinstance(w, FileConstant):
+        raise ShapeError("a packed weight that is computed")
+    scales_and_zero_points = scales[:2]
+    _note_quantised(walk, w, f"int{walk.attr('bits', 4)}", *scales_and_zero_points)
+    unpacked_shape = (walk.attr("N", 0), walk.attr("K", 0))
+    return walk.lower(lowering.linear, x, FileConstant(w.name, unpacked_shape, "float32"))
 
 
-def _recurrent(
+def _lower_recurrent(
     cell: str, walk: OnnxWalk, x: Value, w: Value, u: Value, bias: Value = None, *optional: Value
 ) -> Values:
     """Lower a recurrent layer; its outputs are all states, and the last one (twice for an LSTM).
 
     The optional inputs are lengths, the first hidden and cell state, and peepholes.
     """
-    require(len(optional) < 4 or optional[3] is None, "peepholes of an LSTM")
-    first_states = [_first_state(walk, value) for value in optional[1:3]]
-    directions, rows, width = walk.shape(w)
-    if walk.node.op.startswith("com."):  # 8-bit weights are transposed
+    _, *first_states, peepholes = (*optional, None, None, None, None)[:4]
+    require(peepholes is None, "peepholes of an LSTM")
+    differentiated_states = [_find_differentiated_state(walk, state) for state in first_states]
+    direction_count, rows, width = walk.shape(w)
+    has_transposed_weights = walk.node.op.startswith("com.")  # those of 8 bits
+    if has_transposed_weights:
         rows, width = width, rows
     hidden = rows // GATES[cell]
-    weights: list[list[str]] = []
-    for direction in range(directions):
-        direction_weights = [
-            _direction_weight(walk, w, direction, (rows, width)),
-            _direction_weight(walk, u, direction, (rows, hidden)),
+    weights_by_direction: list[list[str]] = []
+    for direction in range(direction_count):
+        weights = [
+            _take_direction(walk, w, direction, (rows, width)),
+            _take_direction(walk, u, direction, (rows, hidden)),
         ]
         if bias is not None:
-            direction_weights += [
-                _direction_weight(walk, bias, direction, (rows,), half) for half in (0, 1)
+            weights += [
+                _take_direction(walk, bias, direction, (rows,), INPUT_HALF),
+                _take_direction(walk, bias, direction, (rows,), STATE_HALF),
             ]
-        weights.append(direction_weights)
+        weights_by_direction.append(weights)
     is_batch_first = bool(walk.attr("layout", 0))
     y, state = walk.lower(
         sequence_lowering.recurrent,
         x,
         cell,
-        weights,
-        bidirectional=directions == 2,
+        weights_by_direction,
+        bidirectional=direction_count == 2,
         batch_first=is_batch_first,
-        states=[state for state in first_states if state],
+        states=[state for state in differentiated_states if state],
     )
-    by_direction = walk.reshape(y, (*walk.shape(y)[:2], directions, hidden))
+    by_direction = walk.reshape(y, (*walk.shape(y)[:2], direction_count, hidden))
     if is_batch_first:
-        batch_first_state = walk.transpose(state, (1, 0, 2))
+        batch_first_state = walk.transpose(state, SWAP_FIRST_AXES)
         return [by_direction, batch_first_state, batch_first_state]
-    return [walk.transpose(by_direction, (0, 2, 1, 3)), state, state]
+    direction_before_batch = walk.transpose(by_direction, (0, 2, 1, 3))
+    return [direction_before_batch, state, state]
 
 
-def _first_state(walk: OnnxWalk, value: Value) -> str:
+def _find_differentiated_state(walk: OnnxWalk, state: Value) -> str:
     """Return a first state `[directions, n, hidden]` that gets a gradient; "" for a constant."""
-    if value is None or (isinstance(value, FileConstant) and not value.is_weight):
+    if state is None:
         return ""
-    if walk.attr("layout", 0):
-        value = walk.transpose(value, (1, 0, 2))
-    return walk.tensor(value)
+    is_fixed = isinstance(state, FileConstant) and not state.is_weight
+    if is_fixed:
+        return ""
+    is_batch_first = walk.attr("layout", 0)
+    return walk.tensor(walk.transpose(state, SWAP_FIRST_AXES) if is_batch_first else state)
 
 
-def _direction_weight(
-    walk: OnnxWalk, value: Value, direction: int, shape: tuple[int, ...], half: int | None = None
+def _take_direction(
+    walk: OnnxWalk, stacked: Value, direction: int, shape: tuple[int, ...], half: int | None = None
 ) -> str:
     """Return one direction's part of a weight, as a weight of its own.
 
     A bias has two halves: 0 is that of the input, 1 that of the state.
     """
-    if isinstance(value, FileConstant):
-        suffix = "" if half is None else f"/{'wr'[half]}"
-        return walk.tensor(FileConstant(f"{value.name}/{direction}{suffix}", shape, value.dtype))
-    part = walk.lower(elements.select, value, 0, direction, suffix="/way")
-    start = (half or 0) * shape[0]
-    return walk.lower(elements.slice_, part, 0, start, start + shape[0], suffix="/half")
+    if isinstance(stacked, FileConstant):
+        suffix = ""
+        if half is not None:
+            suffix = "/w" if half == INPUT_HALF else "/r"  # as ONNX calls them
+        name = f"{stacked.name}/{direction}{suffix}"
+        return walk.tensor(FileConstant(name, shape, stacked.dtype))
+    weight = walk.lower(elements.select, stacked, 0, direction, suffix="/way")
+    row_count = shape[0]
+    first_row = row_count if half == STATE_HALF else 0
+    return walk.lower(elements.slice_, weight, 0, first_row, first_row + row_count, suffix="/half")
 
 
 def _note_quantised(walk: OnnxWalk, weight: FileConstant, dtype: str, *scales: Value) -> None:
@@ -244,7 +273,7 @@ def _note_quantised(walk: OnnxWalk, weight: FileConstant, dtype: str, *scales: V
     walk.quantised[weight.name] = Quantised(dtype, constants)
 
 
-def _quantise(walk: OnnxWalk, x: Value, *_: Value) -> Values:
+def _lower_quantise(walk: OnnxWalk, x: Value, *_: Value) -> Values:
     """Return `x` scaled and rounded: numbers of the run's own type stand for those of 8 bits.
 
     In training the gradient passes straight through, except for numbers beyond the limits.
@@ -255,12 +284,13 @@ def _quantise(walk: OnnxWalk, x: Value, *_: Value) -> Values:
     scale = walk.constant(ANY_SCALE, "float32")
     if walk.b.training:
         low, high = LIMITS_OF_8_BITS
-        clipped = walk.lower(elements.pointwise, "clamp", scaled, low=low, high=high)
-        return [clipped, scale, scale]
-    return [walk.lower(elements.pointwise, "round", scaled, suffix="/round"), scale, scale]
+        quantised = walk.lower(elements.pointwise, "clamp", scaled, low=low, high=high)
+    else:
+        quantised = walk.lower(elements.pointwise, "round", scaled, suffix="/round")
+    return [quantised, scale, scale]
 
 
-def _dequantise(walk: OnnxWalk, x: Value, *scales: Value) -> Value:
+def _lower_dequantise(walk: OnnxWalk, x: Value, *scales: Value) -> Value:
     if isinstance(x, FileConstant):
         _note_quantised(walk, x, x.dtype, *scales)
         return replace(x, dtype="float32", values=None, derived=False)
@@ -269,7 +299,7 @@ def _dequantise(walk: OnnxWalk, x: Value, *scales: Value) -> Value:
 
 def _as_floats(walk: OnnxWalk, x: Value, *scales: Value) -> Value:
     if isinstance(x, FileConstant):
-        return _dequantise(walk, x, *scales)
+        return _lower_dequantise(walk, x, *scales)
     if walk.is_float(x):
         return x
     return walk.lower(elements.cast, x, walk.b.precision.weights, suffix="/cast")
@@ -285,29 +315,33 @@ def _with_floats(product: Function, *places: int, scale_count: int = 0) -> Funct
     """
 
     def lower_product(walk: OnnxWalk, *values: Value) -> Value | Values:
-        factors = [values[place : place + 1 + scale_count] for place in places if values[place:]]
-        return product(walk, *(_as_floats(walk, *factor) for factor in factors))
+        factors: list[Value] = []
+        for place in places:
+            factor_and_scales = values[place : place + 1 + scale_count]
+            if factor_and_scales:
+                factors.append(_as_floats(walk, *factor_and_scales))
+        return product(walk, *factors)
 
     return lower_product
 
 
-def _bias_gelu(walk: OnnxWalk, x: Value, bias: Value) -> Value:
+def _lower_bias_gelu(walk: OnnxWalk, x: Value, bias: Value) -> Value:
     return walk.pointwise("gelu", walk.pointwise("add", x, bias))
 
 
 FUSED: Mapping[str, Function] = {
-    "com.microsoft.SkipLayerNormalization": partial(_skip_norm, layer_norm),
-    "com.microsoft.SkipSimplifiedLayerNormalization": partial(_skip_norm, rms_norm),
-    "com.microsoft.BiasGelu": _bias_gelu,
-    **dict.fromkeys(("Attention", "com.microsoft.MultiHeadAttention"), _attention),
-    "com.microsoft.Attention": _packed_attention,
-    "com.microsoft.GroupQueryAttention": _grouped_query_attention,
-    **dict.fromkeys(("RotaryEmbedding", "com.microsoft.RotaryEmbedding"), _rotary),
-    "com.microsoft.MatMulNBits": _quantised_linear,
-    **{name: partial(_recurrent, name.lower()) for name in ("LSTM", "GRU", "RNN")},
-    "com.microsoft.DynamicQuantizeLSTM": partial(_recurrent, "lstm"),
-    **dict.fromkeys(("QuantizeLinear", "DynamicQuantizeLinear"), _quantise),
-    "DequantizeLinear": _dequantise,
+    "com.microsoft.SkipLayerNormalization": partial(_lower_skip_norm, layer_norm),
+    "com.microsoft.SkipSimplifiedLayerNormalization": partial(_lower_skip_norm, rms_norm),
+    "com.microsoft.BiasGelu": _lower_bias_gelu,
+    **dict.fromkeys(("Attention", "com.microsoft.MultiHeadAttention"), _lower_attention),
+    "com.microsoft.Attention": _lower_packed_attention,
+    "com.microsoft.GroupQueryAttention": _lower_grouped_query_attention,
+    **dict.fromkeys(("RotaryEmbedding", "com.microsoft.RotaryEmbedding"), _lower_rotary),
+    "com.microsoft.MatMulNBits": _lower_quantised_linear,
+    **{name: partial(_lower_recurrent, name.lower()) for name in ("LSTM", "GRU", "RNN")},
+    "com.microsoft.DynamicQuantizeLSTM": partial(_lower_recurrent, "lstm"),
+    **dict.fromkeys(("QuantizeLinear", "DynamicQuantizeLinear"), _lower_quantise),
+    "DequantizeLinear": _lower_dequantise,
     "MatMulInteger": _with_floats(matmul, 0, 1),
     "ConvInteger": _with_floats(convolution, 0, 1),
     "QLinearMatMul": _with_floats(matmul, 0, 3, scale_count=2),

@@ -34,33 +34,38 @@ class InputSizes:
     numbers: tuple[str, ...]
     names: Mapping[str, str]
 
-    def by_name(self, values: Mapping[str, Any], batch: int) -> dict[str, int]:
+    def by_name(self, hyperparameters: Mapping[str, Any], batch: int) -> dict[str, int]:
         """Return each size that the file names.
 
         Args:
-            values: the hyperparameters.
+            hyperparameters: their values by name.
             batch: the batch that is built.
         """
-        return {
-            name: batch if parameter == BATCH else values[parameter]
-            for name, parameter in self.names.items()
-        }
+        size_by_name: dict[str, int] = {}
+        for name, parameter in self.names.items():
+            is_batch = parameter == BATCH
+            size_by_name[name] = batch if is_batch else hyperparameters[parameter]
+        return size_by_name
 
-    def shape_of(self, name: str, values: Mapping[str, Any], batch: int) -> tuple[int, ...]:
+    def shape_of(
+        self, name: str, hyperparameters: Mapping[str, Any], batch: int
+    ) -> tuple[int, ...]:
         """Return the shape of an input for hyperparameters and a batch."""
         shape: list[int] = []
         for size in self.shapes[name]:
             if isinstance(size, int):
                 shape.append(size)
             else:
-                shape.append(batch if size == BATCH else values[size])
+                shape.append(batch if size == BATCH else hyperparameters[size])
         return tuple(shape)
 
-    def missing(self, values: Mapping[str, Any]) -> str | None:
+    def missing(self, hyperparameters: Mapping[str, Any]) -> str | None:
         """Return an error message if a free size is not given, else None."""
-        names = [name for name in self.free if not values[name]]
-        example = ",".join(f"{name}=128" for name in names)
-        return f"give the sizes of its inputs, FILE:{example}" if names else None
+        missing_names = [name for name in self.free if not hyperparameters[name]]
+        if not missing_names:
+            return None
+        example = ",".join(f"{name}=128" for name in missing_names)
+        return f"give the sizes of its inputs, FILE:{example}"
 
 
 def hyperparameter_name(name: str) -> str:
@@ -76,32 +81,35 @@ def read_input_sizes(model: Model) -> InputSizes:
     inputs = model.graph.inputs
     batch = _find_batch(inputs)
     batch_names = _find_batch_names(inputs, batch)
-    shapes: dict[str, tuple[int | str, ...]] = {}
-    free: dict[str, None] = {}
-    names: dict[str, str] = {}
+    shape_by_input: dict[str, tuple[int | str, ...]] = {}
+    free_parameters: dict[str, None] = {}  # a set that keeps the order of the file
+    parameter_by_name: dict[str, str] = {}
     for graph_input in inputs:
         shape: list[int | str] = []
         for axis, size in enumerate(graph_input.sizes):
             has_name = isinstance(size, str) and bool(re.search(r"\w", size))  # "?" is no name
             is_first = axis == 0
-            if (size == batch and is_first) or (size in batch_names and (is_first or has_name)):
+            is_first_batch = is_first and size == batch
+            is_open_batch = size in batch_names and (is_first or has_name)
+            if is_first_batch or is_open_batch:
                 shape.append(BATCH)
-                names[str(size)] = BATCH
+                parameter_by_name[str(size)] = BATCH
             elif isinstance(size, int):
                 shape.append(size)
             else:
                 parameter = _free_size_name(size if has_name else f"{graph_input.name}_{axis}")
-                free[parameter] = None
+                free_parameters[parameter] = None
                 shape.append(parameter)
-                names.setdefault(str(size), parameter)
-        shapes[graph_input.name] = tuple(shape)
+                parameter_by_name.setdefault(str(size), parameter)
+        shape_by_input[graph_input.name] = tuple(shape)
+    is_fixed = isinstance(batch, int)
     return InputSizes(
-        shapes,
+        shape_by_input,
         batch if isinstance(batch, int) else 1,
-        isinstance(batch, int),
-        tuple(free),
+        is_fixed,
+        tuple(free_parameters),
         _find_number_inputs(inputs),
-        names,
+        parameter_by_name,
     )
 
 
@@ -113,8 +121,9 @@ def _find_batch(inputs: Sequence[OnnxInput]) -> int | str:
     first_size, *further_sizes = shapes[0]
     if isinstance(first_size, str):
         return first_size
-    names = [size for size in further_sizes if isinstance(size, str) and _BATCH_NAME.match(size)]
-    return names[0] if names else first_size
+    size_names = [size for size in further_sizes if isinstance(size, str)]
+    batch_names = [name for name in size_names if _BATCH_NAME.match(name)]
+    return batch_names[0] if batch_names else first_size
 
 
 def _find_batch_names(inputs: Sequence[OnnxInput], batch: int | str) -> set[str]:
@@ -122,8 +131,9 @@ def _find_batch_names(inputs: Sequence[OnnxInput], batch: int | str) -> set[str]
     if isinstance(batch, int):
         return set()
     first_sizes = [graph_input.sizes[0] for graph_input in inputs if graph_input.sizes]
-    names = {n for n in first_sizes if isinstance(n, str) and _FURTHER_BATCH_NAME.fullmatch(n)}
-    return names | {batch}
+    size_names = [size for size in first_sizes if isinstance(size, str)]
+    usual_names = {name for name in size_names if _FURTHER_BATCH_NAME.fullmatch(name)}
+    return usual_names | {batch}
 
 
 def _find_number_inputs(inputs: Sequence[OnnxInput]) -> tuple[str, ...]:

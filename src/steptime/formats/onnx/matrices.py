@@ -46,7 +46,7 @@ def _swap_last_axes(walk: OnnxWalk, x: Value) -> Value:
     return walk.transpose(x, [*range(rank - 2), rank - 1, rank - 2])
 
 
-def _fused_matmul(walk: OnnxWalk, x: Value, y: Value) -> Value:
+def _lower_fused_matmul(walk: OnnxWalk, x: Value, y: Value) -> Value:
     if walk.attr("transA", 0):
         x = _swap_last_axes(walk, x)
     if walk.attr("transB", 0):
@@ -54,21 +54,23 @@ def _fused_matmul(walk: OnnxWalk, x: Value, y: Value) -> Value:
     return _scale(walk, matmul(walk, x, y), float(walk.attr("alpha", 1.0)))
 
 
-def _gemm(walk: OnnxWalk, x: Value, w: Value, c: Value = None) -> Value:
+def _lower_gemm(walk: OnnxWalk, x: Value, w: Value, c: Value = None) -> Value:
     """Lower alpha * x w + beta * c; a vector `c` is the bias of a linear layer."""
     alpha = float(walk.attr("alpha", 1.0))
     beta = float(walk.attr("beta", 1.0))
     if walk.attr("transA", 0):
         x = walk.transpose(x, (1, 0))
-    if not walk.attr("transB", 0):
+    has_output_rows = walk.attr("transB", 0)  # `w` is [width, fan_in], as a linear layer reads it
+    if not has_output_rows:
         w = walk.transpose(w, (1, 0))
     width = walk.shape(w)[0]
     if c is None or beta == 0.0:
         return _scale(walk, walk.lower(lowering.linear, x, w), alpha)
-    if math.prod(walk.shape(c)) == width and alpha == 1.0:
+    is_bias = math.prod(walk.shape(c)) == width
+    if is_bias and alpha == 1.0:
         return walk.lower(lowering.linear, x, w, bias=walk.reshape(c, (width,)))
-    y = _scale(walk, walk.lower(lowering.linear, x, w), alpha)
-    return walk.pointwise("add", y, _scale(walk, c, beta))
+    product = _scale(walk, walk.lower(lowering.linear, x, w), alpha)
+    return walk.pointwise("add", product, _scale(walk, c, beta))
 
 
 def _read_window(walk: OnnxWalk, x: Value, kernel: Sequence[int]) -> _Window:
@@ -78,12 +80,11 @@ def _read_window(walk: OnnxWalk, x: Value, kernel: Sequence[int]) -> _Window:
     dilation = walk.attr("dilations", (1,) * rank)
     padding: Sequence[int] | str = PADDING_WORDS.get(walk.attr("auto_pad", "NOTSET"), "")
     if not padding:
-        pads = walk.attr("pads", (0,) * (2 * rank))
+        pads = walk.attr("pads", (0,) * (2 * rank))  # before all axes, then after all axes
         require(len(pads) == 2 * rank, f"{len(pads)} pads of {rank} axes")
-        pads_before = pads[:rank]
-        pads_after = pads[rank:]
-        pairs = zip(pads_before, pads_after, strict=True)
-        padding = [pad for pair in pairs for pad in pair]
+        padding = []  # before and after each axis
+        for before, after in zip(pads[:rank], pads[rank:], strict=True):
+            padding += [before, after]
     image_sizes = walk.shape(x)[2:]
     sides = windows.resolve_padding(padding, image_sizes, kernel, stride, dilation)
     return _Window(stride, dilation, sides)
@@ -96,10 +97,11 @@ def convolution(walk: OnnxWalk, x: Value, w: Value, bias: Value = None) -> Value
     return walk.lower(lowering.convolution, x, w, bias=bias, groups=groups, **window._asdict())
 
 
-def _transposed_convolution(walk: OnnxWalk, x: Value, w: Value, bias: Value = None) -> Value:
-    window = _read_window(walk, x, walk.shape(w)[2:])
-    keeps_size = walk.attr("auto_pad", "NOTSET").startswith("SAME")
-    states_size = "output_shape" in walk.node.attrs or keeps_size
+def _lower_transposed_convolution(walk: OnnxWalk, x: Value, w: Value, bias: Value = None) -> Value:
+    kernel = walk.shape(w)[2:]
+    window = _read_window(walk, x, kernel)
+    is_padded_to_size = walk.attr("auto_pad", "NOTSET").startswith("SAME")
+    states_size = "output_shape" in walk.node.attrs or is_padded_to_size
     return walk.lower(
         lowering.convolution,
         x,
@@ -113,11 +115,12 @@ def _transposed_convolution(walk: OnnxWalk, x: Value, w: Value, bias: Value = No
     )
 
 
-def _pool(kind: Literal["max", "avg"], walk: OnnxWalk, x: Value) -> Value | Values:
+def _lower_pool(kind: Literal["max", "avg"], walk: OnnxWalk, x: Value) -> Value | Values:
     """Lower a pool; a dilated one counts by its bytes and one FLOP for each element of a window."""
     kernel = walk.attr("kernel_shape", ())
     window = _read_window(walk, x, kernel)
-    if any(gap != 1 for gap in window.dilation):
+    is_dilated = any(gap != 1 for gap in window.dilation)
+    if is_dilated:
         return append_stated(walk, x, flop_per_element=math.prod(kernel))
     return walk.lower(
         lowering.pool,
@@ -130,12 +133,12 @@ def _pool(kind: Literal["max", "avg"], walk: OnnxWalk, x: Value) -> Value | Valu
     )
 
 
-def _global_pool(function: str, walk: OnnxWalk, x: Value) -> Value:
+def _lower_global_pool(function: str, walk: OnnxWalk, x: Value) -> Value:
     axes = tuple(range(2, len(walk.shape(x))))
     return walk.lower(elements.reduce, function, x, axes, keep=True)
 
 
-def _norm(
+def _lower_norm(
     norm: Callable[..., str], walk: OnnxWalk, x: Value, w: Value = None, b: Value = None
 ) -> Value:
     """Lower a norm over the axes from `axis` on."""
@@ -143,37 +146,39 @@ def _norm(
     return walk.lower(norm, x, weight=w, bias=b, axes=axis_count)
 
 
-layer_norm = partial(_norm, lowering.layer_norm)
+layer_norm = partial(_lower_norm, lowering.layer_norm)
 
 
 def rms_norm(walk: OnnxWalk, x: Value, w: Value = None) -> Value:
     """Lower a root-mean-square norm over the axes from `axis` on."""
-    return _norm(lowering.rms_norm, walk, x, w)
+    return _lower_norm(lowering.rms_norm, walk, x, w)
 
 
-def _batch_norm(walk: OnnxWalk, x: Value, w: Value, b: Value, *_: Value) -> Value:
+def _lower_batch_norm(walk: OnnxWalk, x: Value, w: Value, b: Value, *_: Value) -> Value:
     return walk.lower(lowering.batch_norm, x, weight=w, bias=b)
 
 
-def _group_norm(walk: OnnxWalk, x: Value, w: Value = None, b: Value = None) -> Value:
+def _lower_group_norm(walk: OnnxWalk, x: Value, w: Value = None, b: Value = None) -> Value:
     """Lower group norm, or instance norm, which has no attribute `num_groups`."""
     groups = walk.attr("num_groups", 0) or None
-    weight, bias = (_channel_vector(walk, x, vector, groups) for vector in (w, b))
+    weight = _repeat_by_channel(walk, x, w, groups)
+    bias = _repeat_by_channel(walk, x, b, groups)
     return walk.lower(lowering.group_norm, x, groups, weight=weight, bias=bias)
 
 
-def _channel_vector(walk: OnnxWalk, x: Value, vector: Value, groups: int | None) -> Value:
+def _repeat_by_channel(walk: OnnxWalk, x: Value, vector: Value, groups: int | None) -> Value:
     """Return a weight with a number for each channel; in opset 18 it has one for each group."""
     channels = walk.shape(x)[1]
     if vector is None or walk.shape(vector) == (channels,):
         return vector
-    count = groups or channels
-    column = walk.lower(elements.reshape, vector, (count, 1), suffix="/group")
-    repeated = walk.lower(elements.expand, column, (count, channels // count), suffix="/each")
+    group_count = groups or channels
+    group_shape = (group_count, channels // group_count)
+    column = walk.lower(elements.reshape, vector, (group_count, 1), suffix="/group")
+    repeated = walk.lower(elements.expand, column, group_shape, suffix="/each")
     return walk.lower(elements.reshape, repeated, (channels,), suffix="/vector")
 
 
-def _local_response_norm(walk: OnnxWalk, x: Value) -> Value:
+def _lower_local_response_norm(walk: OnnxWalk, x: Value) -> Value:
     return walk.lower(
         elements.op,
         "local_response_norm",
@@ -185,32 +190,32 @@ def _local_response_norm(walk: OnnxWalk, x: Value) -> Value:
     )
 
 
-def _lp_norm(walk: OnnxWalk, x: Value) -> Value:
+def _lower_lp_norm(walk: OnnxWalk, x: Value) -> Value:
     function = "l1" if walk.attr("p", 2) == 1 else "l2"
     norm = walk.lower(elements.reduce, function, x, (walk.attr("axis", -1),), keep=True)
     return walk.pointwise("div", x, norm)
 
 
-def _einsum(walk: OnnxWalk, *operands: Value) -> Value:
+def _lower_einsum(walk: OnnxWalk, *operands: Value) -> Value:
     return walk.lower(einsum, walk.attr("equation", ""), [*operands])
 
 
 MATRICES: Mapping[str, Function] = {
     "MatMul": matmul,
-    "com.microsoft.FusedMatMul": _fused_matmul,
-    "Gemm": _gemm,
+    "com.microsoft.FusedMatMul": _lower_fused_matmul,
+    "Gemm": _lower_gemm,
     "Conv": convolution,
-    "ConvTranspose": _transposed_convolution,
-    "MaxPool": partial(_pool, "max"),
-    "AveragePool": partial(_pool, "avg"),
-    "LpPool": partial(_pool, "avg"),
-    "GlobalAveragePool": partial(_global_pool, "mean"),
-    "GlobalMaxPool": partial(_global_pool, "max"),
-    "BatchNormalization": _batch_norm,
+    "ConvTranspose": _lower_transposed_convolution,
+    "MaxPool": partial(_lower_pool, "max"),
+    "AveragePool": partial(_lower_pool, "avg"),
+    "LpPool": partial(_lower_pool, "avg"),
+    "GlobalAveragePool": partial(_lower_global_pool, "mean"),
+    "GlobalMaxPool": partial(_lower_global_pool, "max"),
+    "BatchNormalization": _lower_batch_norm,
     "LayerNormalization": layer_norm,
     **dict.fromkeys(("RMSNormalization", "SimplifiedLayerNormalization"), rms_norm),
-    **dict.fromkeys(("GroupNormalization", "InstanceNormalization"), _group_norm),
-    "LRN": _local_response_norm,
-    "LpNormalization": _lp_norm,
-    "Einsum": _einsum,
+    **dict.fromkeys(("GroupNormalization", "InstanceNormalization"), _lower_group_norm),
+    "LRN": _lower_local_response_norm,
+    "LpNormalization": _lower_lp_norm,
+    "Einsum": _lower_einsum,
 }

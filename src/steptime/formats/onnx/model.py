@@ -12,7 +12,13 @@ from typing import Any
 from steptime.core.errors import InputError, shorten
 from steptime.formats import READ_ERRORS, Source, describe_error
 from steptime.formats.onnx.constant import FileConstant, Spec
-from steptime.formats.onnx.weightless import DTYPES, NoModelError, WeightlessCopy, is_read
+from steptime.formats.onnx.weightless import (
+    DTYPES,
+    NoModelError,
+    WeightlessCopy,
+    element_type,
+    is_read,
+)
 
 try:
     import onnx
@@ -86,9 +92,10 @@ class Model:
     def __init__(self, source: Source) -> None:
         self.place = shorten(source.name)[1:-1]
         self._node_count = 0
-        copied = WeightlessCopy(source)
+        weightless = WeightlessCopy(source)
         try:
-            proto = onnx.load_model_from_string(copied.copy("model", 0, len(source.content)))
+            content = weightless.copy("model", 0, len(source.content))
+            proto = onnx.load_model_from_string(content)
             if not proto.HasField("graph"):
                 raise NoModelError("it has no graph")
             if not proto.opset_import:
@@ -103,7 +110,8 @@ class Model:
             reason = error if isinstance(error, NoModelError) else describe_error(error)
             fault = f"is not an ONNX file that can be read: {reason}"
             raise InputError(f"{self.place}: {fault}") from None
-        self.identity = _bytes_without(source.content, copied.unread)
+        weight_spans = weightless.unread
+        self.identity = _cut_spans(source.content, weight_spans)
 
     def find_stated_input(self, name: str) -> OnnxInput | None:
         """Return type and sizes that the file states of a tensor, None if it states none."""
@@ -125,26 +133,31 @@ class Model:
         function = _find_definition(node, specs)
         if function is None:
             return None
-        names = _bind_names(function, node.inputs, node.outputs)
         opsets = _read_opsets(function) or {"": node.opset}
         attributes = _index_attributes(
             _default_attributes(node), function.attribute_proto, node.proto.attribute
         )
-        nodes = self._read_nodes(function.node, opsets, attributes, f"{node.name}/", 0, names)
-        return Subgraph(tuple(nodes), {}, (), node.outputs)
+        nodes = self._read_nodes(
+            function.node,
+            opsets,
+            attributes,
+            prefix=f"{node.name}/",
+            depth=0,
+            names=_bind_names(function, node.inputs, node.outputs),
+        )
+        return Subgraph(tuple(nodes), constants={}, inputs=(), outputs=node.outputs)
 
     def _read_graph(self, graph: GraphProto, opsets: Mapping[str, int]) -> Subgraph:
         """Return a graph; raises `NoModelError` for one that is not read."""
         if graph.sparse_initializer:
             raise NoModelError("it has sparse weights")
         constants = {tensor.name: _read_constant(tensor) for tensor in graph.initializer}
-        inputs = map(_read_input, graph.input)
-        return Subgraph(
-            tuple(self._read_nodes(graph.node, opsets, {}, "", 0)),
-            constants,
-            tuple(value for value in inputs if value.name not in constants),
-            tuple(value.name for value in graph.output),
-        )
+        nodes = tuple(self._read_nodes(graph.node, opsets, attributes={}, prefix="", depth=0))
+        # constants may stand among the inputs, too: before IR version 4 they have to
+        stated_inputs = [_read_input(value) for value in graph.input]
+        inputs = [value for value in stated_inputs if value.name not in constants]
+        output_names = [value.name for value in graph.output]
+        return Subgraph(nodes, constants, tuple(inputs), tuple(output_names))
 
     def _read_nodes(
         self,
@@ -170,11 +183,15 @@ class Model:
         """
 
         def rename(name: str) -> str:
-            return name if names is None or not name else names.get(name, f"{prefix}{name}")
+            is_left_out = name == ""
+            if names is None or is_left_out:
+                return name
+            return names.get(name, f"{prefix}{name}")
 
         if depth > MAX_FUNCTION_DEPTH:
             raise NoModelError(f"local functions nest deeper than {MAX_FUNCTION_DEPTH}")
-        opset = next((opsets[domain] for domain in _STANDARD_DOMAINS if domain in opsets), 1)
+        standard_opsets = [opsets[domain] for domain in _STANDARD_DOMAINS if domain in opsets]
+        opset = standard_opsets[0] if standard_opsets else 1
         for node in nodes:
             self._node_count += 1
             if self._node_count > MAX_NODES:
@@ -195,9 +212,9 @@ class Model:
                 function.node,
                 _read_opsets(function) or opsets,
                 _index_attributes(function.attribute_proto, proto.attribute),
-                f"{name}/",
-                depth + 1,
-                _bind_names(function, inputs, outputs),
+                prefix=f"{name}/",
+                depth=depth + 1,
+                names=_bind_names(function, inputs, outputs),
             )
 
     def _read_attributes(self, proto: NodeProto, opsets: Mapping[str, int]) -> dict[str, object]:
@@ -216,29 +233,31 @@ class Model:
             return _read_constant(value)
         if isinstance(value, bytes):
             return value.decode()
-        if isinstance(value, Sequence) and not isinstance(value, str):
+        is_list = isinstance(value, Sequence) and not isinstance(value, str)
+        if is_list:
             return tuple(item.decode() if isinstance(item, bytes) else item for item in value)
         return value
 
 
-def _bytes_without(content: bytes | mmap.mmap, spans: Sequence[tuple[int, int]]) -> bytes:
+def _cut_spans(content: bytes | mmap.mmap, spans: Sequence[tuple[int, int]]) -> bytes:
     """Return bytes without those of some spans, which may overlap."""
     parts: list[bytes] = []
-    position = 0
-    for start, end in sorted(spans):
-        parts.append(content[position:start])
-        position = max(position, end)
-    return b"".join([*parts, content[position:]])
+    part_start = 0
+    for span_start, span_end in sorted(spans):
+        parts.append(content[part_start:span_start])
+        part_start = max(part_start, span_end)
+    last_part = content[part_start:]
+    return b"".join([*parts, last_part])
 
 
 def _bind_names(
     function: FunctionProto, inputs: Sequence[str], outputs: Sequence[str]
 ) -> dict[str, str]:
     """Return the caller's name of each input and output of a function, "" for one left out."""
-    names = dict.fromkeys(function.input, "")
-    names.update(zip(function.input, inputs, strict=False))
-    names.update(zip(function.output, outputs, strict=False))
-    return names
+    name_of_caller = dict.fromkeys(function.input, "")
+    name_of_caller.update(zip(function.input, inputs, strict=False))
+    name_of_caller.update(zip(function.output, outputs, strict=False))
+    return name_of_caller
 
 
 def _index_attributes(*groups: Iterable[AttributeProto]) -> dict[str, AttributeProto]:
@@ -260,9 +279,10 @@ def _find_definition(node: OnnxNode, specs: Sequence[Spec | None]) -> FunctionPr
         return function
     if not schema.has_context_dependent_function:
         return None
-    types = [_type_proto(spec).SerializeToString() for spec in specs]
-    content = schema.get_context_dependent_function(node.proto.SerializeToString(), types)
-    return FunctionProto.FromString(content) if content else None
+    input_types = [_type_proto(spec).SerializeToString() for spec in specs]
+    node_bytes = node.proto.SerializeToString()
+    function_bytes = schema.get_context_dependent_function(node_bytes, input_types)
+    return FunctionProto.FromString(function_bytes) if function_bytes else None
 
 
 def _default_attributes(node: OnnxNode) -> list[AttributeProto]:
@@ -278,12 +298,13 @@ def _type_proto(spec: Spec | None) -> onnx.TypeProto:
         return onnx.TypeProto()
     dtype, shape = spec
     stated_dtype = "float32" if "float" in dtype else dtype
-    numbers = [number for number, row in DTYPES.items() if row[0] == stated_dtype]
-    return onnx.helper.make_tensor_type_proto(numbers[0] if numbers else TensorProto.FLOAT, shape)
+    onnx_dtypes = [number for number, row in DTYPES.items() if row.name == stated_dtype]
+    onnx_dtype = onnx_dtypes[0] if onnx_dtypes else TensorProto.FLOAT
+    return onnx.helper.make_tensor_type_proto(onnx_dtype, shape)
 
 
 def _read_constant(tensor: TensorProto) -> FileConstant:
-    dtype = DTYPES.get(tensor.data_type, ("text", 0, False))[0]
+    dtype = element_type(tensor.data_type).name
     values = onnx.numpy_helper.to_array(tensor) if is_read(tensor) else None
     return FileConstant(tensor.name, tuple(tensor.dims), dtype, values)
 
@@ -298,10 +319,11 @@ def _resolve_attributes(
     resolved.CopyFrom(node)
     del resolved.attribute[:]
     for attribute in node.attribute:
-        if not attribute.ref_attr_name:
+        name_in_call = attribute.ref_attr_name  # "" for an attribute with a value of its own
+        if not name_in_call:
             resolved.attribute.append(attribute)
-        elif attribute.ref_attr_name in call_attributes:
-            resolved.attribute.append(call_attributes[attribute.ref_attr_name])
+        elif name_in_call in call_attributes:
+            resolved.attribute.append(call_attributes[name_in_call])
             resolved.attribute[-1].name = attribute.name
     return resolved
 
@@ -316,10 +338,11 @@ def _read_input(value: onnx.ValueInfoProto) -> OnnxInput:
     tensor = value.type.tensor_type
     if tensor.elem_type not in DTYPES:
         raise NoModelError(f"input {shorten(value.name)} does not hold numbers")
+    # a size that the file leaves open is 0, and may have a name
     sizes = tuple(max(size.dim_value, 0) or size.dim_param for size in tensor.shape.dim)
     if any(isinstance(text, bytes) for text in (value.name, *sizes)):
         raise NoModelError("a text that is not UTF-8")
-    return OnnxInput(value.name, DTYPES[tensor.elem_type][0], sizes)
+    return OnnxInput(value.name, DTYPES[tensor.elem_type].name, sizes)
 
 
 def model_of(source: Source) -> Model:

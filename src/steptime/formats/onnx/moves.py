@@ -10,34 +10,38 @@ from steptime.formats import elements, windows
 from steptime.formats.onnx.constant import FileConstant
 from steptime.formats.onnx.fold import TABLES, Function, Value, axis_of
 from steptime.formats.onnx.run import OnnxWalk
-from steptime.formats.onnx.weightless import DTYPES
+from steptime.formats.onnx.weightless import element_type
 from steptime.formats.tensors import free_name
 from steptime.network.ops.table import ShapeError, broadcast_shape, require
 
 Values = Sequence[Value]
+COPIED_SIZE = 0  # in the shape of a Reshape: the size of the same axis of its input
+OPEN_SIZE = -1  # in the shape of a Reshape: what is left of the elements
 
 
-def _reshape(walk: OnnxWalk, x: Value, *_: Value) -> Value:
+def _lower_reshape(walk: OnnxWalk, x: Value, *_: Value) -> Value:
     """Lower Reshape; before opset 5 its shape is an attribute, of which one size may be -1."""
     if "shape" not in walk.node.attrs:
         return walk.reshape_as_before(x, walk.output_shape)
-    shape = walk.shape(x)
-    sizes = [shape[i] if n == 0 else n for i, n in enumerate(walk.node.attrs["shape"])]
-    stated_size = math.prod(n for n in sizes if n != -1)
-    open_size = math.prod(shape) // max(1, stated_size)
-    return walk.reshape_as_before(x, lambda: tuple(open_size if n == -1 else n for n in sizes))
+    old_shape = walk.shape(x)
+    stated_sizes = enumerate(walk.node.attrs["shape"])
+    sizes = [old_shape[axis] if size == COPIED_SIZE else size for axis, size in stated_sizes]
+    stated_element_count = math.prod(size for size in sizes if size != OPEN_SIZE)
+    open_size = math.prod(old_shape) // max(1, stated_element_count)
+    new_shape = tuple(open_size if size == OPEN_SIZE else size for size in sizes)
+    return walk.reshape_as_before(x, lambda: new_shape)
 
 
-def _reshape_by_inference(walk: OnnxWalk, x: Value, *_: Value) -> Value:
+def _lower_reshape_by_inference(walk: OnnxWalk, x: Value, *_: Value) -> Value:
     return walk.reshape(x, walk.output_shape())
 
 
-def _transpose(walk: OnnxWalk, x: Value) -> Value:
+def _lower_transpose(walk: OnnxWalk, x: Value) -> Value:
     rank = len(walk.shape(x))
     return walk.transpose(x, walk.attr("perm", tuple(reversed(range(rank)))))
 
 
-def _split(walk: OnnxWalk, x: Value, *_: Value) -> Values:
+def _lower_split(walk: OnnxWalk, x: Value, *_: Value) -> Values:
     axis = walk.axis(x)
     parts = [walk.output_shape(i)[axis] for i in range(len(walk.node.outputs))]
     return walk.lower(elements.split, x, parts, axis)
@@ -48,37 +52,41 @@ def _refuse_computed(walk: OnnxWalk, *_: Value) -> Value:
     raise ShapeError("works on numbers that depend on an input")
 
 
-def _slice(walk: OnnxWalk, x: Value, *limits: Value) -> Value:
+def _lower_slice(walk: OnnxWalk, x: Value, *limits: Value) -> Value:
     """Lower Slice; before opset 10 its limits are attributes."""
-    starts, ends, axes, steps = (
-        walk.integers(limits[i] if i < len(limits) else None, name)
-        for i, name in enumerate(("starts", "ends", "axes", "steps"))
-    )
+    padded_limits = (*limits, None, None, None, None)  # inputs at the end may be left out
+    starts = walk.integers(padded_limits[0], "starts")
+    ends = walk.integers(padded_limits[1], "ends")
+    axes = walk.integers(padded_limits[2], "axes")
+    steps = walk.integers(padded_limits[3], "steps")
+    if starts is None or ends is None:
+        raise ShapeError("a slice without starts and ends")
     rank = len(walk.shape(x))
-    require(starts is not None and ends is not None, "a slice without starts and ends")
-    for i, (start, stop) in enumerate(zip(starts or (), ends or (), strict=True)):
+    part = x
+    for i, (start, stop) in enumerate(zip(starts, ends, strict=True)):
         axis = axis_of(axes[i] if axes else i, rank)
         step = steps[i] if steps else 1
         require(step != 0, "a slice of step 0")
-        size = walk.shape(x)[axis]
+        size = walk.shape(part)[axis]
         is_empty = len(range(size)[start:stop:step]) == 0
         require(not is_empty, f"a slice {start}:{stop}:{step} of {size} is empty")
-        x = walk.lower(elements.slice_, x, axis, start, stop, step=step)
-    return x
+        part = walk.lower(elements.slice_, part, axis, start, stop, step=step)
+    return part
 
 
-def _gather(walk: OnnxWalk, x: Value, indices: Value) -> Value:
+def _lower_gather(walk: OnnxWalk, x: Value, indices: Value) -> Value:
     """Lower Gather: a view, one part, or a look-up."""
     axis = walk.axis(x)
     if isinstance(indices, FileConstant) and _takes_all_in_order(walk, x, indices):
         return walk.reshape_as_before(x, lambda: indices.shape)
-    index = walk.number(indices)
-    if index is not None:
+    single_index = walk.number(indices)
+    if single_index is not None:
         shape = walk.shape(x)
-        part = walk.lower(elements.select, x, axis, int(index))
+        part = walk.lower(elements.select, x, axis, int(single_index))
         return walk.reshape(part, (*shape[:axis], *walk.shape(indices), *shape[axis + 1 :]))
     ids = walk.tensor(indices)
-    if walk.spec(ids)[0] not in ("int64", "int32"):
+    ids_dtype, _ = walk.spec(ids)
+    if ids_dtype not in ("int64", "int32"):
         ids = walk.lower(elements.cast, ids, "int64", suffix="/cast")
     return walk.lower(elements.gather, x, ids, axis)
 
@@ -88,60 +96,66 @@ def _takes_all_in_order(walk: OnnxWalk, x: Value, indices: FileConstant) -> bool
 
     Indices whose values are not known are taken to do so if they are as many.
     """
-    if len(walk.shape(x)) != 1:
+    is_vector = len(walk.shape(x)) == 1
+    if not is_vector:
         return False
-    size = math.prod(walk.file_shape(walk.node.inputs[0]) or walk.shape(x))
-    if math.prod(indices.shape) != size:
+    size_in_file = math.prod(walk.file_shape(walk.node.inputs[0]) or walk.shape(x))
+    index_count = math.prod(indices.shape)
+    if index_count != size_in_file:
         return False
-    return indices.values is None or indices.values.ravel().tolist() == list(range(size))
+    if indices.values is None:
+        return True
+    return indices.values.ravel().tolist() == list(range(size_in_file))
 
 
-def _gather_nd(walk: OnnxWalk, x: Value, indices: Value) -> Value:
+def _lower_gather_nd(walk: OnnxWalk, x: Value, indices: Value) -> Value:
     """Lower GatherND: rows of indices become one index into the merged first axes of `x`."""
     shape = walk.shape(x)
     indices_shape = walk.shape(indices)
-    depth = indices_shape[-1]
-    batch_axes = walk.attr("batch_dims", 0)
-    fits = batch_axes + depth <= len(shape)
+    *ids_shape, indexed_axis_count = indices_shape
+    batch_axis_count = walk.attr("batch_dims", 0)
+    fits = batch_axis_count + indexed_axis_count <= len(shape)
     require(fits, f"indices {list(indices_shape)} of {list(shape)}")
-    require(batch_axes == 0, "batch_dims of GatherND other than 0")
-    name = free_name(walk.b, f"{walk.name}/rows")
-    ids = walk.b.buffer(name, indices_shape[:-1], "int64")
-    merged = walk.reshape(x, (math.prod(shape[:depth]), *shape[depth:]))
+    require(batch_axis_count == 0, "batch_dims of GatherND other than 0")
+    ids_name = free_name(walk.b, f"{walk.name}/rows")
+    ids = walk.b.buffer(ids_name, tuple(ids_shape), "int64")
+    merged_size = math.prod(shape[:indexed_axis_count])
+    merged = walk.reshape(x, (merged_size, *shape[indexed_axis_count:]))
     return walk.lower(elements.gather, merged, ids, 0)
 
 
-def _expand(walk: OnnxWalk, x: Value, shape: Value) -> Value:
+def _lower_expand(walk: OnnxWalk, x: Value, shape: Value) -> Value:
     """Lower Expand: the shape of the file, its batch replaced by the one that is built."""
     input_shape = walk.shape(x)
     stated_shape = walk.integers(shape) or ()
-    follows = broadcast_shape(input_shape, stated_shape) != walk.file_shape(walk.node.outputs[0])
-    target = stated_shape
-    if len(stated_shape) >= len(input_shape):
-        target = walk.repeated_shape(input_shape, stated_shape, follows)
-    new_shape = broadcast_shape(input_shape, target)
+    file_output = walk.file_shape(walk.node.outputs[0])
+    follows_batch = broadcast_shape(input_shape, stated_shape) != file_output
+    target_shape = stated_shape
+    states_all_axes = len(stated_shape) >= len(input_shape)
+    if states_all_axes:
+        target_shape = walk.repeated_shape(input_shape, stated_shape, follows_batch)
+    new_shape = broadcast_shape(input_shape, target_shape)
     require(new_shape is not None, f"{list(input_shape)} is not {list(stated_shape)} repeated")
     return x if new_shape == input_shape else walk.lower(elements.expand, x, new_shape)
 
 
-def _tile(walk: OnnxWalk, x: Value, times: Value) -> Value:
+def _lower_tile(walk: OnnxWalk, x: Value, times: Value) -> Value:
     """Lower Tile: an axis of size 1 repeats to the batch that is built."""
     shape = walk.shape(x)
     file_times = walk.integers(times) or ()
     require(len(file_times) == len(shape), f"{list(shape)} times {list(file_times)}")
-    stated_shape = tuple(n * count for n, count in zip(shape, file_times, strict=True))
-    follows = stated_shape != walk.file_shape(walk.node.outputs[0])
-    new_shape = walk.repeated_shape(shape, stated_shape, follows)
-    new_times = tuple(
-        new_size if n == 1 else count
-        for n, count, new_size in zip(shape, file_times, new_shape, strict=True)
-    )
-    if all(count == 1 for count in new_times):
+    stated_shape = tuple(size * count for size, count in zip(shape, file_times, strict=True))
+    follows_batch = stated_shape != walk.file_shape(walk.node.outputs[0])
+    new_shape = walk.repeated_shape(shape, stated_shape, follows_batch)
+    axes = zip(shape, file_times, new_shape, strict=True)
+    new_times = tuple(new_size if size == 1 else count for size, count, new_size in axes)
+    repeats_nothing = all(count == 1 for count in new_times)
+    if repeats_nothing:
         return x
     return walk.lower(elements.op, "tile", x, times=new_times)
 
 
-def _pad(
+def _lower_pad(
     walk: OnnxWalk, x: Value, pads: Value = None, value: Value = None, axes: Value = None
 ) -> Value:
     """Lower Pad; its sizes are those before all axes, then those after, or old attributes."""
@@ -150,39 +164,46 @@ def _pad(
     padded_axes = [axis_of(i, rank) for i in (walk.integers(axes) or range(rank))]
     axis_count = len(padded_axes)
     require(len(sizes) == 2 * axis_count, f"{len(sizes)} pads of {axis_count} axes")
-    sides = [0] * (2 * rank)
-    for i, axis in enumerate(padded_axes):
-        sides[2 * axis] = sizes[i]
-        sides[2 * axis + 1] = sizes[i + axis_count]
+    sizes_before = sizes[:axis_count]
+    sizes_after = sizes[axis_count:]
+    our_pads = [0] * (2 * rank)  # before and after each axis
+    for axis, before, after in zip(padded_axes, sizes_before, sizes_after, strict=True):
+        our_pads[2 * axis] = before
+        our_pads[2 * axis + 1] = after
     mode = walk.attr("mode", "constant")
     fill = float(walk.number(value) or 0.0) if mode == "constant" else 0.0
     our_mode = "circular" if mode == "wrap" else mode
-    return walk.lower(elements.pad, x, sides, mode=our_mode, value=fill)
+    return walk.lower(elements.pad, x, our_pads, mode=our_mode, value=fill)
 
 
-def _shape(walk: OnnxWalk, x: Value) -> Value:
+def _lower_shape(walk: OnnxWalk, x: Value) -> Value:
     shape = walk.shape(x)
     part = shape[slice(walk.attr("start", 0), walk.node.attrs.get("end"))]
     return walk.constant(part, "int64", derived=True)
 
 
-def _constant(walk: OnnxWalk) -> Value:
+def _lower_constant(walk: OnnxWalk) -> Value:
     value = walk.node.attrs.get("value")
     if not isinstance(value, FileConstant):
         return walk.fold_constants()[0]
     return replace(value, name=walk.node.outputs[0] if walk.node.outputs else "")
 
 
-def _cast(walk: OnnxWalk, x: Value, like: Value = None) -> Value:
+def _lower_cast(walk: OnnxWalk, x: Value, like: Value = None) -> Value:
     """Lower Cast; a cast between floats is none, as all floats have the run's own types."""
-    dtype = walk.spec(like)[0] if like is not None else _type_name(walk.node.attrs.get("to", 1))
-    is_float = "float" in dtype
-    if walk.is_float(x) and is_float:
+    if like is None:
+        stated_dtype = _type_name(walk.node.attrs.get("to", TensorProto.FLOAT))
+    else:
+        stated_dtype, _ = walk.spec(like)
+    gives_floats = "float" in stated_dtype
+    is_between_floats = walk.is_float(x) and gives_floats
+    if is_between_floats:
         return x
     if isinstance(x, FileConstant):
         return walk.fold_constants()[0]
-    require(dtype != "text", "a cast to a type that does not hold numbers")
-    return walk.lower(elements.cast, x, walk.b.precision.weights if is_float else dtype)
+    require(stated_dtype != "text", "a cast to a type that does not hold numbers")
+    dtype = walk.b.precision.weights if gives_floats else stated_dtype
+    return walk.lower(elements.cast, x, dtype)
 
 
 def _type_name(onnx_type: int | str) -> str:
@@ -190,17 +211,16 @@ def _type_name(onnx_type: int | str) -> str:
     number = onnx_type
     if isinstance(onnx_type, str):
         number = TensorProto.DataType.Value(onnx_type.upper())
-    row = DTYPES.get(int(number))
-    return row[0] if row else "text"
+    return element_type(int(number)).name
 
 
-def _trilu(walk: OnnxWalk, x: Value, *_: Value) -> Value:
+def _lower_trilu(walk: OnnxWalk, x: Value, *_: Value) -> Value:
     """Return a triangle of `x`, a product with a mask."""
     mask = walk.b.buffer(free_name(walk.b, f"{walk.name}/triangle"), walk.shape(x)[-2:])
     return walk.lower(elements.pointwise, "mul", x, mask)
 
 
-def _depth_to_space(walk: OnnxWalk, x: Value) -> Value:
+def _lower_depth_to_space(walk: OnnxWalk, x: Value) -> Value:
     """Lower DepthToSpace: blocks of channels become squares of pixels.
 
     DCR has the block's axes before the channels, CRD after them.
@@ -208,18 +228,19 @@ def _depth_to_space(walk: OnnxWalk, x: Value) -> Value:
     n, channels, height, width = walk.shape(x)
     side = walk.attr("blocksize", 1)
     output_channels = channels // side**2
-    if walk.attr("mode", "DCR") == "CRD":
+    has_channels_first = walk.attr("mode", "DCR") == "CRD"
+    if has_channels_first:
         block_shape = (n, output_channels, side, side, height, width)
-        order = (0, 1, 4, 2, 5, 3)
+        order = (0, 1, 4, 2, 5, 3)  # [n, c, row, column, h, w] -> [n, c, h, row, w, column]
     else:
         block_shape = (n, side, side, output_channels, height, width)
-        order = (0, 3, 4, 1, 5, 2)
+        order = (0, 3, 4, 1, 5, 2)  # [n, row, column, c, h, w] -> [n, c, h, row, w, column]
     blocks = walk.reshape(x, block_shape)
     pixels = walk.transpose(blocks, order)
     return walk.reshape(pixels, (n, output_channels, height * side, width * side))
 
 
-def _space_to_depth(walk: OnnxWalk, x: Value) -> Value:
+def _lower_space_to_depth(walk: OnnxWalk, x: Value) -> Value:
     n, c, h, w = walk.shape(x)
     s = walk.attr("blocksize", 1)
     blocks = walk.reshape(x, (n, c, h // s, s, w // s, s))
@@ -227,7 +248,7 @@ def _space_to_depth(walk: OnnxWalk, x: Value) -> Value:
     return walk.reshape(channels_first, (n, c * s**2, h // s, w // s))
 
 
-def _columns_to_image(walk: OnnxWalk, x: Value, size: Value, kernel: Value) -> Value:
+def _lower_columns_to_image(walk: OnnxWalk, x: Value, size: Value, kernel: Value) -> Value:
     image_size = walk.integers(size) or ()
     kernel_size = walk.integers(kernel) or ()
     strides = walk.attr("strides", (1,) * len(image_size))
@@ -235,30 +256,30 @@ def _columns_to_image(walk: OnnxWalk, x: Value, size: Value, kernel: Value) -> V
     return walk.lower(windows.fold, x, image_size, kernel_size, strides)
 
 
-def _gather_elements(walk: OnnxWalk, x: Value, indices: Value) -> Value:
+def _lower_gather_elements(walk: OnnxWalk, x: Value, indices: Value) -> Value:
     return walk.lower(elements.op, "gather_elements", x, indices, axis=walk.axis(x))
 
 
 MOVES: Mapping[str, Function] = {
-    "Reshape": _reshape,
-    **dict.fromkeys(("Flatten", "Squeeze", "Unsqueeze"), _reshape_by_inference),
-    "Transpose": _transpose,
+    "Reshape": _lower_reshape,
+    **dict.fromkeys(("Flatten", "Squeeze", "Unsqueeze"), _lower_reshape_by_inference),
+    "Transpose": _lower_transpose,
     "Concat": lambda walk, *xs: walk.lower(elements.concat, [*xs], walk.axis(xs[0], 1)),
-    "Split": _split,
-    "Slice": _slice,
-    "Gather": _gather,
-    "GatherND": _gather_nd,
-    "GatherElements": _gather_elements,
-    "Expand": _expand,
-    "Tile": _tile,
-    "Pad": _pad,
-    "Shape": _shape,
+    "Split": _lower_split,
+    "Slice": _lower_slice,
+    "Gather": _lower_gather,
+    "GatherND": _lower_gather_nd,
+    "GatherElements": _lower_gather_elements,
+    "Expand": _lower_expand,
+    "Tile": _lower_tile,
+    "Pad": _lower_pad,
+    "Shape": _lower_shape,
     "Size": lambda walk, x: walk.constant(math.prod(walk.shape(x)), "int64", derived=True),
-    "Constant": _constant,
-    "Col2Im": _columns_to_image,
-    "DepthToSpace": _depth_to_space,
-    "SpaceToDepth": _space_to_depth,
+    "Constant": _lower_constant,
+    "Col2Im": _lower_columns_to_image,
+    "DepthToSpace": _lower_depth_to_space,
+    "SpaceToDepth": _lower_space_to_depth,
     **dict.fromkeys(("ConstantOfShape", *TABLES), _refuse_computed),
-    "Trilu": _trilu,
-    **dict.fromkeys(("Cast", "CastLike"), _cast),
+    "Trilu": _lower_trilu,
+    **dict.fromkeys(("Cast", "CastLike"), _lower_cast),
 }

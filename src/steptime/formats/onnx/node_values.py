@@ -15,7 +15,7 @@ from steptime.formats.onnx.constant import FileConstant, Shape, Spec, ViewStep
 from steptime.formats.onnx.fold import Value, axis_of, clean_name
 from steptime.formats.onnx.model import OnnxNode
 from steptime.formats.tensors import free_name
-from steptime.network.ops.table import require
+from steptime.network.ops.table import ShapeError, require
 
 
 class RootTensor(NamedTuple):
@@ -29,14 +29,14 @@ class NodeValues(BatchWalk):
     """A walk at one node: `env` holds the value of each name, a tensor of `b` or a constant.
 
     Attributes:
-        before: a walk with the file's own batch, None where that is built.
+        file_walk: a walk with the file's own batch, None where that is built.
         node: the node that is lowered.
         values: the values that it reads.
         roots: the tensors of constants, by their name in the file.
     """
 
-    def __init__(self, before: "NodeValues | None") -> None:
-        self.before = before
+    def __init__(self, file_walk: "NodeValues | None") -> None:
+        self.file_walk = file_walk
         self.env: dict[str, Value] = {"": None}
         self.node = OnnxNode("", "", (), (), {}, 0, NodeProto())
         self.values: Sequence[Value] = ()
@@ -50,7 +50,8 @@ class NodeValues(BatchWalk):
     def attr(self, name: str, default: Any = None) -> Any:
         """Return an attribute of this node; raises `ShapeError` for one of another type."""
         value = self.node.attrs.get(name, default)
-        if default is not None and type(value) is not type(default):
+        has_other_type = default is not None and type(value) is not type(default)
+        if has_other_type:
             is_int_for_float = isinstance(default, float) and isinstance(value, int)
             require(is_int_for_float, f"{name} is {shorten(value)}")
         return value
@@ -87,65 +88,75 @@ class NodeValues(BatchWalk):
 
         Sizes that are inputs today were attributes in older opsets.
         """
-        if value is None:
+        is_attribute = value is None
+        if is_attribute:
             stated = self.node.attrs.get(attr)
             if stated is None:
                 return None
             return (stated,) if isinstance(stated, int) else tuple(stated)
         numbers = self.numbers(value)
-        require(all(map(math.isfinite, numbers)), "a size is not a number")
+        are_finite = all(map(math.isfinite, numbers))
+        require(are_finite, "a size is not a number")
         return tuple(map(int, numbers))
 
     def number(self, value: Value) -> float | None:
         """Return the number of a constant of one element, None for anything else."""
         array = constant_values(value)
-        return self.numbers(value)[0] if array is not None and array.size == 1 else None
+        has_single_element = array is not None and array.size == 1
+        return self.numbers(value)[0] if has_single_element else None
 
     def file_shape(self, name: str) -> Shape | None:
         """Return the shape that a tensor has with the file's own batch, None if not known."""
-        value = self.before.env.get(name) if self.before else None
-        return None if self.before is None or value is None else self.before.shape(value)
+        if self.file_walk is None:
+            return None
+        value = self.file_walk.env.get(name)
+        return None if value is None else self.file_walk.shape(value)
 
     def tensor(self, value: Value) -> str:
         """Return the tensor of a value; a constant is a weight, or a buffer if it is derived."""
         if isinstance(value, str):
             return value
-        require(value is not None, "an input is missing")
-        constant: FileConstant = value  # type: ignore[assignment]  # all that is left
-        require(constant.dtype != "text", "reads text")
-        root = self.roots.get(constant.name)
+        if value is None:
+            raise ShapeError("an input is missing")
+        require(value.dtype != "text", "reads text")
+        root = self.roots.get(value.name)
         if root is None:
-            root = self._append_root(constant)
-            self.roots[constant.name] = root
-            if self.b.shape(root.tensor) == constant.shape:
+            root = self._append_root(value)
+            self.roots[value.name] = root
+            needs_no_view = self.b.shape(root.tensor) == value.shape
+            if needs_no_view:
                 return root.tensor
-        return self._view_root(root, constant.steps)
+        return self._view_root(root, value.steps)
 
     def _append_root(self, constant: FileConstant) -> RootTensor:
         """Append the weight or buffer of a constant, with the shape that its first reader sees.
 
         Rows that repeat are not part of it: they are repeated when they are read.
         """
-        kinds = [step.kind for step in constant.steps]
-        step_count = kinds.index("repeat") if "repeat" in kinds else len(kinds)
+        steps_before_repeat: list[ViewStep] = []
         shape = constant.shape
-        if step_count < len(kinds):
-            shape = constant.steps[step_count].shape_before
+        for step in constant.steps:
+            if step.kind == "repeat":
+                shape = step.shape_before
+                break
+            steps_before_repeat.append(step)
         name = free_name(self.b, clean_name(constant.name) or "constant")
-        if constant.is_float and not constant.derived:
+        is_trained = constant.is_float and not constant.derived
+        if is_trained:
             tensor = self.b.weight(name, shape)
         else:
             tensor = self.b.buffer(name, shape, "" if constant.is_float else constant.dtype)
-        return RootTensor(tensor, constant.steps[:step_count])
+        return RootTensor(tensor, tuple(steps_before_repeat))
 
     def _view_root(self, root: RootTensor, steps: Sequence[ViewStep]) -> str:
         """Return the tensor of a constant: its root's views undone, then those of `steps` made."""
         tensor = root.tensor
         for step in reversed(root.steps):
-            undone = step.shape_before
+            inverse_argument = step.shape_before
             if step.kind == "transpose":
-                undone = tuple(step.argument.index(i) for i in range(len(step.argument)))
-            tensor = self._view_tensor(tensor, step.kind, undone)
+                order = step.argument
+                inverse_argument = tuple(order.index(axis) for axis in range(len(order)))
+            tensor = self._view_tensor(tensor, step.kind, inverse_argument)
         for step in steps:
             tensor = self._view_tensor(tensor, step.kind, step.argument)
         return tensor

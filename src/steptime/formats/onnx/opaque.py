@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from steptime.formats.onnx.run import OnnxWalk
 
 TABLE = opaque.opaque_table(packaged("onnx.toml")["opaque"])
+UNREAD_SPEC: Spec = ("float32", ())  # of an output without a name, which no node reads
 SOLVERS = {"Det": "det", "com.microsoft.Inverse": "inverse"}  # ATen ops by ONNX operators
 _CUSTOM_DOMAIN = "."  # names of operators outside of ONNX's own domain have one
 _RUNTIME_DOMAIN = "com.microsoft."
@@ -44,11 +45,11 @@ def lower_unknown(walk: "OnnxWalk", values: Sequence[Value]) -> list[Value]:
     Raises:
         InputError: if no shape of an output is known; --allow-unknown passes its input on.
     """
-    specs_read = [None if value is None else walk.spec(value) for value in values]
-    body = walk.model.expand_operator(walk.node, specs_read)
-    if body is not None:
-        walk.lower_graph(body)
-        return [walk.env[name] for name in body.outputs]
+    input_specs = [None if value is None else walk.spec(value) for value in values]
+    definition = walk.model.expand_operator(walk.node, input_specs)
+    if definition is not None:
+        walk.lower_graph(definition)
+        return [walk.env[name] for name in definition.outputs]
     specs = output_specs(walk, values)
     if specs is not None:
         return append_opaque(walk, values, specs)
@@ -60,9 +61,9 @@ def lower_unknown(walk: "OnnxWalk", values: Sequence[Value]) -> list[Value]:
         raise InputError(f"{error}; {reason}--allow-unknown passes its input on")
     tensors = [value for value in values if isinstance(value, str)]
     first_input = values[0] if values else None
-    passed: Value = tensors[0] if tensors else first_input
+    input_passed_on: Value = tensors[0] if tensors else first_input
     walk.b.unmodelled.append(f"{walk.name} ({walk.node.op})")
-    return [passed] * len(walk.node.outputs)
+    return [input_passed_on] * len(walk.node.outputs)
 
 
 def output_specs(walk: "OnnxWalk", values: Sequence[Value]) -> list[Spec] | None:
@@ -79,12 +80,18 @@ def output_specs(walk: "OnnxWalk", values: Sequence[Value]) -> list[Spec] | None
     specs: list[Spec] = []
     for place, name in enumerate(walk.node.outputs):
         spec = inferred[place] if place < len(inferred) else None
-        if spec is None or spec[1] is None:
+        if not _has_shape(spec):
             spec = walk.stated_spec(name) if is_custom else None
-        if name and (spec is None or spec[1] is None):
+        is_read = name != ""
+        if is_read and not _has_shape(spec):
             return None
-        specs.append(spec or ("float32", ()))
+        specs.append(spec or UNREAD_SPEC)
     return specs
+
+
+def _has_shape(spec: Spec | None) -> bool:
+    """Whether the shape of an output is known."""
+    return spec is not None and spec[1] is not None
 
 
 def append_opaque(
@@ -108,9 +115,10 @@ def append_opaque(
     require(all(constant.dtype != "text" for constant in constants), "reads text")
     inputs = [walk.tensor(_as_setting(value)) for value in values if value is not None]
     float_dtype = opaque.float_type(walk.b, inputs)
-    places = [i for i, name in enumerate(walk.node.outputs) if name]
+    places = [place for place, name in enumerate(walk.node.outputs) if name]
     outputs: list[TensorSpec] = []
-    for dtype, shape in (specs[i] for i in places):
+    for place in places:
+        dtype, shape = specs[place]
         require(dtype != "text", "makes text")
         outputs.append(TensorSpec(shape or (), float_dtype if "float" in dtype else dtype))
     op = walk.node.op
@@ -119,12 +127,13 @@ def append_opaque(
     if flop_count is not None:
         work = OpWork(flop_count)
     tensors = opaque.append_opaque(walk.b, TABLE, op, walk.name, inputs, outputs, work)
-    if op not in TABLE and work is None:
+    is_priced = op in TABLE or work is not None
+    if not is_priced:
         walk.unpriced.add(tensors[0], clean_name(op), may_hold_products(op))
-    results: list[Value] = [None] * len(walk.node.outputs)
+    output_values: list[Value] = [None] * len(walk.node.outputs)
     for place, tensor in zip(places, tensors, strict=True):
-        results[place] = tensor
-    return results
+        output_values[place] = tensor
+    return output_values
 
 
 def _as_setting(value: Value) -> Value:

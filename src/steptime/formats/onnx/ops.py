@@ -23,26 +23,31 @@ from steptime.formats.tensors import free_name
 from steptime.network.ops.table import ShapeError, require
 
 Values = Sequence[Value]
+FIRST_OPSET_OF_SINGLE_AXIS = 13  # of Softmax; before it the axes from `axis` on are one
+FIRST_OPSET_OF_SCAN = 9  # before it a Scan ran for a batch at once
 RESIZE_MODES = {"linear": "bilinear", "cubic": "bicubic"}
 TAPS = {"nearest": 1, "bilinear": 2, "bicubic": 4}  # pixels that an output reads along an axis
 
 
-def _pointwise(function: str, walk: OnnxWalk, *values: Value) -> Value:
+def _lower_pointwise(function: str, walk: OnnxWalk, *values: Value) -> Value:
     """Lower a function of elements.
 
     Before opset 7 the attribute `axis` says with which axis of the first the second is aligned.
     """
     operands: list[Value] = [value for value in values if value is not None]
-    is_aligned = walk.attr("broadcast", 0) and "axis" in walk.node.attrs
-    if len(operands) == 2 and is_aligned:
+    states_axis = walk.attr("broadcast", 0) and "axis" in walk.node.attrs
+    if len(operands) == 2 and states_axis:
         first, second = operands
-        shape = walk.shape(second)
-        axes_after = len(walk.shape(first)) - walk.axis(first) - len(shape)
-        operands[1] = walk.reshape(second, (*shape, *(1,) * axes_after))
+        second_shape = walk.shape(second)
+        first_rank = len(walk.shape(first))
+        axes_after = first_rank - walk.axis(first) - len(second_shape)
+        operands[1] = walk.reshape(second, (*second_shape, *(1,) * axes_after))
     return walk.pointwise(function, *operands)
 
 
-def _pointwise_of_many(function: str, walk: OnnxWalk, first: Value, *operands: Value) -> Value:
+def _lower_pointwise_of_many(
+    function: str, walk: OnnxWalk, first: Value, *operands: Value
+) -> Value:
     """Lower a function of any number of operands, two at a time."""
     result = first
     for operand in operands:
@@ -50,8 +55,8 @@ def _pointwise_of_many(function: str, walk: OnnxWalk, first: Value, *operands: V
     return result
 
 
-def _mean(walk: OnnxWalk, *values: Value) -> Value:
-    total = _pointwise_of_many("add", walk, *values)
+def _lower_mean(walk: OnnxWalk, *values: Value) -> Value:
+    total = _lower_pointwise_of_many("add", walk, *values)
     return walk.pointwise("mul", total, walk.constant(1 / len(values), "float32"))
 
 
@@ -60,14 +65,15 @@ def _parametrised(function: str, attribute: str, default: float) -> Function:
     return lambda walk, x: walk.pointwise(function, x, parameter=walk.attr(attribute, default))
 
 
-def _dropout(walk: OnnxWalk, x: Value, ratio: Value = None, *_: Value) -> Value:
+def _lower_dropout(walk: OnnxWalk, x: Value, ratio: Value = None, *_: Value) -> Value:
     share = walk.node.attrs.get("ratio", 0.5) if ratio is None else walk.number(ratio)
-    if not isinstance(x, str) or not share:
+    is_constant = not isinstance(x, str)
+    if is_constant or not share:
         return x
     return walk.lower(elements.dropout, x, float(share))
 
 
-def _clip(walk: OnnxWalk, x: Value, low: Value = None, high: Value = None) -> Value:
+def _lower_clip(walk: OnnxWalk, x: Value, low: Value = None, high: Value = None) -> Value:
     """Lower Clip; before opset 11 its limits are attributes, and each may be left out."""
     low_limit = walk.node.attrs.get("min") if low is None else walk.number(low)
     high_limit = walk.node.attrs.get("max") if high is None else walk.number(high)
@@ -79,41 +85,44 @@ def _clip(walk: OnnxWalk, x: Value, low: Value = None, high: Value = None) -> Va
     return walk.pointwise("clamp", x, **limits)
 
 
-def _prelu(walk: OnnxWalk, x: Value, slope: Value) -> Value:
+def _lower_prelu(walk: OnnxWalk, x: Value, slope: Value) -> Value:
     """Lower PRelu: by its op with one slope or one for each channel, else as relu + slope min."""
     slope_count = math.prod(walk.shape(slope))
-    if slope_count in (1, walk.shape(x)[1]):
+    channels = walk.shape(x)[1]
+    if slope_count in (1, channels):
         return walk.lower(elements.op, "prelu", x, walk.reshape(slope, (slope_count,)))
-    negative = walk.pointwise("minimum", x, walk.constant(0.0, "float32"))
-    positive = walk.pointwise("relu", x)
-    return walk.pointwise("add", positive, walk.pointwise("mul", negative, slope))
+    negative_part = walk.pointwise("minimum", x, walk.constant(0.0, "float32"))
+    positive_part = walk.pointwise("relu", x)
+    scaled_part = walk.pointwise("mul", negative_part, slope)
+    return walk.pointwise("add", positive_part, scaled_part)
 
 
-def _gelu(walk: OnnxWalk, x: Value) -> Value:
+def _lower_gelu(walk: OnnxWalk, x: Value) -> Value:
     is_tanh = walk.attr("approximate", "none") == "tanh"
     return walk.pointwise("gelu_tanh" if is_tanh else "gelu", x)
 
 
-def _reduce(function: str, walk: OnnxWalk, x: Value, axes: Value = None) -> Value:
+def _lower_reduce(function: str, walk: OnnxWalk, x: Value, axes: Value = None) -> Value:
     """Lower a reduction; without axes it is over all of them, or none by an attribute."""
     stated_axes = walk.integers(axes, "axes")
-    if not stated_axes and walk.attr("noop_with_empty_axes", 0):
+    keeps_without_axes = walk.attr("noop_with_empty_axes", 0)
+    if keeps_without_axes and not stated_axes:
         return x
     reduced_axes = stated_axes or tuple(range(len(walk.shape(x))))
     keep = bool(walk.attr("keepdims", 1))
     return walk.lower(elements.reduce, function, x, reduced_axes, keep=keep)
 
 
-def _index_of_extreme(function: str, walk: OnnxWalk, x: Value) -> Value:
+def _lower_index_of_extreme(function: str, walk: OnnxWalk, x: Value) -> Value:
     keep = bool(walk.attr("keepdims", 1))
     return walk.lower(elements.reduce, function, x, (walk.attr("axis", 0),), keep=keep)
 
 
-def _softmax(walk: OnnxWalk, x: Value) -> Value:
+def _lower_softmax(walk: OnnxWalk, x: Value) -> Value:
     """Lower a softmax; before opset 13 it is over all axes from `axis` on."""
     is_log = walk.node.op == "LogSoftmax"
     shape = walk.shape(x)
-    is_over_single_axis = walk.node.opset >= 13
+    is_over_single_axis = walk.node.opset >= FIRST_OPSET_OF_SINGLE_AXIS
     axis = walk.axis(x, -1 if is_over_single_axis else 1)
     is_last_axis = axis == len(shape) - 1
     if is_over_single_axis or is_last_axis:
@@ -125,24 +134,20 @@ def _softmax(walk: OnnxWalk, x: Value) -> Value:
     return walk.reshape(y, shape)
 
 
-def _cumulative_sum(walk: OnnxWalk, x: Value, axis: Value) -> Value:
+def _lower_cumulative_sum(walk: OnnxWalk, x: Value, axis: Value) -> Value:
     stated_axis = (walk.integers(axis) or (0,))[0]
-    return walk.lower(
-        elements.op,
-        "cumsum",
-        x,
-        axis=axis_of(stated_axis, len(walk.shape(x))),
-        reverse=bool(walk.attr("reverse", 0)),
-    )
+    summed_axis = axis_of(stated_axis, len(walk.shape(x)))
+    is_reverse = bool(walk.attr("reverse", 0))
+    return walk.lower(elements.op, "cumsum", x, axis=summed_axis, reverse=is_reverse)
 
 
-def _topk(walk: OnnxWalk, x: Value, *_: Value) -> Values:
+def _lower_topk(walk: OnnxWalk, x: Value, *_: Value) -> Values:
     axis = walk.axis(x, -1)
     count = walk.output_shape()[axis]
     return walk.lower(lowering.topk, x, count, axis, largest=bool(walk.attr("largest", 1)))
 
 
-def _resize(walk: OnnxWalk, x: Value, *_: Value) -> Value | Values:
+def _lower_resize(walk: OnnxWalk, x: Value, *_: Value) -> Value | Values:
     """Lower an image of another size.
 
     Volumes, and resized channels or examples, count by their bytes and two FLOP for each pixel
@@ -151,41 +156,46 @@ def _resize(walk: OnnxWalk, x: Value, *_: Value) -> Value | Values:
     mode = RESIZE_MODES.get(walk.attr("mode", "nearest"), "nearest")
     output_shape = walk.output_shape()
     shape = walk.shape(x)
-    if output_shape[:2] != shape[:2] or len(shape) not in (3, 4):
+    resizes_channels = output_shape[:2] != shape[:2]  # or examples
+    is_image_or_sequence = len(shape) in (3, 4)
+    if resizes_channels or not is_image_or_sequence:
         taps = TAPS[mode] ** (len(shape) - 2)
-        return append_stated(walk, x, flop_per_element=2.0 * taps if taps > 1 else 0.0)
+        flop_per_element = 2.0 * taps if taps > 1 else 0.0
+        return append_stated(walk, x, flop_per_element=flop_per_element)
     transformation = walk.attr("coordinate_transformation_mode", "half_pixel")
     aligns_corners = transformation == "align_corners"
     return walk.lower(lowering.resize, x, output_shape[2:], mode, align_corners=aligns_corners)
 
 
-def _scan(walk: OnnxWalk, *values: Value) -> Values:
+def _lower_scan(walk: OnnxWalk, *values: Value) -> Values:
     """Lower Scan: its body for each part of its inputs, with states from turn to turn.
 
     Returns the last states and the stacked outputs. Before opset 9 a batch of scans ran at once;
     such a file is refused.
     """
-    require(walk.node.opset >= 9, "a Scan of an opset before 9")
+    require(walk.node.opset >= FIRST_OPSET_OF_SCAN, "a Scan of an opset before 9")
     body: Subgraph = walk.node.attrs["body"]
     input_count = walk.attr("num_scan_inputs", 0)
     state_count = len(values) - input_count
     states: Values = [*values[:state_count]]
     inputs = values[state_count:]
     stated_axes = walk.attr("scan_input_axes", (0,) * input_count)
-    axes = [axis_of(axis, len(walk.shape(x))) for axis, x in zip(stated_axes, inputs, strict=True)]
-    scanned = list(zip(inputs, axes, strict=True))
-    lengths = {walk.shape(x)[axis] for x, axis in scanned}
+    inputs_with_axes = [
+        (x, axis_of(axis, len(walk.shape(x)))) for x, axis in zip(inputs, stated_axes, strict=True)
+    ]
+    lengths = {walk.shape(x)[axis] for x, axis in inputs_with_axes}
     require(len(lengths) == 1, f"a Scan over {sorted(lengths)} parts")
     (turn_count,) = lengths
     _check_turns(turn_count, body)
-    turn_outputs: list[Values] = []
+    outputs_by_turn: list[Values] = []
     for turn in range(turn_count):
-        parts = [walk.lower(elements.select, x, axis, turn) for x, axis in scanned]
+        parts = [walk.lower(elements.select, x, axis, turn) for x, axis in inputs_with_axes]
         results = walk.lower_branch(body, (*states, *parts))
-        states = results[: len(states)]
-        turn_outputs.append(results[len(states) :])
-    stacked = [_stack_turns(walk, turns) for turns in zip(*turn_outputs, strict=True)]
-    return [*states, *stacked]
+        states = results[:state_count]
+        outputs_by_turn.append(results[state_count:])
+    turns_by_output = zip(*outputs_by_turn, strict=True)
+    stacked_outputs = [_stack_turns(walk, turns) for turns in turns_by_output]
+    return [*states, *stacked_outputs]
 
 
 def _check_turns(turn_count: int, body: Subgraph) -> None:
@@ -195,10 +205,10 @@ def _check_turns(turn_count: int, body: Subgraph) -> None:
     require(fits, f"{turn_count} turns of {node_count} nodes")
 
 
-def _if(walk: OnnxWalk, condition: Value) -> Values:
-    number = walk.number(condition)
-    require(number is not None, _UNKNOWN_BRANCH)
-    branch = walk.node.attrs.get("then_branch" if number else "else_branch")
+def _lower_if(walk: OnnxWalk, condition: Value) -> Values:
+    truth = walk.number(condition)  # 1 or 0
+    require(truth is not None, _UNKNOWN_BRANCH)
+    branch = walk.node.attrs.get("then_branch" if truth else "else_branch")
     if not isinstance(branch, Subgraph):
         raise ShapeError("a branch is missing")
     return walk.lower_branch(branch)
@@ -210,12 +220,14 @@ def _stack_turns(walk: OnnxWalk, parts: Values) -> Value:
     arrays = [
         row.values for row in rows if isinstance(row, FileConstant) and row.values is not None
     ]
-    if len(arrays) == len(rows):
-        return walk.constant(np.concatenate(arrays), walk.spec(rows[0])[0], derived=True)
+    have_values = len(arrays) == len(rows)
+    if have_values:
+        dtype, _ = walk.spec(rows[0])
+        return walk.constant(np.concatenate(arrays), dtype, derived=True)
     return walk.lower(elements.concat, rows, 0)
 
 
-def _loop(
+def _lower_loop(
     walk: OnnxWalk, turn_limit: Value = None, condition: Value = None, *variables: Value
 ) -> Values:
     """Lower Loop: its body for each turn, as long as its condition holds.
@@ -224,61 +236,65 @@ def _loop(
     condition and variables, and outputs to stack.
     """
     stated_limit = walk.number(turn_limit)
-    require(stated_limit is not None, _UNKNOWN_TURNS)
-    max_turns = int(stated_limit or 0)
+    if stated_limit is None:
+        raise ShapeError(_UNKNOWN_TURNS)
+    max_turns = int(stated_limit)
     body: Subgraph = walk.node.attrs["body"]
     _check_turns(max_turns, body)
-    variable_count = len(variables)
-    turn_outputs: list[Values] = []
+    first_stacked = 1 + len(variables)  # among the body's outputs: condition, variables, stacked
+    outputs_by_turn: list[Values] = []
     for turn in range(max_turns):
-        if condition is not None and not _holds(walk, condition):
+        ends_early = condition is not None and not _is_true(walk, condition)
+        if ends_early:
             break
         turn_number = walk.constant(turn, "int64", derived=True)
-        results = walk.lower_branch(body, (turn_number, condition, *variables))
-        condition = results[0]
-        variables = tuple(results[1 : 1 + variable_count])
-        turn_outputs.append(results[1 + variable_count :])
-    has_stacked_outputs = len(body.outputs) > 1 + variable_count
-    is_empty = has_stacked_outputs and not turn_outputs
+        condition, *results = walk.lower_branch(body, (turn_number, condition, *variables))
+        variables = tuple(results[: len(variables)])
+        outputs_by_turn.append(results[len(variables) :])
+    has_stacked_outputs = len(body.outputs) > first_stacked
+    is_empty = has_stacked_outputs and not outputs_by_turn
     require(not is_empty, "a loop of no turns, whose output is empty")
-    stacked = [_stack_turns(walk, turns) for turns in zip(*turn_outputs, strict=True)]
-    return [*variables, *stacked]
+    turns_by_output = zip(*outputs_by_turn, strict=True)
+    stacked_outputs = [_stack_turns(walk, turns) for turns in turns_by_output]
+    return [*variables, *stacked_outputs]
 
 
-def _holds(walk: OnnxWalk, condition: Value) -> bool:
+def _is_true(walk: OnnxWalk, condition: Value) -> bool:
     """Return the truth of a loop's condition; raises `ShapeError` if it depends on data."""
-    number = walk.number(condition)
-    require(number is not None, _UNKNOWN_TURNS)
-    return bool(number)
+    truth = walk.number(condition)
+    require(truth is not None, _UNKNOWN_TURNS)
+    return bool(truth)
 
 
-def _spectra(
+def _lower_spectrum(
     walk: OnnxWalk, x: Value, step: Value, window: Value = None, length: Value = None
 ) -> Value:
     """Lower STFT as a product of windows with a table of sines and cosines.
 
     ONNX does not state an algorithm. A complex signal has two parts in its last axis.
     """
-    signal_shape = walk.shape(x)
-    is_complex = signal_shape[2:] == (2,)
-    parts = 2 if is_complex else 1
+    is_complex = walk.shape(x)[2:] == (2,)
+    part_count = 2 if is_complex else 1  # real and imaginary part
     stride = (walk.integers(step) or (1,))[0]
     frame_size = (walk.integers(length) or walk.shape(window))[0]
     has_half_spectrum = walk.attr("onesided", 1)
-    bins = frame_size // 2 + 1 if has_half_spectrum else frame_size
-    frames = walk.lower(windows.cut_windows, x, 1, frame_size, suffix="/frames", step=stride)
-    n, frame_count = walk.shape(frames)[:2]
-    parts_shape = (*walk.shape(frames)[:3], parts)
-    signal = walk.lower(elements.reshape, frames, parts_shape, suffix="/parts")
+    bin_count = frame_size // 2 + 1 if has_half_spectrum else frame_size
+    time_axis = 1
+    cut_frames = walk.lower(
+        windows.cut_windows, x, time_axis, frame_size, suffix="/frames", step=stride
+    )
+    n, frame_count = walk.shape(cut_frames)[:2]
+    frames_shape = (*walk.shape(cut_frames)[:3], part_count)
+    frames = walk.lower(elements.reshape, cut_frames, frames_shape, suffix="/parts")
     if window is not None:
         column = walk.reshape(window, (frame_size, 1))
-        signal = walk.lower(elements.pointwise, "mul", signal, column, suffix="/window")
-    row_width = frame_size * parts
-    rows = walk.lower(elements.reshape, signal, (n, frame_count, row_width), suffix="/rows")
-    table_name = free_name(walk.b, f"{walk.name}/waves")
-    table = walk.b.buffer(table_name, (2 * bins, row_width))  # a sine and a cosine of each bin
-    spectra = walk.lower(lowering.linear, rows, table)
-    return walk.lower(elements.reshape, spectra, (n, frame_count, bins, 2), suffix="/bins")
+        frames = walk.lower(elements.pointwise, "mul", frames, column, suffix="/window")
+    row_width = frame_size * part_count
+    rows = walk.lower(elements.reshape, frames, (n, frame_count, row_width), suffix="/rows")
+    waves_name = free_name(walk.b, f"{walk.name}/waves")
+    waves = walk.b.buffer(waves_name, (2 * bin_count, row_width))  # a sine and a cosine of each bin
+    spectra = walk.lower(lowering.linear, rows, waves)
+    return walk.lower(elements.reshape, spectra, (n, frame_count, bin_count, 2), suffix="/bins")
 
 
 _UNKNOWN_TURNS = "a loop whose number of turns the file does not state"
@@ -287,19 +303,19 @@ _UNKNOWN_BRANCH = (
 )
 _NAMES = packaged("onnx.toml")
 OPS: Mapping[str, Function] = {
-    **{name: partial(_pointwise, kind) for kind, name in _NAMES["kinds"].items()},
-    **{name: partial(_pointwise, function) for function, name in _NAMES["functions"].items()},
-    **{name: partial(_pointwise, function) for name, function in _NAMES["read"].items()},
-    **{name: partial(_reduce, function) for name, function in _NAMES["reductions"].items()},
-    "Sum": partial(_pointwise_of_many, "add"),
-    "Max": partial(_pointwise_of_many, "maximum"),
-    "Min": partial(_pointwise_of_many, "minimum"),
-    "Loop": _loop,
-    "Scan": _scan,
-    "STFT": _spectra,
-    "Mean": _mean,
-    **dict.fromkeys(("Softmax", "LogSoftmax", "Hardmax"), _softmax),
-    **dict.fromkeys(("Resize", "Upsample"), _resize),
+    **{name: partial(_lower_pointwise, kind) for kind, name in _NAMES["kinds"].items()},
+    **{name: partial(_lower_pointwise, function) for function, name in _NAMES["functions"].items()},
+    **{name: partial(_lower_pointwise, function) for name, function in _NAMES["read"].items()},
+    **{name: partial(_lower_reduce, function) for name, function in _NAMES["reductions"].items()},
+    "Sum": partial(_lower_pointwise_of_many, "add"),
+    "Max": partial(_lower_pointwise_of_many, "maximum"),
+    "Min": partial(_lower_pointwise_of_many, "minimum"),
+    "Loop": _lower_loop,
+    "Scan": _lower_scan,
+    "STFT": _lower_spectrum,
+    "Mean": _lower_mean,
+    **dict.fromkeys(("Softmax", "LogSoftmax", "Hardmax"), _lower_softmax),
+    **dict.fromkeys(("Resize", "Upsample"), _lower_resize),
     **MATRICES,
     **FUSED,
     **MOVES,
@@ -308,13 +324,13 @@ OPS: Mapping[str, Function] = {
     "Celu": _parametrised("elu", "alpha", 1.0),
     "ThresholdedRelu": _parametrised("leaky_relu", "alpha", 1.0),
     "Identity": lambda walk, x: x,
-    "Clip": _clip,
-    "PRelu": _prelu,
-    "Gelu": _gelu,
-    "Dropout": _dropout,
-    "ArgMax": partial(_index_of_extreme, "argmax"),
-    "ArgMin": partial(_index_of_extreme, "argmin"),
-    "CumSum": _cumulative_sum,
-    "TopK": _topk,
-    "If": _if,
+    "Clip": _lower_clip,
+    "PRelu": _lower_prelu,
+    "Gelu": _lower_gelu,
+    "Dropout": _lower_dropout,
+    "ArgMax": partial(_lower_index_of_extreme, "argmax"),
+    "ArgMin": partial(_lower_index_of_extreme, "argmin"),
+    "CumSum": _lower_cumulative_sum,
+    "TopK": _lower_topk,
+    "If": _lower_if,
 }

@@ -63,94 +63,114 @@ class _OnnxFile:
         self.sizes = read_input_sizes(self.model)
         self.allow_unknown = allow_unknown
 
-    def build(self, b: Builder, values: Mapping[str, Any], batch: int) -> str:
+    def build(self, b: Builder, hyperparameters: Mapping[str, Any], batch: int) -> str:
         """Append the network to a graph and return its main output, the loss in training."""
-        before = None
+        file_walk = None
         batches = Batches(self.sizes.batch, batch, self.sizes.fixed)
         if batches.differ:
-            before, batches = self._follow_batch(b, values, batches)
-        walk = self._walk(b, values, batches, before)
-        outputs = _output_tensors(self.model, walk)
-        loss = add_loss(b, find_trained_outputs(b, outputs) if b.training else outputs)
+            file_walk, batches = self._follow_batch(b, hyperparameters, batches)
+        walk = self._walk(b, hyperparameters, batches, file_walk)
+        outputs = _find_outputs(self.model, walk)
+        ends = find_trained_outputs(b, outputs) if b.training else outputs
+        loss = add_loss(b, ends)
         b.remarks += [
             *store_quantised(walk),
             *batches.describe_constant_products(b),
             *walk.unpriced.describe(b),
         ]
         _remove_unread_weights(b)
-        if values[STRICT]:
+        if hyperparameters[STRICT]:
             walk.unpriced.refuse(b, self.model.place)
         b.remarks += describe_weights(b, loss)
         return loss
 
     def _follow_batch(
-        self, b: Builder, values: Mapping[str, Any], batches: Batches
+        self, b: Builder, hyperparameters: Mapping[str, Any], batches: Batches
     ) -> tuple[OnnxWalk, Batches]:
         """Return a walk with the file's own batch, and which constants grow with the new one."""
-        key = (self.allow_unknown, b.precision, b.training, tuple(sorted(values.items())))
+        key = (self.allow_unknown, b.precision, b.training, tuple(sorted(hyperparameters.items())))
         file_batches = Batches(self.sizes.batch, self.sizes.batch, self.sizes.fixed)
 
-        def walk_separately(batches: Batches, before: OnnxWalk | None) -> OnnxWalk:
-            separate = Builder(b.name, b.precision, training=b.training)
-            return self._walk(separate, values, batches, before)
+        def walk_with_new_builder(batches: Batches, file_walk: OnnxWalk | None) -> OnnxWalk:
+            new_builder = Builder(b.name, b.precision, training=b.training)
+            return self._walk(new_builder, hyperparameters, batches, file_walk)
 
-        before = self.source.memoise(OnnxWalk, lambda: walk_separately(file_batches, None), key)
-        decided = find_batch_axes(
-            batches,
-            self.source,
-            key,
-            lambda candidate: _output_tensors(self.model, walk_separately(candidate, before)),
-        )
-        return before, decided
+        def walk_file() -> OnnxWalk:
+            return walk_with_new_builder(file_batches, None)
+
+        file_walk = self.source.memoise(OnnxWalk, walk_file, key)
+
+        def try_batches(candidate: Batches) -> None:
+            _find_outputs(self.model, walk_with_new_builder(candidate, file_walk))
+
+        decided_batches = find_batch_axes(batches, self.source, key, try_batches)
+        return file_walk, decided_batches
 
     def _walk(
-        self, b: Builder, values: Mapping[str, Any], batches: Batches, before: OnnxWalk | None
+        self,
+        b: Builder,
+        hyperparameters: Mapping[str, Any],
+        batches: Batches,
+        file_walk: OnnxWalk | None,
     ) -> OnnxWalk:
-        """Walk the graph of the file for one batch."""
-        size_of_name = self.sizes.by_name(values, batches.new_batch)
-        walk = OnnxWalk(b, self.model, OPS, batches, before, self.allow_unknown, size_of_name)
+        """Walk the graph of the file for one batch.
+
+        Args:
+            b: the builder of the graph.
+            hyperparameters: their values by name.
+            batches: the batch of the file and that of the graph.
+            file_walk: a walk with the file's own batch, None where that is built.
+        """
+        size_of_name = self.sizes.by_name(hyperparameters, batches.new_batch)
+        walk = OnnxWalk(b, self.model, OPS, batches, file_walk, self.allow_unknown, size_of_name)
         for graph_input in self.model.graph.inputs:
             name = clean_name(graph_input.name)
             dtype = graph_input.dtype
-            if name in self.sizes.numbers and values[hyperparameter_name(name)]:
-                number = np.asarray(values[hyperparameter_name(name)], dtype)
-                constant = FileConstant(graph_input.name, (), dtype, number, derived=True)
+            is_number = name in self.sizes.numbers
+            stated_number = hyperparameters[hyperparameter_name(name)] if is_number else 0
+            if stated_number:
+                array = np.asarray(stated_number, dtype)
+                constant = FileConstant(graph_input.name, (), dtype, array, derived=True)
                 walk.env[graph_input.name] = constant
-                continue
-            shape = self.sizes.shape_of(graph_input.name, values, batches.new_batch)
-            walk.env[graph_input.name] = b.input(name, shape, "" if "float" in dtype else dtype)
+            else:
+                shape = self.sizes.shape_of(graph_input.name, hyperparameters, batches.new_batch)
+                graph_dtype = "" if "float" in dtype else dtype
+                walk.env[graph_input.name] = b.input(name, shape, graph_dtype)
         walk.lower_graph(self.model.graph)
         return walk
 
 
-def _output_tensors(model: Model, walk: OnnxWalk) -> list[str]:
+def _find_outputs(model: Model, walk: OnnxWalk) -> list[str]:
     """Return the tensors of a walk that are outputs of the file and depend on an input.
 
     Raises:
         InputError: for an output that no node makes, a file without an output that depends on an
             input, and a main output (that most ops lead to) that lost its batch.
     """
-    outputs: dict[str, str] = {}  # tensor -> name in the file
-    for name in model.graph.outputs:
-        if name not in walk.env:
-            raise InputError(f"{model.place}: no node makes output {shorten(name)}")
-        tensor = walk.env[name]
-        if isinstance(tensor, str):
-            outputs.setdefault(tensor, name)
+    file_name_by_tensor: dict[str, str] = {}
+    for file_name in model.graph.outputs:
+        if file_name not in walk.env:
+            raise InputError(f"{model.place}: no node makes output {shorten(file_name)}")
+        value = walk.env[file_name]
+        if isinstance(value, str):  # a tensor, which depends on an input
+            file_name_by_tensor.setdefault(value, file_name)
+    outputs = list(file_name_by_tensor)
     if not outputs:
         raise InputError(f"{model.place}: no output depends on an input")
-    main = find_main_output(walk.b, [*outputs])
-    main_name = outputs[main]
-    shape_in_file = walk.file_shape(main_name)
-    if shape_in_file is not None:
-        fault = walk.batches.describe_output_fault(main_name, shape_in_file, walk.b.shape(main))
+    main_output = find_main_output(walk.b, outputs)
+    main_name = file_name_by_tensor[main_output]
+    file_shape = walk.file_shape(main_name)
+    if file_shape is not None:
+        shape = walk.b.shape(main_output)
+        fault = walk.batches.describe_output_fault(main_name, file_shape, shape)
         if fault:
             raise walk.batch_error(model.place, fault, [main_name])
-    return [*outputs]
+    return outputs
 
 
 def _remove_unread_weights(b: Builder) -> None:
     tensors_read = {name for op in b.ops for name in op.inputs}
-    for name in [name for name in b.weights if name not in tensors_read]:
+    unread_weights = [name for name in b.weights if name not in tensors_read]
+    for name in unread_weights:
         b.weights.remove(name)
         del b.tensors[name]

@@ -70,11 +70,11 @@ class OnnxWalk(NodeValues):
         model: Model,
         ops: Mapping[str, Function],
         batches: Batches,
-        before: "OnnxWalk | None",
+        file_walk: "OnnxWalk | None",
         allow_unknown: bool,
         size_of_name: Mapping[str, int],
     ) -> None:
-        super().__init__(before)
+        super().__init__(file_walk)
         self.b = b
         self.model = model
         self.ops = ops
@@ -108,8 +108,11 @@ class OnnxWalk(NodeValues):
         Outputs beyond those that its function returns get the value of the first, unless they have
         one.
         """
-        absent = next((name for name in node.inputs if name not in self.env), "")
-        require(not absent, f"reads {absent[:MAX_NAME_IN_MESSAGE]!a}, which no earlier node makes")
+        for name in node.inputs:
+            if name not in self.env:
+                raise ShapeError(
+                    f"reads {name[:MAX_NAME_IN_MESSAGE]!a}, which no earlier node makes"
+                )
         results = self._lower_node(node)
         self.env.update(zip(node.outputs, results, strict=False))
         for name in node.outputs[len(results) :]:
@@ -119,13 +122,17 @@ class OnnxWalk(NodeValues):
         self._note_names(node)
         self._check_batch(node)
 
-    def list_links(self) -> tuple[list[str], list[tuple[Sequence[str], Sequence[str]]]]:
-        """Return the file's inputs, and the tensors that each node reads and makes."""
-        links: list[tuple[Sequence[str], Sequence[str]]] = []
+    def list_inputs(self) -> list[str]:
+        """Return the file's inputs."""
+        return [graph_input.name for graph_input in self.model.graph.inputs]
+
+    def list_nodes(self) -> list[FileNode]:
+        """Return the nodes of the file; inputs that are sizes or indices are left out."""
+        nodes: list[FileNode] = []
         for node in self.model.graph.nodes:
-            tensors_read = node.inputs[:1] if node.op in WITH_SIZES else node.inputs
-            links.append((tensors_read, node.outputs))
-        return [graph_input.name for graph_input in self.model.graph.inputs], links
+            inputs = node.inputs[:1] if node.op in WITH_SIZES else node.inputs
+            nodes.append(FileNode(inputs, node.outputs))
+        return nodes
 
     def describe_node(self, node: OnnxNode) -> str:
         """Return the place of a node in a message: `net.onnx: node 'o' (OneHot)`."""
@@ -137,20 +144,20 @@ class OnnxWalk(NodeValues):
         An operator whose function refuses its shapes, though ONNX allows them, counts by its bytes.
         """
         values = [self.env[name] for name in node.inputs]
-        if node.op in REPEATS:
-            values[:1] = map(as_weight, values[:1])
+        if node.op in REPEATS and values:
+            values[0] = as_weight(values[0])
         self.values = values
-        function = self.ops.get(node.op)
-        if function is None:
+        lower_operator = self.ops.get(node.op)
+        if lower_operator is None:
             if self._reads_constants_only() and node.op in TABLE:
                 return self.fold_constants()
             return lower_unknown(self, values)
         if self._is_folded(node):
             return self.fold_constants()
         try:
-            return _listed(function(self, *values))
+            return _as_list(lower_operator(self, *values))
         except ShapeError:
-            specs = self._specs_to_count(node)
+            specs = self._find_specs_to_count(node)
             if specs is None:
                 raise
             return append_opaque(self, values, specs)
@@ -168,12 +175,15 @@ class OnnxWalk(NodeValues):
         """
         if not self._reads_constants_only():
             return False
-        if "." in node.op or node.op in LOWERED_CONSTANTS:
+        is_custom = "." in node.op
+        if is_custom or node.op in LOWERED_CONSTANTS:
             return False
-        weights = [v for v in self.values if isinstance(v, FileConstant) and v.is_weight]
-        return not (weights and node.op in WEIGHTS_MOVED)
+        constants = [value for value in self.values if isinstance(value, FileConstant)]
+        reads_weight = any(constant.is_weight for constant in constants)
+        moves_weight = reads_weight and node.op in WEIGHTS_MOVED
+        return not moves_weight
 
-    def _specs_to_count(self, node: OnnxNode) -> list[Spec] | None:
+    def _find_specs_to_count(self, node: OnnxNode) -> list[Spec] | None:
         """Return the outputs of a refused node that may count by its bytes, None if it may not."""
         has_other_batch = self.batches.differ and self.batches.fixed
         if has_other_batch or may_hold_products(node.op):
@@ -190,39 +200,37 @@ class OnnxWalk(NodeValues):
         Their numbers are dropped once a file made more than `MAX_FOLDED_VALUES`.
         """
         outputs = fold_node(self.node, self.values, self.spec)
-        sizes = [output.values.size for output in outputs if output.values is not None]
-        self._folded_value_count += sum(sizes)
-        if self._folded_value_count <= MAX_FOLDED_VALUES:
-            return outputs
-        return [replace(output, values=None) for output in outputs]
+        value_counts = [output.values.size for output in outputs if output.values is not None]
+        self._folded_value_count += sum(value_counts)
+        has_room = self._folded_value_count <= MAX_FOLDED_VALUES
+        return outputs if has_room else [replace(output, values=None) for output in outputs]
 
     def output_shape(self, place: int = 0) -> Shape:
         """Return the shape of an output of this node by ONNX; raises `ShapeError` if not known."""
         _, shape = infer_outputs(self.node, self.values, self.spec)[place]
-        require(shape is not None, "a size follows from numbers that are not known")
-        return shape or ()
+        if shape is None:
+            raise ShapeError("a size follows from numbers that are not known")
+        return shape
 
     def lower_branch(self, graph: Subgraph, arguments: Sequence[Value] = ()) -> list[Value]:
         """Lower a branch that is taken, or one turn of a loop, and return its outputs."""
-        node = self.node
-        names = [graph_input.name for graph_input in graph.inputs]
-        require(len(arguments) == len(names), f"{len(arguments)} inputs of {len(names)}")
-        self.env.update(zip(names, arguments, strict=True))
+        outer_node = self.node
+        input_names = [graph_input.name for graph_input in graph.inputs]
+        fits = len(arguments) == len(input_names)
+        require(fits, f"{len(arguments)} inputs of {len(input_names)}")
+        self.env.update(zip(input_names, arguments, strict=True))
         self.env |= graph.constants
         self.lower_graph(graph)
-        self.node = node
+        self.node = outer_node
         return [self.env[name] for name in graph.outputs]
 
     def recognise_pattern(self, tensor: str) -> str:
         """Return the output of one op if `tensor` ends a pattern of several, else `tensor`."""
-        return recognise_pattern(
-            self.b,
-            tensor,
-            f"{self.name}/fused",
-            lambda pieces: self._readers.is_read_outside(
-                self.env, pieces, tensor, self.node.outputs
-            ),
-        )
+
+        def is_read_outside(pieces: set[str]) -> bool:
+            return self._readers.is_read_outside(self.env, pieces, tensor, self.node.outputs)
+
+        return recognise_pattern(self.b, tensor, f"{self.name}/fused", is_read_outside)
 
     def stated_spec(self, name: str) -> Spec | None:
         """Return type and shape that the file states of a tensor, for the batch that is built.
@@ -232,9 +240,12 @@ class OnnxWalk(NodeValues):
         stated = self.model.find_stated_input(name) if name else None
         if stated is None:
             return None
-        sizes = [self.size_of_name.get(n) if isinstance(n, str) else n for n in stated.sizes]
+        sizes = [
+            self.size_of_name.get(size) if isinstance(size, str) else size for size in stated.sizes
+        ]
         shape = tuple(size for size in sizes if size is not None)
-        if len(shape) < len(sizes):
+        lacks_size = len(shape) < len(sizes)
+        if lacks_size:
             return None
         if self.batches.fixed:
             shape = scale_batch(shape, self.batches.file_batch, self.batches.new_batch)
@@ -259,42 +270,52 @@ class OnnxWalk(NodeValues):
             **keywords: the same by keyword; None, an input that is left out, is not passed.
         """
 
-        def to_argument(x: Any) -> Any:
-            if isinstance(x, list):
-                return [to_argument(item) for item in x]
-            return self.tensor(x) if x is None or isinstance(x, FileConstant) else x
+        def to_argument(value: Any) -> Any:
+            if isinstance(value, list):
+                return [to_argument(element) for element in value]
+            if value is None:
+                raise ShapeError("an input is missing")
+            return self.tensor(value) if isinstance(value, FileConstant) else value
 
-        arguments = [to_argument(x) for x in values]
-        by_keyword = {key: to_argument(x) for key, x in keywords.items() if x is not None}
+        arguments = [to_argument(value) for value in values]
+        stated = {key: value for key, value in keywords.items() if value is not None}
+        by_keyword = {key: to_argument(value) for key, value in stated.items()}
         return function(self.b, *arguments, name=f"{self.name}{suffix}", **by_keyword)
 
     def pointwise(self, function: str, *values: Value, **parameters: Any) -> Value:
         """Return a function of single elements.
 
         A constant of one element becomes a number of the op. It stays a tensor where it is the bias
-        of a product, or its axes make the result larger.
+        of a product.
         """
-        tensors = [v for v in values if isinstance(v, str)]
-        is_bias = False
+        tensors = [value for value in values if isinstance(value, str)]
+        adds_to_product = False
         if function == "add" and len(tensors) == 1:
-            is_bias = find_producer(self.b, tensors[0], *elements.PRODUCTS) is not None
-        rank = max(len(self.shape(v)) for v in values)
+            product = find_producer(self.b, tensors[0], *elements.PRODUCTS)
+            adds_to_product = product is not None
         operands: list[str | float] = []
         for value in values:
             number = self.number(value)
-            stays_tensor = (is_bias and self.shape(value)) or len(self.shape(value)) > rank
-            operands.append(self.tensor(value) if number is None or stays_tensor else number)
-        if not any(isinstance(x, str) for x in operands):
+            has_axes = bool(self.shape(value))
+            is_bias = adds_to_product and has_axes
+            if number is None or is_bias:
+                operands.append(self.tensor(value))
+            else:
+                operands.append(number)
+        has_tensor = any(isinstance(operand, str) for operand in operands)
+        if not has_tensor:
             operands[0] = self.tensor(values[0])
         result = elements.pointwise(self.b, function, *operands, name=self.name, **parameters)
         return self.recognise_pattern(result)
 
     def repeated_shape(self, shape: Shape, stated_shape: Shape, follows: bool) -> Shape:
         """Return the shape to which this node repeats its input (`Batches.expanded_shape`)."""
-        has_grown = self.file_shape(self.node.inputs[0]) not in {None, tuple(shape)}
+        file_input = self.file_shape(self.node.inputs[0])
+        input_has_grown = file_input is not None and file_input != tuple(shape)
         output = self.node.outputs[0]
-        stays = self.node.op == "Expand" and shape == self.file_shape(output)
-        return self.batches.expanded_shape(output, shape, stated_shape, has_grown or stays, follows)
+        is_unchanged_expand = self.node.op == "Expand" and shape == self.file_shape(output)
+        has_grown = input_has_grown or is_unchanged_expand
+        return self.batches.expanded_shape(output, shape, stated_shape, has_grown, follows)
 
     def reshape_as_before(self, x: Value, new_shape: Callable[[], Shape]) -> Value:
         """Return `x` seen as the file has it for its own batch, scaled to the one that is built.
@@ -303,29 +324,31 @@ class OnnxWalk(NodeValues):
         """
         file_input = self.file_shape(self.node.inputs[0])
         file_view = self.file_shape(self.node.outputs[0])
-        shape = None
+        input_shape = self.shape(x)
+        view_shape = None
         if file_input is not None and file_view is not None:
             file_batch = self.batches.file_batch
-            shape = infer_view_shape(file_input, self.shape(x), file_view, file_batch)
-        try:
-            shape = new_shape() if shape is None else shape
-        except ShapeError as error:
-            raise ShapeError(f"{error}: written for another batch or size") from None
-        before, after = list(self.shape(x)), list(shape)
-        fits = math.prod(before) == math.prod(after)
-        require(fits, f"reshape {before} to {after}: written for another batch or size")
-        return self.reshape(x, shape)
+            view_shape = infer_view_shape(file_input, input_shape, file_view, file_batch)
+        if view_shape is None:
+            try:
+                view_shape = new_shape()
+            except ShapeError as error:
+                raise ShapeError(f"{error}: written for another batch or size") from None
+        keeps_elements = math.prod(input_shape) == math.prod(view_shape)
+        shapes = f"{list(input_shape)} to {list(view_shape)}"
+        require(keeps_elements, f"reshape {shapes}: written for another batch or size")
+        return self.reshape(x, view_shape)
 
     def _check_batch(self, node: OnnxNode) -> None:
         """Raise `ShapeError` for an output that neither keeps its shape nor grows as the batch."""
         for name in node.outputs:
             value = self.env.get(name)
-            shape_in_file = self.file_shape(name)
-            if name and isinstance(value, str) and shape_in_file is not None:
-                self.batches.check_growth(shape_in_file, self.b.shape(value))
+            file_shape = self.file_shape(name)
+            if name and isinstance(value, str) and file_shape is not None:
+                self.batches.check_growth(file_shape, self.b.shape(value))
 
 
-def _listed(result: Value | Sequence[Value]) -> list[Value]:
+def _as_list(result: Value | Sequence[Value]) -> list[Value]:
     """Return the outputs of a node as a list; a node of one output returns it alone."""
     if isinstance(result, list | tuple):
         return list(result)
@@ -336,8 +359,10 @@ def _file_nodes(nodes: Sequence[OnnxNode]) -> Iterator[FileNode]:
     """Yield the inputs and outputs of nodes; a node with graphs reads the inputs of those, too."""
     for node in nodes:
         graphs = [value for value in node.attrs.values() if isinstance(value, Subgraph)]
-        inner_nodes = [inner for graph in graphs for inner in _file_nodes(graph.nodes)]
-        results = [name for graph in graphs for name in graph.outputs]
-        yield from inner_nodes
-        names = [name for inner in inner_nodes for name in inner.inputs]
-        yield FileNode([*node.inputs, *names, *results], node.outputs)
+        names_read = [*node.inputs]
+        for graph in graphs:
+            names_read += graph.outputs
+            for inner_node in _file_nodes(graph.nodes):
+                names_read += inner_node.inputs
+                yield inner_node
+        yield FileNode(names_read, node.outputs)

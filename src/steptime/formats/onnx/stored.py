@@ -15,7 +15,7 @@ from steptime.formats.elements import PRODUCTS
 from steptime.formats.onnx.constant import FileConstant
 from steptime.formats.onnx.fold import clean_name
 from steptime.formats.onnx.run import OnnxWalk
-from steptime.formats.tensors import free_name
+from steptime.formats.tensors import free_name, index_readers
 from steptime.network.ops import OPS
 from steptime.network.ops.builder import Builder
 
@@ -38,40 +38,41 @@ def store_quantised(walk: OnnxWalk) -> list[str]:
         Remarks on the weights that are counted as stored, and those that are not.
     """
     b = walk.b
-    readers: dict[str, list[Op]] = {}
-    for op in b.ops if walk.quantised else ():
-        for tensor in op.inputs:
-            readers.setdefault(tensor, []).append(op)
-    places = {op.name: place for place, op in enumerate(b.ops)}
-    scale_buffers: dict[str, str] = {}
+    if not walk.quantised:
+        return []
+    readers_by_tensor = index_readers(b)
+    place_by_op = {op.name: place for place, op in enumerate(b.ops)}
+    buffer_by_scale: dict[str, str] = {}
     stored_count = 0
-    other_count = 0
+    full_width_count = 0
     for name, (dtype, scales) in walk.quantised.items():
-        if name not in walk.roots:
+        is_in_graph = name in walk.roots
+        if not is_in_graph:
             continue
-        reads = _find_reads(readers, walk.roots[name].tensor)
+        reads = _find_reads(readers_by_tensor, walk.roots[name].tensor)
         is_narrow = dtype in _NARROW_DTYPES
         if is_narrow and not b.training and _is_read_by_products(reads):
             stored_count += 1
-            _store_tensors(b, reads.tensors, dtype, places)
-            buffers = [_scale_buffer(b, scale, scale_buffers) for scale in scales]
-            _add_scales(b, reads.ops, buffers, places)
+            _store_tensors(b, reads.tensors, dtype, place_by_op)
+            buffers = [_find_scale_buffer(b, scale, buffer_by_scale) for scale in scales]
+            _add_scales(b, reads.ops, buffers, place_by_op)
         elif is_narrow or dtype == "float32":
-            other_count += 1
-    return _remarks(b, stored_count, other_count)
+            full_width_count += 1
+    return _describe_counts(b, stored_count, full_width_count)
 
 
-def _find_reads(readers: Mapping[str, list[Op]], weight: str) -> _Reads:
+def _find_reads(readers_by_tensor: Mapping[str, list[Op]], weight: str) -> _Reads:
     """Return the readers of a weight, through its views and casts."""
-    tensors = [weight]
-    ops: list[Op] = []
+    tensors = [weight]  # grows while it is looped over
+    readers: list[Op] = []
     for tensor in tensors:
-        for op in readers.get(tensor, ()):
-            if OPS[op.kind].storage == "view" or op.kind == "cast":
+        for op in readers_by_tensor.get(tensor, ()):
+            is_view_or_cast = OPS[op.kind].storage == "view" or op.kind == "cast"
+            if is_view_or_cast:
                 tensors += op.outputs
             else:
-                ops.append(op)
-    return _Reads(tensors, ops)
+                readers.append(op)
+    return _Reads(tensors, readers)
 
 
 def _is_read_by_products(reads: _Reads) -> bool:
@@ -80,45 +81,45 @@ def _is_read_by_products(reads: _Reads) -> bool:
 
 
 def _store_tensors(
-    b: Builder, tensors: Sequence[str], dtype: str, places: Mapping[str, int]
+    b: Builder, tensors: Sequence[str], dtype: str, place_by_op: Mapping[str, int]
 ) -> None:
     """Set the type of a weight and its views; a cast of it becomes a view, as it is not made.
 
-    `places` are the indices of ops in `b.ops`, by their name.
+    `place_by_op` has the indices of ops in `b.ops`, by their name.
     """
     for tensor in tensors:
         b.tensors[tensor] = b.tensors[tensor]._replace(dtype=dtype)
         producer = b.made_by.get(tensor)
         if producer and producer.kind == "cast":
-            shape = {"shape": b.shape(tensor)}
-            b.ops[places[producer.name]] = replace(producer, kind="reshape", attrs=shape)
+            view = replace(producer, kind="reshape", attrs={"shape": b.shape(tensor)})
+            b.ops[place_by_op[producer.name]] = view
 
 
 def _add_scales(
-    b: Builder, ops: Sequence[Op], buffers: Sequence[str], places: Mapping[str, int]
+    b: Builder, ops: Sequence[Op], buffers: Sequence[str], place_by_op: Mapping[str, int]
 ) -> None:
     """Add buffers of scales to the inputs of the linear layers among some ops."""
     for op in ops:
         if op.kind == "linear":
-            b.ops[places[op.name]] = replace(op, inputs=(*op.inputs, *buffers))
+            b.ops[place_by_op[op.name]] = replace(op, inputs=(*op.inputs, *buffers))
 
 
-def _scale_buffer(b: Builder, scale: FileConstant, buffers: dict[str, str]) -> str:
-    """Return the buffer of a weight's scales or zero points; add it to `buffers` at first use."""
-    if scale.name not in buffers:
+def _find_scale_buffer(b: Builder, scale: FileConstant, buffer_by_scale: dict[str, str]) -> str:
+    """Return the buffer of a weight's scales or zero points; append it at first use."""
+    if scale.name not in buffer_by_scale:
         name = free_name(b, clean_name(scale.name) or "scales")
         dtype = "" if scale.is_float else scale.dtype
-        buffers[scale.name] = b.buffer(name, scale.shape, dtype)
-    return buffers[scale.name]
+        buffer_by_scale[scale.name] = b.buffer(name, scale.shape, dtype)
+    return buffer_by_scale[scale.name]
 
 
-def _remarks(b: Builder, stored_count: int, other_count: int) -> list[str]:
+def _describe_counts(b: Builder, stored_count: int, full_width_count: int) -> list[str]:
     """Return remarks such as "2 quantised weights counted as stored, multiplied in float32"."""
     remarks: list[str] = []
     if stored_count:
         weights = counted(stored_count, "quantised weight")
         remarks.append(f"{weights} counted as stored, multiplied in {b.precision.compute}")
-    if other_count:
-        weights = counted(other_count, "quantised weight")
+    if full_width_count:
+        weights = counted(full_width_count, "quantised weight")
         remarks.append(f"{weights} counted in {b.precision.weights}, not as stored")
     return remarks

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from steptime.core.errors import InputError, shorten
 from steptime.core.toml_files import packaged
 from steptime.formats import Source
-from steptime.formats.export.protobuf import Value, message
+from steptime.formats.export.protobuf import CONTINUES, Value, message
 
 try:
     from onnx import TensorProto
@@ -31,8 +31,25 @@ MAX_RANK = 16
 MAX_SIZE = 2**53  # elements of a tensor: sizes stay exact as floats
 MAX_NAME_IN_MESSAGE = 60
 IN_OTHER_FILE = 1  # `TensorProto.data_location` of values outside of the file
-DTYPES: Mapping[int, tuple[str, float, bool]] = {  # ONNX's type -> name, bytes, whether it is read
-    int(number): tuple(row) for number, row in packaged("onnx.toml")["types"].items()
+
+
+class ElementType(NamedTuple):
+    """A type of a tensor's elements.
+
+    Attributes:
+        name: our name of it.
+        size_bytes: of one element.
+        is_readable: whether values of this type are read.
+    """
+
+    name: str
+    size_bytes: float
+    is_readable: bool
+
+
+TEXT = ElementType("text", 0, is_readable=False)  # stands for all types that are no numbers
+DTYPES: Mapping[int, ElementType] = {  # by ONNX's number
+    int(number): ElementType(*row) for number, row in packaged("onnx.toml")["types"].items()
 }
 _NESTED_FIELDS = {  # by kind of message: the fields in which weights may lie -> their kind
     "model": {7: "graph", 25: "function"},
@@ -46,6 +63,8 @@ _VALUE_FIELDS = (4, 5, 7, _RAW_DATA, 10, 11)  # the fields of a tensor that may 
 _VARINT, _LENGTH_DELIMITED = 0, 2  # wire types
 _FIXED_WIDTHS = {1: 8, 5: 4}  # bytes of the other wire types
 MAX_VARINT_BITS = 70  # ten bytes of seven bits
+# number, wire type, and three offsets: of the key, of the content, and behind it
+WireField = tuple[int, int, int, int, int]
 Span = tuple[int, int]  # the first byte, and that after the last
 
 
@@ -56,16 +75,36 @@ class ValueField(NamedTuple):
     start: int
     end: int
 
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of its content."""
+        return self.end - self.start
+
 
 class NoModelError(ValueError):
     """Bytes that are no ONNX file, or one beyond what is read; the message says which."""
 
 
+def element_type(number: int) -> ElementType:
+    """Return the type with a number of ONNX, `TEXT` for one that is no number."""
+    return DTYPES.get(number, TEXT)
+
+
 def is_read(tensor: TensorProto) -> bool:
     """Return whether the values of a constant are read: it is small, and in the file itself."""
-    dtype, _, readable = DTYPES.get(tensor.data_type, ("text", 0, False))
-    limit = MAX_FLOATS if "float" in dtype else MAX_VALUES
-    return readable and tensor.data_location == 0 and math.prod(tensor.dims) <= limit
+    dtype = element_type(tensor.data_type)
+    is_in_file = tensor.data_location == 0
+    max_elements = MAX_FLOATS if "float" in dtype.name else MAX_VALUES
+    return dtype.is_readable and is_in_file and math.prod(tensor.dims) <= max_elements
+
+
+def _count_listed_values(tensor: TensorProto) -> int:
+    """Return the number of values that stand in fields of their own, not packed into one."""
+    lists = (
+        *(tensor.float_data, tensor.int32_data, tensor.int64_data),
+        *(tensor.double_data, tensor.uint64_data),
+    )
+    return sum(map(len, lists))
 
 
 @dataclass
@@ -83,43 +122,46 @@ class WeightlessCopy:
     def read_varint(self, offset: int, end: int) -> tuple[int, int]:
         """Return the integer of up to 64 bits at `offset`, and the offset after it."""
         content: bytes | mmap.mmap = self.source.content
-        if offset < end and content[offset] < 0x80:  # one byte, as most are
+        if offset < end and content[offset] < CONTINUES:  # one byte, as most are
             return content[offset], offset + 1
-        value = 0
-        shift = 0
-        while offset < end and shift < MAX_VARINT_BITS:
+        number = 0
+        bits_read = 0
+        while offset < end and bits_read < MAX_VARINT_BITS:
             byte = content[offset]
             offset += 1
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value, offset
-            shift += 7
+            low_bits = byte & ~CONTINUES
+            number |= low_bits << bits_read  # the lowest bits come first
+            is_last_byte = byte < CONTINUES
+            if is_last_byte:
+                return number, offset
+            bits_read += 7
         raise NoModelError(f"a number at byte {offset} has no end")
 
-    def fields(self, offset: int, end: int) -> Iterator[tuple[int, int, int, int, int]]:
+    def read_fields(self, offset: int, end: int) -> Iterator[WireField]:
         """Yield the fields of the message from `offset` to `end`.
 
-        Each is its number, its wire type, and three offsets: of its key, of its content, and after
-        it. Plain tuples, since a file has many thousands.
+        They are plain tuples, since a file has many thousands.
         """
         while offset < end:
             self.field_count += 1
             if self.field_count > MAX_FIELDS:
                 raise NoModelError(f"more than {MAX_FIELDS} fields")
-            start = offset
-            key, content = self.read_varint(start, end)
-            number = key >> 3
-            wire = key & 7
-            if wire == _VARINT:
-                _, offset = self.read_varint(content, end)
+            key_start = offset
+            key, content_start = self.read_varint(key_start, end)
+            number = key >> 3  # a key is the number of the field and its wire type of three bits
+            wire_type = key & 7
+            if wire_type == _VARINT:
+                _, offset = self.read_varint(content_start, end)
             else:
-                length = _FIXED_WIDTHS.get(wire, -1)
-                if wire == _LENGTH_DELIMITED:
-                    length, content = self.read_varint(content, end)
-                offset = content + length
-                if length < 0 or number == 0 or offset > end:
-                    raise NoModelError(f"field {number} at byte {content} ends after its message")
-            yield number, wire, start, content, offset
+                length = _FIXED_WIDTHS.get(wire_type, -1)
+                if wire_type == _LENGTH_DELIMITED:
+                    length, content_start = self.read_varint(content_start, end)
+                offset = content_start + length
+                is_field = length >= 0 and number > 0
+                if not is_field or offset > end:
+                    place = f"field {number} at byte {content_start}"
+                    raise NoModelError(f"{place} ends after its message")
+            yield number, wire_type, key_start, content_start, offset
 
     def copy(self, kind: str, offset: int, end: int, depth: int = 0) -> bytes:
         """Return the bytes of the message from `offset` to `end`, without those of weights.
@@ -133,21 +175,22 @@ class WeightlessCopy:
         if depth > MAX_DEPTH:
             raise NoModelError(f"messages nest deeper than {MAX_DEPTH}")
         nested_fields = _NESTED_FIELDS.get(kind, {})
+        is_tensor = kind == "tensor"
         copied = bytearray()
         value_fields: list[ValueField] = []
-        for number, wire, start, content, field_end in self.fields(offset, end):
-            is_delimited = wire == _LENGTH_DELIMITED
+        for number, wire_type, key_start, content_start, field_end in self.read_fields(offset, end):
+            is_delimited = wire_type == _LENGTH_DELIMITED
             if is_delimited and number in nested_fields:
-                inner = self.copy(nested_fields[number], content, field_end, depth + 1)
-                copied += message((number, inner))
-            elif is_delimited and kind == "tensor" and number in _VALUE_FIELDS:
-                value_fields.append(ValueField(number, content, field_end))
+                nested_kind = nested_fields[number]
+                nested_message = self.copy(nested_kind, content_start, field_end, depth + 1)
+                copied += message((number, nested_message))
+            elif is_delimited and is_tensor and number in _VALUE_FIELDS:
+                value_fields.append(ValueField(number, content_start, field_end))
             else:
-                self._count_bytes(field_end - start)
-                copied += self.source.content[start:field_end]
-        if kind == "tensor":
-            return bytes(copied) + self._copy_values(bytes(copied), value_fields)
-        return bytes(copied)
+                self._count_bytes(field_end - key_start)
+                copied += self.source.content[key_start:field_end]
+        header = bytes(copied)
+        return header + self._copy_values(header, value_fields) if is_tensor else header
 
     def _count_bytes(self, size: int) -> None:
         self.copied_bytes += size
@@ -157,44 +200,55 @@ class WeightlessCopy:
     def _copy_values(self, header: bytes, value_fields: list[ValueField]) -> bytes:
         """Return the fields of a constant's values; of a weight nothing, its spans are noted."""
         tensor = TensorProto.FromString(header)
-        sizes = [item.end - item.start for item in value_fields]
-        raw_sizes = [item.end - item.start for item in value_fields if item.number == _RAW_DATA]
-        self._check_tensor(tensor, raw_sizes, sum(sizes))
-        if not is_read(tensor):
-            if tensor.data_location == 0:
-                self.unread += [(item.start, item.end) for item in value_fields]
-            return b""
-        self._count_bytes(sum(sizes))
-        parts: list[tuple[int, Value]] = [
-            (item.number, self.source.content[item.start : item.end]) for item in value_fields
+        value_bytes = sum(value_field.size_bytes for value_field in value_fields)
+        raw_sizes = [
+            value_field.size_bytes
+            for value_field in value_fields
+            if value_field.number == _RAW_DATA
         ]
-        return message(*parts)
+        self._check_tensor(tensor, raw_sizes, value_bytes)
+        if is_read(tensor):
+            self._count_bytes(value_bytes)
+            fields: list[tuple[int, Value]] = [
+                (value_field.number, self.source.content[value_field.start : value_field.end])
+                for value_field in value_fields
+            ]
+            return message(*fields)
+        is_in_file = tensor.data_location == 0
+        if is_in_file:
+            self.unread += [(value_field.start, value_field.end) for value_field in value_fields]
+        return b""
 
-    def _check_tensor(self, tensor: TensorProto, raw_sizes: Sequence[int], length: int) -> None:
+    def _check_tensor(
+        self, tensor: TensorProto, raw_sizes: Sequence[int], value_bytes: int
+    ) -> None:
         """Raise `NoModelError` for a tensor that does not have as many bytes as its shape needs.
 
         Args:
             tensor: the tensor without its values.
             raw_sizes: bytes of its fields of raw data.
-            length: bytes of all its values.
+            value_bytes: bytes of all its values.
         """
         name = f"tensor {tensor.name[:MAX_NAME_IN_MESSAGE]!a}"
         shape = tuple(tensor.dims)
-        size = math.prod(shape)
-        has_sizes = all(0 <= n < MAX_SIZE for n in shape)
-        if len(shape) > MAX_RANK or not has_sizes or size >= MAX_SIZE:
-            raise NoModelError(f"{name}: of shape {shorten(list(shape))}")
-        _, element_bytes, _ = DTYPES.get(tensor.data_type, ("text", 0, False))
+        shape_text = shorten(list(shape))
+        element_count = math.prod(shape)
+        has_valid_sizes = all(0 <= size < MAX_SIZE for size in shape)
+        is_too_large = len(shape) > MAX_RANK or element_count >= MAX_SIZE
+        if is_too_large or not has_valid_sizes:
+            raise NoModelError(f"{name}: of shape {shape_text}")
+        element_bytes = element_type(tensor.data_type).size_bytes
         if tensor.data_location == IN_OTHER_FILE:
             self._check_location(tensor, name)
         elif raw_sizes and element_bytes:
-            if raw_sizes[-1] != math.ceil(size * element_bytes):
-                raise NoModelError(f"{name}: {raw_sizes[-1]} bytes for {shorten(list(shape))}")
+            needed_bytes = math.ceil(element_count * element_bytes)
+            if raw_sizes[-1] != needed_bytes:
+                raise NoModelError(f"{name}: {raw_sizes[-1]} bytes for {shape_text}")
         elif element_bytes:
-            lists = (tensor.float_data, tensor.int32_data, tensor.int64_data, tensor.double_data)
-            value_count = sum(map(len, (*lists, tensor.uint64_data)))
-            if size > length + value_count:  # a value has at least one byte
-                raise NoModelError(f"{name}: of shape {shorten(list(shape))} without values")
+            # a value has at least one byte in a packed field, or is an entry of a list
+            max_values = value_bytes + _count_listed_values(tensor)
+            if element_count > max_values:
+                raise NoModelError(f"{name}: of shape {shape_text} without values")
 
     def _check_location(self, tensor: TensorProto, name: str) -> None:
         """Raise `NoModelError` for weights outside of the file's folder; they are never opened."""
@@ -202,14 +256,16 @@ class WeightlessCopy:
         location = entries.get("location", "")
         parts = location.replace("\\", "/").split("/")
         is_relative = "\0" not in location and not Path(location).is_absolute()
-        if not location or not is_relative or ".." in parts:
+        leaves_folder = ".." in parts
+        if not location or not is_relative or leaves_folder:
             outside = f"its data lies outside of the folder, in {shorten(location)}"
             raise NoModelError(f"{name}: {outside}")
         path = Path(self.source.path)
         folder = path.absolute().parent
         # a file that is a link itself has its data beside the file that it leads to
-        folders = (folder, Path(os.path.realpath(path)).parent)
-        target = Path(os.path.realpath(folder / location))
-        if not any(target.is_relative_to(os.path.realpath(folder)) for folder in folders):
+        folder_of_target = Path(os.path.realpath(path)).parent
+        allowed_folders = (os.path.realpath(folder), os.path.realpath(folder_of_target))
+        data_path = Path(os.path.realpath(folder / location))
+        if not any(map(data_path.is_relative_to, allowed_folders)):
             link = f"its data is a link out of the folder, {shorten(location)}"
             raise NoModelError(f"{name}: {link}")

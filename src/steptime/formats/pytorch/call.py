@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from steptime.formats import elements as el
+from steptime.formats import elements
 from steptime.formats.pytorch.program import FxNode
 from steptime.formats.tensors import axis_of
 from steptime.network.ops.builder import Builder
@@ -127,24 +127,27 @@ class Call:
     def tensor_in_output_type(self) -> str:
         """Return the tensor of `self`, cast if the call states a wider type (`dtype=`)."""
         x = self.tensor()
-        dtype = self.walk.graph_dtype(self.dtype)
-        is_stated = self.argument("dtype") is not None and "float" in dtype
-        return self.lower(el.cast, x, dtype, suffix="/cast") if is_stated else x
+        output_dtype = self.walk.graph_dtype(self.dtype)
+        is_wider = "float" in output_dtype
+        states_wider_type = self.argument("dtype") is not None and is_wider
+        if not states_wider_type:
+            return x
+        return self.lower(elements.cast, x, output_dtype, suffix="/cast")
 
     def index_output(self, i: int) -> ProgramConstant | None:
         """Return output `i` as indices that are found together with the values, if it is there."""
         if i >= len(self.node.outputs):
             return None
-        return ProgramConstant(
-            self.walk.file_shape(self.node.outputs[i]), "int64", f"{self.name}/places"
-        )
+        shape = self.walk.file_shape(self.node.outputs[i])
+        return ProgramConstant(shape, "int64", f"{self.name}/places")
 
     def expanded_shape(self, shape: Shape, file_shape: Sequence[int]) -> Shape:
         """Return the shape that this call repeats its input to (`Batches.expanded_shape`)."""
-        input_shape = self.walk.shape(self["self"])
-        input_grew = self.walk.file_shape(self.node.args["self"]) != input_shape
-        has_file_shape = self.node.op != "repeat" and shape == tuple(file_shape)
-        output = self.node.outputs[0]
-        return self.walk.batches.expanded_shape(
-            output, shape, file_shape, input_grew or has_file_shape
+        input_has_grown = self.walk.file_shape(self.node.args["self"]) != self.walk.shape(
+            self["self"]
         )
+        is_expand = self.node.op != "repeat"
+        is_unchanged_expand = is_expand and shape == tuple(file_shape)
+        has_grown = input_has_grown or is_unchanged_expand
+        output = self.node.outputs[0]
+        return self.walk.batches.expanded_shape(output, shape, file_shape, has_grown)

@@ -10,7 +10,7 @@ from steptime.core.units import first_of
 from steptime.formats import Source, parse_json_file
 from steptime.formats.archive import read_member
 from steptime.formats.code import read_export_facts
-from steptime.formats.pytorch.program import CheckpointedTensors, Program
+from steptime.formats.pytorch.program import CheckpointedTensors, Program, SizeLimits
 
 SCHEMA_VERSION = 8
 _DOCUMENT = re.compile(r"([^/]*/)?models/model\.json")
@@ -24,14 +24,14 @@ def read_document(source: Source) -> Any:
 
 
 def read_program(
-    document: Any, ties: Mapping[str, str] | None, about: Mapping[str, Any] | None = None
+    document: Any, ties: Mapping[str, str] | None, export_facts: Mapping[str, Any] | None = None
 ) -> Program:
     """Return the program that a file holds.
 
     Args:
         document: the values of its `models/model.json`.
         ties: the second names of tied weights (`read_ties`); None if the file does not state them.
-        about: what our own export says of the code beside the program.
+        export_facts: what our own export says of the code beside the program.
 
     Raises:
         InputError: if the file has another version of the schema.
@@ -48,9 +48,11 @@ def read_program(
     for output_spec in module["signature"]["output_specs"]:
         _add_output(program, output_spec)
     for symbol, limits in document["range_constraints"].items():
-        low, high = limits["min_val"], limits["max_val"]
-        program.ranges[symbol] = int(low or 0), None if high is None else int(high)
-    for names, to_end in (about or {}).get("checkpoints", ()):
+        lowest = int(limits["min_val"] or 0)
+        highest = None if limits["max_val"] is None else int(limits["max_val"])
+        program.ranges[symbol] = SizeLimits(lowest, highest)
+    checkpoints = export_facts.get("checkpoints", ()) if export_facts else ()
+    for names, to_end in checkpoints:
         program.checkpoints.append(CheckpointedTensors(frozenset(names), bool(to_end)))
     program.frozen &= program.weights.keys()
     if ties is None:
@@ -61,21 +63,23 @@ def read_program(
 
 def _add_input(program: Program, input_spec: Mapping[str, Any]) -> None:
     """Note a parameter, a buffer or an input of the program's signature."""
-    ((kind, spec),) = input_spec.items()
+    ((kind, spec),) = input_spec.items()  # an object of one key
     if "arg" not in spec:  # a number given at export: nodes state its value
         return
-    name = (spec["arg"].get("as_tensor") or spec["arg"]).get("name")
+    argument = spec["arg"]
+    is_tensor = "as_tensor" in argument
+    name = (argument.get("as_tensor") or argument).get("name")
     if kind == "parameter":
         program.weights[name] = spec["parameter_name"]
     elif kind in {"buffer", "tensor_constant"}:
         program.buffers[name] = spec[f"{kind}_name"]
-    elif kind == "user_input" and "as_tensor" in spec["arg"]:
+    elif kind == "user_input" and is_tensor:
         program.inputs.append(name)
 
 
 def _add_output(program: Program, output_spec: Mapping[str, Any]) -> None:
     """Note an output of the program's signature."""
-    ((kind, spec),) = output_spec.items()
+    ((kind, spec),) = output_spec.items()  # an object of one key
     if kind in {"user_output", "loss_output"} and "as_tensor" in spec["arg"]:
         program.outputs.append(spec["arg"]["as_tensor"]["name"])
 
@@ -86,42 +90,44 @@ def read_ties(source: Source) -> dict[str, str] | None:
     Our exports state them. torch.export keeps tied weights as one member of the archive, but so it
     does all weights on the meta device, which have no storage.
     """
-    about = read_export_facts(source)
-    if "tied" in about:
-        return dict(about["tied"])
+    export_facts = read_export_facts(source)
+    if "tied" in export_facts:
+        return dict(export_facts["tied"])
     try:
         content = read_member(source, _WEIGHTS.fullmatch, "data/weights/model_weights_config.json")
     except InputError:
         return None
-    first_paths: dict[str, str] = {}
-    ties: dict[str, str] = {}
+    first_path_by_storage: dict[str, str] = {}
+    first_path_by_tied_path: dict[str, str] = {}
     weights = parse_json_file(content, f"model {shorten(source.path)}: weights")["config"]
-    for path, row in weights.items():
-        meta = row["tensor_meta"]
-        if meta["device"]["type"] == "meta":
+    for path, weight in weights.items():
+        meta = weight["tensor_meta"]
+        lacks_storage = meta["device"]["type"] == "meta"
+        if lacks_storage:
             return None
         layout = [meta["sizes"], meta["strides"], meta["storage_offset"]]
-        view = json.dumps([row["path_name"], *layout])
-        first_path = first_paths.setdefault(view, path)
+        storage = json.dumps([weight["path_name"], *layout])
+        first_path = first_path_by_storage.setdefault(storage, path)
         if first_path != path:
-            ties[path] = first_path
-    return ties
+            first_path_by_tied_path[path] = first_path
+    return first_path_by_tied_path
 
 
 def _tie_weights(program: Program, ties: Mapping[str, str]) -> None:
     """Give tied weights one path: that of the first which a node reads."""
-    read_names = {name for node in program.nodes for name in node.tensors}
-    groups: dict[str, list[str]] = {}  # the names of a weight, by its first path
+    tensors_read = {name for node in program.nodes for name in node.tensors}
+    names_by_first_path: dict[str, list[str]] = {}
     for name, path in program.weights.items():
         first_path = ties.get(path, path)
-        groups.setdefault(first_path, []).append(name)
-    for first_path, names in groups.items():
-        specs = {program.specs[name] for name in names}
+        names_by_first_path.setdefault(first_path, []).append(name)
+    for first_path, tied_names in names_by_first_path.items():
+        specs = {program.specs[name] for name in tied_names}
         if len(specs) > 1:
             raise ValueError(f"tied weights of unlike shapes, {shorten(first_path)}")
-        first_read = next((name for name in names if name in read_names), names[0])
-        path = program.weights[first_read]
-        program.weights.update(dict.fromkeys(names, path))
+        names_read = [name for name in tied_names if name in tensors_read]
+        first_name = names_read[0] if names_read else tied_names[0]
+        common_path = program.weights[first_name]
+        program.weights.update(dict.fromkeys(tied_names, common_path))
 
 
 def _describe_doubt(program: Program) -> str:
@@ -129,14 +135,17 @@ def _describe_doubt(program: Program) -> str:
 
     These are weights that no node reads, and that have the shape of one that a node reads.
     """
-    read_names = {name for node in program.nodes for name in node.tensors}
-    read_specs = {program.specs[name] for name in program.weights if name in read_names}
-    paths = [
-        path
-        for name, path in program.weights.items()
-        if name not in read_names and program.specs[name] in read_specs
-    ]
-    if not paths:
+    tensors_read = {name for node in program.nodes for name in node.tensors}
+    specs_of_read_weights = {
+        program.specs[name] for name in program.weights if name in tensors_read
+    }
+    doubtful_paths: list[str] = []
+    for name, path in program.weights.items():
+        is_unread = name not in tensors_read
+        may_be_second_name = program.specs[name] in specs_of_read_weights
+        if is_unread and may_be_second_name:
+            doubtful_paths.append(path)
+    if not doubtful_paths:
         return ""
-    names = first_of(map(shorten, paths), 3)
-    return f"the file does not say whether {names}, which no op reads, are tied; counted apart"
+    paths = first_of(map(shorten, doubtful_paths), 3)
+    return f"the file does not say whether {paths}, which no op reads, are tied; counted apart"

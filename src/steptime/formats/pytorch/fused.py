@@ -3,9 +3,7 @@
 import math
 from collections.abc import Mapping
 
-from steptime.formats import elements as el
-from steptime.formats import lowering as low
-from steptime.formats import sequence_lowering
+from steptime.formats import elements, lowering, sequence_lowering
 from steptime.formats.attention_pattern import find_learnt_bias
 from steptime.formats.pytorch.call import Call, Handler, ProgramConstant, Result
 from steptime.formats.pytorch.opaque import append_opaque
@@ -26,127 +24,144 @@ def norm_weights(call: Call, names: tuple[str, ...]) -> dict[str, str]:
     return {LOWERED_NAMES.get(name, name): call.optional_tensor(name) or "" for name in names}
 
 
-def _attention(call: Call) -> str:
+def _lower_attention(call: Call) -> str:
     """Lower scaled dot-product attention; axes before the heads are one batch."""
-    tensors = [call.tensor(name) for name in ("query", "key", "value")]
-    shapes = [call.b.shape(x) for x in tensors]
-    q, k, v = (
-        call.lower(el.reshape, x, (math.prod(shape[:-3]), *shape[-3:]), suffix=f"/axes{i}")
-        for i, (x, shape) in enumerate(zip(tensors, shapes, strict=True))
-    )
+    query, key, value = (call.tensor(name) for name in ("query", "key", "value"))
+    *batch_shape, heads, query_count, _ = call.b.shape(query)
+    value_width = call.b.shape(value)[-1]
+    q = _merge_batch_axes(call, query, "/axes0")
+    k = _merge_batch_axes(call, key, "/axes1")
+    v = _merge_batch_axes(call, value, "/axes2")
     mask = call.argument("attn_mask")
-    heads = shapes[0][-3]
-    computed_mask = find_learnt_bias(call.b, mask, heads) if isinstance(mask, str) else ""
+    learnt_bias = find_learnt_bias(call.b, mask, heads) if isinstance(mask, str) else ""
     y = call.lower(
         sequence_lowering.attention,
         q,
         k,
         v,
         causal=bool(call.argument("is_causal", False)),
-        mask=computed_mask,
+        mask=learnt_bias,
         scale=call.argument("scale"),
     )
     decides_places = isinstance(mask, str) and not is_float(call.b, mask)
-    if decides_places and call.walk.is_computed(mask):  # an indexer: what computes it stays
-        y = call.lower(el.op, "attach", y, mask, suffix="/places")
-    return call.lower(el.reshape, y, (*shapes[0][:-1], shapes[2][-1]), suffix="/back")
+    if decides_places and call.walk.depends_on_floats(mask):  # an indexer: what computes it stays
+        y = call.lower(elements.op, "attach", y, mask, suffix="/places")
+    output_shape = (*batch_shape, heads, query_count, value_width)
+    return call.lower(elements.reshape, y, output_shape, suffix="/back")
 
 
-def _device_attention(call: Call) -> Result:
+def _merge_batch_axes(call: Call, x: str, suffix: str) -> str:
+    """Return `[..., heads, length, width]` as `[n, heads, length, width]`."""
+    *batch_shape, heads, length, width = call.b.shape(x)
+    merged_shape = (math.prod(batch_shape), heads, length, width)
+    return call.lower(elements.reshape, x, merged_shape, suffix=suffix)
+
+
+def _lower_device_attention(call: Call) -> Result:
     """Lower attention as a device's own op, whose other outputs its gradient reads."""
     specs = call.walk.program.specs
-    saved = [
-        ProgramConstant(call.walk.file_shape(name), specs[name].dtype, f"{call.name}/saved{i}")
-        if name in specs
-        else None
-        for i, name in enumerate(call.node.outputs[1:])
-    ]
-    return [_attention(call), *saved]
+    saved_outputs: list[ProgramConstant | None] = []
+    for i, name in enumerate(call.node.outputs[1:]):
+        saved = None
+        if name in specs:
+            shape = call.walk.file_shape(name)
+            saved = ProgramConstant(shape, specs[name].dtype, f"{call.name}/saved{i}")
+        saved_outputs.append(saved)
+    return [_lower_attention(call), *saved_outputs]
 
 
-def _cross_entropy(call: Call) -> Result:
+def _lower_cross_entropy(call: Call) -> Result:
     """Lower a cross entropy: the mean loss of classes is a kind, other forms are its terms."""
-    x, target = call.tensor(), call.tensor("target")
-    rank = len(call.b.shape(x))
+    logits = call.tensor()
+    target = call.tensor("target")
+    rank = len(call.b.shape(logits))
+    has_batch = rank > 1
     reduction = call.argument("reduction", MEAN)
     is_smoothed = bool(call.argument("label_smoothing"))
     is_weighted = call.argument("weight") is not None
-    is_plain = reduction == MEAN and not is_smoothed and not is_weighted
+    is_plain_mean = reduction == MEAN and not is_smoothed and not is_weighted
     target_is_classes = not is_float(call.b, target)
-    if is_plain and target_is_classes and rank > 1:
+    if is_plain_mean and target_is_classes and has_batch:
         order = [0, *range(2, rank), 1]
-        classes_last = call.lower(el.transpose, x, order, suffix="/last")
-        return call.lower(el.op, "cross_entropy", classes_last, target)
-    axis = 1 if rank > 1 else 0
-    logs = call.lower(el.softmax, x, axis, suffix="/log_softmax", log=True)
+        classes_last = call.lower(elements.transpose, logits, order, suffix="/last")
+        return call.lower(elements.op, "cross_entropy", classes_last, target)
+    class_axis = 1 if has_batch else 0
+    log_probabilities = call.lower(
+        elements.softmax, logits, class_axis, suffix="/log_softmax", log=True
+    )
     if target_is_classes:
-        indices = call.lower(el.unsqueeze, target, axis, suffix="/places")
-        terms = call.lower(el.op, "gather_elements", logs, indices, axis=axis)
-        terms = call.lower(el.squeeze, terms, (axis,), suffix="/squeeze")
+        indices = call.lower(elements.unsqueeze, target, class_axis, suffix="/places")
+        column = call.lower(
+            elements.op, "gather_elements", log_probabilities, indices, axis=class_axis
+        )
+        terms = call.lower(elements.squeeze, column, (class_axis,), suffix="/squeeze")
     else:
-        terms = call.lower(el.pointwise, "mul", logs, target, suffix="/weighed")
-        terms = call.lower(el.reduce, "sum", terms, (axis,), suffix="/sum")
+        products = call.lower(
+            elements.pointwise, "mul", log_probabilities, target, suffix="/weighed"
+        )
+        terms = call.lower(elements.reduce, "sum", products, (class_axis,), suffix="/sum")
     function = LOSS_REDUCTIONS[reduction]
-    return call.lower(el.reduce, function, terms, None, suffix="/loss") if function else terms
+    return call.lower(elements.reduce, function, terms, None, suffix="/loss") if function else terms
 
 
-def _native_norm(call: Call) -> Result:
+def _lower_native_norm(call: Call) -> Result:
     """Lower a norm as decompositions call it, with the statistics that its gradient reads."""
     x = call.tensor("input")
     affine = norm_weights(call, ("weight", "bias"))
     if call.node.op == "native_layer_norm":
-        y = call.lower(low.layer_norm, x, **affine, axes=len(call["normalized_shape"]))
+        y = call.lower(lowering.layer_norm, x, **affine, axes=len(call["normalized_shape"]))
     elif call.node.op == "native_group_norm":
-        y = call.lower(low.group_norm, x, call["group"], **affine)
+        y = call.lower(lowering.group_norm, x, call["group"], **affine)
     else:
-        y = call.lower(low.batch_norm, x, **norm_weights(call, BATCH_NORM_WEIGHTS))
+        y = call.lower(lowering.batch_norm, x, **norm_weights(call, BATCH_NORM_WEIGHTS))
+    statistics_names = call.node.outputs[1:]
     statistics = [
         ProgramConstant(call.walk.file_shape(name), "float32", f"{call.name}/statistics{i}")
-        for i, name in enumerate(call.node.outputs[1:])
+        for i, name in enumerate(statistics_names)
     ]
     return [y, *statistics]
 
 
-def _native_dropout(call: Call) -> Result:
+def _lower_native_dropout(call: Call) -> Result:
     """Lower dropout as decompositions call it, with its mask."""
     y = call.first_tensor
-    if call.argument("train", True) or call.walk.drops:
-        y = call.lower(el.dropout, y, float(call.argument("p", 0.5)))
+    is_active = call.argument("train", True) or call.walk.drops
+    if is_active:
+        y = call.lower(elements.dropout, y, float(call.argument("p", 0.5)))
     return [y, ProgramConstant(call.walk.shape(y), "bool", f"{call.name}/mask")]
 
 
-def _pairwise_distances(call: Call) -> Result:
+def _lower_pairwise_distances(call: Call) -> Result:
     """Lower `torch.cdist`, which computes distances of many rows by a product."""
     first = call.tensor(call.argument_name("x1", "self"))
     second = call.tensor(call.argument_name("x2", "other"))
     row_count = max(call.b.shape(first)[-2], call.b.shape(second)[-2])
     compute_mode = call.argument("compute_mode")
-    is_by_product = compute_mode == BY_PRODUCT or (
-        compute_mode in BY_ROWS and row_count > MAX_DIRECT_ROWS
-    )
+    has_many_rows = compute_mode in BY_ROWS and row_count > MAX_DIRECT_ROWS
+    is_by_product = compute_mode == BY_PRODUCT or has_many_rows
     is_euclidean = call.argument("p", 2.0) == 2.0
     if not (is_euclidean and is_by_product):
         return append_opaque(call, [first, second])
     second_transposed = _swap_last_axes(call, second, "/transpose")
-    product = call.lower(low.matmul, first, second_transposed, suffix="/product")
+    product = call.lower(lowering.matmul, first, second_transposed, suffix="/product")
     first_squares = _sum_squares(call, first, "/squares0")
     second_squares = _swap_last_axes(call, _sum_squares(call, second, "/squares1"), "/row")
-    difference = call.lower(el.pointwise, "sub", first_squares, product, suffix="/difference")
-    squares = call.lower(el.pointwise, "add", difference, second_squares, suffix="/sum")
-    return call.lower(el.pointwise, "sqrt", squares)
+    difference = call.lower(elements.pointwise, "sub", first_squares, product, suffix="/difference")
+    squares = call.lower(elements.pointwise, "add", difference, second_squares, suffix="/sum")
+    return call.lower(elements.pointwise, "sqrt", squares)
 
 
 def _sum_squares(call: Call, x: str, suffix: str) -> str:
     """Append the sum of the squares of each row, as a column."""
     last_axis = len(call.b.shape(x)) - 1
-    return call.lower(el.reduce, "sum_square", x, (last_axis,), suffix=suffix, keep=True)
+    return call.lower(elements.reduce, "sum_square", x, (last_axis,), suffix=suffix, keep=True)
 
 
 def _swap_last_axes(call: Call, x: str, suffix: str) -> str:
     b: Builder = call.b
     rank = len(b.shape(x))
     order = [*range(rank - 2), rank - 1, rank - 2]
-    return call.lower(el.transpose, x, order, suffix=suffix)
+    return call.lower(elements.transpose, x, order, suffix=suffix)
 
 
 _DEVICE_ATTENTIONS = (
@@ -163,10 +178,10 @@ _NATIVE_NORMS = (
     *("cudnn_batch_norm", "_batch_norm_with_update", "_batch_norm_no_update"),
 )
 FUSED: Mapping[str, Handler] = {
-    "scaled_dot_product_attention": _attention,
-    **dict.fromkeys(_DEVICE_ATTENTIONS, _device_attention),
-    "cross_entropy_loss": _cross_entropy,
-    "cdist": _pairwise_distances,
-    **dict.fromkeys(_NATIVE_NORMS, _native_norm),
-    "native_dropout": _native_dropout,
+    "scaled_dot_product_attention": _lower_attention,
+    **dict.fromkeys(_DEVICE_ATTENTIONS, _lower_device_attention),
+    "cross_entropy_loss": _lower_cross_entropy,
+    "cdist": _lower_pairwise_distances,
+    **dict.fromkeys(_NATIVE_NORMS, _lower_native_norm),
+    "native_dropout": _lower_native_dropout,
 }

@@ -5,9 +5,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Literal
 
-from steptime.formats import elements as el
-from steptime.formats import lowering as low
-from steptime.formats import products
+from steptime.formats import elements, lowering, products
 from steptime.formats.pytorch.call import Call, Handler, Result, as_list
 from steptime.formats.pytorch.functions import NAMES
 from steptime.formats.pytorch.fused import BATCH_NORM_WEIGHTS, norm_weights
@@ -29,57 +27,59 @@ def _padding_by_side(padding: Any, axis_count: int) -> list[int]:
     return [size for size in _sizes_by_axis(padding, axis_count) for _ in ("before", "after")]
 
 
-def _linear(call: Call) -> Result:
+def _lower_linear(call: Call) -> Result:
     bias = call.optional_tensor("bias") or ""
-    return call.lower(low.linear, call.tensor("input"), call.tensor("weight"), bias=bias)
+    return call.lower(lowering.linear, call.tensor("input"), call.tensor("weight"), bias=bias)
 
 
-def _product(first: str, second: str, call: Call) -> Result:
+def _lower_product(first: str, second: str, call: Call) -> Result:
     """Lower a product of the tensors in two arguments."""
-    return call.lower(low.matmul, call.tensor(first), call.tensor(second))
+    return call.lower(lowering.matmul, call.tensor(first), call.tensor(second))
 
 
-def _product_and_sum(first: str, second: str, call: Call) -> Result:
+def _lower_product_and_sum(first: str, second: str, call: Call) -> Result:
     """Lower a product added to `self`: a `linear` with a bias where that is what it is."""
     x = call.tensor(first)
     w = call.tensor(second)
-    if first == "mat1" and is_weight_or_buffer(call.b, w):
+    is_matrix_product = first == "mat1"  # `addmm`, not the batches of `baddbmm`
+    if is_matrix_product and is_weight_or_buffer(call.b, w):
         addend = call.tensor()
         is_bias = call.b.shape(addend) == call.b.shape(w)[1:]
         if is_bias:
-            w_transposed = call.lower(el.transpose, w, (1, 0), suffix="/transpose")
-            return call.lower(low.linear, x, w_transposed, bias=addend)
-    y = call.lower(low.matmul, x, w)
-    return call.lower(el.pointwise, "add", y, call.tensor(), suffix="/bias")
+            w_transposed = call.lower(elements.transpose, w, (1, 0), suffix="/transpose")
+            return call.lower(lowering.linear, x, w_transposed, bias=addend)
+    y = call.lower(lowering.matmul, x, w)
+    return call.lower(elements.pointwise, "add", y, call.tensor(), suffix="/bias")
 
 
-def _einsum(call: Call) -> Result:
+def _lower_einsum(call: Call) -> Result:
     tensors = [call.walk.tensor(value) for value in call["tensors"]]
     return call.lower(products.einsum, call["equation"], tensors)
 
 
-def _bilinear(call: Call) -> Result:
+def _lower_bilinear(call: Call) -> Result:
     terms = [call.tensor(name) for name in ("input1", "weight", "input2")]
     y = call.lower(products.einsum, "...i,kij,...j->...k", terms)
     bias = call.optional_tensor("bias")
-    return call.lower(el.pointwise, "add", y, bias, suffix="/bias") if bias else y
+    return call.lower(elements.pointwise, "add", y, bias, suffix="/bias") if bias else y
 
 
-def _experts_product(call: Call) -> Result:
+def _lower_experts_product(call: Call) -> Result:
     """Lower a product of groups of rows, each with the weight of its expert."""
     x = call.tensor(call.argument_name("input", "self"))
     w = call.tensor(call.argument_name("weight", "mat2"))
     return call.lower(products.multiply_experts, x, w)
 
 
-def _convolution(call: Call, transposed: bool = False) -> Result:
-    x, w = call.tensor("input"), call.tensor("weight")
+def _lower_convolution(call: Call, transposed: bool = False) -> Result:
+    x = call.tensor("input")
+    w = call.tensor("weight")
     axis_count = len(call.b.shape(x)) - 2
     padding = call.argument("padding", 0)
     if not isinstance(padding, str):
         padding = _padding_by_side(padding, axis_count)
     return call.lower(
-        low.convolution,
+        lowering.convolution,
         x,
         w,
         bias=call.optional_tensor("bias") or "",
@@ -92,31 +92,34 @@ def _convolution(call: Call, transposed: bool = False) -> Result:
     )
 
 
-def _batch_norm(call: Call) -> Result:
+def _lower_batch_norm(call: Call) -> Result:
     return call.lower(
-        low.batch_norm, call.tensor("input"), **norm_weights(call, BATCH_NORM_WEIGHTS)
+        lowering.batch_norm, call.tensor("input"), **norm_weights(call, BATCH_NORM_WEIGHTS)
     )
 
 
-def _last_axes_norm(function: Callable[..., str], names: tuple[str, ...], call: Call) -> Result:
+def _lower_last_axes_norm(
+    function: Callable[..., str], names: tuple[str, ...], call: Call
+) -> Result:
     """Lower a norm over the last axes, with the weights that it has."""
     weights = norm_weights(call, names)
     axis_count = len(call["normalized_shape"])
     return call.lower(function, call.tensor("input"), **weights, axes=axis_count)
 
 
-def _group_norm(call: Call) -> Result:
+def _lower_group_norm(call: Call) -> Result:
     """Lower a norm of groups of channels; without `num_groups` it is instance norm."""
     groups = call.argument("num_groups")
     weights = norm_weights(call, ("weight", "bias"))
-    return call.lower(low.group_norm, call.tensor("input"), groups, **weights)
+    return call.lower(lowering.group_norm, call.tensor("input"), groups, **weights)
 
 
-def _pool(kind: PoolKind, axis_count: int, call: Call) -> Result:
-    require(set(as_list(call.argument("dilation", 1))) == {1}, "pooling with a dilation")
+def _lower_pool(kind: PoolKind, axis_count: int, call: Call) -> Result:
+    is_dilated = set(as_list(call.argument("dilation", 1))) != {1}
+    require(not is_dilated, "pooling with a dilation")
     kernel = _sizes_by_axis(call["kernel_size"], axis_count)
     y = call.lower(
-        low.pool,
+        lowering.pool,
         call.tensor(),
         kind,
         ceil=bool(call.argument("ceil_mode")),
@@ -127,116 +130,121 @@ def _pool(kind: PoolKind, axis_count: int, call: Call) -> Result:
     return y, call.index_output(1)
 
 
-def _adaptive_pool(kind: PoolKind, axis_count: int, call: Call) -> Result:
-    y = call.lower(low.adaptive_pool, call.tensor(), kind, call.shape[-axis_count:])
+def _lower_adaptive_pool(kind: PoolKind, axis_count: int, call: Call) -> Result:
+    y = call.lower(lowering.adaptive_pool, call.tensor(), kind, call.shape[-axis_count:])
     return y, call.index_output(1)
 
 
-def _resize(mode: str, call: Call) -> Result:
+def _lower_resize(mode: str, call: Call) -> Result:
     align_corners = bool(call.argument("align_corners", False))
     return call.lower(
-        low.resize, call.first_tensor, call.shape[2:], mode, align_corners=align_corners
+        lowering.resize, call.first_tensor, call.shape[2:], mode, align_corners=align_corners
     )
 
 
-def _embedding(call: Call) -> Result:
+def _lower_embedding(call: Call) -> Result:
     """Look up rows of a table; a sparse gradient is one of the rows that are read.
 
     If something else reads the table, too, torch adds a dense gradient to it.
     """
-    is_sparse = bool(call.argument("sparse")) and call.b.training
-    if is_sparse and not _reads_sparse_table_alone(call):
-        is_sparse = False
+    asks_for_sparse = bool(call.argument("sparse")) and call.b.training
+    is_sparse = asks_for_sparse and _is_read_by_sparse_lookups_alone(call)
+    if asks_for_sparse and not is_sparse:
         dense = "its gradient and its update are of all rows, since another op reads the table, too"
         call.b.remarks.append(f"{call.name}: sparse=True; {dense}")
-    elif is_sparse:
+    if is_sparse:
         optimizers = "in PyTorch by SGD, Adagrad or SparseAdam"
         rows = "its gradient and its update are of the rows read"
         call.b.remarks.append(f"{call.name}: sparse=True; {rows}, {optimizers}")
-    indices, table = call.tensor("indices"), call.tensor("weight")
+    indices = call.tensor("indices")
+    table = call.tensor("weight")
     if is_sparse:
-        return call.lower(el.op, "embedding", indices, table, sparse=True)
-    return call.lower(el.embedding, indices, table)
+        return call.lower(elements.op, "embedding", indices, table, sparse=True)
+    return call.lower(elements.embedding, indices, table)
 
 
-def _reads_sparse_table_alone(call: Call) -> bool:
+def _is_read_by_sparse_lookups_alone(call: Call) -> bool:
     """Whether only sparse look-ups read the table of an embedding."""
     table = call.node.args["weight"]
-    return all(
-        node.op == "embedding" and bool(node.args.get("sparse"))
-        for node in call.walk.program.nodes
-        if table in node.tensors
-    )
+    readers = [node for node in call.walk.program.nodes if table in node.tensors]
+    return all(node.op == "embedding" and bool(node.args.get("sparse")) for node in readers)
 
 
-def _embedding_bag(call: Call) -> Result:
+def _lower_embedding_bag(call: Call) -> Result:
     """Lower the sum, mean or maximum of each bag's rows; bags are taken to be of one length."""
     indices = call.tensor("indices")
     weights = call.optional_tensor("per_sample_weights")
     offset_count = call.walk.shape(call["offsets"])[0]
     ends_with_length = bool(call.argument("include_last_offset"))
-    bag_count = offset_count - ends_with_length
+    bag_count = offset_count - 1 if ends_with_length else offset_count
     index_count = math.prod(call.b.shape(indices))
     bag_length, remainder = divmod(index_count, max(1, bag_count))
-    is_even = bag_length >= 1 and not remainder
-    require(is_even, f"{call.b.shape(indices)[0]} places in {bag_count} bags of one length")
+    fills_bags = bag_length >= 1 and not remainder
+    require(fills_bags, f"{call.b.shape(indices)[0]} places in {bag_count} bags of one length")
     are_offsets_computed = isinstance(call["offsets"], str)
     if are_offsets_computed:
         remark = f"{bag_count} bags, taken to be of {bag_length} rows each"
         call.b.remarks.append(f"{call.name}: {remark}")
-    indices = call.lower(el.reshape, indices, (bag_count, bag_length), suffix="/bags")
-    y = call.lower(el.embedding, indices, call.tensor("weight"))
+    indices_by_bag = call.lower(elements.reshape, indices, (bag_count, bag_length), suffix="/bags")
+    rows = call.lower(elements.embedding, indices_by_bag, call.tensor("weight"))
     if weights:
-        factors = call.lower(el.reshape, weights, (bag_count, bag_length, 1), suffix="/weights")
-        y = call.lower(el.pointwise, "mul", y, factors, suffix="/weigh")
+        factors = call.lower(
+            elements.reshape, weights, (bag_count, bag_length, 1), suffix="/weights"
+        )
+        rows = call.lower(elements.pointwise, "mul", rows, factors, suffix="/weigh")
     function = BAG_FUNCTIONS[call.argument("mode", 0)]
-    y = call.lower(el.reduce, function, y, (1,), suffix="/reduce")
+    place_in_bag = 1  # the axis of [bag_count, bag_length, width]
+    bags = call.lower(elements.reduce, function, rows, (place_in_bag,), suffix="/reduce")
     # torch returns three tensors of indices, too, for the backward pass
     index_outputs = [call.index_output(i) for i in (1, 2, 3)]
-    return [y, *index_outputs]
+    return [bags, *index_outputs]
 
 
-def _dropout(call: Call) -> Result:
+def _lower_dropout(call: Call) -> Result:
     """Lower dropout that is active: exported in training mode, or asked for (`Walk.drops`)."""
     was_training = call.argument("train", call.argument("training", True))
-    if not (was_training or call.walk.drops):
+    is_active = was_training or call.walk.drops
+    if not is_active:
         return call.first_tensor
-    return call.lower(el.dropout, call.first_tensor, float(call.argument("p", 0.5)))
+    return call.lower(elements.dropout, call.first_tensor, float(call.argument("p", 0.5)))
 
 
-def _topk(call: Call) -> Result:
+def _lower_topk(call: Call) -> Result:
     largest = bool(call.argument("largest", True))
     axis = call.argument("dim", -1)
-    return call.lower(low.topk, call.tensor(), call["k"], axis, largest=largest)
+    return call.lower(lowering.topk, call.tensor(), call["k"], axis, largest=largest)
 
 
 LAYERS: Mapping[str, Handler] = {
-    "linear": _linear,
-    **dict.fromkeys(("matmul", "linalg_matmul"), partial(_product, "self", "other")),
-    **dict.fromkeys(("mm", "bmm"), partial(_product, "self", "mat2")),
-    "mv": partial(_product, "self", "vec"),
-    "dot": partial(_product, "self", "tensor"),
-    "addmm": partial(_product_and_sum, "mat1", "mat2"),
-    "baddbmm": partial(_product_and_sum, "batch1", "batch2"),
-    "einsum": _einsum,
-    "bilinear": _bilinear,
-    **dict.fromkeys(("_grouped_mm", "grouped_mm_fallback"), _experts_product),
-    **dict.fromkeys(("conv1d", "conv2d", "conv3d", "convolution"), _convolution),
-    **{f"conv_transpose{n}d": partial(_convolution, transposed=True) for n in (1, 2, 3)},
-    "batch_norm": _batch_norm,
-    "layer_norm": partial(_last_axes_norm, low.layer_norm, ("weight", "bias")),
-    "rms_norm": partial(_last_axes_norm, low.rms_norm, ("weight",)),
-    **dict.fromkeys(("group_norm", "instance_norm"), _group_norm),
-    **{f"max_pool{n}d": partial(_pool, "max", n) for n in (1, 2, 3)},
-    **{f"max_pool{n}d_with_indices": partial(_pool, "max", n) for n in (1, 2, 3)},
-    **{f"avg_pool{n}d": partial(_pool, "avg", n) for n in (1, 2, 3)},
-    **{f"adaptive_avg_pool{n}d": partial(_adaptive_pool, "avg", n) for n in (1, 2, 3)},
-    **{f"adaptive_max_pool{n}d": partial(_adaptive_pool, "max", n) for n in (1, 2, 3)},
-    **{f"upsample_{name}": partial(_resize, mode) for name, mode in NAMES["resizes"].items()},
-    **{f"_upsample_{name}_aa": partial(_resize, mode) for name, mode in NAMES["resizes"].items()},
-    **{f"_upsample_nearest_exact{n}d": partial(_resize, "nearest") for n in (1, 2)},
-    "embedding": _embedding,
-    "embedding_bag": _embedding_bag,
-    **dict.fromkeys(("dropout", "feature_dropout", "alpha_dropout"), _dropout),
-    "topk": _topk,
+    "linear": _lower_linear,
+    **dict.fromkeys(("matmul", "linalg_matmul"), partial(_lower_product, "self", "other")),
+    **dict.fromkeys(("mm", "bmm"), partial(_lower_product, "self", "mat2")),
+    "mv": partial(_lower_product, "self", "vec"),
+    "dot": partial(_lower_product, "self", "tensor"),
+    "addmm": partial(_lower_product_and_sum, "mat1", "mat2"),
+    "baddbmm": partial(_lower_product_and_sum, "batch1", "batch2"),
+    "einsum": _lower_einsum,
+    "bilinear": _lower_bilinear,
+    **dict.fromkeys(("_grouped_mm", "grouped_mm_fallback"), _lower_experts_product),
+    **dict.fromkeys(("conv1d", "conv2d", "conv3d", "convolution"), _lower_convolution),
+    **{f"conv_transpose{n}d": partial(_lower_convolution, transposed=True) for n in (1, 2, 3)},
+    "batch_norm": _lower_batch_norm,
+    "layer_norm": partial(_lower_last_axes_norm, lowering.layer_norm, ("weight", "bias")),
+    "rms_norm": partial(_lower_last_axes_norm, lowering.rms_norm, ("weight",)),
+    **dict.fromkeys(("group_norm", "instance_norm"), _lower_group_norm),
+    **{f"max_pool{n}d": partial(_lower_pool, "max", n) for n in (1, 2, 3)},
+    **{f"max_pool{n}d_with_indices": partial(_lower_pool, "max", n) for n in (1, 2, 3)},
+    **{f"avg_pool{n}d": partial(_lower_pool, "avg", n) for n in (1, 2, 3)},
+    **{f"adaptive_avg_pool{n}d": partial(_lower_adaptive_pool, "avg", n) for n in (1, 2, 3)},
+    **{f"adaptive_max_pool{n}d": partial(_lower_adaptive_pool, "max", n) for n in (1, 2, 3)},
+    **{f"upsample_{name}": partial(_lower_resize, mode) for name, mode in NAMES["resizes"].items()},
+    **{
+        f"_upsample_{name}_aa": partial(_lower_resize, mode)
+        for name, mode in NAMES["resizes"].items()
+    },
+    **{f"_upsample_nearest_exact{n}d": partial(_lower_resize, "nearest") for n in (1, 2)},
+    "embedding": _lower_embedding,
+    "embedding_bag": _lower_embedding_bag,
+    **dict.fromkeys(("dropout", "feature_dropout", "alpha_dropout"), _lower_dropout),
+    "topk": _lower_topk,
 }

@@ -31,6 +31,16 @@ _REFUSED_KINDS = ("as_graph", "as_custom_obj", "as_operator")
 Size = int | ast.expr
 
 
+class SizeLimits(NamedTuple):
+    """The lowest and highest value of a symbol; None for no highest."""
+
+    lowest: int
+    highest: int | None
+
+
+NO_LIMITS = SizeLimits(0, None)
+
+
 class TensorRef(str):
     """The name of a tensor among the arguments of a node."""
 
@@ -82,10 +92,11 @@ class FxNode:
     @property
     def tensors(self) -> Iterator[str]:
         """The names of the tensors that it reads."""
-        for value in self.args.values():
-            for item in value if isinstance(value, list) else [value]:
-                if isinstance(item, TensorRef):
-                    yield item
+        for argument in self.args.values():
+            elements = argument if isinstance(argument, list) else [argument]
+            for element in elements:
+                if isinstance(element, TensorRef):
+                    yield element
 
 
 class CheckpointedTensors(NamedTuple):
@@ -111,7 +122,7 @@ class Program:
         frozen: the parameters that ask for no gradient.
         buffers: path of each buffer.
         outputs: the tensors that it gives.
-        ranges: lowest and highest value of each symbol; None for no highest.
+        ranges: the limits of each symbol.
         hints: the value of each symbol at export.
         checkpoints: the parts under activation checkpointing.
         doubt: what the file leaves open about its weights, "" for nothing.
@@ -126,7 +137,7 @@ class Program:
     frozen: set[str] = field(default_factory=set)
     buffers: dict[str, str] = field(default_factory=dict)
     outputs: list[str] = field(default_factory=list)
-    ranges: dict[str, tuple[int, int | None]] = field(default_factory=dict)
+    ranges: dict[str, SizeLimits] = field(default_factory=dict)
     hints: dict[str, int] = field(default_factory=dict)
     checkpoints: list[CheckpointedTensors] = field(default_factory=list)
     doubt: str = ""
@@ -138,8 +149,9 @@ class Program:
         A network whose weights are all frozen was exported for inference. A tied weight is frozen
         if all its names are.
         """
-        trained = {path for name, path in self.weights.items() if name not in self.frozen}
-        return set(self.weights.values()) - trained if trained else set()
+        trained_paths = {path for name, path in self.weights.items() if name not in self.frozen}
+        is_for_inference = not trained_paths
+        return set() if is_for_inference else set(self.weights.values()) - trained_paths
 
     def has_low_weights(self) -> bool:
         """Whether all weights have 16 bits, so that the network itself asks for float32."""
@@ -153,7 +165,8 @@ class Program:
         for name, spec in graph["tensor_values"].items():
             sizes = tuple(self._read_size(size) for size in spec["sizes"])
             self.specs[prefix + name] = Spec(DTYPES[spec["dtype"]], sizes)
-            if spec.get("requires_grad") is False:
+            is_frozen = spec.get("requires_grad") is False
+            if is_frozen:
                 self.frozen.add(prefix + name)
         for name, size in graph["sym_int_values"].items():
             self.numbers[prefix + name] = self._read_size(size)
@@ -166,40 +179,42 @@ class Program:
         """Add a node; one that only runs a graph is replaced by the nodes of that graph."""
         target = str(node["target"])
         inputs = node["inputs"]
-        outputs = tuple(name for output in node["outputs"] for name in _list_names(output, prefix))
-        kind = target.rpartition(".")[2]
-        if kind in WRAPPERS:
-            self._add_wrapped(kind, inputs, prefix, outputs, depth)
-        elif kind == "cond":
+        output_names = [_list_names(output, prefix) for output in node["outputs"]]
+        outputs = tuple(name for names in output_names for name in names)
+        op_name = target.rpartition(".")[2]
+        if op_name in WRAPPERS:
+            self._add_wrapped(op_name, inputs, prefix, outputs, depth)
+        elif op_name == "cond":
             self._add_larger_branch(inputs, prefix, outputs, depth)
         else:
-            arguments = {
-                argument["name"] or str(i): _read_argument(argument["arg"], prefix)
-                for i, argument in enumerate(inputs)
-            }
-            self.nodes.append(FxNode(target, _module_path(node), arguments, outputs))
+            value_by_name: dict[str, object] = {}
+            for place, argument in enumerate(inputs):
+                name = argument["name"] or str(place)
+                value_by_name[name] = _read_argument(argument["arg"], prefix)
+            self.nodes.append(FxNode(target, _module_path(node), value_by_name, outputs))
 
     def _add_wrapped(
         self,
-        kind: str,
+        wrapper: str,
         inputs: Sequence[Mapping[str, Any]],
         prefix: str,
         outputs: Sequence[str],
         depth: int,
     ) -> None:
         """Add the graph of a wrapper: a region without gradient, of autocast, or a checkpoint."""
-        place = WRAPPERS[kind]
+        graph_place = WRAPPERS[wrapper]
         operands = [
             argument["arg"]
-            for argument in inputs[place + 1 :]
+            for argument in inputs[graph_place + 1 :]
             if argument.get("kind", POSITIONAL) == POSITIONAL
         ]
-        node_count = len(self.nodes)
-        is_detached = "set_grad" in kind and not _read_argument(inputs[0]["arg"], prefix)
-        self._add_inner(inputs[place], operands, prefix, outputs, depth, is_detached)
-        if "checkpoint" in kind:
-            nodes = self.nodes[node_count:]
-            names = frozenset(name for node in nodes for name in node.outputs)
+        first_inner_node = len(self.nodes)
+        sets_gradients = "set_grad" in wrapper
+        is_detached = sets_gradients and not _read_argument(inputs[0]["arg"], prefix)
+        self._add_inner(inputs[graph_place], operands, prefix, outputs, depth, is_detached)
+        if "checkpoint" in wrapper:
+            inner_nodes = self.nodes[first_inner_node:]
+            names = frozenset(name for node in inner_nodes for name in node.outputs)
             self.checkpoints.append(CheckpointedTensors(names, to_end=False))
 
     def _add_inner(
@@ -212,26 +227,32 @@ class Program:
         is_detached: bool = False,
     ) -> None:
         """Add the nodes of the graph in an argument of a node; its results may be detached."""
-        inner_graph = argument["arg"]["as_graph"]
-        graph = inner_graph["graph"]
-        inner_prefix = f"{prefix}{inner_graph['name']}.{len(self.nodes)}."
-        for name, operand in zip(graph["inputs"], operands, strict=True):
-            self._add_alias(_read_argument(operand, prefix), _read_argument(name, inner_prefix))
+        graph_argument = argument["arg"]["as_graph"]
+        graph = graph_argument["graph"]
+        inner_prefix = f"{prefix}{graph_argument['name']}.{len(self.nodes)}."
+        for inner_input, operand in zip(graph["inputs"], operands, strict=True):
+            outer_value = _read_argument(operand, prefix)
+            self._add_alias(outer_value, _read_argument(inner_input, inner_prefix))
         self.add_graph(graph, inner_prefix, depth + 1)
-        op = "detach" if is_detached else "alias"
-        for result, name in zip(graph["outputs"], outputs, strict=True):
-            self._add_alias(_read_argument(result, inner_prefix), name, op)
+        alias_op = "detach" if is_detached else "alias"
+        for inner_output, outer_name in zip(graph["outputs"], outputs, strict=True):
+            inner_value = _read_argument(inner_output, inner_prefix)
+            self._add_alias(inner_value, outer_name, alias_op)
 
     def _add_larger_branch(
         self, inputs: Sequence[Mapping[str, Any]], prefix: str, outputs: Sequence[str], depth: int
     ) -> None:
         """Add the branch of `cond` with more nodes, and a remark: values choose the branch."""
         branches = [inputs[place] for place in BRANCHES]
-        larger = max(branches, key=_count_inner_nodes)
-        ((kind, values),) = inputs[BRANCHES[-1] + 1]["arg"].items()
-        items = values if isinstance(values, list) else [{kind: values}]
-        operands = [{"as_tensor": item} if "name" in item else item for item in items]
-        self._add_inner(larger, operands, prefix, outputs, depth)
+        larger_branch = max(branches, key=_count_inner_nodes)
+        operands_place = BRANCHES[-1] + 1
+        ((kind, value),) = inputs[operands_place]["arg"].items()  # a list, or one operand alone
+        stated_operands = value if isinstance(value, list) else [{kind: value}]
+        operands: list[Mapping[str, Any]] = []
+        for operand in stated_operands:
+            lacks_kind = "name" in operand  # a tensor in a list of tensors
+            operands.append({"as_tensor": operand} if lacks_kind else operand)
+        self._add_inner(larger_branch, operands, prefix, outputs, depth)
         self.remarks.append("torch.cond: values choose the branch; the larger one is counted")
 
     def _add_alias(self, value: Any, name: str, op: str = "alias") -> None:
@@ -244,15 +265,17 @@ class Program:
     def _read_size(self, size: Mapping[str, Any]) -> Size:
         """Return a size as a number or an expression; note the value of a symbol at export."""
         if "as_int" in size:
-            if type(size["as_int"]) is not int:
-                raise ValueError(f"a size {shorten(size['as_int'])}")
-            return int(size["as_int"])
-        expression = size["as_expr"]
-        tree = parse_size(expression["expr_str"])
-        symbol = symbol_of(tree)
-        if symbol and expression.get("hint"):
-            self.hints.setdefault(symbol, int(expression["hint"]["as_int"]))
-        return tree
+            number = size["as_int"]
+            if type(number) is not int:
+                raise ValueError(f"a size {shorten(number)}")
+            return number
+        stated = size["as_expr"]
+        expression = parse_size(stated["expr_str"])
+        symbol = symbol_of(expression)
+        hint = stated.get("hint")  # the value at export
+        if symbol and hint:
+            self.hints.setdefault(symbol, int(hint["as_int"]))
+        return expression
 
 
 def _count_inner_nodes(argument: Mapping[str, Any]) -> int:
@@ -268,16 +291,24 @@ def _module_path(node: Mapping[str, Any]) -> str:
 
 def _list_names(output: Mapping[str, Any], prefix: str) -> list[str]:
     """Return the names of the tensors in an output of a node."""
-    ((kind, value),) = output.items()
-    if not (kind.startswith("as_") and "tensor" in kind):
+    ((kind, value),) = output.items()  # an object of one key
+    holds_tensors = kind.startswith("as_") and "tensor" in kind
+    if not holds_tensors:
         return []
-    tensors = value if kind in {"as_tensors", "as_optional_tensors"} else [value]
-    return [prefix + (tensor.get("as_tensor") or tensor)["name"] for tensor in tensors]
+    is_list = kind in {"as_tensors", "as_optional_tensors"}
+    tensors = value if is_list else [value]
+    return [prefix + _tensor_name(tensor) for tensor in tensors]
+
+
+def _tensor_name(tensor: Mapping[str, Any]) -> str:
+    """Return the name of a tensor, which may stand in an object of its own, `as_tensor`."""
+    name: str = (tensor.get("as_tensor") or tensor)["name"]
+    return name
 
 
 def _read_argument(argument: Mapping[str, Any], prefix: str) -> Any:
     """Return a number, a text, a `TensorRef`, a `NumberRef`, a list of such, or None."""
-    ((kind, value),) = argument.items()
+    ((kind, value),) = argument.items()  # an object of one key
     if kind in _REFUSED_KINDS:
         raise ValueError(f"an argument of kind {kind[3:]}")
     if kind in _PLAIN_KINDS:
@@ -287,13 +318,13 @@ def _read_argument(argument: Mapping[str, Any], prefix: str) -> Any:
     if kind == "as_complex":
         return float(value["real"])
     if isinstance(value, list):
-        kind_of_item = kind[:-1].replace("nested_", "")
-        return [
-            _read_argument(item if _has_kind(item) else {kind_of_item: item}, prefix)
-            for item in value
-        ]
-    if kind in {"as_tensor", "as_optional_tensor"} and value:
-        return TensorRef(prefix + (value.get("as_tensor") or value)["name"])
+        singular_kind = kind[:-1]  # `as_tensors` holds elements of the kind `as_tensor`
+        element_kind = singular_kind.replace("nested_", "")
+        elements = [element if _has_kind(element) else {element_kind: element} for element in value]
+        return [_read_argument(element, prefix) for element in elements]
+    is_tensor = kind in {"as_tensor", "as_optional_tensor"} and value
+    if is_tensor:
+        return TensorRef(prefix + _tensor_name(value))
     if kind == "as_name":
         return NumberRef(prefix + value)
     if kind.startswith("as_sym_"):  # a number or the name of one
@@ -301,6 +332,6 @@ def _read_argument(argument: Mapping[str, Any], prefix: str) -> Any:
     return None
 
 
-def _has_kind(item: object) -> bool:
-    """Whether an item of a list is an object `{kind: value}`."""
-    return isinstance(item, dict) and "name" not in item
+def _has_kind(element: object) -> bool:
+    """Whether an element of a list is an object `{kind: value}`."""
+    return isinstance(element, dict) and "name" not in element

@@ -13,7 +13,7 @@ from steptime.formats.code import STRICT, read_export_facts
 from steptime.formats.loss import add_loss, describe_weights, find_trained_outputs
 from steptime.formats.pytorch.aten import ATEN
 from steptime.formats.pytorch.document import read_document, read_program, read_ties
-from steptime.formats.pytorch.program import Program
+from steptime.formats.pytorch.program import NO_LIMITS, Program
 from steptime.formats.pytorch.symbols import SymbolError, symbol_of, symbols_of
 from steptime.formats.pytorch.value_sizes import (
     bound_value_sizes,
@@ -37,6 +37,13 @@ _AXIS_NAMES = {  # of sizes that the file leaves open, by the number of axes
 }
 
 
+class ExportedBatch(NamedTuple):
+    """The symbol of the batch, "" where it is a number, and its value at export."""
+
+    symbol: str
+    size: int
+
+
 class OpenSize(NamedTuple):
     """A symbol in the shape of an input."""
 
@@ -52,7 +59,8 @@ def identity(source: Source) -> bytes:
     try:
         module = document["graph_module"]
         for node in module["graph"]["nodes"]:
-            node["metadata"] = {"nn_module_stack": node["metadata"].get("nn_module_stack")}
+            module_stack = node["metadata"].get("nn_module_stack")
+            node["metadata"] = {"nn_module_stack": module_stack}  # without lines of code
         parts = [module["graph"], module["signature"], document["range_constraints"]]
         ties = read_ties(source)
         if ties:
@@ -73,16 +81,17 @@ class ProgramFile:
         self.source = source
         self.place = shorten(source.name)[1:-1]
         try:
-            about = read_export_facts(source)
-            self.is_unrolled = bool(about.get("unrolled"))
-            self.fixed_batch_reason = str(about.get("static", ""))
-            self.program = read_program(read_document(source), read_ties(source), about)
+            facts = read_export_facts(source)
+            self.is_unrolled = bool(facts.get("unrolled"))
+            self.fixed_batch_reason = str(facts.get("static", ""))
+            self.program = read_program(read_document(source), read_ties(source), facts)
             self.batch_symbol, self.batch = _find_batch(self.program)
-            self.names = _name_open_sizes(self.program, self.batch_symbol)
+            self.name_by_symbol = _name_open_sizes(self.program, self.batch_symbol)
             self.value_symbols = find_value_symbols(self.program)
         except InputError as error:
             names_file = str(error).startswith("model ")
-            raise InputError(str(error) if names_file else f"{self.place}: {error}") from None
+            message = str(error) if names_file else f"{self.place}: {error}"
+            raise InputError(message) from None
         except READ_ERRORS as error:
             fault = _describe_fault(error)
             raise InputError(f"{self.place}: not what torch.export writes: {fault}") from None
@@ -91,28 +100,29 @@ class ProgramFile:
         """Return the parameters of the family: open sizes, sizes of values, choices."""
         parameters = {
             name: Parameter(self.program.hints.get(symbol, 1), f"size {symbol} of the file")
-            for symbol, name in self.names.items()
+            for symbol, name in self.name_by_symbol.items()
         }
         for symbol in self.value_symbols:
-            about = f"size {symbol} of the file, which values decide; 0 for the largest"
-            parameters[symbol] = Parameter(0, about)
+            description = f"size {symbol} of the file, which values decide; 0 for the largest"
+            parameters[symbol] = Parameter(0, description)
         parameters[STRICT] = Parameter(False, "refuse ops of unknown work")
         parameters[DROPOUT] = Parameter(False, "dropout in training, where the export has none")
         return parameters
 
     def build(self, b: Builder, parameters: Mapping[str, Any], batch: int) -> str:
         """Build the graph for a batch; return its end. Raises `InputError`."""
-        bound = {symbol: parameters[name] for symbol, name in self.names.items()}
+        bound = {symbol: parameters[name] for symbol, name in self.name_by_symbol.items()}
         if self.batch_symbol:
             bound[self.batch_symbol] = batch
         self._check_ranges(bound)
-        if self.is_unrolled and batch != self.batch:
+        is_other_batch = batch != self.batch
+        if self.is_unrolled and is_other_batch:
             hint = "give that one with its code: FILE.py:NAME:x=8x16"
             raise InputError(f"{self.place}: its ops depend on the batch, {self.batch}; {hint}")
         b.remarks += self._list_remarks(batch)
         b.remarks += self._bind_value_sizes(bound, parameters)
 
-        def walk(builder: Builder, batches: Batches) -> str:
+        def build_graph(builder: Builder, batches: Batches) -> str:
             drops = parameters[DROPOUT]
             walk = Walk(
                 self.program, builder, ATEN, VIEWS, WRITES, bound, self.place, batches, drops
@@ -120,13 +130,15 @@ class ProgramFile:
             return _finish_graph(walk, parameters[STRICT])
 
         def try_batches(batches: Batches) -> str:
-            return walk(Builder(b.name, b.precision, training=b.training), batches)
+            trial_builder = Builder(b.name, b.precision, training=b.training)
+            return build_graph(trial_builder, batches)
 
-        batches = Batches(batch if self.batch_symbol else self.batch, batch)
+        has_open_batch = bool(self.batch_symbol)
+        batches = Batches(batch if has_open_batch else self.batch, batch)
         key = (b.precision, b.training, tuple(sorted(parameters.items())))
         try:
             batches = find_batch_axes(batches, self.source, key, try_batches)
-            end = walk(b, batches)
+            end = build_graph(b, batches)
         except InputError:
             raise
         except READ_ERRORS as error:
@@ -137,7 +149,8 @@ class ProgramFile:
     def _list_remarks(self, batch: int) -> list[str]:
         """List what the file leaves open, as remarks of a graph for a batch."""
         remarks = [self.program.doubt] if self.program.doubt else []
-        if self.fixed_batch_reason and batch != self.batch:
+        is_other_batch = batch != self.batch
+        if self.fixed_batch_reason and is_other_batch:
             sizes = f"exported for batches {self.batch} and {self.batch + 1}"
             reason = f"since its batch is not open: {self.fixed_batch_reason}"
             remarks.append(f"{sizes}, {reason}")
@@ -150,24 +163,27 @@ class ProgramFile:
         Raises:
             InputError: if nothing limits a size that is not stated.
         """
-        bound |= {symbol: parameters[symbol] for symbol in self.value_symbols if parameters[symbol]}
-        sizes = bound_value_sizes(self.program, bound)
-        bound |= {symbol: size.value for symbol, size in sizes.items()}
+        for symbol in self.value_symbols:
+            stated_size = parameters[symbol]
+            if stated_size:
+                bound[symbol] = stated_size
+        counted_sizes = bound_value_sizes(self.program, bound)
+        bound |= {symbol: size.value for symbol, size in counted_sizes.items()}
         for symbol in self.value_symbols:
             if symbol not in bound:
                 hint = f"state it in the exported file: FILE.pt2:{symbol}=100"
                 raise InputError(f"{self.place}: size {symbol} depends on values; {hint}")
-        return [f"{self.place}: {remark}" for remark in describe_value_sizes(sizes)]
+        return [f"{self.place}: {remark}" for remark in describe_value_sizes(counted_sizes)]
 
     def _check_ranges(self, bound: Mapping[str, int]) -> None:
         """Raise `InputError` for a size outside of the range that the file was exported for."""
         for symbol, value in bound.items():
-            low, high = self.program.ranges.get(symbol, (0, None))
-            is_too_small = value < low and low > SMALLEST_CHECKED
-            is_too_large = high is not None and value > high
+            lowest, highest = self.program.ranges.get(symbol, NO_LIMITS)
+            is_too_small = value < lowest and lowest > SMALLEST_CHECKED
+            is_too_large = highest is not None and value > highest
             if is_too_small or is_too_large:
-                name = self.names.get(symbol, "batch")
-                limits = f"at least {low}" if high is None else f"{low} to {high}"
+                name = self.name_by_symbol.get(symbol, "batch")
+                limits = f"at least {lowest}" if highest is None else f"{lowest} to {highest}"
                 raise InputError(f"{self.place}: {name} {value}; it was exported for {limits}")
 
 
@@ -193,12 +209,13 @@ def _finish_graph(walk: Walk, is_strict: bool) -> str:
     outputs = list(dict.fromkeys(walk.run()))
     b = walk.b
     float_outputs = [name for name in outputs if is_float(b, name)]
-    if not outputs or (b.training and not float_outputs):
+    cannot_be_trained = b.training and not float_outputs
+    if not outputs or cannot_be_trained:
         raise ValueError("gives no tensor of floating numbers")
-    output = find_main_output(b, float_outputs or outputs)
+    main_output = find_main_output(b, float_outputs or outputs)
     if walk.batches.differ:
-        _check_output_batch(walk, output)
-    ends = find_trained_outputs(b, float_outputs) if b.training else [output, *outputs]
+        _check_output_batch(walk, main_output)
+    ends = find_trained_outputs(b, float_outputs) if b.training else [main_output, *outputs]
     loss = add_loss(b, ends)
     b.remarks += describe_weights(b, loss)
     if is_strict:
@@ -208,32 +225,32 @@ def _finish_graph(walk: Walk, is_strict: bool) -> str:
 
 
 def _check_output_batch(walk: Walk, output: str) -> None:
-    """Raise `UnfollowedError` if the output has not as many examples as the new batch."""
-    name = next(name for name in walk.program.outputs if walk.env.get(name) == output)
-    shape = walk.b.shape(output)
-    fault = walk.batches.describe_output_fault(name, walk.file_shape(name), shape)
+    """Raise `FixedBatchError` if the output has not as many examples as the new batch."""
+    file_name = next(name for name in walk.program.outputs if walk.env.get(name) == output)
+    file_shape = walk.file_shape(file_name)
+    fault = walk.batches.describe_output_fault(file_name, file_shape, walk.b.shape(output))
     if fault:
-        raise walk.batch_error(walk.place, fault, [name])
+        raise walk.batch_error(walk.place, fault, [file_name])
 
 
-def _find_batch(program: Program) -> tuple[str, int]:
-    """Return the symbol of the batch, "" where it is a number, and its value at export.
-
-    It is the first size of an input, or the only size that the file leaves open.
-    """
+def _find_batch(program: Program) -> ExportedBatch:
+    """Return the batch of a program: the first size of an input, or the only open size."""
     specs = [program.specs[name] for name in program.inputs]
     first_sizes = [spec.sizes[0] for spec in specs if spec.sizes]
     if not first_sizes:
-        return "", 1
-    for size in first_sizes:
-        symbol = symbol_of(size)
-        if symbol:
-            return symbol, program.hints.get(symbol, 1)
-    symbols = sorted({open_size.symbol for open_size in _list_open_sizes(program)})
-    if len(symbols) == 1:
-        return symbols[0], program.hints.get(symbols[0], 1)
+        return ExportedBatch("", 1)
+    first_symbols = [symbol for symbol in map(symbol_of, first_sizes) if symbol]
+    open_symbols = sorted({open_size.symbol for open_size in _list_open_sizes(program)})
+    if first_symbols:
+        batch_symbol = first_symbols[0]
+    elif len(open_symbols) == 1:
+        batch_symbol = open_symbols[0]
+    else:
+        batch_symbol = ""
+    if batch_symbol:
+        return ExportedBatch(batch_symbol, program.hints.get(batch_symbol, 1))
     if isinstance(first_sizes[0], int):
-        return "", first_sizes[0]
+        return ExportedBatch("", first_sizes[0])
     raise SymbolError("the first size of its input is not one number")
 
 
@@ -242,20 +259,22 @@ def _list_open_sizes(program: Program) -> Iterator[OpenSize]:
     for name in program.inputs:
         sizes = program.specs[name].sizes
         for axis, size in enumerate(sizes):
-            if not isinstance(size, int):
-                for symbol in symbols_of(size):
-                    yield OpenSize(name, len(sizes), axis, symbol)
+            symbols = () if isinstance(size, int) else symbols_of(size)
+            for symbol in symbols:
+                yield OpenSize(name, len(sizes), axis, symbol)
 
 
 def _name_open_sizes(program: Program, batch_symbol: str) -> dict[str, str]:
     """Name the symbols of inputs other than the batch: `length`, `height`, else `ids_1`."""
-    names: dict[str, str] = {}
+    name_by_symbol: dict[str, str] = {}
     for open_size in _list_open_sizes(program):
-        if open_size.symbol in {batch_symbol, *names}:
+        has_name = open_size.symbol in {batch_symbol, *name_by_symbol}
+        if has_name:
             continue
         axis_names = _AXIS_NAMES.get(open_size.rank, ("",) * open_size.rank)
         name = axis_names[open_size.axis]
-        if not name or name in names.values():
+        is_repeated = name in name_by_symbol.values()
+        if not name or is_repeated:
             name = re.sub(r"\W", "_", f"{open_size.input_name}_{open_size.axis}")
-        names[open_size.symbol] = name
-    return names
+        name_by_symbol[open_size.symbol] = name
+    return name_by_symbol

@@ -3,29 +3,30 @@
 from collections.abc import Mapping
 from functools import partial
 
-from steptime.formats import elements as el
-from steptime.formats import lowering as low
-from steptime.formats import sequence_lowering
+from steptime.formats import elements, lowering, sequence_lowering
 from steptime.formats.pytorch.call import Call, Handler, Result
 from steptime.network.ops.table import require
 
 
-def _recurrent(cell: str, call: Call) -> Result:
+def _lower_recurrent(cell: str, call: Call) -> Result:
     """Lower a recurrent layer or several; an LSTM's cell state has the width before projection."""
     initial_states = call["hx"]
     states = initial_states if isinstance(initial_states, list) else [initial_states]
     computed_states = [state for state in states if isinstance(state, str)]
     _refuse_grown_time(call)
-    widths = [call.walk.shape(state)[-1] for state in states]
-    is_projected = len(set(widths)) > 1
+    state_widths = [call.walk.shape(state)[-1] for state in states]
+    is_projected = len(set(state_widths)) > 1
     tensors = [call.walk.tensor(value) for value in call["params"]]
-    per_layer = (4 if call["has_biases"] else 2) + is_projected
-    weights = [tensors[i : i + per_layer] for i in range(0, len(tensors), per_layer)]
+    tensors_per_layer = 4 if call["has_biases"] else 2
+    if is_projected:
+        tensors_per_layer += 1
+    layer_starts = range(0, len(tensors), tensors_per_layer)
+    weights_by_layer = [tensors[start : start + tensors_per_layer] for start in layer_starts]
     y, state = call.lower(
         sequence_lowering.recurrent,
         call.tensor("input"),
         cell,
-        weights,
+        weights_by_layer,
         p=float(call.argument("dropout", 0.0)),
         states=computed_states,
         bidirectional=bool(call.argument("bidirectional")),
@@ -33,76 +34,94 @@ def _recurrent(cell: str, call: Call) -> Result:
     )
     if not is_projected:
         return [y, state, state]
-    pads = (0, 0, 0, 0, 0, widths[-1] - widths[0])
-    return [y, state, call.lower(el.pad, state, pads, suffix="/cells")]
+    hidden_width = state_widths[0]
+    cell_width = state_widths[-1]
+    pads = (0, 0, 0, 0, 0, cell_width - hidden_width)  # behind the last of three axes
+    cell_state = call.lower(elements.pad, state, pads, suffix="/cells")
+    return [y, state, cell_state]
 
 
 def _refuse_grown_time(call: Call) -> None:
     """Raise `ShapeError` if another batch makes the sequence longer: time is the first axis."""
-    if call.argument("batch_first") or not call.walk.batches.differ:
+    time_is_first = not call.argument("batch_first")
+    if not (time_is_first and call.walk.batches.differ):
         return
     length = call.walk.shape(call["input"])[0]
-    is_grown = length != call.walk.file_shape(call.node.args["input"])[0]
-    require(not is_grown, "its first axis is time: leave the batch, axis 1, open in the export")
+    file_length = call.walk.file_shape(call.node.args["input"])[0]
+    has_grown = length != file_length
+    require(not has_grown, "its first axis is time: leave the batch, axis 1, open in the export")
 
 
-def _cell(kind: str, call: Call) -> Result:
+def _lower_cell(kind: str, call: Call) -> Result:
     """Lower one step of a recurrent cell: two products, and functions of the gates."""
-    x, states = call.tensor("input"), call["hx"]
-    state_values = states if isinstance(states, list) else [states]
-    h, *cell_states = [call.walk.tensor(value) for value in state_values]
+    x = call.tensor("input")
+    stated_states = call["hx"]
+    states = stated_states if isinstance(stated_states, list) else [stated_states]
+    h, *cell_states = [call.walk.tensor(state) for state in states]
     input_bias = call.optional_tensor("b_ih") or ""
     hidden_bias = call.optional_tensor("b_hh") or ""
-    from_x = call.lower(low.linear, x, call.tensor("w_ih"), suffix="/input", bias=input_bias)
-    from_h = call.lower(low.linear, h, call.tensor("w_hh"), suffix="/hidden", bias=hidden_bias)
+    input_product = call.lower(
+        lowering.linear, x, call.tensor("w_ih"), suffix="/input", bias=input_bias
+    )
+    hidden_product = call.lower(
+        lowering.linear, h, call.tensor("w_hh"), suffix="/hidden", bias=hidden_bias
+    )
     if kind == "lstm":
-        return _lstm_step(call, from_x, from_h, cell_states[0])
+        return _lower_lstm_step(call, input_product, hidden_product, cell_states[0])
     if kind == "gru":
-        return _gru_step(call, from_x, from_h, h)
+        return _lower_gru_step(call, input_product, hidden_product, h)
     activation = "relu" if kind == "relu" else "tanh"
-    return _apply(call, activation, _apply(call, "add", from_x, from_h))
+    return _apply(call, activation, _apply(call, "add", input_product, hidden_product))
 
 
-def _lstm_step(call: Call, from_x: str, from_h: str, cell_state: str) -> list[str]:
+def _lower_lstm_step(
+    call: Call, input_product: str, hidden_product: str, cell_state: str
+) -> list[str]:
     """Return the hidden and the cell state after a step of an LSTM."""
-    gates = _split_gates(call, _apply(call, "add", from_x, from_h), 4, "/gates")
-    input_gate = _apply(call, "sigmoid", gates[0])
-    forget_gate = _apply(call, "sigmoid", gates[1])
-    output_gate = _apply(call, "sigmoid", gates[3])
+    gate_sums = _apply(call, "add", input_product, hidden_product)
+    i, f, g, o = _split_gates(call, gate_sums, 4, "/gates")
+    input_gate = _apply(call, "sigmoid", i)
+    forget_gate = _apply(call, "sigmoid", f)
+    output_gate = _apply(call, "sigmoid", o)
     remembered_state = _apply(call, "mul", forget_gate, cell_state)
-    new_state = _apply(call, "mul", input_gate, _apply(call, "tanh", gates[2]))
-    cell = _apply(call, "add", remembered_state, new_state)
-    return [_apply(call, "mul", output_gate, _apply(call, "tanh", cell)), cell]
+    candidate = _apply(call, "tanh", g)
+    added_state = _apply(call, "mul", input_gate, candidate)
+    new_cell_state = _apply(call, "add", remembered_state, added_state)
+    cell_output = _apply(call, "tanh", new_cell_state)
+    hidden_state = _apply(call, "mul", output_gate, cell_output)
+    return [hidden_state, new_cell_state]
 
 
-def _gru_step(call: Call, from_x: str, from_h: str, h: str) -> str:
+def _lower_gru_step(call: Call, input_product: str, hidden_product: str, h: str) -> str:
     """Return the hidden state after a step of a GRU."""
-    input_gates = _split_gates(call, from_x, 3, "/gates_x")
-    hidden_gates = _split_gates(call, from_h, 3, "/gates_h")
-    reset = _apply(call, "sigmoid", _apply(call, "add", input_gates[0], hidden_gates[0]))
-    update = _apply(call, "sigmoid", _apply(call, "add", input_gates[1], hidden_gates[1]))
-    reset_hidden = _apply(call, "mul", reset, hidden_gates[2])
-    candidate = _apply(call, "tanh", _apply(call, "add", input_gates[2], reset_hidden))
-    change = _apply(call, "mul", update, _apply(call, "sub", h, candidate))
+    reset_x, update_x, candidate_x = _split_gates(call, input_product, 3, "/gates_x")
+    reset_h, update_h, candidate_h = _split_gates(call, hidden_product, 3, "/gates_h")
+    reset_gate = _apply(call, "sigmoid", _apply(call, "add", reset_x, reset_h))
+    update_gate = _apply(call, "sigmoid", _apply(call, "add", update_x, update_h))
+    reset_candidate_h = _apply(call, "mul", reset_gate, candidate_h)
+    candidate = _apply(call, "tanh", _apply(call, "add", candidate_x, reset_candidate_h))
+    # the new state is candidate + update * (h - candidate)
+    difference = _apply(call, "sub", h, candidate)
+    change = _apply(call, "mul", update_gate, difference)
     return _apply(call, "add", candidate, change)
 
 
 def _apply(call: Call, function: str, *operands: str) -> str:
-    return call.lower(el.pointwise, function, *operands)
+    return call.lower(elements.pointwise, function, *operands)
 
 
 def _split_gates(call: Call, x: str, count: int, suffix: str) -> list[str]:
     last_axis = len(call.b.shape(x)) - 1
     width = call.b.shape(x)[last_axis] // count
-    return call.lower(el.split, x, [width] * count, last_axis, suffix=suffix)
+    return call.lower(elements.split, x, [width] * count, last_axis, suffix=suffix)
 
 
 RECURRENT: Mapping[str, Handler] = {
-    "lstm": partial(_recurrent, "lstm"),
-    "gru": partial(_recurrent, "gru"),
-    **dict.fromkeys(("rnn_tanh", "rnn_relu"), partial(_recurrent, "rnn")),
-    "lstm_cell": partial(_cell, "lstm"),
-    "gru_cell": partial(_cell, "gru"),
-    "rnn_tanh_cell": partial(_cell, "rnn"),
-    "rnn_relu_cell": partial(_cell, "relu"),
+    "lstm": partial(_lower_recurrent, "lstm"),
+    "gru": partial(_lower_recurrent, "gru"),
+    **dict.fromkeys(("rnn_tanh", "rnn_relu"), partial(_lower_recurrent, "rnn")),
+    "lstm_cell": partial(_lower_cell, "lstm"),
+    "gru_cell": partial(_lower_cell, "gru"),
+    "rnn_tanh_cell": partial(_lower_cell, "rnn"),
+    "rnn_relu_cell": partial(_lower_cell, "relu"),
 }

@@ -4,11 +4,12 @@ import ast
 import functools
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
 MAX_TEXT_LENGTH = 4000
+_MAX_EXPONENT = 64
 _MAX_VALUE = 2**64
 
 
@@ -17,7 +18,8 @@ class SymbolError(ValueError):
 
 
 def _power(base: Fraction, exponent: Fraction) -> Fraction:
-    if exponent.denominator != 1 or abs(exponent) > 64:
+    has_fraction = exponent.denominator != 1
+    if has_fraction or abs(exponent) > _MAX_EXPONENT:
         raise SymbolError("a power that is not a small whole number")
     return base ** int(exponent)
 
@@ -92,14 +94,21 @@ def evaluate_size(tree: Any, bound: Mapping[str, int]) -> Fraction:
                 raise SymbolError(f"size {symbol} depends on values")
             if symbol:
                 return Fraction(bound[symbol])
-            if name not in FUNCTIONS:
-                raise SymbolError(f"function '{name[:60]}' in a size")
-            try:
-                values = [evaluate_size(argument, bound) for argument in arguments]
-                result = Fraction(FUNCTIONS[name](*values))
-            except (TypeError, ArithmeticError) as error:
-                raise SymbolError(f"{name} in a size: {error}") from None
-            if abs(result) > _MAX_VALUE:
-                raise SymbolError("a size above 2^64")
-            return result
+            return _evaluate_function(name, arguments, bound)
     raise SymbolError("a size that is neither a number nor a function")
+
+
+def _evaluate_function(
+    name: str, arguments: Sequence[ast.expr], bound: Mapping[str, int]
+) -> Fraction:
+    """Compute a function of `FUNCTIONS` of sizes; raises `SymbolError`."""
+    if name not in FUNCTIONS:
+        raise SymbolError(f"function '{name[:60]}' in a size")
+    try:
+        operands = [evaluate_size(argument, bound) for argument in arguments]
+        result = Fraction(FUNCTIONS[name](*operands))
+    except (TypeError, ArithmeticError) as error:
+        raise SymbolError(f"{name} in a size: {error}") from None
+    if abs(result) > _MAX_VALUE:
+        raise SymbolError("a size above 2^64")
+    return result

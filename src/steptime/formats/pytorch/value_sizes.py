@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from steptime.core.units import first_of
 from steptime.core.values import MAX_COUNT
-from steptime.formats.pytorch.program import FxNode, Program, Size
+from steptime.formats.pytorch.program import NO_LIMITS, FxNode, Program, Size
 from steptime.formats.pytorch.symbols import SymbolError, evaluate_size, symbols_of
 
 # ops whose first output has at most as many rows as a tensor has elements: that tensor's argument
@@ -61,17 +61,15 @@ def describe_value_sizes(sizes: Mapping[str, ValueSize]) -> list[str]:
 
 def find_value_symbols(program: Program) -> list[str]:
     """Return the symbols of a program's sizes that are in no input's shape: values decide them."""
-    input_symbols = {
-        symbol for name in program.inputs for symbol in _symbols(program.specs[name].sizes)
-    }
-    symbols = dict.fromkeys(
-        symbol
-        for node in program.nodes
-        for output in node.outputs
-        if output in program.specs
-        for symbol in _symbols(program.specs[output].sizes)
-    )
-    return [symbol for symbol in symbols if symbol not in input_symbols]
+    input_symbols: set[str] = set()
+    for name in program.inputs:
+        input_symbols.update(_list_symbols(program.specs[name].sizes))
+    value_symbols: dict[str, None] = {}  # a set that keeps the order of the nodes
+    for node in program.nodes:
+        for symbol in _list_output_symbols(program, node):
+            if symbol not in input_symbols:
+                value_symbols[symbol] = None
+    return list(value_symbols)
 
 
 def bound_value_sizes(program: Program, bound: Mapping[str, int]) -> dict[str, ValueSize]:
@@ -81,60 +79,64 @@ def bound_value_sizes(program: Program, bound: Mapping[str, int]) -> dict[str, V
         program: the program.
         bound: the symbols that are known: the batch, open sizes, and sizes that the user states.
     """
-    unknown = [symbol for symbol in find_value_symbols(program) if symbol not in bound]
-    if not unknown:
+    unknown_symbols = [symbol for symbol in find_value_symbols(program) if symbol not in bound]
+    if not unknown_symbols:
         return {}
-    values = dict(bound)
-    sizes_by_symbol: dict[str, ValueSize] = {}
-    makers = {name: node for node in program.nodes for name in node.outputs}
+    value_by_symbol = dict(bound)
+    size_by_symbol: dict[str, ValueSize] = {}
+    maker_by_tensor = {name: node for node in program.nodes for name in node.outputs}
     for node in program.nodes:
-        for output in node.outputs:
-            sizes = program.specs[output].sizes if output in program.specs else ()
-            for symbol in _symbols(sizes):
-                if symbol not in values:
-                    size = _find_value(program, makers, node, symbol, values)
-                    if size is not None:
-                        values[symbol] = size.value
-                        sizes_by_symbol[symbol] = size
-    return sizes_by_symbol
+        for symbol in _list_output_symbols(program, node):
+            if symbol in value_by_symbol:
+                continue
+            size = _find_value(program, maker_by_tensor, node, symbol, value_by_symbol)
+            if size is not None:
+                value_by_symbol[symbol] = size.value
+                size_by_symbol[symbol] = size
+    return size_by_symbol
 
 
 def _find_value(
     program: Program,
-    makers: Mapping[str, FxNode],
+    maker_by_tensor: Mapping[str, FxNode],
     node: FxNode,
     symbol: str,
-    values: Mapping[str, int],
+    value_by_symbol: Mapping[str, int],
 ) -> ValueSize | None:
     """Return the value of a symbol in the output of a node, None if nothing limits it."""
-    candidates: list[int] = []
-    choices = 1
-    highest = program.ranges.get(symbol, (0, None))[1]
+    upper_bounds: list[int] = []
+    choice_count = 1
+    highest = program.ranges.get(symbol, NO_LIMITS).highest
     if highest is not None and highest <= MAX_COUNT:  # torch writes 2^63 for no limit
-        candidates.append(highest)
-    argument = node.args.get(BOUNDED_OPS.get(node.op, ""))
-    tensors = argument if isinstance(argument, list) else [argument]
+        upper_bounds.append(highest)
+    argument_name = BOUNDED_OPS.get(node.op, "")
+    bounding_argument = node.args.get(argument_name)
+    tensors = bounding_argument if isinstance(bounding_argument, list) else [bounding_argument]
     for tensor in tensors:
         if tensor in program.specs:
+            sizes = program.specs[tensor].sizes
             try:
-                sizes = program.specs[tensor].sizes
-                candidates.append(math.prod(_evaluate(size, values) for size in sizes))
-                choices = _count_choices(program, makers, tensor, values)
+                element_count = math.prod(_evaluate(size, value_by_symbol) for size in sizes)
+                choice_count = _count_choices(program, maker_by_tensor, tensor, value_by_symbol)
             except SymbolError:
                 continue  # its own size is unknown
-    if not candidates:
+            upper_bounds.append(element_count)
+    if not upper_bounds:
         return None
-    return ValueSize(math.ceil(min(candidates) / choices), choices)
+    return ValueSize(math.ceil(min(upper_bounds) / choice_count), choice_count)
 
 
 def _count_choices(
-    program: Program, makers: Mapping[str, FxNode], mask: str, values: Mapping[str, int]
+    program: Program,
+    maker_by_tensor: Mapping[str, FxNode],
+    mask: str,
+    value_by_symbol: Mapping[str, int],
 ) -> int:
     """Return among how many choices a mask is true for each, as that of one expert; else 1.
 
     Such a mask compares chosen indices with a number, or is a part of their one-hot code.
     """
-    node = _find_maker(makers, mask)
+    node = _find_maker(maker_by_tensor, mask)
     if node is None:
         return 1
     if node.op == "one_hot":
@@ -142,27 +144,34 @@ def _count_choices(
         return class_count if isinstance(class_count, int) and class_count > 0 else 1
     operands = [node.args.get("self"), node.args.get("other")] if node.op == "eq" else []
     for operand in operands:
-        chooser = _find_maker(makers, operand)
+        chooser = _find_maker(maker_by_tensor, operand)
         if chooser is not None and chooser.op in CHOOSING_OPS:
             axis = chooser.args.get("dim", -1)
             sizes = program.specs[chooser.args["self"]].sizes
-            return _evaluate(sizes[axis], values) if isinstance(axis, int) else 1
+            return _evaluate(sizes[axis], value_by_symbol) if isinstance(axis, int) else 1
     return 1
 
 
-def _find_maker(makers: Mapping[str, FxNode], tensor: object) -> FxNode | None:
+def _find_maker(maker_by_tensor: Mapping[str, FxNode], tensor: object) -> FxNode | None:
     """Return the node that makes a tensor, or the one whose result is only passed on."""
-    node = makers.get(tensor) if isinstance(tensor, str) else None
+    node = maker_by_tensor.get(tensor) if isinstance(tensor, str) else None
     while node is not None and node.op in PASSING_OPS:
-        node = makers.get(str(node.args.get("self")))
+        node = maker_by_tensor.get(str(node.args.get("self")))
     return node
 
 
-def _evaluate(size: Size, values: Mapping[str, int]) -> int:
-    return size if isinstance(size, int) else int(evaluate_size(size, values))
+def _evaluate(size: Size, value_by_symbol: Mapping[str, int]) -> int:
+    return size if isinstance(size, int) else int(evaluate_size(size, value_by_symbol))
 
 
-def _symbols(sizes: tuple[Size, ...]) -> Iterator[str]:
+def _list_output_symbols(program: Program, node: FxNode) -> Iterator[str]:
+    """Yield the symbols in the shapes of a node's outputs."""
+    for output in node.outputs:
+        if output in program.specs:
+            yield from _list_symbols(program.specs[output].sizes)
+
+
+def _list_symbols(sizes: tuple[Size, ...]) -> Iterator[str]:
     """Yield the symbols in the sizes of a shape."""
     for size in sizes:
         if not isinstance(size, int):

@@ -3,8 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from steptime.formats import elements as el
-from steptime.formats import windows
+from steptime.formats import elements, windows
 from steptime.formats.pytorch.call import (
     Call,
     Handler,
@@ -17,151 +16,168 @@ from steptime.formats.pytorch.call import (
 from steptime.formats.pytorch.program import LOW_DTYPES
 from steptime.formats.pytorch.writes import TO_END, axis_order, write_index, write_slice
 from steptime.formats.tensors import is_float
-from steptime.network.ops.table import broadcast_shape, require
+from steptime.network.ops.table import ShapeError, broadcast_shape, require
 
 WIDE = "float32"
 PAD_MODES = {"replicate": "edge", "replication": "edge", "reflection": "reflect"}
 
 
-def _cast(call: Call) -> Result:
+def _lower_cast(call: Call) -> Result:
     """Lower a cast.
 
     One between floating types is there only if the network switches types itself: the workload
     decides the type of the rest.
     """
     x = call.tensor()
-    dtype = call.walk.graph_dtype(call.dtype)
-    if dtype or not is_float(call.b, x):
-        return call.lower(el.cast, x, dtype or call.b.precision.weights)
-    precision = call.b.precision
-    is_switched = call.b.tensors[x].dtype == WIDE and precision.weights in LOW_DTYPES
-    return call.lower(el.cast, x, precision.weights) if is_switched else x
+    workload_dtype = call.b.precision.weights
+    output_dtype = call.walk.graph_dtype(call.dtype)  # "" for the workload's own type
+    is_cast_to_float = not is_float(call.b, x)
+    if output_dtype or is_cast_to_float:
+        return call.lower(elements.cast, x, output_dtype or workload_dtype)
+    network_switches_types = call.b.tensors[x].dtype == WIDE and workload_dtype in LOW_DTYPES
+    return call.lower(elements.cast, x, workload_dtype) if network_switches_types else x
 
 
-def _detach(call: Call) -> Result:
+def _lower_detach(call: Call) -> Result:
     """Lower a detach: a view without gradient; nothing in inference or for integers."""
     x = call.first_tensor
-    return call.lower(el.op, "detach", x) if call.b.training and is_float(call.b, x) else x
+    would_have_gradient = call.b.training and is_float(call.b, x)
+    return call.lower(elements.op, "detach", x) if would_have_gradient else x
 
 
-def _view(call: Call) -> Result:
-    input_shape = call.walk.file_shape(call.node.args["self"])
+def _lower_view(call: Call) -> Result:
+    file_input = call.walk.file_shape(call.node.args["self"])
+    file_view = call.shape
     x = call.tensor()
-    shape = call.walk.batches.view_shape(input_shape, call.b.shape(x), call.shape)
-    return call.lower(el.reshape, x, shape)
+    shape = call.walk.batches.view_shape(file_input, call.b.shape(x), file_view)
+    return call.lower(elements.reshape, x, shape)
 
 
-def _squeeze(call: Call) -> Result:
+def _lower_squeeze(call: Call) -> Result:
     """Remove axes of size 1; an open batch stays even where it is 1."""
     x = call.tensor()
-    source = call.node.args["self"]
+    file_name = call.node.args["self"]
+    stated_sizes = call.walk.program.specs[file_name].sizes
     shape = call.b.shape(x)
+    rank = len(shape)
     stated_axes = call.argument("dim")
     if stated_axes is None:
-        squeezed_axes = set(range(len(shape)))
+        squeezed_axes = set(range(rank))
         file_shape = shape
     else:
-        squeezed_axes = {axis % max(1, len(shape)) for axis in as_list(stated_axes)}
-        file_shape = call.walk.file_shape(source)
+        squeezed_axes = {axis % max(1, rank) for axis in as_list(stated_axes)}
+        file_shape = call.walk.file_shape(file_name)
     remaining_sizes: list[int] = []
     for axis, size in enumerate(shape):
-        is_open = not isinstance(call.walk.program.specs[source].sizes[axis], int)
-        is_squeezed = axis in squeezed_axes and file_shape[axis] == 1 and not is_open
+        is_open = not isinstance(stated_sizes[axis], int)
+        has_size_1 = file_shape[axis] == 1 and not is_open
+        is_squeezed = axis in squeezed_axes and has_size_1
         if not is_squeezed:
             remaining_sizes.append(size)
-    return call.lower(el.reshape, x, remaining_sizes)
+    return call.lower(elements.reshape, x, remaining_sizes)
 
 
-def _expand(call: Call) -> Result:
+def _lower_expand(call: Call) -> Result:
     x = call.tensor()
-    return call.lower(el.expand, x, call.expanded_shape(call.b.shape(x), call.shape))
+    return call.lower(elements.expand, x, call.expanded_shape(call.b.shape(x), call.shape))
 
 
-def _permute(call: Call) -> Result:
-    return call.lower(el.transpose, call.tensor(), axis_order(call))
+def _lower_permute(call: Call) -> Result:
+    return call.lower(elements.transpose, call.tensor(), axis_order(call))
 
 
-def _movedim(call: Call) -> Result:
+def _lower_movedim(call: Call) -> Result:
     rank = len(call.shape)
-    sources = [axis % rank for axis in as_list(call["source"])]
-    targets = [axis % rank for axis in as_list(call["destination"])]
-    source_of = dict(zip(targets, sources, strict=True))
-    unmoved_axes = iter(axis for axis in range(rank) if axis not in sources)
-    order = [source_of[axis] if axis in source_of else next(unmoved_axes) for axis in range(rank)]
-    return call.lower(el.transpose, call.tensor(), order)
+    input_axes = [axis % rank for axis in as_list(call["source"])]
+    output_axes = [axis % rank for axis in as_list(call["destination"])]
+    input_axis_of = dict(zip(output_axes, input_axes, strict=True))
+    unmoved_axes = [axis for axis in range(rank) if axis not in input_axes]
+    order: list[int] = []
+    for output_axis in range(rank):
+        if output_axis in input_axis_of:
+            order.append(input_axis_of[output_axis])
+        else:  # axes that are not moved fill the places between, in their order
+            order.append(unmoved_axes.pop(0))
+    return call.lower(elements.transpose, call.tensor(), order)
 
 
-def _slice(call: Call) -> Result:
+def _lower_slice(call: Call) -> Result:
     axis = call.argument("dim", 0)
     start = call.argument("start", 0)
     stop = call.argument("end", TO_END)
     if call.node.op == "narrow":
         stop = start + call["length"]
-    if call.shape[axis] == 0:  # an empty tensor, which concatenations leave out
+    is_empty = call.shape[axis] == 0
+    if is_empty:  # concatenations leave it out
         return ProgramConstant(call.shape, call.dtype, call.name)
     file_size = call.walk.file_shape(call.node.args["self"])[axis]
     takes_all = start == 0 and stop == file_size
     if call.walk.batches.differ and takes_all:  # another batch can make the axis longer
         stop = TO_END
     step = call.argument("step", 1)
-    return el.slice_(call.b, call.tensor(), axis, start, stop, call.name, step)
+    return elements.slice_(call.b, call.tensor(), axis, start, stop, call.name, step)
 
 
-def _split(call: Call) -> Result:
+def _lower_split(call: Call) -> Result:
     x = call.tensor()
     axis = call.axis(call.argument("dim", 0))
     size = call.b.shape(x)[axis]
     part_sizes = [call.walk.file_shape(name)[axis] for name in call.node.outputs]
-    if sum(part_sizes) != size:  # a batch that has grown: equal parts of it
-        require(size % len(part_sizes) == 0, f"parts {part_sizes} of {size}")
-        part_sizes = [size // len(part_sizes)] * len(part_sizes)
-    return el.split(call.b, x, part_sizes, axis, call.name)
+    has_grown = sum(part_sizes) != size
+    if has_grown:  # with the batch: into equal parts
+        part_count = len(part_sizes)
+        require(size % part_count == 0, f"parts {part_sizes} of {size}")
+        part_sizes = [size // part_count] * part_count
+    return elements.split(call.b, x, part_sizes, axis, call.name)
 
 
-def _unbind(call: Call) -> Result:
+def _lower_unbind(call: Call) -> Result:
     axis = call.argument("dim", 0)
     return [
-        el.select(call.b, call.tensor(), axis, i, f"{call.name}/{i}")
+        elements.select(call.b, call.tensor(), axis, i, f"{call.name}/{i}")
         for i in range(len(call.node.outputs))
     ]
 
 
-def _concat(call: Call) -> Result:
+def _lower_concat(call: Call) -> Result:
     """Join tensors; empty ones are left out."""
-    parts = [value for value in call["tensors"] if 0 not in call.walk.shape(value)]
-    tensors = [call.walk.tensor(value) for value in parts]
-    return call.lower(el.concat, tensors, call.argument("dim", 0))
+    nonempty_values = [value for value in call["tensors"] if 0 not in call.walk.shape(value)]
+    tensors = [call.walk.tensor(value) for value in nonempty_values]
+    return call.lower(elements.concat, tensors, call.argument("dim", 0))
 
 
-def _stack(call: Call) -> Result:
+def _lower_stack(call: Call) -> Result:
     tensors = [call.walk.tensor(value) for value in call["tensors"]]
-    return call.lower(el.stack, tensors, call.argument("dim", 0))
+    return call.lower(elements.stack, tensors, call.argument("dim", 0))
 
 
-def _repeat(call: Call) -> Result:
+def _lower_repeat(call: Call) -> Result:
     """Repeat a tensor along its axes: a broadcast where only axes of 1 are repeated."""
     x = call.tensor()
     rank = len(call.b.shape(x))
     stated_repeats = as_list(call.argument("repeats", call.argument("dims")))
-    # Both lists get 1 in front until they are of one length.
-    repeats = [1] * (rank - len(stated_repeats)) + stated_repeats
-    shape = (*(1,) * (len(repeats) - rank), *call.b.shape(x))
-    x = call.lower(el.reshape, x, shape, suffix="/axes")
-    pairs = list(zip(shape, repeats, strict=True))
-    is_broadcast = all(size == 1 or count == 1 for size, count in pairs)
+    # sizes and repeats get 1 in front until there are as many of both
+    missing_repeats = rank - len(stated_repeats)
+    repeats = [1] * missing_repeats + stated_repeats
+    missing_axes = len(repeats) - rank
+    shape = (*(1,) * missing_axes, *call.b.shape(x))
+    with_new_axes = call.lower(elements.reshape, x, shape, suffix="/axes")
+    sizes_and_repeats = list(zip(shape, repeats, strict=True))
+    is_broadcast = all(size == 1 or count == 1 for size, count in sizes_and_repeats)
     if is_broadcast:
-        file_shape = [size * count for size, count in pairs]
-        return call.lower(el.expand, x, call.expanded_shape(shape, file_shape))
-    return call.lower(el.op, "tile", x, times=tuple(repeats))
+        file_shape = [size * count for size, count in sizes_and_repeats]
+        return call.lower(elements.expand, with_new_axes, call.expanded_shape(shape, file_shape))
+    return call.lower(elements.op, "tile", with_new_axes, times=tuple(repeats))
 
 
-def _repeat_interleave(call: Call) -> Result:
+def _lower_repeat_interleave(call: Call) -> Result:
     """Repeat each element along an axis: a broadcast over a new axis behind it."""
     x = call.tensor()
     repeats = call["repeats"]
     stated_axis = call.argument("dim")
-    can_lower = isinstance(repeats, int) and stated_axis is not None
-    require(can_lower, "repeats that are not a number")
+    is_along_axis = stated_axis is not None
+    repeats_are_number = isinstance(repeats, int)
+    require(repeats_are_number and is_along_axis, "repeats that are not a number")
     shape = call.b.shape(x)
     axis = stated_axis % len(shape)
     axes_before = shape[:axis]
@@ -169,35 +185,37 @@ def _repeat_interleave(call: Call) -> Result:
     size = shape[axis]
     column_shape = (*axes_before, size, 1, *axes_after)
     repeated_shape = (*axes_before, size, repeats, *axes_after)
-    column = call.lower(el.reshape, x, column_shape, suffix="/apart")
-    repeated = call.lower(el.expand, column, repeated_shape, suffix="/repeat")
-    return call.lower(el.reshape, repeated, (*axes_before, size * repeats, *axes_after))
+    column = call.lower(elements.reshape, x, column_shape, suffix="/apart")
+    repeated = call.lower(elements.expand, column, repeated_shape, suffix="/repeat")
+    return call.lower(elements.reshape, repeated, (*axes_before, size * repeats, *axes_after))
 
 
-def _roll(call: Call) -> Result:
+def _lower_roll(call: Call) -> Result:
     """Rotate a tensor along axes: two slices joined in the other order."""
     x = call.tensor()
     axes = as_list(call.argument("dims"))
     require(bool(axes), "a roll of the flattened tensor")
+    rolled = x
     for axis, shift in zip(axes, as_list(call["shifts"]), strict=True):
-        size = call.b.shape(x)[axis]
-        cut = -shift % size
-        if cut:
-            first, second = el.split(call.b, x, [cut, size - cut], axis, call.name)
-            x = call.lower(el.concat, [second, first], axis)
-    return x
+        size = call.b.shape(rolled)[axis]
+        first_index = -shift % size  # of the element that becomes the first
+        if first_index:
+            sizes = [first_index, size - first_index]
+            head, tail = elements.split(call.b, rolled, sizes, axis, call.name)
+            rolled = call.lower(elements.concat, [tail, head], axis)
+    return rolled
 
 
-def _pad(call: Call) -> Result:
+def _lower_pad(call: Call) -> Result:
     """Pad a tensor; torch lists paddings from the last axis, before and after it."""
     x = call.tensor()
     rank = len(call.b.shape(x))
     torch_pads = as_list(call.argument("pad", call.argument("padding")))
     pads = [0] * (2 * rank)  # before and after each axis, from the first axis on
     padded_axis_count = len(torch_pads) // 2
-    for i in range(padded_axis_count):
-        axis = rank - 1 - i
-        before, after = torch_pads[2 * i : 2 * i + 2]
+    for axis_from_end in range(padded_axis_count):
+        axis = rank - 1 - axis_from_end
+        before, after = torch_pads[2 * axis_from_end : 2 * axis_from_end + 2]
         pads[2 * axis] = before
         pads[2 * axis + 1] = after
     has_mode_argument = call.node.op in {"pad", "constant_pad_nd"}
@@ -206,10 +224,10 @@ def _pad(call: Call) -> Result:
     else:  # the mode is part of the name: `reflection_pad2d`
         mode = call.node.op.partition("_")[0]
     value = float(call.argument("value", 0.0))
-    return el.pad(call.b, x, pads, call.name, mode=PAD_MODES.get(mode, mode), value=value)
+    return elements.pad(call.b, x, pads, call.name, mode=PAD_MODES.get(mode, mode), value=value)
 
 
-def _index(call: Call) -> Result:
+def _lower_index(call: Call) -> Result:
     """Gather elements by tensors of indices along neighbouring axes."""
     x = call.tensor()
     indices = call["indices"]
@@ -217,21 +235,22 @@ def _index(call: Call) -> Result:
     first, end = indexed_axes[0], indexed_axes[-1] + 1
     are_neighbours = indexed_axes == list(range(first, end))
     require(are_neighbours, "indices of axes that do not lie together")
-    tensors = [indices[axis] for axis in indexed_axes]
-    has_mask = any(_dtype_of(call, index) == "bool" for index in tensors)
+    index_tensors = [indices[axis] for axis in indexed_axes]
+    has_mask = any(_dtype_of(call, index) == "bool" for index in index_tensors)
     require(not has_mask, "the places of a mask: how many there are depends on values")
     if len(indexed_axes) == 1:
-        return call.lower(el.gather, x, call.walk.tensor(tensors[0]), first)
+        return call.lower(elements.gather, x, call.walk.tensor(index_tensors[0]), first)
 
     # Several axes are merged into one, and their indices into one tensor.
-    index_shape = broadcast_shape(*(call.walk.shape(index) for index in tensors))
-    require(index_shape is not None, "indices whose shapes do not broadcast")
-    merged_index = _join_indices(call, tensors, index_shape or ())
+    index_shape = broadcast_shape(*(call.walk.shape(index) for index in index_tensors))
+    if index_shape is None:
+        raise ShapeError("indices whose shapes do not broadcast")
+    merged_index = _join_indices(call, index_tensors, index_shape)
     shape = call.b.shape(x)
     merged_size = math.prod(shape[first:end])
     merged_shape = (*shape[:first], merged_size, *shape[end:])
-    merged = call.lower(el.reshape, x, merged_shape, suffix="/axes")
-    return call.lower(el.gather, merged, merged_index, first)
+    merged = call.lower(elements.reshape, x, merged_shape, suffix="/axes")
+    return call.lower(elements.gather, merged, merged_index, first)
 
 
 def _dtype_of(call: Call, value: Value) -> str:
@@ -246,11 +265,11 @@ def _join_indices(call: Call, indices: Sequence[Value], shape: Shape) -> str:
     # only costs count here, not values: the stride that each index is multiplied by is left out
     index_sum = computed[0]
     for index in computed[1:]:
-        index_sum = call.lower(el.pointwise, "add", index_sum, index, suffix="/places")
-    return call.lower(el.expand, index_sum, shape, suffix="/places")
+        index_sum = call.lower(elements.pointwise, "add", index_sum, index, suffix="/places")
+    return call.lower(elements.expand, index_sum, shape, suffix="/places")
 
 
-def _pixel_shuffle(call: Call) -> Result:
+def _lower_pixel_shuffle(call: Call) -> Result:
     """Move elements between channels and space, by a factor in each direction."""
     factor = call.argument("upscale_factor", call.argument("downscale_factor"))
     n, channels, height, width = call.b.shape(call.tensor())
@@ -262,46 +281,49 @@ def _pixel_shuffle(call: Call) -> Result:
         # [n, c, row, column, h, w] -> [n, c, h, row, w, column]
         split_shape = (n, channels // (factor * factor), factor, factor, height, width)
         order = (0, 1, 4, 2, 5, 3)
-    y = call.lower(el.reshape, call.tensor(), split_shape, suffix="/apart")
-    y = call.lower(el.transpose, y, order, suffix="/order")
-    return call.lower(el.reshape, y, (n, *call.shape[1:]))
+    split = call.lower(elements.reshape, call.tensor(), split_shape, suffix="/apart")
+    reordered = call.lower(elements.transpose, split, order, suffix="/order")
+    return call.lower(elements.reshape, reordered, (n, *call.shape[1:]))
 
 
-def _unfold(call: Call) -> Result:
+def _lower_unfold(call: Call) -> Result:
     """List the windows along an axis; their elements are the last axis."""
     x = call.tensor()
     rank = len(call.b.shape(x))
     axis = call.axis(call["dimension"])
     name = f"{call.name}/windows"
-    y = windows.cut_windows(call.b, x, axis, call["size"], name, call["step"])
-    order = [*(i for i in range(rank + 1) if i != axis + 1), axis + 1]
-    return call.lower(el.transpose, y, order)
+    cut = windows.cut_windows(call.b, x, axis, call["size"], name, call["step"])
+    element_axis = axis + 1  # of the elements of a window, behind the axis of windows
+    other_axes = [other_axis for other_axis in range(rank + 1) if other_axis != element_axis]
+    return call.lower(elements.transpose, cut, [*other_axes, element_axis])
 
 
-def _image_to_columns(call: Call) -> Result:
+def _lower_image_to_columns(call: Call) -> Result:
     padding = [side for size in as_list(call["padding"]) for side in (size, size)]
-    x = call.lower(el.pad, call.tensor(), (0, 0, 0, 0, *padding), suffix="/pad")
+    x = call.lower(elements.pad, call.tensor(), (0, 0, 0, 0, *padding), suffix="/pad")
     kernel, stride = as_list(call["kernel_size"]), as_list(call["stride"])
     return call.lower(windows.unfold, x, kernel, stride, as_list(call["dilation"]))
 
 
-def _columns_to_image(call: Call) -> Result:
+def _lower_columns_to_image(call: Call) -> Result:
     size, kernel = as_list(call["output_size"]), as_list(call["kernel_size"])
     return call.lower(windows.fold, call.tensor(), size, kernel, as_list(call["stride"]))
 
 
-def _constant(call: Call) -> Result:
+def _lower_constant(call: Call) -> Result:
     return ProgramConstant(call.shape, call.dtype, call.name)
 
 
-def _flip(call: Call) -> Result:
+def _lower_flip(call: Call) -> Result:
     axes = tuple(call.axis(axis) for axis in as_list(call["dims"]))
-    return call.lower(el.op, "flip", call.tensor(), axes=axes)
+    return call.lower(elements.op, "flip", call.tensor(), axes=axes)
 
 
-def _gather_elements(call: Call) -> Result:
+def _lower_gather_elements(call: Call) -> Result:
     axis = call.axis(call["dim"])
-    return call.lower(el.op, "gather_elements", call.tensor(), call.tensor("index"), axis=axis)
+    return call.lower(
+        elements.op, "gather_elements", call.tensor(), call.tensor("index"), axis=axis
+    )
 
 
 _COPIES = ("alias", "clone", "contiguous", "lift_fresh_copy", "lift_fresh", "lift")
@@ -315,44 +337,50 @@ _FILLED = (
 )
 VIEWS: Mapping[str, Handler] = {
     **dict.fromkeys(_COPIES, lambda call: call.first_tensor),
-    "detach": _detach,
-    **dict.fromkeys(_CASTS, _cast),
-    **dict.fromkeys(_RESHAPES, _view),
-    **dict.fromkeys(("permute", "transpose", "swapaxes", "t", "numpy_T"), _permute),
-    **dict.fromkeys(("expand", "expand_as"), _expand),
-    **dict.fromkeys(("slice", "narrow"), _slice),
-    **dict.fromkeys(("split", "split_with_sizes", "chunk", "tensor_split"), _split),
-    **dict.fromkeys(("cat", "concat", "concatenate"), _concat),
-    **dict.fromkeys(("repeat", "tile"), _repeat),
-    "squeeze": _squeeze,
-    "unsqueeze": lambda call: call.lower(el.unsqueeze, call.tensor(), call["dim"]),
-    "movedim": _movedim,
+    "detach": _lower_detach,
+    **dict.fromkeys(_CASTS, _lower_cast),
+    **dict.fromkeys(_RESHAPES, _lower_view),
+    **dict.fromkeys(("permute", "transpose", "swapaxes", "t", "numpy_T"), _lower_permute),
+    **dict.fromkeys(("expand", "expand_as"), _lower_expand),
+    **dict.fromkeys(("slice", "narrow"), _lower_slice),
+    **dict.fromkeys(("split", "split_with_sizes", "chunk", "tensor_split"), _lower_split),
+    **dict.fromkeys(("cat", "concat", "concatenate"), _lower_concat),
+    **dict.fromkeys(("repeat", "tile"), _lower_repeat),
+    "squeeze": _lower_squeeze,
+    "unsqueeze": lambda call: call.lower(elements.unsqueeze, call.tensor(), call["dim"]),
+    "movedim": _lower_movedim,
     "select": lambda call: call.lower(
-        el.select, call.tensor(), call.argument("dim", 0), call["index"]
+        elements.select, call.tensor(), call.argument("dim", 0), call["index"]
     ),
-    "unbind": _unbind,
-    "stack": _stack,
+    "unbind": _lower_unbind,
+    "stack": _lower_stack,
 }
 """Ops whose result is made of the elements of their input: of a constant it is a constant."""
 
 MOVES: Mapping[str, Handler] = {
-    **dict.fromkeys(_FILLED, _constant),
-    **dict.fromkeys(("pad", "constant_pad_nd"), _pad),
-    **{f"{kind}_pad{n}d": _pad for kind in ("reflection", "replication") for n in (1, 2)},
-    **dict.fromkeys(("pixel_shuffle", "pixel_unshuffle"), _pixel_shuffle),
-    "repeat_interleave": _repeat_interleave,
-    "roll": _roll,
-    "unfold": _unfold,
-    "im2col": _image_to_columns,
-    "col2im": _columns_to_image,
-    "flip": _flip,
-    "copy": lambda call: call.lower(el.expand, call.tensor("src"), call.walk.shape(call["self"])),
+    **dict.fromkeys(_FILLED, _lower_constant),
+    **dict.fromkeys(("pad", "constant_pad_nd"), _lower_pad),
+    **{
+        f"{kind}_lower_pad{n}d": _lower_pad
+        for kind in ("reflection", "replication")
+        for n in (1, 2)
+    },
+    **dict.fromkeys(("pixel_shuffle", "pixel_unshuffle"), _lower_pixel_shuffle),
+    "repeat_interleave": _lower_repeat_interleave,
+    "roll": _lower_roll,
+    "unfold": _lower_unfold,
+    "im2col": _lower_image_to_columns,
+    "col2im": _lower_columns_to_image,
+    "flip": _lower_flip,
+    "copy": lambda call: call.lower(
+        elements.expand, call.tensor("src"), call.walk.shape(call["self"])
+    ),
     "slice_scatter": lambda call: write_slice(call, call["src"]),
     "select_scatter": lambda call: write_index(call, call["src"]),
-    "index": _index,
+    "index": _lower_index,
     "index_select": lambda call: call.lower(
-        el.gather, call.tensor(), call.tensor("index"), call["dim"]
+        elements.gather, call.tensor(), call.tensor("index"), call["dim"]
     ),
-    "gather": _gather_elements,
+    "gather": _lower_gather_elements,
 }
 """Other ops that move elements."""

@@ -74,15 +74,16 @@ class Walk(BatchWalk):
     def __post_init__(self) -> None:
         self.env: dict[str, Value] = {}
         self.unpriced = UnpricedOps()
-        nodes = [FileNode([*node.tensors], node.outputs) for node in self.program.nodes]
-        self._readers = TensorReaders(nodes, self.program.outputs)
-        self._computed: set[str] = set()  # truth values and integers that were computed of floats
+        self._readers = TensorReaders(self.list_nodes(), self.program.outputs)
+        self._float_derived: set[str] = (
+            set()
+        )  # truth values and integers that were computed of floats
         self._recomputed_ops: list[set[str]] = [set() for _ in self.program.checkpoints]
         self._buffers: dict[tuple[str, Shape, str], str] = {}
         self._view_calls: dict[str, Call] = {}
         self._file_shapes: dict[str, Shape] = {}
-        is_low = self.b.precision.compute in LOW_DTYPES
-        self._switches_types = is_low and self.program.has_low_weights()
+        computes_in_16_bits = self.b.precision.compute in LOW_DTYPES
+        self._switches_types = computes_in_16_bits and self.program.has_low_weights()
 
     def evaluate(self, size: Size) -> int:
         """Return a size of the file with its symbols bound; raises `ShapeError`."""
@@ -119,7 +120,7 @@ class Walk(BatchWalk):
         if isinstance(argument, NumberRef):
             return self.evaluate(self.program.numbers[argument])
         if isinstance(argument, list):
-            return [self.look_up(item) for item in argument]
+            return [self.look_up(element) for element in argument]
         return argument
 
     def tensor(self, value: Any) -> str:
@@ -128,7 +129,8 @@ class Walk(BatchWalk):
             return value
         if not isinstance(value, ProgramConstant):
             raise ShapeError(f"a tensor is wanted, not {shorten(value)}")
-        dtype = self.graph_dtype(value.dtype) if value.shape else graph_dtype(value.dtype)
+        is_scalar = value.shape == ()  # which is never switched to a wider type
+        dtype = graph_dtype(value.dtype) if is_scalar else self.graph_dtype(value.dtype)
         key = value.origin, value.shape, dtype
         if key not in self._buffers:
             name = free_name(self.b, value.origin)
@@ -139,18 +141,20 @@ class Walk(BatchWalk):
         """Return the shape of a value."""
         return value.shape if isinstance(value, ProgramConstant) else self.b.shape(value)
 
-    def list_links(self) -> tuple[list[str], list[tuple[Sequence[str], Sequence[str]]]]:
-        """Return the file's inputs, and each node's input and output tensors."""
-        nodes: list[tuple[Sequence[str], Sequence[str]]] = [
-            ([*node.tensors], node.outputs) for node in self.program.nodes
-        ]
-        return self.program.inputs, nodes
+    def list_inputs(self) -> list[str]:
+        """Return the file's inputs."""
+        return self.program.inputs
+
+    def list_nodes(self) -> list[FileNode]:
+        """Return the nodes of the file, with the tensors that they read and make."""
+        return [FileNode([*node.tensors], node.outputs) for node in self.program.nodes]
 
     def run(self) -> list[str]:
         """Build all nodes; return the tensors that the program outputs."""
         self._add_sources()
         for node in self.program.nodes:
-            if not node.outputs or node.op.startswith(SKIPPED):
+            computes_nothing = not node.outputs or node.op.startswith(SKIPPED)
+            if computes_nothing:
                 continue
             op_count = len(self.b.ops)
             try:
@@ -174,9 +178,10 @@ class Walk(BatchWalk):
         frozen_paths = program.find_frozen_paths() if self.b.training else set()
         for name, path in program.weights.items():
             self.env[name] = path
-            if path not in self.b.tensors:
-                add = self.b.frozen_weight if path in frozen_paths else self.b.weight
-                add(path, self.file_shape(name))
+            is_second_name = path in self.b.tensors
+            if not is_second_name:
+                add_weight = self.b.frozen_weight if path in frozen_paths else self.b.weight
+                add_weight(path, self.file_shape(name))
         for name, path in program.buffers.items():
             self.env[name] = ProgramConstant(self.file_shape(name), program.specs[name].dtype, path)
         for name in program.inputs:
@@ -196,29 +201,30 @@ class Walk(BatchWalk):
         if node.op in self.writes:
             self._view_calls[node.outputs[0]] = call
         inputs = [self.env[name] for name in node.tensors]
-        if self._is_constant(node, inputs):
+        if self._has_constant_result(node, inputs):
             self._note_constants(call, inputs)
             return
-        result = self._lower(call, inputs)
-        outputs = _list_outputs(result)
-        first = outputs[0]
-        if node.op in LAST_OPS_OF_PATTERNS and isinstance(first, str):
-            first = outputs[0] = self._recognise_pattern(call, first)
+        outputs = _list_outputs(self._lower(call, inputs))
+        first_output = outputs[0]
+        if node.op in LAST_OPS_OF_PATTERNS and isinstance(first_output, str):
+            first_output = self._recognise_pattern(call, first_output)
+            outputs[0] = first_output
         for name, value in zip(node.outputs, outputs, strict=False):
             if value is not None:
                 self.env[name] = value
                 self._check_shape(name, value)
-        overload_free = node.target.rpartition(".")[0]
-        is_in_place = overload_free.endswith("_")
-        changed = node.args.get("self", node.args.get("input"))
-        if is_in_place and isinstance(first, str) and isinstance(changed, TensorRef):
-            self._write(changed, first)
+        target_without_overload = node.target.rpartition(".")[0]
+        is_in_place = target_without_overload.endswith("_")
+        operand = node.args.get("self", node.args.get("input"))
+        if is_in_place and isinstance(first_output, str) and isinstance(operand, TensorRef):
+            self._write(operand, first_output)
 
     def _note_constants(self, call: Call, inputs: Sequence[Value]) -> None:
         """Note the outputs of a node that reads constants alone; a view keeps its origin."""
         node = call.node
         origin = call.name
-        if inputs and node.op in self.views and isinstance(inputs[0], ProgramConstant):
+        is_view = node.op in self.views
+        if is_view and inputs and isinstance(inputs[0], ProgramConstant):
             origin = inputs[0].origin
         for name in node.outputs:
             shape = self._grow_constant(node, inputs, self.file_shape(name))
@@ -227,10 +233,11 @@ class Walk(BatchWalk):
     def _write(self, name: str, value: Value) -> None:
         """Let later readers of a tensor, and of what it is a view of, read its new value."""
         self.env[name] = value
-        call = self._view_calls.get(name)
-        base = call.node.args.get("self") if call else None
-        if call and isinstance(base, TensorRef):
-            self._write(base, self.writes[call.node.op](call, value))
+        view_call = self._view_calls.get(name)
+        base = view_call.node.args.get("self") if view_call else None
+        if view_call and isinstance(base, TensorRef):
+            rebuild_base = self.writes[view_call.node.op]
+            self._write(base, rebuild_base(view_call, value))
 
     def _grow_constant(self, node: FxNode, inputs: Sequence[Value], file_shape: Shape) -> Shape:
         """Return a constant's shape for the new batch.
@@ -241,42 +248,48 @@ class Walk(BatchWalk):
         if not self.batches.differ or not file_shape:
             return file_shape
         pairs = zip(node.tensors, inputs, strict=True)
-        if any(self.shape(value) != self.file_shape(name) for name, value in pairs):
-            first, remainder = divmod(
-                file_shape[0] * self.batches.new_batch, self.batches.file_batch
+        input_has_grown = any(self.shape(value) != self.file_shape(name) for name, value in pairs)
+        if input_has_grown:
+            first_size, *other_sizes = file_shape
+            grown_size, remainder = divmod(
+                first_size * self.batches.new_batch, self.batches.file_batch
             )
-            return file_shape if remainder else (first, *file_shape[1:])
+            is_multiple_of_batch = remainder == 0
+            return (grown_size, *other_sizes) if is_multiple_of_batch else file_shape
         is_undecided = node.outputs[0] not in self.batches.batch_axes
-        if node.op in OPS_WITH_SIZES and is_undecided:
-            return self.scale_batch(file_shape)
-        return file_shape
+        states_sizes = node.op in OPS_WITH_SIZES
+        return self.scale_batch(file_shape) if states_sizes and is_undecided else file_shape
 
-    def _is_constant(self, node: FxNode, inputs: Sequence[Value]) -> bool:
+    def _has_constant_result(self, node: FxNode, inputs: Sequence[Value]) -> bool:
         """Whether no value that the network computes decides a node's result.
 
         Truth values and integers that follow from integer inputs (masks, positions) are constants:
         they cost next to nothing and have no gradient.
         """
-        if all(isinstance(value, ProgramConstant) for value in inputs):
+        reads_constants_alone = all(isinstance(value, ProgramConstant) for value in inputs)
+        if reads_constants_alone:
             return True
         spec = self.program.specs.get(node.outputs[0])
-        if spec is None or spec.is_floating or node.op in self.views:
+        makes_integers = spec is not None and not spec.is_floating
+        is_view = node.op in self.views
+        if is_view or not makes_integers:
             return False
-        return not any(isinstance(value, str) and self.is_computed(value) for value in inputs)
+        return not any(isinstance(value, str) and self.depends_on_floats(value) for value in inputs)
 
-    def is_computed(self, tensor: str) -> bool:
+    def depends_on_floats(self, tensor: str) -> bool:
         """Whether a tensor holds floats, or was computed of floats: gates, codes, choices."""
-        return is_float(self.b, tensor) or tensor in self._computed
+        return is_float(self.b, tensor) or tensor in self._float_derived
 
     def _lower(self, call: Call, inputs: Sequence[Value]) -> Result:
         """Append a node's ops by the table; an op that is not in it is priced by its bytes."""
         node = call.node
-        handler = self.table.get(node.op)
-        if (handler is None and is_priced(node.op)) or self._makes_complex_real(node, inputs):
+        lower_op = self.table.get(node.op)
+        is_priced_by_bytes = lower_op is None and is_priced(node.op)
+        if is_priced_by_bytes or self._makes_complex_real(node, inputs):
             return append_opaque(call, inputs)
-        if handler is not None:
+        if lower_op is not None:
             try:
-                return handler(call)
+                return lower_op(call)
             except ShapeError:
                 if self.batches.differ:
                     raise
@@ -311,21 +324,24 @@ class Walk(BatchWalk):
     def _note_names(self, node: FxNode) -> None:
         """Note which tensors of the graph a node's outputs are, and which were computed."""
         inputs = [self.env.get(name) for name in node.tensors]
-        reads_computed = any(isinstance(value, str) and self.is_computed(value) for value in inputs)
+        tensors_read = [value for value in inputs if isinstance(value, str)]
+        is_derived = any(map(self.depends_on_floats, tensors_read))
         for name in node.outputs:
             value = self.env.get(name)
             if isinstance(value, str):
                 self._readers.note(value, name)
-                if reads_computed:
-                    self._computed.add(value)
+                if is_derived:
+                    self._float_derived.add(value)
 
     def _note_checkpoint(self, node: FxNode, op_count: int) -> None:
         """Note the ops appended since `op_count` if the backward pass computes them again."""
+        new_op_names = [op.name for op in self.b.ops[op_count:]]
         for op_names, checkpoint in zip(
             self._recomputed_ops, self.program.checkpoints, strict=True
         ):
-            if not checkpoint.names.isdisjoint(node.outputs):
-                op_names.update(op.name for op in self.b.ops[op_count:])
+            is_in_checkpoint = not checkpoint.names.isdisjoint(node.outputs)
+            if is_in_checkpoint:
+                op_names.update(new_op_names)
 
     def _check_shape(self, name: str, value: Value) -> None:
         """Raise `ShapeError` if a lowered op has another shape than the file states."""
@@ -334,8 +350,8 @@ class Walk(BatchWalk):
         if self.batches.differ:
             self.batches.check_growth(file_shape, shape)
         elif file_shape != shape:
-            lists = f"{list(shape)}, where the file has {list(file_shape)}"
-            raise ShapeError(f"it is lowered to {lists}")
+            difference = f"{list(shape)}, where the file has {list(file_shape)}"
+            raise ShapeError(f"it is lowered to {difference}")
 
 
 def _list_outputs(result: Result) -> list[Value | None]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from steptime.formats import elements as el
+from steptime.formats import elements
 from steptime.formats.pytorch.call import Call, Value
 from steptime.network.ops.table import require
 
@@ -11,10 +11,11 @@ TO_END = 2**62  # the stop of a slice that goes to the end of its axis
 
 def axis_order(call: Call) -> list[int]:
     """Return the order in which a permute or a transpose puts the axes of its input."""
-    order = list(range(len(call.shape)))
+    rank = len(call.shape)
     if call.node.op == "permute":
-        return [axis % len(order) for axis in call["dims"]]
-    if len(order) > 1:
+        return [axis % rank for axis in call["dims"]]
+    order = list(range(rank))
+    if rank > 1:
         first = call.argument("dim0", call.argument("axis0", 0))
         second = call.argument("dim1", call.argument("axis1", 1))
         order[first], order[second] = order[second], order[first]
@@ -26,15 +27,18 @@ def _replace_range(call: Call, part: Value, axis: int, start: int, stop: int) ->
     x = call.tensor()
     new_part = call.walk.tensor(part)
     size = call.b.shape(x)[axis]
-    first, last, _ = slice(start, stop).indices(size)
-    if (first, last) == (0, size):
+    first, end, _ = slice(start, stop).indices(size)
+    replaces_all = first == 0 and end == size
+    if replaces_all:
         return new_part
     pieces = [new_part]
     if first > 0:
-        pieces.insert(0, call.lower(el.slice_, x, axis, 0, first, suffix="/rest"))
-    if last < size:
-        pieces.append(call.lower(el.slice_, x, axis, last, size, suffix="/rest"))
-    return call.lower(el.concat, pieces, axis, suffix="/put")
+        before = call.lower(elements.slice_, x, axis, 0, first, suffix="/rest")
+        pieces.insert(0, before)
+    if end < size:
+        after = call.lower(elements.slice_, x, axis, end, size, suffix="/rest")
+        pieces.append(after)
+    return call.lower(elements.concat, pieces, axis, suffix="/put")
 
 
 def write_slice(call: Call, part: Value) -> Value:
@@ -54,21 +58,21 @@ def write_index(call: Call, part: Value) -> Value:
     axis = call.argument("dim", 0) % len(shape)
     index = call["index"] % shape[axis]
     slice_shape = (*shape[:axis], 1, *shape[axis + 1 :])
-    new_slice = call.lower(el.reshape, call.walk.tensor(part), slice_shape, suffix="/put")
+    new_slice = call.lower(elements.reshape, call.walk.tensor(part), slice_shape, suffix="/put")
     return _replace_range(call, new_slice, axis, index, index + 1)
 
 
 def _write_reshaped(call: Call, part: Value) -> Value:
     """Rebuild the base of a reshape: the new value in the base's shape."""
     base_shape = call.walk.shape(call["self"])
-    return call.lower(el.reshape, call.walk.tensor(part), base_shape, suffix="/put")
+    return call.lower(elements.reshape, call.walk.tensor(part), base_shape, suffix="/put")
 
 
 def _write_permuted(call: Call, part: Value) -> Value:
     """Rebuild the base of a permutation: the new value with its axes in the base's order."""
     order = axis_order(call)
     inverse_order = [order.index(i) for i in range(len(order))]
-    return call.lower(el.transpose, call.walk.tensor(part), inverse_order, suffix="/put")
+    return call.lower(elements.transpose, call.walk.tensor(part), inverse_order, suffix="/put")
 
 
 _RESHAPES = (

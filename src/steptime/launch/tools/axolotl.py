@@ -77,10 +77,13 @@ def _read_degrees(job: JobBuilder, settings: ToolSettings) -> None:
 
 def _read_types(job: JobBuilder, settings: ToolSettings) -> None:
     """Set the type of the products, and how frozen weights are kept."""
-    bf16 = (settings.text("bf16", "bfloat16") or "").lower()
-    if bf16 == "full" or (bf16 == "true" and settings.text("bfloat16")):
+    bf16_text = (settings.text("bf16", "bfloat16") or "").lower()
+    # `bf16: full`, or the key `bfloat16`: weights are bfloat16, too.
+    is_pure = bf16_text == "full" or (bf16_text == "true" and settings.text("bfloat16"))
+    is_mixed = bf16_text in {"true", "auto", "1"}
+    if is_pure:
         job.set("dtype", "bfloat16-pure")
-    elif bf16 in {"true", "auto", "1"}:
+    elif is_mixed:
         job.set("dtype", "bfloat16")
     elif settings.flag("fp16", "float16"):
         job.set("dtype", "float16")

@@ -80,16 +80,16 @@ def _read_weights(job: JobBuilder, names_of_files: Sequence[str | None]) -> None
 
 def _read_host(job: JobBuilder, settings: ToolSettings) -> None:
     """Set how many layers, and which experts, lie on the device."""
-    layers = settings.text("ngl", "gpu_layers", "n_gpu_layers")
-    if layers is not None:
-        layer_count = int(layers) if layers.isdigit() else None
-        means_all = layer_count is not None and layer_count >= ALL_LAYERS
-        is_all = layers in {"all", "-1"} or means_all
+    layers_text = settings.text("ngl", "gpu_layers", "n_gpu_layers")
+    if layers_text is not None:
+        layer_count = int(layers_text) if layers_text.isdigit() else None
+        is_large_number = layer_count is not None and layer_count >= ALL_LAYERS
+        is_all = layers_text in {"all", "-1"} or is_large_number
         job.set("gpu_layers", "all" if is_all else layer_count)
     patterns = settings.texts("ot", "override_tensor")  # such as `.ffn_.*_exps.=CPU`
-    puts_experts = any("exps" in text and text.upper().endswith("CPU") for text in patterns)
-    puts_all_experts = puts_experts and not _names_layers(patterns)
-    if settings.flag("cpu_moe", "cmoe") or puts_all_experts:
+    moves_experts = any("exps" in text and text.upper().endswith("CPU") for text in patterns)
+    moves_all_experts = moves_experts and not _names_layers(patterns)
+    if settings.flag("cpu_moe", "cmoe") or moves_all_experts:
         job.set("experts_on_cpu", "all")
     elif patterns:
         job.notes.append(f"override-tensor {','.join(patterns)}: which tensors lie on the host")
@@ -125,7 +125,8 @@ def read_ollama(words: list[str], environment: Mapping[str, str]) -> JobBuilder:
     """
     job = JobBuilder(tool="ollama", kind=SERVING)
     settings = parse_words(words, frozenset({"verbose"}))
-    models = [word for word in settings.positional if word not in {"run", "serve", "pull"}]
+    subcommands = {"run", "serve", "pull"}
+    models = [word for word in settings.positional if word not in subcommands]
     job.model = models[0] if models else None
     _read_weights(job, models[:1])
     for variable, fact in (
@@ -134,7 +135,8 @@ def read_ollama(words: list[str], environment: Mapping[str, str]) -> JobBuilder:
     ):
         if environment.get(variable, "").isdigit():
             job.set(fact, int(environment[variable]))
-    kv_dtype = environment.get("OLLAMA_KV_CACHE_TYPE", "")
-    job.set("kv_dtype", {"f16": "float16"}.get(kv_dtype, kv_dtype) or None)
+    cache_type = environment.get("OLLAMA_KV_CACHE_TYPE", "")
+    kv_dtype = "float16" if cache_type == "f16" else cache_type
+    job.set("kv_dtype", kv_dtype or None)
     note_unpriced(job, settings, {})
     return job

@@ -45,9 +45,9 @@ def read_llamafactory(settings: ToolSettings, launch: LaunchedProgram, files: Fi
         job.notes.append("finetuning_type freeze: layers trained alone are given by --train")
     trainer.read_deepspeed(job, settings.text("deepspeed"), files)
     trainer.read_fsdp(job, settings)
-    keeps = settings.flag("disable_gradient_checkpointing")
-    if keeps is not None:
-        job.set("recompute", "none" if keeps else "full")
+    saves_activations = settings.flag("disable_gradient_checkpointing")
+    if saves_activations is not None:
+        job.set("recompute", "none" if saves_activations else "full")
     job.set_default("recompute", "full")
     if settings.flag("enable_liger_kernel"):
         job.set("loss", "chunked")

@@ -92,31 +92,35 @@ class Axis:
 
 def _read_axis(settings: ToolSettings, name: str) -> Axis:
     """Return an axis; `ici_fsdp_parallelism` takes the devices that are left unless it is said."""
-    between = settings.text(f"dcn_{name}_parallelism") or "1"
-    within = settings.text(f"ici_{name}_parallelism") or ("-1" if name == "fsdp" else "1")
-    degrees = [1 if text == "-1" else int(text) for text in (between, within)]
-    return Axis(degrees[0], degrees[1], "-1" in {between, within})
+    default_within = "-1" if name == "fsdp" else "1"
+    between_text = settings.text(f"dcn_{name}_parallelism") or "1"
+    within_text = settings.text(f"ici_{name}_parallelism") or default_within
+    return Axis(
+        between=1 if between_text == "-1" else int(between_text),
+        within=1 if within_text == "-1" else int(within_text),
+        is_open="-1" in {between_text, within_text},
+    )
 
 
 def _read_mesh(job: JobBuilder, settings: ToolSettings) -> None:
     """Set the degrees of the mesh, as far as none takes the devices that are left."""
     mesh_keys = " ".join(name for name in settings.values if name.endswith("_parallelism"))
-    for fact, names in AXES:
-        degree = prod(_read_axis(settings, name).degree for name in names)
-        is_explicit = any(f"_{name}_" in mesh_keys for name in names)
+    for fact, axis_names in AXES:
+        degree = prod(_read_axis(settings, name).degree for name in axis_names)
+        is_explicit = any(f"_{name}_" in mesh_keys for name in axis_names)
         if degree > 1 or is_explicit:
             job.set(fact, degree)
-    axes = {name: _read_axis(settings, name) for name in REPLICA_AXES}
-    shards = prod(axes[name].degree for name in SHARDED_AXES)
-    is_open = any(axis.is_open for axis in axes.values())
-    if not is_open:
-        _set_replicas(job, axes, shards)
-    zero = 3 if is_open or shards > 1 else 0
+    replica_axes = {name: _read_axis(settings, name) for name in REPLICA_AXES}
+    shard_count = prod(replica_axes[name].degree for name in SHARDED_AXES)
+    has_open_axis = any(axis.is_open for axis in replica_axes.values())
+    if not has_open_axis:
+        _set_replicas(job, replica_axes, shard_count)
+    zero_stage = 3 if has_open_axis or shard_count > 1 else 0
     if mesh_keys:
-        job.set("zero", zero)
-    else:
-        job.set_default("zero", zero)
-        job.defaults.append("data")  # ici_fsdp_parallelism: -1
+        job.set("zero", zero_stage)
+    else:  # the default mesh: `ici_fsdp_parallelism: -1`, replicas on all devices
+        job.set_default("zero", zero_stage)
+        job.defaults.append("data")
 
 
 def _set_replicas(job: JobBuilder, axes: Mapping[str, Axis], shards: int) -> None:

@@ -118,14 +118,15 @@ def _read_stages(job: JobBuilder, settings: ToolSettings) -> None:
         job.set("virtual", max(1, layers // pipeline // per_stage))
     first_layers = settings.count("decoder_first_pipeline_num_layers")
     last_layers = settings.count("decoder_last_pipeline_num_layers")
-    if layers and (first_layers or last_layers) and pipeline > 1:
-        first_stage = [first_layers] if first_layers else []
-        last_stage = [last_layers] if last_layers else []
-        inner_layers = layers - sum(first_stage) - sum(last_stage)
+    has_uneven_ends = bool(first_layers or last_layers)
+    if layers and has_uneven_ends and pipeline > 1:
+        first_stages = [first_layers] if first_layers else []
+        last_stages = [last_layers] if last_layers else []
+        inner_layers = layers - sum(first_stages) - sum(last_stages)
         inner_count = pipeline - (first_layers is not None) - (last_layers is not None)
         inner_stages = [inner_layers // inner_count] * inner_count if inner_count else []
-        stages = [*first_stage, *inner_stages, *last_stage]
-        job.set("stages", [str(stage_layers) for stage_layers in stages])
+        layers_of_stages = [*first_stages, *inner_stages, *last_stages]
+        job.set("stages", [str(stage_layers) for stage_layers in layers_of_stages])
 
 
 def _read_types(job: JobBuilder, settings: ToolSettings, is_swift: bool) -> None:

@@ -52,10 +52,10 @@ def read_nemo(settings: ToolSettings, launch: LaunchedProgram, files: Files) -> 
     trainer.read_devices(job, launch)
     take_facts(job, settings, FACTS)
     _read_strategy(job, settings)
-    packed = settings.count("packed_sequence.packed_sequence_size")
-    if packed:
+    packed_length = settings.count("packed_sequence.packed_sequence_size")
+    if packed_length:
         job.set("packed", True)
-        job.set("length", packed)
+        job.set("length", packed_length)
     elif length := settings.count(*LENGTHS):
         job.set("length", length)
     if "lora_rank" in job.facts:
@@ -63,8 +63,8 @@ def read_nemo(settings: ToolSettings, launch: LaunchedProgram, files: Files) -> 
         targets = settings.texts("peft.target_modules")
         job.set("lora_targets", "all-linear" if has_all_linear else (targets or None))
         trainer.set_dora(job, settings, "peft.use_dora")
-    stored = float_type(settings.text("model.torch_dtype", "model.dtype"))
-    job.set("dtype", "bfloat16-pure" if stored == "bfloat16" else stored)
+    stored_dtype = float_type(settings.text("model.torch_dtype", "model.dtype"))
+    job.set("dtype", "bfloat16-pure" if stored_dtype == "bfloat16" else stored_dtype)
     if settings.flag("quantization.load_in_4bit"):
         job.set("weights", "nf4")
     set_optimizer(job, settings.text("optimizer._target_"))

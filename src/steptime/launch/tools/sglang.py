@@ -59,8 +59,9 @@ def _set_combinations(job: JobBuilder, settings: ToolSettings) -> None:
     if settings.flag("enable_dp_attention"):
         job.set("attention_data", job.count("data") or 1)
         job.facts.pop("data", None)
-    has_deepep = (settings.text("moe_a2a_backend") or "") in {"deepep", "mooncake"}
-    if settings.flag("enable_ep_moe") or settings.flag("enable_deepep_moe") or has_deepep:
+    has_expert_backend = settings.text("moe_a2a_backend") in {"deepep", "mooncake"}
+    has_expert_flag = settings.flag("enable_ep_moe") or settings.flag("enable_deepep_moe")
+    if has_expert_flag or has_expert_backend:  # experts lie on the tensor-parallel ranks
         job.set("expert", job.count("tensor") or 1)
     for name in ("pipeline", "data"):
         job.set_default(name, 1)
@@ -76,19 +77,24 @@ def _read_prefill(job: JobBuilder, settings: ToolSettings) -> None:
 
 
 def _read_speculation(job: JobBuilder, settings: ToolSettings) -> None:
-    """Set how many tokens are guessed for a step, and who guesses.
+    """Set the number of draft tokens of a step, and the draft model or the algorithm.
 
-    A chain of guesses (top-k of 1) has as many as steps; a tree has all its tokens but the root.
+    A chain of drafts (top-k of 1) has a token for each step of the draft model; a tree has all its
+    tokens but the root.
     """
     algorithm = settings.text("speculative_algorithm", "speculative_algo")
     if algorithm is None:
         return
-    steps = settings.count("speculative_num_steps")
-    tree = settings.count("speculative_num_draft_tokens")
-    is_chain = (settings.count("speculative_eagle_topk") or 1) == 1
-    job.set("speculative", steps if is_chain and steps else (tree - 1 if tree else steps))
-    draft = settings.text("speculative_draft_model_path", "speculative_draft_model")
-    job.set("draft", draft or algorithm.lower())
+    draft_steps = settings.count("speculative_num_steps")
+    tree_tokens = settings.count("speculative_num_draft_tokens")
+    top_k = settings.count("speculative_eagle_topk") or 1
+    is_chain = top_k == 1
+    if tree_tokens and not (is_chain and draft_steps):
+        job.set("speculative", tree_tokens - 1)
+    else:
+        job.set("speculative", draft_steps)
+    draft_model = settings.text("speculative_draft_model_path", "speculative_draft_model")
+    job.set("draft", draft_model or algorithm.lower())
 
 
 ENGINE = EngineFormat(

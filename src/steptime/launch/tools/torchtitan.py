@@ -57,10 +57,12 @@ def read_torchtitan(settings: ToolSettings, launch: LaunchedProgram, files: File
     """
     del files
     job = JobBuilder(tool="torchtitan", kind=TRAINING)
-    name, flavor = settings.text("model.name"), settings.text("model.flavor")
-    job.model = (
-        f"{name}_{flavor.lower()}" if name and flavor else settings.text("model.hf_assets_path")
-    )
+    family = settings.text("model.name")
+    flavor = settings.text("model.flavor")
+    if family and flavor:
+        job.model = f"{family}_{flavor.lower()}"
+    else:
+        job.model = settings.text("model.hf_assets_path")
     trainer.read_devices(job, launch)
     if launch.environment.get("NGPU", "").isdigit():
         job.set("devices", int(launch.environment["NGPU"]))
@@ -96,14 +98,19 @@ def _read_replicas(job: JobBuilder, settings: ToolSettings) -> None:
         settings.text(*(f"{table}.fsdp_reshard_after_forward" for table in places)) or "default"
     )
     has_pipeline = (job.count("pipeline") or 1) > 1
-    keeps_weights = reshard == "never" or (reshard == "default" and has_pipeline)
-    job.set("zero", 0 if shard_text == "1" else (2 if keeps_weights else 3))
+    keeps_gathered_weights = reshard == "never" or (reshard == "default" and has_pipeline)
+    if shard_text == "1":
+        job.set("zero", 0)
+    else:
+        job.set("zero", 2 if keeps_gathered_weights else 3)
     copies = int(copies_text)
-    if shard_text != "-1":
-        job.set("data", int(shard_text) * max(1, copies))
+    takes_all_devices = shard_text == "-1"
+    if not takes_all_devices:
+        shard_count = int(shard_text)
+        job.set("data", shard_count * max(1, copies))
         job.facts.pop("devices", None)
-        if copies > 1 and int(shard_text) > 1:
-            job.set("shard", int(shard_text))
+        if copies > 1 and shard_count > 1:
+            job.set("shard", shard_count)
     elif copies > 1:
         job.notes.append(f"{copies} copies share out nothing between them")
 

@@ -39,6 +39,12 @@ ACCELERATE_OPTIONS = (  # of `accelerate launch`, by their names in its configur
     "fsdp_offload_params",
     "fsdp_activation_checkpointing",
 )
+DEEPSPEED_COUNTS = (  # keys of a configuration that are numbers or "auto", and their facts
+    ("train_micro_batch_size_per_gpu", "micro_batch"),
+    ("gradient_accumulation_steps", "accumulation"),
+    ("train_batch_size", "global_batch"),
+    ("tensor_parallel.autotp_size", "tensor"),
+)
 OBJECTIVES = ("dpo", "grpo", "kto", "orpo", "cpo", "rloo", "ppo", "gkd", "reward", "sft", "simpo")
 FACTS = {
     "per_device_train_batch_size": ("micro_batch", count),
@@ -150,8 +156,9 @@ def read_training(job: JobBuilder, settings: ToolSettings) -> None:
         job.set("dtype", "bfloat16")
     elif settings.flag("fp16"):
         job.set("dtype", "float16")
-    stored = float_type(settings.text("dtype", "torch_dtype", "model_dtype"))
-    if settings.flag("pure_bf16") or (stored == "bfloat16" and "dtype" not in job.facts):
+    stored_dtype = float_type(settings.text("dtype", "torch_dtype", "model_dtype"))
+    trains_stored_bf16 = stored_dtype == "bfloat16" and "dtype" not in job.facts
+    if settings.flag("pure_bf16") or trains_stored_bf16:
         job.set("dtype", "bfloat16-pure")
     set_optimizer(job, settings.text("optim", "optimizer"))
     recomputes = settings.flag("gradient_checkpointing", "grad_checkpoint")
@@ -231,11 +238,13 @@ def _read_configuration_name(job: JobBuilder, path: str) -> None:
 def read_accelerate(job: JobBuilder, config: Mapping[str, Any], files: Files) -> None:
     """Set what a configuration file of Accelerate says."""
     kind = str(config.get("distributed_type", "")).upper()
-    processes, machines = config.get("num_processes"), config.get("num_machines") or 1
+    processes = config.get("num_processes")
     if processes and "devices" not in job.facts:
-        job.set("devices", int(processes))
-        if int(machines) > 1:
-            job.set("per_node", int(processes) // int(machines))
+        device_count = int(processes)
+        node_count = int(config.get("num_machines") or 1)
+        job.set("devices", device_count)
+        if node_count > 1:
+            job.set("per_node", device_count // node_count)
     _set_mixed_precision(job, str(config.get("mixed_precision", "")))
     if kind == "FSDP":
         _read_fsdp_config(job, config.get("fsdp_config") or {}, "fsdp_")
@@ -269,14 +278,14 @@ def _fsdp_option(config: Mapping[str, Any], prefix: str, name: str) -> Any:
 
 def _read_sharding(job: JobBuilder, config: Mapping[str, Any], prefix: str) -> None:
     """Set what FSDP shares out; all where nothing is said."""
-    strategy = _fsdp_option(config, prefix, "sharding_strategy")
+    strategy = str(_fsdp_option(config, prefix, "sharding_strategy")).lower()
     reshard = _fsdp_option(config, prefix, "reshard_after_forward")
-    stage = SHARDING.get(str(strategy).lower()) if strategy is not None else None
-    if stage is None and reshard is not None:
-        by_name = SHARDING.get(str(reshard).lower())
-        stage = by_name if by_name is not None else (3 if _is_true(reshard) else 2)
-    job.set("zero", 3 if stage is None else stage)
-    if str(strategy).lower().startswith("hybrid_shard") and job.count("per_node"):
+    zero_stage = SHARDING.get(strategy)
+    if zero_stage is None and reshard is not None:
+        default_stage = 3 if _is_true(reshard) else 2  # where it is no name of a strategy
+        zero_stage = SHARDING.get(str(reshard).lower(), default_stage)
+    job.set("zero", 3 if zero_stage is None else zero_stage)
+    if strategy.startswith("hybrid_shard") and job.count("per_node"):
         job.set("shard", job.count("per_node"))
 
 
@@ -323,28 +332,24 @@ def read_deepspeed(job: JobBuilder, config: str | None, files: Files) -> None:
         job.set("zero", int(stage[1]) if stage else None)
         job.notes.append(f"{config}: is not here; its name alone is read")
         return
-    values = {name: value[0] for name, value in flatten(data) if value}
-    if "zero_optimization.stage" in values:
-        job.set("zero", int(float(values["zero_optimization.stage"])))
-    places = (
+    text_by_key = {name: values[0] for name, values in flatten(data) if values}
+    if "zero_optimization.stage" in text_by_key:
+        job.set("zero", int(float(text_by_key["zero_optimization.stage"])))
+    offload_keys = (
         "zero_optimization.offload_optimizer.device",
         "zero_optimization.offload_param.device",
     )
-    if any(values.get(place) in {"cpu", "nvme"} for place in places):
+    if any(text_by_key.get(key) in {"cpu", "nvme"} for key in offload_keys):
         job.set("offload", True)
     for key, dtype in (("bf16.enabled", "bfloat16"), ("fp16.enabled", "float16")):
-        if _is_true(values.get(key)):
+        if _is_true(text_by_key.get(key)):
             job.set("dtype", dtype)
-    for key, fact in (
-        ("train_micro_batch_size_per_gpu", "micro_batch"),
-        ("gradient_accumulation_steps", "accumulation"),
-        ("train_batch_size", "global_batch"),
-        ("tensor_parallel.autotp_size", "tensor"),
-    ):
-        if values.get(key, "auto").isdigit() and fact not in job.facts:
-            job.set(fact, int(values[key]))
+    for key, fact in DEEPSPEED_COUNTS:
+        is_number = text_by_key.get(key, "auto").isdigit()
+        if is_number and fact not in job.facts:
+            job.set(fact, int(text_by_key[key]))
     if "optimizer" not in job.facts:
-        set_optimizer(job, values.get("optimizer.type"))
+        set_optimizer(job, text_by_key.get("optimizer.type"))
 
 
 def read_fsdp(job: JobBuilder, settings: ToolSettings) -> None:
@@ -361,11 +366,10 @@ def read_fsdp(job: JobBuilder, settings: ToolSettings) -> None:
         if name.startswith("fsdp_config.")
     }
     if words or nested:
-        has_stage = "zero" in job.facts
-        before = job.facts.get("zero")
+        stage_of_words = job.facts.get("zero")
         _read_fsdp_config(job, nested, "fsdp_")
-        if has_stage and before is not None and "reshard_after_forward" not in nested:
-            job.set("zero", before)
+        if stage_of_words is not None and "reshard_after_forward" not in nested:
+            job.set("zero", stage_of_words)  # the table says no stage of its own
 
 
 def _read_objective(job: JobBuilder, launch: LaunchedProgram, settings: ToolSettings) -> None:

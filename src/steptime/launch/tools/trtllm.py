@@ -51,18 +51,19 @@ def _set_combinations(job: JobBuilder, settings: ToolSettings) -> None:
 
 
 def _read_speculation(job: JobBuilder, settings: ToolSettings) -> None:
-    """Set how many tokens are guessed for a step, and who guesses."""
-    kind = settings.text("speculative_config.decoding_type")
-    job.set(
-        "speculative",
-        settings.count(
-            "speculative_config.num_nextn_predict_layers", "speculative_config.max_draft_len"
-        ),
+    """Set the number of draft tokens of a step, and the draft model or the kind of decoding."""
+    draft_tokens = settings.count(
+        "speculative_config.num_nextn_predict_layers", "speculative_config.max_draft_len"
     )
-    draft = settings.text(
+    job.set("speculative", draft_tokens)
+    draft_model = settings.text(
         "speculative_config.speculative_model_dir", "speculative_config.speculative_model"
     )
-    job.set("draft", draft or (kind.lower() if kind else None))
+    decoding_type = settings.text("speculative_config.decoding_type")
+    if draft_model:
+        job.set("draft", draft_model)
+    elif decoding_type:
+        job.set("draft", decoding_type.lower())
 
 
 ENGINE = EngineFormat(

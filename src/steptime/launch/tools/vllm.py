@@ -80,20 +80,25 @@ def _set_combinations(job: JobBuilder, settings: ToolSettings) -> None:
 
 
 def _read_speculation(job: JobBuilder, settings: ToolSettings) -> None:
-    """Set how many tokens are guessed for a step, and who guesses."""
+    """Set the number of draft tokens of a step, and the draft model or method.
+
+    They stand in the JSON of `--speculative-config`, in its keys as options
+    (`--speculative-config.model NAME`), or in options of older versions.
+    """
     config: dict[str, object] = {}
-    config_text = settings.text("speculative_config")
-    if config_text and config_text.lstrip().startswith("{"):
-        config = json.loads(config_text)
-    for name in list(settings.values):
-        table, dot, key = name.partition(".")  # `--speculative-config.model NAME`
-        if dot and table == "speculative_config":
-            config[key] = settings.text(name)
-    token_count = config.get("num_speculative_tokens", settings.count("num_speculative_tokens"))
-    if token_count is not None:
-        job.set("speculative", int(str(token_count)))
-        draft = config.get("model") or settings.text("speculative_model") or config.get("method")
-        job.set("draft", str(draft) if draft else None)
+    json_text = settings.text("speculative_config")
+    if json_text and json_text.lstrip().startswith("{"):
+        config = json.loads(json_text)
+    for option in list(settings.values):
+        if option.startswith("speculative_config."):
+            key = option.removeprefix("speculative_config.")
+            config[key] = settings.text(option)
+    draft_tokens = config.get("num_speculative_tokens", settings.count("num_speculative_tokens"))
+    if draft_tokens is None:
+        return
+    job.set("speculative", int(str(draft_tokens)))
+    draft = config.get("model") or settings.text("speculative_model") or config.get("method")
+    job.set("draft", str(draft) if draft else None)
 
 
 ENGINE = EngineFormat(

@@ -17,6 +17,7 @@ from typing import Any
 
 from steptime.core import scratch
 from steptime.core.errors import InputError
+from steptime.core.files import stamp_of
 from steptime.core.graph import Graph
 from steptime.core.json_types import JsonObject
 from steptime.core.units import size
@@ -163,10 +164,9 @@ def open_input(
 def _staged(options: contract.Options) -> Staged:
     """Return the data set as it is staged, and count the cells that have used its copy."""
     original = find(options.data)
-    file_versions = []  # a changed file is copied again
-    for path in original.files.values():
-        state = path.stat()
-        file_versions.append((str(path.absolute()), state.st_size, state.st_mtime_ns))
+    file_versions = [  # a changed file is copied again
+        (str(path.absolute()), *stamp_of(path)) for path in original.files.values()
+    ]
     cache_key = (options.staging, options.stage_to, *file_versions)
     staged = _STAGED.get(cache_key)
     if staged is None or not all(path.is_file() for path in staged.dataset.files.values()):

@@ -13,17 +13,21 @@ from steptime.network.products import is_attention_name
 
 def adapt(editor: GraphEditor, op: Op) -> None:
     """Append an op, and the scaling of its input or of its results."""
-    if op.kind == "split" and op.inputs[0] in editor.split_sources:
+    x, *further_inputs = op.inputs
+    output = op.outputs[0]
+    splits_merged_product = op.kind == "split" and x in editor.split_sources
+    is_scaled_in_parts = output in editor.split_sizes
+    if splits_merged_product:
         editor.ops.append(op)
         _scale_parts(editor, op)
-    elif not editor.is_target(op) or op.outputs[0] in editor.split_sizes:
+    elif is_scaled_in_parts or not editor.is_target(op):
         editor.ops.append(op)
     elif is_attention_name(op.name):
         editor.ops.append(op)
-        editor.results[op.outputs[0]] = _append_scaling(editor, op, op.outputs[0], "output")
+        editor.results[output] = _append_scaling(editor, op, output, "output")
     else:
-        scaled = _append_scaling(editor, op, op.inputs[0], "input")
-        editor.ops.append(replace(op, inputs=(scaled, *op.inputs[1:])))
+        scaled = _append_scaling(editor, op, x, "input")
+        editor.ops.append(replace(op, inputs=(scaled, *further_inputs)))
 
 
 def _scale_parts(editor: GraphEditor, op: Op) -> None:

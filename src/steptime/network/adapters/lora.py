@@ -1,5 +1,7 @@
 """LoRA: to a product x W^T the small ones (x A^T) B^T, scaled; the frozen product's stays."""
 
+from typing import NamedTuple
+
 from steptime.core.graph import Attr, Op, TensorSpec
 from steptime.network.graph_editor import CONSTANT, MERGED_PRODUCTS, GraphEditor, product_names
 
@@ -60,23 +62,32 @@ def read_dropped(editor: GraphEditor, op: Op) -> str:
     return name
 
 
-def _adapted_columns(editor: GraphEditor, op: Op) -> tuple[int, int]:
-    """Return the columns of a product that are adapted, and of how many parts these are."""
-    sizes = editor.split_sizes.get(op.outputs[0])
+class _AdaptedColumns(NamedTuple):
+    """The columns of a product that are adapted, and the number of parts that they are of."""
+
+    columns: int
+    part_count: int
+
+
+def _adapted_columns(editor: GraphEditor, op: Op) -> _AdaptedColumns:
+    """Return the columns of a product that are adapted: all, or those of some merged products."""
+    (output,) = op.outputs
+    part_sizes = editor.split_sizes.get(output)
     names = product_names(editor.tuning.on)
-    if not isinstance(sizes, tuple) or not names & {*MERGED_PRODUCTS}:
-        return editor.tensors[op.outputs[0]].shape[-1], 1
-    columns = [
-        int(size) for name, size in zip(MERGED_PRODUCTS, sizes, strict=True) if name in names
+    adapts_parts = bool(names & {*MERGED_PRODUCTS})
+    if not isinstance(part_sizes, tuple) or not adapts_parts:
+        return _AdaptedColumns(editor.tensors[output].shape[-1], part_count=1)
+    adapted_sizes = [
+        int(size) for name, size in zip(MERGED_PRODUCTS, part_sizes, strict=True) if name in names
     ]
-    return sum(columns), len(columns)
+    return _AdaptedColumns(sum(adapted_sizes), len(adapted_sizes))
 
 
 def _pad_columns(editor: GraphEditor, op: Op, result: str) -> str:
     """Append zeros beside the columns that are adapted, for the others of the product."""
-    wide, y = editor.tensors[result], editor.tensors[op.outputs[0]]
-    columns = y.shape[-1] - wide.shape[-1]
-    zeros = editor.add_buffer(
-        f"zeros{columns}/{CONSTANT}", TensorSpec((*y.shape[:-1], columns), y.dtype)
-    )
+    y = editor.tensors[op.outputs[0]]
+    *leading_sizes, all_columns = y.shape
+    columns = all_columns - editor.tensors[result].shape[-1]  # that are not adapted
+    zeros_spec = TensorSpec((*leading_sizes, columns), y.dtype)
+    zeros = editor.add_buffer(f"zeros{columns}/{CONSTANT}", zeros_spec)
     return editor.append_op(f"{op.name}/lora_padded", "concat", (result, zeros), y, {"axis": -1})

@@ -49,13 +49,15 @@ def find_network_name(text: str) -> str:
     if name:  # the large table of language models is not read
         return SHORT.get(name, name)
     all_names = {_plain(name): name for name in language.rows()} | plain_names
-    bare, longer = text, ""
-    while bare != longer:
-        name = all_names.get(_plain(bare))
+    candidate = text
+    while True:
+        name = all_names.get(_plain(candidate))
         if name:
             return SHORT.get(name, name)
-        bare, longer = _AFFIX.sub("", bare, count=1), bare
-    return text
+        shorter = _AFFIX.sub("", candidate, count=1)
+        if shorter == candidate:  # no affix left to drop
+            return text
+        candidate = shorter
 
 
 # affixes that say nothing of a network's sizes, among them data types of weights

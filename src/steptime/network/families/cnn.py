@@ -49,13 +49,13 @@ def build_residual(
             is_first_block = i == 0
             stride = 2 if group > 0 and is_first_block else 1
             layers = BLOCKS[p["block"]](width, stride)
-            if stride_first:
+            if stride_first:  # the first layer has the stride, whatever `BLOCKS` says
                 strides = [stride] + [1] * (len(layers) - 1)
                 layers = [
                     (channels, kernel, layer_stride)
                     for (channels, kernel, _), layer_stride in zip(layers, strides, strict=True)
                 ]
-            output_channels, _, _ = layers[-1]
+            output_channels, _kernel, _stride = layers[-1]
             changes_shape = stride > 1 or b.shape(x)[1] != output_channels
             project = is_first_block and (projects_all_groups or changes_shape)
             name = f"group{group + 1}/block{i + 1}"

@@ -17,6 +17,7 @@ _LAYER = re.compile(
     r"(?P<name>\S+) (?P<kind>\w+)(?: (?P<width>[\d.]+|all))?(?: (?P<kernel>\d+))?"
     r"(?: /(?P<stride>\d+))?(?: (?:p(?P<padding>\d+)|same))?(?P<ceil> ceil)?"
 )
+VARIANT_MARK = "@"  # begins a line of one variant alone: `@paleo Mixed_6a: ...`
 _WINDOW = re.compile(r"(\d+)x(\d+)$")  # that a name ends with
 _POOLS = {"max": max_pool, "avg": avg_pool}
 _CONVOLUTIONS = {  # whether a batch norm stands in place of the bias, and the activation
@@ -47,11 +48,15 @@ def __getattr__(name: str) -> Family:
         parameters["variant"] = Parameter(choices[0], row["variant"], choices=choices)
 
     def build(b: Builder, p: Mapping[str, Any], batch: int) -> str:
-        image = (3, p["image"], p["image"]) if "image" in p else row["input"]
-        x = b.input("image", (batch, *image))
+        image_shape = (3, p["image"], p["image"]) if "image" in p else row["input"]
+        x = b.input("image", (batch, *image_shape))
         for line in row["layers"].strip().splitlines():
-            if line[0] != "@" or line.startswith(f"@{p['variant']} "):
-                x = _block(b, x, line.partition(" ")[2] if line[0] == "@" else line)
+            if not line.startswith(VARIANT_MARK):
+                x = _block(b, x, line)
+                continue
+            variant, _, variant_line = line.removeprefix(VARIANT_MARK).partition(" ")
+            if variant == p["variant"]:
+                x = _block(b, x, variant_line)
         return classify(b, x)
 
     return Family(name, build, parameters, row["source"], is_preset=True)
@@ -62,16 +67,17 @@ def _block(b: Builder, x: str, line: str) -> str:
     name, _, layers = line.rpartition(": ")
     if not name:
         return _chain(b, x, layers)
+    has_shortcut = name.endswith("+")
     with b.scope(name.removesuffix("+")):
         branches = layers.split(" | ")
         if len(branches) == 1:
             y = _chain(b, x, layers)
-            return b.op("add", x, y, name="add") if name.endswith("+") else y
-        ends = []
-        for i, branch in enumerate(branches):
-            with b.scope(f"Branch_{i}"):
-                ends.append(_chain(b, x, branch))
-        return b.op("concat", *ends, name="concat", axis=1)
+            return b.op("add", x, y, name="add") if has_shortcut else y
+        branch_outputs = []
+        for number, branch in enumerate(branches):
+            with b.scope(f"Branch_{number}"):
+                branch_outputs.append(_chain(b, x, branch))
+        return b.op("concat", *branch_outputs, name="concat", axis=1)
 
 
 def _chain(b: Builder, x: str, layers: str) -> str:

@@ -60,13 +60,12 @@ def _placed(b: Builder, x: str, p: Parameters, rows: int, name: str = "") -> str
     if p["positions"] != "learned":
         return x
     _, length, width = b.shape(x)
-    table = b.weight(f"{name}position/w", (rows, width))
+    positions = b.weight(f"{name}position/w", (rows, width))
     if rows > length:
-        first = p["first_position"]
-        table = b.op(
-            "slice", table, name=f"{name}position", axis=0, start=first, stop=first + length
-        )
-    return b.op("add", x, table, name=f"{name}add_position")
+        start = p["first_position"]
+        stop = start + length
+        positions = b.op("slice", positions, name=f"{name}position", axis=0, start=start, stop=stop)
+    return b.op("add", x, positions, name=f"{name}add_position")
 
 
 def finish_stem(b: Builder, x: str, p: Parameters, name: str = "") -> str:
@@ -78,30 +77,34 @@ def finish_stem(b: Builder, x: str, p: Parameters, name: str = "") -> str:
 
 def _patches(b: Builder, p: Parameters, batch: int) -> tuple[str, str]:
     """Return an image cut into patches, after tokens that stand for all of it."""
+    width, patch_side = p["width"], p["patch"]
     x = b.input("image", (batch, p["channels"], p["image"], p["image"]))
-    patch = {"stride": p["patch"], "bias": p["patch_bias"]}
-    x = conv2d(b, x, p["width"], p["patch"], "patches", **patch)
-    count = (p["image"] // p["patch"]) ** 2
+    x = conv2d(b, x, width, patch_side, "patches", stride=patch_side, bias=p["patch_bias"])
+    patch_count = (p["image"] // patch_side) ** 2
     if p["mask_token"]:
-        b.weight("mask/w", (1, p["width"]))
-    x = b.op("reshape", x, name="patches/flat", shape=(batch, p["width"], count))
+        b.weight("mask/w", (1, width))
+    x = b.op("reshape", x, name="patches/flat", shape=(batch, width, patch_count))
     x = b.op("transpose", x, name="patches/rows", order=(0, 2, 1))
-    tokens = p["class_tokens"]
-    if tokens:
-        first = b.weight("class/w", (1, tokens, p["width"]))
+    class_tokens = p["class_tokens"]
+    if class_tokens:
+        class_vectors = b.weight("class/w", (1, class_tokens, width))
         if batch > 1:
-            first = b.op("broadcast", first, name="class", shape=(batch, tokens, p["width"]))
-        x = b.op("concat", first, x, name="with_class", axis=1)
-    return finish_stem(b, _placed(b, x, p, count + tokens), p), ""
+            shape = (batch, class_tokens, width)
+            class_vectors = b.op("broadcast", class_vectors, name="class", shape=shape)
+        x = b.op("concat", class_vectors, x, name="with_class", axis=1)
+    x = _placed(b, x, p, patch_count + class_tokens)
+    return finish_stem(b, x, p), ""
 
 
 def _sound(b: Builder, p: Parameters, batch: int) -> tuple[str, str]:
     """Return the bands of sound after two convolutions along time; the second halves it."""
-    x = b.input("sound", (batch, p["channels"], 2 * p["length"]))
-    x = b.op("reshape", x, name="bands", shape=(batch, p["channels"], 1, 2 * p["length"]))
-    for i, stride in ((1, 1), (2, 2)):  # the second convolution halves the time
-        with b.scope(f"conv{i}"):
-            w = b.weight("w", (p["width"], b.shape(x)[1], 1, 3))
+    width, frames = p["width"], 2 * p["length"]
+    x = b.input("sound", (batch, p["channels"], frames))
+    x = b.op("reshape", x, name="bands", shape=(batch, p["channels"], 1, frames))
+    for number, stride in ((1, 1), (2, 2)):  # the second convolution halves the time
+        with b.scope(f"conv{number}"):
+            input_channels = b.shape(x)[1]
+            w = b.weight("w", (width, input_channels, 1, 3))
             x = b.op(
                 "conv2d",
                 x,
@@ -111,11 +114,12 @@ def _sound(b: Builder, p: Parameters, batch: int) -> tuple[str, str]:
                 padding=(0, 0, 1, 1),
                 groups=1,
             )
-            x = b.op("bias", x, b.weight("b", (p["width"],)), name="bias", axis=1)
+            x = b.op("bias", x, b.weight("b", (width,)), name="bias", axis=1)
             x = activated(b, x, "gelu")
-    x = b.op("reshape", x, name="flat", shape=(batch, p["width"], p["length"]))
+    x = b.op("reshape", x, name="flat", shape=(batch, width, p["length"]))
     x = b.op("transpose", x, name="rows", order=(0, 2, 1))
-    return finish_stem(b, _placed(b, x, p, p["length"]), p), ""
+    x = _placed(b, x, p, p["length"])
+    return finish_stem(b, x, p), ""
 
 
 STEMS: Mapping[str, Callable[[Builder, Parameters, int], tuple[str, str]]] = {
@@ -129,12 +133,15 @@ def _to_words(b: Builder, x: str, p: Parameters, table: str) -> str:
     if p["output_scaled"]:
         factor = p["width"] ** -0.5
         x = b.op("pointwise", x, name="output_scale", function="mul", scalar=factor)
-    if not (p["tied"] and table):
-        return classify(b, linear(b, x, b.rank_words(p["vocabulary"]), "output", p["head_bias"]))
-    x = b.op("linear", x, table, name="output/linear")
+    shares_table = p["tied"] and table
+    if not shares_table:
+        logits = linear(b, x, b.rank_words(p["vocabulary"]), "output", p["head_bias"])
+        return classify(b, logits)
+    logits = b.op("linear", x, table, name="output/linear")
     if p["head_bias"]:
-        x = b.op("bias", x, b.weight("output/b", b.shape(x)[-1:]), name="output/bias", axis=-1)
-    return classify(b, x)
+        bias = b.weight("output/b", b.shape(logits)[-1:])
+        logits = b.op("bias", logits, bias, name="output/bias", axis=-1)
+    return classify(b, logits)
 
 
 def _to_masked(b: Builder, x: str, p: Parameters, table: str) -> str:

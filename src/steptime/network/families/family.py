@@ -94,12 +94,12 @@ def read_parameters(
     """
     parameters = {}
     for name, row in packaged("families.toml")[family].items():
-        values: Any = {
+        fields: Any = {
             key: tuple(value) if isinstance(value, list) else value for key, value in row.items()
         }
         if name in defaults:
-            values["default"] = defaults[name]
-        parameters[name] = Parameter(**values, **columns.get(name, {}))
+            fields["default"] = defaults[name]
+        parameters[name] = Parameter(**fields, **columns.get(name, {}))
     return parameters
 
 
@@ -161,10 +161,11 @@ def make_setting(
     def build(b: Builder, p: Mapping[str, Any], batch: int) -> str:
         return partial(base.build, **build_options)(b, {**values, **p}, batch)
 
+    free_parameters = {key: Parameter(values[key], base.parameters[key].meaning) for key in free}
     return Family(
         name,
         build,
-        {key: Parameter(values[key], base.parameters[key].meaning) for key in free},
+        free_parameters,
         source,
         base.batch,
         is_preset=True,

@@ -49,16 +49,13 @@ class ImagePrefix:
         """Return words `[n, l, width]`, the first of which images stand in place of."""
         if not p["images"]:
             return words
-        tokens = self.token_count(p)
+        image_tokens = self.token_count(p)
         with b.scope("images"):
             image = self._tokens(b, p, batch)
-        range_: Attributes = {
-            "axis": 1,
-            "start": tokens,
-            "stop": b.shape(words)[1],
-        }
-        remainder = b.op("slice", words, name="words", **range_)
-        return b.op("concat", image, remainder, name="images_and_words", axis=1)
+        _, length, _ = b.shape(words)
+        behind_images: Attributes = {"axis": 1, "start": image_tokens, "stop": length}
+        text_tokens = b.op("slice", words, name="words", **behind_images)
+        return b.op("concat", image, text_tokens, name="images_and_words", axis=1)
 
     def _tokens(self, b: Builder, p: Parameters, batch: int) -> str:
         """Return the tokens of all images, with what the tapped blocks add to them."""
@@ -85,30 +82,30 @@ class ImagePrefix:
 
     def _patches(self, b: Builder, p: Parameters, count: int) -> str:
         """Return the patches of `count` images with positions, interpolated to the image's size."""
-        patches = (p["image"] // p["patch"]) ** 2
+        patch_count = (p["image"] // p["patch"]) ** 2
         vector_width = p["channels"] * self.frames * p["patch"] ** 2
-        x = linear(b, b.input("patches", (count, patches, vector_width)), p["width"], "patch")
+        vectors = b.input("patches", (count, patch_count, vector_width))
+        x = linear(b, vectors, p["width"], "patch")
         table = b.weight("position/w", (self.position_count, p["width"]))
-        corners = b.buffer("corners", (patches, CORNERS), "int64")
-        places = b.op("embedding", corners, table, name="position")
-        shares = b.buffer("corner_shares", (patches, CORNERS, 1))
-        places = b.op("pointwise", places, shares, name="position_shares", function="mul")
-        sums: Attributes = {
-            "function": "sum",
-            "axes": (1,),
-            "keep": False,
-        }
-        places = b.op("reduce", places, name="position_sum", **sums)
-        return b.op("add", x, places, name="add_position")
+        corners = b.buffer("corners", (patch_count, CORNERS), "int64")
+        positions = b.op("embedding", corners, table, name="position")
+        shares = b.buffer("corner_shares", (patch_count, CORNERS, 1))
+        positions = b.op("pointwise", positions, shares, name="position_shares", function="mul")
+        sum_over_corners: Attributes = {"function": "sum", "axes": (1,), "keep": False}
+        positions = b.op("reduce", positions, name="position_sum", **sum_over_corners)
+        return b.op("add", x, positions, name="add_position")
 
     def _merged(self, b: Builder, x: str, name: str, *, is_normed_after: bool) -> str:
         """Return patches `[n, l, width]` with each few of them made one token."""
         n, length, width = b.shape(x)
-        shape = (n, length // self.merge**2, width * self.merge**2)
+        patches_per_token = self.merge**2
+        merged_width = width * patches_per_token
+        merged_shape = (n, length // patches_per_token, merged_width)
         with b.scope(name):
+            if not is_normed_after:
+                x = norm(b, x, "layer", "norm")
+            x = b.op("reshape", x, name="few", shape=merged_shape)
             if is_normed_after:
-                x = norm(b, b.op("reshape", x, name="few", shape=shape), "layer", "norm")
-            else:
-                x = b.op("reshape", norm(b, x, "layer", "norm"), name="few", shape=shape)
-            x = activated(b, linear(b, x, shape[-1], "up"), "gelu")
+                x = norm(b, x, "layer", "norm")
+            x = activated(b, linear(b, x, merged_width, "up"), "gelu")
             return linear(b, x, self.output_width, "down")

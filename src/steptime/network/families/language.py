@@ -12,13 +12,14 @@ from steptime.network.families.family import Family, make_setting
 def rows() -> Mapping[str, Mapping[str, Any]]:
     """Return the hyperparameters of each model, its `source` and its `parameters`."""
     table = packaged("language_models.toml")
-    styles, models = table["styles"], table["models"]
-    settings: dict[str, Mapping[str, Any]] = {}
-    for name, row in models.items():
-        values = {**styles.get(row.get("like", ""), {}), **row}
-        values.pop("like", None)
-        settings[name] = values
-    return settings
+    settings_by_model: dict[str, Mapping[str, Any]] = {}
+    for name, row in table["models"].items():
+        style_name = row.get("like", "")
+        style: Mapping[str, Any] = table["styles"].get(style_name, {})
+        settings = {**style, **row}
+        settings.pop("like", None)
+        settings_by_model[name] = settings
+    return settings_by_model
 
 
 @lru_cache(maxsize=64)

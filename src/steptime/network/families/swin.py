@@ -4,6 +4,7 @@ Liu et al. 2021, "Swin Transformer". The mask of windows that a shift puts toget
 """
 
 from collections.abc import Mapping
+from math import ceil
 from typing import Any, NamedTuple
 
 from steptime.network.families import transformer
@@ -34,7 +35,7 @@ def build(b: Builder, p: Mapping[str, Any], batch: int) -> str:
             is_last = i + 1 == len(depths)
             if not is_last:
                 x = _merge_places(b, x)
-                side = -(-side // 2)
+                side = ceil(side / 2)
     width = b.shape(x)[-1]
     x = b.op("reshape", x, name="rows", shape=(batch, side * side, width))
     x = norm(b, x, "layer", "norm")
@@ -88,19 +89,21 @@ def _build_stage(b: Builder, x: str, p: Mapping[str, Any], stage: _Stage) -> str
 def _build_block(b: Builder, x: str, p: Mapping[str, Any], side: int, is_shifted: bool) -> str:
     """Return attention within windows of `x [n, side, side, width]`, and feed-forward."""
     window = p["window"]
-    shift = window // 2 if is_shifted and side > window else 0
-    padded_side = -(-side // window) * window
+    has_several_windows = side > window
+    shift = window // 2 if is_shifted and has_several_windows else 0
+    padded_side = ceil(side / window) * window
+    shift_back = padded_side - shift if shift else 0
 
     def attend(y: str) -> str:
-        if padded_side > side:
-            pad = padded_side - side
-            y = b.op("pad", y, name="padded", pads=(0, 0, 0, pad, 0, pad, 0, 0))
+        padding = padded_side - side
+        if padding:
+            y = b.op("pad", y, name="padded", pads=(0, 0, 0, padding, 0, padding, 0, 0))
         y = _roll_sides(b, y, shift, "shift")
         y = _cut_windows(b, y, window)
         y = attention(b, y, p, "attention", Sight(relative=_relative_scores(b, p)))
         y = _join_windows(b, y, window, padded_side)
-        y = _roll_sides(b, y, padded_side - shift if shift else 0, "back")
-        if padded_side > side:
+        y = _roll_sides(b, y, shift_back, "back")
+        if padding:
             for axis in (1, 2):
                 y = b.op("slice", y, name=f"unpadded{axis}", axis=axis, start=0, stop=side)
         return y
@@ -114,29 +117,31 @@ def _build_block(b: Builder, x: str, p: Mapping[str, Any], side: int, is_shifted
 def _cut_windows(b: Builder, y: str, window: int) -> str:
     """Return `[n, side, side, width]` as sequences, one for each window."""
     n, side, _, width = b.shape(y)
-    count = side // window
-    y = b.op("reshape", y, name="cut", shape=(n, count, window, count, window, width))
+    windows_of_side = side // window
+    cut_shape = (n, windows_of_side, window, windows_of_side, window, width)
+    y = b.op("reshape", y, name="cut", shape=cut_shape)
     y = b.op("transpose", y, name="windows", order=(0, 1, 3, 2, 4, 5))
-    return b.op("reshape", y, name="flat", shape=(n * count**2, window**2, width))
+    return b.op("reshape", y, name="flat", shape=(n * windows_of_side**2, window**2, width))
 
 
 def _join_windows(b: Builder, y: str, window: int, side: int) -> str:
     """Return the sequences of windows as `[n, side, side, width]`."""
     window_count, _, width = b.shape(y)
-    count = side // window
-    n = window_count // count**2
-    y = b.op("reshape", y, name="uncut", shape=(n, count, count, window, window, width))
+    windows_of_side = side // window
+    n = window_count // windows_of_side**2
+    uncut_shape = (n, windows_of_side, windows_of_side, window, window, width)
+    y = b.op("reshape", y, name="uncut", shape=uncut_shape)
     y = b.op("transpose", y, name="rows", order=(0, 1, 3, 2, 4, 5))
     return b.op("reshape", y, name="whole", shape=(n, side, side, width))
 
 
 def _relative_scores(b: Builder, p: Mapping[str, Any]) -> str:
     """Return the term of the scores that depends on the distance of two places of a window."""
-    area = p["window"] ** 2
+    places = p["window"] ** 2
     distances = (2 * p["window"] - 1) ** 2
-    ids = b.buffer("places", (area, area), "int64")
+    distance_ids = b.buffer("places", (places, places), "int64")
     table = b.weight("relative/w", (distances, p["heads"]))
-    scores = b.op("embedding", ids, table, name="relative")
+    scores = b.op("embedding", distance_ids, table, name="relative")
     return b.op("transpose", scores, name="relative/by_head", order=(2, 0, 1))
 
 
@@ -158,10 +163,10 @@ def _merge_places(b: Builder, x: str) -> str:
     n, side, _, width = b.shape(x)
     if side % 2:
         x = b.op("pad", x, name="merge/padded", pads=(0, 0, 0, 1, 0, 1, 0, 0))
-    half = -(-side // 2)
-    x = b.op("reshape", x, name="merge/cut", shape=(n, half, 2, half, 2, width))
+    half_side = ceil(side / 2)
+    x = b.op("reshape", x, name="merge/cut", shape=(n, half_side, 2, half_side, 2, width))
     x = b.op("transpose", x, name="merge/beside", order=(0, 1, 3, 4, 2, 5))
-    x = b.op("reshape", x, name="merge/joined", shape=(n, half, half, 4 * width))
+    x = b.op("reshape", x, name="merge/joined", shape=(n, half_side, half_side, 4 * width))
     x = norm(b, x, "layer", "merge/norm")
     return linear(b, x, 2 * width, "merge", bias=False)
 
@@ -174,13 +179,16 @@ def check(p: Mapping[str, Any]) -> str | None:
         return f"depths {p['depths']} and heads {p['heads']} are not of as many stages"
     if p["image"] % p["patch"]:
         return f"image {p['image']} does not divide into patches of {p['patch']}"
-    wrong = [n for i, n in enumerate(heads) if p["width"] * 2**i % n]
-    if wrong:
-        return f"width {p['width']} does not divide into {wrong[0]} heads"
-    side = p["image"] // p["patch"]
+    for stage, stage_heads in enumerate(heads):
+        stage_width = p["width"] * 2**stage
+        if stage_width % stage_heads:
+            return f"width {p['width']} does not divide into {stage_heads} heads"
+    last_side = p["image"] // p["patch"]
     for _ in depths[1:]:
-        side = -(-side // 2)
-    return f"window {p['window']} is larger than {side} patches" if side < p["window"] else None
+        last_side = ceil(last_side / 2)
+    if last_side < p["window"]:
+        return f"window {p['window']} is larger than {last_side} patches"
+    return None
 
 
 FAMILY = Family(

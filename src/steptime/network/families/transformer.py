@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from math import ceil
 from typing import Any
 
 from steptime.network.families.ends import HEADS, STEMS, finish_stem, words
@@ -42,12 +43,15 @@ def body(b: Builder, p: Mapping[str, Any], batch: int, join: Part = lambda x: x)
     """Return all but the head, and the table of words; what comes in may be `join` with more."""
     x, table = _stem(b, p, batch)
     prefix: Prefix | None = p.get("image_prefix")
-    x = prefix.join(b, x, p, batch) if prefix else x
-    x = blocks(b, join(x), p, causal=p["kind"] == "decoder")
+    if prefix:
+        x = prefix.join(b, x, p, batch)
+    is_decoder = p["kind"] == "decoder"
+    x = blocks(b, join(x), p, causal=is_decoder)
     x = _normed(b, x, p, "final_norm")
     if p["projects_words"] and p["embedding_width"] != p["width"]:
         x = linear(b, x, p["embedding_width"], "output_in", bias=False)
-    return _decoded(b, x, p, batch, table) if p["decoder_layers"] else (x, table)
+    has_second_decoder = p["decoder_layers"] > 0  # which reads `x`
+    return _decoded(b, x, p, batch, table) if has_second_decoder else (x, table)
 
 
 def _stem(b: Builder, p: Mapping[str, Any], batch: int) -> tuple[str, str]:
@@ -74,7 +78,6 @@ def blocks(
     relative = ""
     if p["positions"] in ("relative", "alibi") or p["relative_scores"]:
         relative = _relative(b, p, length, f"{name}_relative")
-    groups = p["block_groups"] or p["layers"]
     first_design = design_of(block_parameters(p, 0))
     if first_design.places:
         relative = first_design.places.table(b, p["width"], f"{name}_places")
@@ -82,28 +85,39 @@ def blocks(
     block_embeddings = _embeddings_of_blocks(b, x, p, first_design)
     x = _expanded(b, x, first_design)
     for i in b.repeat(p["layers"]):
-        q = block_parameters(p, i)
-        letter = p["windows"][i % len(p["windows"])]  # "w": in a window, "l": linear attention
-        window = q["window"] if letter == "w" else 0
-        sight = Sight(causal, window, _angles(b, q, length), relative)
-        sight = _with_shared_keys(b, sight, q, name)
+        block_p = block_parameters(p, i)
+        design = design_of(block_p)
+        window_letter = p["windows"][i % len(p["windows"])]
+        sees_window, has_linear_attention = window_letter == "w", window_letter == "l"
+        window = block_p["window"] if sees_window else 0
+        sight = Sight(causal, window, _angles(b, block_p, length), relative)
+        sight = _with_shared_keys(b, sight, block_p, name)
         sights = [sight, Sight(memory=memory)] if memory else [sight]
-        parts = _mixing_parts(b, q, sights)
-        if letter == "l":
+        parts = _mixing_parts(b, block_p, sights)
+        if has_linear_attention:
             parts[0] = lambda x: delta_net(b, x, p, "attention")
-        # Blocks of a group share the weights of its first block.
-        group = i * groups // p["layers"]
-        first = -(-group * p["layers"] // groups)
-        shared_scope = f"{name}{first + 1}" if first != i else ""
-        with b.scope(f"{name}{i + 1}", shared_scope):
-            if design_of(q).feeds:
-                parts.append(_feeds(b, q, i))
-            embed_block = partial(_block_embeddings, b, p=q, tokens=block_embeddings, number=i)
-            x = _block_of_design(b, x, q, parts, embed_block)
-            added_input = design_of(q).added_input
-            if added_input:
-                x = added_input.build(b, x, embeddings, p["norm"])
+        with b.scope(f"{name}{i + 1}", _scope_of_shared_weights(p, i, name)):
+            if design.feeds:
+                parts.append(_feeds(b, block_p, i))
+            embed_block = partial(
+                _block_embeddings, b, p=block_p, tokens=block_embeddings, number=i
+            )
+            x = _block_of_design(b, x, block_p, parts, embed_block)
+            if design.added_input:
+                x = design.added_input.build(b, x, embeddings, p["norm"])
     return _collapsed(b, x, first_design)
+
+
+def _scope_of_shared_weights(p: Mapping[str, Any], i: int, name: str) -> str:
+    """Return the scope of the first block of a block's group, whose weights it shares.
+
+    It is "" for the first block of a group, and where no blocks share weights.
+    """
+    layers = p["layers"]
+    groups = p["block_groups"] or layers
+    group = i * groups // layers
+    first_block = ceil(group * layers / groups)
+    return "" if i == first_block else f"{name}{first_block + 1}"
 
 
 def _expanded(b: Builder, x: str, design: BlockDesign) -> str:
@@ -135,7 +149,9 @@ def _mixed_and_fed(b: Builder, x: str, p: Mapping[str, Any], parts: Sequence[Par
     """Return `x` after the parts of a block: a usual one, of several streams, or with experts."""
     design = design_of(p)
     if design.is_dense_with_experts:
-        return add_dense_and_experts(b, block(b, x, p, parts[:-1]), p)
+        *mixing_parts, _feed_forward = parts
+        mixed = block(b, x, p, mixing_parts)
+        return add_dense_and_experts(b, mixed, p)
     if not design.streams:
         return block(b, x, p, parts)
     for number, part in enumerate(parts, 1):
@@ -169,8 +185,9 @@ def _block_embeddings(b: Builder, x: str, p: Mapping[str, Any], tokens: str, num
     with b.scope("own_tokens"):
         start = number * width
         embedding = b.op("slice", tokens, name="own", axis=-1, start=start, stop=start + width)
-        plain = GATED.get(p["activation"], p["activation"])
-        gate = activated(b, linear(b, x, width, "gate", bias=False), plain)
+        ungated_activation = GATED.get(p["activation"], p["activation"])
+        gate = linear(b, x, width, "gate", bias=False)
+        gate = activated(b, gate, ungated_activation)
         gated = b.op("mul", gate, embedding, name="gated")
         y = linear(b, gated, p["width"], "out", bias=False)
         return norm(b, y, p["norm"], "norm")
@@ -181,14 +198,14 @@ def _angles(b: Builder, p: Mapping[str, Any], length: int) -> str:
     if p["positions"] != "rotary":
         return ""
     width = p["rotary_width"]
-    paths = [b.full_path(name) for name in ("angles", f"angles_{width}")]
-    names = [path for path in paths if path in b.tensors]
-    fitting = [path for path in names if b.shape(path) == (length, width)]
-    return (
-        fitting[0]
-        if fitting
-        else b.buffer(f"angles_{width}" if names else "angles", (length, width))
-    )
+    table_shape = (length, width)
+    usual_name, name_of_width = "angles", f"angles_{width}"
+    paths = [b.full_path(name) for name in (usual_name, name_of_width)]
+    tables = [path for path in paths if path in b.tensors]
+    for table in tables:
+        if b.shape(table) == table_shape:
+            return table
+    return b.buffer(name_of_width if tables else usual_name, table_shape)
 
 
 def _with_shared_keys(b: Builder, sight: Sight, p: Mapping[str, Any], name: str) -> Sight:
@@ -229,8 +246,9 @@ def _attends(b: Builder, p: Mapping[str, Any], sight: Sight) -> Part:
 
 def _feeds(b: Builder, p: Mapping[str, Any], i: int) -> Part:
     """Return the feed-forward part of block number `i` from 0: dense, or a mixture of experts."""
-    dense = i < p["dense_layers"] or str(i) in p["dense_at"].split("-")
-    if p["experts"] and not dense and (i + 1) % p["expert_every"] == 0:
+    is_dense = i < p["dense_layers"] or str(i) in p["dense_at"].split("-")
+    is_turn_of_experts = (i + 1) % p["expert_every"] == 0
+    if p["experts"] and is_turn_of_experts and not is_dense:
         return lambda x: mixture(b, x, p, "experts")
     keeps_largest = design_of(p).keeps_largest
     return lambda x: feed_forward(
@@ -243,7 +261,7 @@ def _decoded(
 ) -> tuple[str, str]:
     """Return a decoder's blocks over words, which read what the encoder made, and their table."""
     heads = p["decoder_heads"]
-    q = {
+    decoder_p = {
         **p,
         "heads": heads,
         "layers": p["decoder_layers"],
@@ -253,11 +271,12 @@ def _decoded(
         "length": p["target_length"],
     }
     if heads != p["heads"]:
-        q["kv_heads"] = heads
-        q["head_width"] = q["value_width"] = p["width"] // heads
-    x, table = words(b, q, batch, "target_", table)
-    x = blocks(b, x, q, causal=True, name="decoder", memory=memory)
-    return _normed(b, x, q, "target_final_norm"), table
+        decoder_p["kv_heads"] = heads
+        decoder_p["head_width"] = p["width"] // heads
+        decoder_p["value_width"] = p["width"] // heads
+    x, table = words(b, decoder_p, batch, "target_", table)
+    x = blocks(b, x, decoder_p, causal=True, name="decoder", memory=memory)
+    return _normed(b, x, decoder_p, "target_final_norm"), table
 
 
 def _relative(b: Builder, p: Mapping[str, Any], length: int, name: str) -> str:

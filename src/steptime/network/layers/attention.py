@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from steptime.network.layers.dense import linear
 from steptime.network.layers.designs import Indexer, design_of
@@ -44,9 +44,10 @@ def attention(b: Builder, x: str, p: Parameters, name: str, sight: Sight) -> str
     window = sight.window
     with b.scope(name):
         x = b.gather_sequence(x, "gather")
-        query_input, q, k, v = _queries_keys_values(b, x, p, sight, heads, kv_heads)
+        qkv = _queries_keys_values(b, x, p, sight, heads, kv_heads)
+        q, k, v = qkv.queries, qkv.keys, qkv.values
         if indexer:  # attention reads the tokens that the indexer selects, as many as a window
-            _score_tokens(b, x, query_input, indexer, sight.angles)
+            _score_tokens(b, x, qkv.query_input, indexer, sight.angles)
             window = indexer.selected
         extra = [sight.relative] if sight.relative else []
         if p["sinks"]:
@@ -77,20 +78,30 @@ def attention(b: Builder, x: str, p: Parameters, name: str, sight: Sight) -> str
         return b.sum_over_ranks(z, "sum")
 
 
+class _QueriesKeysValues(NamedTuple):
+    """What attention reads, and the tensor that its queries are made from."""
+
+    query_input: str
+    queries: str
+    keys: str
+    values: str
+
+
 def _queries_keys_values(
     b: Builder, x: str, p: Parameters, sight: Sight, heads: int, kv_heads: int
-) -> tuple[str, str, str, str]:
-    """Return the input of queries, then queries, keys and values."""
-    head, y = p["head_width"], x
+) -> _QueriesKeysValues:
+    """Return the queries, keys and values that attention of `x` reads."""
+    head_width = p["head_width"]
+    query_input = x
     if p["latent_q"]:
-        y = linear(b, x, p["latent_q"], "q_down", p["qkv_bias"])
-        y = norm(b, y, p["norm"], "q_down_norm")
+        query_input = linear(b, x, p["latent_q"], "q_down", p["qkv_bias"])
+        query_input = norm(b, query_input, p["norm"], "q_down_norm")
     q = k = v = ""
     if p["merged_qkv"] and not sight.memory:
         q, k, v = _split_merged(b, x, p, heads, kv_heads)
-    if not q:
+    else:
         has_bias = p["qkv_bias"] and not p["latent_kv"]
-        q = linear(b, y, head * heads, "q", has_bias)
+        q = linear(b, query_input, head_width * heads, "q", has_bias)
     q = _norm_queries_or_keys(b, q, p, heads, "q_norm")
     if sight.keys:
         k, v = sight.keys, sight.values
@@ -99,10 +110,11 @@ def _queries_keys_values(
     else:
         k, v = _keys_values(b, sight.memory or x, p, kv_heads, k, v)
     if sight.angles:
-        q = b.op("rotary", q, sight.angles, name="rotary_q", head_width=head)
-        if not p["latent_kv"] and not sight.keys:
-            k = b.op("rotary", k, sight.angles, name="rotary_k", head_width=head)
-    return y, q, k, v
+        q = b.op("rotary", q, sight.angles, name="rotary_q", head_width=head_width)
+        are_keys_rotated = p["latent_kv"] or sight.keys
+        if not are_keys_rotated:
+            k = b.op("rotary", k, sight.angles, name="rotary_k", head_width=head_width)
+    return _QueriesKeysValues(query_input, q, k, v)
 
 
 def _keys_values(
@@ -136,7 +148,7 @@ def _gate_output(b: Builder, x: str, y: str, p: Parameters, heads: int) -> str:
     return b.op("reshape", y, name="gate/whole", shape=(n, length, width))
 
 
-def _score_tokens(b: Builder, x: str, y: str, indexer: Indexer, angles: str) -> None:
+def _score_tokens(b: Builder, x: str, query_input: str, indexer: Indexer, angles: str) -> None:
     """Add the ops that score tokens, from which attention chooses some.
 
     The scores are counted as attention with one key for all heads, and values of width 1, which
@@ -145,7 +157,7 @@ def _score_tokens(b: Builder, x: str, y: str, indexer: Indexer, angles: str) -> 
     if indexer.is_reused:
         return
     with b.scope("indexer"):
-        q = linear(b, y, indexer.heads * indexer.width, "q", bias=False)
+        q = linear(b, query_input, indexer.heads * indexer.width, "q", bias=False)
         k = linear(b, x, indexer.width, "k", bias=False)
         if indexer.norms == "both":
             q = norm_heads(b, q, indexer.heads, "rms", "q_norm")
@@ -226,4 +238,5 @@ def _from_latent(b: Builder, x: str, p: Parameters, heads: int, angles: str) -> 
     rotary_keys = b.op("reshape", rotary_keys, name="turned/one", shape=head_shape)
     rotary_keys = b.op("tile", rotary_keys, name="turned/all", times=(1, 1, heads, 1))
     keys = b.op("concat", rotary_keys, plain_keys, name="keys/both", axis=3)
-    return b.op("reshape", keys, name="keys", shape=(n, length, heads * p["head_width"])), v
+    keys = b.op("reshape", keys, name="keys", shape=(n, length, heads * p["head_width"]))
+    return keys, v

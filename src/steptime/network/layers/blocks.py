@@ -33,12 +33,13 @@ def residual_block(
     """
     with b.scope(name):
         y = x
-        for i, (channels, kernel, stride) in enumerate(layers, start=1):
-            last = i == len(layers)
-            y = conv_norm(b, y, channels, kernel, f"conv{i}", stride=stride, relu=not last)
+        for number, (channels, kernel, stride) in enumerate(layers, start=1):
+            is_last = number == len(layers)
+            name = f"conv{number}"
+            y = conv_norm(b, y, channels, kernel, name, stride=stride, relu=not is_last)
         if project:
-            stride = math.prod(stride for _, _, stride in layers)
-            x = conv_norm(b, x, channels, 1, "shortcut", stride=stride, relu=False)
+            total_stride = math.prod(stride for _, _, stride in layers)
+            x = conv_norm(b, x, channels, 1, "shortcut", stride=total_stride, relu=False)
         return b.op("relu", b.op("add", y, x, name="add"), name="relu")
 
 
@@ -135,10 +136,13 @@ def _routed_experts(b: Builder, x: str, p: Parameters, chooser: str = "") -> str
     rank_experts = p["experts"] // ranks
     width = design_of(p).expert_width or p["width"]
     # With routing by rank each tensor rank has whole experts and tokens of its own.
-    is_local = b.plan.routes_per_rank
-    inner = p["expert_ffn"] if is_local else b.rank_share(p["expert_ffn"], "columns of an expert")
+    has_full_experts = b.plan.routes_per_rank
+    inner = p["expert_ffn"]
+    tokens = x
+    if not has_full_experts:
+        inner = b.rank_share(inner, "columns of an expert")
+        tokens = b.gather_sequence(x, "gather")
     up_width = 2 * inner if p["activation"] in GATED else inner  # the gate and what it gates
-    tokens = x if is_local else b.gather_sequence(x, "gather")
     choices = p["experts"] + p["zero_experts"]
     logits = linear(b, chooser or tokens, choices, "router", p["router_bias"])
     if width != p["width"]:
@@ -146,7 +150,8 @@ def _routed_experts(b: Builder, x: str, p: Parameters, chooser: str = "") -> str
     if choices > rank_experts:
         logits = b.op("slice", logits, name="own", axis=-1, start=0, stop=rank_experts)
     per_token = p["experts_per_token"]
-    if ranks > 1:  # an own row for each of a token's experts, which go where these are
+    is_routed = ranks > 1
+    if is_routed:  # an own row for each of a token's experts, which go where these are
         logits = b.op("concat", *[logits] * per_token, name="chosen", axis=1)
         tokens = b.route_rows(tokens, "dispatch", copies=per_token)
     weights = [
@@ -156,12 +161,12 @@ def _routed_experts(b: Builder, x: str, p: Parameters, chooser: str = "") -> str
     if p["expert_bias"]:
         weights.append(b.weight("up/b", (rank_experts, up_width)))
         weights.append(b.weight("down/b", (rank_experts, width)))
-    experts_per_row = 1 if ranks > 1 else per_token
+    experts_per_row = 1 if is_routed else per_token
     attributes = {"per_token": experts_per_row, "activation": p["activation"]}
     y = b.op("experts", tokens, logits, *weights, name="experts", **attributes)
-    if ranks > 1:
+    if is_routed:
         y = b.route_rows(y, "combine", merged=per_token)
-    return y if is_local else b.sum_over_ranks(y, "sum")
+    return y if has_full_experts else b.sum_over_ranks(y, "sum")
 
 
 def add_dense_and_experts(b: Builder, x: str, p: Parameters) -> str:
@@ -213,7 +218,8 @@ def block(b: Builder, x: str, p: Parameters, parts: Sequence[Part]) -> str:
     places = NORMS[p["norms"]]
     for i, part in enumerate(parts, start=1):
         is_before = "before" in places or ("before_second" in places and i > 1)
-        y = part(norm(b, x, p["norm"], f"norm{i}") if is_before else x)
+        part_input = norm(b, x, p["norm"], f"norm{i}") if is_before else x
+        y = part(part_input)
         if "output" in places:
             y = norm(b, y, p["norm"], f"output_norm{i}")
         if p.get("layer_scale"):

@@ -168,22 +168,24 @@ def through_streams(
         # and a matrix that mixes the old streams.
         sizes = (count, count, count * count)
         coefficients = _coefficients(b, x, sum(sizes), len(sizes))
-        before, after, mixing = b.append(
+        input_shares, output_shares, mixing = b.append(
             b.full_path("parts"), "split", (coefficients,), axis=-1, sizes=sizes
         )
-        before = b.op("sigmoid", before, name="before")
-        summed = _sum_of_streams(b, x, before, count)
+        input_shares = b.op("sigmoid", input_shares, name="before")
+        part_input = _sum_of_streams(b, x, input_shares, count)
         mixing = b.op("reshape", mixing, name="matrix", shape=(n, length, count, count))
         mixing = b.op("softmax", mixing, name="stochastic")
         mixing = b.op("transpose", mixing, name="turned", order=(0, 1, 3, 2))
         streams = b.op("reshape", x, name="old", shape=(n, length, count, width))
         mixed = b.op("matmul", mixing, streams, name="mixed")
-        after = b.op("sigmoid", after, name="after")
-        after = b.op("reshape", after, name="after/one", shape=(n, length, count, 1))
-    y = part(norm(b, summed, kind, f"norm{name.removeprefix('part')}"))
+        output_shares = b.op("sigmoid", output_shares, name="after")
+        shares_shape = (n, length, count, 1)
+        output_shares = b.op("reshape", output_shares, name="after/one", shape=shares_shape)
+    part_number = name.removeprefix("part")
+    y = part(norm(b, part_input, kind, f"norm{part_number}"))
     with b.scope(f"{name}_sum"):
         y = b.op("reshape", y, name="one", shape=(n, length, 1, width))
-        y = b.op("pointwise", after, y, name="spread", function="mul")
+        y = b.op("pointwise", output_shares, y, name="spread", function="mul")
         y = b.op("add", mixed, y, name="add")
         return b.op("reshape", y, name="whole", shape=(n, length, total_width))
 

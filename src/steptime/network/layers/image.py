@@ -15,11 +15,11 @@ def _sides(b: Builder, x: str, kernel: tuple[int, int], stride: int, padding: Pa
     """Return (top, bottom, left, right) of `padding` around `x [n, c, h, w]`."""
     if padding != "same":
         return (padding,) * 4
-    height, width = b.shape(x)[2:]
-    return (
-        *tensorflow_padding(height, kernel[0], stride),
-        *tensorflow_padding(width, kernel[1], stride),
-    )
+    _batch, _channels, height, width = b.shape(x)
+    kernel_height, kernel_width = kernel
+    top_and_bottom = tensorflow_padding(height, kernel_height, stride)
+    left_and_right = tensorflow_padding(width, kernel_width, stride)
+    return (*top_and_bottom, *left_and_right)
 
 
 def _pair(kernel: Kernel) -> tuple[int, int]:

@@ -59,11 +59,13 @@ def decay_of(b: Builder, x: str, heads: int) -> str:
     """Return the decay of a state at each token: `x` times a learned rate of each head."""
     n, length, width = b.shape(x)
     rate = b.op("pointwise", b.weight("rate/w", (heads,)), name="rate_exp", function="exp")
-    if width != heads:  # of each feature
-        x = b.op("reshape", x, name="decay/heads", shape=(n, length, heads, width // heads))
-        rate = b.op("reshape", rate, name="rate/heads", shape=(heads, 1))
+    differs_by_feature = width != heads
+    if not differs_by_feature:
+        return b.op("pointwise", x, rate, name="decay_rate", function="mul")
+    x = b.op("reshape", x, name="decay/heads", shape=(n, length, heads, width // heads))
+    rate = b.op("reshape", rate, name="rate/heads", shape=(heads, 1))
     x = b.op("pointwise", x, rate, name="decay_rate", function="mul")
-    return b.op("reshape", x, name="decay/whole", shape=(n, length, width)) if width != heads else x
+    return b.op("reshape", x, name="decay/whole", shape=(n, length, width))
 
 
 def delta_net(b: Builder, x: str, p: Parameters, name: str) -> str:
@@ -224,7 +226,8 @@ class KimiDelta:
     def _gate(self, b: Builder, x: str, inner: int) -> str:
         if self.has_full_gate:
             return linear(b, x, inner, "gate", bias=False)
-        return linear(b, linear(b, x, self.head_width, "gate_down", False), inner, "gate", False)
+        narrow = linear(b, x, self.head_width, "gate_down", bias=False)
+        return linear(b, narrow, inner, "gate", bias=False)
 
 
 @dataclass(frozen=True)
@@ -261,17 +264,16 @@ class Mamba:
             mixed = causal_convolution(b, mixed, self.kernel, bias=self.convolution_bias)
             mixed = to_tokens(b, b.op("silu", mixed, name="silu"))
             step, k, q = self._steps_keys_queries(b, mixed)
-            share = b.op(
-                "pointwise", linear(b, step, inner, "step"), name="softplus", function="softplus"
-            )
+            step = linear(b, step, inner, "step")
+            share = b.op("pointwise", step, name="softplus", function="softplus")
             rates = b.weight("rate/w", (inner, self.state))
             rates = b.op("pointwise", rates, name="rate_exp", function="exp")
             attributes: Attributes = {"heads": inner, "key_heads": 1, "rule": "scan"}
             y = b.op("delta_rule", q, k, mixed, share, share, rates, name="state", **attributes)
-            passed = b.op(
-                "pointwise", mixed, b.weight("passed/w", (inner,)), name="passed", function="mul"
-            )
-            y = apply_gate(b, b.op("add", y, passed, name="add_passed"), gate, "silu")
+            pass_weight = b.weight("passed/w", (inner,))
+            passed = b.op("pointwise", mixed, pass_weight, name="passed", function="mul")
+            y = b.op("add", y, passed, name="add_passed")
+            y = apply_gate(b, y, gate, "silu")
             return b.sum_over_ranks(linear(b, y, width, "out", self.bias), "sum")
 
     def _steps_keys_queries(self, b: Builder, x: str) -> list[str]:

@@ -9,11 +9,11 @@ def norm(b: Builder, x: str, kind: str, name: str) -> str:
     `plain_layer` and `plain_rms` have no weights: they read a buffer of ones, or of ones and zeros.
     `unbiased_layer` has a weight and no bias.
     """
-    width = (b.shape(x)[-1],)
-    weight = b.buffer if kind.startswith("plain_") else b.weight
-    bias = b.weight if kind == "layer" else b.buffer
+    vector_shape = (b.shape(x)[-1],)
+    add_weight = b.buffer if kind.startswith("plain_") else b.weight
+    add_bias = b.weight if kind == "layer" else b.buffer
     with b.scope(name):
-        w = weight("w", width)
+        w = add_weight("w", vector_shape)
         if kind.endswith("rms"):
             return b.op("rms_norm", x, w, name="rms_norm")
-        return b.op("layer_norm", x, w, bias("b", width), name="layer_norm")
+        return b.op("layer_norm", x, w, add_bias("b", vector_shape), name="layer_norm")

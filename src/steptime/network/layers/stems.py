@@ -38,13 +38,14 @@ class PackedPatches:
 
     def build(self, b: Builder, p: Parameters, batch: int) -> str:
         """Return the tokens `[n, patches, width]` with their places."""
-        count, vector_width = self.patch_count, p["channels"] * p["patch"] ** 2
+        count = self.patch_count
+        vector_width = p["channels"] * p["patch"] ** 2
         x = b.input("patch_vectors", (batch, count, vector_width))
         x = linear(b, x, p["width"], "patches")
         table = b.weight("position/w", (count, p["width"]))
-        shares = b.buffer("resizing", (batch, count, count))
-        places = b.op("matmul", shares, table, name="resized_position")
-        return b.op("add", x, places, name="add_position")
+        resizing_shares = b.buffer("resizing", (batch, count, count))
+        positions = b.op("matmul", resizing_shares, table, name="resized_position")
+        return b.op("add", x, positions, name="add_position")
 
 
 @dataclass(frozen=True)

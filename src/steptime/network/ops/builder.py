@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from math import ceil
 
 from steptime.core.dtypes import Precision
 from steptime.core.graph import Attr, Checkpoint, Graph, Op, TensorSpec, frozen
@@ -170,13 +171,14 @@ class Builder:
                 a mistyped size fails at once.
         """
         ops_before = len(self.ops)
-        for i in range(times):
-            yield i
-            if i:
-                continue
-            repeated_ops = times * (len(self.ops) - ops_before)
-            if ops_before + repeated_ops > MAX_OPS:
-                raise ShapeError(f"{repeated_ops} ops are more than {MAX_OPS}")
+        for number in range(times):
+            yield number
+            is_first = number == 0
+            if is_first:  # the later ones append as many ops
+                ops_of_first = len(self.ops) - ops_before
+                repeated_ops = times * ops_of_first
+                if ops_before + repeated_ops > MAX_OPS:
+                    raise ShapeError(f"{repeated_ops} ops are more than {MAX_OPS}")
 
     def rank_share(self, count: int, label: str, min_share: int = 0) -> int:
         """Return the number of heads or columns that a tensor-parallel rank has.
@@ -190,7 +192,8 @@ class Builder:
             ShapeError: if they do not divide among the ranks.
         """
         ranks = self.plan.tensor
-        if min_share and count < ranks and ranks % count == 0:
+        ranks_have_copies = count < ranks and ranks % count == 0
+        if min_share and ranks_have_copies:
             return min_share
         if count % ranks:
             raise ShapeError(f"{count} {label} do not divide into tensor {ranks}")
@@ -202,7 +205,8 @@ class Builder:
         if ranks == 1:
             return vocabulary
         # Rounded up, so that each rank has equally many words, a multiple of a tile.
-        return WORDS_MULTIPLE * -(-vocabulary // (WORDS_MULTIPLE * ranks))
+        tiles_per_rank = ceil(vocabulary / (WORDS_MULTIPLE * ranks))
+        return WORDS_MULTIPLE * tiles_per_rank
 
     def gather_sequence(self, x: str, name: str) -> str:
         """Gather `x [n, l, width]` along the sequence, if tensor-parallel ranks share that too."""
@@ -238,13 +242,15 @@ class Builder:
         """
         ranks = self.plan.context
         n, length, width = self.shape(x)
-        if heads % ranks and ranks % heads:
+        shares_evenly = heads % ranks == 0 or ranks % heads == 0
+        if not shares_evenly:
             raise ShapeError(f"{heads} heads of a rank do not divide into context {ranks}")
         if heads < ranks:
-            times, single = ranks // heads, (n, length, heads, 1, width // heads)
-            x = self.op("reshape", x, name=f"{name}/heads", shape=single)
-            x = self.op("tile", x, name=f"{name}/repeated", times=(1, 1, 1, times, 1))
-            x = self.op("reshape", x, name=f"{name}/whole", shape=(n, length, width * times))
+            copies = ranks // heads
+            single_copies = (n, length, heads, 1, width // heads)
+            x = self.op("reshape", x, name=f"{name}/heads", shape=single_copies)
+            x = self.op("tile", x, name=f"{name}/repeated", times=(1, 1, 1, copies, 1))
+            x = self.op("reshape", x, name=f"{name}/whole", shape=(n, length, width * copies))
         return self._all_to_all(x, name, ranks, split=2, join=1)
 
     def exchange_heads_for_sequence(self, y: str, name: str) -> str:

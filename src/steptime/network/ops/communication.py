@@ -6,6 +6,7 @@ added up: the gradient of gathering is scattering the sum, and the other way rou
 """
 
 from collections.abc import Mapping
+from math import ceil
 from typing import Any
 
 from steptime.core.graph import Attr, TensorSpec
@@ -47,10 +48,10 @@ def all_gather_outputs(
     for i, shard in enumerate(x):
         place = normalize_axis(shard, axis)
         shard_length = shard.shape[place]
-        length = lengths[i] if lengths else ranks * shard_length
-        is_full = shard_length == -(-length // ranks)
-        require(is_full, f"{length} is not shared by {ranks} as {show(shard)}")
-        gathered.append(resized(shard, place, length))
+        full_length = lengths[i] if lengths else ranks * shard_length
+        is_rank_share = shard_length == ceil(full_length / ranks)
+        require(is_rank_share, f"{full_length} is not shared by {ranks} as {show(shard)}")
+        gathered.append(resized(shard, place, full_length))
     return tuple(gathered)
 
 
@@ -60,7 +61,8 @@ def reduce_scatter_outputs(*x: TensorSpec, ranks: int, stride: int = 1, axis: in
     shards = []
     for spec in x:
         place = normalize_axis(spec, axis)
-        shards.append(resized(spec, place, -(-spec.shape[place] // ranks)))
+        shard_length = ceil(spec.shape[place] / ranks)
+        shards.append(resized(spec, place, shard_length))
     return tuple(shards)
 
 
@@ -79,10 +81,12 @@ def all_to_all_outputs(
     """
     _check_group(ranks, stride)
     parts = ranks * merged
-    split_axis, join_axis = normalize_axis(x, split), normalize_axis(x, join)
+    split_axis = normalize_axis(x, split)
+    join_axis = normalize_axis(x, join)
     require(x.shape[split_axis] % parts == 0, f"axis {split} of {show(x)} in {parts} parts")
     part = resized(x, split_axis, x.shape[split_axis] // parts)
-    return (resized(part, join_axis, part.shape[join_axis] * ranks * copies),)
+    received_parts = ranks * copies
+    return (resized(part, join_axis, part.shape[join_axis] * received_parts),)
 
 
 def _reverse_all_to_all(b: Backward) -> Mapping[str, Attr]:

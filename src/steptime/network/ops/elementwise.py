@@ -185,66 +185,84 @@ KINDS = {
 }
 
 
-Derivative = tuple[str, int] | None  # operands that it reads beside dy, and its FLOP an element
-DY_ITSELF = ("", 0)
+class Derivative(NamedTuple):
+    """The derivative of a function by one of its operands, times the gradient of its output.
+
+    Attributes:
+        reads: what it reads beside that gradient: the first or second operand, or the output.
+        flop: its FLOP an element.
+    """
+
+    reads: tuple[Operand, ...]
+    flop: int
+
+
+OUTPUT_GRADIENT = Derivative((), 0)  # the gradient of the output itself, which no op makes
 
 
 class Function(NamedTuple):
-    """FLOP an element of a function, and the derivative by each operand.
+    """A function of single elements.
 
-    A gradient reads operands `a`, `b`, `c` or the output `y`, and dy; `("", 0)` is dy itself, None
-    an operand without one. `is_bool` functions make truth values.
+    Attributes:
+        flop: FLOP an element.
+        gradients: the derivative by each operand; None for an operand without one.
+        is_bool: whether it makes truth values.
     """
 
     flop: int
-    gradients: tuple[Derivative, ...]
+    gradients: tuple[Derivative | None, ...]
     is_bool: bool = False
 
 
-def _unary(flop: int, reads: str = "a", back: int = 0) -> Function:
-    return Function(flop, ((reads, back),))
+def _unary(flop: int, read: Operand, gradient_flop: int) -> Function:
+    """Return a function of one operand, whose derivative reads this operand or the output."""
+    return Function(flop, (Derivative((read,), gradient_flop),))
 
 
+_INPUT, _SECOND, _OUTPUT = Operand.INPUT, Operand.SECOND_INPUT, Operand.OUTPUT
+_SELECTED = Derivative((_INPUT, _SECOND), 2)  # of the larger or the smaller operand
+_BY_CONDITION = Derivative((_INPUT,), 1)
 _NONE, _TRUTH = Function(1, (None,)), Function(1, (None,) * 2, True)
 FUNCTIONS: dict[str, Function] = {
-    "neg": _unary(1, "", 1),
-    "abs": _unary(1, "a", 2),
-    "exp": _unary(1, "y", 1),
-    "log": _unary(1, "a", 1),
-    "sqrt": _unary(1, "y", 2),
-    "rsqrt": _unary(1, "y", 4),
-    "reciprocal": _unary(1, "y", 3),
-    "sin": _unary(1, "a", 2),
-    "cos": _unary(1, "a", 3),
-    "erf": _unary(1, "a", 4),
-    "log1p": _unary(1, "a", 2),
-    "expm1": _unary(1, "y", 2),
+    "neg": Function(1, (Derivative((), 1),)),
+    "abs": _unary(1, _INPUT, 2),
+    "exp": _unary(1, _OUTPUT, 1),
+    "log": _unary(1, _INPUT, 1),
+    "sqrt": _unary(1, _OUTPUT, 2),
+    "rsqrt": _unary(1, _OUTPUT, 4),
+    "reciprocal": _unary(1, _OUTPUT, 3),
+    "sin": _unary(1, _INPUT, 2),
+    "cos": _unary(1, _INPUT, 3),
+    "erf": _unary(1, _INPUT, 4),
+    "log1p": _unary(1, _INPUT, 2),
+    "expm1": _unary(1, _OUTPUT, 1),
     **dict.fromkeys(("floor", "ceil", "round", "sign"), _NONE),
     **dict.fromkeys(("logical_not", "isnan"), Function(1, (None,), True)),
-    "clamp": _unary(1, "a", 2),  # between the attributes `low` and `high`
-    "leaky_relu": _unary(2, "a", 2),  # below 0 times `scalar`
-    "elu": _unary(3, "a", 4),  # below 0 `scalar` (exp(x) - 1)
-    "selu": _unary(4, "a", 5),
-    "hard_sigmoid": _unary(3, "a", 3),  # a sum, a clamp, a quotient
-    "hard_swish": _unary(4, "a", 4),
-    "softsign": _unary(3, "a", 4),
-    "softplus": _unary(3, "a", 5),  # log(1 + exp(x))
-    "log_sigmoid": _unary(5, "a", 6),
-    "mish": _unary(5, "a", 13),  # x tanh(softplus(x))
-    "add": Function(1, (("", 0), ("", 0))),
-    "sub": Function(1, (("", 0), ("", 1))),
-    "mul": Function(1, (("b", 1), ("a", 1))),
-    "div": Function(1, (("b", 1), ("by", 3))),
-    "pow": Function(1, (("ab", 4), ("ay", 3))),
-    "maximum": Function(1, (("ab", 2), ("ab", 2))),
-    "minimum": Function(1, (("ab", 2), ("ab", 2))),
-    "mod": Function(1, (("", 0), ("ab", 3))),
+    "clamp": _unary(1, _INPUT, 2),  # between the attributes `low` and `high`
+    "leaky_relu": _unary(2, _INPUT, 2),  # below 0 times `scalar`
+    "elu": _unary(3, _INPUT, 4),  # below 0 `scalar` (exp(x) - 1)
+    "selu": _unary(4, _INPUT, 5),
+    "hard_sigmoid": _unary(3, _INPUT, 3),  # a sum, a clamp, a quotient
+    "hard_swish": _unary(4, _INPUT, 4),
+    "softsign": _unary(3, _INPUT, 4),
+    "softplus": _unary(3, _INPUT, 5),  # log(1 + exp(x))
+    "log_sigmoid": _unary(5, _INPUT, 6),
+    "mish": _unary(5, _INPUT, 13),  # x tanh(softplus(x))
+    "add": Function(1, (OUTPUT_GRADIENT, OUTPUT_GRADIENT)),
+    "sub": Function(1, (OUTPUT_GRADIENT, Derivative((), 1))),
+    "mul": Function(1, (Derivative((_SECOND,), 1), Derivative((_INPUT,), 1))),
+    "div": Function(1, (Derivative((_SECOND,), 1), Derivative((_SECOND, _OUTPUT), 3))),
+    "pow": Function(1, (Derivative((_INPUT, _SECOND), 4), Derivative((_INPUT, _OUTPUT), 3))),
+    "maximum": Function(1, (_SELECTED, _SELECTED)),
+    "minimum": Function(1, (_SELECTED, _SELECTED)),
+    "mod": Function(1, (OUTPUT_GRADIENT, Derivative((_INPUT, _SECOND), 3))),
     "floor_divide": Function(1, (None,) * 2),
     **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge", "and", "or", "xor"), _TRUTH),
-    "where": Function(1, (None, ("a", 1), ("a", 1))),
+    "where": Function(1, (None, _BY_CONDITION, _BY_CONDITION)),
 }
 
 
+OPERAND_LETTERS = "abc"  # of the operands, as gradients name them
 _WIDE = ("exp", "expm1", "log", "log1p", "pow", "reciprocal", "rsqrt", "softplus")
 
 
@@ -280,8 +298,10 @@ def pointwise_outputs(
     """
     row = function_of(function)
     arity = len(row.gradients)
-    count = len(specs) + (scalar is not None and arity > 1)
-    require(bool(specs) and count == arity, f"{function} takes {arity} operands, not {count}")
+    scalar_is_operand = scalar is not None and arity > 1
+    operand_count = len(specs) + (1 if scalar_is_operand else 0)
+    has_operands = bool(specs) and operand_count == arity
+    require(has_operands, f"{function} takes {arity} operands, not {operand_count}")
     has_place = scalar is None or (type(scalar) is float and -arity <= scalar_place < arity)
     require(has_place, f"{function} has no operand {scalar_place} that could be {scalar!r}")
     limit_names = {"low", "high"} if function == "clamp" else set()
@@ -292,7 +312,8 @@ def pointwise_outputs(
     require(shape is not None, f"{function} of shapes {show(*specs)}, which do not broadcast")
     has_condition = function == "where" and len(specs) > 1
     values = specs[1:] if has_condition else specs
-    return (TensorSpec(shape or (), "bool" if row.is_bool else promote_types(*values)),)
+    dtype = "bool" if row.is_bool else promote_types(*values)
+    return (TensorSpec(shape or (), dtype),)
 
 
 def _operands(b: Backward) -> list[str | None]:
@@ -306,30 +327,31 @@ def _operands(b: Backward) -> list[str | None]:
 def pointwise_gradient(b: Backward) -> tuple[str | None, ...]:
     """Emit an op for each operand, and the sum over what it was broadcast along."""
     operands = _operands(b)
-    tensors = {**dict(zip("abc", operands, strict=False)), "y": b.output}
+    tensor_by_operand = {**dict(zip((_INPUT, _SECOND), operands, strict=False)), _OUTPUT: b.output}
     grads: list[str | None] = []
     for place, rule in enumerate(function_of(b.attrs["function"]).gradients):
         if operands[place] is None:  # a number
             continue
-        i = len(grads)
-        if rule is None or not b.needs[i]:
+        input_index = len(grads)
+        if rule is None or not b.needs[input_index]:
             grads.append(None)
             continue
-        grad, suffix = b.grad, f"grad_{'abc'[place]}"
-        letters, _ = rule
-        if rule != DY_ITSELF:
-            reads = [tensors[letter] for letter in letters]
-            names = [name for name in reads if name]
+        grad = b.grad
+        suffix = f"grad_{OPERAND_LETTERS[place]}"
+        if rule != OUTPUT_GRADIENT:
+            tensors = [tensor_by_operand[operand] for operand in rule.reads]
+            names = [name for name in tensors if name]
             attrs = {**b.attrs, "operand": place}
             (grad,) = b.emit("pointwise_grad", (*names, grad), suffix, **attrs)
-        grads.append(sum_to_shape(b, grad, b.out.shape, b.specs[i].shape, f"{suffix}_sum"))
+        input_shape = b.specs[input_index].shape
+        grads.append(sum_to_shape(b, grad, b.out.shape, input_shape, f"{suffix}_sum"))
     return tuple(grads)
 
 
 def _grad_flop(*specs: TensorSpec, function: str, operand: int, **_: Any) -> int:
     rule = function_of(function).gradients[operand]
     require(rule is not None, f"operand {operand} of {function} has no gradient")
-    return rule[1] * specs[-1].size if rule else 0
+    return rule.flop * specs[-1].size if rule else 0
 
 
 KINDS |= {

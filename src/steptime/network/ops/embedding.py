@@ -26,11 +26,13 @@ def _embedding_gradient(b: Backward) -> tuple[str | None, ...]:
     A `sparse` gradient has at most as many rows as there are words. Source: the sparse gradients
     of `torch.nn.Embedding`, coalesced as `torch.optim.SparseAdam` does.
     """
-    ids, table = b.specs[:2]
-    rows = table.shape[0]
-    if b.attrs.get("sparse"):
-        rows = min(rows, ids.size)
-    return (None, *b.emit("embedding_grad", (b.op.inputs[0], b.grad), "grad_weight", rows=rows))
+    ids_spec, table_spec, *_ = b.specs
+    rows = table_spec.shape[0]
+    if b.attrs.get("sparse"):  # the rows of the ids alone have a gradient
+        rows = min(rows, ids_spec.size)
+    ids = b.op.inputs[0]
+    table_grads = b.emit("embedding_grad", (ids, b.grad), "grad_weight", rows=rows)
+    return (None, *table_grads)
 
 
 KINDS = {

@@ -20,6 +20,7 @@ from steptime.network.ops.sequence import share_in_window
 from steptime.network.ops.table import Products, Specs
 
 PLAIN = Execution()
+NO_GROUP = -1  # in place of the index of a group of ops
 
 
 class Launch(NamedTuple):
@@ -71,17 +72,18 @@ def executed(graph: Graph, stack: Stack) -> list[Launch]:
     """
     if not stack.trains and any(op.part != "forward" for op in graph.ops):
         raise InputError(f"stack {stack.name} runs inference alone: --phase infer, or serve")
-    users = Counter(chain(graph.outputs, *[op.inputs for op in graph.ops]))
+    read_counts = Counter(chain(graph.outputs, *[op.inputs for op in graph.ops]))
     launches = []
     launched_kinds: set[str] = set()  # of updates that run together
-    for ops in _group_ops(graph, stack, users):
+    for ops in _group_ops(graph, stack, read_counts):
         head = ops[0]
         execution = execution_of(head, stack)
-        launch = _launch_group(graph, ops, stack, users)
         if execution.scores:
             launches += _launch_unfused_attention(graph, head, execution)
             continue
-        if execution.together and head.part == "update":
+        launch = _launch_group(graph, ops, stack, read_counts)
+        runs_with_all_weights = execution.together and head.part == "update"
+        if runs_with_all_weights:
             if head.kind in launched_kinds:
                 launch = launch._replace(kernels=0)
             launched_kinds.add(head.kind)
@@ -90,22 +92,22 @@ def executed(graph: Graph, stack: Stack) -> list[Launch]:
 
 
 def _launch_group(
-    graph: Graph, ops: Sequence[Op], stack: Stack, users: Mapping[str, int]
+    graph: Graph, ops: Sequence[Op], stack: Stack, read_counts: Mapping[str, int]
 ) -> Launch:
     """Return the launch of ops that run as one kernel."""
-    head = ops[0]
-    run = _run_alone(*graph.cases[head.name], execution_of(head, stack))
-    if len(ops) == 1:
-        return Launch(tuple(ops), *run)
-    flop, traffic_bytes, kernels, products, serial = run
-    for op in ops[1:]:
+    head, *fused_ops = ops
+    head_run = _run_alone(*graph.cases[head.name], execution_of(head, stack))
+    if not fused_ops:
+        return Launch(tuple(ops), *head_run)
+    flop, traffic_bytes, kernels, products, serial = head_run
+    for op in fused_ops:  # which launch no kernel of their own
         run = _run_alone(*graph.cases[op.name], execution_of(op, stack))
         flop += run.flop
         traffic_bytes += run.traffic_bytes
         products += run.products
         serial = max(serial, run.serial)
-    traffic_bytes = max(0, traffic_bytes - _register_bytes(graph, ops, users))
-    return Launch(tuple(ops), flop, traffic_bytes, kernels, products, serial)
+    moved_bytes = max(0, traffic_bytes - _register_bytes(graph, ops, read_counts))
+    return Launch(tuple(ops), flop, moved_bytes, kernels, products, serial)
 
 
 def _launch_unfused_attention(graph: Graph, op: Op, execution: Execution) -> list[Launch]:
@@ -163,7 +165,7 @@ def execution_of(op: Op, stack: Stack) -> Execution:
     return execution if applies else PLAIN
 
 
-def _group_ops(graph: Graph, stack: Stack, users: Mapping[str, int]) -> list[list[Op]]:
+def _group_ops(graph: Graph, stack: Stack, read_counts: Mapping[str, int]) -> list[list[Op]]:
     """Return the ops of a step, in groups that run as one kernel.
 
     An op joins the group that made its inputs last, if both are in one part of the step and of one
@@ -171,27 +173,28 @@ def _group_ops(graph: Graph, stack: Stack, users: Mapping[str, int]) -> list[lis
     and groups can run in their order. A kernel that absorbs an op runs when the op's other inputs
     are made: a product with a bias after the bias is cast.
     """
-    group_of: dict[str, int] = {}  # the group that makes a tensor
+    group_by_tensor: dict[str, int] = {}  # the index of the group that makes a tensor
     groups: list[list[Op]] = []
     for op in graph.ops:
-        last = -1  # no group to join
+        group_index = NO_GROUP
         is_fusible = stack.fuses and _can_run_in_loop(op, stack)
         if op.kind in stack.joins or is_fusible:
-            input_groups = [group_of[name] for name in op.inputs if name in group_of]
-            last = max(input_groups, default=-1)
-            first = input_groups[0] if input_groups else -1
+            input_groups = [group_by_tensor[name] for name in op.inputs if name in group_by_tensor]
+            group_index = max(input_groups, default=NO_GROUP)
+            first_group = input_groups[0] if input_groups else NO_GROUP
+            is_early = first_group < group_index
             # A product whose bias is cast after it moves behind the cast, so that it can add it.
-            if first < last and _can_wait(op, groups[first], users, stack):
-                last = len(groups)
-                groups.append(groups[first])
-                groups[first] = []
-        joins_group = last >= 0 and _can_join(graph, op, groups[last], users, stack)
-        if not joins_group:
-            last = len(groups)
+            if is_early and _can_wait(op, groups[first_group], read_counts, stack):
+                group_index = len(groups)
+                groups.append(groups[first_group])
+                groups[first_group] = []
+        has_group = group_index != NO_GROUP
+        if not has_group or not _can_join(graph, op, groups[group_index], read_counts, stack):
+            group_index = len(groups)
             groups.append([])
-        groups[last].append(op)
+        groups[group_index].append(op)
         for name in op.outputs:
-            group_of[name] = last
+            group_by_tensor[name] = group_index
     return [ops for ops in groups if ops]
 
 
@@ -202,43 +205,44 @@ def _can_run_in_loop(op: Op, stack: Stack) -> bool:
 
 
 def _can_join(
-    graph: Graph, op: Op, group: Sequence[Op], users: Mapping[str, int], stack: Stack
+    graph: Graph, op: Op, group: Sequence[Op], read_counts: Mapping[str, int], stack: Stack
 ) -> bool:
     """Whether an op can run in the kernel of a group."""
-    head, row = group[0], OPS[op.kind]
+    head = group[0]
+    head_row, op_row = OPS[head.kind], OPS[op.kind]
     if head.part != op.part:
         return False
     mergeable_kinds = stack.joins.get(op.kind, ())
     if head.kind in mergeable_kinds:
-        return _is_absorbed(op, group, users, stack)
-    unit = "matrix" if OPS[head.kind].products else "vector"
-    if unit not in stack.fuses or OPS[head.kind].storage == "view":
+        return _is_absorbed(op, group, read_counts, stack)
+    unit = "matrix" if head_row.products else "vector"
+    if unit not in stack.fuses or head_row.storage == "view":
         return False
-    outputs = {name for member in group for name in member.outputs}
-    inputs = outputs.intersection(op.inputs)
-    if unit in mergeable_kinds or row.storage == "view":  # it reduces or shows the results
-        return bool(inputs)
+    group_outputs = {name for member in group for name in member.outputs}
+    results_read = group_outputs.intersection(op.inputs)
+    if unit in mergeable_kinds or op_row.storage == "view":  # it reduces or shows the results
+        return bool(results_read)
     shape = graph.tensors[op.outputs[0]].shape
-    return row.pointwise and any(graph.tensors[name].shape == shape for name in inputs)
+    return op_row.pointwise and any(graph.tensors[name].shape == shape for name in results_read)
 
 
-def _is_absorbed(op: Op, group: Sequence[Op], users: Mapping[str, int], stack: Stack) -> bool:
+def _is_absorbed(op: Op, group: Sequence[Op], read_counts: Mapping[str, int], stack: Stack) -> bool:
     """Whether a kernel also does an op that alone reads its result, as a product does a bias."""
     if not group or group[0].kind not in stack.joins.get(op.kind, ()):
         return False
     result = group[-1].outputs[0]
-    return result in op.inputs and users[result] == 1
+    return result in op.inputs and read_counts[result] == 1
 
 
-def _can_wait(op: Op, group: Sequence[Op], users: Mapping[str, int], stack: Stack) -> bool:
+def _can_wait(op: Op, group: Sequence[Op], read_counts: Mapping[str, int], stack: Stack) -> bool:
     """Whether a kernel can run as late as an op that it absorbs: only that op reads it."""
     outputs = [name for member in group for name in member.outputs]
     internal_reads = [name for member in group for name in member.inputs if name in outputs]
-    has_single_reader = sum(users[name] for name in outputs) == len(internal_reads) + 1
-    return has_single_reader and _is_absorbed(op, group, users, stack)
+    outside_reads = sum(read_counts[name] for name in outputs) - len(internal_reads)
+    return outside_reads == 1 and _is_absorbed(op, group, read_counts, stack)
 
 
-def _register_bytes(graph: Graph, ops: Sequence[Op], users: Mapping[str, int]) -> int:
+def _register_bytes(graph: Graph, ops: Sequence[Op], read_counts: Mapping[str, int]) -> int:
     """Return the bytes that a group of ops neither reads nor writes, as they stay in registers.
 
     A view stays in registers with its source, which is written only if ops outside of the group
@@ -253,15 +257,16 @@ def _register_bytes(graph: Graph, ops: Sequence[Op], users: Mapping[str, int]) -
             views.update(op.outputs)
         else:
             reads.update(op.inputs)
-    outside_reads = {name: users[name] - reads[name] for name in outputs}
+    outside_reads = {name: read_counts[name] - reads[name] for name in outputs}
     for op in reversed(ops):
         if op.outputs[0] in views:  # reads of a view are reads of its source
-            outside_reads[op.inputs[0]] += sum(outside_reads[name] for name in op.outputs) - 1
+            reads_of_views = sum(outside_reads[name] for name in op.outputs)
+            outside_reads[op.inputs[0]] += reads_of_views - 1  # the view itself reads nothing
     # Inputs of the group are read once, its own results never.
     first_reads = Counter(dict.fromkeys(reads.keys() - outputs, 1))
     saved_reads = reads - first_reads
     saved_writes = Counter(
-        name for name in outputs - views if users[name] and not outside_reads[name]
+        name for name in outputs - views if read_counts[name] and not outside_reads[name]
     )
     saved = saved_reads + saved_writes
     return sum(graph.tensors[name].size_bytes * count for name, count in saved.items())
@@ -284,7 +289,8 @@ def _run_alone(
     for reads, spec in zip(execution.reads, specs, strict=False):
         traffic_bytes += (reads - 1) * spec.size_bytes
     step_inputs = [specs[place] for place in execution.step_inputs if place < len(specs)]
-    traffic_bytes += (steps - 1) * sum(spec.size_bytes for spec in step_inputs)
+    bytes_per_step = sum(spec.size_bytes for spec in step_inputs)
+    traffic_bytes += (steps - 1) * bytes_per_step  # read again at each step but the first
     return OpRun(_as_int(executed_flop), traffic_bytes, execution.kernels, products, steps)
 
 
@@ -312,17 +318,17 @@ def dequantised(graph: Graph) -> Graph:
         return graph
     tensors = dict(graph.tensors)
     ops = list(graph.ops)
-    dtype = ""  # of the tensors that quantised weights multiply
+    multiplied_dtype = ""  # of the tensors that quantised weights multiply
     for i, op in enumerate(graph.ops):
         is_view = OPS[op.kind].storage == "view"
         if is_view and op.inputs[0] in quantised:
             quantised.update(op.outputs)
         elif not quantised.isdisjoint(op.inputs[1:]):
-            x, weight, *_ = op.inputs
-            dtype = graph.tensors[x].dtype
-            if weight in quantised:  # its scales are further inputs, which are left out
+            x, weight, *_scales = op.inputs
+            multiplied_dtype = graph.tensors[x].dtype
+            if weight in quantised:  # its scales are left out
                 ops[i] = replace(op, inputs=(x, weight))
-    tensors |= {name: tensors[name]._replace(dtype=dtype) for name in quantised}
+    tensors |= {name: tensors[name]._replace(dtype=multiplied_dtype) for name in quantised}
     read_names = {name for op in ops for name in op.inputs}
     buffers = tuple(name for name in graph.buffers if name in read_names)
     return replace(graph, tensors=tensors, ops=tuple(ops), buffers=buffers)
@@ -350,16 +356,19 @@ def merge_biases(graph: Graph) -> Iterator[tuple[Op, Op]]:
 
 def _find_biased_products(graph: Graph) -> dict[str, Op]:
     """Return the products whose output a bias alone reads, by the name of the bias's op."""
-    makers = {op.outputs[0]: op for op in graph.ops if op.outputs}
-    users = Counter(chain(graph.outputs, *(op.inputs for op in graph.ops)))
-    products: dict[str, Op] = {}
+    op_by_output = {op.outputs[0]: op for op in graph.ops if op.outputs}
+    read_counts = Counter(chain(graph.outputs, *(op.inputs for op in graph.ops)))
+    product_by_bias: dict[str, Op] = {}
     for op in graph.ops:
-        product = makers.get(op.inputs[0]) if op.kind == "bias" else None
+        if op.kind != "bias":
+            continue
+        biased = op.inputs[0]
+        product = op_by_output.get(biased)
         if product is None or product.kind not in BIAS_AXES:
             continue
-        rank = len(graph.tensors[op.inputs[0]].shape)
+        rank = len(graph.tensors[biased].shape)
         axis = op.attrs.get("axis", -1)
         has_axis = isinstance(axis, int) and axis % rank == BIAS_AXES[product.kind] % rank
-        if has_axis and users[op.inputs[0]] == 1:
-            products[op.name] = product
-    return products
+        if has_axis and read_counts[biased] == 1:
+            product_by_bias[op.name] = product
+    return product_by_bias

@@ -4,7 +4,7 @@ Shazeer et al. 2017, "Outrageously Large Neural Networks". Tokens are taken to b
 """
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 from steptime.core.graph import Attr, TensorSpec
 from steptime.network.ops.table import (
@@ -57,26 +57,36 @@ def experts_outputs(
     return (x,)
 
 
-def _spread_tokens(x: TensorSpec, expert_count: int, per_token: int) -> list[tuple[int, int]]:
-    """Return pairs (experts, tokens of each) of an even spread.
+class _LoadedExperts(NamedTuple):
+    """Experts that have the same number of tokens."""
+
+    experts: int
+    tokens_per_expert: int
+
+
+def _spread_tokens(x: TensorSpec, expert_count: int, per_token: int) -> list[_LoadedExperts]:
+    """Return the experts of an even spread that have tokens.
 
     7 tokens over 3 experts are 1 expert with 3 tokens and 2 experts with 2.
     """
-    rows = math.prod(x.shape[:-1]) * per_token
-    tokens, fuller_experts = divmod(rows, expert_count)
-    spread = [(fuller_experts, tokens + 1)] if fuller_experts else []
-    if tokens:
-        spread.append((expert_count - fuller_experts, tokens))
+    token_count = math.prod(x.shape[:-1])
+    tokens_per_expert, fuller_experts = divmod(token_count * per_token, expert_count)
+    spread = []
+    if fuller_experts:
+        spread.append(_LoadedExperts(fuller_experts, tokens_per_expert + 1))
+    if tokens_per_expert:
+        spread.append(_LoadedExperts(expert_count - fuller_experts, tokens_per_expert))
     return spread
 
 
 def experts_products(*specs: TensorSpec, per_token: int, **_: Any) -> Products:
     """Return both products of each expert that has tokens."""
     x, _logits, up, down = specs[:4]
-    spread = _spread_tokens(x, up.shape[0], per_token)
+    expert_count = up.shape[0]
+    spread = _spread_tokens(x, expert_count, per_token)
     products = []
     for weight in (up, down):
-        n, k = weight.shape[1:]
+        _experts, n, k = weight.shape
         products += [(experts, tokens, n, k) for experts, tokens in spread]
     return tuple(products)
 
@@ -93,9 +103,10 @@ def experts_read(experts: int, per_token: int, tokens: float) -> float:
 def _read_bytes(*specs: TensorSpec, per_token: int, **_: Any) -> int:
     """Return the bytes read: tokens, logits, biases, and matrices of experts that have tokens."""
     x, logits, up, down, *bias = specs
-    tokens = math.prod(x.shape[:-1])
-    experts = experts_read(up.shape[0], per_token, tokens)
-    expert_bytes = sum(w.size_bytes / w.shape[0] * experts for w in (up, down))
+    token_count = math.prod(x.shape[:-1])
+    expert_count = up.shape[0]
+    bytes_per_expert = (up.size_bytes + down.size_bytes) / expert_count
+    expert_bytes = experts_read(expert_count, per_token, token_count) * bytes_per_expert
     input_bytes = sum(spec.size_bytes for spec in (x, logits, *bias))
     return input_bytes + round(expert_bytes)
 

@@ -47,12 +47,12 @@ def reduce_outputs(
     """Return `x` reduced over `axes`, which stay as axes of length 1 with `keep`."""
     require(function in REDUCTIONS, f"reduce knows {', '.join(REDUCTIONS)}, not {function!r}")
     rank = len(x.shape)
-    is_distinct = bool(axes) and len({*axes}) == len(axes)
-    require(
-        is_distinct and all(0 <= i < rank for i in axes), f"reduce over axes {axes} of {show(x)}"
-    )
-    has_axis = not function.startswith("arg") or len(axes) == 1
-    require(has_axis, f"{function} over {len(axes)} axes")
+    are_distinct = bool(axes) and len({*axes}) == len(axes)
+    are_inside = all(0 <= axis < rank for axis in axes)
+    require(are_distinct and are_inside, f"reduce over axes {axes} of {show(x)}")
+    needs_single_axis = function.startswith("arg")
+    has_axes = len(axes) == 1 or not needs_single_axis
+    require(has_axes, f"{function} over {len(axes)} axes")
     shape = []
     for axis, size in enumerate(x.shape):
         if axis not in axes:
@@ -167,10 +167,15 @@ def gather_grad_outputs(indices: TensorSpec, grad: TensorSpec, axis: int, size: 
 def gather_elements_outputs(x: TensorSpec, indices: TensorSpec, axis: int) -> Specs:
     """Return the element of `x` at each index along `axis`, at the index's place on other axes."""
     _check_indices(x, indices, axis)
-    has_rank = len(x.shape) == len(indices.shape)
-    pairs = enumerate(zip(indices.shape, x.shape, strict=False))
-    has_places = all(size <= limit for i, (size, limit) in pairs if i != axis)
-    require(has_rank and has_places, f"elements of {show(x)} at {show(indices)} along {axis}")
+    has_equal_rank = len(x.shape) == len(indices.shape)
+    sizes_by_axis = enumerate(zip(indices.shape, x.shape, strict=False))
+    is_inside_x = all(
+        index_size <= x_size
+        for index_axis, (index_size, x_size) in sizes_by_axis
+        if index_axis != axis
+    )
+    fits = has_equal_rank and is_inside_x
+    require(fits, f"elements of {show(x)} at {show(indices)} along {axis}")
     return (TensorSpec(indices.shape, x.dtype),)
 
 

@@ -103,13 +103,14 @@ class GradientTape:
         needs = tuple(name in differentiated for name in op.inputs)
         specs = tuple(self.tensors[name] for name in op.inputs)
         out = self.tensors[op.outputs[0]]
-        parts = rule(Backward(op, specs, out, grads, needs, saved, emit))
-        for i, (name, part, is_needed) in enumerate(zip(op.inputs, parts, needs, strict=True)):
-            if not is_needed or part is None:
+        input_grads = rule(Backward(op, specs, out, grads, needs, saved, emit))
+        for i, (name, input_grad) in enumerate(zip(op.inputs, input_grads, strict=True)):
+            if input_grad is None or not needs[i]:
                 continue
-            grad, dtype = part, specs[i].dtype
-            if self.tensors[part].dtype != dtype:  # of a sum of two types, the wider one's
-                (grad,) = emit("cast", (part,), f"grad_cast{i or ''}", dtype=dtype)
+            grad = input_grad
+            dtype = specs[i].dtype
+            if self.tensors[grad].dtype != dtype:  # of a sum of two types, the wider one's
+                (grad,) = emit("cast", (grad,), f"grad_cast{i or ''}", dtype=dtype)
             self.add_grad(name, grad, op.name)
 
     def _reread_weights(self, op: Op) -> Op:
@@ -126,11 +127,13 @@ class GradientTape:
             self._append_view(op, SAVED_INPUT if casts else CONCAT_SOURCE)
         if casts is None:
             return op
-        weight = casts[0].inputs
+        first_cast = casts[0]
+        weight = first_cast.inputs
         for cast in casts:
             name = f"{cast.name}_again"
             weight = self.append(name, "cast", weight, cast.attrs, "backward", op.name)
-        return replace(op, inputs=(op.inputs[0], *weight, *op.inputs[2:]))
+        x, _wide_weight, *further_inputs = op.inputs
+        return replace(op, inputs=(x, *weight, *further_inputs))
 
     def _append_view(self, op: Op, suffix: str) -> None:
         """Append a view of the first input of an op, which keeps it alive until here."""

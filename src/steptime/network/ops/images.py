@@ -162,10 +162,14 @@ def conv_transpose_products(x: TensorSpec, w: TensorSpec, groups: int = 1, **_: 
 
 def _window(kernel: Sizes, stride: Sizes, output_size: Sizes) -> Window:
     """Return a window over images; the depth of a volume counts as part of the height."""
-    stride = stride or (1,) * len(kernel)
-    sizes = [(math.prod(size[:-1]), size[-1]) for size in (kernel, stride, output_size)]
-    (height, width), (stride_rows, stride_columns), (rows, columns) = sizes
-    return height, width, stride_rows, stride_columns, rows, columns
+
+    def height_and_width(sizes: Sizes) -> Pair:
+        return math.prod(sizes[:-1]), sizes[-1]
+
+    kernel_pair = height_and_width(kernel)
+    stride_pair = height_and_width(stride or (1,) * len(kernel))
+    output_pair = height_and_width(output_size)
+    return (*kernel_pair, *stride_pair, *output_pair)
 
 
 def _conv_window(x: TensorSpec, w: TensorSpec, stride: Sizes = (), **attrs: Any) -> Window:
@@ -178,14 +182,17 @@ def pool_outputs(
 ) -> Specs:
     """Return `x [n, c, h, w] -> [n, c, oh, ow]`; `ceil` rounds the size up, as Caffe does."""
     axes = _count_axes(x, "pooling")
+    batch, channels, *input_sizes = x.shape
     padding = padding or (0,) * 2 * axes
-    has_axes = len(kernel) == len(stride) == axes and len(padding) == 2 * axes
+    has_sizes_of_axes = len(kernel) == len(stride) == axes
+    has_sides_of_axes = len(padding) == 2 * axes
+    fits = has_sizes_of_axes and has_sides_of_axes and min(*kernel, *stride) >= 1
     message = f"a window {list(kernel)} with stride {list(stride)}, padding {list(padding)}"
-    require(has_axes and min(*kernel, *stride) >= 1, message)
-    axis_settings = zip(x.shape[2:], kernel, stride, _pairs(padding), strict=True)
-    output_size = [positions(*settings, ceil=ceil) for settings in axis_settings]
-    require(min(output_size) >= 1, f"a window {list(kernel)} does not fit into {show(x)}")
-    return (TensorSpec((*x.shape[:2], *output_size), x.dtype),)
+    require(fits, message)
+    axis_settings = zip(input_sizes, kernel, stride, _pairs(padding), strict=True)
+    output_sizes = [positions(*settings, ceil=ceil) for settings in axis_settings]
+    require(min(output_sizes) >= 1, f"a window {list(kernel)} does not fit into {show(x)}")
+    return (TensorSpec((batch, channels, *output_sizes), x.dtype),)
 
 
 def _pool_flop(x: TensorSpec, kernel: Sizes, **attrs: Any) -> int:

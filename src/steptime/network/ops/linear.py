@@ -76,12 +76,14 @@ def matmul_products(a: TensorSpec, b: TensorSpec, **settings: bool) -> Products:
     Source: PyTorch, `should_fold` in aten/src/ATen/native/LinearAlgebra.cpp.
     """
     (out,) = matmul_outputs(a, b, **settings)
-    *batch, m, n = out.shape
+    *batch_sizes, m, n = out.shape
+    batch = math.prod(batch_sizes)
     is_transposed = settings.get("transpose_a", False)
-    k = _matrix(a, is_transposed, settings.get("fold", False))[-1]
-    if len(b.shape) == 2 and not is_transposed:
-        return ((1, math.prod(batch) * m, n, k),)
-    return ((math.prod(batch), m, n, k),)
+    *_, k = _matrix(a, is_transposed, settings.get("fold", False))
+    batch_shares_right = len(b.shape) == 2
+    if batch_shares_right and not is_transposed:
+        return ((1, batch * m, n, k),)
+    return ((batch, m, n, k),)
 
 
 def matmul_gradient(b: Backward) -> tuple[str | None, ...]:
@@ -100,28 +102,29 @@ def _left_gradient(b: Backward) -> str:
     """Return dA, summed to the shape of A."""
     _, right = b.op.inputs
     left_spec, _ = b.specs
-    shape = left_spec.shape
-    is_transposed = bool(b.attrs.get("transpose_b"))
-    (da,) = b.emit("matmul", (b.grad, right), "grad_a", transpose_b=not is_transposed)
-    batch_shape = (*b.out.shape[:-2], *shape[-2:])
-    return sum_to_shape(b, da, batch_shape, shape, "grad_a_sum")
+    left_shape = left_spec.shape
+    is_right_transposed = bool(b.attrs.get("transpose_b"))
+    (da,) = b.emit("matmul", (b.grad, right), "grad_a", transpose_b=not is_right_transposed)
+    batch_shape = (*b.out.shape[:-2], *left_shape[-2:])
+    return sum_to_shape(b, da, batch_shape, left_shape, "grad_a_sum")
 
 
 def _right_gradient(b: Backward) -> str:
     """Return dB, summed to the shape of B; one product over all rows if the batch shares B."""
     left, _ = b.op.inputs
     left_spec, right_spec = b.specs
-    shape = right_spec.shape
+    right_shape = right_spec.shape
     out_shape = b.out.shape
-    factors = (b.grad, left) if b.attrs.get("transpose_b") else (left, b.grad)
+    is_right_transposed = b.attrs.get("transpose_b")
+    factors = (b.grad, left) if is_right_transposed else (left, b.grad)
     has_batch = len(out_shape) > 2 and len(out_shape) == len(left_spec.shape)
-    is_shared = len(shape) == 2 and has_batch
-    if is_shared:  # one product over the rows of the whole batch
+    batch_shares_right = has_batch and len(right_shape) == 2
+    if batch_shares_right:  # one product over the rows of the whole batch
         (db,) = b.emit("matmul", factors, "grad_b", transpose_a=True, fold=True)
         return db
     (db,) = b.emit("matmul", factors, "grad_b", transpose_a=True)
-    batch_shape = (*out_shape[:-2], *shape[-2:])
-    return sum_to_shape(b, db, batch_shape, shape, "grad_b_sum")
+    batch_shape = (*out_shape[:-2], *right_shape[-2:])
+    return sum_to_shape(b, db, batch_shape, right_shape, "grad_b_sum")
 
 
 def bias_outputs(x: TensorSpec, b: TensorSpec, axis: int = -1) -> Specs:
@@ -134,10 +137,10 @@ def bias_outputs(x: TensorSpec, b: TensorSpec, axis: int = -1) -> Specs:
 def _sum_over_positions(b: Backward) -> str:
     """Return dY summed over all axes but that of the bias."""
     rank = len(b.out.shape)
-    axis = b.attrs.get("axis", -1) % rank
-    axes = tuple(i for i in range(rank) if i != axis)
-    shape = b.specs[1].shape
-    (grad,) = b.emit("reduce_sum", (b.grad,), "grad_bias", axes=axes, shape=shape)
+    bias_axis = b.attrs.get("axis", -1) % rank
+    summed_axes = tuple(axis for axis in range(rank) if axis != bias_axis)
+    _x_spec, bias_spec = b.specs
+    (grad,) = b.emit("reduce_sum", (b.grad,), "grad_bias", axes=summed_axes, shape=bias_spec.shape)
     return grad
 
 

@@ -36,13 +36,15 @@ def pack_specs(specs: Sequence[TensorSpec]) -> dict[str, Attr]:
 def unpack_specs(shapes: tuple[int, ...], dtypes: str) -> Specs:
     """Return the specs that `pack_specs` wrote as attributes."""
     specs: list[TensorSpec] = []
-    start = 0
+    message = f"{dtypes} for shapes {shapes}"
+    start = 0  # of the next spec: its rank, and behind it its sizes
     for dtype in dtypes.split(","):
-        require(start < len(shapes), f"{dtypes} for shapes {shapes}")
-        end = start + 1 + shapes[start]
+        require(start < len(shapes), message)
+        rank = shapes[start]
+        end = start + 1 + rank
         specs.append(TensorSpec(tuple(shapes[start + 1 : end]), dtype))
         start = end
-    require(start == len(shapes), f"{dtypes} for shapes {shapes}")
+    require(start == len(shapes), message)
     return tuple(specs)
 
 
@@ -85,15 +87,16 @@ def opaque_gradient(b: Backward) -> tuple[str | None, ...]:
 
 def _attach_gradient(b: Backward) -> tuple[str | None, ...]:
     """Pass dY on to the output of the layer, and make a gradient of each state from it."""
-    grads: list[str | None] = [b.grad if b.needs[0] else None]
-    for i in range(1, len(b.needs)):
-        if not b.needs[i]:
+    needs_output_grad, *state_needs = b.needs
+    grads: list[str | None] = [b.grad if needs_output_grad else None]
+    for i, needs_state_grad in enumerate(state_needs, start=1):
+        if not needs_state_grad:
             grads.append(None)
             continue
-        (first,) = b.emit("slice", (b.grad,), f"grad_first_{i}", axis=1, start=0, stop=1)
-        specs = pack_specs([b.specs[i]])
+        (first_step,) = b.emit("slice", (b.grad,), f"grad_first_{i}", axis=1, start=0, stop=1)
+        state_spec = pack_specs([b.specs[i]])
         (grad,) = b.emit(
-            "opaque_grad", (first,), f"grad_{i}", function="attach", flop_count=0, **specs
+            "opaque_grad", (first_step,), f"grad_{i}", function="attach", flop_count=0, **state_spec
         )
         grads.append(grad)
     return tuple(grads)

@@ -5,6 +5,7 @@ A further optimizer is one row there.
 
 from collections.abc import Callable, Mapping
 from functools import cache
+from math import prod
 from typing import NamedTuple
 
 from steptime.core.graph import TensorSpec
@@ -78,24 +79,24 @@ def make_states(optimizer: str, weight: TensorSpec) -> tuple[TensorSpec, ...]:
         return (weight,) * row.states
     if len(weight.shape) < MATRIX_AXES:
         return (weight,)
-    rows, columns = weight.shape[:-1], (*weight.shape[:-2], weight.shape[-1])
-    return TensorSpec(rows, weight.dtype), TensorSpec(columns, weight.dtype)
+    *leading_sizes, rows, columns = weight.shape
+    row_states = TensorSpec((*leading_sizes, rows), weight.dtype)
+    column_states = TensorSpec((*leading_sizes, columns), weight.dtype)
+    return row_states, column_states
 
 
 def _orthogonal_products(iterations: int) -> Callable[..., Products]:
     """Return the products of steps of Newton and Schulz: X X^T, its square, and a sum times X."""
 
     def products(weight: TensorSpec, *_states_gradient: TensorSpec) -> Products:
-        *batch, rows, columns = weight.shape
-        count = iterations
-        for size in batch:
-            count *= size
+        *leading_sizes, rows, columns = weight.shape
+        matrices = prod(leading_sizes)
+        count = iterations * matrices
         short, long = sorted((rows, columns))
-        return (
-            (count, short, short, long),
-            (count, short, short, short),
-            (count, short, long, short),
-        )
+        gram = (count, short, short, long)
+        square = (count, short, short, short)
+        step = (count, short, long, short)
+        return (gram, square, step)
 
     return products
 

@@ -7,6 +7,7 @@ scattered, and each updates its own shard.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from math import ceil
 
 from steptime.core.errors import InputError
 from steptime.core.exchange import BUCKET_BYTES
@@ -39,43 +40,52 @@ class _Rank:
         self.step_graph = graph
         self.tensors = dict(graph.tensors)
         self.ops = list(graph.ops)
-        self.place = {op.name: i for i, op in enumerate(graph.ops)}
-        self.updates = {op.inputs[0]: op for op in graph.ops if op.part == "update"}
-        self.maker_places = {name: i for i, op in enumerate(graph.ops) for name in op.outputs}
-        self.backward = {op.of: i for i, op in enumerate(graph.ops) if op.part == "backward"}
-        self.readers: dict[str, list[int]] = {}
-        for i, op in enumerate(graph.ops):
+        self.place = {op.name: place for place, op in enumerate(graph.ops)}
+        self.updates = {op.inputs[0]: op for op in graph.ops if op.part == "update"}  # by weight
+        self.maker_places = {
+            name: place for place, op in enumerate(graph.ops) for name in op.outputs
+        }
+        self.last_backward_places = {
+            op.of: place for place, op in enumerate(graph.ops) if op.part == "backward"
+        }
+        self.reader_places: dict[str, list[int]] = {}  # by trained weight
+        for place, op in enumerate(graph.ops):
             for name in op.inputs:
                 if name in self.updates:
-                    self.readers.setdefault(name, []).append(i)
-        self.before: dict[int, list[Op]] = {}
-        self.shards: dict[str, str] = {}
+                    self.reader_places.setdefault(name, []).append(place)
+        self.exchanges_before: dict[int, list[Op]] = {}  # by the place of the op behind them
+        self.shards: dict[str, str] = {}  # name of a shard by that of its weight
 
     def buckets(self, bucket_bytes: float) -> list[list[str]]:
         """Return the trained weights in order of use, in buckets filled from the last row on."""
-        rows: dict[str, list[str]] = {}
+        weights_by_op: dict[str, list[str]] = {}
         for weight, update in self.updates.items():
-            rows.setdefault(update.of, []).append(weight)
-        ordered = sorted(rows, key=lambda row: self.place[row])
-        buckets: list[list[str]] = [[]]
+            weights_by_op.setdefault(update.of, []).append(weight)
+        forward_ops = sorted(weights_by_op, key=lambda op: self.place[op])
+        buckets: list[list[str]] = [[]]  # the last bucket first
         filled_bytes = 0.0
-        for row in reversed(ordered):
+        for op in reversed(forward_ops):
             if filled_bytes >= bucket_bytes:
                 buckets.append([])
                 filled_bytes = 0.0
-            buckets[-1][:0] = rows[row]
-            filled_bytes += sum(self.tensors[weight].size_bytes for weight in rows[row])
+            buckets[-1] = weights_by_op[op] + buckets[-1]
+            filled_bytes += sum(self.tensors[weight].size_bytes for weight in weights_by_op[op])
         return buckets[::-1]
 
     def exchange_gradients(self, bucket: Sequence[str], number: int) -> None:
         """Scatter the sums of a bucket's gradients when its last row has them; update shards."""
-        grads = [self.updates[weight].inputs[-1] for weight in bucket]
-        rows = {self.updates[weight].of for weight in bucket}
-        ends = [self.backward[row] for row in rows if row in self.backward]
-        ready = 1 + max([*ends, *(self.maker_places[grad] for grad in grads)])
-        row = self.updates[bucket[0]].of
+        updates = [self.updates[weight] for weight in bucket]
+        grads = [update.inputs[-1] for update in updates]
+        forward_ops = {update.of for update in updates}
+        backward_places = [
+            self.last_backward_places[op] for op in forward_ops if op in self.last_backward_places
+        ]
+        grad_places = [self.maker_places[grad] for grad in grads]
+        place = 1 + max([*backward_places, *grad_places])  # behind all that makes the gradients
+        first_op = updates[0].of  # the costs of the bucket count for its first weight
         kind = "reduce_scatter"
-        sums = self.add(ready, f"gradients{number}/{kind}", kind, grads, {}, "backward", row)
+        name = f"gradients{number}/{kind}"
+        sums = self.add(place, name, kind, grads, {}, "backward", first_op)
         for weight, total in zip(bucket, sums, strict=True):
             self.update(weight, total)
 
@@ -96,9 +106,10 @@ class _Rank:
             spec = self.step_graph.tensors[weight]
             if not spec.shape:
                 raise InputError(f"{self.step_graph.name}: weight '{weight}' has no axis to shard")
-            rows = -(-spec.shape[0] // self.ranks)
+            first_size, *further_sizes = spec.shape
+            shard_shape = (ceil(first_size / self.ranks), *further_sizes)
             self.shards[weight] = f"{weight}/shard"
-            self.tensors[self.shards[weight]] = TensorSpec((rows, *spec.shape[1:]), spec.dtype)
+            self.tensors[self.shards[weight]] = TensorSpec(shard_shape, spec.dtype)
         return self.shards[weight]
 
     def lengths(self, bucket: Iterable[str]) -> Mapping[str, Attr]:
@@ -109,10 +120,12 @@ class _Rank:
         passes: tuple[Part, ...] = ("forward", "backward") if len(buckets) > 1 else ("forward",)
         for part in passes:
             first_reads = self._first_reads(buckets, part)
-            places = [place for place, _ in first_reads]
-            previous_places = [places[0], *places]  # a bucket is gathered at the start of the last
-            for place, (_, number) in zip(previous_places, first_reads, strict=False):
-                self.gather(buckets[number], number, part, place, len(passes) == 1)
+            read_places = [place for place, _number in first_reads]
+            # a bucket is gathered when the one before it is first read
+            gather_places = [read_places[0], *read_places[:-1]]
+            gathers_for_both = len(passes) == 1
+            for place, (_, number) in zip(gather_places, first_reads, strict=True):
+                self.gather(buckets[number], number, part, place, gathers_for_both)
 
     def _first_reads(self, buckets: Sequence[Sequence[str]], part: Part) -> list[tuple[int, int]]:
         """Return the place of the first op of a pass that reads each bucket, and its number."""
@@ -121,7 +134,7 @@ class _Rank:
             places = [
                 place
                 for weight in bucket
-                for place in self.readers[weight]
+                for place in self.reader_places[weight]
                 if self.step_graph.ops[place].part == part
             ]
             if places:
@@ -134,12 +147,13 @@ class _Rank:
         """Gather a bucket of weights before the op at a place; ops of the pass read the result."""
         shards = [self.shard(weight) for weight in bucket]
         name = f"weights{number}/{part}"
-        row = self.updates[bucket[0]].of  # the costs of the bucket count for its first weight
-        gathered = self.add(place, name, "all_gather", shards, self.lengths(bucket), part, row)
+        first_op = self.updates[bucket[0]].of  # the costs of the bucket count for its first weight
+        lengths = self.lengths(bucket)
+        gathered = self.add(place, name, "all_gather", shards, lengths, part, first_op)
         full_weights = dict(zip(bucket, gathered, strict=True))
         reader_places: set[int] = set()
         for weight in bucket:
-            reader_places.update(self.readers[weight])
+            reader_places.update(self.reader_places[weight])
         for reader_place in reader_places:
             op = self.ops[reader_place]
             is_in_pass = op.part == part or (for_both and op.part != "update")
@@ -155,21 +169,23 @@ class _Rank:
         inputs: Sequence[str],
         attrs: Mapping[str, Attr],
         part: Part,
-        row: str,
+        forward_op: str,
     ) -> tuple[str, ...]:
         """Put an exchange before the op at a place, and return the names of its outputs."""
         exchange_attrs = {"ranks": self.ranks, "stride": 1, **attrs}
-        forward_op = "" if part == "forward" else row
-        op = Op(name, kind, tuple(inputs), (), exchange_attrs, part, forward_op)
+        of = "" if part == "forward" else forward_op
+        op = Op(name, kind, tuple(inputs), (), exchange_attrs, part, of)
         specs = outputs_of(kind, tuple(self.tensors[name] for name in inputs), op.settings)
         outputs = output_names(name, len(specs))
         self.tensors.update(zip(outputs, specs, strict=True))
-        self.before.setdefault(place, []).append(replace(op, outputs=outputs))
+        self.exchanges_before.setdefault(place, []).append(replace(op, outputs=outputs))
         return outputs
 
     def graph(self) -> Graph:
         """Return the graph of the rank."""
         weights = tuple(self.shards.get(weight, weight) for weight in self.step_graph.weights)
-        places = range(len(self.ops) + 1)
-        ops = [op for i in places for op in (*self.before.get(i, ()), *self.ops[i : i + 1])]
+        ops: list[Op] = []
+        for place, op in enumerate(self.ops):
+            ops += [*self.exchanges_before.get(place, ()), op]
+        ops += self.exchanges_before.get(len(self.ops), ())  # behind the last op
         return replace(self.step_graph, tensors=self.tensors, ops=tuple(ops), weights=weights)

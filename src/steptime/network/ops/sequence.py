@@ -43,8 +43,9 @@ def attention_outputs(
     `[heads]`, the score of a key without a value (a sink). In a `window` a place sees the places at
     a smaller distance.
     """
+    shares_keys = min(heads, kv_heads) >= 1 and heads % kv_heads == 0
     require(
-        min(heads, kv_heads) >= 1 and heads % kv_heads == 0 and window >= 0,
+        shares_keys and window >= 0,
         f"{heads} heads do not share {kv_heads} key-value heads in a window of {window}",
     )
     require(len(q.shape) == 3, f"attention needs [batch, length, width], not {show(q)}")
@@ -52,12 +53,14 @@ def attention_outputs(
     require(width % heads == 0, f"width {width} in {heads} heads")
     message = f"attention of {show(q, k, v, *extra)} in {heads} heads"
     require(len(k.shape) == len(v.shape) == 3, message)
-    key_count, value_width = k.shape[1], v.shape[2]
-    has_keys = k.shape == (batch, key_count, width // heads * kv_heads)
-    has_values = v.shape[:2] == (batch, key_count) and value_width % kv_heads == 0
-    score_shapes = ((heads, length, key_count), (heads,))
-    has_scores = all(spec.shape in score_shapes for spec in extra)
-    require(has_keys and has_values and has_scores, message)
+    _, key_count, _ = k.shape
+    *value_batch_and_count, value_width = v.shape
+    head_width = width // heads
+    has_keys = k.shape == (batch, key_count, head_width * kv_heads)
+    has_values = value_batch_and_count == [batch, key_count] and value_width % kv_heads == 0
+    relative_shape, sink_shape = (heads, length, key_count), (heads,)
+    has_extra = all(spec.shape in (relative_shape, sink_shape) for spec in extra)
+    require(has_keys and has_values and has_extra, message)
     output_width = value_width // kv_heads * heads
     return (TensorSpec((batch, length, output_width), q.dtype),)
 
@@ -96,18 +99,22 @@ def share_in_window(q: TensorSpec, k: TensorSpec, window: int, causal: bool) -> 
         rising = min(count, cap)
         return rising * (rising + 1) // 2 + (count - rising) * cap
 
-    scores_back = sum_capped(keys, window) - sum_capped(keys - length, window)
+    keys_before_queries = keys - length
+    scores_back = sum_capped(keys, window) - sum_capped(keys_before_queries, window)
     scores_ahead = 0 if causal else sum_capped(length - 1, window - 1)
-    return (scores_back + scores_ahead) / (length * keys)
+    all_scores = length * keys
+    return (scores_back + scores_ahead) / all_scores
 
 
 def attention_grad_products(*specs: TensorSpec, **attrs: Any) -> Products:
     """Return dV, dP, dQ and dK of all heads; recomputing the scores is not counted."""
-    (batch, length, keys, width), (_, _, values, _) = attention_products(*specs, **attrs)
-    dv = (batch, keys, values, length)
-    dp = (batch, length, keys, values)
-    dq = (batch, length, width, keys)
-    dk = (batch, keys, width, length)
+    score_product, value_product = attention_products(*specs, **attrs)
+    batch, length, key_count, width = score_product
+    _, _, value_width, _ = value_product
+    dv = (batch, key_count, value_width, length)
+    dp = (batch, length, key_count, value_width)
+    dq = (batch, length, width, key_count)
+    dk = (batch, key_count, width, length)
     return (dv, dp, dq, dk)
 
 

@@ -32,9 +32,10 @@ def concat_outputs(*specs: TensorSpec, axis: int) -> Specs:
     """Return the inputs joined along `axis`."""
     require(bool(specs), "concat of nothing")
     place = normalize_axis(specs[0], axis, "concat ")
-    other_sizes = {(len(spec.shape), resized(spec, place).shape) for spec in specs}
-    require(len(other_sizes) == 1, f"concat of {show(*specs[:8])} along axis {place}")
-    output = resized(specs[0], place, sum(spec.shape[place] for spec in specs))
+    shapes_without_axis = {(len(spec.shape), resized(spec, place).shape) for spec in specs}
+    require(len(shapes_without_axis) == 1, f"concat of {show(*specs[:8])} along axis {place}")
+    total_size = sum(spec.shape[place] for spec in specs)
+    output = resized(specs[0], place, total_size)
     return (output._replace(dtype=widest(*specs)),)
 
 
@@ -85,11 +86,11 @@ _reshape_back = emit_single_op(
 def slice_outputs(x: TensorSpec, axis: int, start: int, stop: int, step: int = 1) -> Specs:
     """Return `x[..., start:stop:step, ...]` along `axis`."""
     place = normalize_axis(x, axis, "slice ")
-    require(
-        0 <= start < stop <= x.shape[place] and step >= 1,
-        f"slice {start}:{stop}{f':{step}' if step != 1 else ''} of {show(x)}, axis {place}",
-    )
-    return (resized(x, place, -(-(stop - start) // step)),)
+    is_inside = 0 <= start < stop <= x.shape[place]
+    range_text = f"{start}:{stop}" if step == 1 else f"{start}:{stop}:{step}"
+    require(is_inside and step >= 1, f"slice {range_text} of {show(x)}, axis {place}")
+    element_count = math.ceil((stop - start) / step)
+    return (resized(x, place, element_count),)
 
 
 def split_outputs(x: TensorSpec, axis: int, sizes: tuple[int, ...]) -> Specs:
@@ -106,12 +107,13 @@ def split_gradient(b: Backward) -> tuple[str | None, ...]:
     part_grads = [grad for grad in b.grads if grad]
     if len(part_grads) == len(sizes):
         return b.emit("concat", tuple(part_grads), "grad_input", axis=axis)
+    full_size = sum(sizes)
     total = ""
     for i, grad in enumerate(b.grads):
         if not grad:
             continue
-        start, size = sum(sizes[:i]), sum(sizes)
-        (padded,) = b.emit("slice_grad", (grad,), f"grad_{i}", axis=axis, start=start, size=size)
+        place: dict[str, Attr] = {"axis": axis, "start": sum(sizes[:i]), "size": full_size}
+        (padded,) = b.emit("slice_grad", (grad,), f"grad_{i}", **place)
         total = b.emit("add", (total, padded), f"grad_sum{i}")[0] if total else padded
     return (total,)
 

@@ -9,6 +9,7 @@ state (Gu and Dao 2023, Mamba), which no product of a chunk can hold: its produc
 state and the query of each token. Of each chunk the state is written and read again.
 """
 
+from math import ceil
 from typing import NamedTuple
 
 from steptime.core.graph import TensorSpec
@@ -48,15 +49,18 @@ def delta_outputs(
     """
     require(rule in CHUNKS, f"a rule {rule}")
     require(key_heads >= 1 and heads % key_heads == 0, f"{heads} heads of {key_heads} keys")
-    tokens = q.shape[:2]
-    width = q.shape[-1] // key_heads
+    batch_and_length = q.shape[:2]
+    key_width = q.shape[-1] // key_heads
+    decay_by_head = (*batch_and_length, heads)
+    decay_by_feature = (*batch_and_length, key_width * heads)
     has_keys = len(q.shape) == 3 and k.shape == q.shape and q.shape[-1] % key_heads == 0
-    has_values = len(v.shape) == 3 and v.shape[:2] == tokens and v.shape[-1] % heads == 0
-    has_share = share.shape == (*tokens, heads)
-    has_decay = decay.shape in ((*tokens, heads), (*tokens, width * heads))
+    has_tokens_of_keys = len(v.shape) == 3 and v.shape[:2] == batch_and_length
+    has_values = has_tokens_of_keys and v.shape[-1] % heads == 0
+    has_share = share.shape == (*batch_and_length, heads)
+    has_decay = decay.shape in (decay_by_head, decay_by_feature)
     fits = has_keys and has_values and has_share and has_decay
     require(fits, f"a delta rule of {show(q, k, v, decay, share)} in {heads} heads")
-    rate_shapes = [(heads, width)] if rule == "scan" else []
+    rate_shapes = [(heads, key_width)] if rule == "scan" else []
     has_rates = [rate.shape for rate in rates] == rate_shapes
     require(has_rates, f"rates {show(*rates)} of a rule {rule} in {heads} heads")
     return (v,)
@@ -82,7 +86,7 @@ def _find_chunks(q: TensorSpec, v: TensorSpec, heads: int, key_heads: int, rule:
     """Return the chunks that the tokens are read in."""
     batch, length, width = q.shape
     tokens = min(CHUNKS[rule], length)
-    chunks_per_sequence = -(-length // tokens)
+    chunks_per_sequence = ceil(length / tokens)
     return Chunks(
         chunk_count=batch * chunks_per_sequence,
         tokens=tokens,
@@ -101,19 +105,22 @@ def delta_products(
     rule: str = "delta",
 ) -> Products:
     """Return the products of chunks: keys and queries with keys, and with the state."""
-    chunks, size, d, e = _find_chunks(q, v, heads, key_heads, rule)
-    count = chunks * heads
-    if rule == "scan":
-        tokens = q.shape[0] * q.shape[1]
-        return ((tokens * key_heads, heads // key_heads * e, 1, d),)
-    values = (count, size, e, size)
-    read_state = (count, size, e, d)
-    write_state = (count, d, e, size)
+    chunks = _find_chunks(q, v, heads, key_heads, rule)
+    key_width, value_width = chunks.key_width, chunks.value_width
+    if rule == "scan":  # the state and the query of each token
+        all_tokens = q.shape[0] * q.shape[1]
+        values_per_key = heads // key_heads * value_width
+        return ((all_tokens * key_heads, values_per_key, 1, key_width),)
+    tokens = chunks.tokens  # of a chunk; each product is (batch, m, n, k)
+    head_chunks = chunks.chunk_count * heads
+    values = (head_chunks, tokens, value_width, tokens)
+    read_state = (head_chunks, tokens, value_width, key_width)
+    write_state = (head_chunks, key_width, value_width, tokens)
     if rule == "sum":  # heads of one key share the scores
-        scores = (chunks * key_heads, size, size, d)
+        scores = (chunks.chunk_count * key_heads, tokens, tokens, key_width)
         return (scores, values, read_state, write_state)
-    scores = (count, size, size, d)
-    keys = (count, size, d, size)
+    scores = (head_chunks, tokens, tokens, key_width)
+    keys = (head_chunks, tokens, key_width, tokens)
     return (scores, scores, keys, values, values, read_state, read_state, write_state)
 
 

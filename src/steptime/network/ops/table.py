@@ -186,13 +186,15 @@ def matrix_kind(
 def gradient_products(products: Callable[..., Products]) -> Callable[..., Products]:
     """Return the rule of the products of both gradients, given the rule of the forward products."""
 
-    def rule(*specs: TensorSpec, **attrs: Any) -> Products:
-        pairs = [
-            ((batch, m, k, n), (batch, n, k, m)) for batch, m, n, k in products(*specs, **attrs)
-        ]
-        return tuple(chain.from_iterable(pairs))
+    def both_gradients(*specs: TensorSpec, **attrs: Any) -> Products:
+        gradients: list[tuple[int, int, int, int]] = []
+        for batch, m, n, k in products(*specs, **attrs):
+            left_gradient = (batch, m, k, n)
+            right_gradient = (batch, n, k, m)
+            gradients += [left_gradient, right_gradient]
+        return tuple(gradients)
 
-    return rule
+    return both_gradients
 
 
 def emit_single_op(
@@ -210,12 +212,13 @@ def emit_single_op(
         attrs: its attributes, from those of the forward op.
     """
 
-    def rule(b: Backward) -> tuple[str | None, ...]:
-        inputs = _find_operands(reads, b.op.inputs, b.op.outputs, b.saved, b.grad)
-        gradients = b.emit(kind, inputs, suffix, **attrs(b))
-        return (*gradients, *[None] * (len(b.op.inputs) - len(gradients)))
+    def emit_gradients(b: Backward) -> tuple[str | None, ...]:
+        operands = _find_operands(reads, b.op.inputs, b.op.outputs, b.saved, b.grad)
+        gradients = b.emit(kind, operands, suffix, **attrs(b))
+        inputs_without_gradient = len(b.op.inputs) - len(gradients)
+        return (*gradients, *[None] * inputs_without_gradient)
 
-    return rule
+    return emit_gradients
 
 
 def _find_operands(
@@ -243,18 +246,19 @@ def expand_kind(kind: str, row: OpKind) -> dict[str, OpKind]:
     gradient_op = row.gradient_op
     if gradient_op is None:
         return {kind: row}
+    gradient_kind = f"{kind}_grad"
     gradient_example = _make_gradient_example(kind, row, gradient_op)
     outputs = gradient_op.outputs or _default_outputs(gradient_op)
     gradient_count = len(outputs(*gradient_example.specs, **gradient_example.attrs))
     suffix = "grad" if gradient_count > 1 else "grad_input"
-    rule = emit_single_op(f"{kind}_grad", gradient_op.reads, suffix, gradient_op.attrs)
+    gradient = emit_single_op(gradient_kind, gradient_op.reads, suffix, gradient_op.attrs)
     shared_columns = ("work", "read") if row.products else ("pointwise", "row", "window")
     columns = {name: getattr(row, name) for name in shared_columns} | dict(gradient_op.columns)
     make_row = matrix_kind if row.products else OpKind
     gradient_row = make_row(
         outputs, gradient_op.cost, gradient_example, gradient_op.source, **columns
     )
-    return {kind: replace(row, gradient=rule), f"{kind}_grad": gradient_row}
+    return {kind: replace(row, gradient=gradient), gradient_kind: gradient_row}
 
 
 def _make_gradient_example(kind: str, row: OpKind, gradient_op: GradientOp) -> Example:
@@ -284,24 +288,24 @@ def flip_attribute(name: str) -> Callable[[Backward], Mapping[str, Any]]:
 def emit_per_input(*rules: Callable[[Backward], str | None]) -> Gradient:
     """Return the gradient rule that makes the gradient of each input by itself, if it is needed."""
 
-    def rule(b: Backward) -> tuple[str | None, ...]:
-        pairs = zip(rules, b.needs, strict=True)
-        return tuple(input_rule(b) if is_needed else None for input_rule, is_needed in pairs)
+    def emit_gradients(b: Backward) -> tuple[str | None, ...]:
+        rule_and_need = zip(rules, b.needs, strict=True)
+        return tuple(rule(b) if is_needed else None for rule, is_needed in rule_and_need)
 
-    return rule
+    return emit_gradients
 
 
 def broadcast_shape(*shapes: tuple[int, ...]) -> tuple[int, ...] | None:
     """Return the shape that shapes broadcast to by numpy's rule, None if they do not."""
     rank = max(map(len, shapes))
     padded_shapes = [(1,) * (rank - len(shape)) + shape for shape in shapes]
-    result = []
-    for sizes in zip(*padded_shapes, strict=True):
-        distinct_sizes = {size for size in sizes if size != 1} or {1}
+    broadcast_sizes = []
+    for axis_sizes in zip(*padded_shapes, strict=True):
+        distinct_sizes = {size for size in axis_sizes if size != 1} or {1}
         if len(distinct_sizes) > 1:
             return None
-        result.append(distinct_sizes.pop())
-    return tuple(result)
+        broadcast_sizes.append(distinct_sizes.pop())
+    return tuple(broadcast_sizes)
 
 
 def sum_to_shape(
@@ -310,13 +314,15 @@ def sum_to_shape(
     """Return a gradient summed to the `shape` of an operand that was broadcast to `grad_shape`."""
     if shape == grad_shape:
         return grad
-    new_axes = len(grad_shape) - len(shape)
+    new_axes = len(grad_shape) - len(shape)  # which broadcasting put in front
 
     def is_broadcast(axis: int) -> bool:
-        return axis < new_axes or (shape[axis - new_axes] == 1 and grad_shape[axis] != 1)
+        is_new = axis < new_axes
+        return is_new or (shape[axis - new_axes] == 1 and grad_shape[axis] != 1)
 
-    axes = tuple(axis for axis in range(len(grad_shape)) if is_broadcast(axis))
-    return b.emit("reduce_sum", (grad,), suffix, axes=axes, shape=shape)[0]
+    summed_axes = tuple(axis for axis in range(len(grad_shape)) if is_broadcast(axis))
+    (total,) = b.emit("reduce_sum", (grad,), suffix, axes=summed_axes, shape=shape)
+    return total
 
 
 def require(condition: bool, message: str) -> None:

@@ -56,7 +56,9 @@ def training_graph(
 
 def _append_passes(graph: Graph, tape: GradientTape, loss: str) -> str:
     """Append the forward and the backward pass; return the name of the loss's gradient."""
-    sources = {*graph.weights, *(graph.inputs if "inside" in tape.habits else ())}
+    sources = {*graph.weights}
+    if "inside" in tape.habits:
+        sources.update(graph.inputs)
     differentiated = find_differentiated(graph.ops, graph.tensors, sources, loss)
     saved: dict[str, tuple[str, ...]] = {}
     for op in graph.ops:
@@ -105,10 +107,11 @@ def _append_update(
     tape.tensors.update(zip(names, specs, strict=True))
     grad = tape.grads[weight]
     updated_tensors = (weight, *names)
-    grad_rows = tape.tensors[grad].shape[:1]  # () for a number
-    is_sparse = grad_rows < spec.shape[:1]  # only some rows of a table have a gradient
+    first_grad_size = tape.tensors[grad].shape[:1]  # () for a number
+    is_sparse = first_grad_size < spec.shape[:1]  # only some rows of a table have a gradient
     if is_sparse:
-        updated_tensors = _slice_rows(tape, updated_tensors, grad_rows[0], user)
+        (grad_rows,) = first_grad_size
+        updated_tensors = _slice_rows(tape, updated_tensors, grad_rows, user)
     tape.append(f"{weight}/update", kind, (*updated_tensors, grad), {}, "update", user)
     return [*scales, *names]
 
@@ -132,15 +135,17 @@ def find_differentiated(
     Those depend on one of the `sources`, and the `loss` depends on them, along paths that a
     gradient can take back.
     """
-    depending = set(sources)
+    depend_on_sources = set(sources)
     for op in ops:
-        if not (depending.isdisjoint(op.inputs) or _stops_gradient(op)):
-            depending.update([name for name in op.outputs if tensors[name].is_floating])
-    leading = {loss}
+        reads_dependent = not depend_on_sources.isdisjoint(op.inputs)
+        if reads_dependent and not _stops_gradient(op):
+            depend_on_sources.update([name for name in op.outputs if tensors[name].is_floating])
+    lead_to_loss = {loss}
     for op in reversed(ops):
-        if not (leading.isdisjoint(op.outputs) or _stops_gradient(op)):
-            leading.update([name for name in op.inputs if name in depending])
-    return depending & leading
+        makes_leading = not lead_to_loss.isdisjoint(op.outputs)
+        if makes_leading and not _stops_gradient(op):
+            lead_to_loss.update([name for name in op.inputs if name in depend_on_sources])
+    return depend_on_sources & lead_to_loss
 
 
 def _stops_gradient(op: Op) -> bool:

@@ -71,7 +71,7 @@ def _flash_s(kernels: Rows, device: Device, constants: Constants) -> Any:
     # values backward, `[keys x width x queries]`. Thread blocks divide its rows in both.
     batch, rows, columns, contraction = kernels.products[0]
     width = columns if is_backward else contraction
-    fills_part = has_trait(device, "copied_tensors") or device.datasheet.maker == "AMD"
+    fills_part = has_trait(device, "copied_tensors") or has_trait(device, "amd")
     share = constants["attention.share_new" if fills_part else "attention.share"]
     if is_backward:
         share = share * constants["attention.backward"]

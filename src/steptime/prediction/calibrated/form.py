@@ -42,14 +42,9 @@ EVENT_NORM_POWER = 8  # of the norm of two times that stands for the later one, 
 MATRIX_UNIT_RATIO = 1.5  # of peak to vector peak above which products have units of their own
 
 
-def is_geforce(device: Device) -> bool:
-    """Return whether a GPU is a card for games: above its stated boost clock, without ECC."""
-    return device.datasheet.series == "GeForce"
-
-
 def is_nvidia(device: Device) -> bool:
     """Return whether a device is a GPU of NVIDIA, which a GPU without a stated maker counts as."""
-    return device.kind == "gpu" and device.datasheet.maker in (None, "NVIDIA")
+    return device.kind == "gpu" and has_trait(device, "nvidia")
 
 
 def library_share(device: Device, constants: Constants) -> float:
@@ -66,11 +61,9 @@ def memory_rate(device: Device, constants: Constants) -> Any:
     """
     if has_trait(device, "old"):
         share = constants["stream.share_old"]
-    elif "HBM" in (device.datasheet.memory_type or ""):
-        share = constants[
-            "stream.share_amd" if device.datasheet.maker == "AMD" else "stream.share_hbm"
-        ]
-    elif is_geforce(device):
+    elif has_trait(device, "stacked_memory"):
+        share = constants["stream.share_amd" if has_trait(device, "amd") else "stream.share_hbm"]
+    elif has_trait(device, "game_card"):
         share = constants["stream.share_geforce"]
     else:
         share = constants["stream.share_gddr"]

@@ -6,9 +6,9 @@ from math import exp
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.toml_files import DATA, packaged
 from steptime.hardware import catalog
+from steptime.hardware.architectures import has_trait
 from steptime.hardware.constants import Constant, constants_from_table
 from steptime.hardware.device import Device
-from steptime.prediction.calibrated.form import is_geforce
 from steptime.prediction.method import Method, Option
 
 NAMES = tuple(sorted(path.stem for path in (DATA / "hosts").glob("*.toml")))
@@ -22,7 +22,7 @@ _NOT_CALIBRATED = "was not calibrated with steps (steptime calibrate)"
 
 def usual_host(device: Device) -> str:
     """Return the name of the host that a card is taken to have where nobody names one."""
-    return "desktop" if is_geforce(device) else "server"
+    return "desktop" if has_trait(device, "game_card") else "server"
 
 
 def assumed_host(device: Device) -> str:
@@ -32,7 +32,7 @@ def assumed_host(device: Device) -> str:
 
 def _is_calibrated(device: Device) -> bool:
     """Return whether a device was calibrated with steps, which fit its host."""
-    return "host.factor" in device.calibration.get("constants", {})
+    return "host.factor" in device.calibration.constants
 
 
 def on_usual_host(device: Device, stack: str = catalog.DEFAULT_STACK) -> Mapping[str, Constant]:
@@ -100,12 +100,11 @@ def _calibrated_host_constants(device_name: str) -> dict[str, float]:
         calibration = catalog.device(device_name).calibration
     except InputError:
         raise unknown("host", device_name, _CHOICES, "--host") from None
-    constants = calibration.get("constants", {})
-    values = {key: value for key, value in constants.items() if key.startswith("host.")}
+    values = {key: value for key, value in calibration.constants.items() if key.startswith("host.")}
     if not values:
         choices = ", ".join(_CHOICES)
         raise InputError(f"host {shorten(device_name)}: it {_NOT_CALIBRATED}; else {choices}")
-    interval = calibration.get("intervals", {}).get("host")
+    interval = calibration.intervals.get("host")
     if interval:
         values |= dict(zip(_INTERVAL_CONSTANTS, interval, strict=True))
     return values

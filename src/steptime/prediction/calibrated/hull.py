@@ -1,17 +1,17 @@
 """Properties of a device that lie outside those of the devices that the priors were fitted on."""
 
-from collections.abc import Mapping
-from functools import lru_cache
+from collections.abc import Iterable, Mapping
 from math import sqrt
-from typing import Any
 
-from steptime.core.toml_files import DATA, read_toml
+from steptime.core.toml_files import packaged
+from steptime.hardware.architectures import family_of, find_family
+from steptime.hardware.datasheet import Datasheet
 from steptime.hardware.device import Device
 
 POWER_MARGIN = 1.25  # watts within this factor of measured ones count as measured
 WIDTH_OF_REASON = 0.15  # in ln(measured / predicted); assumed: as much as kinds of kernels differ
 REASONS_OF_UNMEASURED_KIND = 9  # of a device of a kind (GPU, TPU) of which none was measured
-_FILE = DATA / "measured.toml"
+FILE = "measured.toml"  # the properties of all measured devices, by kind of device
 _FIELD_LABELS = {  # by kind of device, by field: its name for a person
     "gpu": {
         "maker": "maker",
@@ -31,7 +31,7 @@ def extrapolation_width(device: Device) -> float:
 
     Reasons add as squares; each figure that the device file does not say is a reason.
     """
-    if device.kind not in _measured_devices():
+    if device.kind not in packaged(FILE):
         return WIDTH_OF_REASON * sqrt(REASONS_OF_UNMEASURED_KIND)
     unstated_count = len(_unstated_figures(device))
     reason_count = len(extrapolation_reasons(device)) + max(0, unstated_count - 1)
@@ -43,16 +43,19 @@ def extrapolation_reasons(device: Device) -> tuple[str, ...]:
 
     A GPU of 72 W in 5 nm is outside, since all that were measured draw 350 W or more.
     """
-    if device.calibration.get("intervals"):
+    if device.calibration.intervals:
         return ()
-    measured = _measured_devices().get(device.kind)
+    measured = packaged(FILE).get(device.kind)
     if measured is None:
         return (f"no {device.kind} was measured",)
     reasons = []
-    for field in ("maker", "architecture", "memory_type"):
-        value = getattr(device.datasheet, field)
-        if value and not _is_measured_value(value, measured[field]):
-            reasons.append(str(value))
+    datasheet = device.datasheet
+    if datasheet.maker and datasheet.maker not in measured["maker"]:
+        reasons.append(datasheet.maker)
+    if datasheet.architecture and not _is_architecture_in(device, measured["architecture"]):
+        reasons.append(datasheet.architecture)
+    if datasheet.memory_type and _plain_memory_type(datasheet) not in measured["memory_type"]:
+        reasons.append(datasheet.memory_type)
     reasons += _power_reasons(device, measured.get("watts", {}))
     if unstated := _unstated_figures(device):
         reasons.append(f"not said: {', '.join(unstated)}")
@@ -64,27 +67,29 @@ def is_measured(form: str, device: Device) -> bool:
 
     The file lists the architectures of forms that were measured on some alone (`only`).
     """
-    if device.calibration.get("intervals"):
+    if device.calibration.intervals:
         return True
-    architectures = _measured_devices().get(device.kind, {}).get("only", {}).get(form)
-    return architectures is None or device.datasheet.architecture in architectures
+    architectures = packaged(FILE).get(device.kind, {}).get("only", {}).get(form)
+    return architectures is None or _is_architecture_in(device, architectures)
 
 
 def _unstated_figures(device: Device) -> list[str]:
     """Return the figures that the file of a device, never measured or calibrated, leaves out."""
-    if device.calibration.get("intervals") or device.measured:
+    if device.calibration.intervals or device.measured:
         return []
     labels = _FIELD_LABELS.get(device.kind, {})
     return [label for field, label in labels.items() if getattr(device.datasheet, field) is None]
 
 
-def _is_measured_value(value: str, measured: list[str]) -> bool:
-    """Return whether a value, or its first word (`Zen 4`), was measured.
+def _is_architecture_in(device: Device, architectures: Iterable[str]) -> bool:
+    """Return whether one of some architectures is of the family of a device's architecture."""
+    family = family_of(device)
+    return family != "" and family in map(find_family, architectures)
 
-    A remark behind a comma, such as who shares the memory, is left out.
-    """
-    text = value.partition(",")[0]
-    return text in measured or text.split()[0] in measured
+
+def _plain_memory_type(datasheet: Datasheet) -> str:
+    """Return the type of a memory without a remark behind a comma, such as who shares it."""
+    return (datasheet.memory_type or "").partition(",")[0]
 
 
 def _power_reasons(device: Device, watts: Mapping[str, tuple[float, float]]) -> list[str]:
@@ -101,9 +106,3 @@ def _power_reasons(device: Device, watts: Mapping[str, tuple[float, float]]) -> 
     ):
         return []
     return [f"{process} nm at {device.datasheet.peak_w:g} W"]
-
-
-@lru_cache(maxsize=1)
-def _measured_devices() -> Mapping[str, Any]:
-    """Return the properties of all measured devices, by kind of device."""
-    return read_toml(_FILE)

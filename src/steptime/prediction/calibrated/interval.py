@@ -18,10 +18,11 @@ A form without constants takes those of `all` on a calibrated device, else those
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import erf, hypot, log, sqrt
 from typing import Any, NamedTuple
 
+from steptime.hardware.device_calibration import DeviceCalibration
 from steptime.prediction.calibrated.form import Constants
 from steptime.prediction.kernel import Interval
 
@@ -177,10 +178,10 @@ def host_bounds(constants: Constants) -> tuple[float, float]:
     return low, high
 
 
-def interval_constants(calibration: Mapping[str, Any]) -> dict[str, float]:
+def interval_constants(calibration: DeviceCalibration) -> dict[str, float]:
     """Return the intervals of a calibration as constants: `interval.stream_low` and so on."""
     constants = {}
-    for form, (low, high) in calibration.get("intervals", {}).items():
+    for form, (low, high) in calibration.intervals.items():
         constants[f"interval.{form}_low"] = low
         constants[f"interval.{form}_high"] = high
     return constants

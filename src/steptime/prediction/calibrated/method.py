@@ -60,6 +60,7 @@ GPU: dict[str, Form] = {  # by the name under which constants say how far off a 
     "recurrent": recurrent,
 }
 TPU: dict[str, Form] = {"systolic": systolic, "stream": stream}
+GROUPED = ("experts", "experts_grad")  # whose products are grouped: one for each expert, at once
 FORMS = {"cpu": cpu.FORMS, "tpu": TPU}  # by kind of device; of GPUs for what nobody measured
 _FORMS_OF_UNIT = {"matrix": ("product", "systolic"), "vector": ("stream",)}
 
@@ -106,7 +107,10 @@ def price(rows: Rows, device: Device, alone: Any = 0, pause_s: Any = 0.0) -> Int
     )
     if rows.unit == "vector" or "step.product" not in constants:
         return time
-    return time.times(constants["step.attention" if form is attention else "step.product"])
+    if form is attention:
+        return time.times(constants["step.attention"])
+    grouped_share = constants["step.grouped"] if rows.kind in GROUPED else 1.0
+    return time.times(constants["step.product"] / grouped_share)
 
 
 def _price_bounds(rows: Rows, device: Device, alone: Any) -> Bounds:
@@ -167,9 +171,8 @@ def calibrated_device(device: Device, dtype: str, settings: Settings) -> Device:
     calibration = device.calibration
     priors = on_usual_host(device, settings.stack)
     constants = {name: constant.value for name, constant in priors.items()}
-    constants |= calibration.get("constants", {})
-    was_fitted_on_steps = "alone" not in calibration or "stack" in calibration
-    if was_fitted_on_steps:
+    constants |= calibration.constants
+    if not calibration.is_of_ops:
         constants |= interval_constants(calibration)
     if settings.host_name:
         if device.is_cpu:
@@ -213,7 +216,7 @@ def list_notes(graph: Graph, _dtype: str, device: Device, settings: Settings) ->
     unmeasured = {
         name for name in used_forms if _interval_name(name, device, constants) not in (name, "all")
     }
-    if unmeasured and not device.calibration.get("intervals"):
+    if unmeasured and not device.calibration.intervals:
         text = f"not measured on {device.name} or its like: {', '.join(sorted(unmeasured))}"
         notes.append(f"{text}; the interval is the widest of other kernels")
     if not (device.is_cpu or catalog.stack(settings.stack).host):
@@ -232,7 +235,7 @@ def device_notes(device: Device) -> list[str]:
 
 def stack_notes(device: Device, stack: str) -> list[str]:
     """Return a line if a device is calibrated with steps of another stack, or none."""
-    calibrated_stack = device.calibration.get("stack", stack)
+    calibrated_stack = device.calibration.stack or stack
     if calibrated_stack == stack:
         return []
     return [f"{device.name} is calibrated with steps of stack {calibrated_stack}"]

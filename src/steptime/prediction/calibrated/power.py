@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from steptime.hardware.architectures import family_of
+from steptime.hardware.architectures import has_trait, name_constants
 from steptime.hardware.device import Device
 from steptime.prediction.calibrated.form import CLOCK_HZ, Constants, has_matrix_units, rated_dtype
 from steptime.prediction.kernels import Kernels, Rows
@@ -40,7 +40,7 @@ def _flop_j(device: Device, constants: Constants, on_matrix_units: bool, dtype: 
     node = _node_factor(device, constants)
     if not on_matrix_units:
         return constants["power.flop_j"] * node
-    family = family_of(device).lower()
+    family, _ = name_constants(device)
     clock_ratio = matrix_clock_hz(device, dtype) / CLOCK_HZ
     factor: float = clock_ratio ** constants["power.clock"]
     names = (f"power.{family}", f"power.{dtype}")
@@ -151,7 +151,7 @@ def waiting_share(device: Device, constants: Constants) -> float:
     """
     if device.datasheet.idle_w is not None and device.datasheet.peak_w is not None:
         return min(1.0, device.datasheet.idle_w / device.datasheet.peak_w)
-    is_stacked = "HBM" in (device.datasheet.memory_type or "")
+    is_stacked = has_trait(device, "stacked_memory")
     return constants["power.waiting_hbm" if is_stacked else "power.waiting_gddr"]
 
 

@@ -13,7 +13,6 @@ from steptime.prediction.calibrated.form import (
     Parts,
     cached_share,
     has_matrix_units,
-    is_geforce,
     is_nvidia,
     latency_s,
     library_share,
@@ -220,7 +219,7 @@ def _matrix_units(device: Device, constants: Constants, dtype: str) -> Units:
     tiles = list_tiles("matrix")
     flop_per_s = peak * library_share(device, constants)
     flop_per_s *= constants["product.tensor_share"]
-    flop_per_s *= constants["product.geforce"] if is_geforce(device) else 1.0
+    flop_per_s *= constants["product.geforce"] if has_trait(device, "game_card") else 1.0
     flop_per_s *= 1 + half_reuse / reuse(tiles[0])
     batch_flop_per_s = flop_per_s
     if not is_nvidia(device):

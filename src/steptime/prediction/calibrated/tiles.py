@@ -1,15 +1,13 @@
 """Tiles by which a GPU computes a matrix product: waves of tiles over its multiprocessors."""
 
-from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from steptime.hardware.architectures import value_by_family
+from steptime.hardware.architectures import Tiles, architectures
 from steptime.prediction.calibrated.form import ceil
 
 Shape = tuple[Any, Any, Any, Any]  # batch, m, n, k
-Tiles = tuple[tuple[int, int], ...]  # rows, columns of the result that a thread block makes
 
 
 class ProductTime(NamedTuple):
@@ -89,18 +87,14 @@ def time_tiles(
     return tuple(times)
 
 
-@cache
 def list_tiles(use: str, family: str = "") -> Tiles:
     """Return the tiles that libraries offer for a use on a family of architectures."""
-    tiles = value_by_family(family, "tiles", use)
-    return tuple((rows, columns) for rows, columns in tiles)
+    return architectures().tiles[use].value_of(family)
 
 
-@cache
 def contraction_step(family: str) -> int:
     """Return the number of columns of the contraction that matrix units multiply in a turn."""
-    step: int = value_by_family(family, "steps", "matrix")
-    return step
+    return architectures().contraction_step.value_of(family)
 
 
 def reuse(tile: tuple[int, int]) -> float:

@@ -137,8 +137,7 @@ def measure_ceilings(backend: str, options: Options, budget_s: float) -> Ceiling
     check_writable(item_files.user_folder("devices"))
     earlier_date = ""  # of the calibration that the new file replaces
     with suppress(InputError):  # there is no device `local` yet, or its file cannot be read
-        earlier_calibration = catalog.device(device_words.LOCAL).calibration
-        earlier_date = str(earlier_calibration.get("date", ""))[: len("2026-01-31")]
+        earlier_date = catalog.device(device_words.LOCAL).calibration.date[: len("2026-01-31")]
     table = take_probe(backend, options, budget_s)
     path = catalog.write_user_device(table, table["name"])
     notes = [table["note"]] if table.get("note") else []
@@ -181,13 +180,15 @@ def measure_link(
     check_writable(item_files.user_folder("links"))
     if backend != "torch":
         raise InputError(f"--only link: {backend} runs on one device; torch has several")
-    launched = ranks.find_rank().size
-    default_processes = launched if launched > 1 else DEFAULT_PROCESSES
+    launched_processes = ranks.find_rank().size
+    has_launcher = launched_processes > 1
+    default_processes = launched_processes if has_launcher else DEFAULT_PROCESSES
     workers = Workers()
     try:
         arguments = {"sizes": SIZES_BYTES, "budget_s": budget_s}
         worker = workers.get(backend, options, processes or default_processes)
-        answer = worker.ask({"do": "collectives", "arguments": arguments}, 60 + 4 * budget_s)
+        time_limit_s = 60 + 4 * budget_s
+        answer = worker.ask({"do": "collectives", "arguments": arguments}, time_limit_s)
     except WorkerDiedError as error:
         raise InputError(f"calibrate --only link: {error}") from None
     finally:
@@ -197,7 +198,7 @@ def measure_link(
             link="",
             path="",
             source="",
-            processes=launched,
+            processes=launched_processes,
             bytes_per_s=0.0,
             latency_s=None,
             rows=(),
@@ -216,7 +217,7 @@ def _describe_link(table: Mapping[str, Any], path: str) -> MeasuredLinkAnswer:
     latency = "none shows" if latency_s is None else seconds(latency_s)
     bytes_per_s = table["GB_per_s"] * GB
     bandwidth = format_value("bytes_per_s", bytes_per_s)
-    times = zip(measured["bytes"], measured["all_reduce_s"], measured["fit_error"], strict=True)
+    points = zip(measured["bytes"], measured["all_reduce_s"], measured["fit_error"], strict=True)
     return MeasuredLinkAnswer(
         link=table["name"],
         path=path,
@@ -226,7 +227,7 @@ def _describe_link(table: Mapping[str, Any], path: str) -> MeasuredLinkAnswer:
         latency_s=latency_s,
         rows=tuple(
             AllReduceTime(bytes=size_bytes, all_reduce_s=all_reduce_s, fit_error=fit_error)
-            for size_bytes, all_reduce_s, fit_error in times
+            for size_bytes, all_reduce_s, fit_error in points
         ),
         headline=(
             f"latency {latency}, bandwidth {bandwidth}: {table['note']}",

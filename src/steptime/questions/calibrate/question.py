@@ -225,9 +225,10 @@ def calibrate(
 
 def _server_device(of: kinds.Device | None) -> str | None:
     """Return the name of the device of a server; raises `InputError` for an object."""
-    if of is None or isinstance(of, str | PathLike):
-        return None if of is None else str(of)
-    return catalog.device(of).name
+    if of is None:
+        return None
+    is_name = isinstance(of, str | PathLike)
+    return str(of) if is_name else catalog.device(of).name
 
 
 def _measure_only(
@@ -257,6 +258,9 @@ def _answer(calibration: Calibration) -> CalibrateAnswer:
     failed = tuple(
         FailedPoint(point=point, reason=reason) for point, reason in table.get("failed", {}).items()
     )
+    headline = _describe_checks(table, failed)
+    if calibration.usage:
+        headline.append(calibration.usage)
     return CalibrateAnswer(
         device=calibration.device.name,
         path=None if path is None else str(path),
@@ -280,7 +284,7 @@ def _answer(calibration: Calibration) -> CalibrateAnswer:
         drift=table.get("drift"),
         disturbed_share=table.get("disturbed"),
         failed=failed,
-        headline=(*_describe_checks(table, failed), *filter(None, [calibration.usage])),
+        headline=tuple(headline),
         _device=calibration.device,
     )
 

@@ -131,7 +131,7 @@ class ServingCalibrationAnswer(Answer, frozen=True, kw_only=True):
 
     def tables(self) -> list[Table]:
         """Return the errors of the runs, and the constants."""
-        errors = [
+        error_rows = [
             {
                 "place": row.place,
                 "requests": row.requests,
@@ -142,7 +142,7 @@ class ServingCalibrationAnswer(Answer, frozen=True, kw_only=True):
             }
             for row in self.rows
         ]
-        constants = [
+        constant_rows = [
             {
                 "constant": row.constant,
                 "before": seconds(row.stack_s),
@@ -150,7 +150,7 @@ class ServingCalibrationAnswer(Answer, frozen=True, kw_only=True):
             }
             for row in self.constants
         ]
-        constants += [
+        network_rows = [
             {
                 "constant": f"{row.model} on {row.device}",
                 "before": "x 1",
@@ -159,8 +159,8 @@ class ServingCalibrationAnswer(Answer, frozen=True, kw_only=True):
             for row in self.networks
         ]
         return [
-            Table(ERROR_COLUMNS, errors, "time of a request: predicted against measured"),
-            Table(CONSTANT_COLUMNS, constants, f"constants of {self.stack}"),
+            Table(ERROR_COLUMNS, error_rows, "time of a request: predicted against measured"),
+            Table(CONSTANT_COLUMNS, [*constant_rows, *network_rows], f"constants of {self.stack}"),
         ]
 
 
@@ -218,31 +218,34 @@ def find_served_run(run: ClientRun, settings: Mapping[str, object]) -> ServedRun
     Raises:
         InputError: for a run whose model or device nobody says, and a service that cannot be.
     """
-    values = {**run.settings, **settings}
+    server_settings = {**run.settings, **settings}
     for name, remedy in (("model", "--server model=MODEL"), ("device", "--of DEVICE")):
-        if name not in values:
+        if name not in server_settings:
             raise InputError(
                 f"{run.place}: does not say the {name} of the server; nearest: {remedy}"
             )
-    model, device = str(values.pop("model")), str(values.pop("device"))
+    model = str(server_settings.pop("model"))
+    device = str(server_settings.pop("device"))
     try:
-        service = _service_of(run, model, device, values)
+        service = _service_of(run, model, device, server_settings)
         phases = service.phases()
     except InputError as error:
         raise InputError(f"{run.place}: {error}") from None
     return ServedRun(run, service, phases)
 
 
-def _service_of(run: ClientRun, model: str, device: str, values: Mapping[str, object]) -> Service:
+def _service_of(run: ClientRun, model: str, device: str, settings: Mapping[str, object]) -> Service:
     """Return the service of a run, with the longest of its requests."""
-    texts: Any = {name: str(value) for name, value in values.items()}
-    if run.load.concurrency:
-        options = ServeOptions(**texts, concurrency=run.load.concurrency)
+    load = run.load
+    setting_texts_by_name: Any = {name: str(value) for name, value in settings.items()}
+    if load.concurrency:
+        options = ServeOptions(**setting_texts_by_name, concurrency=load.concurrency)
     else:
-        rate = len(run.load.inputs) / run.load.arrivals_s[-1]
-        options = ServeOptions(**texts, rate=rate)
-    inputs, outputs = max(zip(run.load.inputs, run.load.outputs, strict=True), key=sum)
-    return options.service(model, options.sites(device)[0], 1, inputs, outputs)
+        requests_per_s = len(load.inputs) / load.arrivals_s[-1]
+        options = ServeOptions(**setting_texts_by_name, rate=requests_per_s)
+    request_lengths = zip(load.inputs, load.outputs, strict=True)
+    longest_input, longest_output = max(request_lengths, key=sum)
+    return options.service(model, options.sites(device)[0], 1, longest_input, longest_output)
 
 
 def _answer(fit: ServingFit, path: str | None) -> ServingCalibrationAnswer:
@@ -294,8 +297,9 @@ def _describe_fit(fit: ServingFit, path: str | None) -> list[str]:
     calibration = fit.calibration
     lines = []
     if calibration.request_error is not None:
-        error, ttft_error = calibration.request_error, calibration.ttft_error
-        line = f"a run that is left out is off by {percent(error)} end to end in the median"
+        request_error = calibration.request_error
+        ttft_error = calibration.ttft_error
+        line = f"a run that is left out is off by {percent(request_error)} end to end in the median"
         if ttft_error is not None:
             line += f", and by {percent(ttft_error)} in TTFT"
         lines.append(line)

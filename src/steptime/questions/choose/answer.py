@@ -153,25 +153,29 @@ class ChooseAnswer(Answer, frozen=True, kw_only=True):
 
     def tables(self) -> list[Table]:
         """Return the devices that fit, the best first."""
-        fitting = [row for row in self.rows if row.status == "ok"]
-        is_paid = any(row.cost_total is not None for row in fitting)
-        cells = [_make_cells(row, is_paid, self.dtype is None) for row in fitting]
-        heads = [
+        fitting_rows = [row for row in self.rows if row.status == "ok"]
+        is_paid = any(row.cost_total is not None for row in fitting_rows)
+        has_several_dtypes = self.dtype is None
+        cells = [_make_cells(row, is_paid, has_several_dtypes) for row in fitting_rows]
+        filled_columns = [
             column
             for column in head_step_columns(COLUMNS, cells)
             if any(row[column.key] not in (None, "") for row in cells)
         ]
-        assumed = ((row.device, assumed_text(row.assumed)) for row in fitting)
-        below = assumed_line(assumed)
-        if any(row.is_extrapolated for row in fitting):
+        below = assumed_line((row.device, assumed_text(row.assumed)) for row in fitting_rows)
+        if any(row.is_extrapolated for row in fitting_rows):
             below.append(EXTRAPOLATED_FOOTNOTE)
         if is_paid:
             below.append(f"cost in {self.currency}, paid by the second or as the offer says")
-        return [
-            Table(
-                heads, cells, self._title(), below, max_rows=MAX_TABLE_ROWS, csv_columns=CSV_COLUMNS
-            )
-        ]
+        table = Table(
+            filled_columns,
+            cells,
+            self._title(),
+            below,
+            max_rows=MAX_TABLE_ROWS,
+            csv_columns=CSV_COLUMNS,
+        )
+        return [table]
 
     def _title(self) -> str:
         """Return the training in words: `resnet50, train, float32, sgd (calibrated): ...`."""

@@ -104,14 +104,16 @@ class DesktopChooseAnswer(Answer, frozen=True, kw_only=True):
 
     def tables(self) -> list[Table]:
         """Return the devices that it fits as a table; without any, all of them."""
-        fitting = [row for row in self.rows if row.fits is not False] or list(self.rows)
-        cells = [row.to_dict() for row in fitting]
+        printed_rows = [row for row in self.rows if row.fits is not False]
+        if not printed_rows:
+            printed_rows = list(self.rows)
+        cells = [row.to_dict() for row in printed_rows]
         heads = [column for column in COLUMNS if any(row[column.key] is not None for row in cells)]
         title = f"{self.model}, {self.weights} weights, a context of {self.context_tokens:,}"
         lines = [*self.headline, f"{title} ({self.stack}), by {self.sort}"]
         assumed = ", ".join(f"{option_name(name)} {text}" for name, text in self.assumed.items())
         below = [f"assumed: {assumed}"] if assumed else []
-        if any(row.cost_per_hour is not None for row in fitting):
+        if any(row.cost_per_hour is not None for row in printed_rows):
             below.append(f"cost in {self.currency}; a million tokens of one user")
         return [
             Table(
@@ -178,38 +180,44 @@ def _choose_weights(
     model: Any, devices: Iterable[Device], options: StepOptions
 ) -> tuple[list[DesktopCase], list[str]]:
     """Return the case of each device, and the devices that the software does not run on."""
-    cases, unsupported, messages = [], [], []
+    cases = []
+    unsupported_devices = []
+    refusals = []
     for device in devices:
         request = make_request("choose", model, device, options)
         try:
-            types = resolve_types(request, options.weights)
+            cases_of_types = resolve_types(request, options.weights)  # the largest file first
         except InputError as error:
-            unsupported.append(device.name)
-            messages.append(str(error))
+            unsupported_devices.append(device.name)
+            refusals.append(str(error))
             continue
-        smallest_type = types[-1]  # they come with the largest file first
+        smallest_case = cases_of_types[-1]
         if device.datasheet.usable_bytes is None:
-            cases.append(smallest_type)
+            cases.append(smallest_case)
         else:
-            fitting_types = (case for case in types if not case.predict_memory().over_bytes)
-            cases.append(next(fitting_types, smallest_type))
+            fitting_cases = (
+                case for case in cases_of_types if not case.predict_memory().over_bytes
+            )
+            cases.append(next(fitting_cases, smallest_case))
     if not cases:
-        raise InputError(messages[0])
-    return cases, unsupported
+        raise InputError(refusals[0])
+    return cases, unsupported_devices
 
 
 def _make_row(case: DesktopCase, offers: Mapping[str, Offer]) -> DesktopChooseRow:
     """Predict a device, as `fit` does, and add its price."""
     device = case.machine.device
-    row, offer = predict_row(case), offers.get(device.name)
-    cost = None
+    row = predict_row(case)
+    offer = offers.get(device.name)
+    cost_per_million = None
     if offer is not None:
-        cost = offer.price / HOUR_S * MILLION / row.tokens_per_s_per_user
+        cost_per_s = offer.price / HOUR_S
+        cost_per_million = cost_per_s * MILLION / row.tokens_per_s_per_user
     return DesktopChooseRow(
         device=device.name,
         usable_bytes=device.datasheet.usable_bytes,
         cost_per_hour=None if offer is None else offer.price,
-        cost_per_million_tokens=cost,
+        cost_per_million_tokens=cost_per_million,
         offer=None if offer is None else offer.name,
         price_date=None if offer is None else offer.date,
         is_price_verified=None if offer is None else offer.verified,
@@ -222,7 +230,8 @@ def _sort_names() -> dict[str, str]:
     keys = {name: name for name in DesktopChooseRow.__struct_fields__ if name not in UNSORTED_KEYS}
     headings = {column.label.lower(): column.key for column in COLUMNS if column.label}
     words = {DEFAULT_SORT: "tokens_per_s_per_user", "cost": "cost_per_million_tokens"}
-    return {name: key for name, key in (headings | keys | words).items() if key in keys}
+    key_by_name = headings | keys | words
+    return {name: key for name, key in key_by_name.items() if key in keys}
 
 
 def _sort_rows(

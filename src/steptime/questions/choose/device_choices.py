@@ -23,6 +23,7 @@ from steptime.questions.training import tokens_per_s
 
 BATCHES = tuple(1 << exponent for exponent in range(17))  # for the best batch of a device
 UNSORTED_KEYS = ("assumed", "notes")
+NO_MICROBATCH = 0  # not even one example fits
 PROGRESS_DEVICES = 10  # after so many the listener is told
 
 SORTS: Mapping[str, Callable[[ChooseRow], float | None]] = {
@@ -54,16 +55,23 @@ class _DeviceStep:
         if self.model.needs(self.batch).fit(device):
             return self.batch
         usable_bytes = device.datasheet.usable_bytes or 0.0  # where it is unknown, the batch fits
-        largest = largest_batch(
+        max_microbatch = largest_batch(
             lambda size: self._accumulated_needs(size).total_bytes, usable_bytes, self.batch // 2
         )
-        return next((size for size in range(largest, 0, -1) if not self.batch % size), 0)
+        for microbatch in range(max_microbatch, 0, -1):
+            does_divide_batch = self.batch % microbatch == 0
+            if does_divide_batch:
+                return microbatch
+        return NO_MICROBATCH
 
     def needs(self, microbatch: int) -> Needs:
         """Return the memory of a step in microbatches, that of one example where none fits."""
-        if 0 < microbatch < self.batch:
-            return self._accumulated_needs(microbatch)
-        return self.model.needs(microbatch or 1)
+        if microbatch == NO_MICROBATCH:
+            return self.model.needs(1)
+        is_accumulated = microbatch < self.batch
+        return (
+            self._accumulated_needs(microbatch) if is_accumulated else self.model.needs(microbatch)
+        )
 
     def _accumulated_needs(self, microbatch: int) -> Needs:
         needs = self.model.needs(microbatch)
@@ -74,15 +82,16 @@ class _DeviceStep:
         (span,) = self.steps.spans([self.model])
         fits = self.steps.fit(self.model)
         pass_times_s = zip(*span.times, strict=True)  # for each batch, forward, backward and update
-        step_s: dict[int, float] = {}
+        step_s_by_batch: dict[int, float] = {}
         for batch, times_s, is_fitting in zip(self.steps.batches, pass_times_s, fits, strict=True):
             if is_fitting:
-                step_s[batch] = sum(times_s)
-        if not step_s:
+                step_s_by_batch[batch] = sum(times_s)
+        if not step_s_by_batch:
             return None, None
-        best_batch = knee([*step_s], [*step_s.values()])
-        best_step_s = step_s[best_batch]
-        return best_batch, best_batch / best_step_s if best_step_s else None
+        best_batch = knee(list(step_s_by_batch), list(step_s_by_batch.values()))
+        best_step_s = step_s_by_batch[best_batch]
+        examples_per_s = best_batch / best_step_s if best_step_s else None
+        return best_batch, examples_per_s
 
 
 def compare_devices(
@@ -144,16 +153,19 @@ def sort_rows(rows: Sequence[ChooseRow], by: str) -> list[ChooseRow]:
         by: a name of `sort_names`; with a `-` before it the largest come first.
     """
     key = sort_names()[by.removeprefix("-")]
-    read: Callable[[ChooseRow], Any] = SORTS.get(key) or attrgetter(key)
-    valued_rows = [row for row in rows if row.status == "ok" and read(row) is not None]
-    valued_rows.sort(key=read, reverse=by.startswith("-"))
-    unvalued_rows = [row for row in rows if row.status == "ok" and read(row) is None]
-    return [*valued_rows, *unvalued_rows, *(row for row in rows if row.status != "ok")]
+    value_of: Callable[[ChooseRow], Any] = SORTS.get(key) or attrgetter(key)
+    fitting_rows = [row for row in rows if row.status == "ok"]
+    unfit_rows = [row for row in rows if row.status != "ok"]
+    valued_rows = [row for row in fitting_rows if value_of(row) is not None]
+    unvalued_rows = [row for row in fitting_rows if value_of(row) is None]
+    valued_rows.sort(key=value_of, reverse=by.startswith("-"))
+    return [*valued_rows, *unvalued_rows, *unfit_rows]
 
 
 def _make_row(step: _DeviceStep, training: Training, offer: Offer | None) -> ChooseRow:
     """Return the row of a device: `ok`, `oom`, or `unsupported` without a peak of the type."""
-    model, microbatch = step.model, step.find_microbatch()
+    model = step.model
+    microbatch = step.find_microbatch()
     needs = step.needs(microbatch)
     make_row = partial(
         ChooseRow,
@@ -226,10 +238,10 @@ def _price_row(
         tokens_per_s=tokens_per_s(tokens_per_example(step.model.workload), examples_per_s),
         train_s=bill.train_s,
         cost_total=bill.cost_total,
-        cost_per_hour=offer and offer.price,
-        offer=offer and offer.name,
-        price_date=offer and offer.date,
-        is_price_verified=offer and offer.verified,
+        cost_per_hour=None if offer is None else offer.price,
+        offer=None if offer is None else offer.name,
+        price_date=None if offer is None else offer.date,
+        is_price_verified=None if offer is None else offer.verified,
         energy_j=None if energy.energy_j is None else energy.energy_j * microbatch_steps,
         energy_max_j=None if energy.max_j is None else energy.max_j * microbatch_steps,
         energy_note=energy.note,

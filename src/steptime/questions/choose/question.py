@@ -222,20 +222,24 @@ def find_devices(value: Any, method: Any = "") -> list[Device]:
         return [catalog.device(item) for item in parse_devices(value)]
     word = value.strip().lower()
     if word == "all" or word in KINDS:
-        devices = [device for device in catalog.devices(note) if not device.datasheet.only_by_name]
-        if word == "all":
-            return [
-                device for device in devices if device.datasheet.details.get("used_in") != "phones"
-            ]
-        return [device for device in devices if device.kind == word]
+        listed_devices = [
+            device for device in catalog.devices(note) if not device.datasheet.only_by_name
+        ]
+        if word in KINDS:
+            return [device for device in listed_devices if device.kind == word]
+        return [
+            device
+            for device in listed_devices
+            if device.datasheet.details.get("used_in") != "phones"
+        ]
     is_misspelled_kind = find_similar_names(word, KINDS) and not device_words.find_devices(word)
     if is_misspelled_kind:
         raise unknown("kind of devices", value, ("all", *KINDS), "--device")
-    by_name: dict[str, Device] = {}
+    device_by_name: dict[str, Device] = {}
     for name in parse_devices(value):
         device = catalog.device(name, str(method))
-        by_name[device.name] = device
-    return list(by_name.values())
+        device_by_name[device.name] = device
+    return list(device_by_name.values())
 
 
 def _currency_of(all_offers: Sequence[Offer]) -> str | None:
@@ -254,22 +258,21 @@ def _affordable_devices(
     Raises:
         InputError: for a price that is none, and if no device is left.
     """
-    at_most = parse_price(text_of(max_price), "--max-price")
-    prices = {
+    limit = parse_price(text_of(max_price), "--max-price")
+    price_by_device = {
         device.name: device_offers[device.name].price
         for device in devices
         if device.name in device_offers
     }
-    affordable = [device for device in devices if prices.get(device.name, inf) <= at_most]
-    if not affordable:
-        nearest = min(prices, key=prices.__getitem__, default=None)
-        reason = (
-            "no price of these devices is known (--prices FILE)"
-            if nearest is None
-            else f"the cheapest of these devices, {nearest}, costs {prices[nearest]:g}"
-        )
-        raise InputError(f"--max-price {at_most:g}: {reason}")
-    return affordable
+    affordable = [device for device in devices if price_by_device.get(device.name, inf) <= limit]
+    if affordable:
+        return affordable
+    reason = "no price of these devices is known (--prices FILE)"
+    if price_by_device:
+        cheapest_device = min(price_by_device, key=price_by_device.__getitem__)
+        price = price_by_device[cheapest_device]
+        reason = f"the cheapest of these devices, {cheapest_device}, costs {price:g}"
+    raise InputError(f"--max-price {limit:g}: {reason}")
 
 
 def _write_page(page: Path, step: StepOptions, request: _PageRequest) -> ChoicesPage:
@@ -331,10 +334,11 @@ def _page_links(value: Any, devices: Sequence[Device]) -> list[Link]:
     """Return the links of --link, by default those of the devices, if few, and of clusters."""
     from steptime.planning.site import node_link_name
 
-    if value is None:
-        device_links = list(dict.fromkeys(map(node_link_name, devices)))
-        if len(device_links) <= MAX_NODE_LINKS:
-            value = ",".join([*device_links, CLUSTER_LINKS])
+    links = value
+    if links is None:
+        node_links = dict.fromkeys(map(node_link_name, devices))
+        if len(node_links) <= MAX_NODE_LINKS:
+            links = ",".join([*node_links, CLUSTER_LINKS])
         else:
-            value = f"{CLUSTER_LINKS},{NODE_LINKS}"
-    return [catalog.link(name, "--link") for name in parse_links(value)]
+            links = f"{CLUSTER_LINKS},{NODE_LINKS}"
+    return [catalog.link(name, "--link") for name in parse_links(links)]

@@ -239,34 +239,37 @@ class CompareAnswer(Answer, frozen=True, kw_only=True):
         """Return the pairs, people see the first of them."""
         if not self.rows:
             return []
-        level = [Column("level", self.by)] if len(self.levels) > 1 else []
-        names = [
+        level_columns = [Column("level", self.by)] if len(self.levels) > 1 else []
+        name_columns = [
             Column("name", "network"),
-            *level,
+            *level_columns,
             Column("replicas"),
             Column("platform", is_spare=True),
             Column("dtype", "type", is_spare=True),
             Column("method", is_spare=True),
+            Column("differ", "a | b", is_spare=True),
         ]
-        names.append(Column("differ", "a | b", is_spare=True))
-        verdict = [Column("verdict_shown", "verdict on b")] if self._has_verdicts else []
-        full_verdict = [Column("verdict", "verdict on b")] if self._has_verdicts else []
+        printed_verdict = []
+        csv_verdict = []
+        if self._has_verdicts:
+            printed_verdict.append(Column("verdict_shown", "verdict on b"))
+            csv_verdict.append(Column("verdict", "verdict on b"))
         make_row = partial(_table_row, quantity=self.quantity)
         rows = LazySequence(len(self.rows), lambda: map(make_row, self.rows))
         return [
             Table(
-                (*names, *_RATIO_COLUMNS, *verdict),
+                (*name_columns, *_RATIO_COLUMNS, *printed_verdict),
                 rows,
                 f"{self.quantity}: b = {self.b} against a = {self.a}",
                 max_rows=MAX_PRINTED_PAIRS,
                 csv_columns=(
-                    *names,
+                    *name_columns,
                     Column("a"),
                     Column("b"),
                     Column("ratio"),
                     Column("ratio_low"),
                     Column("ratio_high"),
-                    *full_verdict,
+                    *csv_verdict,
                 ),
             )
         ]
@@ -275,7 +278,9 @@ class CompareAnswer(Answer, frozen=True, kw_only=True):
 def _table_row(pair: PairRow, quantity: str) -> dict[str, object]:
     unit = QUANTITIES[quantity][0] if quantity in QUANTITIES else ""
     format_value = seconds if unit == "s" else partial(si, unit=unit)
-    a, b = pair.a, pair.b
+    verdict = pair.verdict or ""
+    a = pair.a
+    b = pair.b
     return pair.to_dict() | {
         "name": f"{pair.name} {pair.scope or ''}".rstrip(),
         "platform": _join_sides(a.platform, b.platform),
@@ -286,7 +291,7 @@ def _table_row(pair: PairRow, quantity: str) -> dict[str, object]:
         "b": b.value,
         "a_shown": format_value(a.value),
         "b_shown": format_value(b.value),
-        "verdict_shown": screen_words(quantity).get(pair.verdict or "", pair.verdict),
+        "verdict_shown": screen_words(quantity).get(verdict, pair.verdict),
     }
 
 

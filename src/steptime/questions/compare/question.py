@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -122,18 +123,20 @@ def compare(
         fail_on=None if fail_on is None else check_choice("--fail-on", fail_on, watch.FAIL_ON),
         margin=None if margin is None else parse_share(text_of(margin), "--margin"),
     )
-    _check(request)
+    _refuse_misplaced_options(request)
     data = load_records(request.folders, None if mapping is None else Path(mapping), note)
     a, b, pairing = _pair(request, data)
     return _answer(request, data, pairing, a, b)
 
 
-def _check(request: _CompareRequest) -> None:
+def _refuse_misplaced_options(request: _CompareRequest) -> None:
     """Raise `InputError` for options that do not go together."""
-    by, platforms, folder_count = request.by, request.platforms, len(request.folders)
+    by = request.by
+    platforms = request.platforms
     if by and platforms:
         raise InputError("--by and --platforms: give one of them")
-    if not by and (folder_count > 2 or (platforms and folder_count > 1)):
+    max_folder_count = 1 if platforms else 2
+    if not by and len(request.folders) > max_folder_count:
         raise InputError("compare takes one folder, two folders, or one with --platforms A,B")
     if not (by or platforms):
         refuse({"--any-dtype": request.any_dtype}, "{} goes with --platforms A,B or --by COLUMN")
@@ -152,16 +155,17 @@ def _check(request: _CompareRequest) -> None:
 
 def _pair(request: _CompareRequest, data: Data) -> tuple[str, str, Pairing]:
     """Return the names of the sides a and b, and their pairs."""
-    quantity, any_dtype = request.quantity, request.any_dtype
+    quantity = request.quantity
+    any_dtype = request.any_dtype
     if request.by:
         pairing = pairs.by_column(
             data, request.by, quantity, against=request.against, any_dtype=any_dtype
         )
         return pairing.against, ", ".join(pairing.levels), pairing
     if request.has_two_folders:
-        margin = (
-            parse_share(DEFAULT_MARGIN, "--margin") if request.margin is None else request.margin
-        )
+        margin = request.margin
+        if margin is None:
+            margin = parse_share(DEFAULT_MARGIN, "--margin")
         first, second = request.folders
         pairing = pairs.two_folders(data, quantity, margin, request.any_content)
         return str(first), str(second), pairing
@@ -190,13 +194,13 @@ def _answer(
     if changes and (request.fail_on or request.margin is not None):
         headline += watch.describe_changes(changes, request.quantity, power)
     headline += nodes.headline if nodes else ()
-    unpaired = _structs(pairing.unpaired_rows(), UnpairedRow)
+    unpaired = _convert_rows(pairing.unpaired_rows(), UnpairedRow)
     return CompareAnswer(
         a=a,
         b=b,
         by=request.by,
         quantity=request.quantity,
-        rows=_structs(pairing.rows(), PairRow),
+        rows=_convert_rows(pairing.rows(), PairRow),
         unpaired=unpaired,
         levels=levels,
         errors=errors,
@@ -223,10 +227,12 @@ def _describe_pairs(
     a: str,
 ) -> list[str]:
     """Return lines on the pairs of each level, or on a prediction; none of two measurements."""
-    if len(pairing) and request.by:
+    if not len(pairing):
+        return []
+    if request.by:
         return _describe_levels(levels, request.quantity)
     has_verdicts = any(pairing.columns.verdict)
-    return [_describe_errors(errors, a)] if len(pairing) and not has_verdicts else []
+    return [] if has_verdicts else [_describe_errors(errors, a)]
 
 
 def _find_exit_code(
@@ -237,21 +243,21 @@ def _find_exit_code(
         return 0
     if power.is_other_hardware:
         return CANNOT_JUDGE
-    if any(getattr(changes, name) for name in watch.FAIL_ON[fail_on]):
+    failing_fields = watch.FAIL_ON[fail_on]
+    has_failed = any(getattr(changes, name) for name in failing_fields)
+    if has_failed:
         return UNSUCCESSFUL
-    needs_verdicts = watch.FAIL_ON[fail_on] != ("vanished",)
+    needs_verdicts = failing_fields != ("vanished",)
     return CANNOT_JUDGE if needs_verdicts and not power.is_judged else 0
 
 
-def _structs(rows: Sequence[Mapping[str, Any]], kind: type[Item]) -> Sequence[Item]:
+def _convert_rows(rows: Sequence[Mapping[str, Any]], kind: type[Item]) -> Sequence[Item]:
     """Return rows as structs; many thousand rows are made anew on each pass."""
     if not isinstance(rows, JsonRows):
         return tuple(msgspec.convert(row, kind) for row in rows)
     decoder = msgspec.json.Decoder(kind)
-    texts = rows.texts
-    return LazySequence(
-        len(rows), lambda: (decoder.decode(text) for part in texts() for text in part)
-    )
+    read_texts = rows.texts  # lists of JSON texts, made anew by each call
+    return LazySequence(len(rows), lambda: map(decoder.decode, chain.from_iterable(read_texts())))
 
 
 def _find_slow_nodes(data: Data) -> HostNodes:
@@ -285,18 +291,19 @@ def _describe_levels(levels: Sequence[LevelRow], quantity: str) -> list[str]:
         if not level.pairs:
             lines.append(f"{level.level}: no pair")
             continue
-        counts = [
+        count_by_verdict = {
+            "faster": level.faster_count,
+            "slower": level.slower_count,
+            "same": level.equal_count,
+            "unsure": level.unsure_count,
+        }
+        verdict_texts = [
             f"{count} {words.get(verdict, verdict)}"
-            for verdict, count in (
-                ("faster", level.faster_count),
-                ("slower", level.slower_count),
-                ("same", level.equal_count),
-                ("unsure", level.unsure_count),
-            )
+            for verdict, count in count_by_verdict.items()
             if count
         ]
         mean = f"b / a is {level.geometric_mean_ratio:.3g} in the geometric mean"
-        detail = "; ".join([counted(level.pairs, "pair"), *counts])
+        detail = "; ".join([counted(level.pairs, "pair"), *verdict_texts])
         lines.append(f"{level.level}: {mean} ({detail})")
     return lines
 
@@ -325,12 +332,12 @@ def _describe_intervals(
             line += "; their types differ: --any-dtype pairs them"
         return [line]
     lines = []
-    if (pairing.columns.steady == 0).any():
+    is_any_unsteady = (pairing.columns.steady == 0).any()
+    if is_any_unsteady:
         lines.append("no steady state on a side of some pairs: their intervals are wide")
-    is_explained = (
-        pairing.margin is not None
-    )  # two folders: `find_power` says what single runs lack
-    if has_verdicts and pairing.columns.is_single.any() and not is_explained:
+    has_single_runs = pairing.columns.is_single.any()
+    are_two_folders = pairing.margin is not None  # `find_power` says what their single runs lack
+    if has_verdicts and has_single_runs and not are_two_folders:
         lines.append("one run on a side: its interval leaves out how processes differ; use --runs")
     return lines
 

@@ -6,12 +6,12 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from steptime import __version__
 from steptime.core.errors import InputError
 from steptime.core.units import percent
 from steptime.hardware import catalog, device_words, item_files
+from steptime.hardware.device_calibration import DeviceCalibration
 from steptime.measure import cpus, machine
 from steptime.measure.drivers import NvidiaGpu, meter_remedies, read_nvidia_gpus
 from steptime.measure.procfs import ROOT
@@ -57,14 +57,14 @@ def examine_machine(root: Path = ROOT) -> DoctorAnswer:
     gpus = read_nvidia_gpus()
     versions = {name: machine.installed_version(name) for name in FRAMEWORKS}
     tools = tuple(Tool(name=name, path=_find_command(names)) for name, names in COMMANDS.items())
-    meter_remedy_texts = meter_remedies(root)
+    remedy_by_meter = meter_remedies(root)
     user_devices = _read_user_devices()
     load = machine.load()
     # The remedy for each part of the machine; "" where nothing is missing.
-    part_remedies = {
+    remedy_by_part = {
         "PyTorch": "" if versions["torch"] else INSTALL_TORCH,
         **{tool.name: "" if tool.path else TOOL_REMEDIES[tool.name] for tool in tools},
-        **meter_remedy_texts,
+        **remedy_by_meter,
         "probe": user_devices.reason,
     }
     problems = [
@@ -80,14 +80,12 @@ def examine_machine(root: Path = ROOT) -> DoctorAnswer:
         memory=_read_memory(root),
         gpus=gpus,
         frameworks=tuple(Package(name=name, version=text) for name, text in versions.items()),
-        meters=tuple(
-            MeterState(name=name, remedy=text) for name, text in meter_remedy_texts.items()
-        ),
+        meters=tuple(MeterState(name=name, remedy=text) for name, text in remedy_by_meter.items()),
         tools=tools,
         user_devices=user_devices,
         load=load,
         missing=tuple(
-            MissingPart(name=name, remedy=text) for name, text in part_remedies.items() if text
+            MissingPart(name=name, remedy=text) for name, text in remedy_by_part.items() if text
         ),
         problems=tuple(problems),
     )
@@ -126,13 +124,14 @@ def _find_command(names: tuple[str, ...]) -> str | None:
 def _read_user_devices() -> UserDevices:
     folder = item_files.user_folder("devices")
     existing_folder = next(path for path in (folder, *folder.parents) if path.exists())
-    probe, reason = None, ""
+    probe = None
+    reason = ""
     try:
         device = catalog.device(device_words.LOCAL)
     except InputError as error:
         reason = str(error)
     else:
-        calibration = read_calibration(device.calibration) if device.calibration else None
+        calibration = read_calibration(device.calibration) if device.is_calibrated else None
         probe = Probe(name=device.name, source=device.datasheet.source, calibration=calibration)
     return UserDevices(
         folder=str(folder),
@@ -142,27 +141,29 @@ def _read_user_devices() -> UserDevices:
     )
 
 
-def read_calibration(table: Mapping[str, Any]) -> CalibrationState:
+def read_calibration(calibration: DeviceCalibration) -> CalibrationState:
     """Return the date and versions of a calibration as its device file says them."""
-    texts = {name: table.get(name) for name in ("date", "backend", "version", "driver")}
-    threads = table.get("threads")
     return CalibrationState(
-        threads=threads if isinstance(threads, int) else None,
-        **{name: None if text is None else str(text) for name, text in texts.items()},
+        date=calibration.date or None,
+        backend=calibration.backend or None,
+        version=calibration.version or None,
+        driver=calibration.driver or None,
+        threads=calibration.threads,
     )
 
 
 def _find_load_problems(cpu: Cpu, load: float | None) -> Iterator[str]:
     """Yield disturbances of a measurement now: other work, and a quota below the visible CPUs."""
-    visible = len(cpu.allowed)
-    if load is not None and load > machine.BUSY:
+    visible_count = len(cpu.allowed)
+    is_busy = load is not None and load > machine.BUSY
+    if load is not None and is_busy:
         yield (
             f"this machine is busy: its load is {percent(load)} of its CPUs: "
             "wait until it is idle, or trust the minima, not the medians"
         )
-    if cpu.quota is not None and cpu.quota < visible:
+    if cpu.quota is not None and cpu.quota < visible_count:
         yield (
-            f"the control group allows {cpu.quota:g} CPUs of the {visible} that can be seen: "
+            f"the control group allows {cpu.quota:g} CPUs of the {visible_count} that can be seen: "
             f"run with --threads {cpu.default_threads}, or steps are throttled"
         )
 
@@ -200,13 +201,13 @@ def find_stale(
     """
     backend = calibration.backend or ""
     new_driver = gpus[0].driver if gpus else None
-    version_pairs = [(backend, calibration.version, versions.get(backend))]
+    # What was calibrated, its value then, and its value now.
+    old_and_new = [(backend, calibration.version, versions.get(backend))]
     is_of_cpu = calibration.driver is None
     if is_of_cpu and calibration.threads is not None:
-        threads = ("threads", str(calibration.threads), str(default_threads))
-        version_pairs.append(threads)
-    version_pairs.append(("driver", calibration.driver, new_driver))
-    for name, old, new in version_pairs:
+        old_and_new.append(("threads", str(calibration.threads), str(default_threads)))
+    old_and_new.append(("driver", calibration.driver, new_driver))
+    for name, old, new in old_and_new:
         if old is None or new is None:  # unknown on one side: nothing to compare
             continue
         new_release = new.partition("+")[0]  # without the build: 2.9.1+cu128

@@ -160,14 +160,18 @@ class DiagnosisAnswer(Answer, frozen=True, kw_only=True):
 
     def tables(self) -> list[Table]:
         """Return the layers with the averages, the networks, and the other platforms."""
-        layers = [row.to_dict() | {"macs": row.macs or None} for row in self.layers]
-        layers += [
+        layer_rows = [row.to_dict() | {"macs": row.macs or None} for row in self.layers]
+        average_rows = [
             {**average.to_dict(), "net": "all", "layer": "average", "macs": None}
             for average in self.averages
         ]
         title = "other platforms of the papers, times the accelerator (geometric means of layers)"
         tables = [
-            Table(LAYER_COLUMNS, layers, "cost a multiply-add of each measured layer"),
+            Table(
+                LAYER_COLUMNS,
+                [*layer_rows, *average_rows],
+                "cost a multiply-add of each measured layer",
+            ),
             Table(
                 CROSS_COLUMNS,
                 [row.to_dict() for row in self.cross],
@@ -276,7 +280,8 @@ def _cost_row(
     name: str, costs: CostSums | DramEnergy | EstimatedEnergy
 ) -> dict[str, str | float | None]:
     """Return a row of a table; DRAM and estimates have no latency."""
-    latency_s, latency_range = None, None
+    latency_s = None
+    latency_range = None
     if isinstance(costs, CostSums):
         latency_s = costs.latency_s
         latency_range = _range_text("s", costs.latency_low_s, costs.latency_high_s)

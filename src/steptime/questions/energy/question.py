@@ -137,8 +137,8 @@ def _scale_chips(names: str, method: str, process: str | None, scaling: str | No
     """Return the accelerators at a process, those of FODLAM at its own."""
     designs = accelerators(names)
     if method == "fodlam":
-        fixed = {"--process": process, "--scaling": scaling}
-        options.refuse(fixed, "{} is of method accelerator; fodlam has a fixed one")
+        scale_options = {"--process": process, "--scaling": scaling}
+        options.refuse(scale_options, "{} is of method accelerator; fodlam has a fixed one")
         return _ScaledChips(published_chips(designs), PROCESS, SCALING)
     target = PROCESS if process is None else read_process(process)
     rule = SCALING if scaling is None else scaling
@@ -153,7 +153,8 @@ def _read_request(network: Network | None, nets: Path | None) -> tuple[ChipReque
     if network is None:
         table = json_document(_read_standard_input(), STANDARD_INPUT)
         return request_of_configuration(table, STANDARD_INPUT, [*folders, Path()]), None
-    if not isinstance(network, Workload) and str(network).lower().endswith(".json"):
+    is_json_file = not isinstance(network, Workload) and str(network).lower().endswith(".json")
+    if is_json_file:
         path = str(network)
         table = json_document(read_content(path, "configuration"), path)
         if is_configuration(table):
@@ -213,7 +214,7 @@ def _energy_answer(
     graph: Graph | None,
     scaled: _ScaledChips,
     estimated: Estimate,
-    costs: DiagnosisAnswer | None,
+    diagnosis: DiagnosisAnswer | None,
     dram: bool,
     by_op: bool,
 ) -> EnergyAnswer:
@@ -222,9 +223,9 @@ def _energy_answer(
         estimated,
         "counted as nothing" if graph is None else "energy estimated, latency left out",
     )
-    unknown_process = describe_range(scaled.process)
-    if scaled.scaling != "none" and unknown_process:
-        notes.append(f"{unknown_process}: scaled by the rule of {scaled.scaling} alone")
+    extrapolation = describe_range(scaled.process)
+    if scaled.scaling != "none" and extrapolation:
+        notes.append(f"{extrapolation}: scaled by the rule of {scaled.scaling} alone")
     return EnergyAnswer(
         model=request.name,
         method="accelerator",
@@ -239,7 +240,7 @@ def _energy_answer(
         rows=tuple(LayerEnergy(**asdict(layer)) for layer in estimated.layers),
         estimated=None if graph is None else _estimate_uncovered(graph, estimated, scaled),
         dram=DramEnergy(**estimated.dram()) if dram else None,
-        diagnosis=costs,
+        diagnosis=diagnosis,
         notes=tuple(notes),
         _by_op=by_op,
     )
@@ -262,9 +263,11 @@ def _estimate_uncovered(graph: Graph, estimated: Estimate, scaled: _ScaledChips)
 
 def _describe_limits(estimated: Estimate, treatment: str) -> list[str]:
     """Return remarks on the ops that no accelerator runs, and on pruned weights."""
-    kind_counts = Counter(layer.kind for layer in estimated.not_covered)
-    names = ", ".join(f"{kind} ({number})" for kind, number in kind_counts.items())
-    lines = [f"not covered by the chips, {treatment}: {names}"] if names else []
+    lines = []
+    layer_counts = Counter(layer.kind for layer in estimated.not_covered)
+    if layer_counts:
+        kinds = ", ".join(f"{kind} ({count})" for kind, count in layer_counts.items())
+        lines.append(f"not covered by the chips, {treatment}: {kinds}")
     if estimated.supposed_pruned:
         layers = ", ".join(estimated.supposed_pruned)
         lines.append(f"supposed to be pruned as the measured layers were: {layers}")

@@ -225,9 +225,8 @@ def _file_paths(paths: Any) -> list[Path] | None:
     if isinstance(paths, str | PathLike):
         return [Path(paths)]
     is_list = isinstance(paths, list | tuple) and len(paths) > 0
-    if is_list and all(isinstance(path, str | PathLike) for path in paths):
-        return [Path(path) for path in paths]
-    return None
+    holds_paths = is_list and all(isinstance(path, str | PathLike) for path in paths)
+    return [Path(path) for path in paths] if holds_paths else None
 
 
 def _evaluate_cases(request: _EvaluateRequest, rows: Any, path: Path | None) -> EvaluateAnswer:
@@ -283,9 +282,9 @@ def _describe_cases(cases: Sequence[Case], evaluation: Evaluation, refusal_count
         notes.append(f"all are off by a factor of {factor:,.0f} or more: is the unit right?")
     calibrations = {case.device.name: case.device.calibration for case in cases}
     for device, calibration in sorted(calibrations.items()):
-        is_from_rows = "source" in calibration and "measured_points" not in calibration
+        is_from_rows = calibration.source and calibration.measured_points is None
         if is_from_rows:  # maybe from the very rows that are evaluated here
-            notes.append(f"{device} was calibrated with {calibration['source']}: they are no check")
+            notes.append(f"{device} was calibrated with {calibration.source}: they are no check")
     unpredicted_count = len(cases) - len(evaluation.scored)
     if unpredicted_count:
         unpredicted_text = f"{unpredicted_count:,} of {len(cases):,} cases"

@@ -157,26 +157,35 @@ class FitAnswer(LaunchedAnswer, frozen=True, kw_only=True):
         """Return the answer as a table, and batches as another."""
         step_words = (self.model, self.tuning, self.phase, self.dtype, self.optimizer)
         title = f"{', '.join(filter(None, step_words))} on {self.device} ({self.method})"
-        parts_text = ", ".join(f"{name} {size(value)}" for name, value in self.parts.items())
+        parts = ", ".join(f"{name} {size(part_bytes)}" for name, part_bytes in self.parts.items())
         savings = _describe_savings(self)
-        best_text = None
-        if self.best_batch is not None:
-            step_s_of_batch = {row.batch: row.step_s for row in self.rows}
-            step_text = seconds(step_s_of_batch[self.best_batch])
-            best_text = f"{self.best_batch:,}, a step of {step_text}"
-        lines = [
+        savings_rows = [("  what helps", savings)] if savings else []
+        command_rows = [("", command) for command in self.would_fit]
+        if self.would_fit:
+            command_rows[0] = ("would fit", self.would_fit[0])
+        facts = [
             *assumed_row(self.assumed),
             ("fits", _describe_verdict(self)),
             ("  most", self.worst_moment),
-            ("  that is", parts_text),
-            *([("  what helps", savings)] if savings else []),
-            *(("would fit" if i == 0 else "", line) for i, line in enumerate(self.would_fit)),
+            ("  that is", parts),
+            *savings_rows,
+            *command_rows,
             *training_rows(self.training),
             _largest_row(self),
-            ("best batch", best_text),
+            ("best batch", _describe_best_batch(self)),
         ]
-        rows = [{**row.to_dict(), "what": _describe_row(self, row)} for row in self.rows]
-        return [make_facts_table(title, "", lines), Table(head_step_columns(COLUMNS, rows), rows)]
+        batch_rows = [{**row.to_dict(), "what": _describe_row(self, row)} for row in self.rows]
+        batch_table = Table(head_step_columns(COLUMNS, batch_rows), batch_rows)
+        return [make_facts_table(title, "", facts), batch_table]
+
+
+def _describe_best_batch(answer: FitAnswer) -> str | None:
+    """Return the best batch with its step: `64, a step of 210 ms`; None where no batch fits."""
+    if answer.best_batch is None:
+        return None
+    step_s_by_batch = {row.batch: row.step_s for row in answer.rows}
+    step = seconds(step_s_by_batch[answer.best_batch])
+    return f"{answer.best_batch:,}, a step of {step}"
 
 
 def _describe_verdict(answer: FitAnswer) -> str:
@@ -184,21 +193,25 @@ def _describe_verdict(answer: FitAnswer) -> str:
 
     One that is too close to call says its interval in place of what lacks.
     """
-    needs, usable = answer.needed_bytes, answer.usable_bytes
-    capacity = "" if usable is None else f" of {size(usable)}"
-    addition = f", out of memory by {size(needs - (usable or 0))}" if answer.verdict == "no" else ""
-    if answer.verdict == TOO_CLOSE:
+    needed_bytes = answer.needed_bytes
+    usable_bytes = answer.usable_bytes
+    capacity = "" if usable_bytes is None else f" of {size(usable_bytes)}"
+    addition = ""
+    if answer.verdict == "no":
+        addition = f", out of memory by {size(needed_bytes - (usable_bytes or 0))}"
+    elif answer.verdict == TOO_CLOSE:
         addition = f" ({size(answer.needed_low_bytes)} to {size(answer.needed_high_bytes)})"
-    return f"{answer.verdict}: batch {answer.batch} needs {size(needs)}{capacity}{addition}"
+    return f"{answer.verdict}: batch {answer.batch} needs {size(needed_bytes)}{capacity}{addition}"
 
 
 def _describe_savings(answer: FitAnswer) -> str:
     """Describe what would save memory: `batch 32 saves 4 GB; full recompute saves 7 GB`."""
-    if answer.fits is not False:
+    is_out_of_memory = answer.fits is False
+    if not is_out_of_memory:
         return ""
-    smallest = SMALLEST_SAVING * answer.needed_bytes
-    large = (saving for saving in answer.helps if saving.saves_bytes >= smallest)
-    return "; ".join(f"{saving.change} saves {size(saving.saves_bytes)}" for saving in large)
+    smallest_bytes = SMALLEST_SAVING * answer.needed_bytes
+    savings = (saving for saving in answer.helps if saving.saves_bytes >= smallest_bytes)
+    return "; ".join(f"{saving.change} saves {size(saving.saves_bytes)}" for saving in savings)
 
 
 def _describe_row(answer: FitAnswer, row: FitRow) -> str:

@@ -59,16 +59,16 @@ def fitting_commands(
     is_sequence_training = is_training and graph.tokens is not None
     can_recompute = is_sequence_training and bool(needed(graph, to_end=False))
     # Options and batch of each candidate, in the order of what they cost.
-    changes = [(step, largest_batch)] if largest_batch > 0 else []
+    candidates = [(step, largest_batch)] if largest_batch > 0 else []
     if is_training:
-        changes += [(changed, batch) for changed in _changed_trainings(base, step)]
+        candidates += [(changed_step, batch) for changed_step in _changed_trainings(base, step)]
     if can_recompute:
-        changes += [(changed, batch) for changed in _lighter_steps(base, step)]
-    commands = [
-        _command(name, device.name, changed, size)
-        for changed, size in changes
-        if changed.on(name, size, device).needs().fit(device)
-    ]
+        candidates += [(changed_step, batch) for changed_step in _lighter_steps(base, step)]
+    commands = []
+    for changed_step, changed_batch in candidates:
+        model_of_candidate = changed_step.on(name, changed_batch, device)
+        if model_of_candidate.needs().fit(device):
+            commands.append(_command(name, device.name, changed_step, changed_batch))
     if can_recompute:
         commands += _sharded_command(name, base, step)
     card = _cheapest_card(base)
@@ -79,7 +79,8 @@ def fitting_commands(
 
 def _changed_trainings(base: StepModel, step: StepOptions) -> list[StepOptions]:
     """Return trainings that need less memory and compute the same step."""
-    workload, changes = base.workload, []
+    workload = base.workload
+    changes = []
     if workload.dtype == "float32":
         changes.append(replace(step, dtype="bfloat16-mixed"))
     if workload.optimizer in LOW_STATES and not workload.tuning.states:
@@ -160,16 +161,17 @@ def _runs_on(base: StepModel, card: Device) -> bool:
 
 def _sharded_command(name: str, base: StepModel, step: StepOptions) -> list[str]:
     """Return the command of the fewest such cards that hold the step with sharded weights."""
-    device, batch = base.device, base.workload.batch_per_replica
+    device = base.device
+    batch = base.workload.batch_per_replica
     inside = None if find_node_link(device) else host_link(device)
     settings = step.method_options(step.options)
-    for count in CARDS_OF_NODE:
-        split = {"data": count, "zero": 3, "recompute": "full"}
+    for device_count in CARDS_OF_NODE:
+        split = {"data": device_count, "zero": 3, "recompute": "full"}
         site = Site(device, inside=inside)
         request = Request(
             name,
             site,
-            count * batch,
+            device_count * batch,
             batch,
             step.sequence_length,
             dtype=step.dtype,
@@ -183,7 +185,7 @@ def _sharded_command(name: str, base: StepModel, step: StepOptions) -> list[str]
             return []
         if fits(problem, plan_time):
             words: dict[str, object] = {"device": device.name, "inside": inside}
-            words |= {"global_batch": count * batch, "dtype": step.dtype, **split}
+            words |= {"global_batch": device_count * batch, "dtype": step.dtype, **split}
             words |= {key: getattr(step, key) for key in PLAN_OPTIONS}
             words["option"] = setting_texts(settings)
             return [shlex.join(["steptime", "plan", name, *options.words_of(words)])]

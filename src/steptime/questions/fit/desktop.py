@@ -126,11 +126,12 @@ class DesktopFitAnswer(LaunchedAnswer, frozen=True, kw_only=True):
     def tables(self) -> list[Table]:
         """Return the types as a table."""
         capacity = f" of {size(self.usable_bytes)}" if self.usable_bytes else ""
-        title = f"{self.model} on {self.device}{capacity}, a context of {self.context_tokens:,}"
-        lines = [*self.headline, f"{title} ({self.stack})"]
+        question = f"{self.model} on {self.device}{capacity}, a context of {self.context_tokens:,}"
+        title = "\n".join([*self.headline, f"{question} ({self.stack})"])
         assumed = ", ".join(f"{option_name(name)} {text}" for name, text in self.assumed.items())
         below = [f"assumed: {assumed}"] if assumed else []
-        return [Table(COLUMNS, [row.to_dict() for row in self.rows], "\n".join(lines), below)]
+        rows = [row.to_dict() for row in self.rows]
+        return [Table(COLUMNS, rows, title, below)]
 
     def printout(self) -> Printout:
         """Return the answer as the command line prints it: the headline stands in the title."""
@@ -141,10 +142,9 @@ def is_desktop_fit(model: Any, options: StepOptions) -> bool:
     """Whether a question is about weights for one's own machine, and not about a training."""
     if options.lora or options.adapter or options.train:
         return False
-    has_type = options.weights == ALL_WEIGHTS or names_desktop_weights(options.weights)
-    return (
-        has_type or is_desktop_stack(options.stack) or (isinstance(model, str) and is_gguf(model))
-    )
+    has_desktop_weights = options.weights == ALL_WEIGHTS or names_desktop_weights(options.weights)
+    is_desktop_file = isinstance(model, str) and is_gguf(model)
+    return has_desktop_weights or is_desktop_file or is_desktop_stack(options.stack)
 
 
 def answer_desktop_fit(
@@ -200,8 +200,7 @@ def make_request(question: str, model: Any, device: Any, options: StepOptions) -
             option = option_name(name)
             text = f"{question}: {option} is of a training, --weights {options.weights} of a server"
             raise InputError(f"{text}; nearest: --weights nf4")
-    context = DEFAULT_CONTEXT if options.length is None else options.sequence_length
-    context = context or DEFAULT_CONTEXT
+    context = options.sequence_length or DEFAULT_CONTEXT
     answer_tokens = min(ANSWER_TOKENS, context // 2)
     return DesktopRequest(
         model=str(model),
@@ -267,12 +266,12 @@ def _notes(case: DesktopCase, rows: tuple[DesktopFitRow, ...]) -> tuple[str, ...
 
 def find_assumed(case: DesktopCase, options: StepOptions) -> dict[str, str]:
     """Return the values of options that were not given and decide the answer."""
-    values = {"kv": case.demand.cache_type}
+    assumed = {"kv": case.demand.cache_type}
     if options.stack is None:
-        values["stack"] = case.machine.stack.name
+        assumed["stack"] = case.machine.stack.name
     if options.length is None:
-        values["length"] = str(case.demand.context)
-    return values
+        assumed["length"] = str(case.demand.context)
+    return assumed
 
 
 def _headline(
@@ -286,8 +285,9 @@ def _headline(
     if usable_bytes is None:
         return ["the memory of the device is unknown"]
     if best is None:
-        lack = size(rows[-1].needed_bytes - usable_bytes)
-        return [f"none fits: {rows[-1].weights} is out of memory by {lack}"]
+        smallest = rows[-1]
+        lack = size(smallest.needed_bytes - usable_bytes)
+        return [f"none fits: {smallest.weights} is out of memory by {lack}"]
     speed = f"{best.tokens_per_s_per_user:,.0f} tokens/s"
     if has_max_context:
         return [f"{best.weights}: a context of {best.longest_context:,} tokens fits, {speed}"]

@@ -34,20 +34,20 @@ def list_savings(model: StepModel) -> list[MemorySaving]:
 
     Each is counted on the changed step. ZeRO is counted over `ZERO_DEVICES` devices.
     """
-    step_bytes = model.needs().total_bytes
-    needed_bytes: dict[str, int] = {}
+    unchanged_bytes = model.needs().total_bytes
+    bytes_by_change: dict[str, int] = {}
     half_batch = model.workload.batch_per_replica // 2
     if half_batch > 0:
-        needed_bytes[f"batch {half_batch}"] = model.needs(half_batch).total_bytes
+        bytes_by_change[f"batch {half_batch}"] = model.needs(half_batch).total_bytes
     if model.workload.phase == "train":
         for change, workload in _changed_workloads(model):
-            changed = StepModel(workload, model.device, method=model.method)
-            needed_bytes[change] = changed.needs().total_bytes
-        needed_bytes |= _changed_states_bytes(model)
+            changed_model = StepModel(workload, model.device, method=model.method)
+            bytes_by_change[change] = changed_model.needs().total_bytes
+        bytes_by_change |= _changed_states_bytes(model)
     savings = [
-        MemorySaving(change, step_bytes - size_bytes, _has_room(model, size_bytes))
-        for change, size_bytes in needed_bytes.items()
-        if size_bytes < step_bytes
+        MemorySaving(change, unchanged_bytes - needed_bytes, _has_room(model, needed_bytes))
+        for change, needed_bytes in bytes_by_change.items()
+        if needed_bytes < unchanged_bytes
     ]
     return sorted(savings, key=lambda saving: -saving.saves_bytes)
 

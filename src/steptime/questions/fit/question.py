@@ -93,27 +93,32 @@ def _answer_step(
     emitted: str | None,
 ) -> FitAnswer:
     """Answer `fit` for a step on one device."""
-    workload, usable_bytes = step_model.workload, step_model.device.datasheet.usable_bytes
-    prediction, needs = step_model.predict(), step_model.needs()
+    workload = step_model.workload
+    device = step_model.device
+    usable_bytes = device.datasheet.usable_bytes
+    prediction = step_model.predict()
+    needs = step_model.needs()
     growth = _find_growth(step_model)
     largest = _largest_fitting(step_model, growth)
     is_capped = largest is not None and largest >= MAX_BATCH
     batches = [] if largest == 0 else doubling(largest or workload.batch_per_replica, growth)
-    rows = tuple(
-        _predict_row(step_model, size) for size in sorted({workload.batch_per_replica, *batches})
-    )
+    row_batches = sorted({workload.batch_per_replica, *batches})
+    rows = tuple(_predict_row(step_model, size) for size in row_batches)
     best = _best_batch([row for row in rows if row.batch in batches])
-    worst, device = step_model.worst_moment(), step_model.device
+    worst = step_model.worst_moment()
     process_parts = {
         "blocks": needs.blocks_bytes,
         "workspace": needs.workspace_bytes,
         "context": needs.context_bytes,
     }
     sizes: Any = {f"{name}_bytes": value for name, value in worst.parts.items()}
+    commands = []
+    if not prediction.fits:
+        commands = fitting_commands(step_model, step, model, largest or 0)
     return FitAnswer(
         emitted=emitted,
         model=workload.label,
-        device=step_model.device.name,
+        device=device.name,
         method=step_model.method.name,
         phase=workload.phase,
         dtype=workload.dtype,
@@ -139,11 +144,7 @@ def _answer_step(
         workspace_bytes=needs.workspace_bytes,
         context_bytes=needs.context_bytes,
         rows=rows,
-        would_fit=(
-            ()
-            if prediction.fits
-            else tuple(fitting_commands(step_model, step, model, largest or 0))
-        ),
+        would_fit=tuple(commands),
         training=training,
         notes=tuple(_make_notes(step_model, largest, best)),
     )

@@ -36,9 +36,10 @@ def answer_engine_fit(
     """
     from steptime.questions.serve.question import serve
 
-    usual = StepOptions()
+    defaults = StepOptions()
     for name, value in vars(step).items():
-        if name not in SERVED_OPTIONS and value != getattr(usual, name):
+        is_typed = value != getattr(defaults, name)
+        if is_typed and name not in SERVED_OPTIONS:
             raise InputError(
                 f"fit: {option_name(name)} is of a training, and --stack {step.stack} serves; "
                 "nearest: leave it out, or steptime serve --max-context"
@@ -46,6 +47,6 @@ def answer_engine_fit(
     options = {
         name: getattr(step, name)
         for name in SERVED_OPTIONS
-        if name != "phase" and getattr(step, name) != getattr(usual, name)
+        if name != "phase" and getattr(step, name) != getattr(defaults, name)
     }
     return serve(model, device, 1 if batch is None else batch, max_context=True, **options)

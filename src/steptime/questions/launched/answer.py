@@ -43,8 +43,8 @@ class LaunchedAnswer(Answer, frozen=True, kw_only=True):
 
 def format_fact(value: FactValue) -> str:
     """Format a fact: `8`, `true`, `q_proj+v_proj`."""
-    return (
-        "+".join(value)
-        if isinstance(value, list)
-        else (str(value).lower() if isinstance(value, bool) else str(value))
-    )
+    if isinstance(value, list):
+        return "+".join(value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)

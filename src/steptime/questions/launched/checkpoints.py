@@ -41,6 +41,10 @@ def checkpoint_type(model: str) -> tuple[str, str] | None:
     for word in words:
         if word in CHECKPOINT_WORDS:
             return CHECKPOINT_WORDS[word]
-    if PLAIN_WORDS & set(words):
+    is_plain_checkpoint = not PLAIN_WORDS.isdisjoint(words)
+    if is_plain_checkpoint:
         return None
-    return next((value for begin, value in PUBLISHED if name.startswith(begin)), None)
+    for prefix, option_and_type in PUBLISHED:
+        if name.startswith(prefix):
+            return option_and_type
+    return None

@@ -8,6 +8,8 @@ from steptime.launch.job import Facts
 DESKTOP_STACKS = {"llamacpp": "llama.cpp", "ollama": "ollama"}
 ALL_LAYERS_OF_EXPERTS = 1000  # of `--cpu-moe` without a number: more than any network has
 DEFAULT_WEIGHTS = "q4_k_m"  # of a download without a type (common/arg.cpp; Ollama's library)
+MAX_INPUT_TOKENS = 1024  # the request that `serve` assumes
+MAX_OUTPUT_TOKENS = 128
 OPTIONS = {"ubatch": "ubatch", "n_cpu_moe": "cpu_moe", "max_model_len": "context"}
 
 
@@ -47,9 +49,10 @@ def desktop_options(tool: str, facts: Facts, user_options: Mapping[str, object])
 
 def _shorten_request(options: JsonObject, user_options: Mapping[str, object]) -> None:
     """Set the tokens of a request that a context has room for, where the user gives none."""
-    context = int(options["context"])
-    if {"input", "output"} & set(user_options):
+    are_lengths_typed = not {"input", "output"}.isdisjoint(user_options)
+    if are_lengths_typed:
         return
-    output = min(128, context // 2)
-    options["output"] = output
-    options["input"] = min(1024, context - output)
+    context = int(options["context"])
+    output_tokens = min(MAX_OUTPUT_TOKENS, context // 2)
+    options["output"] = output_tokens
+    options["input"] = min(MAX_INPUT_TOKENS, context - output_tokens)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import ceil
 
 from steptime.core.adapters import ADAPTERS
 from steptime.core.errors import InputError
@@ -92,9 +93,11 @@ def emit_server(tool: str, model: str, facts: Facts, tokens: int, room: int | No
         InputError: for what the tool cannot say.
     """
     check_emitter(tool, SERVING)
-    rounded_tokens = -(-tokens // SEQUENCE_STEP) * SEQUENCE_STEP  # up to a multiple
-    sequences = MAX_SEQUENCES if room is None else max(1, min(MAX_SEQUENCES, room))
-    limits: Facts = {"max_model_len": rounded_tokens, "max_num_seqs": sequences}
+    max_model_len = ceil(tokens / SEQUENCE_STEP) * SEQUENCE_STEP
+    max_sequences = MAX_SEQUENCES
+    if room is not None:
+        max_sequences = max(1, min(MAX_SEQUENCES, room))
+    limits: Facts = {"max_model_len": max_model_len, "max_num_seqs": max_sequences}
     limits |= facts
     draft = limits.get("draft")
     if draft is not None and draft not in ACCEPTED:
@@ -114,6 +117,7 @@ def emit_desktop(model: str, facts: Facts) -> str:
     Raises:
         InputError: for what llama.cpp cannot say.
     """
-    plain = {name: value for name, value in facts.items() if name != "weights"}
-    file = f"{hub_id(model)}-{str(facts['weights']).upper()}"
-    return emit_job("llama-server", SERVING, file, plain)
+    weights_type = str(facts["weights"]).upper()
+    weights_file = f"{hub_id(model)}-{weights_type}"
+    server_facts = {name: value for name, value in facts.items() if name != "weights"}
+    return emit_job("llama-server", SERVING, weights_file, server_facts)

@@ -38,30 +38,38 @@ def find_model(job: LaunchJob, folder: Path) -> str:
 
 def find_network(model: str, folder: Path) -> str | None:
     """Return model text for an id on a hub, a folder or a file of weights; None if not known."""
-    if ":" in model and model.startswith("transformer:"):
+    if model.startswith("transformer:"):
         return model
-    if (folder / model / "config.json").is_file():
-        return str(folder / model / "config.json")
-    if model.endswith(".gguf") and (folder / model).is_file():
-        return str(folder / model)
-    models = set(names())
-    for text in _shortened(model):
-        if (name := find_network_name(text)) in models:
-            return name
+    configuration = folder / model / "config.json"
+    if configuration.is_file():
+        return str(configuration)
+    weights_file = folder / model
+    if model.endswith(".gguf") and weights_file.is_file():
+        return str(weights_file)
+    networks = set(names())
+    for shortened_name in _shorten_name(model):
+        network = find_network_name(shortened_name)
+        if network in networks:
+            return network
     return None
 
 
-def _shortened(model: str) -> list[str]:
+def _shorten_name(model: str) -> list[str]:
     """Return a name without its organisation and ending, then without its last words.
 
     The tag of Ollama that says a size is a part of the name: `llama3.1:8b-instruct-q8_0`.
     """
-    last = model.rstrip("/").rpartition("/")[2]
-    names = [re.sub(r"\.gguf$|:.*$", "", last)]
-    if re.search(r":\d+(\.\d+)?[bm]\b", last, re.IGNORECASE):
-        names.insert(0, last.replace(":", "-"))
-    shortened = []
-    for name in names:
-        words = re.split(r"[-_]", name)
-        shortened += [name, *("-".join(words[:count]) for count in range(len(words), 1, -1))]
-    return [*shortened, re.split(r"[-_]", names[-1])[0]]
+    base_name = model.rstrip("/").rpartition("/")[2]
+    name_without_tag = re.sub(r"\.gguf$|:.*$", "", base_name)
+    full_names = [name_without_tag]
+    has_size_tag = re.search(r":\d+(\.\d+)?[bm]\b", base_name, re.IGNORECASE)  # llama3:8b
+    if has_size_tag:
+        full_names.insert(0, base_name.replace(":", "-"))
+    shortened_names = []
+    for full_name in full_names:
+        shortened_names.append(full_name)
+        words = re.split(r"[-_]", full_name)
+        first_words = (words[:word_count] for word_count in range(len(words), 1, -1))
+        shortened_names += ["-".join(words_of_name) for words_of_name in first_words]
+    first_word = re.split(r"[-_]", name_without_tag)[0]
+    return [*shortened_names, first_word]

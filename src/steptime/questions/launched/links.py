@@ -52,10 +52,10 @@ def assume_links(
         links["link"] = site.get("link", NODE_LINK)
     if question == "plan" and options.get("offload"):
         links["host_link"] = link_to_host
-    assumed = {name: link for name, link in links.items() if name not in user_options}
-    settings.options.update(assumed)
-    if assumed:
+    assumed_links = {name: link for name, link in links.items() if name not in user_options}
+    settings.options.update(assumed_links)
+    if assumed_links:
         options_text = ", ".join(
-            f"--{name.replace('_', '-')} {link}" for name, link in assumed.items()
+            f"--{name.replace('_', '-')} {link}" for name, link in assumed_links.items()
         )
         settings.notes.append(f"links are assumed: {options_text}")

@@ -81,9 +81,10 @@ def _find_network(job: LaunchJob, text: str | PathLike[str]) -> object:
     """Return the network that a job names, relative to its file where it is one."""
     from steptime.questions.launched.job_model import find_model
 
-    file = Path(text).expanduser()
+    job_file = Path(text).expanduser()
+    folder = job_file.resolve().parent if path_exists(str(job_file)) else Path()
     try:
-        return find_model(job, file.resolve().parent if path_exists(str(file)) else Path())
+        return find_model(job, folder)
     except InputError as error:
         raise _unknown_model(job, error) from None
 

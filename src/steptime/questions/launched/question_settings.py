@@ -30,7 +30,9 @@ class QuestionSettings:
     def remark(self, facts: Facts, reasons: Mapping[str, str]) -> None:
         """Add a note for each of these facts that is there and neither 1, false nor `none`."""
         for fact, reason in reasons.items():
-            if facts.get(fact) not in {None, 1, "none"} and facts.get(fact) is not False:
+            value = facts.get(fact)
+            is_off = value in {None, 1, "none"} or value is False
+            if not is_off:
                 self.notes.append(f"{fact} {_text(facts[fact])}: {reason}")
 
 

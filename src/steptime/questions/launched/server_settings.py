@@ -28,19 +28,22 @@ def take_ranks(settings: QuestionSettings, facts: Facts) -> None:
     parallelism as they do over those of tensor parallelism; a rank then has as many bytes as with
     whole experts.
     """
-    tensor = facts.get("tensor", 1)
+    tensor_ranks = facts.get("tensor", 1)
     attention_ranks = facts.get("attention_data")  # True: as many as tensor-parallel ranks
-    if attention_ranks and isinstance(tensor, int):
-        data_ranks = tensor if attention_ranks is True else int(str(attention_ranks))
-        settings.options.update(tensor=max(1, tensor // data_ranks), data=data_ranks)
-    data = settings.options.get("data", 1)
+    if attention_ranks and isinstance(tensor_ranks, int):
+        attention_data_ranks = tensor_ranks
+        if attention_ranks is not True:
+            attention_data_ranks = int(str(attention_ranks))
+        ranks_per_replica = max(1, tensor_ranks // attention_data_ranks)
+        settings.options.update(tensor=ranks_per_replica, data=attention_data_ranks)
+    data_ranks = settings.options.get("data", 1)
     expert_ranks = facts.get("expert")
     if not isinstance(expert_ranks, int) or expert_ranks == 1:
-        if data > 1:  # replicas of the attention share one copy of the experts
-            settings.options["expert"] = data
+        if data_ranks > 1:  # replicas of the attention share one copy of the experts
+            settings.options["expert"] = data_ranks
         return
-    settings.options["expert"] = min(expert_ranks, data)
-    if expert_ranks > data:
+    settings.options["expert"] = min(expert_ranks, data_ranks)
+    if expert_ranks > data_ranks:
         settings.notes.append(
             f"expert {expert_ranks}: experts on the tensor-parallel devices are priced as split "
             "products"
@@ -73,7 +76,7 @@ def take_speculation(settings: QuestionSettings, facts: Facts) -> None:
         settings.notes.append(f"speculative {tokens}: guesses by {draft} are not priced")
         return
     # A method, such as ngram or eagle, is in the name; else the draft is a network of its own.
-    guesser = next((name for text, name in GUESSERS.items() if text in lower_draft), None)
+    guesser = next((name for word, name in GUESSERS.items() if word in lower_draft), None)
     if guesser is None and draft:
         guesser = find_network(draft, Path())
     if guesser is None:
@@ -89,10 +92,13 @@ def take_checkpoint(
     settings: QuestionSettings, job: LaunchJob, user_options: Mapping[str, Any]
 ) -> None:
     """Set the type of the weights that the id of a checkpoint says, unless an option does."""
-    published = checkpoint_type(job.model) if job.model else None
-    has_type = {"weights", "dtype"} & set(user_options)
-    if published is None or has_type or "weights" in settings.options:
+    option_and_type = checkpoint_type(job.model) if job.model else None
+    is_type_typed = not {"weights", "dtype"}.isdisjoint(user_options)
+    is_type_in_job = "weights" in settings.options
+    if option_and_type is None or is_type_typed or is_type_in_job:
         return
-    option, value = published
-    settings.options[option] = value
-    settings.notes.append(f"{job.model}: its weights are published as {value} (--{option})")
+    option, published_type = option_and_type
+    settings.options[option] = published_type
+    settings.notes.append(
+        f"{job.model}: its weights are published as {published_type} (--{option})"
+    )

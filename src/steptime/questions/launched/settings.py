@@ -158,8 +158,9 @@ def _take_adapter(settings: QuestionSettings, facts: Facts) -> None:
     if targets == "all-linear":
         products = ",on=linear"
     elif isinstance(targets, list):
-        names = [name for name in targets if name not in {"output", "lm_head"}]
-        products = f",on={'+'.join(PRODUCTS.get(name, name) for name in names)}"
+        inner_layers = [name for name in targets if name not in {"output", "lm_head"}]
+        product_names = [PRODUCTS.get(name, name) for name in inner_layers]
+        products = f",on={'+'.join(product_names)}"
     words = f"r={facts['lora_rank']}{products}"
     adapter = facts.get("adapter", LORA)
     if adapter == LORA:
@@ -229,15 +230,19 @@ def serve_settings(job: LaunchJob, user_options: Mapping[str, Any]) -> QuestionS
 
 def _shorten_requests(settings: QuestionSettings, user_options: Mapping[str, Any]) -> None:
     """Set requests that an engine of short sequences accepts, where the user names none."""
-    longest = settings.options.get("max_model_len")
-    is_open = not {"input", "output", "requests"} & set(user_options)
-    if not isinstance(longest, int) or not is_open or longest >= USUAL_TOKENS:
+    are_lengths_typed = not {"input", "output", "requests"}.isdisjoint(user_options)
+    max_tokens = settings.options.get("max_model_len")
+    if are_lengths_typed or not isinstance(max_tokens, int):
         return
-    output = max(1, longest // SHORTEST_ANSWER)
-    settings.options.update(input=max(1, longest - output), output=output)
+    does_usual_request_fit = max_tokens >= USUAL_TOKENS
+    if does_usual_request_fit:
+        return
+    output_tokens = max(1, max_tokens // SHORTEST_ANSWER)
+    input_tokens = max_tokens - output_tokens
+    settings.options.update(input=max(1, input_tokens), output=output_tokens)
     settings.notes.append(
-        f"max_model_len {longest}: requests of {longest - output} and {output} tokens are priced; "
-        "--input and --output name others"
+        f"max_model_len {max_tokens}: requests of {input_tokens} and {output_tokens} tokens are "
+        "priced; --input and --output name others"
     )
 
 

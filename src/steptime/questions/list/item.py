@@ -194,62 +194,61 @@ def find_item(name: str, topics: Iterable[str]) -> DeviceAnswer | LinkAnswer | N
         InputError: for an unknown name, and for a file that is not a device.
     """
     lower_name = name.lower()
-    devices = [*catalog.device_names(), *device_words.aliases()]
-    links = catalog.link_names()
-    is_device_name = lower_name in {device.lower() for device in (*devices, "local")}
+    is_device_name = lower_name == device_words.LOCAL or device_words.device_path(lower_name)
     has_device_words = bool(device_words.find_devices(name))  # such as "A100 80GB"
     if is_device_name or lower_name.endswith(".toml"):
         # Figures of a paper have a name alone, and are listed although no question assumes them.
         method = "" if has_device_words else catalog.PAPER_METHOD
         return _device_answer(catalog.device(name, method))
-    if lower_name in {link.lower() for link in links}:
+    if catalog.LINKS.find(lower_name):
         return _link_answer(catalog.link(name))
     if name in names():
         return _network_answer(family(name))
     if has_device_words:
         return _device_answer(catalog.device(name))
-    candidates = (*topics, *devices, *links, *names())
+    devices = [*catalog.device_names(), *device_words.aliases()]
+    candidates = (*topics, *devices, *catalog.link_names(), *names())
     has_similar_name = bool(find_similar_names(name, candidates))
     # All names are too many to suggest: without a similar one, name the topics.
     raise unknown("name", name, candidates if has_similar_name else topics)
 
 
 def _device_answer(device: Device) -> DeviceAnswer:
-    special = {"name", "kind", "capacity_bytes", "details", "notes"}
-    special |= {"measured", "calibration", "constants"}
+    renamed_fields = {"name", "kind", "capacity_bytes", "details", "notes"}
+    renamed_fields |= {"measured", "calibration", "constants"}
+    sheet = device.datasheet
     return DeviceAnswer(
-        capacity_bytes=device.datasheet.memory_bytes,
-        details={
-            name: value for name, value in device.datasheet.details.items() if value is not None
-        },
+        capacity_bytes=sheet.memory_bytes,
+        details={name: value for name, value in sheet.details.items() if value is not None},
         measured=tuple(_flatten(device.measured)),
-        calibration=tuple(_flatten(device.calibration)),
+        calibration=tuple(_flatten(device.calibration.table)),
         name=device.name,
         kind=device.kind,
         constants=dict(device.constants),
-        notes=_notes(device.datasheet),
-        **_copy_fields(DeviceAnswer, device.datasheet, special),
+        notes=_notes(sheet),
+        **_copy_fields(DeviceAnswer, sheet, renamed_fields),
     )
 
 
 def _link_answer(link: Link) -> LinkAnswer:
     low_s, high_s = link.latency_range_s or (None, None)
-    special = {"collective_bytes_per_s", "latency_low_s", "latency_high_s", "measured", "notes"}
+    renamed_fields = {"collective_bytes_per_s", "latency_low_s", "latency_high_s"}
+    renamed_fields |= {"measured", "notes"}
     return LinkAnswer(
         collective_bytes_per_s=link.bus_bytes_per_s,
         latency_low_s=low_s,
         latency_high_s=high_s,
         measured=tuple(_flatten(link.measured)),
         notes=_notes(link),
-        **_copy_fields(LinkAnswer, link, special),
+        **_copy_fields(LinkAnswer, link, renamed_fields),
     )
 
 
 def _copy_fields(
-    kind: type[Answer], item: Datasheet | Link, special: set[str]
+    kind: type[Answer], item: Datasheet | Link, renamed_fields: set[str]
 ) -> Mapping[str, Any]:
     """Return the fields of an answer that have the same name and value in the item."""
-    plain_names = [name for name in public_fields(kind) if name not in special]
+    plain_names = [name for name in public_fields(kind) if name not in renamed_fields]
     values = {name: getattr(item, name) for name in plain_names}
     return {
         name: dict(value) if isinstance(value, Mapping) else value for name, value in values.items()
@@ -280,7 +279,8 @@ def _fact_rows(answer: DeviceAnswer | LinkAnswer) -> Iterator[tuple[str, str]]:
         value = getattr(answer, key)
         if isinstance(value, dict):
             for name, item in value.items():
-                if key != "details" or name not in DETAILS:
+                is_datasheet_field = key == "details" and name in DETAILS
+                if not is_datasheet_field:
                     yield f"{key}.{name}", format_value(key, item)
         elif key in ("measured", "calibration"):
             for row in value:
@@ -301,12 +301,12 @@ def _network_answer(network: Family) -> NetworkAnswer:
         )
         for name, parameter in network.parameters.items()
     )
-    follows = any(row.default == FOLLOWS for row in rows)
+    has_derived_default = any(row.default == FOLLOWS for row in rows)
     return NetworkAnswer(
         name=network.name,
         source=network.source,
         batch=network.batch,
         rows=rows,
         headline=(f"source: {network.source}", f"default batch: {network.batch}"),
-        notes=("...: follows from the other hyperparameters",) if follows else (),
+        notes=("...: follows from the other hyperparameters",) if has_derived_default else (),
     )

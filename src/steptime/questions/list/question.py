@@ -1,6 +1,5 @@
 """What there is: the question `list`, of a topic or of one device, link or network."""
 
-import re
 from collections.abc import Callable
 from dataclasses import asdict
 from inspect import getdoc
@@ -11,6 +10,7 @@ from steptime.core.answer import AnswerRow
 from steptime.core.errors import check_choice, unknown
 from steptime.core.kinds import File, Kind
 from steptime.core.progress import note
+from steptime.core.spelling import plain_name
 from steptime.core.units import QUANTITIES
 from steptime.hardware import catalog, device_words
 from steptime.questions.list.item import FOLLOWS, DeviceAnswer, LinkAnswer, NetworkAnswer, find_item
@@ -103,10 +103,8 @@ def _name_of(row: AnswerRow) -> str:
 def _has_text(row: AnswerRow, text: str) -> bool:
     """Return whether a name of a row has a text in it, however spelled: `rtx 4090` has rtx-4090."""
     aliases = row.aliases if isinstance(row, DeviceRow) else ()
-    plain_text, *plain_names = (
-        re.sub("[-_ ]", "", name.lower()) for name in (text, _name_of(row), *aliases)
-    )
-    return any(plain_text in name for name in plain_names)
+    names = (_name_of(row), *aliases)
+    return any(plain_name(text) in plain_name(name) for name in names)
 
 
 def _read_models() -> tuple[ModelRow, ...]:
@@ -126,9 +124,9 @@ def _read_models() -> tuple[ModelRow, ...]:
 
 
 def _read_devices() -> tuple[DeviceRow, ...]:
-    aliases: dict[str, list[str]] = {}
+    aliases_by_device: dict[str, list[str]] = {}
     for alias, name in device_words.aliases().items():
-        aliases.setdefault(name, []).append(alias)
+        aliases_by_device.setdefault(name, []).append(alias)
     return tuple(
         DeviceRow(
             name=device.name,
@@ -145,7 +143,7 @@ def _read_devices() -> tuple[DeviceRow, ...]:
             peak_w=device.datasheet.peak_w,
             only_by_name=device.datasheet.only_by_name,
             details=dict(device.datasheet.details),
-            aliases=tuple(aliases.get(device.name, ())),
+            aliases=tuple(aliases_by_device.get(device.name, ())),
             source=device.datasheet.source,
         )
         for device in catalog.devices(note)
@@ -168,18 +166,18 @@ def _read_links() -> tuple[LinkRow, ...]:
 def _read_methods() -> tuple[MethodRow, ...]:
     from steptime.prediction import METHODS, cost_model
 
-    targets = {**METHODS, **registry.added("methods")}
-    return tuple(
-        MethodRow(
-            name=name,
-            description=(getdoc(registry.load(target.partition(":")[0])) or "").partition("\n")[0],
-            options=tuple(
-                OptionRow(name=key, meaning=option.meaning)
-                for key, option in cost_model(name).options.items()
-            ),
+    target_by_name = {**METHODS, **registry.added("methods")}  # `module:attribute`
+    rows = []
+    for name, target in target_by_name.items():
+        module_name = target.partition(":")[0]
+        docstring = getdoc(registry.load(module_name)) or ""
+        options = tuple(
+            OptionRow(name=key, meaning=option.meaning)
+            for key, option in cost_model(name).options.items()
         )
-        for name, target in targets.items()
-    )
+        first_line = docstring.partition("\n")[0]
+        rows.append(MethodRow(name=name, description=first_line, options=options))
+    return tuple(rows)
 
 
 def _read_ops() -> tuple[OpRow, ...]:

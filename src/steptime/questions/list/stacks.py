@@ -128,10 +128,10 @@ def read_stacks() -> tuple[StackRow, ...]:
 
 
 def _read_stack(stack: Stack) -> StackRow:
-    names = {field.name for field in fields(stack)} & set(StackRow.__struct_fields__)
-    values = {name: getattr(stack, name) for name in names - {"joins"}}
+    shared_names = {field.name for field in fields(stack)} & set(StackRow.__struct_fields__)
+    copied_fields = {name: getattr(stack, name) for name in shared_names - {"joins"}}
     return StackRow(
-        **values,
+        **copied_fields,
         is_compiled=stack.compile,
         base=stack.like,
         joins=tuple(

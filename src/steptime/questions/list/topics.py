@@ -352,17 +352,18 @@ class AcceleratorsAnswer(TopicAnswer, frozen=True, kw_only=True):
         return {**row.to_dict(), "published": ", ".join(texts)}
 
 
+PJ_PER_J = 1e12
+
+
 def _describe_figure(figure: FigureRow) -> str:
     """Return the number of a paper in the unit of its quantity: `102 Gop/s`."""
     if figure.quantity in FIGURE_UNITS:
         return si(figure.value, FIGURE_UNITS[figure.quantity])
     if figure.quantity in FIGURE_NOUNS:
         return f"{figure.value:,.6g} {FIGURE_NOUNS[figure.quantity]}"
-    return (
-        f"{figure.value * 1e12:.4g} pJ/op"
-        if figure.quantity == "j_per_op"
-        else seconds(figure.value)
-    )
+    if figure.quantity == "j_per_op":
+        return f"{figure.value * PJ_PER_J:.4g} pJ/op"
+    return seconds(figure.value)
 
 
 class ListedQuestion(AnswerRow, frozen=True, kw_only=True):

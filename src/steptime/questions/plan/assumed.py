@@ -31,15 +31,18 @@ def assumed_settings(request: Request, problem: PlanProblem) -> dict[str, str]:
         if name in single_device and name not in request.options
     }
     assumed |= _stated_weights(request, problem)
-    site, device_count = request.site, problem.cluster.device_count
-    if min(site.per_node, device_count) > 1 and "inside" not in request.node_options:
+    site = request.site
+    device_count = problem.cluster.device_count
+    do_devices_share_node = min(site.per_node, device_count) > 1
+    if do_devices_share_node and "inside" not in request.node_options:
         assumed["inside"] = problem.cluster.ladder[0].link.name
     if device_count > 1 and "per_node" not in request.node_options:
         assumed["per_node"] = str(site.per_node)
+    has_several_nodes = device_count > site.per_node
     is_link_assumed = not site.levels and "link" not in request.node_options
-    if device_count > site.per_node and is_link_assumed and site.link is not None:
+    if has_several_nodes and is_link_assumed and site.link is not None:
         assumed["link"] = site.link
-    if device_count > site.per_node and site.links_per_node is None:
+    if has_several_nodes and site.links_per_node is None:
         assumed["links_per_node"] = str(site.per_node)
     return assumed
 

@@ -17,6 +17,7 @@ from steptime.planning.problem import PlanProblem
 from steptime.planning.request import Request, make_plan
 from steptime.planning.search import (
     MEMORY,
+    LimitExcess,
     Search,
     SearchLimit,
     find_best_plans,
@@ -44,7 +45,7 @@ class DeviceGroup(NamedTuple):
         device_count: the number of devices.
         problem: prices plans on them.
         offer: the price of the device; None where unknown.
-        caps: the limits.
+        limits: the limits of the search.
         result: the plans that none beats by closed forms, and counts of the others.
         space: what was searched, in words.
     """
@@ -53,7 +54,7 @@ class DeviceGroup(NamedTuple):
     device_count: int
     problem: PlanProblem
     offer: Offer | None
-    caps: Sequence[SearchLimit]
+    limits: Sequence[SearchLimit]
     result: Search
     space: str
 
@@ -66,9 +67,10 @@ class DeviceGroup(NamedTuple):
 def search_groups(request: Request, shape: Shape) -> Iterator[DeviceGroup]:
     """Search the plans on each number of devices of each type."""
     global_batch = request.global_batch or 1
-    fixed = dict(request.split)
+    fixed_fields = dict(request.split)
     if request.microbatch is not None:
-        fixed["microbatch"] = request.microbatch
+        fixed_fields["microbatch"] = request.microbatch
+    is_recompute_fixed = not fixed_fields.keys().isdisjoint({"recompute", "recompute_layers"})
     sites = (request.site, *request.other_sites)
     for site in sites:
         site_request = replace(request, site=site, other_sites=sites if request.other_sites else ())
@@ -77,39 +79,38 @@ def search_groups(request: Request, shape: Shape) -> Iterator[DeviceGroup]:
             problem = site_request.make_problem(shape, device_count, problem)
             offer = find_offer(problem, request.prices)
             tokens_of_step = global_batch * shape.text_length(request.tuning)
-            caps = _limits(request, device_count, tokens_of_step, offer)
-            space = PlanSpace(problem, device_count, global_batch, site.per_node, fixed)
-            ratio = error_ratio(problem)
+            limits = _search_limits(request, device_count, tokens_of_step, offer)
+            space = PlanSpace(problem, device_count, global_batch, site.per_node, fixed_fields)
+            tie_ratio = error_ratio(problem)
             if request.other_sites:
-                ratio = (
-                    max(ratio, problem.rank.step_bounds.high / problem.rank.step_bounds.low) ** 2
-                )
-            result = find_best_plans(problem, space.families(), global_batch, caps, ratio)
-            if not fixed.keys() & {"recompute", "recompute_layers"}:
-                result = with_partial_recompute(problem, result, caps)
+                step_bounds = problem.rank.step_bounds
+                tie_ratio = max(tie_ratio, step_bounds.high / step_bounds.low) ** 2
+            result = find_best_plans(problem, space.families(), global_batch, limits, tie_ratio)
+            if not is_recompute_fixed:
+                result = with_partial_recompute(problem, result, limits)
             yield DeviceGroup(
-                site_request, device_count, problem, offer, caps, result, space.describe()
+                site_request, device_count, problem, offer, limits, result, space.describe()
             )
 
 
-def _limits(
+def _search_limits(
     request: Request, device_count: int, tokens_of_step: int, offer: Offer | None
 ) -> list[SearchLimit]:
     """Return the limits of a request; a budget does not hold devices without a price."""
-    steps = (request.tokens or 0.0) / tokens_of_step
+    training_steps = (request.tokens or 0.0) / tokens_of_step
     cost_per_hour = 0.0 if offer is None else offer.price * device_count
-    values: dict[str, Callable[[PlanEstimate], float]] = {
+    amount_of_plan: dict[str, Callable[[PlanEstimate], float]] = {
         "budget_per_hour": lambda _: cost_per_hour,
-        "days": lambda plan: plan.step_s * steps / DAY_S,
+        "days": lambda plan: plan.step_s * training_steps / DAY_S,
         "watts": lambda plan: inf if plan.energy_j is None else plan.energy_j / plan.step_s,
     }
-    limits = dict(request.limits)
+    maximum_by_name = dict(request.limits)
     if offer is None:
-        limits.pop("budget_per_hour", None)
+        maximum_by_name.pop("budget_per_hour", None)
     return [
-        SearchLimit(name, values[name], limit)
-        for name, limit in limits.items()
-        if limit is not None
+        SearchLimit(name, amount_of_plan[name], maximum)
+        for name, maximum in maximum_by_name.items()
+        if maximum is not None
     ]
 
 
@@ -135,8 +136,8 @@ def check_any_plan(request: Request, groups: Sequence[DeviceGroup]) -> None:
         words = f"plan: no split of these devices divides {shape.label} and its batch"
         raise InputError(f"{words} with {' '.join(options)}" if options else words)
     refused = count_refused(groups)
-    is_memory_alone = refused[MEMORY] == considered_count
-    larger = _describe_larger_cluster(request, shape) if is_memory_alone else ""
+    does_no_plan_fit = refused[MEMORY] == considered_count
+    larger = _describe_larger_cluster(request, shape) if does_no_plan_fit else ""
     raise InputError(_describe_refusal(groups, considered_count, refused) + larger)
 
 
@@ -147,22 +148,27 @@ def _describe_refusal(
     misses = [(group, group.result.nearest) for group in groups if group.result.nearest]
     if not misses:
         return "plan: the power of these devices is not known"
-    # A plan that fits but breaks a limit is nearer than any that does not fit.
-    group, miss = min(misses, key=lambda pair: (pair[1].limit_name == MEMORY, pair[1].ratio))
+
+    def distance(group_and_miss: tuple[DeviceGroup, LimitExcess]) -> tuple[bool, float]:
+        # A plan that fits but breaks a limit is nearer than any that does not fit.
+        _group, miss = group_and_miss
+        return miss.limit_name == MEMORY, miss.ratio
+
+    group, miss = min(misses, key=distance)
     devices = f"{group.device_count} {group.problem.device.name}"
     if miss.limit_name == MEMORY:
         lacking_gb = (miss.value - miss.maximum) / GB
         lack = f"the nearest needs {lacking_gb:,.1f} GB more ({devices})"
         return f"plan: none of {considered_count:,} splits fits; {lack}"
-    counts = []
-    for name, count in refused.items():
-        if count:
-            reason, _unit = LIMIT_WORDS[name]
-            counts.append(f"{count:,} {reason}")
+    refusals = []
+    for limit_name, plan_count in refused.items():
+        if plan_count:
+            reason, _unit = LIMIT_WORDS[limit_name]
+            refusals.append(f"{plan_count:,} {reason}")
     _reason, unit = LIMIT_WORDS[miss.limit_name]
-    value = f"{miss.value:,.4g} {unit}, not {miss.maximum:,.4g} ({devices})"
-    words = f"plan: none of {considered_count:,} splits is within the limits"
-    return f"{words}: {', '.join(counts)}; the nearest has {value}"
+    excess = f"{miss.value:,.4g} {unit}, not {miss.maximum:,.4g} ({devices})"
+    summary = f"plan: none of {considered_count:,} splits is within the limits"
+    return f"{summary}: {', '.join(refusals)}; the nearest has {excess}"
 
 
 def _describe_larger_cluster(request: Request, shape: Shape) -> str:
@@ -183,7 +189,8 @@ def error_ratio(problem: PlanProblem) -> float:
 
     What they share cancels; sqrt(2) of what is each one's own is left: with 0.08 a ratio of 1.12.
     """
-    return exp(
-        sqrt(2)
-        * (log(problem.rank.plan_bounds.high) * sqrt(1 - problem.rank.plan_bounds.shared**2))
-    )
+    bounds = problem.rank.plan_bounds
+    log_error = log(bounds.high)
+    independent_log_error = log_error * sqrt(1 - bounds.shared**2)
+    log_error_of_difference = sqrt(2) * independent_log_error
+    return exp(log_error_of_difference)

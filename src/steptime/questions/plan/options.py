@@ -13,7 +13,7 @@ from steptime.core.values import parse_count, parse_number
 from steptime.core.workload import CONTEXT_METHODS, OFFLOADS, RECOMPUTES, SCHEDULES, Tuning
 from steptime.prediction import DEFAULT
 from steptime.questions import kinds
-from steptime.questions.node_options import NodeKeywords, NodeOptions
+from steptime.questions.node_options import NodeKeywords, NodeOptions, count_or_none
 from steptime.questions.options import software
 from steptime.questions.step_options import ExecutionKeywords, ExecutionOptions, Method
 
@@ -221,17 +221,19 @@ class PlanOptions(NodeOptions, ExecutionOptions, keywords=PlanKeywords):
     def split(self) -> Mapping[str, object]:
         """The fields of `Plan` that were given; raises `InputError` for values of another kind."""
         fields: dict[str, object] = {}
-        for name, at_least in SPLIT_COUNTS.items():
-            if (value := getattr(self, name)) is not None:
-                fields[name] = parse_count(text_of(value), option_name(name), at_least)
-        for name, names in SPLIT_NAMES.items():
-            if (value := getattr(self, name)) is not None:
-                fields[name] = check_choice(option_name(name), value, names)
+        for name, smallest in SPLIT_COUNTS.items():
+            count = getattr(self, name)
+            if count is not None:
+                fields[name] = parse_count(text_of(count), option_name(name), smallest)
+        for name, choices in SPLIT_NAMES.items():
+            choice = getattr(self, name)
+            if choice is not None:
+                fields[name] = check_choice(option_name(name), choice, choices)
         if self.imbalance is not None:
             fields["imbalance"] = parse_number(self.imbalance, "--imbalance", MIN_IMBALANCE)
         if self.stages is not None:
-            texts = str(text_of(self.stages)).split(",")
-            fields["stages"] = tuple(parse_count(text, "--stages", 0) for text in texts)
+            layer_counts = str(text_of(self.stages)).split(",")
+            fields["stages"] = tuple(parse_count(count, "--stages", 0) for count in layer_counts)
         if self.expert_overlap:
             fields["expert_overlap"] = True
         if self.sequence_parallel:
@@ -253,18 +255,10 @@ class PlanOptions(NodeOptions, ExecutionOptions, keywords=PlanKeywords):
     @property
     def request_fields(self) -> RequestFields:
         """The fields of `Request` that these options say; raises `InputError`."""
-        microbatch, gradients, tokens = (
-            None if value is None else parse_count(text_of(value), option_name(name))
-            for name, value in (
-                ("microbatch", self.microbatch),
-                ("gradients", self.gradients),
-                ("tokens", self.tokens),
-            )
-        )
         return {
-            "microbatch": microbatch,
-            "gradients": gradients,
-            "tokens": tokens,
+            "microbatch": count_or_none(self.microbatch, "--microbatch"),
+            "gradients": count_or_none(self.gradients, "--gradients"),
+            "tokens": count_or_none(self.tokens, "--tokens"),
             "split": self.split,
             "dtype": self.dtype,
             "stack": self.stack,

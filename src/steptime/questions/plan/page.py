@@ -37,9 +37,10 @@ def write_page(requests: Sequence[Request], words: Sequence[str], path: Path) ->
     if len(requests) > MAX_SEARCHES:
         count = f"{len(requests)} searches (models x devices x numbers x lengths x batches x types)"
         raise InputError(f"--page: {count}, at most {MAX_SEARCHES}")
+    # Names and links that are wrong are refused: they are no searches that find nothing.
     for model in dict.fromkeys(request.model for request in requests):
         family_of(read_model(model, trusted=True))
-    for request in requests:  # a misspelt name is no search that finds nothing
+    for request in requests:
         build_cluster(request.site, request.device_counts[0])
     plan_page = write_plans(requests, _search_for_page, words, path)
     return _page_answer(plan_page, path)
@@ -52,9 +53,11 @@ def page_words(
 
     The links of nodes and the data type are left out: each search of the page has its own.
     """
+    # Each search of the page has its own links and its own data type.
     options: dict[str, object] = {**vars(group), "inside": None, "link": None, "dtype": None}
     options["option"] = options.pop("options")
-    return words_of({**options, "level": list(levels) or None, **limits})
+    options["level"] = list(levels) or None
+    return words_of({**options, **limits})
 
 
 def _search_for_page(request: Request) -> SearchResult:

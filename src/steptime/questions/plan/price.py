@@ -84,14 +84,19 @@ def price_plan(
         offer: the price of the device; None where unknown.
         any_stack: widen the interval to all stacks that could be meant, where none was named.
     """
-    wide, stacks = widen_over_stacks(problem, plan_time) if any_stack else (plan_time, None)
+    any_stack_time = plan_time
+    stacks: StackSteps | None = None
+    if any_stack:
+        any_stack_time, stacks = widen_over_stacks(problem, plan_time)
     shape = problem.shape
+    is_of_tokens = shape.unit == "tokens"
     split = plan_time.step
     device_count = split.plan.device_count
     tokens_of_step = split.global_batch * shape.text_length(problem.rank.tuning)
     examples_per_s = split.global_batch / plan_time.step_s
-    tokens_per_s = tokens_of_step / plan_time.step_s if shape.unit == "tokens" else None
+    tokens_per_s = tokens_of_step / plan_time.step_s if is_of_tokens else None
     energy_j = plan_time.energy_j
+    device_w = None if energy_j is None else energy_j / plan_time.step_s / device_count
     does_fit = fits(problem, plan_time)
     answer = PlanAnswer(
         headline=(),
@@ -103,7 +108,7 @@ def price_plan(
         plan=split_fields(split.plan, split.order),
         microbatch=split.microbatch,
         global_batch=split.global_batch,
-        length=shape.length if shape.unit == "tokens" else None,
+        length=shape.length if is_of_tokens else None,
         unit=shape.unit,
         dtype=problem.rank.dtype,
         tuning=problem.rank.tuning.text or None,
@@ -115,8 +120,8 @@ def price_plan(
         step_s=plan_time.step_s,
         low_s=plan_time.low_s,
         high_s=plan_time.high_s,
-        any_stack_low_s=wide.low_s,
-        any_stack_high_s=wide.high_s,
+        any_stack_low_s=any_stack_time.low_s,
+        any_stack_high_s=any_stack_time.high_s,
         bubble_share=plan_time.bubble_share,
         examples_per_s=examples_per_s,
         examples_per_s_per_device=examples_per_s / device_count,
@@ -130,9 +135,9 @@ def price_plan(
         mfu=_peak_shares(problem, plan_time),
         **_costs(offer, plan_time, tokens_of_step, request.tokens),
         energy_j=energy_j,
-        **_power_fields(problem, energy_j and energy_j / plan_time.step_s / device_count),
+        **_power_fields(problem, device_w),
         energy_scope=None if energy_j is None else ENERGY_SCOPE,
-        training=_training_run(plan_time, wide, tokens_of_step, request.tokens),
+        training=_training_run(plan_time, any_stack_time, tokens_of_step, request.tokens),
         notes=tuple(plan_notes(problem, plan_time)),
         nearest_fitting=None if does_fit else _nearest_plan(problem, split),
     )
@@ -141,8 +146,8 @@ def price_plan(
 
 def request_of(request: Request, answer: PlanAnswer) -> Request:
     """Return the request of the very plan of an answer, such as the best plan of a search."""
-    names = vars(Plan()).keys() - {"microbatches"}
-    split = {name: getattr(answer.plan, name) for name in names}
+    field_names = vars(Plan()).keys() - {"microbatches"}
+    split = {name: getattr(answer.plan, name) for name in field_names}
     sites = (request.site, *request.other_sites)
     site = next(site for site in sites if catalog.device(site.device).name == answer.device)
     return replace(
@@ -209,13 +214,18 @@ def _power_fields(problem: PlanProblem, device_w: float | None) -> _PowerFields:
 
 def _plan_memory(problem: PlanProblem, plan_time: PlanTime) -> PlanMemory:
     fullest = plan_time.peak_memory
-    usable_bytes = problem.rank.room_bytes if problem.rank.room_bytes < inf else None
+    room_bytes = problem.rank.room_bytes
+    usable_bytes = room_bytes if room_bytes < inf else None
+    lacking_bytes = None
+    if usable_bytes:
+        lacking_bytes = max(0.0, fullest.total - usable_bytes)
     needed = conformal.find_ends(conformal.MEMORY, problem.device).of(fullest.total)
     stage_count = plan_time.step.plan.pipeline
+    virtual_stage_layers = plan_time.layers
     stages = tuple(
         StageMemory(
             stage=stage,
-            layers=sum(plan_time.layers[stage::stage_count]),
+            layers=sum(virtual_stage_layers[stage::stage_count]),
             needed_bytes=memory.total,
             **_memory_sizes(memory),
         )
@@ -226,7 +236,7 @@ def _plan_memory(problem: PlanProblem, plan_time: PlanTime) -> PlanMemory:
         needed_low_bytes=needed.low or 0.0,
         needed_high_bytes=needed.high or 0.0,
         usable_bytes=usable_bytes,
-        over_bytes=max(0.0, fullest.total - usable_bytes) if usable_bytes else None,
+        over_bytes=lacking_bytes,
         host_bytes=plan_time.host_bytes,
         fullest_stage=plan_time.fullest_device,
         by_part=MemoryParts(**_memory_sizes(fullest)),
@@ -238,7 +248,7 @@ def _exposed_communication(
     problem: PlanProblem, plan_time: PlanTime
 ) -> tuple[ExposedCollective, ...]:
     collectives = plan_time.collectives
-    times = [
+    intervals = [
         problem.rank.widen(conformal.COLLECTIVES, collective.total_s) for collective in collectives
     ]
     return tuple(
@@ -248,16 +258,16 @@ def _exposed_communication(
             link=collective.link,
             size_bytes=collective.size_bytes,
             communication_s=collective.total_s,
-            communication_low_s=time.low,
-            communication_high_s=time.high,
+            communication_low_s=interval.low,
+            communication_high_s=interval.high,
             exposed_communication_s=collective.exposed_s,
         )
-        for collective, time in zip(collectives, times, strict=True)
+        for collective, interval in zip(collectives, intervals, strict=True)
     )
 
 
 def _costs(
-    offer: Offer | None, plan_time: PlanTime, tokens_of_step: int, tokens: float | None
+    offer: Offer | None, plan_time: PlanTime, tokens_of_step: int, training_tokens: float | None
 ) -> PlanCosts:
     """Return the costs of a plan, None where no price is known."""
     if offer is None:
@@ -272,12 +282,16 @@ def _costs(
         }
     cost_per_hour = offer.price * plan_time.step.plan.device_count
     cost_per_step = cost_per_hour * plan_time.step_s / HOUR_S
-    hours = None if tokens is None else tokens / tokens_of_step * plan_time.step_s / HOUR_S
+    training_h = (
+        None
+        if training_tokens is None
+        else training_tokens / tokens_of_step * plan_time.step_s / HOUR_S
+    )
     return {
         "cost_per_step": cost_per_step,
         "cost_per_hour": cost_per_hour,
         "cost_per_million_tokens": cost_per_step / tokens_of_step * MILLION,
-        "cost_total": None if hours is None else hours * cost_per_hour,
+        "cost_total": None if training_h is None else training_h * cost_per_hour,
         "currency": offer.currency,
         "price_offer": offer.name,
         "price_date": offer.date,
@@ -285,27 +299,30 @@ def _costs(
 
 
 def _training_run(
-    plan_time: PlanTime, wide: PlanTime, tokens_of_step: int, tokens: float | None
+    plan_time: PlanTime,
+    any_stack_time: PlanTime,
+    tokens_of_step: int,
+    training_tokens: float | None,
 ) -> TrainingRun | None:
-    if tokens is None:
+    if training_tokens is None:
         return None
-    steps = tokens / tokens_of_step
-    train_h = steps * plan_time.step_s / HOUR_S
+    step_count = training_tokens / tokens_of_step
+    train_h = step_count * plan_time.step_s / HOUR_S
     return TrainingRun(
-        tokens=tokens,
-        steps=steps,
+        tokens=training_tokens,
+        steps=step_count,
         train_h=train_h,
-        low_h=steps * plan_time.low_s / HOUR_S,
-        high_h=steps * plan_time.high_s / HOUR_S,
-        any_stack_low_h=steps * wide.low_s / HOUR_S,
-        any_stack_high_h=steps * wide.high_s / HOUR_S,
+        low_h=step_count * plan_time.low_s / HOUR_S,
+        high_h=step_count * plan_time.high_s / HOUR_S,
+        any_stack_low_h=step_count * any_stack_time.low_s / HOUR_S,
+        any_stack_high_h=step_count * any_stack_time.high_s / HOUR_S,
         device_hours=train_h * plan_time.step.plan.device_count,
-        energy_kwh=None if plan_time.energy_j is None else plan_time.energy_j * steps / KWH_J,
+        energy_kwh=None if plan_time.energy_j is None else plan_time.energy_j * step_count / KWH_J,
     )
 
 
-def _nearest_plan(problem: PlanProblem, request: PlanStep) -> NearestPlan | None:
-    nearest = find_nearest(problem, request)
+def _nearest_plan(problem: PlanProblem, plan_step: PlanStep) -> NearestPlan | None:
+    nearest = find_nearest(problem, plan_step)
     if nearest is None:
         return None
     return NearestPlan(

@@ -119,14 +119,14 @@ def plan(
             **plan_options,
         }
         return answer_launched(plan, launched, device, options)
-    group = PlanOptions.from_keywords(plan_options, plan)
+    parsed = PlanOptions.from_keywords(plan_options, plan)
     picture_path = check_picture(out)
     limits = _read_limits(budget_per_hour, days, watts)
     device_counts = _read_device_counts(device_count, max_device_count)
     if trace is not None:
         check_folder(Path(trace))
     if device_counts:
-        free_choices = {"--order": order, "--data": group.data, "--trace": trace}
+        free_choices = {"--order": order, "--data": parsed.data, "--trace": trace}
         refuse(
             free_choices, "a search (--device-count, --max-device-count) chooses it: leave out {}"
         )
@@ -136,10 +136,10 @@ def plan(
     lengths = _read_numbers(length, "--length", page)
     global_batches = _read_numbers(global_batch, "--global-batch", page)
     model_texts = parse_models(model) if page is not None else [str(model)]
-    models = [str(set_reading(text, group.strict, group.batch_axis)) for text in model_texts]
+    models = [str(set_reading(text, parsed.strict, parsed.batch_axis)) for text in model_texts]
     levels = _level_texts(level)
-    site, *further_sites = group.sites(
-        parse_devices(device), tuple(map(parse_level, levels)), text_of(group.host_link)
+    site, *further_sites = parsed.sites(
+        parse_devices(device), tuple(map(parse_level, levels)), text_of(parsed.host_link)
     )
     request = Request(
         model=models[0],
@@ -152,18 +152,18 @@ def plan(
         trace=None if trace is None else Path(trace),
         other_sites=tuple(further_sites),
         trusted=True,
-        node_options=frozenset(name for name in NODE_OPTIONS if getattr(group, name) is not None),
-        **group.request_fields,
+        node_options=frozenset(name for name in NODE_OPTIONS if getattr(parsed, name) is not None),
+        **parsed.request_fields,
     )
     if page is None:
         answer = _answer_request(request, picture_path)
         return answer if emit is None else _emit_plan(emit, answer, request)
     refuse({"--emit": emit}, "{} is of one plan: leave out --page")
     refuse({"--out": out}, "{} is of one plan: leave out --page")
-    dtypes = _read_dtypes(group.dtype)
+    dtypes = _read_dtypes(parsed.dtype)
     sites = (site, *further_sites)
     cells = product(models, sites, device_counts, lengths, global_batches, dtypes)
-    words = page_words(group, limits, levels)
+    words = page_words(parsed, limits, levels)
     return write_page(_requests_of(request, cells), words, Path(page))
 
 
@@ -190,29 +190,36 @@ def _emit_plan(
 
     best = answer.best if isinstance(answer, PlanSearchAnswer) else answer
     split = best.plan
-    degrees = ("tensor", "pipeline", "context", "data", "virtual", "expert", "expert_tensor")
-    facts: Facts = {name: getattr(split, name) for name in degrees if getattr(split, name) > 1}
+    degree_names = ("tensor", "pipeline", "context", "data", "virtual", "expert", "expert_tensor")
+    facts: Facts = {name: getattr(split, name) for name in degree_names if getattr(split, name) > 1}
+    microbatch_of_all = best.microbatch * split.data
     facts |= {
         "devices": best.device_count,
         "per_node": min(best.device_count, request.site.per_node),
         "micro_batch": best.microbatch,
         "global_batch": best.global_batch,
-        "accumulation": max(1, best.global_batch // (best.microbatch * split.data)),
+        "accumulation": max(1, best.global_batch // microbatch_of_all),
         "zero": split.zero if split.data > 1 else 0,
         "recompute": split.recompute,
         "dtype": best.dtype,
         "optimizer": request.optimizer or best.assumed.get("optimizer", "adam"),
         "data": split.data,
     }
-    facts |= {"length": best.length} if best.length else {}
-    facts |= {"sequence_parallel": True} if split.sequence else {}
-    facts |= {"shard": split.shard} if 0 < split.shard < split.data else {}
-    facts |= {"stages": [str(count) for count in split.stages]} if split.stages else {}
+    if best.length:
+        facts["length"] = best.length
+    if split.sequence:
+        facts["sequence_parallel"] = True
+    is_sharded_in_groups = 0 < split.shard < split.data
+    if is_sharded_in_groups:
+        facts["shard"] = split.shard
+    if split.stages:
+        facts["stages"] = [str(layer_count) for layer_count in split.stages]
     emitted = emit_training(tool, best.model, facts, request.tuning)
     notes = answer.notes
     if split.offload != "none":
         notes = (*notes, f"--emit {tool}: what lies on the host is not written")
-    if tool == "megatron" and not str(getattr(best, "stack", "")).startswith("megatron"):
+    is_priced_as_megatron = best.stack.startswith("megatron")
+    if tool == "megatron" and not is_priced_as_megatron:
         notes = (
             *notes,
             "--emit megatron: --stack megatron prices the step as that command runs it",
@@ -231,9 +238,10 @@ def answer_request(request: Request) -> PlanAnswer | PlanSearchAnswer:
     if request.other_sites and not is_search:
         raise InputError("plan: several devices go with --device-count or --max-device-count")
     answer = search_plans(request) if is_search else answer_plan(request)
-    offload = request.split.get("offload", None if is_search else "none")
+    default_offload = None if is_search else "none"
+    is_without_offload = request.split.get("offload", default_offload) == "none"
     does_fit = answer.fits if isinstance(answer, PlanAnswer) else True
-    if request.site.host_link and offload == "none" and does_fit:
+    if request.site.host_link and is_without_offload and does_fit:
         raise InputError("plan: --host-link goes with --offload; nearest: leave out --host-link")
     return answer
 
@@ -241,13 +249,14 @@ def answer_request(request: Request) -> PlanAnswer | PlanSearchAnswer:
 def _read_limits(
     budget_per_hour: Price | None, days: float | str | None, watts: float | str | None
 ) -> Mapping[str, float | None]:
-    return {
-        "budget_per_hour": budget_per_hour
-        if budget_per_hour is None
-        else parse_price(budget_per_hour, "--budget-per-hour"),
-        "days": None if days is None else parse_duration(days, "--days", "d"),
-        "watts": None if watts is None else parse_number(watts, "--watts"),
-    }
+    limits: dict[str, float | None] = {"budget_per_hour": None, "days": None, "watts": None}
+    if budget_per_hour is not None:
+        limits["budget_per_hour"] = parse_price(budget_per_hour, "--budget-per-hour")
+    if days is not None:
+        limits["days"] = parse_duration(days, "--days", "d")
+    if watts is not None:
+        limits["watts"] = parse_number(watts, "--watts")
+    return limits
 
 
 def _read_device_counts(
@@ -258,7 +267,8 @@ def _read_device_counts(
         return ()
     if device_count is None:
         largest = parse_count(text_of(max_device_count), "--max-device-count", at_most=MAX_DEVICES)
-        return tuple(2**power for power in range(largest.bit_length()))
+        powers_of_two = (2**exponent for exponent in range(largest.bit_length()))
+        return tuple(powers_of_two)
     refuse({"--max-device-count": max_device_count}, "--device-count and {}: give one of them")
     device_counts = tuple(parse_counts(device_count, "--device-count"))
     if len(device_counts) > MAX_COUNTS:
@@ -267,11 +277,14 @@ def _read_device_counts(
     return device_counts
 
 
-def _read_numbers(value: Any, option: str, page: File | None) -> Sequence[int | None]:
+def _read_numbers(
+    value: int | str | Sequence[int] | None, option: str, page: File | None
+) -> Sequence[int | None]:
     """Return the numbers of an option, one of a plan and several of a page; None left out."""
     if value is None:
         return [None]
-    if page is not None:
+    takes_several = page is not None
+    if takes_several:
         return parse_counts(value, option)
     return [parse_count(text_of(value), option)]
 
@@ -285,8 +298,12 @@ def _level_texts(levels: Levels | None) -> list[str]:
     """Return levels as texts, `4:infiniband-ndr` of the tuple `(4, "infiniband-ndr")`."""
     if levels is None:
         return []
-    items = [levels] if isinstance(levels, str) else levels
-    return [":".join(map(str, item)) if isinstance(item, tuple) else str(item) for item in items]
+    texts = []
+    level_list = [levels] if isinstance(levels, str) else levels
+    for level in level_list:
+        is_size_and_link = isinstance(level, tuple)
+        texts.append(":".join(map(str, level)) if is_size_and_link else str(level))
+    return texts
 
 
 def _requests_of(request: Request, cells: Any) -> list[Request]:

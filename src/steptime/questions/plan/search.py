@@ -51,6 +51,8 @@ SPLIT = (
 MAX_SIMULATED = 12  # plans of a search, beside the fastest of each number of devices
 DAY_HOURS = 24
 HOUR_S = 3600
+Amounts = tuple[float | None, ...]
+"""The values of `AMOUNTS` of a plan, None where unknown."""
 Item = TypeVar("Item")
 
 
@@ -71,7 +73,7 @@ class PricedPlan:
     is_within: bool
 
     @property
-    def amounts(self) -> tuple[float | None, ...]:
+    def amounts(self) -> Amounts:
         """The values of `AMOUNTS`, None where unknown."""
         answer = self.answer
         return (
@@ -164,84 +166,97 @@ def _search_answer(
     )
 
 
-def _describe_room(front: Sequence[PricedPlan], spare: float) -> tuple[str, ...]:
+def _describe_room(front: Sequence[PricedPlan], error_share: float) -> tuple[str, ...]:
     """Describe how full the fastest plan is, if so, and the fastest one that leaves a share."""
     fastest = front[0]
-    if fastest.memory_share <= 1 - spare:
+    safe_share = 1 - error_share
+    if fastest.memory_share <= safe_share:
         return ()
     fills = f"fills {percent(fastest.memory_share)} of the memory"
-    roomy = [plan.answer for plan in front if plan.memory_share <= 1 - spare]
-    if not roomy:
-        return (f"{fills}, and no plan leaves {percent(spare)}",)
-    split = describe_split(roomy[0].plan.to_dict(), roomy[0].microbatch)
-    return fills, f"{split} leaves {percent(spare)} and takes {seconds(roomy[0].step_s)}"
+    safe_plans = [plan.answer for plan in front if plan.memory_share <= safe_share]
+    if not safe_plans:
+        return (f"{fills}, and no plan leaves {percent(error_share)}",)
+    fastest_safe = safe_plans[0]
+    split = describe_split(fastest_safe.plan.to_dict(), fastest_safe.microbatch)
+    step = seconds(fastest_safe.step_s)
+    return fills, f"{split} leaves {percent(error_share)} and takes {step}"
 
 
 def _choose_simulated(groups: Sequence[DeviceGroup]) -> list[PlanKey]:
     """Return the plans that none beats by closed forms, the best in each amount first."""
-    keys = [(place, plan) for place, group in enumerate(groups) for plan in group.result.front]
-    amounts = {key: _quick_amounts(groups[key[0]], key[1]) for key in keys}
-    places = _comparable_places(list(amounts.values()))
-    front = pareto_front(keys, lambda key: _values(amounts[key], places))
-    best = _find_best(front, [amounts[key] for key in front])
-    return [*best.values(), *front[:MAX_SIMULATED]]
+    keys: list[PlanKey] = []
+    amounts_by_key: dict[PlanKey, Amounts] = {}
+    for group_index, group in enumerate(groups):
+        for plan in group.result.front:
+            keys.append((group_index, plan))
+            amounts_by_key[group_index, plan] = _quick_amounts(group, plan)
+    amount_indices = _indices_of_complete_amounts(list(amounts_by_key.values()))
+    front = pareto_front(keys, lambda key: _select_amounts(amounts_by_key[key], amount_indices))
+    best_by_amount = _find_best(front, [amounts_by_key[key] for key in front])
+    return [*best_by_amount.values(), *front[:MAX_SIMULATED]]
 
 
-def _quick_amounts(group: DeviceGroup, plan: PlanEstimate) -> tuple[float | None, ...]:
+def _quick_amounts(group: DeviceGroup, plan: PlanEstimate) -> Amounts:
     cost_per_step = None
     if group.offer is not None:
         cost_per_step = group.offer.price * group.device_count * plan.step_s / HOUR_S
     return plan.step_s, cost_per_step, plan.energy_j, plan.needed_bytes, group.device_count
 
 
-def _comparable_places(amounts: Sequence[tuple[float | None, ...]]) -> list[int]:
+def _indices_of_complete_amounts(amounts_of_plans: Sequence[Amounts]) -> list[int]:
     """Return the places in `AMOUNTS` of those that are known of all plans."""
     return [
-        place
-        for place in range(len(AMOUNTS))
-        if all(values[place] is not None for values in amounts)
+        amount_index
+        for amount_index in range(len(AMOUNTS))
+        if all(amounts[amount_index] is not None for amounts in amounts_of_plans)
     ]
 
 
-def _values(amounts: tuple[float | None, ...], places: Sequence[int]) -> tuple[float, ...]:
-    return tuple(float(amounts[place] or 0) for place in places)
+def _select_amounts(amounts: Amounts, amount_indices: Sequence[int]) -> tuple[float, ...]:
+    return tuple(float(amounts[amount_index] or 0) for amount_index in amount_indices)
 
 
 def _unbeaten_plans(plans: Sequence[PricedPlan]) -> list[PricedPlan]:
     """Return the plans that none beats in the amounts that are known of all, fastest first."""
-    places = _comparable_places([plan.amounts for plan in plans])
-    return pareto_front(plans, lambda plan: _values(plan.amounts, places))
+    amount_indices = _indices_of_complete_amounts([plan.amounts for plan in plans])
+    return pareto_front(plans, lambda plan: _select_amounts(plan.amounts, amount_indices))
 
 
-def _find_best(
-    plans: Sequence[Item], amounts: Sequence[tuple[float | None, ...]]
-) -> dict[str, Item]:
+def _find_best(plans: Sequence[Item], amounts_of_plans: Sequence[Amounts]) -> dict[str, Item]:
     """Return the plan with the smallest value of each amount that is known of a plan."""
-    best: dict[str, Item] = {}
-    for place, name in enumerate(AMOUNTS):
-        values = [(row[place], index) for index, row in enumerate(amounts)]
-        numbers = [(value, index) for value, index in values if value is not None]
-        if numbers:
-            best[name] = plans[min(numbers)[1]]
-    return best
+    best_by_amount: dict[str, Item] = {}
+    for amount_index, amount_name in enumerate(AMOUNTS):
+        candidates: list[tuple[float, int]] = []
+        for plan_index, amounts in enumerate(amounts_of_plans):
+            amount = amounts[amount_index]
+            if amount is not None:
+                candidates.append((amount, plan_index))
+        if candidates:
+            _smallest_amount, plan_index = min(candidates)
+            best_by_amount[amount_name] = plans[plan_index]
+    return best_by_amount
 
 
 def _simulate_plan(group: DeviceGroup, plan: PlanEstimate) -> PricedPlan:
     step = time_plan(group.problem, check_step(group.problem.shape, plan.step))
     answer = price_plan(group.request, group.problem, step, group.offer)
-    priced = PlanEstimate(step.step_s, plan.needed_bytes, answer.energy_j, step.step)
-    return PricedPlan(group, step, answer, all(cap.holds(priced) for cap in group.caps))
+    simulated = PlanEstimate(step.step_s, plan.needed_bytes, answer.energy_j, step.step)
+    is_within_limits = all(limit.holds(simulated) for limit in group.limits)
+    return PricedPlan(group, step, answer, is_within_limits)
 
 
 def _price_best(plan: PricedPlan, request: Request, groups: Sequence[DeviceGroup]) -> PlanAnswer:
     """Return the answer of the best plan, its interval over all stacks that could be meant."""
     group = plan.group
     best = price_plan(group.request, group.problem, plan.step, group.offer, any_stack=True)
-    if request.limits.get("budget_per_hour") is None:
+    has_budget = request.limits.get("budget_per_hour") is not None
+    if not has_budget:
         return best
-    names = sorted({group.problem.device.name for group in groups if group.offer is None})
-    unpriced = tuple(f"{name}: {NO_PRICE}, so no budget holds it" for name in names)
-    return msgspec.structs.replace(best, notes=best.notes + unpriced)
+    unpriced_devices = {group.problem.device.name for group in groups if group.offer is None}
+    unpriced_notes = tuple(
+        f"{device}: {NO_PRICE}, so no budget holds it" for device in sorted(unpriced_devices)
+    )
+    return msgspec.structs.replace(best, notes=best.notes + unpriced_notes)
 
 
 def _as_fast_limits(
@@ -255,7 +270,8 @@ def _as_fast_limits(
     limits_s: dict[tuple[str, int], float] = {}
     for group in groups:
         problem = group.problem
-        if problem.device.name == best.device:
+        is_device_of_best = problem.device.name == best.device
+        if is_device_of_best:
             limits_s[group.key] = best.step_s * error_ratio(problem)
         else:
             limits_s[group.key] = best.any_stack_high_s / problem.rank.step_bounds.low
@@ -294,10 +310,12 @@ def _plan_row(
 
 def _with_efficiency(rows: Sequence[PlanRow]) -> tuple[PlanRow, ...]:
     """Return rows with their throughput per device over that of the smallest number of devices."""
-    smallest: dict[str, float] = {}
-    result = []
+    # Rows grow in the number of devices: the first of a device is its reference.
+    reference_by_device: dict[str, float] = {}
+    rows_with_efficiency = []
     for row in rows:
-        device_s = row.step_s * row.device_count
-        reference_s = smallest.setdefault(row.device, device_s)
-        result.append(msgspec.structs.replace(row, efficiency=reference_s / device_s))
-    return tuple(result)
+        device_seconds = row.step_s * row.device_count
+        reference = reference_by_device.setdefault(row.device, device_seconds)
+        efficiency = reference / device_seconds
+        rows_with_efficiency.append(msgspec.structs.replace(row, efficiency=efficiency))
+    return tuple(rows_with_efficiency)

@@ -64,13 +64,17 @@ def plan_tables(answer: PlanAnswer, headline: Sequence[str]) -> list[Table]:
     ]
     tables = [make_facts_table("\n".join([*headline, split]), "one step", rows)]
     if answer.exposed_communication:
-        waits = sorted(answer.exposed_communication, key=lambda row: -row.exposed_communication_s)
-        collectives = [row.to_dict() for row in waits]
-        title = "Communication of a device"
-        waits_table = Table(
-            COMMUNICATION_COLUMNS, collectives, title, max_rows=MAX_COLLECTIVES, is_detail=True
+        longest_first = sorted(
+            answer.exposed_communication, key=lambda row: -row.exposed_communication_s
         )
-        tables.append(waits_table)
+        communication = Table(
+            COMMUNICATION_COLUMNS,
+            [row.to_dict() for row in longest_first],
+            "Communication of a device",
+            max_rows=MAX_COLLECTIVES,
+            is_detail=True,
+        )
+        tables.append(communication)
     return tables
 
 
@@ -82,7 +86,8 @@ def _step_rows(answer: PlanAnswer) -> list[FactRow]:
         ("  computing", seconds(answer.parts.compute_s)),
     ]
     for name, words in PART_WORDS.items():
-        if name == "compute_s" or parts[name] <= 0:
+        has_row = name == "compute_s"  # computing comes first
+        if has_row or parts[name] <= 0:
             continue
         is_bubble = name == "bubble_s"
         share = f" ({percent(answer.bubble_share)} of the pipeline)" if is_bubble else ""
@@ -110,13 +115,14 @@ def _describe_mfu(answer: PlanAnswer) -> str:
 
 
 def _memory_rows(answer: PlanAnswer) -> list[FactRow]:
-    memory, nearest = answer.memory, answer.nearest_fitting
+    memory = answer.memory
+    nearest = answer.nearest_fitting
     stage_count = len(memory.by_stage)
     stage = f"stage {memory.fullest_stage} of {stage_count}: " if stage_count > 1 else ""
     rows = [("memory", stage + describe_memory(memory))]
     if nearest is not None:
-        step = f"{size(nearest.needed_bytes)}, {seconds(nearest.step_s)}"
-        rows.append(("", f"nearest that fits: {nearest.change} ({step})"))
+        memory_and_time = f"{size(nearest.needed_bytes)}, {seconds(nearest.step_s)}"
+        rows.append(("", f"nearest that fits: {nearest.change} ({memory_and_time})"))
     elif not answer.fits:
         rows.append(("", "no single or double change of this plan fits"))
     return rows
@@ -130,9 +136,9 @@ def _cost_rows(answer: PlanAnswer) -> list[FactRow]:
     rows = [("cost", cost)]
     if answer.device_power_w is not None:
         energy_kwh = None if answer.training is None else answer.training.energy_kwh
-        total = f", {format_value('kwh', energy_kwh)} in all" if energy_kwh else ""
+        total_energy = f", {format_value('kwh', energy_kwh)} in all" if energy_kwh else ""
         power = f"about {answer.device_power_w:,.0f} W per device"
-        rows.append(("energy", f"{power}{total}; {answer.energy_scope}"))
+        rows.append(("energy", f"{power}{total_energy}; {answer.energy_scope}"))
     return rows
 
 
@@ -170,11 +176,11 @@ def _unbeaten_table(answer: PlanSearchAnswer) -> Table:
     for best in answer.best_by:
         row_index = answer.rows.index(best.row)
         best_amounts.setdefault(row_index, []).append(AMOUNT_WORDS[best.name])
-    # Rows that are best in an amount come first.
-    order = sorted(range(len(answer.rows)), key=lambda index: (index not in best_amounts, index))
+    rows_best_in_amounts = sorted(best_amounts)
+    further_rows = [index for index in range(len(answer.rows)) if index not in best_amounts]
     rows = [
         {**_plan_cells(answer.rows[index]), "best_in": ", ".join(best_amounts.get(index, ()))}
-        for index in order
+        for index in [*rows_best_in_amounts, *further_rows]
     ]
     clusters = {(row.device, row.device_count) for row in answer.rows}
     is_single_cluster = len(clusters) == 1  # the title has the only device
@@ -199,10 +205,12 @@ def _describe_space(answer: PlanSearchAnswer) -> list[str]:
 
 
 def _plan_cells(row: PlanRow) -> Mapping[str, Any]:
-    cells = row.to_dict()
-    split = {name: value for name, value in cells.items() if name != "microbatch"}
-    mark = "=" if row.is_as_fast else ""
+    fields = row.to_dict()
+    split_fields = {name: value for name, value in fields.items() if name != "microbatch"}
     days = row.training_days
-    train_h = None if days is None else HOURS_OF_DAY * days
-    cells |= {"train_h": train_h}
-    return {**cells, "split": describe_split(split, row.microbatch), "same": mark}
+    return {
+        **fields,
+        "train_h": None if days is None else HOURS_OF_DAY * days,
+        "split": describe_split(split_fields, row.microbatch),
+        "same": "=" if row.is_as_fast else "",
+    }

@@ -1,6 +1,7 @@
 """Texts of plans: the headline, the split of a step, money and memory."""
 
 from collections.abc import Mapping
+from operator import itemgetter
 
 from steptime.core.units import format_money, hours, percent, seconds, size
 from steptime.core.workload import Plan
@@ -37,8 +38,8 @@ def describe_headline(answer: PlanAnswer) -> tuple[str, ...]:
     step = f"{seconds(answer.step_s)} a step ({low} to {high})"
     devices = f"{answer.device_count} {answer.device}"
     if not answer.fits:
-        over = size(answer.memory.over_bytes or 0.0)
-        facts = (f"{devices}: out of memory by {over} per device", f"it would take {step}")
+        lacking = size(answer.memory.over_bytes or 0.0)
+        facts = (f"{devices}: out of memory by {lacking} per device", f"it would take {step}")
         return facts + _describe_stack(answer)
     return (
         f"{devices}: {step}",
@@ -52,9 +53,11 @@ def _describe_stack(answer: PlanAnswer) -> tuple[str, ...]:
     """Describe the assumed stack: `assumed fsdp-2025, with --stack fsdp-compile-2025 1.39 s`."""
     if answer.device_count == 1 or not answer.other_stacks:
         return ()
-    times = [row for row in answer.other_stacks if row.stack == answer.nearest_stack]
-    near = "".join(f", with --stack {row.stack} {seconds(row.step_s)}" for row in times)
-    return (f"assumed {answer.stack}{near}",)
+    alternative = ""
+    for row in answer.other_stacks:
+        if row.stack == answer.nearest_stack:
+            alternative += f", with --stack {row.stack} {seconds(row.step_s)}"
+    return (f"assumed {answer.stack}{alternative}",)
 
 
 def _describe_cost(answer: PlanAnswer) -> tuple[str, ...]:
@@ -74,31 +77,31 @@ def _describe_cost(answer: PlanAnswer) -> tuple[str, ...]:
 
 def describe_bottleneck(answer: PlanAnswer) -> str:
     """Describe what takes most of a step: `computing (92.8 % of the step)`."""
-    parts = answer.parts.to_dict()
-    name = max(parts, key=lambda part: float(parts[part]))
-    words = PART_WORDS[name]
-    waits = answer.exposed_communication
-    if name == "exposed_communication_s" and waits:
-        longest = max(waits, key=lambda wait: wait.exposed_communication_s)
+    part_times: dict[str, float] = answer.parts.to_dict()
+    longest_part, part_s = max(part_times.items(), key=itemgetter(1))
+    words = PART_WORDS[longest_part]
+    collectives = answer.exposed_communication
+    if longest_part == "exposed_communication_s" and collectives:
+        longest = max(collectives, key=lambda collective: collective.exposed_communication_s)
         words = f"{longest.collective} of {longest.group} ranks over {longest.link}"
-    return f"{words} ({percent(parts[name] / answer.step_s)} of the step)"
+    return f"{words} ({percent(part_s / answer.step_s)} of the step)"
 
 
 def describe_split(fields: Mapping[str, object], microbatch: int) -> str:
     """Describe how a step is split: `tensor 8 x data 16, ZeRO 1, microbatch 2`."""
     defaults = vars(Plan())
     split = {**defaults, **fields}
-    sizes = [f"{name} {split[name]}" for name in SIZE_FIELDS if split[name] != 1]
-    words = [" x ".join(sizes) or "one device"]
+    degrees = [f"{name} {split[name]}" for name in SIZE_FIELDS if split[name] != 1]
+    words = [" x ".join(degrees) or "one device"]
     if split["sequence"]:
         words.append("sequence parallel")
     if split["zero"]:
         words.append(f"ZeRO {split['zero']}")
     if split["recompute"] != "none":
         words.append(f"recompute {split['recompute']}")
-    for name, text in DEPARTURES.items():
+    for name, template in DEPARTURES.items():
         if split[name] != defaults[name]:
-            words.append(text.format(split[name]))
+            words.append(template.format(split[name]))
     return ", ".join([*words, f"microbatch {microbatch}"])
 
 
@@ -112,12 +115,15 @@ def describe_split_and_size(answer: PlanAnswer) -> str:
 
 def describe_memory(memory: PlanMemory) -> str:
     """Describe the memory of the fullest device: `134.9 GB of 85.04 GB (states 80.86 GB, ...)`."""
-    parts = memory.by_part.to_dict().items()
-    largest = sorted(parts, key=lambda part: -part[1])[:LARGEST_PARTS]
-    words = ", ".join(f"{name.removesuffix('_bytes')} {size(value)}" for name, value in largest)
+    bytes_by_part: dict[str, float] = memory.by_part.to_dict()
+    largest_first = sorted(bytes_by_part.items(), key=itemgetter(1), reverse=True)
+    part_texts = [
+        f"{name.removesuffix('_bytes')} {size(part_bytes)}"
+        for name, part_bytes in largest_first[:LARGEST_PARTS]
+    ]
     lack = f", out of memory by {size(memory.over_bytes)}" if memory.over_bytes else ""
     usable = f" of {size(memory.usable_bytes)}" if memory.usable_bytes else ""
-    return f"{size(memory.needed_bytes)}{usable} ({words}){lack}"
+    return f"{size(memory.needed_bytes)}{usable} ({', '.join(part_texts)}){lack}"
 
 
 def describe_assumed(assumed: Mapping[str, str]) -> str:

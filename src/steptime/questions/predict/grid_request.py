@@ -52,13 +52,11 @@ def read_axes(
         (1,) if replicas is None else tuple(parse_counts(replicas, "--replicas")),
         None if link is None else catalog.link(link, "--link"),
     )
-    check_names(
-        [
-            ":".join(filter(None, (place_device.name, dtype)))
-            for place_device, dtype in grid_axes.places
-        ],
-        "--device",
-    )
+    place_names = [
+        device.name if dtype is None else f"{device.name}:{dtype}"
+        for device, dtype in grid_axes.places
+    ]
+    check_names(place_names, "--device")
     if max(grid_axes.replicas) > 1 and grid_axes.link is None:
         raise InputError("several replicas all-reduce gradients: name a link with --link")
     if grid_axes.cells > MAX_CELLS:
@@ -135,9 +133,10 @@ def request_grid(
     Raises:
         InputError: for a file of prices without a training, and for a network that reads no tokens.
     """
-    make = _workload_maker(step)
-    workloads = (make(name, None) for name in axes.models)
-    return GridRequest(axes, make, method, settings, read_training(tokens, prices, workloads))
+    make_workload_of = _workload_maker(step)
+    workloads = (make_workload_of(name, None) for name in axes.models)
+    training = read_training(tokens, prices, workloads)
+    return GridRequest(axes, make_workload_of, method, settings, training)
 
 
 def _workload_maker(step: StepOptions) -> WorkloadMaker:

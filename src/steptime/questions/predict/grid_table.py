@@ -43,16 +43,19 @@ def predict_grid(request: GridRequest, out: str | None = None) -> GridAnswer | W
     Raises:
         InputError: as a single prediction does, and for a file of another kind.
     """
-    if out is not None and not Path(out).suffix:
-        return _predict_into_folder(request, Path(out))
-    if out is not None:
-        if Path(out).suffix not in FORMATS:
-            raise unknown("table format", Path(out).suffix or out, FORMATS, shorten(out))
-        check_folder(Path(out))
-    axes, unmodelled = request.axes, request.unmodelled()
+    path = None if out is None else Path(out)
+    if path is not None and not path.suffix:
+        return _predict_into_folder(request, path)
+    if path is not None:
+        if path.suffix not in FORMATS:
+            raise unknown("table format", path.suffix, FORMATS, shorten(path))
+        check_folder(path)
+    axes = request.axes
+    unmodelled = request.unmodelled()
     rows: Sequence[GridRow] = LazySequence(axes.cells, partial(_make_rows, request))
-    if out is not None:
-        write_atomically(Path(out), FORMATS[Path(out).suffix](request))
+    if path is not None:
+        write_file = FORMATS[path.suffix]
+        write_atomically(path, write_file(request))
         note(f"{axes.cells} cells in {out}")
     return GridAnswer(
         rows=rows,
@@ -138,8 +141,9 @@ def _cell_table(request: GridRequest, rows: Sequence[GridRow]) -> Table:
     """Return the table of cells, of which people see the first."""
     phase = request.make_workload(request.axes.models[0], None).phase
     printed_rows = rows[:MAX_PRINTED_ROWS]
-    dtype_names = {row.dtype for row in printed_rows}
-    dtype = f", {dtype_names.pop()}" if len(dtype_names) == 1 else ""
+    dtypes = {row.dtype for row in printed_rows}
+    has_single_dtype = len(dtypes) == 1
+    dtype = f", {dtypes.pop()}" if has_single_dtype else ""
     table_rows = LazySequence(
         len(rows), lambda: map(_table_row, rows), first_items=list(map(_table_row, printed_rows))
     )
@@ -181,21 +185,20 @@ def _cell_columns(rows: Sequence[GridRow], phase: str, has_training: bool) -> li
 def _footnotes(rows: Sequence[GridRow]) -> list[str]:
     """Return the lines below the table of cells: what is assumed, and what is to know of them."""
     has_several_models = len({row.model for row in rows}) > 1
-    texts = (
-        (
-            f"{row.model} on {row.device}" if has_several_models else row.device,
-            assumed_text(row.assumed),
-        )
-        for row in rows
-        if row.step_s is not None
-    )
-    footnotes = assumed_line(texts)
+    labels_and_settings = []
+    for row in rows:
+        if row.step_s is not None:
+            label = f"{row.model} on {row.device}" if has_several_models else row.device
+            labels_and_settings.append((label, assumed_text(row.assumed)))
+    footnotes = assumed_line(labels_and_settings)
     if any(row.is_extrapolated for row in rows):
         footnotes.append(EXTRAPOLATED_FOOTNOTE)
     currencies = dict.fromkeys(row.currency for row in rows if row.currency)
     if currencies:
         footnotes.append(f"cost in {', '.join(currencies)}, of all replicas")
-    return footnotes + list(dict.fromkeys(filter(None, map(_describe_notes, rows))))
+    notes = [_describe_notes(row) for row in rows]
+    distinct_notes = dict.fromkeys(text for text in notes if text)
+    return [*footnotes, *distinct_notes]
 
 
 def _table_row(row: GridRow) -> Mapping[str, Any]:
@@ -208,14 +211,18 @@ def _describe_notes(row: GridRow) -> str:
     """Return the notes below a table: without the lack of memory, which has a column."""
     if row.step_s is None:
         return ""
-    return "; ".join(row.notes[1:] if row.status == "oom" else row.notes)
+    is_out_of_memory = row.status == "oom"  # its first note says so, as the cell does
+    notes = row.notes[1:] if is_out_of_memory else row.notes
+    return "; ".join(notes)
 
 
 def _describe_memory(row: GridRow) -> str:
     """Format the memory of a cell, `24.85 GB`, or `25.61 GB needed - out of memory`."""
     if row.status == "oom" and row.needed_bytes is not None:
         return f"{size(row.needed_bytes)} needed - out of memory"
-    reason = ""
-    if row.status == "unsupported":
-        reason = row.notes[0].removeprefix(f"device '{row.device}': ").partition(";")[0]
-    return size(row.peak_bytes) + (f" - {reason}" if reason else "")
+    peak = size(row.peak_bytes)
+    if row.status != "unsupported":
+        return peak
+    refusal = row.notes[0].removeprefix(f"device '{row.device}': ")
+    reason = refusal.partition(";")[0]
+    return f"{peak} - {reason}" if reason else peak

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -68,6 +67,9 @@ def read_training(tokens: Any, prices: File | None, workloads: Iterable[Workload
     if tokens is None:
         refuse({"--prices": prices}, "{} needs --tokens N, the tokens of a training")
         return GridTraining()
-    read = partial(training_of_tokens, tokens, nearest="leave it out")
-    trainings = {workload.label: read(workload) for workload in workloads}
-    return GridTraining(trainings, cheapest(offers(None if prices is None else Path(prices))))
+    training_by_model = {
+        workload.label: training_of_tokens(tokens, workload, nearest="leave it out")
+        for workload in workloads
+    }
+    price_path = None if prices is None else Path(prices)
+    return GridTraining(training_by_model, cheapest(offers(price_path)))

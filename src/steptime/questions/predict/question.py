@@ -23,7 +23,7 @@ from steptime.questions import kinds, options
 from steptime.questions.predict.grid_answer import GridAnswer
 from steptime.questions.predict.run_energy import EnergyRequest
 from steptime.questions.predict.step_time import StepTime, predict_step
-from steptime.questions.predict.trace_request import TraceOrigin, TraceRequest, predict_trace
+from steptime.questions.predict.trace_options import TraceOrigin, TraceRequest
 from steptime.questions.predict.traced_step import TracedStepTime
 from steptime.questions.predict.written_predictions import WrittenPredictions, describe_predictions
 from steptime.questions.step_options import StepKeywords, StepOptions
@@ -146,21 +146,23 @@ def predict(
     origin = TraceOrigin(trace or "", from_device, text_of(from_batch), steps)
     traced = TraceRequest(origin, device, text_of(batch), step.dtype, threads, by_op)
     if trace is not None:
-        of_network: dict[str, object] = {"MODEL": model, "--grid": all_cells, "--in": folder}
-        of_network |= {"--out": out, "--replicas": replicas, "--link": link}
-        of_network |= {"--timeline": timeline, **training}
-        return _predict_trace(traced, step, of_network, method, settings)
+        network_options: dict[str, object] = {"MODEL": model, "--grid": all_cells, "--in": folder}
+        network_options |= {"--out": out, "--replicas": replicas, "--link": link}
+        network_options |= {"--timeline": timeline, **training}
+        return _predict_trace(traced, step, network_options, method, settings)
     _refuse_trace_options(traced)
     if folder is not None:
-        single = {"MODEL": model, "--grid": all_cells, "--batch": batch, "--steps": steps}
-        single |= {
+        step_settings = {"MODEL": model, "--grid": all_cells, "--batch": batch, "--steps": steps}
+        step_settings |= {
             "--replicas": replicas,
             "--out": out,
             "--timeline": timeline,
             "--length": step.length,
         }
-        single |= training
-        options.refuse(single, "{} does not go with --in, which takes all of a folder's records")
+        step_settings |= training
+        options.refuse(
+            step_settings, "{} does not go with --in, which takes all of a folder's records"
+        )
         return _predict_folder(Path(folder), device, method, settings, link, by_op)
     if model is None or device is None:
         missing = "argument 'MODEL'" if model is None else "option '--device'"
@@ -220,6 +222,8 @@ def _predict_trace(
     settings: Mapping[str, str],
 ) -> TracedStepTime:
     """Predict the step of a trace; raises `InputError` for options that are of a network."""
+    from steptime.questions.predict.trace_request import predict_trace
+
     options.refuse(other_options, "{} does not go with --trace")
     step.refuse_network_options("{} is of a network, and --trace is a step as it was recorded")
     device = options.single_device(text_of(request.device))
@@ -229,13 +233,11 @@ def _predict_trace(
 def _read_run(steps: Any, kwh_price: Any, kwh_co2: Any) -> _Run:
     """Return the run that the options say; raises `InputError`."""
     if steps is None:
-        of_run = {"--kwh-price": kwh_price, "--kwh-co2": kwh_co2}
-        options.refuse(of_run, "{} needs --steps N, the steps of a run")
+        run_options = {"--kwh-price": kwh_price, "--kwh-co2": kwh_co2}
+        options.refuse(run_options, "{} needs --steps N, the steps of a run")
         return _Run()
-    price, co2_g = (
-        None if value is None else parse_number(value, name, 0, MAX_KWH_PRICE)
-        for name, value in (("--kwh-price", kwh_price), ("--kwh-co2", kwh_co2))
-    )
+    price = None if kwh_price is None else parse_number(kwh_price, "--kwh-price", 0, MAX_KWH_PRICE)
+    co2_g = None if kwh_co2 is None else parse_number(kwh_co2, "--kwh-co2", 0, MAX_KWH_PRICE)
     return _Run(parse_count(steps, "--steps"), price, co2_g)
 
 
@@ -257,11 +259,11 @@ def _compare_stacks(models: list[StepModel], names: list[str]) -> StepsOfStacks:
         )
         for name, time in zip(names, times, strict=True)
     )
-    notes = [
-        remark if all(remark in other.notes for other in times) else f"{name}: {remark}"
-        for name, time in zip(names, times, strict=True)
-        for remark in time.notes
-    ]
+    notes = []
+    for name, time in zip(names, times, strict=True):
+        for remark in time.notes:
+            is_of_all_stacks = all(remark in stack_time.notes for stack_time in times)
+            notes.append(remark if is_of_all_stacks else f"{name}: {remark}")
     return StepsOfStacks(rows=rows, notes=tuple(dict.fromkeys(notes)))
 
 

@@ -48,15 +48,14 @@ class EnergyRequest:
         """Return the energy of the run: 36,000 steps of 100 J are 1 kWh."""
         if not self.steps:
             return None
-        energy_kwh, energy_max_kwh = (
-            None if step_j is None else self.steps * step_j / KWH_J
-            for step_j in (energy.energy_j, energy.max_j)
-        )
+        energy_kwh = None if energy.energy_j is None else self.steps * energy.energy_j / KWH_J
+        energy_max_kwh = None if energy.max_j is None else self.steps * energy.max_j / KWH_J
         billed_kwh = energy_max_kwh if energy_kwh is None else energy_kwh
-        cost_total, co2_g = (
-            None if per_kwh is None or billed_kwh is None else per_kwh * billed_kwh
-            for per_kwh in (self.kwh_price, self.kwh_co2_g)
-        )
+        cost_total = None
+        co2_g = None
+        if billed_kwh is not None:
+            cost_total = None if self.kwh_price is None else self.kwh_price * billed_kwh
+            co2_g = None if self.kwh_co2_g is None else self.kwh_co2_g * billed_kwh
         return RunEnergy(
             steps=self.steps,
             run_s=self.steps * step_s,
@@ -75,17 +74,18 @@ def run_rows(run: RunEnergy | None) -> list[tuple[str, Any]]:
     if run is None:
         return []
     hours = (f"{run.steps:,} steps", format_value("h", run.run_s / 3600))
-    energy_kwh = run.energy_max_kwh if run.energy_kwh is None else run.energy_kwh
+    is_upper_bound = run.energy_kwh is None
+    energy_kwh = run.energy_max_kwh if is_upper_bound else run.energy_kwh
     if energy_kwh is None:
         return [hours, ("  energy", "unknown")]
-    bound = "at most " if run.energy_kwh is None else ""
+    prefix = "at most " if is_upper_bound else ""
     values = (
         ("energy", "kwh", energy_kwh),
         ("cost of it", "cost", run.cost_total),
         ("CO2", "co2_g", run.co2_g),
     )
     rows = [
-        (f"  {name}", bound + format_value(key, value))
+        (f"  {name}", prefix + format_value(key, value))
         for name, key, value in values
         if value is not None
     ]

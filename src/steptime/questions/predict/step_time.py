@@ -11,7 +11,9 @@ from steptime.core.kinds import File
 from steptime.core.printers import html
 from steptime.core.table import EXTRAPOLATED_FOOTNOTE, Column, Table, make_facts_table, make_frame
 from steptime.core.units import format_value, interval, seconds, size
+from steptime.hardware.device import Device
 from steptime.prediction.assumed import assumed_of
+from steptime.prediction.outcome import Prediction
 from steptime.prediction.power import step_energy
 from steptime.prediction.records import record_method
 from steptime.prediction.schedule import RowTime
@@ -208,8 +210,10 @@ class StepTime(Answer, frozen=True, kw_only=True):
     def _totals(self) -> Table:
         is_host_bound = self.host_s is not None and self.host_s >= HOST_BOUND_SHARE * self.step_s
         step = interval("step_s", self.step_s, self.low_s, self.high_s)
-        step = f"~{step}" if self.is_extrapolated else step
-        step += ", as long as the host takes to issue it" if is_host_bound else ""
+        if self.is_extrapolated:
+            step = f"~{step}"
+        if is_host_bound:
+            step += ", as long as the host takes to issue it"
         achieved = format_value("flop_per_s", self.flop / self.step_s) if self.step_s else None
         rows: list[tuple[str, Any]] = [
             *assumed_row(self.assumed),
@@ -254,12 +258,14 @@ def predict_step(
     Raises:
         InputError: where the method cannot price the step on the device.
     """
-    workload, device, prediction = model.workload, model.device, model.predict()
-    times, needs, lowered = prediction.times, prediction.needs, prediction.lowered
+    workload = model.workload
+    device = model.device
+    prediction = model.predict()
+    times, needs = prediction.times, prediction.needs
+    lowered = prediction.lowered
     energy = step_energy(times, model.effective_device, lowered.columns)
     length = tokens_per_example(workload)
     examples_per_s = workload.batch_per_replica / times.step_s if times.step_s else None
-    source_texts = (device.datasheet.source, device.datasheet.note) if sources else ()
     return StepTime(
         model=workload.label,
         device=device.name,
@@ -308,12 +314,25 @@ def predict_step(
         status=prediction.status,
         unmodelled=tuple(model.graph().unmodelled),
         notes=tuple(" ".join(text.split()) for text in prediction.remarks),
-        ops=tuple(
-            _op_time(row, round(prediction.counted[row.row.name]["forward"])) for row in times.rows
-        ),
+        ops=_op_times(prediction),
         _by_op=by_op,
-        _sources=tuple(" ".join(text.split()) for text in source_texts if text),
+        _sources=_source_texts(device) if sources else (),
     )
+
+
+def _source_texts(device: Device) -> tuple[str, ...]:
+    """Return the source of a device's data and the note on it, each on one line."""
+    texts = (device.datasheet.source, device.datasheet.note)
+    return tuple(" ".join(text.split()) for text in texts if text)
+
+
+def _op_times(prediction: Prediction) -> tuple[OpTime, ...]:
+    """Return the time and the forward work of each op."""
+    op_times = []
+    for row in prediction.times.rows:
+        forward_flop = prediction.counted[row.row.name]["forward"]
+        op_times.append(_op_time(row, round(forward_flop)))
+    return tuple(op_times)
 
 
 def _op_time(row: RowTime, flop: int) -> OpTime:

@@ -1,15 +1,13 @@
-"""A trace of PyTorch's profiler as a question: its file, its device, and what is to differ."""
+"""The step of a trace of PyTorch's profiler on another device, or with other settings."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from steptime.calibration.traces.batch import BatchChange, find_batch
 from steptime.calibration.traces.calls import is_recognised
 from steptime.calibration.traces.transfer import MovedOp, MovedStep, TracedStepChange, move_step
 from steptime.core.errors import InputError, check_choice
-from steptime.core.kinds import File
 from steptime.core.toml_files import format_path
 from steptime.core.units import counted, percent, seconds
 from steptime.core.values import parse_count
@@ -18,6 +16,7 @@ from steptime.hardware.device import Device
 from steptime.prediction import DEFAULT, conformal
 from steptime.prediction.calibrated.cpu import cores_of
 from steptime.prediction.method import Method
+from steptime.questions.predict.trace_options import TraceRequest
 from steptime.questions.predict.traced_step import TracedKind, TracedStepTime
 from steptime.records.readers.sources import RecordSource, list_sources
 from steptime.records.readers.torch_trace import find_device_name, recognises
@@ -27,43 +26,6 @@ from steptime.records.traced_ops import ATEN, TracedStep, read_traced_step
 TRACE_DTYPES = ("float32", "float64", "bfloat16", "float16")
 UNDISTURBED_SHARE = 0.9  # of a traced step, below which a note says that it was disturbed
 CPU_CALIBRATION = "steptime calibrate --only ceilings --threads N"
-
-
-class TraceOrigin(NamedTuple):
-    """A trace, and what a person says of it.
-
-    Attributes:
-        path: its file.
-        device: the device of the trace; None where the trace or this machine says it.
-        batch: examples of a step; None to find them out.
-        steps: number of steps in a trace without marks; None to count those of the optimizer.
-    """
-
-    path: File
-    device: Any = None
-    batch: Any = None
-    steps: Any = None
-
-
-@dataclass(frozen=True)
-class TraceRequest:
-    """A step of a trace and what is to differ.
-
-    Attributes:
-        origin: the trace.
-        device: the device that is asked for; None for that of the trace.
-        batch: examples of a step; None for those of the trace.
-        dtype: the type in place of all floating ones; None for those of the trace.
-        threads: threads of the CPU of the trace; None for as many as it had.
-        by_op: show all ops.
-    """
-
-    origin: TraceOrigin
-    device: Any = None
-    batch: Any = None
-    dtype: str | None = None
-    threads: Any = None
-    by_op: bool = False
 
 
 def predict_trace(
@@ -137,31 +99,33 @@ def _find_target(request: TraceRequest, origin: Device) -> Device:
 
 def with_threads(device: Device, threads: int) -> Device:
     """Return a CPU with another number of cores at work, whose rates grow with it."""
-    cores = device.datasheet.cores or cores_of(device)
-    ratio = threads / cores
     sheet = device.datasheet
-    many_cores = device.with_figures(
+    cores = sheet.cores or cores_of(device)
+    ratio = threads / cores
+    scaled_device = device.with_figures(
         cores=threads,
         peak_flop_per_s={name: ratio * rate for name, rate in sheet.peak_flop_per_s.items()},
         vector_flop_per_s={name: ratio * rate for name, rate in sheet.vector_flop_per_s.items()},
         memory_bytes_per_s=ratio * sheet.memory_bytes_per_s,
     )
-    return replace(many_cores, name=f"{device.name}, {counted(threads, 'thread')}")
+    return replace(scaled_device, name=f"{device.name}, {counted(threads, 'thread')}")
 
 
 def _find_batch_change(request: TraceRequest, step: TracedStep) -> BatchChange | None:
     """Return the batch of the trace and the one that is asked for; None where neither is known."""
     if request.origin.batch is not None:
-        traced = parse_count(request.origin.batch, "--from-batch")
+        traced_batch = parse_count(request.origin.batch, "--from-batch")
     else:
         inferred_batch = find_batch(step.ops)
         if inferred_batch is None and request.batch is not None:
             raise InputError("--batch: the trace shows no batch of its own; add --from-batch")
         if inferred_batch is None:
             return None
-        traced = inferred_batch
-    requested = traced if request.batch is None else parse_count(request.batch, "--batch")
-    return BatchChange(traced, requested)
+        traced_batch = inferred_batch
+    requested_batch = (
+        traced_batch if request.batch is None else parse_count(request.batch, "--batch")
+    )
+    return BatchChange(traced_batch, requested_batch)
 
 
 def _make_answer(
@@ -228,9 +192,11 @@ def _list_notes(
     notes = []
     unshaped_s = sum(step.unshaped_s.values())
     if unshaped_s:
-        names = sorted(step.unshaped_s, key=step.unshaped_s.__getitem__, reverse=True)
+        longest_op = max(step.unshaped_s, key=step.unshaped_s.__getitem__)
         share = percent(unshaped_s / step.undisturbed_s)
-        notes.append(f"{share} of the traced step has no shapes ({names[0]}): scaled by bandwidth")
+        notes.append(
+            f"{share} of the traced step has no shapes ({longest_op}): scaled by bandwidth"
+        )
     if not moved.is_carried:
         kinds = f"a {origin.kind} to a {target.kind}"
         notes.append(f"measured times are not carried over from {kinds}: shapes alone decide")
@@ -247,11 +213,12 @@ def _list_notes(
 
 def _group_ops(ops: Sequence[MovedOp]) -> list[TracedKind]:
     """Return the ops by name and pass, the longest first."""
-    groups: dict[tuple[str, str], list[MovedOp]] = {}
+    ops_by_kind_and_pass: dict[tuple[str, str], list[MovedOp]] = {}
     for op in ops:
-        groups.setdefault((op.key.name.removeprefix(ATEN), op.key.pass_), []).append(op)
+        kind_and_pass = op.key.name.removeprefix(ATEN), op.key.pass_
+        ops_by_kind_and_pass.setdefault(kind_and_pass, []).append(op)
     rows = []
-    for (kind, pass_), group in groups.items():
+    for (kind, pass_), group in ops_by_kind_and_pass.items():
         measured_s = sum(op.measured_s for op in group)
         predicted_s = sum(op.predicted_s for op in group)
         rows.append(

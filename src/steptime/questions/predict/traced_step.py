@@ -103,7 +103,7 @@ class TracedStepTime(Answer, frozen=True, kw_only=True):
 
     def tables(self) -> list[Table]:
         """Return the step, and the ops that take longest or all of them."""
-        return [self._totals(), self._kinds()]
+        return [self._totals(), self._kind_table()]
 
     def _totals(self) -> Table:
         batch = "" if self.batch is None else f", batch {self.batch}"
@@ -124,11 +124,13 @@ class TracedStepTime(Answer, frozen=True, kw_only=True):
         text_rows = [(name, text) for name, text in rows if text is not None]
         return make_facts_table(title, "one step", text_rows)
 
-    def _kinds(self) -> Table:
-        rows = self.rows if self._by_op else self.rows[:MAX_TEXT_ROWS]
-        hidden_s = sum(row.step_s for row in self.rows[len(rows) :])
+    def _kind_table(self) -> Table:
+        row_count = len(self.rows) if self._by_op else MAX_TEXT_ROWS
+        printed_rows = self.rows[:row_count]
+        hidden_rows = self.rows[row_count:]
+        hidden_s = sum(row.step_s for row in hidden_rows)
         below = []
         if hidden_s:
-            count = len(self.rows) - len(rows)
-            below = [f"{count} more ops, {percent(hidden_s / self.step_s)} of the step: --by-op"]
-        return Table(KIND_COLUMNS, [row.to_dict() for row in rows], "ops", below)
+            hidden_share = percent(hidden_s / self.step_s)
+            below = [f"{len(hidden_rows)} more ops, {hidden_share} of the step: --by-op"]
+        return Table(KIND_COLUMNS, [row.to_dict() for row in printed_rows], "ops", below)

@@ -225,11 +225,13 @@ Fact = tuple[str, str | None]
 
 
 def _describe_step(step: StepStatistics) -> list[Fact]:
-    ends = [seconds(end) for end in (step.low_s, step.high_s) if end is not None]
+    bounds = [seconds(bound_s) for bound_s in (step.low_s, step.high_s) if bound_s is not None]
+    interval = f"{' .. '.join(bounds)} ({step.interval})" if bounds else "unknown"
+    fast_and_slow = [seconds(sample_s) for sample_s in (step.min, step.p5, step.p95)]
     return [
         ("step, median", seconds(step.median)),
-        ("  95 % interval", f"{' .. '.join(ends)} ({step.interval})" if ends else "unknown"),
-        ("  minimum, p5, p95", ", ".join(map(seconds, (step.min, step.p5, step.p95)))),
+        ("  95 % interval", interval),
+        ("  minimum, p5, p95", ", ".join(fast_and_slow)),
     ]
 
 
@@ -244,31 +246,31 @@ def _describe_replicas(answer: RunAnswer) -> list[Fact]:
 
 
 def _describe_speed(answer: RunAnswer, speed: Speed) -> list[Fact]:
-    shares = answer.fraction_of_peak.to_dict()
-    return [
+    rows: list[Fact] = [
         ("speed", f"{speed.mean:.4g} examples/s"),
         ("  uncertainty, jitter", f"{speed.uncertainty:.3g}, {speed.jitter:.3g}"),
         ("work", format_value("flop_per_s", answer.flop_per_s)),
-        *(
-            (f"  of the {name} peak", UNKNOWN_PEAK[name] if share is None else percent(share))
-            for name, share in shares.items()
-        ),
     ]
+    share_by_peak = answer.fraction_of_peak.to_dict()
+    for peak, share in share_by_peak.items():
+        text = UNKNOWN_PEAK[peak] if share is None else percent(share)
+        rows.append((f"  of the {peak} peak", text))
+    return rows
 
 
 def _describe_training(answer: RunAnswer) -> list[Fact]:
     rows: list[Fact] = []
     compile_s = answer.env.get("compile_s")
     if compile_s is not None and answer.first_step_s is not None:
-        first = seconds(answer.first_step_s)
-        rows.append(("compiling", f"{seconds(compile_s)}; the first step took {first}"))
+        first_step = seconds(answer.first_step_s)
+        rows.append(("compiling", f"{seconds(compile_s)}; the first step took {first_step}"))
     if answer.input_s is not None and answer.infeed is not None:
-        share = f"{percent(answer.infeed)} of all steps' time"
-        rows.append(("waiting for input", f"{seconds(answer.input_s)} ({share})"))
+        input_share = f"{percent(answer.infeed)} of all steps' time"
+        rows.append(("waiting for input", f"{seconds(answer.input_s)} ({input_share})"))
     if answer.accuracy is not None:
         training = answer.env["training"]
-        steps = f"after {training['steps']:,} steps, {training['epochs']:.3g} epochs"
-        rows.append(("test accuracy", f"{100 * answer.accuracy:.2f} % {steps}"))
+        duration = f"after {training['steps']:,} steps, {training['epochs']:.3g} epochs"
+        rows.append(("test accuracy", f"{100 * answer.accuracy:.2f} % {duration}"))
         rows.append(("  loss of the last step", f"{answer.loss:.4g}"))
     return rows
 
@@ -277,26 +279,38 @@ def _describe_resources(answer: RunAnswer) -> list[Fact]:
     rows: list[Fact] = []
     if answer.planned_memory_bytes is not None:
         rows.append(("memory, as compiled", size(answer.planned_memory_bytes)))
-    has_peak = answer.peak_bytes is not None
-    memory = options.describe_memory(msgspec.structs.asdict(answer)) if has_peak else None
-    rows.append(("peak memory", memory))
+    peak_memory = None
+    if answer.peak_bytes is not None:
+        peak_memory = options.describe_memory(msgspec.structs.asdict(answer))
+    rows.append(("peak memory", peak_memory))
     if answer.energy_j is not None:
-        power = f"{format_value('power_w', answer.power_w)} ({answer.env['energy_meter']})"
-        rows += [("energy", format_value("energy_j", answer.energy_j)), ("  mean power", power)]
+        mean_power = f"{format_value('power_w', answer.power_w)} ({answer.env['energy_meter']})"
+        rows.append(("energy", format_value("energy_j", answer.energy_j)))
+        rows.append(("  mean power", mean_power))
     return rows
 
 
 def describe_measurement(document: Mapping[str, Any], **fields: Any) -> RunAnswer:
     """Return the answer of a document of `measurement`, with further fields of it."""
     headline: tuple[str, ...] = ()
-    step = document["step_s"]
-    if step is None:
+    step_statistics = document["step_s"]
+    if step_statistics is None:
         name = f"{document['model']}, batch {document['batch']} on {document['platform']}"
         failure = f"{document['status']} ({document['cause']}): {document['note']}"
         headline = (f"{name}: {failure}",)
     else:
-        step = {**step, "low_s": step["low"], "high_s": step["high"]}
-    values = {"assumed": {}, **document, "step_s": step, "breakdown": (), "headline": headline}
-    values["notes"] = document["remarks"]
-    answer = msgspec.convert(values, RunAnswer, strict=False)
+        step_statistics = {
+            **step_statistics,
+            "low_s": step_statistics["low"],
+            "high_s": step_statistics["high"],
+        }
+    answer_fields = {
+        "assumed": {},
+        **document,
+        "step_s": step_statistics,
+        "breakdown": (),
+        "headline": headline,
+        "notes": document["remarks"],
+    }
+    answer = msgspec.convert(answer_fields, RunAnswer, strict=False)
     return msgspec.structs.replace(answer, **fields) if fields else answer

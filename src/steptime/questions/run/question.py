@@ -145,9 +145,8 @@ def run(
             train_steps, "--train-steps", at_least=MIN_TRAIN_STEPS, at_most=MAX_STEPS
         ),
     }
-    feeding = _read_feeding(
-        input_, {name: value for name, value in input_options.items() if value is not None}, phase
-    )
+    typed_options = {name: value for name, value in input_options.items() if value is not None}
+    feeding = _read_feeding(input_, typed_options, phase)
     thread_count = options.thread_count(threads)
     workload = options.workload_of(
         options.set_reading(model, strict, batch_axis),
@@ -171,9 +170,8 @@ def run(
         energy=energy,
     )
     trace_file = None if trace is None else Path(trace)
-    return _measure(
-        *cell_parts, backend, means, profile or trace_file is not None, trace_file, folder
-    )
+    is_profiled = profile or trace_file is not None
+    return _measure(*cell_parts, backend, means, is_profiled, trace_file, folder)
 
 
 def _count(value: float | str | None, option: str, **bounds: int) -> int | None:
@@ -240,11 +238,12 @@ def _add_ops(answer: RunAnswer, record: Record, ops: list[Record], trace: Path |
         return msgspec.structs.replace(answer, notes=(*answer.notes, f"no profile: {ops[0].note}"))
     breakdown = analysis("breakdown")
     table = breakdown.answer(Data.of([record, *ops]))
-    files = [str(trace)] if trace else []
+    breakdown_lines = breakdown.says(table)[:-1]
+    trace_lines = [str(trace)] if trace else []
     return msgspec.structs.replace(
         answer,
         breakdown=tuple(dict(row) for row in table.rows),
-        headline=(*answer.headline, *breakdown.says(table)[:-1], *files),
+        headline=(*answer.headline, *breakdown_lines, *trace_lines),
         _tables=(table,),
     )
 
@@ -259,9 +258,8 @@ def _read_feeding(input_: str, values: Mapping[str, Any], phase: str) -> Mapping
 
     check_input(input_, "--input")
     if input_ != "dataset":
-        options.refuse(
-            {option_name(name): value for name, value in values.items()}, "{} needs --input dataset"
-        )
+        dataset_options = {option_name(name): value for name, value in values.items()}
+        options.refuse(dataset_options, "{} needs --input dataset")
         return {"input": input_}
     if "data" not in values:
         raise InputError("--input dataset needs --data DIR, the folder of the data set")
@@ -283,13 +281,14 @@ def _progress(name: str, flop: float) -> Callable[[Mapping[str, Any]], None]:
     if flop > LARGE_FLOP:
         note(f"{name}: {si(flop, 'FLOP')} a step, of which at least four are run")
 
-    def say(event: Mapping[str, Any]) -> None:
-        first_s, remaining_s = event["first_step_s"], event["rest_s"]
-        if first_s + remaining_s > LONG_S:
-            first = f"the first step took {seconds(first_s)}"
-            note(f"{name}: {first}; about {duration(remaining_s)} more")
+    def announce_long_run(event: Mapping[str, Any]) -> None:
+        first_step_s = event["first_step_s"]
+        remaining_s = event["rest_s"]
+        if first_step_s + remaining_s > LONG_S:
+            first_step = f"the first step took {seconds(first_step_s)}"
+            note(f"{name}: {first_step}; about {duration(remaining_s)} more")
 
-    return say
+    return announce_long_run
 
 
 def _peaks(record: Record, devices: Iterable[Device]) -> dict[str, float | None]:
@@ -301,8 +300,8 @@ def _peaks(record: Record, devices: Iterable[Device]) -> dict[str, float | None]
         dtype = "tf32"
     peaks: dict[str, float | None] = {"probed": None, "datasheet": None}
     for device in devices:
-        if record.platform in (device.name, device.measured.get("platform")):
-            peaks["probed" if device.measured else "datasheet"] = (
-                device.datasheet.peak_flop_per_s.get(dtype)
-            )
+        is_device_of_record = record.platform in (device.name, device.measured.get("platform"))
+        if is_device_of_record:
+            source = "probed" if device.measured else "datasheet"
+            peaks[source] = device.datasheet.peak_flop_per_s.get(dtype)
     return peaks

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.assumed import assumed_text
-from steptime.core.graph import PASSES
 from steptime.core.table import Column, Table, head_step_columns
 from steptime.core.units import counted, seconds
 from steptime.hardware.prices import HOUR_S
@@ -292,12 +291,12 @@ class ScaleAnswer(Answer, frozen=True, kw_only=True):
 
     def remarks(self) -> list[str]:
         """Return the notes on the answer and on its rows, each marked."""
-        of_rows = [
+        row_notes = [
             f"note: {counted(row.replicas, 'replica')}: {note}"
             for row in self.rows
             for note in row.notes
         ]
-        return [*super().remarks(), *of_rows]
+        return [*super().remarks(), *row_notes]
 
     def tables(self) -> list[Table]:
         """Return a row for each number of replicas."""
@@ -313,14 +312,15 @@ class ScaleAnswer(Answer, frozen=True, kw_only=True):
 
     def _title(self) -> str:
         """Return the question in words: `resnet50 on v100 over aws, batch 64 a replica, ...`."""
+        has_replicas = self.parallel != "model"
         link = f" over {self.link}" if self.link else ""
         batch = f"global batch {self.global_batch}"
         if self.scaling == "weak":
-            batch = f"batch {self.batch}" + (" a replica" if self.parallel != "model" else "")
+            batch = f"batch {self.batch} a replica" if has_replicas else f"batch {self.batch}"
         kinds = {"data": f"{self.scaling} scaling", "model": "model parallel", "hybrid": "hybrid"}
-        collective = "" if self.parallel == "model" else f", {self.collective}"
-        kind = f"{kinds[self.parallel]} ({self.method}{collective})"
-        return f"{self.model} on {self.device}{link}, {batch}, {kind}"
+        collective = f", {self.collective}" if has_replicas else ""
+        method = f"{self.method}{collective}"
+        return f"{self.model} on {self.device}{link}, {batch}, {kinds[self.parallel]} ({method})"
 
     def _assumptions(self) -> Iterator[str]:
         """Yield the settings that were assumed, with the options that change them."""
@@ -342,10 +342,12 @@ def _make_cells(row: ScaleRow) -> dict[str, object]:
         "hidden_s": row.overlap_s or None,
         "train_h": None if row.train_s is None else row.train_s / HOUR_S,
     }
-    for part in PASSES[:2]:
-        lower_s, upper_s = cells[f"{part}_lower_s"], cells[f"{part}_upper_s"]
+    for pass_name in ("forward", "backward"):
+        lower_s = cells[f"{pass_name}_lower_s"]
+        upper_s = cells[f"{pass_name}_upper_s"]
         if isinstance(lower_s, float) and isinstance(upper_s, float):
-            cells[part] = " - ".join(dict.fromkeys([seconds(lower_s), seconds(upper_s)]))
+            lower, upper = seconds(lower_s), seconds(upper_s)
+            cells[pass_name] = lower if lower == upper else f"{lower} - {upper}"
     if row.data is not None and row.model is not None:
         cells["data_s"] = _sum_passes(row.data)
         cells["model_s"] = _sum_passes(row.model)

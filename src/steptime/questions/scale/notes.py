@@ -10,18 +10,21 @@ from steptime.prediction.step_model import StepModel
 from steptime.questions.training import describe_training, training_fields
 
 
-def list_facts(late: Sequence[int], largest: int, training: Training | None) -> Iterator[str]:
+def list_facts(
+    unpaid_replicas: Sequence[int], max_replicas: int, training: Training | None
+) -> Iterator[str]:
     """Yield the number at which more replicas stop paying, and the training.
 
     Args:
-        late: the numbers of replicas that are not worth their devices.
-        largest: the largest number of replicas.
+        unpaid_replicas: the numbers of replicas that are not worth their devices.
+        max_replicas: the largest number of replicas.
         training: the training to pay for.
     """
-    if late:
-        pays_later = "" if largest in late else "; it pays again after that"
+    if unpaid_replicas:
+        does_pay_later = max_replicas not in unpaid_replicas
+        pays_later = "; it pays again after that" if does_pay_later else ""
         yield (
-            f"stops paying at {late[0]} replicas: from the row before, throughput "
+            f"stops paying at {unpaid_replicas[0]} replicas: from the row before, throughput "
             f"grows less than half as much as the number of replicas{pays_later}"
         )
     if training is not None:
@@ -37,13 +40,14 @@ def list_notes(
 ) -> Iterator[str]:
     """Yield the remarks on memory that lacks, options without effect, and unknown latencies."""
     fabric = model.fabric
-    largest = max(row.batch for row in rows)
-    needs = model.needs(largest)
-    if parallel == "data" and not needs.fit(model.device):  # no device holds all splits
-        is_alone = [row.replicas for row in rows] == [1]
-        batch = f"batch {largest} (optimizer {model.workload.optimizer}): "
-        yield ("" if is_alone else batch) + needs.too_large(model.device)
-    yield from model.remarks(largest)
+    max_batch = max(row.batch for row in rows)
+    needs = model.needs(max_batch)
+    is_data_parallel = parallel == "data"  # no device holds all splits
+    if is_data_parallel and not needs.fit(model.device):
+        is_single_replica = [row.replicas for row in rows] == [1]
+        batch = f"batch {max_batch} (optimizer {model.workload.optimizer}): "
+        yield ("" if is_single_replica else batch) + needs.too_large(model.device)
+    yield from model.remarks(max_batch)
     if fabric is None:
         return
     collective = model.collective(sync.collective)
@@ -57,8 +61,11 @@ def list_notes(
 
 def _unused_options(fabric: Fabric, collective: str) -> Iterator[str]:
     """Yield the options of a fabric that differ from their defaults and have no effect."""
-    if fabric.servers > 1 and collective in set(COLLECTIVES) - {"parameter-server"}:
+    is_listed = collective in COLLECTIVES
+    has_servers = collective == "parameter-server"
+    if fabric.servers > 1 and is_listed and not has_servers:
         yield "--servers"
-    is_flat = fabric.inside is None and fabric.links_per_node == 1
-    if fabric.per_node != GROUP and is_flat and collective in set(COLLECTIVES) - {"hierarchical"}:
+    are_nodes_described = fabric.inside is not None or fabric.links_per_node != 1
+    has_groups = collective == "hierarchical" or are_nodes_described
+    if fabric.per_node != GROUP and is_listed and not has_groups:
         yield "--per-node (it takes --inside or --links-per-node)"

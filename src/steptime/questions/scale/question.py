@@ -10,6 +10,8 @@ from steptime.build import tokens_per_example
 from steptime.core.errors import InputError, check_choice
 from steptime.core.kinds import Kind, text_of
 from steptime.core.values import (
+    Count,
+    Price,
     parse_count,
     parse_counts,
     parse_duration,
@@ -133,7 +135,7 @@ def scale(
     Raises:
         InputError: for unknown names, and options that do not go together.
     """
-    group = ReplicaOptions.from_keywords(replica_options, scale)
+    parsed_options = ReplicaOptions.from_keywords(replica_options, scale)
     check_choice("--scaling", scaling, SCALINGS)
     check_choice("--parallel", parallel, PARALLEL)
     training = _read_training(examples, epochs, tokens, price, billing)
@@ -147,23 +149,23 @@ def scale(
         length=None if length is None else parse_count(text_of(length), "--length"),
     )
     if training is not None and tokens is not None:
-        in_tokens = training_of_tokens(tokens, workload, "--examples N")
-        training = replace(in_tokens, price=training.price, billing=training.billing)
+        training_of_examples = training_of_tokens(tokens, workload, "--examples N")
+        training = replace(training_of_examples, price=training.price, billing=training.billing)
     message_us = None if latency_us is None else parse_duration(latency_us, "--latency-us", "us")
     if parallel == "model":
-        refuse(group.joins(), "--parallel model all-reduces no gradients: leave out {}")
+        refuse(parsed_options.joins(), "--parallel model all-reduces no gradients: leave out {}")
     card = single_device(text_of(device))
     node_settings: Assumed = {}
     if parallel == "data" and text_of(method) != PAPER_METHOD:
-        link, group, node_settings = group.fill_node(link, default_site(card))
+        link, parsed_options, node_settings = parsed_options.fill_node(link, default_site(card))
     if link is None:
-        refuse({**group.joins(), "--latency-us": latency_us}, "{} needs --link LINK")
+        refuse({**parsed_options.joins(), "--latency-us": latency_us}, "{} needs --link LINK")
     step_model = StepModel(
         workload,
         card,
-        None if link is None else group.fabric(text_of(link), message_us),
+        None if link is None else parsed_options.fabric(text_of(link), message_us),
         method,
-        group.method_options(options),
+        parsed_options.method_options(options),
         assumes=True,
     )
     if message_us is not None and not step_model.method.latency:
@@ -197,7 +199,11 @@ def _read_batch(
 
 
 def _read_training(
-    examples: Any, epochs: Any, tokens: Any, price: Any, billing: str | None
+    examples: Count | None,
+    epochs: float | str | None,
+    tokens: Count | None,
+    price: Price | None,
+    billing: str | None,
 ) -> Training | None:
     """Return the training that the options say, None without examples and tokens.
 
@@ -224,35 +230,37 @@ def _read_training(
     )
 
 
-def _read_replicas(value: Any, parallel: str) -> list[int] | None:
+def _read_replicas(replicas: Any, parallel: str) -> list[int] | None:
     """Return the sorted numbers of replicas, None for the splits of a file."""
-    if value is None and parallel != "data":
+    if replicas is None and parallel != "data":
         return None
-    counts = parse_counts(DEFAULT_REPLICAS if value is None else text_of(value), "--replicas")
+    counts = parse_counts(DEFAULT_REPLICAS if replicas is None else text_of(replicas), "--replicas")
     if len(counts) > MAX_ROWS:
         raise InputError(f"--replicas: {len(counts)} numbers of replicas, at most {MAX_ROWS}")
     return sorted(counts)
 
 
-def _predict_rows(request: _ScaleRequest, counts: Sequence[int] | None) -> Sequence[ScalingRow]:
+def _predict_rows(
+    request: _ScaleRequest, replica_counts: Sequence[int] | None
+) -> Sequence[ScalingRow]:
     """Return the step of each number of replicas; raises `InputError`."""
     model, sync = request.model, request.sync
     batch = model.workload.batch_per_replica
     model.collective(sync.collective)
     if request.parallel == "data":
-        return data_parallel(model, counts or (), batch, request.scaling, sync)
-    if counts is not None and len(counts) > 1:
+        return data_parallel(model, replica_counts or (), batch, request.scaling, sync)
+    if replica_counts is not None and len(replica_counts) > 1:
         splits = f"--parallel {request.parallel} has one number, the file's splits"
         raise InputError(f"--replicas: {splits}")
-    count = None if counts is None else counts[0]
+    replica_count = None if replica_counts is None else replica_counts[0]
     if request.parallel == "hybrid":
-        return [hybrid(model, batch, count, request.scaling, sync)]
+        return [hybrid(model, batch, replica_count, request.scaling, sync)]
     if request.scaling == "strong" or sync != Sync():
         raise InputError(
             "--parallel model all-reduces no gradients and shares no batch: leave out --scaling, "
             "--collective, --overlap and --compression"
         )
-    return [model_parallel(model, batch, count)]
+    return [model_parallel(model, batch, replica_count)]
 
 
 def _describe(request: _ScaleRequest, rows: Sequence[ScalingRow]) -> ScaleAnswer:
@@ -261,7 +269,7 @@ def _describe(request: _ScaleRequest, rows: Sequence[ScalingRow]) -> ScaleAnswer
     workload, collective = model.workload, model.collective(request.sync.collective)
     ops = [] if request.parallel == "data" else layer_rows(model, rows[0].batch, request.parallel)
     length = tokens_per_example(workload)
-    late = unpaid((row.replicas, row.examples_per_s) for row in rows)
+    unpaid_replicas = unpaid((row.replicas, row.examples_per_s) for row in rows)
     return ScaleAnswer(
         model=workload.label,
         device=model.device.name,
@@ -289,11 +297,11 @@ def _describe(request: _ScaleRequest, rows: Sequence[ScalingRow]) -> ScaleAnswer
         cost_per_hour=None if training is None else training.price,
         currency=request.currency,
         billing=None if training is None else training.billing,
-        stops_paying=min(late, default=None),
+        stops_paying=min(unpaid_replicas, default=None),
         rows=tuple(_make_row(row, collective, training, length) for row in rows),
         ops=tuple(LayerTime(**op) for op in ops),
         unmodelled=tuple(model.graph(workload.batch_per_replica).unmodelled),
-        headline=tuple(list_facts(late, rows[-1].replicas, training)),
+        headline=tuple(list_facts(unpaid_replicas, rows[-1].replicas, training)),
         notes=tuple(list_notes(model, request.parallel, request.sync, rows)),
     )
 
@@ -309,14 +317,16 @@ def _make_row(
         training: the training to pay for; None without one.
         length: tokens of an example; None of a network that reads none.
     """
-    seconds = {name: float(value) for name, value in row.communication_s.items()}
+    seconds_by_collective = {
+        name: float(exchange_s) for name, exchange_s in row.communication_s.items()
+    }
     values: dict[str, object] = {
         **_plain_numbers(asdict(row)),
         **_plain_numbers(row.parts),
-        "communication_s": seconds.get(collective, 0.0),
+        "communication_s": seconds_by_collective.get(collective, 0.0),
         "collectives": [
             {"collective": name, "communication_s": exchange_s}
-            for name, exchange_s in seconds.items()
+            for name, exchange_s in seconds_by_collective.items()
         ],
         "notes": [row.note] if row.note else [],
         "tokens_per_s": tokens_per_s(length, float(row.examples_per_s)),

@@ -71,15 +71,20 @@ class ReplicaOptions(ExecutionOptions, keywords=ReplicaKeywords):
         Returns:
             The link, the options, and what was filled in by option.
         """
-        if "inside" not in site or text_of(self.per_node) in (1, "1"):
+        is_node_unknown = "inside" not in site
+        is_device_a_node = text_of(self.per_node) in (1, "1")
+        if is_node_unknown or is_device_a_node:
             return link, self, {}
         per_node = _count_or(self.per_node, "--per-node", site["per_node"])
-        options = {"inside": site["inside"], "per_node": per_node, "links_per_node": per_node}
-        assumed = {name: value for name, value in options.items() if getattr(self, name) is None}
-        filled = replace(self, **assumed)
+        defaults = {"inside": site["inside"], "per_node": per_node, "links_per_node": per_node}
+        assumed = {
+            name: default for name, default in defaults.items() if getattr(self, name) is None
+        }
+        filled_options = replace(self, **assumed)
         if link is None and "link" in site:
-            link = assumed["link"] = site["link"]
-        return link, filled, {name: str(value) for name, value in assumed.items()}
+            link = site["link"]
+            assumed["link"] = link
+        return link, filled_options, {name: str(value) for name, value in assumed.items()}
 
     def fabric(self, link: Any, latency_us: float | None) -> Fabric:
         """Return the fabric that joins the replicas; raises `InputError`.

@@ -8,6 +8,7 @@ from steptime.core.signature import option_name
 from steptime.core.units import size
 from steptime.formats.gguf.types import file_types
 from steptime.hardware import catalog
+from steptime.hardware.architectures import has_trait
 from steptime.planning.site import Site
 from steptime.questions.serve.desktop_answer import DesktopAnswer
 from steptime.questions.serve.options import ServeOptions
@@ -18,11 +19,10 @@ from steptime.serving.desktop.request import (
     names_desktop_weights,
 )
 from steptime.serving.desktop.stack import is_desktop_stack
-from steptime.serving.desktop.tensors import is_gguf
+from steptime.serving.desktop.tensors import is_gguf, names_file_type
 from steptime.serving.phases import describe_excess
 from steptime.serving.service import Service
 
-UNIFIED_MAKER = "Apple"
 DESKTOP_OPTIONS = (
     "gpu_layers",
     "cpu_moe",
@@ -61,7 +61,7 @@ def is_desktop_question(service: Service, options: ServeOptions) -> bool:
         return is_desktop_stack(options.stack)
     if is_gguf(service.model) or names_desktop_weights(options.weights):
         return True
-    return catalog.device(service.site.device).datasheet.maker == UNIFIED_MAKER
+    return has_trait(catalog.device(service.site.device), "unified_memory")
 
 
 def check_server_options(options: ServeOptions) -> None:
@@ -82,9 +82,12 @@ def answer_desktop(service: Service, options: ServeOptions) -> DesktopAnswer:
     request = _make_request(service, service.site, options)
     case = request.resolve()
     prediction = case.predict()
-    memory, machine, weights = prediction.memory, case.machine, case.weights
+    memory = prediction.memory
+    machine = case.machine
+    weights = case.weights
     change = _find_change(case) if memory.over_bytes else None
-    tpot, ttft = prediction.tpot, prediction.ttft
+    ttft = prediction.ttft
+    tpot = prediction.tpot
     prompt_tokens = request.input_tokens * request.sequences
     has_host = bool(case.placing.host_tensors) and not machine.is_unified
     return DesktopAnswer(
@@ -137,7 +140,8 @@ def _check_options(options: ServeOptions) -> None:
     """Raise `InputError` for an option that one's own machine does not have."""
     defaults = ServeOptions()
     for name in OTHER_OPTIONS:
-        if getattr(options, name) not in (None, False, getattr(defaults, name)):
+        is_default = getattr(options, name) in (None, False, getattr(defaults, name))
+        if not is_default:
             option = option_name(name)
             text = f"serve: {option} is of servers of many requests, not of one's own machine"
             raise InputError(f"{text}; nearest: --stack vllm, or leave out {option}")
@@ -171,15 +175,21 @@ def _make_request(service: Service, site: Site, options: ServeOptions) -> Deskto
 
 def _assumed(case: DesktopCase, options: ServeOptions, *, has_host: bool) -> dict[str, str]:
     """Return the values of options that were not given and decide the answer."""
-    values = {"stack": case.machine.stack.name, "weights": case.weights.label}
-    values |= {"kv": case.demand.cache_type, "context": str(case.demand.context)}
-    if case.machine.is_unified and case.machine.device.datasheet.memory_bytes:
-        values["memory"] = size(case.machine.device.datasheet.memory_bytes)
+    machine = case.machine
+    settings = {
+        "stack": machine.stack.name,
+        "weights": case.weights.label,
+        "kv": case.demand.cache_type,
+        "context": str(case.demand.context),
+    }
+    if machine.is_unified and machine.device.datasheet.memory_bytes:
+        settings["memory"] = size(machine.device.datasheet.memory_bytes)
     if has_host:
-        values["host"] = case.machine.host.name
-    if is_gguf(case.request.model):
-        del values["weights"]
-    return options.without_default(values)
+        settings["host"] = machine.host.name
+    has_file_of_weights = is_gguf(case.request.model)
+    if has_file_of_weights:
+        del settings["weights"]
+    return options.without_default(settings)
 
 
 def _headline(
@@ -196,10 +206,11 @@ def _headline(
 
 def _notes(case: DesktopCase, prediction: DesktopPrediction) -> list[str]:
     """Return the remarks on the length and on the times."""
-    request, notes = case.request, []
-    word = request.weights
-    if word and word.lower().replace("-", "_") not in file_types():
-        notes.append(f"--weights {word} is taken as {case.weights.label}")
+    request = case.request
+    notes = []
+    weights = request.weights
+    if weights and not names_file_type(weights):
+        notes.append(f"--weights {weights} is taken as {case.weights.label}")
     if prediction.memory.usable_bytes is None:
         notes.append(f"the memory of {case.machine.device.name} is unknown, so every model fits")
     if prediction.longest_context == case.trained_length:
@@ -210,39 +221,45 @@ def _notes(case: DesktopCase, prediction: DesktopPrediction) -> list[str]:
 
 def _find_change(case: DesktopCase) -> str | None:
     """Return the first change with which a model fits, from the least cost to the most."""
-    for words, changed in _smaller_requests(case):
+    for change, request in _smaller_requests(case):
         try:
-            other = changed.resolve()
+            changed_case = request.resolve()
         except InputError:
             continue
-        if not other.predict().memory.over_bytes:
-            return words
+        lacking_bytes = changed_case.predict().memory.over_bytes
+        if not lacking_bytes:
+            return change
     return None
 
 
 def _smaller_requests(case: DesktopCase) -> Iterator[tuple[str, DesktopRequest]]:
     """Yield changes that save memory: a smaller cache, weights, more cards, layers on the host."""
     request = case.request
-    for cache in SMALLER_CACHES:
-        yield f"--kv {cache}", replace(request, kv=cache)
-    if case.weights.label in file_types() and not is_gguf(request.model):
+    for cache_type in SMALLER_CACHES:
+        yield f"--kv {cache_type}", replace(request, kv=cache_type)
+    can_change_weights = case.weights.label in file_types() and not is_gguf(request.model)
+    if can_change_weights:
         for file_type in _smaller_types(case):
             yield f"--weights {file_type}", replace(request, weights=file_type)
-    for count in range(request.device_count + 1, MAX_CARDS + 1):
-        if not case.machine.is_unified:
-            changed = replace(request, device_count=count, is_split_by_rows=False)
-            yield f"--pipeline {count}", changed
-    for layers in range(case.weights.layers, -1, -1):
-        yield f"--gpu-layers {layers}", replace(request, gpu_layers=layers)
+    can_add_cards = not case.machine.is_unified
+    if can_add_cards:
+        for device_count in range(request.device_count + 1, MAX_CARDS + 1):
+            changed = replace(request, device_count=device_count, is_split_by_rows=False)
+            yield f"--pipeline {device_count}", changed
+    for layer_count in range(case.weights.layers, -1, -1):
+        yield f"--gpu-layers {layer_count}", replace(request, gpu_layers=layer_count)
 
 
 def _smaller_types(case: DesktopCase) -> list[str]:
     """Return types of the same stack with fewer bits than the weights have, the largest first."""
-    rows: Mapping[str, Mapping[str, object]] = file_types()
-    kind = rows[case.weights.label].get("stack", "gguf")
-    if kind == "gguf":
-        names = list(SMALLER_WEIGHTS)
+    row_by_type: Mapping[str, Mapping[str, object]] = file_types()
+    current_type = case.weights.label
+    stack = row_by_type[current_type].get("stack", "gguf")
+    if stack == "gguf":
+        types = list(SMALLER_WEIGHTS)
     else:
-        names = [name for name, row in rows.items() if row.get("stack") == kind][::-1]
-    label = case.weights.label
-    return names[names.index(label) + 1 :] if label in names else names
+        types_of_stack = [name for name, row in row_by_type.items() if row.get("stack") == stack]
+        types = types_of_stack[::-1]
+    if current_type not in types:
+        return types
+    return types[types.index(current_type) + 1 :]

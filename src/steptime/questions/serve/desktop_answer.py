@@ -144,7 +144,9 @@ def _speed_rows(answer: DesktopAnswer) -> Iterator[tuple[str, str]]:
     tpot = interval("tpot_s", answer.tpot_s, answer.tpot_low_s, answer.tpot_high_s)
     decode = f"{answer.tokens_per_s_per_user:,.1f} tokens/s"
     if answer.tpot_low_s and answer.tpot_high_s:
-        decode += f" [{1 / answer.tpot_high_s:,.1f}-{1 / answer.tpot_low_s:,.1f}]"
+        low_tokens_per_s = 1 / answer.tpot_high_s
+        high_tokens_per_s = 1 / answer.tpot_low_s
+        decode += f" [{low_tokens_per_s:,.1f}-{high_tokens_per_s:,.1f}]"
     yield "decode", decode
     yield "prefill", f"{answer.prefill_tokens_per_s:,.0f} tokens/s"
     yield "TTFT", ttft
@@ -154,13 +156,15 @@ def _speed_rows(answer: DesktopAnswer) -> Iterator[tuple[str, str]]:
 
 def _describe_memory(answer: DesktopAnswer) -> str:
     """Describe the memory: `5.4 GB of 8.4 GB (weights 4.6 GB, cache 151 MB, ...)`."""
-    parts = {
+    bytes_by_part = {
         "weights": answer.weights_bytes,
         "cache": answer.cache_bytes,
         "compute buffer": answer.buffers_bytes,
         "context": answer.context_bytes,
     }
-    texts = ", ".join(f"{name} {size(value)}" for name, value in parts.items() if value)
+    texts = ", ".join(
+        f"{part} {size(part_bytes)}" for part, part_bytes in bytes_by_part.items() if part_bytes
+    )
     capacity = f" of {size(answer.usable_bytes)}" if answer.usable_bytes else ""
     lack = f", out of memory by {size(answer.over_bytes)}" if answer.over_bytes else ""
     return f"{size(answer.needed_bytes)}{capacity} ({texts}){lack}"

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from math import inf
 from os import PathLike, fspath
 from pathlib import Path
@@ -225,9 +224,11 @@ class ServeOptions(OptionGroup, keywords=ServeKeywords):
         names = parse_devices(text_of(devices))
         if len(names) > 1 and not self.search:
             raise InputError("several devices (--device) go with --search")
-        per_node, links_per_node = self.count_of("per_node"), self.count_of("links_per_node")
-        inside, link = link_names(self.inside), link_names(self.link)
-        return make_sites(names, per_node, inside, link, links_per_node)
+        per_node = self.count_of("per_node")
+        links_per_node = self.count_of("links_per_node")
+        inside_links = link_names(self.inside)
+        links = link_names(self.link)
+        return make_sites(names, per_node, inside_links, links, links_per_node)
 
     def service(
         self,
@@ -279,21 +280,21 @@ class ServeOptions(OptionGroup, keywords=ServeKeywords):
 
     def engine(self) -> Engine:
         """Return the settings of the engine; raises `InputError`."""
-        chunks = self.chunked_prefill
-        if isinstance(chunks, str):
-            check_choice("--chunked-prefill", chunks, YES_NO)
-            chunks = chunks == "yes"
-        share = None
+        is_chunked = self.chunked_prefill
+        if isinstance(is_chunked, str):
+            check_choice("--chunked-prefill", is_chunked, YES_NO)
+            is_chunked = is_chunked == "yes"
+        memory_share = None
         if self.gpu_memory_utilization is not None:
-            share = self._share("gpu_memory_utilization")
-            if share <= 0:
+            memory_share = self._share("gpu_memory_utilization")
+            if memory_share <= 0:
                 raise InputError("--gpu-memory-utilization: is a share above 0, such as 0.9")
         return Engine(
-            memory_share=share,
+            memory_share=memory_share,
             max_model_len=self.count_of("max_model_len"),
             step_tokens=self.count_of("max_num_batched_tokens"),
             max_sequences=self.count_of("max_running_sequences"),
-            chunked_prefill=chunks,
+            chunked_prefill=is_chunked,
         )
 
     def demand(self) -> Demand | None:
@@ -313,16 +314,18 @@ class ServeOptions(OptionGroup, keywords=ServeKeywords):
             prefill_expert=self.count_of("prefill_expert") or 0,
             lengths=self.lengths,
         )
-        if all(getattr(self, name) is None for name in LOAD_FIELDS):
+        has_load = any(getattr(self, name) is not None for name in LOAD_FIELDS)
+        if not has_load:
             return None
         check_demand(demand)
         return demand
 
     def target_s(self, name: str, bare_max_s: float) -> float:
         """Return the target of an option in seconds, infinity without one; raises `InputError`."""
-        value = getattr(self, name)
-        read = partial(parse_latency_s, bare_max_s=bare_max_s)
-        return inf if value is None else read(value, option_name(name))
+        target = getattr(self, name)
+        if target is None:
+            return inf
+        return parse_latency_s(target, option_name(name), bare_max_s=bare_max_s)
 
     @property
     def ttft_s(self) -> float | None:

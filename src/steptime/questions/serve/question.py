@@ -79,9 +79,10 @@ def serve(
     server = answer_server(service, serve_options)
     if emit is None:
         return server
-    tokens, room = server.input_tokens + server.output_tokens, server.largest_running_sequences
     facts = {**_default_limits(service), **_facts_of(server, service)}
-    emitted = emit_server(emit, server.model, facts, tokens, room)
+    request_tokens = server.input_tokens + server.output_tokens
+    max_sequences = server.largest_running_sequences
+    emitted = emit_server(emit, server.model, facts, request_tokens, max_sequences)
     return msgspec.structs.replace(server, emitted=emitted)
 
 
@@ -100,7 +101,8 @@ def _emit_desktop(tool: str, answer: DesktopAnswer) -> DesktopAnswer:
     Raises:
         InputError: for a tool and a stack that do not go together.
     """
-    if tool != "llama-server" or answer.stack != "llama.cpp":
+    is_llama_server = tool == "llama-server" and answer.stack == "llama.cpp"
+    if not is_llama_server:
         nearest = "--stack llama.cpp --emit llama-server"
         raise InputError(f"--emit {tool}: {answer.stack} is no server of it; nearest: {nearest}")
     facts: Facts = {
@@ -126,8 +128,8 @@ def _emit_best(tool: str, search: SearchAnswer, service: Service) -> SearchAnswe
         raise InputError("--emit: no server holds the targets; nearest: larger --ttft or --tpot")
     if best.prefill_replicas is not None:
         raise InputError(f"--emit {tool}: prompts are read by replicas of their own there")
-    tokens = search.input_tokens + search.output_tokens
-    emitted = emit_server(tool, search.model, _facts_of(best, service), tokens, None)
+    request_tokens = search.input_tokens + search.output_tokens
+    emitted = emit_server(tool, search.model, _facts_of(best, service), request_tokens, None)
     notes = search.notes
     if best.replicas > 1:
         notes = (*notes, f"--emit {tool}: the command of one of {best.replicas} replicas")
@@ -152,5 +154,5 @@ def _facts_of(server: ServerAnswer | SearchRow, service: Service) -> Facts:
     facts |= {name: value for name, value in limits.items() if value is not None}
     if service.speculation is not None:
         facts |= {"speculative": service.speculation.tokens, "draft": service.speculation.draft}
-    types = {"weights": service.weights, "kv_dtype": service.kv, "dtype": service.dtype}
-    return facts | {name: str(value) for name, value in types.items() if value}
+    type_texts = {"weights": service.weights, "kv_dtype": service.kv, "dtype": service.dtype}
+    return facts | {name: str(value) for name, value in type_texts.items() if value}

@@ -10,8 +10,9 @@ from steptime.serving.search import ServerSearch
 
 def make_limit(search: ServerSearch, relaxation: Relaxation) -> RelaxedLimit:
     """Return a changed limit as a part of the answer."""
-    service, option = relaxation.kind.service, relaxation.option
-    limits = {
+    service = relaxation.kind.service
+    option = relaxation.option
+    limit_by_option = {
         "ttft": search.demand.ttft,
         "tpot": search.demand.tpot,
         "rate": search.demand.rate,
@@ -21,7 +22,7 @@ def make_limit(search: ServerSearch, relaxation: Relaxation) -> RelaxedLimit:
     return RelaxedLimit(
         option=option_name(option),
         value=relaxation.value,
-        factor=relaxation.value / limits[option],
+        factor=relaxation.value / limit_by_option[option],
         device=relaxation.kind.phases.problem.device.name,
         device_count=relaxation.kind.device_count * relaxation.replicas,
         servers=format_split(relaxation.replicas, ranks),

@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
-from math import inf
+from math import ceil, inf
 from pathlib import Path
 from statistics import fmean
 
@@ -63,17 +63,17 @@ def answer_search(
     rows: list[SearchRow] = []
     points: list[FrontPoint] = []
     notes: list[str] = []
-    all_kinds: list[ServiceKind] = []
+    kinds_of_sites: list[ServiceKind] = []
     for site in search.placed:
         kinds = search.kinds(site)
-        all_kinds += kinds
+        kinds_of_sites += kinds
         candidates = [*search.find_together(kinds), *search.find_disaggregated(kinds)]
         rows += [_make_row(search, candidate) for candidate in candidates]
         points += _front_points(search, _front_kinds(kinds, candidates))
         notes += fit_notes(kinds[0].phases.problem) if kinds else []
     rows.sort(key=lambda row: (_cost(row), row.device_count))
     smallest = min(rows, key=_size_order, default=None)
-    relaxations = [] if rows else find_relaxations(search, all_kinds)
+    relaxations = [] if rows else find_relaxations(search, kinds_of_sites)
     limits = tuple(make_limit(search, relaxation) for relaxation in relaxations)
     answer = SearchAnswer(
         model=service.model,
@@ -102,18 +102,21 @@ def answer_search(
 
 def _make_row(search: ServerSearch, candidate: Candidate) -> SearchRow:
     """Return a candidate as a row: the values of the answer that its command gives."""
-    kind, run, readers = candidate.kind, candidate.run, candidate.readers
+    kind = candidate.kind
+    problem = kind.phases.problem
     service = replace(kind.service, replicas=candidate.replicas)
-    problem, reader = kind.phases.problem, None
-    if readers is not None:
-        reader = replace(readers.kind.service, replicas=readers.replicas)
+    reader: Service | None = None  # the replicas that read prompts, where these are apart
+    if candidate.readers is not None:
+        reader = replace(candidate.readers.kind.service, replicas=candidate.readers.replicas)
+    run = candidate.run
+    tokens_per_s = run.output_tokens_per_s
     stacked = _predict_times(search, kind, service, reader)
-    times, tokens_per_s = stacked.times, run.output_tokens_per_s
+    times = stacked.times
     any_stack = stacked.any_stack
-    ttft_p90 = _scale_interval(run.ttft, times.ttft)
-    tpot_p90 = _scale_interval(run.tpot, times.tpot)
-    any_ttft_p90 = _scale_interval(run.ttft, any_stack.ttft)
-    any_tpot_p90 = _scale_interval(run.tpot, any_stack.tpot)
+    ttft_p90 = _scale_to_p90(run.ttft, times.ttft)
+    tpot_p90 = _scale_to_p90(run.tpot, times.tpot)
+    any_ttft_p90 = _scale_to_p90(run.ttft, any_stack.ttft)
+    any_tpot_p90 = _scale_to_p90(run.tpot, any_stack.tpot)
     offer = search.offers.get(problem.device.name)
     return SearchRow(
         device=problem.device.name,
@@ -169,12 +172,14 @@ def _predict_times(
     return widen_over_stacks(service, search.load, kind.phases, times)
 
 
-def _scale_interval(spread: TimeSpread | None, mean: Interval) -> Interval:
+def _scale_to_p90(spread: TimeSpread | None, mean: Interval) -> Interval:
     """Return the 90th percentile with the relative interval of the mean."""
-    if spread is None or mean.low is None or mean.high is None:
-        return Interval(0.0 if spread is None else spread.p90_s)
-    factor = spread.p90_s / mean.value
-    return Interval(spread.p90_s, factor * mean.low, factor * mean.high)
+    if spread is None:
+        return Interval(0.0)
+    if mean.low is None or mean.high is None:
+        return Interval(spread.p90_s)
+    p90_over_mean = spread.p90_s / mean.value
+    return Interval(spread.p90_s, p90_over_mean * mean.low, p90_over_mean * mean.high)
 
 
 def _format_command(search: ServerSearch, service: Service, reader: Service | None) -> str:
@@ -238,24 +243,25 @@ def _front_kinds(
     kinds: Sequence[ServiceKind], candidates: Sequence[Candidate]
 ) -> list[ServiceKind]:
     """Return the kinds of a front: those that hold the targets, and those of few devices."""
-    holding = {
+    holding_kind_by_id = {
         id(candidate.kind): candidate.kind for candidate in candidates if candidate.readers is None
     }
-    by_size = sorted(kinds, key=lambda kind: kind.device_count)
-    return [*holding.values(), *by_size][:MAX_FRONT_KINDS]
+    smallest_first = sorted(kinds, key=lambda kind: kind.device_count)
+    return [*holding_kind_by_id.values(), *smallest_first][:MAX_FRONT_KINDS]
 
 
 def _front_points(search: ServerSearch, kinds: Sequence[ServiceKind]) -> Iterator[FrontPoint]:
     """Yield the throughput for the user and of a device, of servers with numbers of users."""
     for kind, users in product(kinds, USERS):
-        count = max(2 * users, MIN_FRONT_REQUESTS)
-        room = kind.pool.cache_tokens // kind.service.length
-        if users > room or count > MAX_FRONT_REQUESTS:
+        request_count = max(2 * users, MIN_FRONT_REQUESTS)
+        max_users = kind.pool.cache_tokens // kind.service.length
+        if users > max_users or request_count > MAX_FRONT_REQUESTS:
             continue
-        rounds = -(-count // len(search.load.inputs))
-        inputs = [*search.load.inputs[:count]] * rounds
-        outputs = [*search.load.outputs[:count]] * rounds
-        load = Load(inputs[:count], outputs[:count], (), users)
+        # Repeat the requests of the load until there are enough.
+        repeats = ceil(request_count / len(search.load.inputs))
+        inputs = list(search.load.inputs) * repeats
+        outputs = list(search.load.outputs) * repeats
+        load = Load(inputs[:request_count], outputs[:request_count], (), users)
         pool = kind.pool._replace(max_running=users)
         run = run_requests(Demand(concurrency=users), load, [pool])
         if run.tpot is not None:
@@ -273,14 +279,15 @@ def _front_points(search: ServerSearch, kinds: Sequence[ServiceKind]) -> Iterato
 def drop_dominated(points: Sequence[FrontPoint]) -> list[FrontPoint]:
     """Return the Pareto front of each device: faster for the user, or more of a device."""
     front: list[FrontPoint] = []
-    best: dict[str, float] = {}
+    best_per_device: dict[str, float] = {}  # tokens/s of a device, by its name
 
     def speeds(point: FrontPoint) -> tuple[float, float]:
         return point.tokens_per_s_per_user, point.tokens_per_s_per_device
 
+    # From the fastest for a user on, a point counts only if its devices do more than all before.
     for point in sorted(points, key=speeds, reverse=True):
-        if point.tokens_per_s_per_device > best.get(point.device, 0.0):
-            best[point.device] = point.tokens_per_s_per_device
+        if point.tokens_per_s_per_device > best_per_device.get(point.device, 0.0):
+            best_per_device[point.device] = point.tokens_per_s_per_device
             front.append(point)
     return front
 
@@ -299,26 +306,29 @@ def _assumed(
     search: ServerSearch, rows: Sequence[SearchRow], options: ServeOptions
 ) -> dict[str, str]:
     """Return the values of options that were not given and decide the answer."""
-    values = {"max_device_count": str(search.max_device_count)}
-    values["count"] = str(len(search.load.inputs))
+    settings = {
+        "max_device_count": str(search.max_device_count),
+        "count": str(len(search.load.inputs)),
+    }
     if search.demand.rate:
-        values["seed"] = str(search.demand.seed)
+        settings["seed"] = str(search.demand.seed)
     dtypes = {row.dtype for row in rows}
-    if len(dtypes) == len(search.sites) == 1:
-        values["dtype"] = min(dtypes)
+    is_single_site = len(search.sites) == 1
+    if is_single_site and len(dtypes) == 1:
+        (settings["dtype"],) = dtypes
     stacks = {row.stack for row in rows}
     if len(stacks) == 1:
-        values["stack"] = min(stacks)
-    return options.without_default(values)
+        (settings["stack"],) = stacks
+    return options.without_default(settings)
 
 
 def _describe_missing(search: ServerSearch, rows: Sequence[SearchRow]) -> Iterator[str]:
     """Yield a line for each device on which no server holds the targets, with the reason."""
-    holding = {row.device for row in rows}
+    devices_with_server = {row.device for row in rows}
     limit = f"at most {counted(search.max_device_count, 'device')}"
     for site in search.sites:
         name = catalog.device(site.device).name
-        if name in holding:
+        if name in devices_with_server:
             continue
         if name in search.alone:
             ttft, tpot = map(seconds, search.alone[name])
@@ -356,7 +366,8 @@ def _describe_arrangements(rows: Sequence[SearchRow], device: str) -> list[str]:
     largest_first.sort(key=lambda row: -row.device_count)
     # Later rows replace earlier ones: what stays is the smallest, of equal ones the cheapest.
     smallest_rows = {row.arrangement: row for row in largest_first}
-    if len(smallest_rows) < 2:
+    has_both_arrangements = len(smallest_rows) == 2
+    if not has_both_arrangements:
         return []
     smaller, larger = sorted(smallest_rows.values(), key=lambda row: row.device_count)
     reason = ""

@@ -284,20 +284,21 @@ def describe_split(split: SearchRow | FrontPoint) -> str:
 
 def format_split(replicas: int, ranks: Mapping[str, int]) -> str:
     """Format replicas and their ranks: `2 x tensor 4`, or `2 x 1 device`."""
-    texts = [f"{name} {n}" for name, n in ranks.items() if n > 1]
-    return f"{replicas} x {' '.join(texts) or NO_SPLIT}"
+    degrees = [f"{name} {rank_count}" for name, rank_count in ranks.items() if rank_count > 1]
+    return f"{replicas} x {' '.join(degrees) or NO_SPLIT}"
 
 
 def _server_table(answer: SearchAnswer) -> Table:
     """Return the best servers of each device, together and apart."""
-    best: dict[tuple[str, str], SearchRow] = {}
+    best: dict[tuple[str, str], SearchRow] = {}  # by device and arrangement; the best come first
     for row in answer.rows:
         best.setdefault((row.device, row.arrangement), row)
     rows = [
         row.to_dict() | {"servers": describe_servers(row), "cost_text": _format_cost(row)}
         for row in best.values()
     ]
-    title, lines = _describe_search(answer), _lines_below(answer, best)
+    title = _describe_search(answer)
+    lines = _lines_below(answer, best)
     return Table(SERVER_COLUMNS, rows, title, lines, csv_columns=PLAIN_COLUMNS)
 
 
@@ -319,18 +320,18 @@ def _describe_search(answer: SearchAnswer) -> str:
 
 def _lines_below(answer: SearchAnswer, best: Mapping[tuple[str, str], SearchRow]) -> list[str]:
     """Return the assumed settings, the sources of prices, and the command of the first row."""
-    prices = {
+    offer_by_device = {
         row.device: by_offer(row.offer, row.price_date or "") for row in best.values() if row.offer
     }
     lines = assumed_line([(answer.model, assumed_text(answer.assumed))])
-    if prices:
-        texts = "; ".join(f"{device}: {offer}" for device, offer in prices.items())
-        lines.append(f"prices: {texts}")
-    hidden = len(answer.rows) - len(best)
+    if offer_by_device:
+        offers = "; ".join(f"{device}: {offer}" for device, offer in offer_by_device.items())
+        lines.append(f"prices: {offers}")
+    hidden_row_count = len(answer.rows) - len(best)
+    hidden_rows = f"; --json has {hidden_row_count} more" if hidden_row_count > 0 else ""
     lines.append(
         f"the best of {answer.candidate_count:,} services of at most "
-        f"{answer.max_device_count} devices, {answer.run_count:,} of them run"
-        + (f"; --json has {hidden} more" if hidden > 0 else "")
+        f"{answer.max_device_count} devices, {answer.run_count:,} of them run{hidden_rows}"
     )
     if answer.best is not None:
         lines += ["the first by itself:", answer.best.command]

@@ -1,7 +1,6 @@
 """One server: its times, memory, cost and energy, from the phases of its service."""
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from msgspec.structs import asdict
 
@@ -11,12 +10,12 @@ from steptime.hardware.software import defaults_for
 from steptime.planning.answer import find_offer, fit_notes
 from steptime.planning.language_model import read_language_model
 from steptime.prediction.conformal import POWER
-from steptime.prediction.kernel import Interval
 from steptime.questions.serve.options import ServeOptions
 from steptime.questions.serve.server_answer import ServerAnswer
 from steptime.questions.serve.server_fields import (
     interval_fields,
     memory_fields,
+    power_fields,
     price_tokens,
     request_spreads,
 )
@@ -116,18 +115,16 @@ def answer_server(service: Service, options: ServeOptions) -> ServerAnswer:
     server = _predict_server(service)
     service, phases = server.service, server.phases
     problem = phases.problem
-    prompts = service.price_prompts(phases, service.running_sequences)
-    first = prompts if server.run is None else service.price_prompts(phases, 1)
-    context = service.input + service.output / 2
-    decode = price_token(phases, phases.guesses, service.running_sequences, context)
-    memory, energy = server.memory, predict_energy(service, phases, prompts, decode)
+    prefill_of_all = service.price_prompts(phases, service.running_sequences)
+    # Under load prompts come one by one.
+    prefill = prefill_of_all if server.run is None else service.price_prompts(phases, 1)
+    mean_context = service.input + service.output / 2
+    decode = price_token(phases, phases.guesses, service.running_sequences, mean_context)
+    memory = server.memory
+    energy = predict_energy(service, phases, prefill_of_all, decode)
     change = find_fitting_change(service) if memory.over_bytes else None
-    tokens_per_s, device_count = server.output_tokens_per_s, server.device_count
-    headline = (
-        *_describe_memory(server, memory, change, options),
-        *_describe_host_bound(phases, decode),
-        *_describe_targets(server, options),
-    )
+    tokens_per_s = server.output_tokens_per_s
+    device_count = server.device_count
     return ServerAnswer(
         emitted=None,
         understood=None,
@@ -153,15 +150,15 @@ def answer_server(service: Service, options: ServeOptions) -> ServerAnswer:
         **interval_fields(server.stacked),
         ttft_target_s=options.ttft_s,
         tpot_target_s=options.tpot_s,
-        holds_targets=_does_hold_targets(server, options),
+        holds_targets=_holds_targets(server, options),
         output_tokens_per_s=tokens_per_s,
         tokens_per_s_per_device=tokens_per_s / device_count,
         tokens_per_s_per_user=1 / server.times.tpot.value,
-        prefill=_phase_times(first, phases.prompt_overhead_s(server.service.uncached_tokens)),
+        prefill=_phase_times(prefill, phases.prompt_overhead_s(server.service.uncached_tokens)),
         decode=_phase_times(decode),
         predict_difference=_predict_difference(server),
         energy_per_token_j=None if energy is None else energy.per_token_j,
-        **_power_fields(None if energy is None else phases.interval_of(energy.device_w, POWER)),
+        **power_fields(None if energy is None else phases.interval_of(energy.device_w, POWER)),
         energy_scope=None if energy is None else ENERGY_SCOPE,
         fits=not memory.over_bytes,
         usable_bytes=problem.device.datasheet.usable_bytes,
@@ -170,7 +167,7 @@ def answer_server(service: Service, options: ServeOptions) -> ServerAnswer:
         fitting_needed_bytes=None if change is None else change.needed_bytes,
         **price_tokens(find_offer(problem, service.prices), device_count, tokens_per_s),
         load=None if server.run is None else _server_load(server.run),
-        headline=headline,
+        headline=_headline(server, memory, change, decode, options),
         notes=tuple(_make_notes(service, phases)),
     )
 
@@ -201,30 +198,31 @@ def _assumed(server: _Server, options: ServeOptions) -> dict[str, str]:
     Where the stack is named, the other stacks that could be meant are no longer part of the answer.
     """
     service, problem = server.service, server.phases.problem
-    values = {"dtype": problem.rank.dtype}
+    settings = {"dtype": problem.rank.dtype}
     if "stack" in problem.method.options:
-        values["stack"] = problem.method.settings.stack
-    if service.weights is None and problem.shape.family.weights and server.phases.weight_format:
-        values["weights"] = server.phases.weight_format
+        settings["stack"] = problem.method.settings.stack
+    is_quantized_by_maker = service.weights is None and problem.shape.family.weights
+    if is_quantized_by_maker and server.phases.weight_format:
+        settings["weights"] = server.phases.weight_format
     if server.device_count > 1:
-        values["per_node"] = str(service.site.per_node)
+        settings["per_node"] = str(service.site.per_node)
         if service.site.inside is not None:
-            values["inside"] = service.site.inside
+            settings["inside"] = service.site.inside
     if service.speculation is not None:
         speculation = service.speculation
-        values |= {"speculate": str(speculation.tokens), "accept": f"{speculation.accept:g}"}
+        settings |= {"speculate": str(speculation.tokens), "accept": f"{speculation.accept:g}"}
     demand, load = service.demand, server.load
     if demand is not None and load is not None:
-        values["count"] = str(len(load.inputs))
+        settings["count"] = str(len(load.inputs))
         if demand.rate:
-            values["seed"] = str(demand.seed)
+            settings["seed"] = str(demand.seed)
         if not demand.requests:
-            values["lengths"] = "constant"
+            settings["lengths"] = "constant"
         if not demand.prefill_replicas:
             software_max = int(server.phases.limit("max_sequences"))
             limit = default_max_running(demand, load, service.replicas, software_max)
-            values["max_running_sequences"] = str(limit)
-    return options.without_default(values)
+            settings["max_running_sequences"] = str(limit)
+    return options.without_default(settings)
 
 
 def stack_times(stacked: StackedTimes) -> tuple[StackTimes, ...]:
@@ -281,24 +279,27 @@ def _server_load(run: LoadRun) -> ServerLoad:
     )
 
 
-def _does_hold_targets(server: _Server, options: ServeOptions) -> bool | None:
+def _holds_targets(server: _Server, options: ServeOptions) -> bool | None:
     """Return whether a server holds its targets; None without targets."""
     ttft_s, tpot_s = options.ttft_s, options.tpot_s
     if ttft_s is None and tpot_s is None:
         return None
     if server.run is not None:
-        return server.run.in_time_share >= ATTAINED_SHARE and not server.run.queue_grows
+        are_enough_in_time = server.run.in_time_share >= ATTAINED_SHARE
+        return are_enough_in_time and not server.run.queue_grows
     holds_ttft = ttft_s is None or server.times.ttft.value <= ttft_s
-    return holds_ttft and (tpot_s is None or server.times.tpot.value <= tpot_s)
+    holds_tpot = tpot_s is None or server.times.tpot.value <= tpot_s
+    return holds_ttft and holds_tpot
 
 
 def _describe_targets(server: _Server, options: ServeOptions) -> list[str]:
     """Describe whether targets hold: `97 % of requests hold TTFT 500 ms`; none without targets."""
-    holds = _does_hold_targets(server, options)
+    holds = _holds_targets(server, options)
     if holds is None:
         return []
-    values = (("TTFT", options.ttft_s), ("TPOT", options.tpot_s))
-    targets = " and ".join(f"{name} {seconds(value)}" for name, value in values if value)
+    latencies = (("TTFT", options.ttft_s), ("TPOT", options.tpot_s))
+    target_texts = [f"{name} {seconds(target_s)}" for name, target_s in latencies if target_s]
+    targets = " and ".join(target_texts)
     if server.run is not None:
         return [f"{percent(server.run.in_time_share)} of requests hold {targets}"]
     return [f"{'holds' if holds else 'misses'} {targets}"]
@@ -312,12 +313,21 @@ def _describe_lack(memory: ServerMemory, change: FittingChange | None) -> list[s
     return [f"out of memory by {size(memory.over_bytes)} per device; {remedy}"]
 
 
-def _describe_memory(
-    server: _Server, memory: ServerMemory, change: FittingChange | None, options: ServeOptions
-) -> list[str]:
-    """Describe the capacity of the memory, what it lacks, and whether an engine starts."""
-    capacity = _describe_capacity(server, memory, options)
-    return [*capacity, *_describe_lack(memory, change), *_describe_start(server.phases, memory)]
+def _headline(
+    server: _Server,
+    memory: ServerMemory,
+    change: FittingChange | None,
+    decode: StepCost,
+    options: ServeOptions,
+) -> tuple[str, ...]:
+    """Return the lines that stand first: memory, whether an engine starts, host, targets."""
+    return (
+        *_describe_capacity(server, memory, options),
+        *_describe_lack(memory, change),
+        *_describe_start(server.phases, memory),
+        *_describe_host_bound(server.phases, decode),
+        *_describe_targets(server, options),
+    )
 
 
 def _describe_capacity(server: _Server, memory: ServerMemory, options: ServeOptions) -> list[str]:
@@ -325,8 +335,10 @@ def _describe_capacity(server: _Server, memory: ServerMemory, options: ServeOpti
 
     For example `longest context: 131,072 tokens, with 1 sequence at once`.
     """
-    service, lines = server.service, []
-    if memory.longest_context is None and (options.max_context or options.max_users):
+    service = server.service
+    lines = []
+    needs_capacity = options.max_context or options.max_users
+    if needs_capacity and memory.longest_context is None:
         name = server.phases.problem.device.name
         raise InputError(f"serve: the memory of {name} is unknown: --max-context, --max-users")
     if options.max_context:
@@ -334,31 +346,34 @@ def _describe_capacity(server: _Server, memory: ServerMemory, options: ServeOpti
         longest = f"{memory.longest_context:,} tokens"
         lines.append(f"longest context: {longest}, with {sequences} at once")
     if options.max_users:
-        room = (memory.largest_running_sequences or 0) * service.replicas
-        limit = service.engine.max_sequences
-        users = room if limit is None else min(room, limit * service.replicas)
-        kind = f"{service.input:,} tokens in and {service.output:,} out"
+        users = (memory.largest_running_sequences or 0) * service.replicas
+        max_sequences = service.engine.max_sequences
+        if max_sequences is not None:
+            users = min(users, max_sequences * service.replicas)
+        request = f"{service.input:,} tokens in and {service.output:,} out"
         capacity = f"the cache has room for {memory.cache_tokens:,} tokens"
-        lines.append(f"users at most: {users:,} with {kind}; {capacity}")
+        lines.append(f"users at most: {users:,} with {request}; {capacity}")
     return lines
 
 
 def _describe_start(phases: Phases, memory: ServerMemory) -> list[str]:
     """Describe a longest sequence that has no room, with which an engine does not start."""
-    longest = phases.engine.max_model_len
-    if longest is None or memory.cache_tokens is None or memory.over_bytes:
+    max_model_len = phases.engine.max_model_len
+    if max_model_len is None or memory.cache_tokens is None or memory.over_bytes:
         return []
-    room = memory.cache_tokens // phases.plan.data
-    if room >= longest:
+    cache_tokens = memory.cache_tokens // phases.plan.data  # of one data-parallel rank
+    if cache_tokens >= max_model_len:
         return []
-    text = f"the cache has room for {room:,} tokens, --max-model-len is {longest:,}"
-    return [f"{text}: vLLM does not start; nearest: --max-model-len {room}"]
+    text = f"the cache has room for {cache_tokens:,} tokens, --max-model-len is {max_model_len:,}"
+    return [f"{text}: vLLM does not start; nearest: --max-model-len {cache_tokens}"]
 
 
 def _describe_host_bound(phases: Phases, decode: StepCost) -> list[str]:
     """Describe a decode step that waits for the host, and the stack that avoids it."""
     device_s = decode.seconds - decode.host_s
-    if decode.issue_s <= device_s or phases.problem.rank.flag("graphs"):
+    is_bound_by_device = decode.issue_s <= device_s
+    has_replayed_graphs = phases.problem.rank.flag("graphs")
+    if is_bound_by_device or has_replayed_graphs:
         return []
     stack = phases.problem.method.settings.stack
     nearest = defaults_for(phases.problem.device, phases.plan, use="serving").stack
@@ -370,20 +385,13 @@ def _describe_host_bound(phases: Phases, decode: StepCost) -> list[str]:
 def _make_notes(service: Service, phases: Phases) -> list[str]:
     """Return the remarks on device, stack, data type and length."""
     notes = fit_notes(phases.problem)
-    low = service.weights_only_type
-    if low:
-        device = phases.problem.device.name
-        notes = [*notes, f"{device} has no arithmetic of {low}: weights alone are kept so"]
+    device = phases.problem.device.name
+    weights_type = service.weights_only_type
+    if weights_type:
+        notes = [*notes, f"{device} has no arithmetic of {weights_type}: weights alone are kept so"]
     shape = read_language_model(service.model, trusted=service.trusted)
-    if service.calibration is not None:
-        device = phases.problem.device.name
+    if service.calibration is not None:  # its notes come first
         notes = [*service.calibration.describe(phases.problem.shape, device), *notes]
     if service.speculation is not None:
         notes = [*notes, *describe_speculation(service.speculation)]
     return [*notes, *describe_sampler(phases), *describe_excess(shape, service.length)]
-
-
-def _power_fields(power: Interval | None) -> Any:
-    """Return the mean power of a device by the fields of an answer."""
-    ends = (None, None, None) if power is None else (power.value, power.low, power.high)
-    return dict(zip(("device_w", "device_low_w", "device_high_w"), ends, strict=True))

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from operator import itemgetter
 
 from steptime.core.assumed import assumed_row
 from steptime.core.table import Column, Printout, Table, make_facts_table
@@ -235,10 +236,12 @@ def _describe_split(answer: ServerAnswer) -> str:
 
 def _phase_rows(answer: ServerAnswer) -> Iterator[tuple[str, str]]:
     """Yield the times of the phases and their parts for people."""
-    ttft_ends = answer.any_stack_ttft_low_s, answer.any_stack_ttft_high_s
-    tpot_ends = answer.any_stack_tpot_low_s, answer.any_stack_tpot_high_s
-    ttft = interval("ttft_s", answer.ttft_s, *ttft_ends)
-    tpot = interval("tpot_s", answer.tpot_s, *tpot_ends)
+    ttft = interval(
+        "ttft_s", answer.ttft_s, answer.any_stack_ttft_low_s, answer.any_stack_ttft_high_s
+    )
+    tpot = interval(
+        "tpot_s", answer.tpot_s, answer.any_stack_tpot_low_s, answer.any_stack_tpot_high_s
+    )
     phases = (
         ("TTFT", ttft, answer.ttft_s, answer.prefill),
         ("TPOT", tpot, answer.tpot_s, answer.decode),
@@ -270,15 +273,17 @@ def _describe_throughput(answer: ServerAnswer) -> str:
 
 def _describe_memory(answer: ServerAnswer) -> str:
     """Describe the memory: `19.2 GB of 85 GB (weights 16 GB, ...); room for 760 sequences`."""
-    parts = {
+    bytes_by_part = {
         "weights": answer.weights_bytes,
         "cache": answer.cache_bytes,
         "activations": answer.activations_bytes,
         "buffers": answer.buffers_bytes,
         "context": answer.context_bytes,
     }
-    largest = sorted(parts.items(), key=lambda part: -part[1])[:MAX_MEMORY_PARTS]
-    texts = ", ".join(f"{name} {size(part_bytes)}" for name, part_bytes in largest)
+    largest_first = sorted(bytes_by_part.items(), key=itemgetter(1), reverse=True)
+    texts = ", ".join(
+        f"{name} {size(part_bytes)}" for name, part_bytes in largest_first[:MAX_MEMORY_PARTS]
+    )
     capacity = f" of {size(answer.usable_bytes)}" if answer.usable_bytes else ""
     lack = f", out of memory by {size(answer.over_bytes)}" if answer.over_bytes else ""
     room = ""

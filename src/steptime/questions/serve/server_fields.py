@@ -3,6 +3,7 @@
 from typing import TypedDict
 
 from steptime.hardware.prices import Offer
+from steptime.prediction.kernel import Interval
 from steptime.questions.serve.server_parts import RequestSpreads
 from steptime.serving.load import LoadRun
 from steptime.serving.memory import ServerMemory
@@ -38,6 +39,14 @@ class IntervalFields(TypedDict):
     any_stack_request_high_s: float | None
 
 
+class PowerFields(TypedDict):
+    """The fields of an answer with the mean power of a device; None where unknown."""
+
+    device_w: float | None
+    device_low_w: float | None
+    device_high_w: float | None
+
+
 class MemoryFields(TypedDict):
     """The fields of an answer with the memory of a device."""
 
@@ -56,10 +65,12 @@ class MemoryFields(TypedDict):
 
 def price_tokens(offer: Offer | None, device_count: int, tokens_per_s: float) -> CostFields:
     """Return the costs of a server by the price of a device; none without an offer."""
-    per_hour = None if offer is None else offer.price * device_count
+    per_hour = None
     per_million = None
-    if per_hour is not None:
-        per_million = per_hour * (1e6 / tokens_per_s) / SECONDS_PER_HOUR
+    if offer is not None:
+        per_hour = offer.price * device_count
+        seconds_per_million = 1e6 / tokens_per_s
+        per_million = per_hour * seconds_per_million / SECONDS_PER_HOUR
     return {
         "cost_per_hour": per_hour,
         "cost_per_million_tokens": per_million,
@@ -88,6 +99,13 @@ def interval_fields(stacked: StackedTimes) -> IntervalFields:
     }
 
 
+def power_fields(power: Interval | None) -> PowerFields:
+    """Return the mean power of a device by the fields of an answer."""
+    if power is None:
+        return {"device_w": None, "device_low_w": None, "device_high_w": None}
+    return {"device_w": power.value, "device_low_w": power.low, "device_high_w": power.high}
+
+
 def memory_fields(memory: ServerMemory) -> MemoryFields:
     """Return the memory of a device by the fields of an answer."""
     return {
@@ -107,16 +125,16 @@ def memory_fields(memory: ServerMemory) -> MemoryFields:
 
 def request_spreads(run: LoadRun) -> RequestSpreads:
     """Return the times of requests under load."""
-    tpot = run.tpot or (None, None, None, None)
+    tpot = run.tpot  # None where all requests have one token
     return RequestSpreads(
         ttft_mean_s=run.ttft.mean_s,
         ttft_p50_s=run.ttft.p50_s,
         ttft_p90_s=run.ttft.p90_s,
         ttft_p99_s=run.ttft.p99_s,
-        tpot_mean_s=tpot[0],
-        tpot_p50_s=tpot[1],
-        tpot_p90_s=tpot[2],
-        tpot_p99_s=tpot[3],
+        tpot_mean_s=None if tpot is None else tpot.mean_s,
+        tpot_p50_s=None if tpot is None else tpot.p50_s,
+        tpot_p90_s=None if tpot is None else tpot.p90_s,
+        tpot_p99_s=None if tpot is None else tpot.p99_s,
         request_mean_s=run.request.mean_s,
         request_p50_s=run.request.p50_s,
         request_p90_s=run.request.p90_s,

@@ -170,32 +170,32 @@ def status(folder: kinds.Folder) -> StatusAnswer:
     path = _submitted_folder(folder)
     snapshot = cluster.take_snapshot(path, note)
     current_ids = submission.read_current_ids(path)
-    states = [
+    current_cells = [
         cell for cell in snapshot.states if current_ids is None or cell.trial.id in current_ids
     ]
-    ended = _ended_cells(states)
+    ended = _ended_cells(current_cells)
     unsuccessful = tuple(cell for cell in ended if cell.status != "ok")
-    counts_by_state = Counter(cell.state for cell in states)
-    older = len(snapshot.states) - len(states)
+    count_by_state = Counter(cell.state for cell in current_cells)
+    older_count = len(snapshot.states) - len(current_cells)
     counts = ", ".join(
-        f"{counts_by_state[word]} {word}" for word in cluster.STATES if counts_by_state[word]
+        f"{count_by_state[state]} {state}" for state in cluster.STATES if count_by_state[state]
     )
-    older_text = f"{older} more are of the experiment as it was before; they are not counted"
+    older_note = f"{older_count} more are of the experiment as it was before; they are not counted"
     return StatusAnswer(
         out=str(path),
-        cells=len(states),
-        queued=counts_by_state["queued"],
-        running=counts_by_state["running"],
-        finished=counts_by_state["finished"],
-        failed=counts_by_state["failed"],
-        unsent=counts_by_state["unsent"],
-        older=older,
+        cells=len(current_cells),
+        queued=count_by_state["queued"],
+        running=count_by_state["running"],
+        finished=count_by_state["finished"],
+        failed=count_by_state["failed"],
+        unsent=count_by_state["unsent"],
+        older=older_count,
         cells_by_status=count_statuses(cell.status for cell in ended),
         cells_by_cause=count_causes(cell.cause for cell in unsuccessful),
         jobs=_live_tasks(snapshot),
         unsuccessful=unsuccessful,
-        headline=(f"{path}: {len(states)} cells: {counts or 'none'}",),
-        notes=(older_text,) if older else (),
+        headline=(f"{path}: {len(current_cells)} cells: {counts or 'none'}",),
+        notes=(older_note,) if older_count else (),
     )
 
 
@@ -251,13 +251,14 @@ def _submitted_folder(folder: kinds.Folder) -> Path:
 
 def _ended_cells(states: list[CellState]) -> list[EndedCell]:
     """Return the cells whose measurement is over, with what became of them."""
-    lost = [cell for cell in states if cell.state == "failed" and cell.record is None]
-    failures = cluster.explain_lost(lost)
+    lost_cells = [cell for cell in states if cell.state == "failed" and cell.record is None]
+    failure_by_trial = cluster.explain_lost(lost_cells)
     rows = []
     for cell in states:
-        if cell.state not in {"finished", "failed"}:
+        is_ended = cell.state in {"finished", "failed"}
+        if not is_ended:
             continue
-        end = cell.record or failures[cell.trial.id]
+        end = cell.record or failure_by_trial[cell.trial.id]
         row = make_cell_row(
             cell.trial,
             EndedCell,
@@ -272,14 +273,15 @@ def _ended_cells(states: list[CellState]) -> list[EndedCell]:
 
 def _live_tasks(snapshot: Snapshot) -> tuple[TaskState, ...]:
     """Return the tasks that wait or run, each with its number of cells left."""
-    cells_left: Counter[tuple[str, str, str]] = Counter()
+    cells_left: Counter[tuple[str, str, str]] = Counter()  # by job, state and reason
     for cell in snapshot.states:
         if cell.queued:
-            key = cell.queued.task.text, cell.queued.state, cell.queued.text
-            cells_left[key] += cell.state in cluster.LIVE_STATES
+            task = cell.queued.task.text, cell.queued.state, cell.queued.text
+            is_live = cell.state in cluster.LIVE_STATES
+            cells_left[task] += int(is_live)
     return tuple(
-        TaskState(job=job, state=state, text=text, cells_left=cells)
-        for (job, state, text), cells in cells_left.items()
+        TaskState(job=job, state=state, text=text, cells_left=cell_count)
+        for (job, state, text), cell_count in cells_left.items()
     )
 
 

@@ -65,11 +65,12 @@ def sweep(
         InputError: for a wrong experiment file, and for a folder that is no store or in use.
         SchedulerError: if Slurm does not answer.
     """
-    visits = {
-        name: parse_count(text_of(value), f"--{name}", at_most=MAX_VISITS)
-        for name, value in (("rounds", rounds), ("runs", runs))
-        if value is not None
-    }
+    changes: dict[str, int | bool] = {}  # of settings of the file
+    for name, visit_count in (("rounds", rounds), ("runs", runs)):
+        if visit_count is not None:
+            changes[name] = parse_count(text_of(visit_count), f"--{name}", at_most=MAX_VISITS)
+    if try_all:
+        changes["try_all"] = True
     statuses = [word.strip() for word in text_of(retry).split(",") if word.strip()]
     for status in statuses:
         check_choice("status", status, STATUSES, "--retry")
@@ -79,7 +80,7 @@ def sweep(
     path = Path(file)
     experiment = read_experiment(path)
     if not experiment.measure:
-        measuring = {
+        measuring_options = {
             "--rounds": rounds,
             "--runs": runs,
             "--retry": retry or None,
@@ -87,9 +88,8 @@ def sweep(
             "--launcher": launcher != LOCAL,
             "--shard": shard,
         }
-        options.refuse(measuring, "{} is for measuring, and the file says measure = false")
+        options.refuse(measuring_options, "{} is for measuring, and the file says measure = false")
         return _predict_only(experiment, str(path), Path(out))
-    changes = visits | ({"try_all": True} if try_all else {})
     experiment = experiment.model_copy(update=changes)
     request = make_request(
         experiment, str(path), Path(out), tuple(statuses), force, shard, launcher
@@ -123,10 +123,10 @@ def _predict_only(experiment: Experiment, path_text: str, out: Path) -> WrittenP
 
 def _find_places(experiment: Experiment, path_text: str) -> list[Place]:
     """Return the devices on which an experiment file predicts."""
-    return [_find(place_of, name, f"{path_text}: predict") for name in experiment.predict]
+    return [_find_or_refuse(place_of, name, f"{path_text}: predict") for name in experiment.predict]
 
 
-def _find(find: Callable[[str], Item], name: str, key: str) -> Item:
+def _find_or_refuse(find: Callable[[str], Item], name: str, key: str) -> Item:
     """Return the thing that a file names under a key, which an `InputError` names, too."""
     try:
         return find(name)
@@ -158,8 +158,9 @@ def make_request(
         InputError: for cells that do not fit together, unknown names and missing files of input.
     """
     cells, text, must_fit = cells_of(experiment, path_text, on_cluster=launcher != LOCAL)
-    number, parts = _read_shard(shard, len(cells)) if shard else (1, 1)
-    shard_cells: Collection[Cell] = cells[number - 1 :: parts]
+    part, part_count = _read_shard(shard, len(cells)) if shard else (1, 1)
+    # Part I of N has every N-th cell.
+    shard_cells: Collection[Cell] = cells[part - 1 :: part_count]
     remarks: list[str] = []
     if launcher == LOCAL:
         _check_input(experiment)
@@ -167,7 +168,11 @@ def make_request(
         shard_cells, remarks = apply_environment(shard_cells, os.environ)
         shard_cells, node_remarks = place_on_nodes(shard_cells)
         remarks += node_remarks
-    link = _find(catalog.link, experiment.link, f"{path_text}: link") if experiment.link else None
+    link = (
+        _find_or_refuse(catalog.link, experiment.link, f"{path_text}: link")
+        if experiment.link
+        else None
+    )
     return SweepRequest(
         cells=shard_cells,
         out=out,
@@ -203,7 +208,7 @@ def _check_input(experiment: Experiment) -> None:
             place(experiment.stage_to)
 
 
-def _read_shard(text: str, cells: int) -> tuple[int, int]:
+def _read_shard(text: str, cell_count: int) -> tuple[int, int]:
     """Return the number of a part and of all parts: 1 and 4 of `1/4`."""
     part, slash, parts = text.partition("/")
     if not slash:
@@ -212,8 +217,8 @@ def _read_shard(text: str, cells: int) -> tuple[int, int]:
     part_count = parse_count(parts, "--shard")
     if number > part_count:
         raise InputError(f"--shard: there is no part {number} of {part_count}")
-    if part_count > cells:
-        raise InputError(f"--shard: {cells} cells make no {part_count} parts")
+    if part_count > cell_count:
+        raise InputError(f"--shard: {cell_count} cells make no {part_count} parts")
     return number, part_count
 
 

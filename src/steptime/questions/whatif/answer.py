@@ -265,15 +265,13 @@ class WhatIfAnswer(NetworksAnswer, frozen=True, kw_only=True):
         """Return the classes of ops, the kinds of ops and the networks."""
         title = f"{self.device} with {', '.join(self.changes)}"
         below = self.describe_assumed()
-        classes, ops = ([row.to_dict() for row in rows] for rows in (self.classes, self.ops))
-        networks = [
-            row.to_dict()
-            | {
+        networks = []
+        for row in self.rows:
+            batch_texts = {
                 "largest_batch_text": format_largest(row.largest_batch),
                 "changed_largest_batch_text": format_largest(row.changed_largest_batch),
             }
-            for row in self.rows
-        ]
+            networks.append(row.to_dict() | batch_texts)
         network_table = Table(
             NETWORK_COLUMNS,
             networks,
@@ -282,10 +280,15 @@ class WhatIfAnswer(NetworksAnswer, frozen=True, kw_only=True):
             max_rows=MAX_ROWS,
             csv_columns=NETWORK_CSV_COLUMNS,
         )
-        class_table = Table(CLASS_COLUMNS, classes, "ops by what binds them", is_detail=True)
+        class_table = Table(
+            CLASS_COLUMNS,
+            [op_class.to_dict() for op_class in self.classes],
+            "ops by what binds them",
+            is_detail=True,
+        )
         op_table = Table(
             OP_COLUMNS,
-            ops,
+            [op_kind.to_dict() for op_kind in self.ops],
             "ops by kind, at the same batch",
             max_rows=MAX_OP_ROWS,
             is_detail=True,

@@ -79,8 +79,9 @@ def _check_key(key: str, option: str) -> None:
     """Raise `InputError` for a key that no device file has."""
     if key in KEYS or key in BY_DTYPE:
         return
-    table, dot, _ = key.partition(".")
-    names = BY_DTYPE if dot and table in ("peak", *PEAK_TABLES) else KEYS
+    table, dot, _dtype = key.partition(".")
+    is_peak_of_dtype = bool(dot) and table in ("peak", *PEAK_TABLES)
+    names = BY_DTYPE if is_peak_of_dtype else KEYS
     raise unknown("figure of a device", key, names, option)
 
 
@@ -89,15 +90,17 @@ def _read_numbers(text: str, option: str, key: str) -> list[float]:
 
     `memory_GB=24GiB` is 25.77, `launch_us=0.005ms` is 5.
     """
-    plain = text.removeprefix("x")
-    if is_range(plain):
-        return [float(number) for number in parse_range(plain.replace("..x", ".."), option)]
-    is_bare = plain[-1:].isdigit() or text.startswith("x")
-    if key.endswith("_GB") and not is_bare:
-        return [parse_bytes(plain, option) / GB]
-    if key.endswith("_us") and not is_bare:
-        return [parse_duration(plain, option, "us")]
-    return [parse_number(plain, option)]
+    is_factor = text.startswith("x")
+    number_text = text.removeprefix("x")
+    if is_range(number_text):
+        range_text = number_text.replace("..x", "..")  # `x1..x4` is `x1..4`
+        return [float(number) for number in parse_range(range_text, option)]
+    has_unit = not is_factor and not number_text[-1:].isdigit()
+    if key.endswith("_GB") and has_unit:
+        return [parse_bytes(number_text, option) / GB]
+    if key.endswith("_us") and has_unit:
+        return [parse_duration(number_text, option, "us")]
+    return [parse_number(number_text, option)]
 
 
 def combine_changes(axes: Sequence[Sequence[Change]]) -> list[tuple[Change, ...]]:
@@ -123,13 +126,13 @@ def _changed_fields(device: Device, change: Change) -> Mapping[str, Any]:
     """Return the fields of a device that a change replaces, none for an unknown figure."""
     if change.is_peak:
         return _changed_peaks(device, change)
-    name, factor = _NUMBERS[change.key]
-    figure = getattr(device.datasheet, name)
+    field_name, unit = _NUMBERS[change.key]
+    figure = getattr(device.datasheet, field_name)
     if change.times and figure is None:
         return {}
-    value = figure * change.value if change.times else change.value * factor
-    is_count = name in ("multiprocessors", "cores")
-    return {name: max(1, round(value)) if is_count else value}
+    changed_figure = figure * change.value if change.times else change.value * unit
+    is_count = field_name in ("multiprocessors", "cores")
+    return {field_name: max(1, round(changed_figure)) if is_count else changed_figure}
 
 
 def _changed_peaks(device: Device, change: Change) -> Mapping[str, Any]:
@@ -160,10 +163,11 @@ def _changed_peaks(device: Device, change: Change) -> Mapping[str, Any]:
 
 def describe_idle_changes(device: Device, changes: Sequence[Change], method: Method) -> list[str]:
     """Return notes on changes without effect: of figures unknown, unread, or held by power."""
-    tables = {change.key.partition(".")[0] for change in changes}
+    changed_figures = {change.key.partition(".")[0] for change in changes}
     notes = []
-    changes_peak = bool(tables & {"peak", *PEAK_TABLES})
-    if changes_peak and "tdp_W" not in tables and method.reads and device.datasheet.peak_w:
+    changes_peak = bool(changed_figures & {"peak", *PEAK_TABLES})
+    is_power_limited = bool(method.reads and device.datasheet.peak_w)
+    if changes_peak and is_power_limited and "tdp_W" not in changed_figures:
         notes.append(f"{device.name} may draw no more power than before; tdp_W=x2 lets it")
     for change in changes:
         notes += _describe_idle(device, change, method)

@@ -92,12 +92,12 @@ def _group_by_bound(ops: Sequence[ComparedOp]) -> list[OpClass]:
     """Return classes of ops by batch, bound and traffic, the unchanged batch first."""
     unchanged_batch_s = sum(op.before_s for op in ops if op.batch == UNCHANGED_BATCH)
     larger_batch_s = sum(op.before_s for op in ops) - unchanged_batch_s
-    batch_s = {UNCHANGED_BATCH: unchanged_batch_s, LARGER_BATCH: larger_batch_s}
-    groups = grouped(ops, lambda op: (op.batch, op.bound, op.traffic))
-    classes = [
-        OpClass(batch=batch, bound=bound, traffic=traffic, **_speeds(group, batch_s[batch]))
-        for (batch, bound, traffic), group in groups.items()
-    ]
+    total_s_by_batch = {UNCHANGED_BATCH: unchanged_batch_s, LARGER_BATCH: larger_batch_s}
+    ops_by_class = grouped(ops, lambda op: (op.batch, op.bound, op.traffic))
+    classes = []
+    for (batch, bound, traffic), ops_of_class in ops_by_class.items():
+        speeds = _speeds(ops_of_class, total_s_by_batch[batch])
+        classes.append(OpClass(batch=batch, bound=bound, traffic=traffic, **speeds))
     classes.sort(key=lambda row: (row.batch == LARGER_BATCH, -row.time_share))
     return classes
 
@@ -105,10 +105,10 @@ def _group_by_bound(ops: Sequence[ComparedOp]) -> list[OpClass]:
 def _group_by_kind(ops: Sequence[ComparedOp]) -> list[OpKindClass]:
     """Return classes of ops by kind, unit and bound, those that take longest first."""
     total_s = sum(op.before_s for op in ops)
-    groups = grouped(ops, lambda op: (op.kind, op.unit, op.bound))
+    ops_by_kind = grouped(ops, lambda op: (op.kind, op.unit, op.bound))
     classes = [
-        OpKindClass(kind=kind, unit=unit, bound=bound, **_speeds(group, total_s))
-        for (kind, unit, bound), group in groups.items()
+        OpKindClass(kind=kind, unit=unit, bound=bound, **_speeds(ops_of_kind, total_s))
+        for (kind, unit, bound), ops_of_kind in ops_by_kind.items()
     ]
     classes.sort(key=lambda row: -row.time_share)
     return classes
@@ -132,7 +132,8 @@ def _compare_ops(before: Path, after: Path, growth: float, batch: str) -> list[C
 
     There are none where another batch runs as other kernels.
     """
-    if len(before.parts) != len(after.parts):
+    are_kernels_paired = len(before.parts) == len(after.parts)
+    if not are_kernels_paired:
         return []
     return [
         ComparedOp(
@@ -155,8 +156,9 @@ def _traffic_of(old: Binding, new: Binding, growth: float) -> str | None:
     """
     if old.bound != "memory":
         return None
-    is_step_traffic = new.kernel.bytes < (1 + growth) / 2 * old.kernel.bytes
-    return STEP_TRAFFIC if is_step_traffic else EXAMPLE_TRAFFIC
+    # Bytes of a step (weights) stay as many in a larger batch, those of examples grow with it.
+    midway_bytes = (1 + growth) / 2 * old.kernel.bytes
+    return STEP_TRAFFIC if new.kernel.bytes < midway_bytes else EXAMPLE_TRAFFIC
 
 
 class Speeds(TypedDict):
@@ -185,13 +187,15 @@ def _speeds(ops: Sequence[ComparedOp], all_ops_s: float) -> Speeds:
 
 def _summarise(rows: Sequence[NetworkRow], classes: Sequence[OpClass]) -> Summary:
     """Return the speed-ups of all networks together."""
-    speedups = [row.speedup for row in rows if row.status == "ok" and row.speedup is not None]
-    growths, grown_speedups = [], []
-    for row in rows:
-        if row.status == "ok" and row.grown_batch not in (None, row.batch):
-            growths.append((row.grown_batch or 0) / row.batch)
+    fitting_rows = [row for row in rows if row.status == "ok"]
+    speedups = [row.speedup for row in fitting_rows if row.speedup is not None]
+    growths = []
+    grown_speedups = []
+    for row in fitting_rows:
+        if row.grown_batch is not None and row.grown_batch != row.batch:
+            growths.append(row.grown_batch / row.batch)
             grown_speedups.append(row.grown_speedup or 0.0)
-    bounds = Counter(row.bound for row in rows if row.bound)
+    network_counts = Counter(row.bound for row in rows if row.bound)
     class_speedups = {(row.bound, row.batch, row.traffic): row.speedup for row in classes}
     return Summary(
         network_count=len(rows),
@@ -200,7 +204,7 @@ def _summarise(rows: Sequence[NetworkRow], classes: Sequence[OpClass]) -> Summar
         median_speedup=median(speedups) if speedups else None,
         max_speedup=max(speedups, default=None),
         bounds=tuple(
-            BoundCount(bound=bound, network_count=count) for bound, count in bounds.items()
+            BoundCount(bound=bound, network_count=count) for bound, count in network_counts.items()
         ),
         newly_fitting_count=sum(row.status == "new" for row in rows),
         no_longer_fitting_count=sum(row.status == "oom after" for row in rows),
@@ -283,10 +287,11 @@ def try_devices(
     devices = []
     capped: set[str] = set()
     for changes in watched(list(combinations), "changed devices"):
-        rows = [
-            predict_network(case, case.model.on(change_device(case.model.device, changes)))[0]
-            for case in cases
-        ]
+        rows = []
+        for case in cases:
+            changed_device = change_device(case.model.device, changes)
+            row, _grown_path = predict_network(case, case.model.on(changed_device))
+            rows.append(row)
         capped.update(row.model for row in rows if row.is_capped)
         fitting = [row for row in rows if row.status == "ok"]
         device = ChangedDevice(

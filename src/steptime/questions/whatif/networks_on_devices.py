@@ -19,6 +19,7 @@ from steptime.questions.bound import Path, path
 from steptime.questions.whatif.answer import NetworkRow, NetworkSettings
 
 TRIAL_BATCHES = doubling(MAX_BATCH)  # powers of two
+LARGEST_BATCH = 0  # stands for the largest batch that fits
 
 
 class NetworkCase:
@@ -27,17 +28,19 @@ class NetworkCase:
     Args:
         model: the network on the device.
         steps: its steps at the trial batches.
-        batch: the batch; 0 means the largest that fits.
+        batch: the batch, or `LARGEST_BATCH`.
     """
 
     def __init__(self, model: StepModel, steps: BatchSteps, batch: int) -> None:
-        self.model, self._steps = model, steps
+        self.model = model
+        self._steps = steps
         self.largest = self.largest_on(model.device)
-        self.batch = batch or self.largest
+        self.batch = self.largest if batch == LARGEST_BATCH else batch
 
     def largest_on(self, device: Device) -> int:
         """Return the largest power of two that fits, 0 for none, at most `MAX_BATCH`."""
-        return max(compress(TRIAL_BATCHES, self._steps.fit(self.model.on(device))), default=0)
+        does_fit = self._steps.fit(self.model.on(device))  # for each trial batch
+        return max(compress(TRIAL_BATCHES, does_fit), default=0)
 
     def fits_on(self, device: Device, largest: int) -> bool:
         """Return whether the batch fits a device.
@@ -46,8 +49,11 @@ class NetworkCase:
             device: the device.
             largest: the largest trial batch that fits it.
         """
-        if self.batch <= largest or largest < MAX_BATCH:
-            return self.batch <= largest
+        if self.batch <= largest:
+            return True
+        are_all_trials_fitting = largest >= MAX_BATCH
+        if not are_all_trials_fitting:
+            return False
         return self.model.on(device).needs(self.batch).fit(device)
 
     @cached_property
@@ -79,7 +85,7 @@ def make_cases(
     Raises:
         InputError: where the device has no peak for their type.
     """
-    models: dict[str, tuple[StepModel, BatchSteps]] = {}
+    models: dict[str, tuple[StepModel, BatchSteps]] = {}  # by the network without its batch
     cases = []
     for workload in watched(list(workloads), "networks"):
         key = replace(workload, batch_per_replica=1).key
@@ -88,7 +94,8 @@ def make_cases(
             _ = model.effective_device  # raises for a type without a peak
             models[key] = model, BatchSteps(model, TRIAL_BATCHES)
         model, steps = models[key]
-        cases.append(NetworkCase(model, steps, 0 if largest else workload.batch_per_replica))
+        batch = LARGEST_BATCH if largest else workload.batch_per_replica
+        cases.append(NetworkCase(model, steps, batch))
     return cases
 
 
@@ -121,9 +128,9 @@ def predict_network(case: NetworkCase, model: StepModel) -> tuple[NetworkRow, Pa
         case: the network on the device as it is.
         model: the same network on the changed device.
     """
-    largest = case.largest_on(model.device)
+    changed_largest = case.largest_on(model.device)
     fits_before = bool(case.batch) and case.fits_on(case.model.device, case.largest)
-    fits_after = bool(case.batch) and case.fits_on(model.device, largest)
+    fits_after = bool(case.batch) and case.fits_on(model.device, changed_largest)
     row = NetworkRow(
         model=case.model.workload.label,
         batch=case.batch,
@@ -134,7 +141,7 @@ def predict_network(case: NetworkCase, model: StepModel) -> tuple[NetworkRow, Pa
         grown_batch=None,
         grown_speedup=None,
         largest_batch=case.largest,
-        changed_largest_batch=largest,
+        changed_largest_batch=changed_largest,
         status="ok",
     )
     if not (fits_before or fits_after):
@@ -149,10 +156,10 @@ def predict_network(case: NetworkCase, model: StepModel) -> tuple[NetworkRow, Pa
     )
     if not fits_after:
         return _with(row, status="oom after"), None
-    grown = case.grow_batch(largest)
-    grown_path = None if grown == case.batch else path(model, grown)
-    grown_s = changed_s if grown_path is None else grown_path.step_s / grown * case.batch
-    return _with(row, grown_batch=grown, grown_speedup=step_s / grown_s), grown_path
+    grown_batch = case.grow_batch(changed_largest)
+    grown_path = None if grown_batch == case.batch else path(model, grown_batch)
+    grown_step_s = changed_s if grown_path is None else grown_path.step_s / grown_batch * case.batch
+    return _with(row, grown_batch=grown_batch, grown_speedup=step_s / grown_step_s), grown_path
 
 
 def _with(row: NetworkRow, **fields: object) -> NetworkRow:

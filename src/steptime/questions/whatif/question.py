@@ -1,6 +1,7 @@
 """The question `whatif`: the same networks on changed hardware."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, TypedDict, Unpack
 
@@ -121,8 +122,8 @@ def whatif(
     takes_largest = batches == LARGEST
     batches = None if takes_largest else batches
     if folder is not None:
-        of_models = {"--model": model, "--batch": batches, "--length": length}
-        shared.refuse(of_models, "{} does not go with --in")
+        network_options = {"--model": model, "--batch": batches, "--length": length}
+        shared.refuse(network_options, "{} does not go with --in")
         workloads = networks.of_folder(Path(folder))
     else:
         tokens = None if length is None else parse_count(text_of(length), "--length")
@@ -144,8 +145,9 @@ def whatif(
 
 def _read_upgrades(texts: Settings | None) -> list[Change]:
     """Return the single changes of `--upgrade`, whose texts may hold several with commas."""
-    pieces = [piece for text in setting_texts(texts) for piece in text.split(",")]
-    return [change for axis in read_changes(pieces, "--upgrade") for change in axis]
+    change_texts = [change for text in setting_texts(texts) for change in text.split(",")]
+    ranges = read_changes(change_texts, "--upgrade")
+    return list(chain.from_iterable(ranges))
 
 
 def _read_networks(
@@ -233,21 +235,20 @@ def _draw_map(
     answer: ChangedDevicesAnswer, changes: Sequence[Change], device: Device, out: Path
 ) -> None:
     """Draw the speed-ups over two or three ranges."""
-    places = dict(zip(("x", "y", "panel"), changes, strict=False))
-    axes = {
-        place: f"{change.key}{', times' if change.times else ''}"
-        for place, change in places.items()
+    change_of_axis = dict(zip(("x", "y", "panel"), changes, strict=False))
+    axis_titles = {
+        axis: f"{change.key}, times" if change.times else change.key
+        for axis, change in change_of_axis.items()
     }
     cells = []
     for row in answer.rows:
-        cell: Mapping[str, Any] = {
-            place: row.changes[change.key] for place, change in places.items()
-        }
-        if "panel" in cell:
-            cell = {**cell, "panel": f"{cell['panel']:g}"}
-        cells.append({**cell} | {"value": row.grown_speedup, "status": "does not fit"})
+        cell: dict[str, object] = {"value": row.grown_speedup, "status": "does not fit"}
+        for axis, change in change_of_axis.items():
+            changed_figure = row.changes[change.key]
+            cell[axis] = f"{changed_figure:g}" if axis == "panel" else changed_figure
+        cells.append(cell)
     caption = [
         "Geometric mean of examples a second, with the batch that then fits, over before.",
         device.datasheet.source,
     ]
-    draw_heat_map(answer.describe_question(), caption, cells, axes, "speed-up", out)
+    draw_heat_map(answer.describe_question(), caption, cells, axis_titles, "speed-up", out)

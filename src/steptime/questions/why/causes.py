@@ -156,7 +156,7 @@ class SlowRun:
         return self.setup.path.step_s
 
     @cached_property
-    def spread(self) -> float:
+    def log_sd(self) -> float:
         """Standard deviation of the logarithm of a prediction."""
         low_s, high_s = self.setup.path.low_s, self.setup.path.high_s
         if low_s is None or high_s is None:
@@ -168,13 +168,16 @@ class SlowRun:
 
         The range is even in the logarithm, each step in it is measured with the model's spread.
         """
-        step_s, spread = self.speed.step_s, self.spread
-        if high_s <= low_s * exp(spread / 100):
-            distance = log(step_s / low_s) / spread
-            return exp(-distance * distance / 2) / (spread * sqrt(2 * pi))
-        above_low = _normal_share(log(step_s / low_s) / spread)
-        above_high = _normal_share(log(step_s / high_s) / spread)
-        return (above_low - above_high) / log(high_s / low_s)
+        step_s = self.speed.step_s
+        log_sd = self.log_sd
+        is_single_time = high_s <= low_s * exp(log_sd / 100)
+        if is_single_time:
+            deviation = log(step_s / low_s) / log_sd
+            return exp(-deviation * deviation / 2) / (log_sd * sqrt(2 * pi))
+        share_above_low = _normal_share(log(step_s / low_s) / log_sd)
+        share_above_high = _normal_share(log(step_s / high_s) / log_sd)
+        log_width = log(high_s / low_s)
+        return (share_above_low - share_above_high) / log_width
 
 
 def _normal_share(deviation: float) -> float:
@@ -205,17 +208,17 @@ Finder = Callable[[SlowRun], Iterator[Suspicion]]
 def order_causes(run: SlowRun, finders: tuple[Finder, ...]) -> tuple[LikelyCause, ...]:
     """Return the causes that may explain a measured step, the weightiest first."""
     suspicions = [suspicion for find in finders for suspicion in find(run)]
-    weights = [
-        suspicion.prior
-        * run.likelihood(suspicion.low_s, suspicion.high_s)
-        * _busy_factor(suspicion.cause, run.busy)
-        for suspicion in suspicions
-    ]
-    total = sum(weights)
+    weights = []
+    for suspicion in suspicions:
+        likelihood = run.likelihood(suspicion.low_s, suspicion.high_s)
+        weights.append(suspicion.prior * likelihood * _busy_factor(suspicion.cause, run.busy))
+    total_weight = sum(weights)
+    if not total_weight:
+        return ()
     causes = [
-        _make_cause(suspicion, weight / total)
+        _make_cause(suspicion, weight / total_weight)
         for suspicion, weight in zip(suspicions, weights, strict=True)
-        if total and weight / total >= LIGHTEST_WEIGHT
+        if weight / total_weight >= LIGHTEST_WEIGHT
     ]
     return tuple(sorted(causes, key=lambda cause: -cause.weight))
 
@@ -242,11 +245,17 @@ IDLE_SHARE, BUSY_SHARE = 0.6, 0.9  # of the time: below, a device waits; above, 
 STRONG_FACTOR = 4.0  # between a cause that fits to how busy a device is and one that does not
 
 
-def _busy_factor(cause: str, busy: float | None) -> float:
+def _busy_factor(cause: str, busy_share: float | None) -> float:
     """Return the factor of a cause's weight, by the share in which the device was busy.
 
     Kernels of collectives and copies count as work, so these causes go with both.
     """
-    if busy is None or IDLE_SHARE <= busy < BUSY_SHARE or cause in NEUTRAL_CAUSES:
+    if busy_share is None or cause in NEUTRAL_CAUSES:
         return 1.0
-    return STRONG_FACTOR if (cause in IDLE_CAUSES) == (busy < IDLE_SHARE) else 1 / STRONG_FACTOR
+    is_idle = busy_share < IDLE_SHARE
+    is_busy = busy_share >= BUSY_SHARE
+    if not is_idle and not is_busy:
+        return 1.0
+    makes_device_idle = cause in IDLE_CAUSES
+    does_explain = makes_device_idle == is_idle
+    return STRONG_FACTOR if does_explain else 1 / STRONG_FACTOR

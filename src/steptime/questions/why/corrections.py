@@ -147,16 +147,16 @@ class CorrectionsAnswer(Answer, frozen=True, kw_only=True):
             for index, row in enumerate(self.rows)
         ]
         tf32 = ", convolutions in TF32" if self._uses_tf32 else ""
-        ends = f"{seconds(self.low_s or 0.0)} to {seconds(self.high_s or 0.0)}"
-        calibrated = {
+        interval = f"{seconds(self.low_s or 0.0)} to {seconds(self.high_s or 0.0)}"
+        calibrated_row = {
             "correction": "calibrated",
             "step_s": self.calibrated_s,
             "change": _format_change(self.calibrated_s - self.analytic_s),
-            "meaning": f"what kernels, power and host reach{tf32}: {ends}",
+            "meaning": f"what kernels, power and host reach{tf32}: {interval}",
         }
         title = f"{self.title}: from paleo to analytic, and to calibrated"
         below = assumed_line([(self.device, assumed_text(self.assumed))])
-        return [Table(COLUMNS, [*rows, calibrated], title, below)]
+        return [Table(COLUMNS, [*rows, calibrated_row], title, below)]
 
 
 def _format_change(change_s: float) -> str:
@@ -207,11 +207,11 @@ def explain_corrections(
     }
     calibrated = StepModel(workload, device, options=calibrated_options, graph=graph)
     analytic = StepModel(workload, device, method="analytic", options=options, graph=graph)
-    times = calibrated.timeline()
+    calibrated_timeline = calibrated.timeline()
     paleo_s, analytic_s = corrections[0].step_s, corrections[-1].step_s
     headline = (
         f"{seconds(paleo_s)} by Paleo as published, {seconds(analytic_s)} corrected (analytic), "
-        f"{seconds(times.step_s)} calibrated"
+        f"{seconds(calibrated_timeline.step_s)} calibrated"
     )
     answer = CorrectionsAnswer(
         model=workload.label,
@@ -224,12 +224,12 @@ def explain_corrections(
         assumed=assumed_of(calibrated),
         paleo_s=paleo_s,
         analytic_s=analytic_s,
-        calibrated_s=times.step_s,
-        low_s=times.low_s,
-        high_s=times.high_s,
-        is_extrapolated=times.is_extrapolated,
+        calibrated_s=calibrated_timeline.step_s,
+        low_s=calibrated_timeline.low_s,
+        high_s=calibrated_timeline.high_s,
+        is_extrapolated=calibrated_timeline.is_extrapolated,
         rows=corrections,
-        ops=_join_ops(times, analytic.timeline()),
+        ops=_join_ops(calibrated_timeline, analytic.timeline()),
         unmodelled=tuple(graph.unmodelled),
         headline=(headline,),
         notes=tuple(describe_unmodelled(graph.unmodelled)),
@@ -242,9 +242,9 @@ def explain_corrections(
 
 def _join_ops(calibrated: Timeline, analytic: Timeline) -> tuple[CorrectedOp, ...]:
     """Return the ops of a step with their calibrated and their analytic times."""
-    analytic_s = {row.row.name: row.step_s for row in analytic.rows}
+    analytic_s_by_op = {row.row.name: row.step_s for row in analytic.rows}
     return tuple(
-        CorrectedOp(**row.seconds._asdict(), analytic_s=analytic_s.get(row.row.name))
+        CorrectedOp(**row.seconds._asdict(), analytic_s=analytic_s_by_op.get(row.row.name))
         for row in calibrated.rows
     )
 

@@ -80,22 +80,25 @@ def diagnose_record(
     predicted = setup.path
     high_s = predicted.high_s
     explained_s = step.worked_s if high_s is None else min(step.worked_s, high_s)
-    shares = {name: explained_s * share / step.step_s for name, share in predicted.shares.items()}
-    shares["input"] = step.input_s / step.step_s
-    shares["communication"] = (step.communication_s or 0.0) / step.step_s
-    unexplained = (step.worked_s - explained_s) / step.step_s
+    share_by_bound = {
+        bound: explained_s * share / step.step_s for bound, share in predicted.shares.items()
+    }
+    share_by_bound["input"] = step.input_s / step.step_s
+    share_by_bound["communication"] = (step.communication_s or 0.0) / step.step_s
+    unexplained_share = (step.worked_s - explained_s) / step.step_s
     answer = make_answer(
         setup,
         record.origin,
         step.step_s,
-        Shares(**shares, unexplained=unexplained),
+        Shares(**share_by_bound, unexplained=unexplained_share),
         record.workload.plan.data,
         _compare(record, step, setup),
     )
     if not finds_improvements:
         return answer
     period_s = step.step_s if step.reads_ahead else step.input_s
-    if step.input_s < SMALLEST_WAIT * step.step_s:
+    is_wait_negligible = step.input_s < SMALLEST_WAIT * step.step_s
+    if is_wait_negligible:
         period_s = 0.0
     measured_setup = replace(
         setup,
@@ -119,14 +122,14 @@ def diagnose_records(
     """
 
     @cache
-    def find(platform: str) -> Device | InputError:  # an unknown name takes longest to look up
+    def find_or_error(platform: str) -> Device | InputError:  # unknown names take longest
         try:
             return device or find_device(platform)
         except InputError as error:
             return error
 
     for record in records:
-        device_of_record = find(record.platform)
+        device_of_record = find_or_error(record.platform)
         if isinstance(device_of_record, InputError):
             yield str(device_of_record)
             continue
@@ -170,9 +173,9 @@ def _compare(record: Record, step: MeasuredStep, setup: Setup) -> Evidence:
     is_within = None
     if low_s is not None and high_s is not None:
         is_within = low_s <= step.worked_s <= high_s
-    dtype_peak = next(
-        iter(setup.model.effective_device.datasheet.peak_flop_per_s.values())
-    )  # the step's type is first
+    peaks = setup.model.effective_device.datasheet.peak_flop_per_s
+    dtype_peak_flop_per_s = next(iter(peaks.values()))  # the step's type is first
+    achieved_flop_per_s = setup.model.lowered().executed_flop / step.step_s
     return Evidence(
         stack=record_stack(record),
         predicted_s=predicted.step_s,
@@ -184,7 +187,7 @@ def _compare(record: Record, step: MeasuredStep, setup: Setup) -> Evidence:
         disturbed_sample_count=step.disturbed_sample_count,
         low_s=step.low_s,
         high_s=step.high_s,
-        peak_share=setup.model.lowered().executed_flop / step.step_s / dtype_peak,
+        peak_share=achieved_flop_per_s / dtype_peak_flop_per_s,
     )
 
 
@@ -197,7 +200,9 @@ def make_answer(
     evidence: Evidence | None = None,
 ) -> WhyAnswer:
     """Return the diagnosis of a step, without improvements."""
-    workload, predicted, model = setup.workload, setup.path, setup.model
+    workload = setup.workload
+    predicted = setup.path
+    model = setup.model
     needs = model.needs()
     examples_per_s = workload.batch_per_replica * replicas / step_s if step_s else None
     answer = WhyAnswer(
@@ -225,11 +230,10 @@ def make_answer(
         notes=tuple(" ".join(text.split()) for text in model.remarks()),
     )
     busy_share = predicted.device_s / predicted.step_s if predicted.step_s else 1.0
-    headline = [
-        *describe_step(answer, busy_share),
-        *([] if evidence is None else describe_evidence(evidence, shares)),
-        describe_ops(answer.ops),
-    ]
+    headline = describe_step(answer, busy_share)
+    if evidence is not None:
+        headline += describe_evidence(evidence, shares)
+    headline.append(describe_ops(answer.ops))
     return msgspec.structs.replace(answer, headline=tuple(headline))
 
 
@@ -250,17 +254,18 @@ def _find_expensive_ops(
         bindings: its kernels, each with its time and what binds it.
         device_s: seconds in which the device works.
     """
-    ops: dict[tuple[str, float, int], ExpensiveOp] = {}
+    op_by_key: dict[tuple[str, float, int], ExpensiveOp] = {}  # the first of equal ops
     for name, op_bindings in grouped(bindings, lambda binding: binding.kernel.op).items():
         step_s = sum(binding.time.value for binding in op_bindings)
         kind = op_bindings[0].kernel.kind
         key = kind, round(step_s, EQUAL_TIME_DIGITS), len(op_bindings)
-        equal_op = ops.get(key)
+        equal_op = op_by_key.get(key)
         if equal_op is not None:
-            ops[key] = msgspec.structs.replace(equal_op, equal_count=equal_op.equal_count + 1)
+            equal_count = equal_op.equal_count + 1
+            op_by_key[key] = msgspec.structs.replace(equal_op, equal_count=equal_count)
             continue
         ceiling_s = sum(max(ceilings_s(model, binding.kernel)) for binding in op_bindings)
-        ops[key] = ExpensiveOp(
+        op_by_key[key] = ExpensiveOp(
             op=name or "update",
             kind=kind,
             step_s=step_s,
@@ -270,14 +275,14 @@ def _find_expensive_ops(
             equal_count=0,
         )
     # `step_s` is one op's; equal ops rank by the time of all.
-    ranked = sorted(ops.values(), key=lambda op: -op.step_s * (1 + op.equal_count))
+    ranked = sorted(op_by_key.values(), key=lambda op: -op.step_s * (1 + op.equal_count))
     return tuple(ranked[:MAX_OPS])
 
 
 def _longest_bound(bindings: Sequence[Binding]) -> str:
     """Return the bound of most of the time of an op's kernels."""
-    bound_s = dict.fromkeys(KERNEL_BOUNDS, 0.0)
+    seconds_by_bound = dict.fromkeys(KERNEL_BOUNDS, 0.0)
     for binding in bindings:
-        if binding.bound in bound_s:
-            bound_s[binding.bound] += binding.time.value
-    return max(bound_s, key=bound_s.__getitem__)
+        if binding.bound in seconds_by_bound:
+            seconds_by_bound[binding.bound] += binding.time.value
+    return max(seconds_by_bound, key=seconds_by_bound.__getitem__)

@@ -71,6 +71,7 @@ class WhyFolderAnswer(Answer, frozen=True, kw_only=True):
     def tables(self) -> list[Table]:
         """Return a row for each step with its shares."""
         stacks = {row.evidence.stack for row in self.rows if row.evidence}
+        has_several_stacks = len(stacks) > 1
         heads = (
             Column("model"),
             Column("batch"),
@@ -83,9 +84,14 @@ class WhyFolderAnswer(Answer, frozen=True, kw_only=True):
         rows = []
         for row in self.rows:
             shares = row.shares.to_dict()
-            stack = row.evidence.stack if row.evidence and len(stacks) > 1 else None
-            cells = {"model": row.model, "batch": row.batch, "stack": stack, "device": row.device}
-            cells |= {"step_s": row.step_s, "bound": row.bound}
+            cells = {
+                "model": row.model,
+                "batch": row.batch,
+                "stack": row.evidence.stack if row.evidence and has_several_stacks else None,
+                "device": row.device,
+                "step_s": row.step_s,
+                "bound": row.bound,
+            }
             rows.append(cells | {f"{name}_share": shares[name] for name in SHARES})
         below = assumed_line([(self.folder, assumed_text(self.assumed))])
         return [Table(heads, rows, self.folder, below, max_rows=MAX_ROWS)]
@@ -142,24 +148,26 @@ def explain_folder(
 
 def _load_steps(folder: Path, name: str | None) -> list[Record]:
     """Return the measured and published steps of a folder; raises `InputError` for none."""
-    records = [
-        record
-        for record in store.load(folder, note)
-        if record.origin != "predicted"
-        and not record.scope
-        and (name or "") in record.workload.label
-    ]
+    records = []
+    for record in store.load(folder, note):
+        is_measured_step = record.origin != "predicted" and not record.scope
+        has_name = (name or "") in record.workload.label
+        if is_measured_step and has_name:
+            records.append(record)
     if not records:
         place = f"{folder}: holds no step that was measured or published"
         raise InputError(f"{place} of '{name}'" if name else place)
     return records
 
 
-def _make_notes(rows: Sequence[WhyAnswer], reasons: Mapping[str, int]) -> list[str]:
+def _make_notes(rows: Sequence[WhyAnswer], count_by_reason: Mapping[str, int]) -> list[str]:
     """Return remarks on steps that the model does not explain."""
     notes = []
     unexplained_count = sum(is_mostly_unexplained(row.shares) for row in rows)
     if unexplained_count:
         steps = counted(unexplained_count, "step")
         notes.append(f"of {steps} the model leaves more than half unexplained")
-    return [*notes, *(f"{count:,} not explained: {reason}" for reason, count in reasons.items())]
+    return [
+        *notes,
+        *(f"{count:,} not explained: {reason}" for reason, count in count_by_reason.items()),
+    ]

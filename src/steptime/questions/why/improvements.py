@@ -28,13 +28,13 @@ def find_improvements(setup: Setup) -> tuple[Improvement, ...]:
     improvements = []
     for change, changed_setup in _changed_setups(setup):
         speedup = changed_setup.examples_per_s / examples_per_s
-        per_device = speedup * setup.replicas / changed_setup.replicas
-        if max(speedup, per_device) >= WORTHWHILE_SPEEDUP:
+        per_device_speedup = speedup * setup.replicas / changed_setup.replicas
+        if max(speedup, per_device_speedup) >= WORTHWHILE_SPEEDUP:
             improvement = Improvement(
                 change=change,
                 step_s=changed_setup.step_s,
                 speedup=speedup,
-                per_device_speedup=per_device,
+                per_device_speedup=per_device_speedup,
             )
             improvements.append(improvement)
     return tuple(sorted(improvements, key=lambda row: row.speedup, reverse=True))
@@ -59,7 +59,8 @@ def _changed_setups(setup: Setup) -> Iterator[tuple[str, Setup]]:
 
 def _changed_hardware(setup: Setup) -> Iterator[tuple[str, Setup]]:
     """Yield faster devices and hosts, and sizes that suit the device."""
-    device, constants = setup.device, setup.model.effective_device.constants
+    device = setup.device
+    constants = setup.model.effective_device.constants
     twice_bandwidth = Change("memory_GB_per_s", 2, times=True)
     fast_memory_device = change_device(device, (twice_bandwidth,))
     yield "twice the memory bandwidth", replace(setup, device=fast_memory_device)
@@ -95,29 +96,33 @@ def _with_faster_host(setup: Setup) -> Setup:
 
 def _with_constants(device: Device, constants: Mapping[str, float]) -> Device:
     """Return a device with some of its constants replaced."""
-    all_constants = {**device.calibration.get("constants", {}), **constants}
-    return replace(device, calibration={**device.calibration, "constants": all_constants})
+    return replace(device, calibration=device.calibration.with_constants(constants))
 
 
 def _changed_batch(setup: Setup) -> Iterator[tuple[str, Setup]]:
     """Yield the step at the best larger batch that fits, if that is another one."""
     batch = setup.workload.batch_per_replica
-    fitting = {}
+    setup_by_batch = {}
     for factor in BATCH_FACTORS:
-        larger = setup.with_batch(factor * batch)
-        if factor == 1 or larger.model.needs().fit(setup.device):
-            fitting[factor * batch] = larger
-    best_batch = knee(list(fitting), [larger.step_s for larger in fitting.values()])
+        larger_setup = setup.with_batch(factor * batch)
+        is_unchanged = factor == 1
+        if is_unchanged or larger_setup.model.needs().fit(setup.device):
+            setup_by_batch[factor * batch] = larger_setup
+    steps_s = [batch_setup.step_s for batch_setup in setup_by_batch.values()]
+    best_batch = knee(list(setup_by_batch), steps_s)
     if best_batch != batch:
-        yield f"batch {best_batch:,}", fitting[best_batch]
+        yield f"batch {best_batch:,}", setup_by_batch[best_batch]
 
 
 def _changed_software(setup: Setup) -> Iterator[tuple[str, Setup]]:
     """Yield the step in a shorter type, in TF32, and compiled."""
-    method_options, workload = setup.model.method.options, setup.workload
-    peaks, dtype = setup.device.datasheet.peak_flop_per_s, workload.dtype
+    method_options = setup.model.method.options
+    workload = setup.workload
+    dtype = workload.dtype
+    peaks = setup.device.datasheet.peak_flop_per_s
     half_dtype = next((name for name in HALVES if name in peaks), None)
-    if dtype in ("float32", "float64") and half_dtype is not None:
+    is_full_precision = dtype in ("float32", "float64")
+    if is_full_precision and half_dtype is not None:
         shorter_dtype = f"{half_dtype}-mixed" if workload.phase == "train" else half_dtype
         yield f"dtype {shorter_dtype}", replace(setup, workload=workload.with_dtype(shorter_dtype))
     has_tf32 = "tf32" in peaks and "tf32" in method_options

@@ -80,16 +80,19 @@ def _split_speed(value: float | str) -> tuple[float, str]:
     match = _SPEED.fullmatch(text)
     if match is None:
         raise InputError(f"{OPTION} {shorten(value)}: is no speed; write {FORMS}")
-    number = float(match[2].replace(",", ""))
-    words = match[3].strip()
-    if match[1] or words.startswith("%") or words == "mfu":
+    mfu_prefix, number_text, unit_text = match.groups()
+    number = float(number_text.replace(",", ""))
+    words = unit_text.strip()
+    is_mfu = mfu_prefix or words.startswith("%") or words == "mfu"
+    if is_mfu:
         return _read_mfu(value, number, words)
     if words in SECONDS_OF_UNIT:
         return number, words
     scale_letter = words[:1]  # of `1.2k tokens/s`
     unit_words = words[1:].strip()
     counted_noun = unit_words.partition("/")[0].rstrip("s")
-    if scale_letter in SCALES and counted_noun in EXAMPLES | TOKENS:
+    has_scale = scale_letter in SCALES and counted_noun in EXAMPLES | TOKENS
+    if has_scale:
         return _read_rate(value, number * SCALES[scale_letter], unit_words)
     return _read_rate(value, number, words)
 
@@ -100,7 +103,8 @@ def _read_rate(value: float | str, number: float, words: str) -> tuple[float, st
     numerator, _, denominator = short_words.partition("/")
     numerator = numerator.strip()
     denominator = denominator.strip().removesuffix("ond")
-    if denominator == "s":
+    is_per_second = denominator == "s"
+    if is_per_second:
         is_single_letter = len(numerator) == 1
         singular = numerator if is_single_letter else numerator.removesuffix("s")
         for nouns, unit in (
@@ -110,7 +114,8 @@ def _read_rate(value: float | str, number: float, words: str) -> tuple[float, st
         ):
             if singular in nouns:
                 return number, unit
-    if numerator in SECONDS_OF_UNIT and denominator.removesuffix("s") in ITERATIONS:
+    is_per_iteration = denominator.removesuffix("s") in ITERATIONS
+    if numerator in SECONDS_OF_UNIT and is_per_iteration:
         return number * SECONDS_OF_UNIT[numerator], "s/iterations"
     hint = f"unknown unit {shorten(words)}" if words else "say its unit"
     raise InputError(f"{OPTION} {shorten(value)}: {hint}: {FORMS}")
@@ -119,7 +124,8 @@ def _read_rate(value: float | str, number: float, words: str) -> tuple[float, st
 def _read_mfu(value: float | str, number: float, words: str) -> tuple[float, str]:
     """Return a share of the peak, and the unit `mfu`."""
     share = number / 100 if words.startswith("%") else number
-    if words.lstrip("% ") not in {"", "mfu"} or not 0 < share <= 1:
+    is_mfu_unit = words.lstrip("% ") in {"", "mfu"}
+    if not is_mfu_unit or not 0 < share <= 1:
         raise InputError(f"{OPTION} {shorten(value)}: MFU is a share up to 1, such as '38% MFU'")
     return share, "mfu"
 
@@ -135,5 +141,7 @@ def _tokens_per_example(setup: Setup) -> int:
 
 def _peak_step_s(setup: Setup) -> float:
     """Return the seconds of the network's arithmetic at the peak of its data type."""
-    flop = sum(sum(parts.values()) for parts in setup.model.counted().values())
-    return flop / next(iter(setup.model.effective_device.datasheet.peak_flop_per_s.values()))
+    flop = sum(sum(flop_by_pass.values()) for flop_by_pass in setup.model.counted().values())
+    peaks = setup.model.effective_device.datasheet.peak_flop_per_s
+    dtype_peak_flop_per_s = next(iter(peaks.values()))  # the step's type is first
+    return flop / dtype_peak_flop_per_s

@@ -50,12 +50,14 @@ def read_measurement(record: Record) -> MeasuredStep:
         InputError: for a step that did not succeed, and where no time of it is recorded.
     """
     step_s = _step_seconds(record)
-    if record.status != "ok" or not step_s:
-        reason = "none is recorded" if record.status == "ok" else record.status
+    is_ok = record.status == "ok"
+    if not is_ok or not step_s:
+        reason = "none is recorded" if is_ok else record.status
         raise InputError(f"no time of a step: {reason}")
     step = record.quantities.get("step_s", Quantity())
     input_share = _measured_input_share(record, step)
-    reads_ahead = bool(record.method.options.get("loaders")) or input_share is None
+    has_loaders = bool(record.method.options.get("loaders"))
+    reads_ahead = has_loaders or input_share is None
     if input_share is None:
         input_share = _value_of(record, "published_infeed_share")
     low_s, high_s = _interval_of(step)
@@ -98,7 +100,10 @@ def _step_seconds(record: Record) -> float | None:
 
 def _measured_input_share(record: Record, step: Quantity) -> float | None:
     """Return the share of the samples' time that waits for input, None where it is not known."""
-    waits = record.quantities.get("input_s")
-    if waits is None or not step.samples or len(waits.samples) != len(step.samples):
+    input_waits = record.quantities.get("input_s")
+    if input_waits is None or not step.samples:
         return None
-    return sum(waits.samples) / sum(step.samples)
+    are_waits_complete = len(input_waits.samples) == len(step.samples)
+    if not are_waits_complete:
+        return None
+    return sum(input_waits.samples) / sum(step.samples)

@@ -67,36 +67,44 @@ def why(
     if from_ is not None:
         check_choice("--from", from_, STARTS)
     step = StepOptions.from_keywords(step_options, why)
-    method, method_options = step.method, step.method_options(step.options)
-    target = None
+    method = step.method
+    method_options = step.method_options(step.options)
+    target_device = None
     if device is not None:
-        target = catalog.device(shared.single_device(text_of(device)), from_ or method)
-    of_replicas: dict[str, object] = {
+        target_device = catalog.device(shared.single_device(text_of(device)), from_ or method)
+    replica_options: dict[str, object] = {
         "--replicas": replicas,
         "--link": link,
         "--input-per-s": input_per_s,
     }
-    of_speed: dict[str, object] = {"--measured": measured, "--busy": busy}
+    speed_options: dict[str, object] = {"--measured": measured, "--busy": busy}
     if folder is not None:
-        single = {"--batch": batch, "--length": step.length, "--dtype": step.dtype, **of_replicas}
-        single |= of_speed
-        shared.refuse(single, "{} does not go with --in, which takes all of a folder's records")
+        step_settings = {
+            "--batch": batch,
+            "--length": step.length,
+            "--dtype": step.dtype,
+            **replica_options,
+        }
+        step_settings |= speed_options
+        shared.refuse(
+            step_settings, "{} does not go with --in, which takes all of a folder's records"
+        )
         name = None if model is None else str(model)
-        return explain_folder(Path(folder), name, target, method, method_options)
-    if model is None or target is None:
+        return explain_folder(Path(folder), name, target_device, method, method_options)
+    if model is None or target_device is None:
         missing = "argument 'MODEL'" if model is None else "option '--device'"
         raise InputError(f"Missing {missing}.")
-    count = _replica_count(replicas, link)
-    workload = step.workload(model, batch, target)
+    replica_count = _replica_count(replicas, link)
+    workload = step.workload(model, batch, target_device)
     if from_ is not None:
-        shared.refuse(of_replicas | of_speed, "{} does not go with --from paleo")
-        return explain_corrections(workload, target, method_options, picture)
+        shared.refuse(replica_options | speed_options, "{} does not go with --from paleo")
+        return explain_corrections(workload, target_device, method_options, picture)
     shared.refuse({"--out": picture}, "{} needs --from paleo")
     joining_link = None if link is None else catalog.link(link, "--link")
     examples_per_s = None if input_per_s is None else parse_number(input_per_s, "--input-per-s")
     busy_share = None if busy is None else parse_share(busy, "--busy")
     setup = make_setup(
-        workload, target, method, method_options, joining_link, count, examples_per_s
+        workload, target_device, method, method_options, joining_link, replica_count, examples_per_s
     )
     if measured is not None:
         user_options = {name for name, value in step_options.items() if value is not None}

@@ -44,16 +44,17 @@ def describe_step(answer: WhyAnswer, busy_share: float) -> list[str]:
     """
     count = f"{answer.replicas} x " if answer.replicas > 1 else ""
     label = f"{answer.model}, batch {answer.batch}, {answer.dtype} on {count}{answer.device}"
-    listed_shares = [
-        (share, name)
-        for name, share in answer.shares.to_dict().items()
+    shares_and_bounds = [
+        (share, bound)
+        for bound, share in answer.shares.to_dict().items()
         if share is not None and share >= SMALLEST_SHARE
     ]
-    parts = ", ".join(
-        f"{percent(share)} {CAUSES[name]}" for share, name in sorted(listed_shares, reverse=True)
-    )
-    stack = "torch" if answer.evidence is None else answer.evidence.stack or "torch"
-    origin = answer.origin if stack == "torch" else f"{answer.origin} with {stack}"
+    shares_and_bounds.sort(reverse=True)
+    parts = ", ".join(f"{percent(share)} {CAUSES[bound]}" for share, bound in shares_and_bounds)
+    origin = answer.origin
+    stack = None if answer.evidence is None else answer.evidence.stack
+    if stack and stack != "torch":
+        origin = f"{answer.origin} with {stack}"
     caveat = ""
     if is_mostly_unexplained(answer.shares):
         unexplained = percent(answer.shares.unexplained or 0.0)
@@ -63,7 +64,8 @@ def describe_step(answer: WhyAnswer, busy_share: float) -> list[str]:
         f"A step takes {seconds(answer.step_s)} ({origin}).",
         f"{parts}.",
     ]
-    if answer.bound == "host" and busy_share < IDLE_SHARE:
+    is_device_idle = answer.bound == "host" and busy_share < IDLE_SHARE
+    if is_device_idle:
         lines.append(
             f"The device works {percent(busy_share)} of the time that the host takes to issue "
             "the step."

@@ -54,10 +54,11 @@ class Setup:
     @property
     def step_s(self) -> float:
         """The seconds of the step."""
-        seconds = self.path.seconds
-        communication_s = seconds["communication"] + self.communication_s
-        predicted_s = self.path.step_s - seconds["communication"] - seconds["input"]
-        busy_s = self.factor * predicted_s + communication_s + self.unexplained_s
+        seconds_by_bound = self.path.seconds
+        predicted_communication_s = seconds_by_bound["communication"]
+        predicted_work_s = self.path.step_s - predicted_communication_s - seconds_by_bound["input"]
+        communication_s = predicted_communication_s + self.communication_s
+        busy_s = self.factor * predicted_work_s + communication_s + self.unexplained_s
         return busy_s + self.feed.wait_s(busy_s)
 
     @property
@@ -71,10 +72,10 @@ class Setup:
 
         Its input, and what the model does not explain, take as much longer.
         """
-        factor = batch / self.workload.batch_per_replica
-        feed = replace(self.feed, period_s=self.feed.period_s * factor)
+        growth = batch / self.workload.batch_per_replica
+        feed = replace(self.feed, period_s=self.feed.period_s * growth)
         workload = replace(self.workload, batch_per_replica=batch)
-        unexplained_s = self.unexplained_s * factor
+        unexplained_s = self.unexplained_s * growth
         return replace(self, workload=workload, feed=feed, unexplained_s=unexplained_s)
 
     def with_options(self, **options: str) -> "Setup":
@@ -103,5 +104,6 @@ def make_setup(
         input_per_s: examples a second that input brings for all replicas; None where a step never
             waits for input.
     """
-    period_s = workload.batch_per_replica * replicas / input_per_s if input_per_s else 0.0
-    return Setup(workload, device, method, options or {}, link, replicas, Input(period_s))
+    global_batch = workload.batch_per_replica * replicas
+    input_period_s = global_batch / input_per_s if input_per_s else 0.0
+    return Setup(workload, device, method, options or {}, link, replicas, Input(input_period_s))

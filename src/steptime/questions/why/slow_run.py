@@ -40,10 +40,10 @@ def diagnose_speed(
     predicted = setup.path
     high_s = predicted.step_s if predicted.high_s is None else predicted.high_s
     explained_s = min(speed.step_s, high_s)
-    shares = Shares(
-        **{name: share * explained_s / speed.step_s for name, share in predicted.shares.items()},
-        unexplained=1 - explained_s / speed.step_s,
-    )
+    share_by_bound = {
+        bound: share * explained_s / speed.step_s for bound, share in predicted.shares.items()
+    }
+    shares = Shares(**share_by_bound, unexplained=1 - explained_s / speed.step_s)
     evidence = _compare(setup, speed.step_s)
     answer = make_answer(setup, "measured", speed.step_s, shares, setup.replicas, evidence)
     run = SlowRun(setup, speed, frozenset(user_options), busy)
@@ -70,7 +70,9 @@ def _compare(setup: Setup, step_s: float) -> Evidence:
     is_within = None
     if predicted.low_s is not None and predicted.high_s is not None:
         is_within = predicted.low_s <= step_s <= predicted.high_s
-    peak = next(iter(setup.model.effective_device.datasheet.peak_flop_per_s.values()))
+    peaks = setup.model.effective_device.datasheet.peak_flop_per_s
+    dtype_peak_flop_per_s = next(iter(peaks.values()))  # the step's type is first
+    achieved_flop_per_s = setup.model.lowered().executed_flop / step_s
     return Evidence(
         stack=setup.model.stack.name,
         predicted_s=predicted.step_s,
@@ -82,15 +84,15 @@ def _compare(setup: Setup, step_s: float) -> Evidence:
         disturbed_sample_count=None,
         low_s=None,
         high_s=None,
-        peak_share=setup.model.lowered().executed_flop / step_s / peak,
+        peak_share=achieved_flop_per_s / dtype_peak_flop_per_s,
     )
 
 
 def _describe_causes(answer: WhyAnswer, causes: tuple[LikelyCause, ...]) -> str:
     """Describe what to check first: `1.41 s are unexplained; check first: loader, clocks.`."""
     names = ", ".join(cause.cause for cause in causes[:FIRST_CAUSES])
-    unexplained = answer.shares.unexplained or 0.0
-    if unexplained <= 0:
+    unexplained_share = answer.shares.unexplained or 0.0
+    if unexplained_share <= 0:
         return f"The model can explain all of it; if it should be faster, check first: {names}."
-    duration = seconds(unexplained * answer.step_s)
-    return f"{duration} ({percent(unexplained)}) are unexplained; check first: {names}."
+    duration = seconds(unexplained_share * answer.step_s)
+    return f"{duration} ({percent(unexplained_share)}) are unexplained; check first: {names}."

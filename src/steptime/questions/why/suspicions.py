@@ -39,7 +39,7 @@ def suspect_input(run: SlowRun) -> Iterator[Suspicion]:
         prior = 0.15
     if run.setup.workload.phase == "infer":
         prior /= 2
-    yield _factors("loader", prior, run, LOADER_FACTORS)
+    yield _suspect_factors("loader", run, LOADER_FACTORS, prior)
 
 
 def suspect_links(run: SlowRun) -> Iterator[Suspicion]:
@@ -50,22 +50,25 @@ def suspect_links(run: SlowRun) -> Iterator[Suspicion]:
     if setup.path.shares["communication"] >= LARGE_SHARE:
         yield from _suspect_share("communication", "communication", run)
     else:
-        times_s = exchange_s(setup.model, setup.model.gradient_bytes, setup.replicas)
-        all_reduce_s = times_s[setup.model.collective()] if times_s else 0.0
+        seconds_by_collective = exchange_s(setup.model, setup.model.gradient_bytes, setup.replicas)
+        all_reduce_s = 0.0
+        if seconds_by_collective:
+            all_reduce_s = seconds_by_collective[setup.model.collective()]
         single_replica_s = run.predicted_s - setup.path.seconds["communication"]
         low_s, high_s = (single_replica_s + factor * all_reduce_s for factor in SLOWER_LINKS)
-        yield Suspicion("communication", 0.4, low_s, high_s)
+        yield Suspicion("communication", prior=0.4, low_s=low_s, high_s=high_s)
     if run.speed.is_throughput:
         # The user may have stated the examples a second of a single replica.
         step_s = run.predicted_s * setup.replicas
-        yield Suspicion("one replica", 0.05, step_s, step_s)
+        yield Suspicion("one replica", prior=0.05, low_s=step_s, high_s=step_s)
 
 
 def suspect_types(run: SlowRun) -> Iterator[Suspicion]:
     """Suspect float32 products: least where the question names a mixed type."""
     setup = run.setup
     peaks = setup.device.datasheet.peak_flop_per_s
-    if setup.device.kind == "cpu" or not any(name in peaks for name in HALVES):
+    has_half_precision = any(name in peaks for name in HALVES)
+    if setup.device.kind == "cpu" or not has_half_precision:
         return
     is_float32 = setup.workload.dtype == "float32"
     float32_s = _step_s(setup if is_float32 else _changed(setup, dtype="float32"))
@@ -78,13 +81,15 @@ def suspect_types(run: SlowRun) -> Iterator[Suspicion]:
     if half_s is not None and half_s > FASTER_SHARE * float32_s:
         return  # float32 costs hardly more, so that it explains nothing
     names_mixed_type = "dtype" in run.options and not is_float32
-    yield Suspicion("precision", 0.08 if names_mixed_type else 0.2, float32_s, float32_s)
+    prior = 0.08 if names_mixed_type else 0.2
+    yield Suspicion("precision", prior, low_s=float32_s, high_s=float32_s)
 
 
 def suspect_layouts(run: SlowRun) -> Iterator[Suspicion]:
     """Suspect channels that do not lie last, where convolutions would be faster by them."""
     setup = run.setup
-    if "channels_last" not in setup.model.method.options or not _reads_images(setup):
+    knows_layouts = "channels_last" in setup.model.method.options
+    if not knows_layouts or not _reads_images(setup):
         return
     channels_first_s = _step_s(setup.with_options(channels_last="no"))
     channels_last_s = _step_s(setup.with_options(channels_last="yes"))
@@ -102,30 +107,37 @@ def suspect_hosts(run: SlowRun) -> Iterator[Suspicion]:
     host = setup.model.host(setup.model.lowered())
     if host is None or setup.device.kind == "cpu":
         return
-    device_s, host_s = setup.path.device_s, host.issued_s[-1]
+    device_s = setup.path.device_s
+    host_s = host.issued_s[-1]
     host_share = host_s / (host_s + device_s)
     # Where each op is waited for, host, device and communication overlap no more.
     serial_s = device_s + host_s + setup.path.seconds["communication"]
     longest_s = max(serial_s, WAITING_FACTOR * run.predicted_s)
-    yield Suspicion("synchronising", 0.05 + 0.1 * host_share, run.predicted_s, longest_s)
+    waiting_prior = 0.05 + 0.1 * host_share
+    yield Suspicion("synchronising", waiting_prior, low_s=run.predicted_s, high_s=longest_s)
     low_s, high_s = (max(run.predicted_s, factor * host_s) for factor in SLOWER_HOSTS)
-    yield Suspicion("slow host", 0.02 + 0.15 * host_share**2, low_s, high_s)
+    slow_host_prior = 0.02 + 0.15 * host_share**2
+    yield Suspicion("slow host", slow_host_prior, low_s, high_s)
     yield from _suspect_small_batch(setup)
 
 
 def _suspect_small_batch(setup: Setup) -> Iterator[Suspicion]:
     """Suspect the batch if a larger one would give many more examples a second."""
     batch = setup.workload.batch_per_replica
-    steps_s = [_step_s(setup.with_batch(factor * batch)) for factor in BATCH_FACTORS]
-    # If any batch has no answer, it is among the largest, so that those left still pair up.
-    possible_s = [step_s for step_s in steps_s if step_s is not None]
-    batches = [factor * batch for factor in BATCH_FACTORS[: len(possible_s)]]
-    if not possible_s or knee(batches, possible_s) == batch:
+    step_s_by_batch: dict[int, float] = {}
+    for factor in BATCH_FACTORS:
+        step_s = _step_s(setup.with_batch(factor * batch))
+        if step_s is not None:
+            step_s_by_batch[factor * batch] = step_s
+    if batch not in step_s_by_batch:
         return
-    examples_per_s = [size / step_s for size, step_s in zip(batches, possible_s, strict=True)]
-    step_s = possible_s[0]
+    best_batch = knee(list(step_s_by_batch), list(step_s_by_batch.values()))
+    if best_batch == batch:
+        return
+    examples_per_s = [size / step_s for size, step_s in step_s_by_batch.items()]
+    step_s = step_s_by_batch[batch]
     if max(examples_per_s) * step_s >= GAIN_OF_BATCH * batch:
-        yield Suspicion("small batch", 0.1, step_s, step_s)
+        yield Suspicion("small batch", prior=0.1, low_s=step_s, high_s=step_s)
 
 
 def suspect_devices(run: SlowRun) -> Iterator[Suspicion]:
@@ -134,29 +146,34 @@ def suspect_devices(run: SlowRun) -> Iterator[Suspicion]:
     name = setup.device.name
     if setup.device.kind != "cpu":
         is_warm = any(word in name for word in COOLED_BADLY)
-        yield _factors("clocks", 0.16 if is_warm else 0.08, run, SLOWER_CLOCKS)
-        yield _factors("software", 0.05, run, (1.2, 4.0))
-        yield _factors("not on the device", 0.03, run, HOST_ARITHMETIC_FACTORS)
-    yield _factors("other work", 0.05, run, (1.2, 4.0))
-    needs, usable_bytes = setup.model.needs(), setup.device.datasheet.usable_bytes
+        clock_prior = 0.16 if is_warm else 0.08
+        yield _suspect_factors("clocks", run, SLOWER_CLOCKS, clock_prior)
+        yield _suspect_factors("software", run, (1.2, 4.0), prior=0.05)
+        yield _suspect_factors("not on the device", run, HOST_ARITHMETIC_FACTORS, prior=0.03)
+    yield _suspect_factors("other work", run, (1.2, 4.0), prior=0.05)
+    needs = setup.model.needs()
+    usable_bytes = setup.device.datasheet.usable_bytes
     if usable_bytes is None:
         return
     is_nearly_full = needs.total_bytes > NEARLY_FULL * usable_bytes
     prior = 0.15 if is_nearly_full else 0.02
     if not needs.fit(setup.device):
         prior = 0.8
-    yield _factors("memory", prior, run, SPILL_FACTORS)
+    yield _suspect_factors("memory", run, SPILL_FACTORS, prior)
 
 
 def suspect_loops(run: SlowRun) -> Iterator[Suspicion]:
     """Suspect what an iteration holds beside one step, or counts as a token."""
-    reads_tokens, trains = _reads_tokens(run.setup), run.setup.workload.phase == "train"
-    yield _factors("first steps", 0.06, run, (1.05, 3.0))
-    if trains and run.speed.is_iteration:
-        yield _factors("accumulation", 0.15 if reads_tokens else 0.03, run, ACCUMULATION_FACTORS)
-    is_padded = bool(run.setup.workload.tuning.padded)
-    if reads_tokens and not is_padded and run.speed.unit in {"tokens", "mfu"}:
-        yield _factors("padding", 0.06, run, (1.1, 4.0))
+    reads_tokens = _reads_tokens(run.setup)
+    is_training = run.setup.workload.phase == "train"
+    yield _suspect_factors("first steps", run, (1.05, 3.0), prior=0.06)
+    if is_training and run.speed.is_iteration:
+        accumulation_prior = 0.15 if reads_tokens else 0.03
+        yield _suspect_factors("accumulation", run, ACCUMULATION_FACTORS, accumulation_prior)
+    is_padding_counted = bool(run.setup.workload.tuning.padded)
+    is_speed_of_tokens = run.speed.unit in {"tokens", "mfu"}
+    if reads_tokens and is_speed_of_tokens and not is_padding_counted:
+        yield _suspect_factors("padding", run, (1.1, 4.0), prior=0.06)
 
 
 def suspect_training(run: SlowRun) -> Iterator[Suspicion]:
@@ -164,10 +181,13 @@ def suspect_training(run: SlowRun) -> Iterator[Suspicion]:
     setup = run.setup
     tuning = setup.workload.tuning
     is_eager = setup.model.stack.name == "torch-eager"
-    if is_eager and "stack" not in run.options and "stack" in setup.model.method.options:
+    knows_stacks = "stack" in setup.model.method.options
+    is_stack_assumed = knows_stacks and "stack" not in run.options
+    if is_eager and is_stack_assumed:
+        eager_s = run.predicted_s
         compiled_s = _step_s(setup.with_options(stack="torch-compile"))
-        if compiled_s is not None and compiled_s < FASTER_SHARE * run.predicted_s:
-            yield Suspicion("not compiled", 0.05, run.predicted_s, run.predicted_s)
+        if compiled_s is not None and compiled_s < FASTER_SHARE * eager_s:
+            yield Suspicion("not compiled", prior=0.05, low_s=eager_s, high_s=eager_s)
         if _reads_tokens(setup):
             yield from _suspect_step("attention", 0.07, setup.with_options(stack="torch-eager-1"))
     if setup.workload.phase != "train" or not _reads_tokens(setup):
@@ -177,7 +197,7 @@ def suspect_training(run: SlowRun) -> Iterator[Suspicion]:
         workload = replace(setup.workload, tuning=recomputed)
         yield from _suspect_step("recomputation", 0.08, replace(setup, workload=workload))
     if "offload" not in run.options:
-        yield _factors("offload", 0.05, run, OFFLOAD_FACTORS)
+        yield _suspect_factors("offload", run, OFFLOAD_FACTORS, prior=0.05)
 
 
 FINDERS: tuple[Finder, ...] = (
@@ -192,7 +212,9 @@ FINDERS: tuple[Finder, ...] = (
 )
 
 
-def _factors(cause: str, prior: float, run: SlowRun, factors: tuple[float, float]) -> Suspicion:
+def _suspect_factors(
+    cause: str, run: SlowRun, factors: tuple[float, float], prior: float
+) -> Suspicion:
     """Return a cause that makes a step so many times as long as predicted."""
     low_s, high_s = (factor * run.predicted_s for factor in factors)
     return Suspicion(cause, prior, low_s, high_s)

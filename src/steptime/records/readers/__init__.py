@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -77,17 +78,19 @@ def read_path(
 
         readers["torch-trace"] = TraceReader(steps)
     content = Import()
-    for source in (source for path in dict.fromkeys(paths) for source in list_sources(path)):
+    distinct_paths = dict.fromkeys(paths)
+    for source in chain.from_iterable(map(list_sources, distinct_paths)):
         content.files += 1
         if isinstance(source, Unread):
             content.unread.append(source)
             continue
-        name = next((name for name, reader in readers.items() if reader.recognises(source)), None)
-        if name is None:
+        formats = (name for name, reader in readers.items() if reader.recognises(source))
+        format_name = next(formats, None)
+        if format_name is None:
             reason = f"{NO_FORMAT}: {describe_source(source, mapping)}"
             content.unread.append(Unread(source.name, None, reason))
             continue
-        _read_source(content, name, readers[name], source)
+        _read_source(content, format_name, readers[format_name], source)
     _mark_duplicates(content)
     return content
 
@@ -122,22 +125,18 @@ def source_key(record: Record) -> tuple[Any, ...]:
 
 def _mark_duplicates(content: Import) -> None:
     """Name for each file of equal content the original, in its records, too."""
-    files: dict[tuple[Any, ...], list[str]] = {}
+    files_by_content: dict[tuple[Any, ...], list[str]] = {}
     for record in content.records:
-        files.setdefault(source_key(record), []).append(record.env["source_file"])
-    for names in files.values():
-        original = min(names, key=lambda name: (-name.count("/"), name))
-        content.duplicates |= {name: original for name in names if name != original}
-    content.records = [
-        replace(
-            record,
-            env={
-                **record.env,
-                "duplicate_of": content.duplicates.get(record.env["source_file"]),
-            },
-        )
-        for record in content.records
-    ]
+        files_by_content.setdefault(source_key(record), []).append(record.env["source_file"])
+    for files in files_by_content.values():
+        original = min(files, key=lambda file: (-file.count("/"), file))
+        content.duplicates |= {file: original for file in files if file != original}
+    marked_records = []
+    for record in content.records:
+        duplicate_of = content.duplicates.get(record.env["source_file"])
+        env = {**record.env, "duplicate_of": duplicate_of}
+        marked_records.append(replace(record, env=env))
+    content.records = marked_records
 
 
 def _read_source(content: Import, name: str, reader: Any, source: RecordSource) -> None:
@@ -154,9 +153,7 @@ def _read_source(content: Import, name: str, reader: Any, source: RecordSource) 
         "source_sha256": source.sha256,
     }
     for record in reading.records:
-        quantities = record.quantities.values()
-        amounts = (amount for of in quantities for amount in (*of.samples, of.value or 0.0))
-        if all(map(math.isfinite, amounts)):
+        if _has_finite_numbers(record):
             content.records.append(replace(record, env={**about, **record.env}))
         else:
             entry = record.env.get("source_entry")
@@ -164,6 +161,14 @@ def _read_source(content: Import, name: str, reader: Any, source: RecordSource) 
     content.unread += reading.unread
     content.notes += [f"{source.name}: {remark}" for remark in reading.notes]
     content.formats[name] += 1
+
+
+def _has_finite_numbers(record: Record) -> bool:
+    return all(
+        math.isfinite(amount)
+        for quantity in record.quantities.values()
+        for amount in (*quantity.samples, quantity.value or 0.0)
+    )
 
 
 def describe_source(source: RecordSource, mapping: Any = None) -> str:

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Mapping
 from functools import cached_property
+from statistics import median
 from typing import Any, NamedTuple
 
 from steptime.build import make_workload, read_model
@@ -14,7 +15,7 @@ from steptime.core.table_layout import Cells
 from steptime.core.units import QUANTITIES
 from steptime.core.values import parse_count
 from steptime.core.workload import STAGINGS, STRATEGIES, Workload
-from steptime.records.readers.mapping_keys import UNITS, Amount, RowKeys
+from steptime.records.readers.mapping_keys import UNITS, Amount, RowKeys, StatusRule
 from steptime.records.record import Quantity
 
 CHOICES = {"staging": STAGINGS, "strategy": ("", *STRATEGIES)}  # "": one replica, or not said
@@ -108,15 +109,18 @@ class MappedRow:
     def outcome(self) -> tuple[str, str]:
         """The status of the row and its cause."""
         for rule in self.keys.status:
-            if rule.row_filter:
-                holds = bool(formula(rule.row_filter)(self.values))
-            else:
-                cell = self._cell(rule.column)
-                text = str(cell).lower() if isinstance(cell, bool) else str(cell)
-                holds = text == (rule.equals.lower() if isinstance(cell, bool) else rule.equals)
-            if holds:
+            if self._fits_rule(rule):
                 return rule.status, self.text(rule.cause)
         return "ok", ""
+
+    def _fits_rule(self, rule: StatusRule) -> bool:
+        """Return whether the row fits the formula of a rule, or the value of its column."""
+        if rule.row_filter:
+            return bool(formula(rule.row_filter)(self.values))
+        cell = self._cell(rule.column)
+        if isinstance(cell, bool):  # `true` of JSON and `True` are one
+            return str(cell).lower() == rule.equals.lower()
+        return str(cell) == rule.equals
 
     @property
     def seconds(self) -> float | None:
@@ -124,13 +128,14 @@ class MappedRow:
         keys = self.keys
         if keys.quantities:
             amount = keys.quantities.get("step_s")
-            failed = self.outcome[0] != "ok" or keys.scope
-            return None if failed or amount is None else self._amount("step_s", amount)
-        samples = self._samples()
-        if samples is not None:
-            ordered = sorted(samples.samples)
-            half = len(ordered) // 2
-            return (ordered[half] + ordered[~half]) / 2
+            status, _ = self.outcome
+            is_successful_step = status == "ok" and not keys.scope
+            if amount is None or not is_successful_step:
+                return None
+            return self._amount("step_s", amount)
+        measured = self._samples()
+        if measured is not None:
+            return median(measured.samples)
         return self._seconds(keys.seconds, self.value(keys.seconds))
 
     def _seconds(self, place: str, value: object) -> float | None:
@@ -144,16 +149,17 @@ class MappedRow:
 
     def _samples(self) -> Measured | None:
         """Return the samples of the row; None if it has none."""
-        text = self.keys.samples or self.keys.runs
-        value = self.value(text) if text else None
-        if value in ("", None, []):
+        formula_text = self.keys.samples or self.keys.runs
+        cell = self.value(formula_text) if formula_text else None
+        if cell in ("", None, []):
             return None
-        items = value if isinstance(value, list) else amounts_of(value)
-        numbers = [self._seconds(text, valued(item)) for item in items]
-        times = tuple(number for number in numbers if number is not None)
-        if not times or len(times) < len(numbers):
-            raise InputError(f"{text}: a sample is empty: {shorten(value)}")
-        return Measured(None, times, bool(self.keys.runs))
+        texts = cell if isinstance(cell, list) else amounts_of(cell)
+        times_s = [self._seconds(formula_text, valued(text)) for text in texts]
+        samples_s = tuple(time_s for time_s in times_s if time_s is not None)
+        has_empty_sample = len(samples_s) < len(times_s)
+        if not samples_s or has_empty_sample:
+            raise InputError(f"{formula_text}: a sample is empty: {shorten(cell)}")
+        return Measured(None, samples_s, bool(self.keys.runs))
 
     @property
     def measured(self) -> dict[str, Measured]:
@@ -221,8 +227,8 @@ class MappedRow:
 
     def _amount(self, name: str, amount: Amount) -> float:
         """Return a quantity in SI; a time is above 0, and so is what is divided by."""
-        is_time = QUANTITIES[name][0] == "s"
-        to_number = _positive if is_time or amount.inverse else _number
+        unit, _ = QUANTITIES[name]
+        must_be_positive = unit == "s" or amount.inverse
         if amount.formula:
             value = self.value(amount.formula)
             place, scale = name, 1.0
@@ -230,10 +236,11 @@ class MappedRow:
             value = valued(self._cell(amount.column))
             place, scale = amount.column, amount.scale
         cell = _amount_of(value)
-        if cell is not None and cell.dimension:
+        if cell is not None and cell.dimension:  # its unit stands in place of `scale`
             value = _in_unit_of(name, value, cell, amount.inverse)
             scale = 1.0
-        number = to_number(value, place) * scale
+        check_number = _positive if must_be_positive else _number
+        number = check_number(value, place) * scale
         if amount.inverse and not number:
             raise InputError(f"{amount.column}: too small: {shorten(self._cell(amount.column))}")
         return 1 / number if amount.inverse else number
@@ -248,12 +255,15 @@ def _amount_of(value: object) -> CellAmount | None:
 
 def _in_unit_of(name: str, text: object, cell: CellAmount, is_inverse: bool = False) -> float:
     """Return the amount of a cell; raises `InputError` if its unit is not that of the quantity."""
-    unit = QUANTITIES[name][0]
-    expected = "/s" if is_inverse and unit == "s" else unit
-    if cell.dimension != expected:
-        hint = "; 1 / number(COLUMN) is its time" if (cell.dimension, unit) == ("/s", "s") else ""
-        raise InputError(f"{name}: {shorten(text)} is in {cell.dimension}, not in {expected}{hint}")
-    return cell.value
+    unit, _ = QUANTITIES[name]
+    expected_unit = "/s" if is_inverse and unit == "s" else unit
+    if cell.dimension == expected_unit:
+        return cell.value
+    is_rate_of_time = unit == "s" and cell.dimension == "/s"
+    hint = "; 1 / number(COLUMN) is its time" if is_rate_of_time else ""
+    raise InputError(
+        f"{name}: {shorten(text)} is in {cell.dimension}, not in {expected_unit}{hint}"
+    )
 
 
 def _number(value: object, place: str) -> float:
@@ -274,18 +284,20 @@ def _is_number(value: object) -> bool:
 
 def _hint(value: object) -> str:
     """Return the remedy for a text that could be a number: `; decimal = ","`."""
-    text = str(value)
-    if not isinstance(value, str) or not re.search(r"\d", text):
+    if not isinstance(value, str) or not re.search(r"\d", value):
         return ""
-    if re.fullmatch(r"[-+]?\d{1,3}(,\d{3})+(\.\d+)?", text):
+    has_comma_groups = re.fullmatch(r"[-+]?\d{1,3}(,\d{3})+(\.\d+)?", value)
+    if has_comma_groups:
         return "; thousands = ',' in the mapping reads groups of digits, decimal = ',' decimals"
-    if re.fullmatch(r"[-+]?[\d.\s]*,\d+([eE][-+]?\d+)?(\s*\D+)?", text):
+    has_decimal_comma = re.fullmatch(r"[-+]?[\d.\s]*,\d+([eE][-+]?\d+)?(\s*\D+)?", value)
+    if has_decimal_comma:
         return "; decimal = ',' in the mapping reads it"
-    groups = re.fullmatch(r"[-+]?\d{1,3}(?:([\s'\u2019_])\d{3})+(\.\d+)?", text)
-    if groups:
-        mark = " " if groups[1].isspace() else groups[1].replace("\u2019", "'")
+    groups_match = re.fullmatch(r"[-+]?\d{1,3}(?:([\s'\u2019_])\d{3})+(\.\d+)?", value)
+    if groups_match:
+        separator = groups_match[1]
+        mark = " " if separator.isspace() else separator.replace("\u2019", "'")
         return f"; thousands = {json.dumps(mark)} in the mapping reads it"
-    return "; number(COLUMN) reads a number with its unit" if parse_amount(text) else ""
+    return "; number(COLUMN) reads a number with its unit" if parse_amount(value) else ""
 
 
 def size_of(
@@ -298,8 +310,9 @@ def size_of(
 
 def to_integer(value: object, place: str, below: int = 2**63) -> int:
     """Return a value that is a whole number, 4 for 4.0; raises `InputError` for another one."""
-    if not _is_number(value) or not 0 <= value < below or value != int(value):  # type: ignore[call-overload, operator]
+    is_in_range = _is_number(value) and 0 <= value < below  # type: ignore[operator]  # a number
+    if not is_in_range or value != int(value):  # type: ignore[call-overload]  # a number
         limit = f"2^{below.bit_length() - 1}"
         hint = _hint(value)
         raise InputError(f"{place} is a whole number below {limit}, not {shorten(value)}{hint}")
-    return int(value)  # type: ignore[call-overload, no-any-return]
+    return int(value)  # type: ignore[call-overload, no-any-return]  # a number

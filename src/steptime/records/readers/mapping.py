@@ -106,25 +106,27 @@ class TableMapping:
         """Return a record for each step, and the lines that are none, with the reasons."""
         self.check_complete()
         unread = [Unread(source.name, None, reason) for reason in self._unknown_columns(source)]
-        records: list[RepeatRow] = []
-        file = source.name.rpartition("/")[2]
-        entries = [row for row in self.rows if row.file.removesuffix(".gz") in ("", file)]
+        repeat_rows: list[RepeatRow] = []
+        file_name = source.name.rpartition("/")[2]
+        entries = [row for row in self.rows if row.file.removesuffix(".gz") in ("", file_name)]
         for line, row in self.rows_of(source, entries):
             try:
                 if isinstance(row, InputError):
                     raise row
-                records.append(self._record(row))
+                repeat_rows.append(self._record(row))
             except InputError as error:
                 unread.append(Unread(source.name, line, str(error)))
-        if not records and not unread:
+        if not repeat_rows and not unread:
             unread = self._describe_no_rows(source)
-        if not records and len({entry.reason for entry in unread}) == 1 < len(unread):
+        reasons = {entry.reason for entry in unread}
+        have_common_reason = len(unread) > 1 and len(reasons) == 1
+        if not repeat_rows and have_common_reason:
             unread = [Unread(source.name, None, unread[0].reason)]
-        remarks = _remarks(source, records, self.layout)
-        pooled = tuple(pool_repeats(records))
-        if len(pooled) < len(records):
-            remarks += (_describe_repeats(len(records), len(pooled)),)
-        return Reading(pooled, tuple(unread), remarks)
+        remarks = _remarks(source, repeat_rows, self.layout)
+        records = tuple(pool_repeats(repeat_rows))
+        if len(records) < len(repeat_rows):
+            remarks += (_describe_repeats(len(repeat_rows), len(records)),)
+        return Reading(records, tuple(unread), remarks)
 
     def _describe_no_rows(self, source: RecordSource) -> list[Unread]:
         """Return why a table has no row: the line that was taken for the headings."""
@@ -164,25 +166,27 @@ class TableMapping:
             if isinstance(cells, InputError):
                 yield line, cells
                 continue
-            raw = (
-                cells if form.is_plain else {name: form.text(cell) for name, cell in cells.items()}
-            )
-            ours = raw
+            raw_cells = cells
+            if not form.is_plain:
+                raw_cells = {column: form.text(cell) for column, cell in cells.items()}
+            our_cells = raw_cells
             if self.words:
-                ours = {column: self._in_our_words(column, cell) for column, cell in raw.items()}
+                our_cells = {
+                    column: self._in_our_words(column, cell) for column, cell in raw_cells.items()
+                }
+            cell_values = {
+                column: form.value(cells[column], cell) for column, cell in our_cells.items()
+            }
             try:
-                values = values_by_name(
-                    ours,
-                    {column: form.value(cells[column], text) for column, text in ours.items()},
-                    place=f"row {line}",
-                )
+                values = values_by_name(our_cells, cell_values, place=f"row {line}")
             except InputError as error:
                 yield line, error
                 continue
             for entry in entries:
                 try:
-                    if not entry.row_filter or formula(entry.row_filter)(values):
-                        yield line, MappedRow(entry, raw, ours, values, line)
+                    fits = not entry.row_filter or formula(entry.row_filter)(values)
+                    if fits:
+                        yield line, MappedRow(entry, raw_cells, our_cells, values, line)
                 except InputError as error:
                     yield line, error
 
@@ -212,21 +216,18 @@ class TableMapping:
         measured = row.measured if status == "ok" else {}
         if status == "ok" and not measured:
             raise InputError(f"{keys.seconds}: no time is said")
-        platform = row.text(keys.device).strip()
+        device = row.text(keys.device).strip()
         stack = row.text(keys.stack) or str(row.options.get("stack", ""))
-        if not platform:
+        if not device:
             raise InputError("device: empty")
+        options = {"stack": stack, **row.options} if stack else row.options
         date = row.text(keys.date).strip() if keys.date else ""
         taken_at = read_date(date) if date else ""
         record = Record(
             origin=keys.origin,
-            method=RecordMethod(
-                self.name,
-                row.text(keys.version),
-                ({"stack": stack} if stack else {}) | row.options,
-            ),
+            method=RecordMethod(self.name, row.text(keys.version), options),
             workload=row.workload,
-            platform=platform_of(platform),
+            platform=platform_of(device),
             quantities={name: amount.quantity for name, amount in measured.items()},
             status=status,
             cause=cause,
@@ -253,17 +254,18 @@ class TableMapping:
 
 def _names_read(row: RowKeys) -> frozenset[str]:
     """Return the names of the columns that an entry reads for its times and its network."""
-    texts = [amount.formula for amount in row.quantities.values() if amount.formula]
-    texts += [] if row.quantities else [row.seconds]
+    formula_texts = [amount.formula for amount in row.quantities.values() if amount.formula]
+    if not row.quantities:
+        formula_texts.append(row.seconds)
     for template in (row.model, row.batch, row.device):
-        texts += re.findall(r"\{([^{}]+)\}", template)
-    names: set[str] = set()
-    for text in texts:
+        formula_texts += re.findall(r"\{([^{}]+)\}", template)
+    column_names: set[str] = set()
+    for formula_text in formula_texts:
         try:
-            names |= formula(text).names
-        except InputError:
-            names.add(column_name(text))  # a heading that is no formula: {steps per s}
-    return frozenset(names - {*SIZE_NAMES})
+            column_names |= formula(formula_text).names
+        except InputError:  # a heading that is no formula: {steps per s}
+            column_names.add(column_name(formula_text))
+    return frozenset(column_names - {*SIZE_NAMES})
 
 
 def _words_of(rows: Sequence[RowKeys]) -> frozenset[str]:
@@ -285,9 +287,12 @@ def _remarks(
     if headings is not None and headings.skipped:
         count = counted(headings.skipped, "line")
         remarks.append(f"line {headings.line} names the columns; {count} before it passed over")
-    line = text.count("\n") + 1 if "\n" in text else text.count("\r") + 1
-    if text[-1:].isdigit() and records[-1].record.env["source_entry"] == line:
-        remarks.append(f"line {line}, the last, has no end; if it was cut, its number is wrong")
+    line_break = "\n" if "\n" in text else "\r"
+    last_line = text.count(line_break) + 1
+    ends_in_number = text[-1:].isdigit()
+    if ends_in_number and records[-1].record.env["source_entry"] == last_line:
+        remark = "the last, has no end; if it was cut, its number is wrong"
+        remarks.append(f"line {last_line}, {remark}")
     return tuple(remarks)
 
 
@@ -308,9 +313,11 @@ def read_mapping(path: Path, command_keys: Mapping[str, str] | None = None) -> T
         InputError: with all faults on one line.
     """
     names = shipped_names()
-    if str(path) in names and not path.exists():
+    is_file = path.exists()
+    if str(path) in names and not is_file:
         return shipped(str(path), command_keys)
-    if not path.exists() and not path.suffix and len(path.parts) == 1:
+    looks_like_name = not path.suffix and len(path.parts) == 1
+    if looks_like_name and not is_file:
         check_choice("mapping", str(path), names)
     table = read_table(str(path), "mapping")
     mapping = mapping_of(table, str(path), path.stem, command_keys)

@@ -26,6 +26,7 @@ MAX_CORE_SHARE = 2  # FLOP of a step over batch x parameters: 6 / 8 for one core
 CORES = 8  # of a Cloud TPU v2-8: its files count FLOP of one core
 TPU, GPU = "tpu-v2-8", "v100-sxm2-16gb"
 BEST = "best interval of the run"
+LARGEST = 1e300  # of a number: its unit may make it larger
 
 OF_CORE = ("flops", "fl")  # of one core of a TPU
 OF_TRACES = ("flops_perc_m", "flops_perc_std", "infeed_m")  # mean and deviation over profiles
@@ -52,23 +53,30 @@ def read(source: RecordSource) -> Reading:
         lists = json.loads(source.text)
     except (ValueError, RecursionError) as error:
         raise InputError(f"is no JSON: {shorten(str(error))[1:-1]}") from None
-    points = list(_points(_checked(lists), source.name))
+    points = list(_points(_complete_lists(lists), source.name))
     records = [result for _, result in points if isinstance(result, Record)]
     unread = [
-        Unread(source.name, label, result) for label, result in points if isinstance(result, str)
+        Unread(source.name, label, reason) for label, reason in points if isinstance(reason, str)
     ]
     return Reading(tuple(records), tuple(unread))
 
 
-def _checked(lists: Mapping[str, Any]) -> Lists:
+def _complete_lists(lists: Mapping[str, Any]) -> Lists:
+    """Return the lists of a file with those of labels and failures, which may be empty.
+
+    Raises:
+        InputError: if a value is no list, or lists that belong together differ in length.
+    """
     for name, values in lists.items():
         if not isinstance(values, list):
             raise InputError(f"{shorten(name)} is no list")
-    complete = {"labels": [], "err_jobs": [], "states": [], **lists}
-    for names in (FAILURES, [name for name in complete if name not in FAILURES]):
-        if len({len(complete[name]) for name in names}) > 1:
+    all_lists = {"labels": [], "err_jobs": [], "states": [], **lists}
+    point_lists = [name for name in all_lists if name not in FAILURES]
+    for names in (FAILURES, point_lists):
+        lengths = {len(all_lists[name]) for name in names}
+        if len(lengths) > 1:
             raise InputError(f"the lists {', '.join(map(shorten, names))} differ in length")
-    return complete
+    return all_lists
 
 
 class _Machine(NamedTuple):
@@ -80,20 +88,24 @@ class _Machine(NamedTuple):
 
 def _points(lists: Lists, file: str) -> Iterator[tuple[str | None, Record | str]]:
     """Yield the label of each point with its record, or with the reason why it has none."""
-    timed = "example_per_sec" in lists or bool(lists["err_jobs"])
-    amounts = _TABLE["speeds" if timed else "profile"]
-    uncounted = ("step_per_sec",) if timed else OF_TRACES
-    machine = _Machine(TPU, "bfloat16-mixed", CORES, file)
-    method = RecordMethod("paradnn-profile", "unknown", {})
-    if timed:
-        machine = _machine(lists, file)
+    is_of_speeds = "example_per_sec" in lists or bool(lists["err_jobs"])  # else a profile
+    if is_of_speeds:
+        amounts = _TABLE["speeds"]
+        further_names: tuple[str, ...] = ("step_per_sec",)
+        machine = _find_machine(lists, file)
         method = RecordMethod("paradnn", "unknown", {"statistic": BEST})
+    else:
+        amounts = _TABLE["profile"]
+        further_names = OF_TRACES
+        machine = _Machine(TPU, "bfloat16-mixed", CORES, file)
+        method = RecordMethod("paradnn-profile", "unknown", {})
+    valid_names = {"labels", *amounts, *further_names, *FAILURES}
     for name in lists:
-        if name not in {"labels", *amounts, *uncounted, *FAILURES}:
+        if name not in valid_names:
             yield None, f"list {shorten(name)} is not known"
     for index, label in enumerate(lists["labels"]):
-        quantities = _quantities(lists, index, amounts, machine.cores)
-        if timed:
+        quantities = _read_quantities(lists, index, amounts, machine.cores)
+        if is_of_speeds:
             steps_per_s = _number(lists["step_per_sec"][index]) if "step_per_sec" in lists else None
             if not steps_per_s or steps_per_s < 0:
                 yield str(label), "has no positive step_per_sec"
@@ -105,29 +117,32 @@ def _points(lists: Lists, file: str) -> Iterator[tuple[str | None, Record | str]
         yield _point(label, machine, method, {}, status=status, cause=str(state))
 
 
-def _quantities(
+def _read_quantities(
     lists: Lists, index: int, amounts: Mapping[str, tuple[str, float]], cores: int
 ) -> dict[str, Quantity | None]:
     """Return the quantities of a point; None for one without a number."""
-    return {
-        quantity: _quantity(lists[name][index], unit * (cores if name in OF_CORE else 1))
-        for name, (quantity, unit) in amounts.items()
-        if name in lists
-    }
+    quantities = {}
+    for name, (quantity, unit) in amounts.items():
+        if name in lists:
+            scale = unit * cores if name in OF_CORE else unit
+            quantities[quantity] = _read_quantity(lists[name][index], scale)
+    return quantities
 
 
-def _number(value: Any, unit: float = 1.0) -> float | None:
-    plain = isinstance(value, int | float) and not isinstance(value, bool)
-    return value * unit if plain and abs(value) < 1e300 else None
+def _number(value: Any, scale: float = 1.0) -> float | None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return value * scale if is_number and abs(value) < LARGEST else None
 
 
-def _quantity(value: Any, unit: float) -> Quantity | None:
+def _read_quantity(value: Any, scale: float) -> Quantity | None:
+    """Return a number or a list of samples as a quantity; None if one of them is no number."""
     if not isinstance(value, list):
-        number = _number(value, unit)
+        number = _number(value, scale)
         return None if number is None else Quantity(number)
-    numbers = [_number(item, unit) for item in value]
+    numbers = [_number(sample, scale) for sample in value]
     samples = tuple(number for number in numbers if number is not None)
-    return Quantity(samples=samples) if samples and len(samples) == len(value) else None
+    are_all_numbers = len(samples) == len(value)
+    return Quantity(samples=samples) if samples and are_all_numbers else None
 
 
 def _point(
@@ -162,7 +177,7 @@ def _point(
     )
 
 
-def _machine(lists: Lists, file: str) -> _Machine:
+def _find_machine(lists: Lists, file: str) -> _Machine:
     """Find the machine of the speeds by the name of the file and by the numbers.
 
     FLOP of a step over batch x parameters are 6, forward and backward; a core of eight sees an
@@ -171,41 +186,49 @@ def _machine(lists: Lists, file: str) -> _Machine:
     Raises:
         InputError: if name and numbers contradict each other, or name no device.
     """
-    shares, sizes = _shares_and_sizes(lists, file)
-    is_wide = round(median(sizes)) == FLOAT32_BYTES if sizes else None
-    name = file.rpartition("/")[2].lower()
-    words = [word for word in ("tpu", "gpu") if word in name]
-    implied = None
-    if shares:
-        implied = "tpu" if median(shares) < MAX_CORE_SHARE else "gpu"
-    is_contradicted = words and implied and words[0] != implied
-    if len(words) > 1 or not (words or implied) or is_contradicted:
+    flop_shares, parameter_bytes = _shares_and_sizes(lists, file)
+    is_float32 = round(median(parameter_bytes)) == FLOAT32_BYTES if parameter_bytes else None
+    file_name = file.rpartition("/")[2].lower()
+    devices_of_name = [device for device in ("tpu", "gpu") if device in file_name]
+    implied_device = None
+    if flop_shares:
+        implied_device = "tpu" if median(flop_shares) < MAX_CORE_SHARE else "gpu"
+    is_ambiguous = len(devices_of_name) > 1
+    is_unknown = not devices_of_name and not implied_device
+    is_contradicted = devices_of_name and implied_device and devices_of_name[0] != implied_device
+    if is_ambiguous or is_unknown or is_contradicted:
         raise InputError(
-            f"the file's name says {' and '.join(words) or 'no device'}, "
-            f"its FLOP a step say {implied or 'nothing'}"
+            f"the file's name says {' and '.join(devices_of_name) or 'no device'}, "
+            f"its FLOP a step say {implied_device or 'nothing'}"
         )
-    if "gpu" in (*words, implied):
-        return _Machine(GPU, "float16-mixed" if is_wide is False else "float32", 1, file)
-    return _Machine(TPU, "float32" if is_wide else "bfloat16-mixed", CORES, file)
+    if "gpu" in (*devices_of_name, implied_device):
+        return _Machine(GPU, "float16-mixed" if is_float32 is False else "float32", 1, file)
+    return _Machine(TPU, "float32" if is_float32 else "bfloat16-mixed", CORES, file)
 
 
 def _shares_and_sizes(lists: Lists, file: str) -> tuple[list[float], list[float]]:
     """Return FLOP over batch x parameters of each label, and the bytes of a parameter."""
-    shares = []
-    sizes = []
+    flop_shares = []
+    parameter_bytes = []
+
+    def read_number(name: str, index: int) -> float:
+        if name not in lists:
+            return 0.0
+        _, unit = _TABLE["speeds"][name]
+        return _number(lists[name][index], unit) or 0.0
+
     for index, label in enumerate(lists["labels"]):
-        flop, params, intensity = (
-            _number(lists[name][index] if name in lists else None, _TABLE["speeds"][name][1]) or 0.0
-            for name in ("fl", "params", "intensity")
-        )
+        flop = read_number("fl", index)
+        params = read_number("params", index)
+        flop_per_byte = read_number("intensity", index)
         if not (flop and params):
             continue
-        if intensity:
-            sizes.append(flop / (params * intensity))
-        with suppress(InputError):
+        if flop_per_byte:
+            parameter_bytes.append(flop / (params * flop_per_byte))
+        with suppress(InputError):  # a text that is no label
             _, batch, _ = network(str(label), file)
-            shares.append(flop / (batch * params))
-    return shares, sizes
+            flop_shares.append(flop / (batch * params))
+    return flop_shares, parameter_bytes
 
 
 def network(text: str, file: str = "") -> tuple[Choice, int, str]:

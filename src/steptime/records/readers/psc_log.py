@@ -24,6 +24,7 @@ STAGINGS = {"local": "local", "scratch": "shared"}  # the authors' words: ours
 MODES = (("INDEPENDENT", "IN"), ("_PS", "PS"), ("", "single"))  # in a program's name: ours
 STRATEGIES = {"IN": "independent", "PS": "parameter-server", "single": ""}
 BATCHES_AGREE = 0.01  # logged times and speeds have at least three digits
+BATCH_TOLERANCE = 1e-3  # between a whole batch and speed x time, which is rounded
 UNKNOWN_BATCH = "the log does not say the batch; the workload holds the network's usual one"
 
 # CPUs of partitions, which go before file names: every log of this partition that prints its CPU
@@ -50,7 +51,7 @@ ENVIRONMENT = (  # facts of a record, in order
 MONTHS = "Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec"
 
 
-class Worked(NamedTuple):
+class DevicesUsed(NamedTuple):
     """The devices that did the work.
 
     Attributes:
@@ -104,25 +105,28 @@ def read(source: RecordSource) -> Reading:
 def _record(log: Log, name: FileName) -> Record:
     mode = log["mode"] or name.mode or "single"
     staging = log["staging"] or name.staging or "scratch"
-    worked = _find_devices(log, name)
-    batch, batch_source = _batch(log, name)
-    replicas = 1 if mode == "single" else log["gpus_used"] or worked.devices or 1
+    devices_used = _find_devices(log, name)
+    batch, batch_source = _find_batch(log, name)
+    device_count = log["gpus_used"] or devices_used.devices or 1
+    replicas = 1 if mode == "single" else device_count
     network = read_model("deep_mnist")
     workload = make_workload(
         network, batch=batch, dtype="float32", optimizer="adam", replicas=replicas
     )
     has_result = log["step_s"] is not None and log["speed"] is not None
     status, cause = _outcome(log, has_result)
-    on_gpu = worked.kind == "gpu"
-    fields = [("accuracy", "accuracy"), *(TIMES if has_result else ())]
+    ran_on_gpu = devices_used.kind == "gpu"
+    field_by_quantity = {"accuracy": "accuracy"}
+    if has_result:
+        field_by_quantity |= dict(TIMES)
     options = {
-        "gpu": (log["gpu_type"] or worked.type).lower() if on_gpu else "",
-        "device_count": worked.devices if on_gpu else 1,
+        "gpu": (log["gpu_type"] or devices_used.type).lower() if ran_on_gpu else "",
+        "device_count": devices_used.devices if ran_on_gpu else 1,
         "staging": STAGINGS[staging],
         "strategy": STRATEGIES[mode],
         "program": log["program"],
     }
-    env = _environment(log, worked)
+    env = _environment(log, devices_used)
     env |= {
         "batch_source": batch_source or "unknown",
         "staging": staging,
@@ -134,8 +138,12 @@ def _record(log: Log, name: FileName) -> Record:
         origin="published",
         method=RecordMethod(METHOD, log["tensorflow"] or "unknown", options),
         workload=workload,
-        platform=_platform(log, worked),
-        quantities={name: Quantity(log[key]) for name, key in fields if log[key] is not None},
+        platform=_platform(log, devices_used),
+        quantities={
+            quantity: Quantity(log[field])
+            for quantity, field in field_by_quantity.items()
+            if log[field] is not None
+        },
         status=status,
         cause=cause,
         note="; ".join(notes),
@@ -153,15 +161,15 @@ def _outcome(log: Log, has_result: bool) -> tuple[str, str]:
     return status, "+".join(causes)
 
 
-def _environment(log: Log, worked: Worked) -> JsonObject:
+def _environment(log: Log, devices_used: DevicesUsed) -> JsonObject:
     """Return the facts of a log about its job and its devices."""
     return {
         "date": log["day"],
         "submitted": log["submitted"],
-        "device_kind": worked.kind,
-        "device_type": worked.type,
-        "device_count": worked.devices,
-        "device_type_source": worked.source,
+        "device_kind": devices_used.kind,
+        "device_type": devices_used.type,
+        "device_count": devices_used.devices,
+        "device_type_source": devices_used.source,
         "gpus_used": log["gpus_used"],
         "allocated_gpu_type": log["gpu_type"].upper(),
         "allocated_gpu_count": log["gpu_count"],
@@ -184,37 +192,40 @@ def _describe_doubts(
     if not batch_source:
         notes.append(UNKNOWN_BATCH)
     elif batch and is_single and log["speed"] and log["step_s"]:
-        implied = log["speed"] * log["step_s"]
-        if abs(implied / batch - 1) > BATCHES_AGREE:
-            notes.append(f"the batch is {batch} ({batch_source}), speed x time is {implied:.6g}")
+        implied_batch = log["speed"] * log["step_s"]
+        if abs(implied_batch / batch - 1) > BATCHES_AGREE:
+            product = f"speed x time is {implied_batch:.6g}"
+            notes.append(f"the batch is {batch} ({batch_source}), {product}")
     return notes
 
 
-def _batch(log: Log, name: FileName) -> tuple[int | None, str]:
+def _find_batch(log: Log, name: FileName) -> tuple[int | None, str]:
+    """Return the batch of a step and its source; None and "" if nothing says it."""
     if log["batch"] is not None:
         return log["batch"], "logged"
     if name.batch is not None:
         return name.batch, "filename"
     if log["speed"] and log["step_s"]:
-        implied = log["speed"] * log["step_s"]  # the speed is the batch over the mean time
-        if 0.5 < implied <= MAX_EXAMPLES and abs(implied - round(implied)) < 1e-3:
-            return round(implied), "implied"
+        implied_batch = log["speed"] * log["step_s"]  # the speed is the batch over the mean time
+        is_in_range = 0.5 < implied_batch <= MAX_EXAMPLES
+        if is_in_range and abs(implied_batch - round(implied_batch)) < BATCH_TOLERANCE:
+            return round(implied_batch), "implied"
     return None, ""
 
 
-def _find_devices(log: Log, name: FileName) -> Worked:
+def _find_devices(log: Log, name: FileName) -> DevicesUsed:
     """Find the devices of a job: by the placement of operations, then by the devices seen."""
     if _ran_on_gpu(log, name):
         claims = [(log["gpu_product"], "log"), (log["gpu_type"], "slurm"), (name.gpu, "filename")]
         product, source = next((claim for claim in claims if claim[0]), UNKNOWN_DEVICE)
         count = log["gpu_count"] if log["gpu_count"] is not None else name.count
-        return Worked("gpu", product.upper(), count, source)
+        return DevicesUsed("gpu", product.upper(), count, source)
     node = NODES.get((log["cluster"], log["partition"]), "") if name.cpu else ""
     claims = [(log["cpu_product"], "log"), (node, "inferred"), (name.cpu, "filename")]
     product, source = next((claim for claim in claims if claim[0]), UNKNOWN_DEVICE)
-    surely_worked = log["gpus_used"] is not None or log["sees_no_gpu"] or name.cpu
-    count = log["tasks"] if surely_worked else None
-    return Worked("cpu", product, count, source)
+    is_surely_on_cpu = log["gpus_used"] is not None or log["sees_no_gpu"] or name.cpu
+    count = log["tasks"] if is_surely_on_cpu else None
+    return DevicesUsed("cpu", product, count, source)
 
 
 def _ran_on_gpu(log: Log, name: FileName) -> bool:
@@ -228,11 +239,11 @@ def _ran_on_gpu(log: Log, name: FileName) -> bool:
     return bool(log["gpu_type"] or name.gpu)
 
 
-def _platform(log: Log, worked: Worked) -> str:
+def _platform(log: Log, devices_used: DevicesUsed) -> str:
     """Return the name of the device in data/, by Slurm's word if the log does not print it."""
-    if worked.kind == "gpu":
-        return platform_of(log["gpu_full_name"] or worked.type)
-    model = re.sub(r"[^a-z0-9]+", "-", (worked.type or "unknown").lower())
+    if devices_used.kind == "gpu":
+        return platform_of(log["gpu_full_name"] or devices_used.type)
+    model = re.sub(r"[^a-z0-9]+", "-", (devices_used.type or "unknown").lower())
     return f"cpu-{model}-{log['cpus']}t" if log["cpus"] else f"cpu-{model}"
 
 
@@ -259,17 +270,19 @@ def log_fields(text: str) -> Log:
 
     `results` counts its speeds, `gpus_used` those GPUs on which operations were placed.
     """
-    reads: Mapping[str, Callable[[str, str], Any]]
-    reads = {"text": _first, "whole": _integer, "number": _number}
+    readers: Mapping[str, Callable[[str, str], Any]]
+    readers = {"text": _first, "whole": _integer, "number": _number}
     log: Log = {
-        name: read(text, pattern)
-        for kind, read in reads.items()
+        name: read_field(text, pattern)
+        for kind, read_field in readers.items()
         for name, pattern in _TABLE[kind].items()
     }
     program = log["program"]
-    results = rf"(?i:{_TABLE['number']['speed']}){_NUMBER}{_END}"
+    result_pattern = rf"(?i:{_TABLE['number']['speed']}){_NUMBER}{_END}"
     versions = re.findall(r"VIRTUAL_ENV=\S{0,200}/(?:tf|TensorFlow_)(\d+(?:\.\d+)+)", text)
-    ran = "scratch" if re.search(r"^\+ python", text, re.MULTILINE) else ""  # else not so far
+    is_staged_locally = re.search(r"^\+ cd /local/", text, re.MULTILINE)
+    has_run_program = re.search(r"^\+ python", text, re.MULTILINE)
+    default_staging = "scratch" if has_run_program else ""
     is_benchmark = log["speed"] is not None or "CNN_MNIST" in program
     return log | {
         "day": log["started"][:10] or _printed_day(text),
@@ -279,14 +292,16 @@ def log_fields(text: str) -> Log:
         "sees_no_gpu": "Device mapping: no known devices" in text,
         "tensorflow": versions[-1] if versions else "",
         "mode": next((mode for word, mode in MODES if word in program), "") if program else "",
-        "staging": "local" if re.search(r"^\+ cd /local/", text, re.MULTILINE) else ran,
+        "staging": "local" if is_staged_locally else default_staging,
         "batch": _integer(text, r"batch_size = (\d+)") or _integer(text, r"batch_size=(\d+)"),
         "step_s": log["step_s"] or None,  # no step takes no time
         "causes": tuple(
-            word for word, says in _TABLE["causes"].items() if re.search(says, text, re.MULTILINE)
+            cause
+            for cause, pattern in _TABLE["causes"].items()
+            if re.search(pattern, text, re.MULTILINE)
         ),
         "is_benchmark": is_benchmark or bool(_first(text, r"^(JobId=\d+ JobName=\S*CNN_MNIST)")),
-        "results": len(re.findall(results, text, re.MULTILINE)),
+        "results": len(re.findall(result_pattern, text, re.MULTILINE)),
     }
 
 
@@ -328,6 +343,8 @@ def _gpus_used(text: str) -> int | None:
 
     A line that another one breaks into has no number at its end, and is left out.
     """
-    spot = r": \(\w+\):? ?/job:[^\s]*?/(?:device:)?([CG]PU):(\d{1,3})\r?$"
-    placed = re.findall(spot, text, re.MULTILINE)
-    return len({number for kind, number in placed if kind == "GPU"}) if placed else None
+    placement_pattern = r": \(\w+\):? ?/job:[^\s]*?/(?:device:)?([CG]PU):(\d{1,3})\r?$"
+    placements = re.findall(placement_pattern, text, re.MULTILINE)  # kind and number of a device
+    if not placements:
+        return None
+    return len({number for kind, number in placements if kind == "GPU"})

@@ -25,8 +25,10 @@ from steptime.hardware import device_words
 from steptime.records.record import Record
 
 LARGEST_BYTES = 64_000_000  # of one file, unpacked
-LARGEST_TRACE_BYTES = 512_000_000  # of one that names its list of events in the first megabyte
+LARGEST_TRACE_BYTES = 512_000_000  # of one that names its list of events in its heading
+TRACE_HEADING_BYTES = 1_000_000
 TRACE = b'"traceEvents"'
+GZIP_MARK = b"\x1f\x8b"
 MAX_ARCHIVE_BYTES = 2_000_000_000  # of all members of an archive
 MAX_FILES = 100_000
 HEAD_BYTES = 16_384
@@ -147,17 +149,17 @@ def _file(path: Path, name: str) -> Iterator[RecordSource | Unread]:
 
 
 def _opened(file: Stream, head: bytes, name: str) -> Iterator[RecordSource | Unread]:
-    packed = head.startswith(b"\x1f\x8b")
-    if packed:
+    is_gzip = head.startswith(GZIP_MARK)
+    if is_gzip:
         file = gzip.GzipFile(fileobj=file)
         head = file.read(HEAD_BYTES)
         file.seek(0)
     if _is_tar(head):
-        yield from _members(file, archive_name=name)
-    elif packed:
-        yield _content(file, _without_gz(name), archive=name)
+        yield from _archive_members(file, archive_name=name)
+    elif is_gzip:
+        yield _read_content(file, _without_gz(name), archive=name)
     else:
-        yield _content(file, name)
+        yield _read_content(file, name)
 
 
 def _is_tar(head: bytes) -> bool:
@@ -168,13 +170,13 @@ def _is_tar(head: bytes) -> bool:
     return True
 
 
-def _members(file: Stream, archive_name: str) -> Iterator[RecordSource | Unread]:
-    total = 0
+def _archive_members(file: Stream, archive_name: str) -> Iterator[RecordSource | Unread]:
+    total_bytes = 0
     with tarfile.open(fileobj=file, mode="r|") as archive:
         for number, member in enumerate(archive, start=1):
             name = escape_controls(member.name)
-            total += member.size
-            if number > MAX_FILES or total > MAX_ARCHIVE_BYTES:
+            total_bytes += member.size
+            if number > MAX_FILES or total_bytes > MAX_ARCHIVE_BYTES:
                 yield Unread(name, None, "not looked at: the archive holds too much")
                 return
             if member.isdir():
@@ -183,20 +185,22 @@ def _members(file: Stream, archive_name: str) -> Iterator[RecordSource | Unread]
             if content is None:
                 yield Unread(name, None, "is no plain file")
             else:
-                yield _content(content, name, archive_name)
+                yield _read_content(content, name, archive_name)
 
 
-def _content(file: Stream, name: str, archive: str = "") -> RecordSource | Unread:
-    content = file.read(LARGEST_BYTES + 1)
+def _read_content(file: Stream, name: str, archive: str = "") -> RecordSource | Unread:
+    content = file.read(LARGEST_BYTES + 1)  # a byte more shows that there are too many
     max_bytes = LARGEST_BYTES
-    if len(content) > max_bytes and TRACE in content[:1_000_000]:
+    is_trace = TRACE in content[:TRACE_HEADING_BYTES]
+    if len(content) > max_bytes and is_trace:
         max_bytes = LARGEST_TRACE_BYTES
         content += file.read(max_bytes + 1 - len(content))
     if len(content) > max_bytes:
         return Unread(name, None, f"holds more than {max_bytes} bytes")
-    if content.startswith(b"\x1f\x8b"):  # a gzip file of an archive
+    is_gzip_member = content.startswith(GZIP_MARK)
+    if is_gzip_member:
         unpacked = gzip.GzipFile(fileobj=io.BytesIO(content))
-        return _content(unpacked, _without_gz(name), archive)
+        return _read_content(unpacked, _without_gz(name), archive)
     if archive and _is_tar(content):
         return Unread(name, None, "an archive within an archive")
     return RecordSource(name, content, archive)

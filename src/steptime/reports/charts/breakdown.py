@@ -26,22 +26,18 @@ def chart(table: Table) -> style.Spec:
     """Return the picture of a breakdown: of one network, of each one, or of the mean of many."""
     if table.chart_rows and "scope" in table.chart_rows[0]:
         return _icicle(table)
-    rows = [dict(row) for row in table.chart_rows] or [
-        {"network": "mean", "side": side, "share": row[f"{side}_share"], **row}
-        for row in table.rows
-        for side in ("measured", "predicted")
-        if row[f"{side}_share"] is not None
-    ]
+    rows = [dict(row) for row in table.chart_rows] or _mean_rows(table)
     distinguishing = [name for name in ("platform", "side") if len({row[name] for row in rows}) > 1]
     kinds = _rank_by_share(rows, "name")
     coloured = [kind for kind in kinds if kind != NO_OP_NAME][:MAX_COLOURED_KINDS]
+    rows_by_bar = grouped(rows, itemgetter("network", *distinguishing))
     segments = [
         segment
-        for names, bar_rows in grouped(rows, itemgetter("network", *distinguishing)).items()
+        for names, bar_rows in rows_by_bar.items()
         for segment in _bar_segments(names, bar_rows, coloured)
     ]
     bars = list(dict.fromkeys(segment["bar"] for segment in segments))
-    place = {
+    encoding = {
         "x": style.number("from") | {"axis": AXIS},
         "x2": {"field": "to"},
         "y": style.name("bar", title=None, sort=bars, axis={"labelLimit": 300}),
@@ -55,8 +51,18 @@ def chart(table: Table) -> style.Spec:
         [f"{mean}Grey: {grey}.", table.source],
         segments,
         height={"step": 26 if len(bars) < 15 else 17},
-        layer=_color_layers("bar", place, segments),
+        layer=_color_layers("bar", encoding, segments),
     )
+
+
+def _mean_rows(table: Table) -> list[style.Row]:
+    """Return the mean shares of many networks: a row for each kind and known side."""
+    return [
+        {"network": "mean", "side": side, "share": row[f"{side}_share"], **row}
+        for row in table.rows
+        for side in ("measured", "predicted")
+        if row[f"{side}_share"] is not None
+    ]
 
 
 def _rank_by_share(rows: Sequence[style.Row], field: str) -> list[str]:
@@ -70,10 +76,11 @@ def _bar_segments(
 ) -> Iterator[style.Row]:
     """Yield the segments of a bar: coloured kinds, the remaining kinds, time without an op."""
     bar = names if isinstance(names, str) else ", ".join(names)
-    shares = {row["name"]: row["share"] for row in rows}
-    segments = {kind: shares.pop(kind, 0.0) for kind in coloured}
-    idle = max(0.0, shares.pop(NO_OP_NAME, 0.0))
-    segments |= {REMAINDER: sum(shares.values()), NO_OP_NAME: idle}
+    share_by_kind = {row["name"]: row["share"] for row in rows}
+    segments = {kind: share_by_kind.pop(kind, 0.0) for kind in coloured}
+    idle_share = max(0.0, share_by_kind.pop(NO_OP_NAME, 0.0))
+    segments[REMAINDER] = sum(share_by_kind.values())  # of the kinds without a colour
+    segments[NO_OP_NAME] = idle_share
     start = 0.0
     for kind, share in segments.items():
         if share > 0:
@@ -88,20 +95,20 @@ def _bar_segments(
 
 
 def _color_layers(
-    mark: str, place: style.Spec, rows: Sequence[style.Row], opacity: float = 0.85
+    mark: str, encoding: style.Spec, rows: Sequence[style.Row], opacity: float = 0.85
 ) -> list[style.Spec]:
     """Return a grey layer of the remaining kinds, and a layer of the coloured kinds."""
     kinds = list(dict.fromkeys(row["kind"] for row in rows if row["kind"] not in GREY))
     legend = {"title": None, "orient": "bottom", "columns": 4, "symbolOpacity": opacity}
     colour = style.name("kind", scale={"domain": kinds}, legend=legend)
-    plain = {"stroke": None, "cornerRadius": 0}
+    no_edge = {"stroke": None, "cornerRadius": 0}
+    grey_layer = style.layer(mark, encoding, style="band", **no_edge)
+    coloured_encoding = {**encoding, "color": colour}
+    coloured_layer = style.layer(mark, coloured_encoding, opacity=opacity, **no_edge)
     is_coloured = {"field": "kind", "oneOf": kinds}
-    grey = style.layer(mark, place, style="band", **plain)
-    coloured = style.layer(mark, {**place, "color": colour}, opacity=opacity, **plain)
-    return [
-        grey | {"transform": [{"filter": {"not": is_coloured}}]},
-        coloured | {"transform": [{"filter": is_coloured}]},
-    ]
+    grey_layer["transform"] = [{"filter": {"not": is_coloured}}]
+    coloured_layer["transform"] = [{"filter": is_coloured}]
+    return [grey_layer, coloured_layer]
 
 
 def _icicle(table: Table) -> style.Spec:
@@ -120,20 +127,27 @@ def _icicle(table: Table) -> style.Spec:
             icicle = _Icicle(path_shares, coloured, any(row["time_s"] for row in side_rows), top)
             boxes += icicle.draw(side, side_rows)
             top = 1 + max(box["below"] for box in boxes)
-    across = {"scale": {"domain": [0, 1], "nice": False}, "axis": AXIS | {"grid": False}}
-    down = {"scale": {"reverse": True, "nice": False}, "axis": None}
-    place = {
-        "x": style.number("from") | across,
+    level_count = top - 1
+    share_axis = {"scale": {"domain": [0, 1], "nice": False}, "axis": AXIS | {"grid": False}}
+    level_axis = {"scale": {"reverse": True, "nice": False}, "axis": None}
+    x = style.number("from") | share_axis
+    y = style.number("level") | level_axis
+    box_encoding = {
+        "x": x,
         "x2": {"field": "to"},
-        "y": style.number("level") | down,
+        "y": y,
         "y2": {"field": "below"},
+        "tooltip": style.tooltip(("op", "kind", "time", "share")),
     }
-    boxed = {**place, "tooltip": style.tooltip(("op", "kind", "time", "share"))}
-    middle = {"expr": f"height / {top - 1} / 2"}
-    words = {"x": place["x"], "y": place["y"], "text": {"field": "op"}}
-    wide = {"expr": "max(0, (datum.to - datum.from) * width - 6)"}
     texts = style.layer(
-        "text", words, align="left", baseline="middle", dx=3, dy=middle, limit=wide, fontSize=11
+        "text",
+        {"x": x, "y": y, "text": {"field": "op"}},
+        align="left",
+        baseline="middle",
+        dx=3,
+        dy={"expr": f"height / {level_count} / 2"},
+        limit={"expr": "max(0, (datum.to - datum.from) * width - 6)"},
+        fontSize=11,
     )
     texts["transform"] = [{"filter": "(datum.to - datum.from) * width > 44"}]
     levels = "Step, pass, layers, op."
@@ -144,8 +158,8 @@ def _icicle(table: Table) -> style.Spec:
             table.source,
         ],
         boxes,
-        height=24 * (top - 1),
-        layer=[*_color_layers("rect", boxed, boxes, 0.6), texts],
+        height=24 * level_count,
+        layer=[*_color_layers("rect", box_encoding, boxes, 0.6), texts],
     )
 
 
@@ -178,26 +192,26 @@ class _Icicle:
         self, rows: Sequence[style.Row], depth: int, level: int, start: float
     ) -> Iterator[style.Row]:
         """Yield the boxes of the parts below the first `depth` parts of paths, from `start` on."""
-        groups = grouped(rows, lambda row: _scope_path(row)[: depth + 1])
+        rows_by_path = grouped(rows, lambda row: _scope_path(row)[: depth + 1])
         thin_share = 0.0
-        for path in sorted(groups, key=lambda path: self._sort_key(path, depth)):
-            group = groups[path]
-            share = sum(row["share"] for row in group)
+        for path in sorted(rows_by_path, key=lambda path: self._sort_key(path, depth)):
+            part_rows = rows_by_path[path]
+            share = sum(row["share"] for row in part_rows)
             if share < MIN_SHARE:
                 thin_share += share
                 continue
-            end = _shared_depth(group, depth)
-            inner = [row for row in group if len(_scope_path(row)) > end]
-            name = "/".join(_scope_path(group[0])[depth:end])
-            kind = "" if inner else self._colour_kind(group[0]["op_kind"])
-            time_s = sum(row["time_s"] for row in group) if self.has_times else None
+            part_depth = _shared_depth(part_rows, depth)
+            inner_rows = [row for row in part_rows if len(_scope_path(row)) > part_depth]
+            name = "/".join(_scope_path(part_rows[0])[depth:part_depth])
+            kind = "" if inner_rows else self._colour_kind(part_rows[0]["op_kind"])
+            time_s = sum(row["time_s"] for row in part_rows) if self.has_times else None
             yield _box(name, kind, start, start + share, self.top + level, time_s)
-            if inner:
-                yield from self._draw_below(inner, end, level + 1, start)
+            if inner_rows:
+                yield from self._draw_below(inner_rows, part_depth, level + 1, start)
             start += share
         if thin_share >= MIN_SHARE:
-            end_share = start + thin_share
-            yield _box("smaller ones", REMAINDER, start, end_share, self.top + level, None)
+            end = start + thin_share
+            yield _box("smaller ones", REMAINDER, start, end, self.top + level, None)
 
     def _sort_key(self, path: Path, depth: int) -> tuple[int, float]:
         """Return the order of a path: passes in their order, all else by share."""
@@ -210,10 +224,14 @@ class _Icicle:
 def _shared_depth(rows: Sequence[style.Row], depth: int) -> int:
     """Return the depth up to which all paths agree: a part that holds one part alone joins it."""
     paths = [_scope_path(row) for row in rows]
-    end = depth + 1
-    while depth and min(map(len, paths)) > end and len({path[end] for path in paths}) == 1:
-        end += 1
-    return end
+    shared_depth = depth + 1
+    is_pass = depth == 0
+    if is_pass:
+        return shared_depth
+    shortest_length = min(map(len, paths))
+    while shortest_length > shared_depth and len({path[shared_depth] for path in paths}) == 1:
+        shared_depth += 1
+    return shared_depth
 
 
 def _box(

@@ -39,15 +39,17 @@ def chart(data: Data) -> style.Spec:
     omitted_models = bars[0]["models"] - len({bar["model"] for bar in bars})
     points, x, omission = _arrange_points(list(_points(bars)), omitted_models)
     colour = style.encode_categories("gpu_type", points, "type of device")["color"]
-    used = [text for text in STAGED.values() if any(p["staged"] == text for p in points)]
-    place = {"x": x, "color": colour, "xOffset": {"field": "lane"}}
-    ends = [p[end] for p in points for end in ("speed", "low", "high")]
-    y = style.log_number("speed", [end for end in ends if end and end > 0], "speed (examples/s)")
-    legend = {"title": "input read from"} if len(used) > 1 else None
-    staged = style.name("staged", scale={"domain": used}, legend=legend)
-    middle = {**place, "y": {**y, "field": "middle"}, "detail": [{"field": "staged"}]}
-    error = {**place, "y": {**y, "field": "low"}, "y2": {"field": "high"}}
-    run = {**place, "y": y, "shape": staged, "tooltip": style.tooltip(TOOLTIP)}
+    staged_texts = {point["staged"] for point in points}
+    used_texts = [text for text in STAGED.values() if text in staged_texts]
+    speeds = [point[end] for point in points for end in ("speed", "low", "high")]
+    positive_speeds = [speed for speed in speeds if speed and speed > 0]
+    y = style.log_number("speed", positive_speeds, "speed (examples/s)")
+    legend = {"title": "input read from"} if len(used_texts) > 1 else None
+    shape = style.name("staged", scale={"domain": used_texts}, legend=legend)
+    position = {"x": x, "color": colour, "xOffset": {"field": "lane"}}
+    middle = {**position, "y": {**y, "field": "middle"}, "detail": [{"field": "staged"}]}
+    error = {**position, "y": {**y, "field": "low"}, "y2": {"field": "high"}}
+    run = {**position, "y": y, "shape": shape, "tooltip": style.tooltip(TOOLTIP)}
     layers = [
         style.layer("line", middle, "middle", opacity=0.6),
         style.layer("rule", error, "low", strokeWidth=1.4),
@@ -99,28 +101,30 @@ def _arrange_points(
 def _points(bars: Sequence[style.Row]) -> Iterator[style.Row]:
     """Yield one row per run, panel by panel."""
     # labels name the networks; settings of the run are in the panel's name
-    names = name_networks(
-        [{**bar, "settings": bar["params"]} for bar in bars], (*EXCHANGE, "batch")
-    )
-    by_label = {bar["model"]: name for bar, name in zip(bars, names, strict=True)}
-    several = len({by_label[bar["model"]] for bar in bars}) > 1
-    described = sorted(_describe_settings(bars), key=_natural_key)
-    cells = grouped(described, itemgetter("model", "how", "gpu_type", "num_gpu", "staged_from"))
-    for (model, settings, _, devices, staged_from), runs in cells.items():
-        network, staged = by_label[model], STAGED[staged_from]
-        lines = style.break_lines(settings, PANEL)
-        middle = median(run["speed"] for run in runs)
-        for index, run in enumerate(runs, start=1):
+    network_rows = [{**bar, "settings": bar["params"]} for bar in bars]
+    names = name_networks(network_rows, (*EXCHANGE, "batch"))
+    network_by_model = {bar["model"]: name for bar, name in zip(bars, names, strict=True)}
+    has_several_networks = len({network_by_model[bar["model"]] for bar in bars}) > 1
+    bars_with_settings = sorted(_describe_settings(bars), key=_natural_key)
+    run_key = itemgetter("model", "how", "gpu_type", "num_gpu", "staged_from")
+    runs_by_key = grouped(bars_with_settings, run_key)
+    for (model, settings, _, device_count, staged_from), runs in runs_by_key.items():
+        network = network_by_model[model]
+        staged = STAGED[staged_from]
+        settings_lines = style.break_lines(settings, PANEL)
+        median_speed = median(run["speed"] for run in runs)
+        for run_number, run in enumerate(runs, start=1):
+            carries_median = run_number == 1 and device_count is not None
             yield {
                 **{name: run[name] for name in ("how", "gpu_type", "speed", "low", "high")},
-                "panel": f"{network}|{lines}" if several else lines,
+                "panel": f"{network}|{settings_lines}" if has_several_networks else settings_lines,
                 "network": network,
-                "devices": "?" if devices is None else devices,
+                "devices": "?" if device_count is None else device_count,
                 "staged": staged,
                 "lane": f"{run['gpu_type']} {staged}",
-                "middle": middle if index == 1 and devices is not None else None,
+                "middle": median_speed if carries_median else None,
                 "examples_per_s": format_value("examples_per_s", run["speed"]),
-                "run": f"{index} of {len(runs)}",
+                "run": f"{run_number} of {len(runs)}",
                 "source": run["source_file"] or run["method"],
             }
 
@@ -166,7 +170,10 @@ def _join_settings(bar: style.Row, names: Sequence[str]) -> str:
 
 def _describe_working(bar: style.Row) -> str:
     """Return the number of working devices if it differs from those of the job, else ""."""
-    job_devices, replicas = bar["num_gpu"] or 1, bar["replicas"]
-    if replicas >= job_devices:
-        return f"{replicas} replicas" if replicas > job_devices else ""
+    job_devices = bar["num_gpu"] or 1
+    replicas = bar["replicas"]
+    if replicas == job_devices:
+        return ""
+    if replicas > job_devices:
+        return f"{replicas} replicas"
     return "one of them works" if replicas == 1 else f"{replicas} of them work"

@@ -43,9 +43,11 @@ class _ColorScale:
 
     def is_light(self, number: float) -> bool:
         """Return whether the colour of a number is so light that words on it are dark."""
-        if self.is_signed:
-            return number / (self.low if number < 0 else self.high) < LIGHT
-        if self.high <= self.low:
+        if self.is_signed:  # the middle is light, both ends are dark
+            end = self.low if number < 0 else self.high
+            return number / end < LIGHT
+        has_single_value = self.high <= self.low
+        if has_single_value:
             return False
         if self.is_logarithmic:
             return math.log(number / self.low) / math.log(self.high / self.low) > LIGHT
@@ -85,44 +87,77 @@ def grid(
     `low`, `high` and `failed` stand in tooltips. Colours are logarithmic over more than 2 decades,
     and have their middle at 0 where values lie on both sides of it.
     """
-    values = [row["value"] for row in rows if row.get("value") is not None]
-    colors = _ColorScale(min(values, default=0.0), max(values, default=1.0))
+    numbers = [row["value"] for row in rows if row.get("value") is not None]
+    colors = _ColorScale(min(numbers, default=0.0), max(numbers, default=1.0))
     cells = [_cell(row, value, colors, panel) for row in rows]
-    axis: style.Spec = {"labelAngle": 0, "grid": False}
-    place = {
-        "x": style.name("x", sort=_order(rows, "x"), axis={**axis, "title": describe_quantity(x)}),
-        "y": style.name(
-            "y", sort=_order(rows, "y")[::-1], axis={**axis, "title": describe_quantity(y)}
-        ),
-    }
-    tip = style.tooltip(key for key in cells[0] if key in ("cell", "shown", "networks", "failed"))
-    scale: style.Spec = {"scheme": SCHEME, "type": "log" if colors.is_logarithmic else "linear"}
-    if colors.is_signed:
-        scale = {"scheme": SIGNED, "domainMid": 0}
-    plain = ".3~s" if "(" in describe_quantity(value) else ".3~g"  # 0.97 of no unit is not 970m
-    legend = {"title": describe_quantity(value), "format": "~%" if _share(value) else plain}
-    color = {"field": "value", "type": "quantitative", "scale": scale, "legend": legend}
-    ink = {"condition": {"test": "datum.light", "value": "black"}, "value": "white"}
-    room = {"condition": {"test": "bandwidth('x') >= 40", "value": 1}, "value": 0}
-    words = {**place, "text": {"field": "number"}, "color": ink, "opacity": room}
-    causes = style.encode_categories("failed_with", cells)["shape"]
-    causes |= {"legend": {"title": "failed"}, "scale": causes["scale"] | {"range": SIGNS}}
-    signs = {**place, "shape": causes, "tooltip": tip}
-    layers = [
-        style.layer("rect", {**place, "color": color, "tooltip": tip}, "value"),
-        style.layer("rect", {**place, "tooltip": tip}, "failed_with", style="band"),
-        style.layer("point", signs, "failed_with", style="quiet", filled=False, size=45),
-        style.layer("text", words, "number", fontSize=11),
-    ]
-    several = len({cell["panel"] for cell in cells}) > 1
-    height = max(80, min(ROW * len(place["y"]["sort"]), 620))
-    size = PANEL if several else {"width": WIDTH, "height": height}
-    view: style.Spec = {"layer": layers, **({} if several else size)}
+    y_values = _order(rows, "y")[::-1]
+    view: style.Spec = {"layer": _cell_layers(rows, cells, colors, (x, y, value))}
+    panel_count = len({cell["panel"] for cell in cells})
+    if panel_count == 1:
+        height = max(80, min(ROW * len(y_values), 620))
+        view |= {"width": WIDTH, "height": height}
     panel_cells, panels = style.facet_panels(cells, "panel", view, 3, **PANEL)
-    left_out = len({cell["panel"] for cell in cells}) - style.MAX_PANELS
+    left_out = panel_count - style.MAX_PANELS
     if left_out > 0:
         caption = [*caption, f"Not shown: {counted(left_out, 'panel')} more."]
     return style.finish(title, [line for line in caption if line], panel_cells, **panels)
+
+
+def _cell_layers(
+    rows: Sequence[style.Row],
+    cells: Sequence[style.Row],
+    colors: _ColorScale,
+    quantities: tuple[str, str, str],
+) -> list[style.Spec]:
+    """Return the layers of coloured cells, of failed ones with their signs, and of numbers.
+
+    Args:
+        rows: the rows, whose values are in the order of the axes.
+        cells: the cells of the rows.
+        colors: the colours of values.
+        quantities: the names of the axes x and y, and of the value.
+    """
+    x, y, value = quantities
+    axis: style.Spec = {"labelAngle": 0, "grid": False}
+    x_axis = {**axis, "title": describe_quantity(x)}
+    y_axis = {**axis, "title": describe_quantity(y)}
+    position = {
+        "x": style.name("x", sort=_order(rows, "x"), axis=x_axis),
+        "y": style.name("y", sort=_order(rows, "y")[::-1], axis=y_axis),
+    }
+    tooltip_keys = ("cell", "shown", "networks", "failed")
+    tooltip = style.tooltip(key for key in cells[0] if key in tooltip_keys)
+    color = _encode_value(value, colors)
+    number_color = {"condition": {"test": "datum.light", "value": "black"}, "value": "white"}
+    opacity_if_room = {"condition": {"test": "bandwidth('x') >= 40", "value": 1}, "value": 0}
+    number_encoding = {
+        **position,
+        "text": {"field": "number"},
+        "color": number_color,
+        "opacity": opacity_if_room,
+    }
+    cause_shape = style.encode_categories("failed_with", cells)["shape"]
+    cause_scale = cause_shape["scale"] | {"range": SIGNS}
+    cause_shape |= {"legend": {"title": "failed"}, "scale": cause_scale}
+    sign_encoding = {**position, "shape": cause_shape, "tooltip": tooltip}
+    return [
+        style.layer("rect", {**position, "color": color, "tooltip": tooltip}, "value"),
+        style.layer("rect", {**position, "tooltip": tooltip}, "failed_with", style="band"),
+        style.layer("point", sign_encoding, "failed_with", style="quiet", filled=False, size=45),
+        style.layer("text", number_encoding, "number", fontSize=11),
+    ]
+
+
+def _encode_value(value: str, colors: _ColorScale) -> style.Spec:
+    """Return the colour of the values of a quantity, with its legend."""
+    scale: style.Spec = {"scheme": SCHEME, "type": "log" if colors.is_logarithmic else "linear"}
+    if colors.is_signed:
+        scale = {"scheme": SIGNED, "domainMid": 0}
+    title = describe_quantity(value)
+    has_unit = "(" in title
+    number_format = ".3~s" if has_unit else ".3~g"  # 0.97 of no unit is not 970m
+    legend = {"title": title, "format": "~%" if _is_share(value) else number_format}
+    return {"field": "value", "type": "quantitative", "scale": scale, "legend": legend}
 
 
 def describe_quantity(name: str) -> str:
@@ -138,7 +173,7 @@ def describe_quantity(name: str) -> str:
     return stem.replace("_", " ") + (f" ({unit.replace('_', ' ')})" if unit else "")
 
 
-def _share(name: str) -> bool:
+def _is_share(name: str) -> bool:
     return name.endswith(("_fraction", "_share", "utilisation"))
 
 
@@ -183,6 +218,7 @@ def _describe_value(row: style.Row, value: str) -> str:
 
 def _short_number(number: float, value: str) -> str:
     """Return a number that fits into a cell: `45%`, `1.2k`."""
-    if _share(value):
-        return f"{100 * number:.{2 if abs(number) < 1 else 3}g}%"
+    if _is_share(value):
+        digits = 2 if abs(number) < 1 else 3
+        return f"{100 * number:.{digits}g}%"
     return si(number, "", 3).replace(" ", "")

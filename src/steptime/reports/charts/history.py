@@ -24,7 +24,7 @@ def chart(table: Table) -> style.Spec:
     folders = table.summary["folders"]
     folder_numbers = {name: number for number, name in enumerate(folders, start=1)}
     points = [
-        style.point(dict(row), "name first_ratio", TOOLTIP)
+        style.point(dict(row), ("name", "first_ratio"), TOOLTIP)
         | {"panel": row["family"], "at": folder_numbers[row["folder"]]}
         | {"line": f"{row['name']} {row['platform']}"}
         | {"change": row["changed_fraction"], "became": _word(row["changed_fraction"])}
@@ -34,16 +34,17 @@ def chart(table: Table) -> style.Spec:
     if folder_count < 2:
         raise EmptyPlotError("history: steps over time are those of two folders or more")
     title = f"folder, by date: {folders[0]} to {folders[-1]}"
-    axis = {"title": style.break_lines(title, PANEL).split("|"), "tickMinStep": 1}
-    x = style.number("at") | {"axis": axis, "scale": {"domain": [1, folder_count], "nice": False}}
-    axis = {"title": "time / that of the first", "tickCount": 6, "format": ".3~f"}
-    y = style.number("first_ratio") | {"axis": axis, "scale": {"zero": False}}
+    folder_axis = {"title": style.break_lines(title, PANEL).split("|"), "tickMinStep": 1}
+    folder_scale = {"domain": [1, folder_count], "nice": False}
+    x = style.number("at") | {"axis": folder_axis, "scale": folder_scale}
+    ratio_axis = {"title": "time / that of the first", "tickCount": 6, "format": ".3~f"}
+    y = style.number("first_ratio") | {"axis": ratio_axis, "scale": {"zero": False}}
     points.sort(key=lambda point: WORDS.index(point["became"]))
-    place = {"x": x, "y": y}
     colour = style.encode_categories("became", points)["color"]
-    dot: style.Spec = {**place, "color": colour, "tooltip": style.tooltip(TOOLTIP)}
+    line: style.Spec = {"x": x, "y": y, "detail": style.name("line")}
+    dot: style.Spec = {"x": x, "y": y, "color": colour, "tooltip": style.tooltip(TOOLTIP)}
     layers = [
-        style.layer("line", place | {"detail": style.name("line")}, strokeWidth=1, opacity=0.4),
+        style.layer("line", line, strokeWidth=1, opacity=0.4),
         style.layer("point", dot, size=12, filled=True, opacity=0.5),
         style.layer("point", dot, "change", size=60, filled=True),
     ]
@@ -59,4 +60,7 @@ def chart(table: Table) -> style.Spec:
 
 def _word(changed: float | None) -> str:
     """Return the word for a change of a step's time, None being no change."""
-    return WORDS[0] if changed is None else WORDS[1] if changed > 0 else WORDS[2]
+    unchanged, slower, faster = WORDS
+    if changed is None:
+        return unchanged
+    return slower if changed > 0 else faster

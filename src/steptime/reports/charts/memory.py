@@ -23,14 +23,14 @@ def chart(data: Data) -> style.Spec:
         EmptyPlotError: where no record holds a peak of memory.
     """
     peak_bytes = pl.max_horizontal(SIDES)
-    frame = data.results_frame(style.point_columns("", TOOLTIP)).filter(peak_bytes > 0)
+    frame = data.results_frame(style.point_columns((), TOOLTIP)).filter(peak_bytes > 0)
     count = len(frame)
     if not count:
         raise EmptyPlotError("memory: no record here holds a peak of memory")
     if count > MAX_ROWS:
         largest = frame.with_row_index("place").sort(peak_bytes, "place", descending=[True, False])
         frame = largest.drop("place").head(MAX_ROWS)
-    points = [style.point(row, " ".join(SIDES), TOOLTIP) for row in result_rows(frame)]
+    points = [style.point(row, SIDES, TOOLTIP) for row in result_rows(frame)]
     colour = {}
     if len({point["platform"] for point in points}) > 1:
         colour = {"color": style.encode_categories("platform", points)["color"]}

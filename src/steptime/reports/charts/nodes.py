@@ -26,7 +26,7 @@ def chart(table: Table) -> style.Spec:
     rows.sort(key=lambda row: (row["verdict"] != "slow", -row["slower_fraction"]))
     kinds = [kind for kind in KINDS if any(row[f"{kind}_fraction"] is not None for row in rows)]
     points = [
-        style.point(dict(row), "verdict low_fraction high_fraction", TOOLTIP)
+        style.point(dict(row), ("verdict", "low_fraction", "high_fraction"), TOOLTIP)
         | {"rank": rank, "panel": "all cells", "slower": row["slower_fraction"]}
         | {"named": row["host"] if row["slow_in"] == "all" or row["verdict"] == "fast" else None}
         for rank, row in enumerate(rows, start=1)
@@ -41,20 +41,30 @@ def chart(table: Table) -> style.Spec:
         if row[f"{kind}_fraction"] is not None
     ]
     _join_names(points)
-    axis = {"title": "nodes, those that are slow first", "tickMinStep": 1, "tickCount": 8}
-    wide = {"domain": [0, len(rows) + max(1, math.ceil(len(rows) / 20))], "nice": False}
-    x = style.number("rank") | {"axis": axis | {"grid": False}, "scale": wide}
+    axis = {
+        "title": "nodes, those that are slow first",
+        "tickMinStep": 1,
+        "tickCount": 8,
+        "grid": False,
+    }
+    name_room = max(1, math.ceil(len(rows) / 20))  # of the last node
+    scale = {"domain": [0, len(rows) + name_room], "nice": False}
+    x = style.number("rank") | {"axis": axis, "scale": scale}
     y = style.number("slower", "slower than the others", labelExpr="format(datum.value, '.1~%')")
-    order = ["like the others", "slow", "fast"]
-    colour = style.encode_categories(
-        "verdict", sorted(points, key=lambda p: order.index(p["verdict"]))
-    )
-    place = {"x": x, "y": y, **colour}
-    ends = place | {"y": {**y, "field": "low_fraction"}, "y2": {"field": "high_fraction"}}
+    verdicts = ["like the others", "slow", "fast"]
+    points_by_verdict = sorted(points, key=lambda point: verdicts.index(point["verdict"]))
+    colour_and_shape = style.encode_categories("verdict", points_by_verdict)
+    interval = {
+        "x": x,
+        "y": {**y, "field": "low_fraction"},
+        "color": colour_and_shape["color"],
+        "y2": {"field": "high_fraction"},
+    }
+    dot = {"x": x, "y": y, **colour_and_shape, "tooltip": style.tooltip(TOOLTIP)}
     name = {"x": x, "y": y, "text": {"field": "named"}}
     layers = [
-        style.layer("rule", {k: v for k, v in ends.items() if k != "shape"}, "low_fraction"),
-        style.layer("point", place | {"tooltip": style.tooltip(TOOLTIP)}, size=35, filled=True),
+        style.layer("rule", interval, "low_fraction"),
+        style.layer("point", dot, size=35, filled=True),
         style.layer("text", name, "named", align="left", dx=7, dy=-3),
     ]
     panel = {"layer": layers, "width": style.WIDTH, "height": HEIGHT}

@@ -33,36 +33,48 @@ def chart(data: Data) -> style.Spec:
         _place_op(row) | {"panel": f"{name} on {row['platform']}" if has_platforms else name}
         for row, name in zip(ops, names, strict=True)
     ]
-    networks = grouped(placed_ops, itemgetter("panel"))
-    dots = [point for name, rows in networks.items() for point in _points(name, rows)]
-    tops = [ceiling for name, rows in networks.items() for ceiling in _ceilings(name, rows[0])]
-    ends = box(tops, [dot["intensity"] for dot in dots], [dot["speed"] for dot in dots])
+    ops_by_network = grouped(placed_ops, itemgetter("panel"))
+    points = [point for name, rows in ops_by_network.items() for point in _points(name, rows)]
+    ceilings = [
+        ceiling for name, rows in ops_by_network.items() for ceiling in _ceilings(name, rows[0])
+    ]
+    intensities = [point["intensity"] for point in points]
+    axis_ends = box(ceilings, intensities, [point["speed"] for point in points])
     height = {"height": style.HEIGHT}
-    lines = [roof for name in networks for roof in roofs(tops, ends, height, name)]
-    corners = [line | {"panel": line["platform"]} for line in lines]
-    heads = [{"panel": name, "heading": _heading(name, rows)} for name, rows in networks.items()]
-    place = axes(ends)
-    area: style.Spec = {"scale": {"type": "sqrt", "domain": [0, 1], "range": [16, 1000]}}
-    area["legend"] = {"title": "share of the step", "format": "~%", "values": [0.01, 0.1, 0.3]}
-    size = {"field": "share", "type": "quantitative", **area}
-    points = {**place, "size": size, "tooltip": style.tooltip(TOOLTIP)}
-    top = {"x": {"value": 0}, "y": {"value": 0}, "text": {"field": "heading"}}
-    heading_style = {"align": "left", "baseline": "bottom", "dy": -8, "limit": {"expr": "width"}}
-    line, *texts = roof_layers(place, {})
-    dot_layer = style.layer("point", points, "share", filled=True, opacity=0.65)
-    layers = [line, dot_layer, *texts, style.layer("text", top, "heading", **heading_style)]
+    roof_rows = [
+        roof | {"panel": roof["platform"]}
+        for name in ops_by_network
+        for roof in roofs(ceilings, axis_ends, height, name)
+    ]
+    headings = [
+        {"panel": name, "heading": _heading(name, rows)} for name, rows in ops_by_network.items()
+    ]
     caption = ["Area: share of the predicted step. Ops that cost the same are one point."]
-    if len(networks) < network_count:
-        caption.append(f"The first {len(networks)} of {network_count} networks.")
-    select = {"input": "select", "options": list(networks), "name": "Network "}
+    if len(ops_by_network) < network_count:
+        caption.append(f"The first {len(ops_by_network)} of {network_count} networks.")
+    menu = {"input": "select", "options": list(ops_by_network), "name": "Network "}
     return style.finish(
         "Ops of a network under the roofline",
         [*caption, data.source_of("predicted")],
-        [*corners, *dots, *heads],
-        params=[{"name": "network", "value": heads[0]["panel"], "bind": select}],
+        [*roof_rows, *points, *headings],
+        params=[{"name": "network", "value": headings[0]["panel"], "bind": menu}],
         transform=[{"filter": "datum.panel == network"}],
-        layer=layers,
+        layer=_layers(axes(axis_ends)),
     )
+
+
+def _layers(position: style.Spec) -> list[style.Spec]:
+    """Return the layers of the roofline, the ops as areas, and the heading of the network."""
+    area: style.Spec = {"scale": {"type": "sqrt", "domain": [0, 1], "range": [16, 1000]}}
+    area["legend"] = {"title": "share of the step", "format": "~%", "values": [0.01, 0.1, 0.3]}
+    size = {"field": "share", "type": "quantitative", **area}
+    op_encoding = {**position, "size": size, "tooltip": style.tooltip(TOOLTIP)}
+    op_layer = style.layer("point", op_encoding, "share", filled=True, opacity=0.65)
+    heading_encoding = {"x": {"value": 0}, "y": {"value": 0}, "text": {"field": "heading"}}
+    heading_style = {"align": "left", "baseline": "bottom", "dy": -8, "limit": {"expr": "width"}}
+    heading_layer = style.layer("text", heading_encoding, "heading", **heading_style)
+    line, *texts = roof_layers(position, {})
+    return [line, op_layer, *texts, heading_layer]
 
 
 def predicted_ops(data: Data) -> tuple[list[style.Row], int]:
@@ -128,7 +140,9 @@ def _total_s(rows: Sequence[style.Row]) -> float:
 
 def _heading(name: str, rows: Sequence[style.Row]) -> str:
     """Return the heading of a network: its name, and the share of ops that have no FLOP."""
-    idle = [row for row in rows if not row["flop"]]
-    share = over(_total_s(idle), _total_s(rows)) or 0.0
-    without = f"; {len(idle)} ops without FLOP, not drawn, take {percent(share)} of the step"
-    return name + (without if idle else "")
+    ops_without_flop = [row for row in rows if not row["flop"]]
+    if not ops_without_flop:
+        return name
+    share = over(_total_s(ops_without_flop), _total_s(rows)) or 0.0
+    count_text = f"{len(ops_without_flop)} ops without FLOP, not drawn"
+    return f"{name}; {count_text}, take {percent(share)} of the step"

@@ -34,9 +34,12 @@ def bars(plan_time: PlanTime, max_bars: int = MAX_BARS) -> list[style.Row]:
     event_count = sum(map(len, events_by_device))
     if event_count <= max_bars:
         return _add_widths([_bar([event]) for events in events_by_device for event in events])
-    slices = max(MIN_SLICES, max_bars // (BARS_OF_SLICE * len(events_by_device)))
-    merged = [bar for events in events_by_device for bar in _merge_thin_bars(events, slices)]
-    return _add_widths(merged)
+    bars_of_slice = BARS_OF_SLICE * len(events_by_device)
+    slice_count = max(MIN_SLICES, max_bars // bars_of_slice)
+    merged_bars = [
+        bar for events in events_by_device for bar in _merge_thin_bars(events, slice_count)
+    ]
+    return _add_widths(merged_bars)
 
 
 def _add_widths(rows: list[style.Row]) -> list[style.Row]:
@@ -50,7 +53,7 @@ def _add_widths(rows: list[style.Row]) -> list[style.Row]:
     return rows
 
 
-def _merge_thin_bars(events: Sequence[PipelineEvent], slices: int) -> Iterator[style.Row]:
+def _merge_thin_bars(events: Sequence[PipelineEvent], slice_count: int) -> Iterator[style.Row]:
     """Yield the bars of a device; thin ones of a slice become shares of one bar's height."""
     end_s = events[-1].end_s
     runs = [list(run) for _, run in groupby(events, key=lambda event: event.direction)]
@@ -64,7 +67,7 @@ def _merge_thin_bars(events: Sequence[PipelineEvent], slices: int) -> Iterator[s
         is_thick = last.end_s - first.start_s >= end_s * THIN_SHARE
         if waits_outside_work or is_thick:
             return SINGLE_BAR
-        return int(slices * first.start_s / end_s)
+        return int(slice_count * first.start_s / end_s)
 
     for slice_number, group in groupby(runs, key=find_slice):
         slice_runs = list(group)
@@ -123,37 +126,40 @@ def pipeline(
     room: str = str(WIDTH),
 ) -> style.Spec:
     """Return the chart of `bars`: a row per device, grey while it waits; `room` is their width."""
-    devices = 1 + max(row["device"] for row in rows)
+    device_count = 1 + max(row["device"] for row in rows)
     x = {**style.number("from", "time in a step (s)", "s"), "scale": {"nice": False}}
-    ticks = {"title": "device of the pipeline", "tickMinStep": 1, "format": "d", "grid": False}
-    scale = {"reverse": True, "nice": False, "zero": False}
-    y = {"field": "upper", "type": "quantitative", "axis": ticks, "scale": scale}
+    device_axis = {
+        "title": "device of the pipeline",
+        "tickMinStep": 1,
+        "format": "d",
+        "grid": False,
+    }
+    device_scale = {"reverse": True, "nice": False, "zero": False}
+    y = {"field": "upper", "type": "quantitative", "axis": device_axis, "scale": device_scale}
     kinds = {row["kind"] for row in rows}
     colours = {kind: colour for kind, colour in COLOURS.items() if kind in kinds}
     kind_scale = {"domain": list(colours), "range": list(colours.values())}
-    tip = style.tooltip(("kind", "takes", "microbatch", "stage", "device"))
-    rects = {
+    bar_encoding = {
         "x": x,
         "x2": {"field": "to"},
         "y": y,
         "y2": {"field": "lower"},
-        "tooltip": tip,
+        "tooltip": style.tooltip(("kind", "takes", "microbatch", "stage", "device")),
         "color": style.name("kind", scale=kind_scale, legend=LEGEND),
     }
-    words = {
+    word_encoding = {
         "x": {**x, "field": "middle"},
         "y": {**y, "field": "device"},
         "text": {"field": "fits"},
     }
-    wide = f"datum.part * {room} > {LETTER_WIDTH} * (1 + length(datum.word)) ? datum.word : ''"
-    light = {"expr": f"indexof({PALE}, datum.kind) < 0 ? 'white' : '#222'"}
-    formulas = {"middle": "(datum.from + datum.to) / 2", "fits": wide}
-    numbers = style.layer("text", words, fontSize=10, color=light)
-    numbers["transform"] = [
-        {"calculate": formula, "as": name} for name, formula in formulas.items()
-    ]
-    layers = [style.layer("rect", rects, **NO_EDGE), numbers]
-    height = min(MAX_HEIGHT, max(60, 30 * devices))
+    needed_width = f"{LETTER_WIDTH} * (1 + length(datum.word))"
+    fitting_word = f"datum.part * {room} > {needed_width} ? datum.word : ''"
+    formulas = {"middle": "(datum.from + datum.to) / 2", "fits": fitting_word}
+    word_colour = {"expr": f"indexof({PALE}, datum.kind) < 0 ? 'white' : '#222'"}
+    words = style.layer("text", word_encoding, fontSize=10, color=word_colour)
+    words["transform"] = [{"calculate": formula, "as": name} for name, formula in formulas.items()]
+    layers = [style.layer("rect", bar_encoding, **NO_EDGE), words]
+    height = min(MAX_HEIGHT, max(60, 30 * device_count))
     return style.finish(title, caption, rows, layer=layers, width=WIDTH, height=height)
 
 
@@ -196,17 +202,20 @@ def memory(rows: Sequence[style.Row]) -> style.Spec:
 
 def picture(answer: Mapping[str, Any], plan_time: PlanTime, split: str) -> style.Spec:
     """Return the picture of a plan's answer: its pipeline, and the memory of its devices."""
-    pipeline_bars, charts = bars(plan_time), []
+    charts = []
+    pipeline_bars = bars(plan_time)
     if pipeline_bars:
         caption = _pipeline_caption(pipeline_bars, answer["bubble_share"])
         charts.append(pipeline(pipeline_bars, caption=caption))
     charts.append(memory(memory_rows(answer["memory"])))
     for chart in charts:
-        shared = {name: chart.pop(name) for name in ("$schema", "config")}
-    lines = [*answer["headline"], f"{split} ({answer['method']}, {answer['stack']})"]
-    subtitle = [part for line in lines for part in style.break_lines(line, WIDTH).split("|")]
+        common_parts = {name: chart.pop(name) for name in ("$schema", "config")}
+    sentences = [*answer["headline"], f"{split} ({answer['method']}, {answer['stack']})"]
+    subtitle = [
+        line for sentence in sentences for line in style.break_lines(sentence, WIDTH).split("|")
+    ]
     title = f"{answer['model']} on {answer['device_count']} {answer['device']}"
-    return shared | {
+    return common_parts | {
         "vconcat": charts,
         "spacing": 34,
         "title": {"text": title, "subtitle": subtitle, "fontSize": 18},

@@ -13,7 +13,7 @@ BAND = 2.0
 MAX_BARS = 300  # points with intervals
 TIMES = ("predicted_s", "measured_s", "measured_low_s", "measured_high_s")
 ENDS = ("predicted_low_s", "predicted_high_s")
-FIELDS = f"family {' '.join((*TIMES, *ENDS))}"
+FIELDS = ("family", *TIMES, *ENDS)
 TOOLTIP = (
     Column("label", "network"),
     Column("measured_s", "measured step"),

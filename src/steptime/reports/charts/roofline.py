@@ -75,29 +75,25 @@ def chart(table: Table) -> style.Spec:
     ceilings = _select_ceilings(summary["ceilings"], summary["platforms"])
     layout = _choose_layout(points, ceilings, summary.get("color"))
     point_rows, caption = _draw_points(points, layout.color, summary.get("line"))
-    encoding = _encode_color(layout.color, point_rows)
-    speeds = [speed for row in points for speed in _speeds(row)]
-    ends = box(ceilings, [row[X] for row in points], speeds)
-    names_platforms = layout.names_platforms(has_legend=bool(encoding))
-    ceiling_rows = [
-        row
-        for platform in (layout.platforms if layout.has_panels else [""])
-        for row in roofs(ceilings, ends, layout.size, platform, names_platforms)
-    ]
-    position = axes(ends)
-    ink = _ceiling_color(layout, encoding)
+    point_color = _encode_color(layout.color, point_rows)
+    speeds = [speed for point in points for speed in _speeds(point)]
+    axis_ends = box(ceilings, [point[X] for point in points], speeds)
+    names_platforms = layout.names_platforms(has_legend=bool(point_color))
+    ceiling_rows: list[style.Row] = []
+    for platform in layout.platforms if layout.has_panels else [""]:
+        ceiling_rows += roofs(ceilings, axis_ends, layout.size, platform, names_platforms)
+    position = axes(axis_ends)
     line, halo, text, side_halo, side_text = roof_layers(
-        position, ink, "child_" if layout.has_panels else ""
+        position, _ceiling_color(layout, point_color), "child_" if layout.has_panels else ""
     )
-    point_layers = _point_layers(position, encoding, len(points))
+    point_layers = _point_layers(position, point_color, len(points))
     layers = [line, halo, side_halo, *point_layers, text, side_text]  # no name hides a point
     rows = [
         row | {"panel": row["platform"] if layout.has_panels else ""}
         for row in [*ceiling_rows, *point_rows]
     ]
     height = {} if layout.has_panels else {"height": layout.size["height"]}
-    panel = {"layer": layers, **height}
-    panels, view = style.facet_panels(rows, "panel", panel, 2, **layout.size)
+    panels, view = style.facet_panels(rows, "panel", {"layer": layers, **height}, 2, **layout.size)
     noun = "Ops" if summary.get("ops") else "Networks" if points else ""
     return style.finish(_title(layout.platforms, noun), [*caption, table.source], panels, **view)
 
@@ -149,20 +145,20 @@ def _draw_points(
     points: Sequence[style.Row], color: str | None, line: str | None
 ) -> tuple[list[style.Row], list[str]]:
     """Return the rows of the points that are drawn, a sample if there are many, and a caption."""
-    line_ends = _find_lines(points, line) if line else {}
+    line_fields = _find_lines(points, line) if line else {}  # by the id of a point
     sample, sample_remarks = style.sample_items(points, "point")  # the fastest comes first
-    on_lines = (row for row in points if sample_remarks and id(row) in line_ends)
+    points_on_lines = (point for point in points if sample_remarks and id(point) in line_fields)
     categories = {name: f"of_{name}" for name in (color, line) if name}
     rows = []
-    for row in [*sample, *on_lines]:
-        fields = {field: row[name] for name, field in categories.items()}
-        fields |= line_ends.get(id(row), {})
-        if row[X] is None:
-            fields["edge"] = row[MEASURED]
-        rows.append(style.point(row, f"platform {X} {MEASURED} {PREDICTED}", TOOLTIP) | fields)
+    for point in [*sample, *points_on_lines]:
+        fields = {field: point[name] for name, field in categories.items()}
+        fields |= line_fields.get(id(point), {})
+        if point[X] is None:
+            fields["edge"] = point[MEASURED]
+        rows.append(style.point(point, ("platform", X, MEASURED, PREDICTED), TOOLTIP) | fields)
     caption = _describe_signs(points) + sample_remarks
     if line:
-        line_count = len({ends["line"] for ends in line_ends.values()})
+        line_count = len({fields["line"] for fields in line_fields.values()})
         caption.append(f"A line follows {line}, all else equal: the {line_count} longest lines.")
     return rows, caption
 
@@ -196,16 +192,18 @@ def _find_lines(points: Sequence[style.Row], line: str) -> dict[int, style.Row]:
         return tuple(value for name, value in row.items() if name not in varying_names)
 
     placed = [row for row in points if row[X] and _speeds(row) and row.get(line) is not None]
-    lines = [group for group in grouped(placed, shared_settings).values() if len(group) > 1]
-    lines.sort(key=lambda group: -len({row[line] for row in group}))
-    fields_of_points: dict[int, style.Row] = {}
-    for number, group in enumerate(lines[:MAX_LINES]):
-        group.sort(key=lambda row: row[line])
-        for row in group:
-            has_text = number == 0 and row in (group[0], group[-1])
-            text = f"{line} {row[line]}" if has_text else None
-            fields_of_points[id(row)] = {"line": number, "end": text}
-    return fields_of_points
+    points_by_settings = grouped(placed, shared_settings)
+    lines = [line_points for line_points in points_by_settings.values() if len(line_points) > 1]
+    lines.sort(key=lambda line_points: -len({point[line] for point in line_points}))
+    fields_by_id: dict[int, style.Row] = {}
+    for line_number, line_points in enumerate(lines[:MAX_LINES]):
+        line_points.sort(key=lambda point: point[line])
+        is_longest = line_number == 0
+        for point in line_points:
+            has_text = is_longest and point in (line_points[0], line_points[-1])
+            end_text = f"{line} {point[line]}" if has_text else None
+            fields_by_id[id(point)] = {"line": line_number, "end": end_text}
+    return fields_by_id
 
 
 def _select_ceilings(ceilings: Sequence[style.Row], groups: Sequence[style.Row]) -> list[style.Row]:
@@ -213,31 +211,31 @@ def _select_ceilings(ceilings: Sequence[style.Row], groups: Sequence[style.Row])
 
     If a point is above its ceiling, the highest ceiling of its platform is drawn, too.
     """
-    used = {(group["platform"], compute_dtype(group["dtype"])) for group in groups}
-    used |= {
-        (group["platform"], group["highest_peak_dtype"]) for group in groups if group["above_peak"]
-    }
-    platforms_with_points = {platform for platform, _ in used}
-    return [
-        dict(ceiling)
-        for ceiling in ceilings
-        if ceiling["platform"] not in platforms_with_points
-        or ceiling["level"]
-        or (ceiling["platform"], ceiling["dtype"]) in used
-    ]
+    used_dtypes = {(group["platform"], compute_dtype(group["dtype"])) for group in groups}
+    for group in groups:
+        if group["above_peak"]:
+            used_dtypes.add((group["platform"], group["highest_peak_dtype"]))
+    platforms_with_points = {platform for platform, _ in used_dtypes}
+    rows = []
+    for ceiling in ceilings:
+        has_points = ceiling["platform"] in platforms_with_points
+        is_used = (ceiling["platform"], ceiling["dtype"]) in used_dtypes
+        if not has_points or ceiling["level"] or is_used:
+            rows.append(dict(ceiling))
+    return rows
 
 
 def box(
     ceilings: Sequence[style.Row], intensities: Iterable[float | None], speeds: Sequence[float]
 ) -> Box:
     """Return the ends of both axes, which show all points and every ridge."""
-    peaks = [row["flop_per_s"] for row in ceilings if row["flop_per_s"]]
-    rates = [row["bytes_per_s"] for row in ceilings if row["bytes_per_s"]]
-    ridges = [peak / rate for peak in peaks for rate in rates]
-    xs = [intensity for intensity in intensities if intensity] + ridges
+    peaks_flop_per_s = [ceiling["flop_per_s"] for ceiling in ceilings if ceiling["flop_per_s"]]
+    rates_bytes_per_s = [ceiling["bytes_per_s"] for ceiling in ceilings if ceiling["bytes_per_s"]]
+    ridges = [peak / rate for peak in peaks_flop_per_s for rate in rates_bytes_per_s]
+    xs = [intensity for intensity in intensities if intensity] + ridges  # FLOP per byte
     left = min(xs, default=1.0) / LEFT_ROOM
     right = max(xs, default=1.0) * RIGHT_ROOM
-    ys = [*speeds, *peaks, *(left * rate for rate in rates)]
+    ys = [*speeds, *peaks_flop_per_s, *(left * rate for rate in rates_bytes_per_s)]
     return left, right, min(ys) / SPEED_ROOM, max(ys) * SPEED_ROOM
 
 
@@ -258,11 +256,11 @@ def roofs(
         names_platform: whether names say the platform.
     """
     rows: list[style.Row] = []
-    for name, group in grouped(ceilings, itemgetter("platform")).items():
-        if platform in ("", name):
-            prefix = f"{name} " if names_platform else ""
-            rows += _slopes(name, group, ends, prefix)
-            rows += _plateaus(name, group, ends, prefix)
+    for ceiling_platform, platform_ceilings in grouped(ceilings, itemgetter("platform")).items():
+        if platform in ("", ceiling_platform):
+            prefix = f"{ceiling_platform} " if names_platform else ""
+            rows += _slopes(ceiling_platform, platform_ceilings, ends, prefix)
+            rows += _plateaus(ceiling_platform, platform_ceilings, ends, prefix)
     _spread_labels(rows, ends, size)
     return rows
 
@@ -320,13 +318,15 @@ def _spread_labels(rows: Sequence[style.Row], ends: Box, size: style.Spec) -> No
     """Set `at`, the height of each name: a name that would cover another moves away."""
     _, _, low, high = ends
     decades_per_pixel = math.log10(high / low) / size["height"]
-    for kind, direction, pixels in (("peak", 1, 15), ("side", -1, 24)):
-        previous = -math.inf
+    # Names of peaks move up from the lowest one, names of slopes down from the highest one.
+    for kind, direction, label_pixels in (("peak", 1, 15), ("side", -1, 24)):
+        label_decades = label_pixels * decades_per_pixel
+        previous_decades = -math.inf
         labelled = [row for row in rows if kind in row]
         for row in sorted(labelled, key=lambda row: direction * row["roof"]):
-            height = direction * math.log10(row["roof"])
-            previous = max(height, previous + pixels * decades_per_pixel)
-            row["at"] = 10 ** (direction * previous)
+            roof_decades = direction * math.log10(row["roof"])
+            previous_decades = max(roof_decades, previous_decades + label_decades)
+            row["at"] = 10 ** (direction * previous_decades)
 
 
 def axes(ends: Box) -> style.Spec:
@@ -374,14 +374,15 @@ def roof_layers(axes: style.Spec, ink: style.Spec, panel: str = "") -> list[styl
 
 def _point_layers(axes: style.Spec, encoding: style.Spec, point_count: int) -> list[style.Spec]:
     """Return the layers of the points, of their lines, and of those at the left edge."""
-    tooltip = style.tooltip(TOOLTIP)
     is_sparse = point_count <= MAX_CONNECTED_POINTS
-    gap = {**_position(axes, X, MEASURED), "y2": {"field": PREDICTED}}
-    path = {**_position(axes, X, MEASURED), "detail": {"field": "line"}, "order": {"field": X}}
-    edge_position = {"x": {"value": 5}, "y": {**axes["y"], "field": "edge"}}
-    edge = {**edge_position, **encoding, "tooltip": tooltip}
+    measured_position = _position(axes, X, MEASURED)
+    gap = {**measured_position, "y2": {"field": PREDICTED}}
+    path = {**measured_position, "detail": {"field": "line"}, "order": {"field": X}}
+    tooltip = style.tooltip(TOOLTIP)
+    edge_y = {**axes["y"], "field": "edge"}
+    edge = {"x": {"value": 5}, "y": edge_y, **encoding, "tooltip": tooltip}
     edge.pop("shape", None)
-    end_text = {**_position(axes, X, MEASURED), "text": {"field": "end"}}
+    end_text = {**measured_position, "text": {"field": "end"}}
     layers = []
     if is_sparse:
         layers.append(style.layer("rule", gap, MEASURED, PREDICTED, X, style="quiet", opacity=0.45))
@@ -395,5 +396,5 @@ def _point_layers(axes: style.Spec, encoding: style.Spec, point_count: int) -> l
         layers.append(
             style.layer("point", dots, field, X, filled=is_filled, size=size, opacity=opacity)
         )
-    bold = {"align": "center", "dy": -12, "fontWeight": "bold"}
-    return [*layers, style.layer("text", end_text, "end", MEASURED, **bold)]
+    bold = {"dy": -12, "fontWeight": "bold"}
+    return [*layers, style.layer("text", end_text, "end", MEASURED, align="center", **bold)]

@@ -77,20 +77,21 @@ def _find_series(data: Data) -> tuple[pl.DataFrame, int]:
 
 def _points(data: Data, series: pl.DataFrame) -> list[style.Row]:
     """Return the samples of series as marks of their panels, panel by panel."""
-    names = _name_series(data, series)
-    panels: dict[str, list[style.Row]] = {}
-    records = {
-        rank: data.read_records(rank, places)
-        for rank, places in series.group_by("folder_rank", maintain_order=True)
-        .agg(pl.col("places").explode())
-        .iter_rows()
+    panel_by_seq = _name_series(data, series)
+    places_of_folders = series.group_by("folder_rank", maintain_order=True).agg(
+        pl.col("places").explode()
+    )
+    records_by_folder = {
+        rank: data.read_records(rank, places) for rank, places in places_of_folders.iter_rows()
     }
+    marks_by_panel: dict[str, list[style.Row]] = {}
     for row in series.iter_rows(named=True):
-        marks_of_panel = panels.setdefault(names[row["seq"]], [])
+        panel = panel_by_seq[row["seq"]]
+        panel_marks = marks_by_panel.setdefault(panel, [])
         for place in sorted(row["places"]):
-            record = records[row["folder_rank"]][place]
-            marks_of_panel += _marks_of(record, names[row["seq"]], len(marks_of_panel))
-    return [mark for marks_of_panel in panels.values() for mark in marks_of_panel]
+            record = records_by_folder[row["folder_rank"]][place]
+            panel_marks += _marks_of(record, panel, len(panel_marks))
+    return [mark for panel_marks in marks_by_panel.values() for mark in panel_marks]
 
 
 def _name_series(data: Data, series: pl.DataFrame) -> dict[int, str]:

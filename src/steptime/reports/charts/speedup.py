@@ -1,5 +1,6 @@
 """Speed-ups: their histogram and their course over a hyperparameter; a panel per level."""
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -9,6 +10,7 @@ from steptime.reports.charts import style
 
 MAX_LEVELS = 4  # of a picture
 MAX_TICKS = 16  # values of a hyperparameter that an axis names
+GOLDEN_SHARE = 0.618  # of the golden ratio: its multiples, modulo 1, fill an interval evenly
 INTEGER_LABEL = "datum.value % 1 ? '' : format(datum.value, ',d')"
 TIMES = "format(datum.value, datum.value < 1 ? '~g' : ',~r') + 'x'"
 
@@ -20,7 +22,8 @@ def chart(table: Table) -> style.Spec:
     """
     about = table.summary
     names = [row["level"] for row in about["levels"]]
-    rows = [dict(row) for row in table.chart_rows if row["level"] in names[:MAX_LEVELS]]
+    levels = names[:MAX_LEVELS]
+    rows = [dict(row) for row in table.chart_rows if row["level"] in levels]
     columns = (
         Column("name", "network"),
         Column("level"),
@@ -29,34 +32,40 @@ def chart(table: Table) -> style.Spec:
     )
     placed = [row | {"panel": row["level"]} for row in rows]
     points = [
-        style.point(row, "panel speedup x color", columns) for row in placed if "speedup" in row
+        style.point(row, ("panel", "speedup", "x", "color"), columns)
+        for row in placed
+        if "speedup" in row
     ]
-    step = -(-about["pairs"] // sum("speedup" in row for row in table.chart_rows))
+    point_count = sum("speedup" in row for row in table.chart_rows)
+    pairs_per_point = math.ceil(about["pairs"] / point_count)
     _spread_out(points)
     bars = [row for row in placed if "low" in row]
-    data = [*points, *bars]
-    levels, tooltip = names[:MAX_LEVELS], style.tooltip(columns)
+    chart_rows = [*points, *bars]
+    tooltip = style.tooltip(columns)
     width = style.WIDTH if len(levels) == 1 else 300
-    panels = [_panel(name, data, about, tooltip, width) for name in levels]
-    alone = len(panels) == 1 and "title" not in panels[0]  # the picture has a title itself
-    view = panels[0] if alone else {"concat": panels, "columns": 2, "spacing": 30}
+    panels = [_panel(level, chart_rows, about, tooltip, width) for level in levels]
+    is_single_view = len(panels) == 1 and "title" not in panels[0]  # the picture has a title itself
+    view = panels[0] if is_single_view else {"concat": panels, "columns": 2, "spacing": 30}
     caption = [
         f"Above 1x: better than {about['against']} in {about['quantity']}. Line: the median.",
-        f"One point in {step} is drawn." if step > 1 else "",
+        f"One point in {pairs_per_point} is drawn." if pairs_per_point > 1 else "",
         f"{len(names)} levels, the first {MAX_LEVELS}." if len(names) > MAX_LEVELS else "",
         table.source,
     ]
-    return style.finish(f"Speed-ups by {about['by_column']}", caption, data, **view)
+    return style.finish(f"Speed-ups by {about['by_column']}", caption, chart_rows, **view)
 
 
 def _spread_out(points: Sequence[style.Row]) -> None:
     """Set `at` of each point, shifted from its value so that points do not hide one another."""
-    values = sorted({p["x"] for p in points if isinstance(p["x"], int | float) and p["x"] > 0})
-    gap = min((b / a for a, b in pairwise(values)), default=1.0)
+    xs = [point["x"] for point in points]
+    values = sorted({x for x in xs if isinstance(x, int | float) and x > 0})
+    smallest_ratio = min((larger / value for value, larger in pairwise(values)), default=1.0)
+    is_crowded = len(points) > 2 * len(values) > 2
     for number, point in enumerate(points):
         point["at"] = point["x"]
-        if len(points) > 2 * len(values) > 2 and point["x"] in values:
-            point["at"] *= gap ** (0.5 * (number * 0.618 % 1 - 0.5))
+        if is_crowded and point["x"] in values:
+            offset = number * GOLDEN_SHARE % 1 - 0.5  # -0.5 to 0.5, evenly
+            point["at"] *= smallest_ratio ** (0.5 * offset)
 
 
 def _panel(

@@ -239,14 +239,14 @@ def texts(row: Row, columns: Sequence[Column]) -> Row:
     return {column.label: format_value(column.key, row[column.key]) for column in columns}
 
 
-def point(row: Row, fields: str, columns: Sequence[Column]) -> Row:
+def point(row: Row, fields: Iterable[str], columns: Sequence[Column]) -> Row:
     """Return some fields of a row as a mark has them, and the texts of its tooltip."""
-    return {field: row[field] for field in fields.split()} | texts(row, columns)
+    return {field: row[field] for field in fields} | texts(row, columns)
 
 
-def point_columns(fields: str, columns: Sequence[Column]) -> list[str]:
+def point_columns(fields: Iterable[str], columns: Sequence[Column]) -> list[str]:
     """Return the columns of rows of which `point` makes marks."""
-    return [*fields.split(), *(column.key for column in columns)]
+    return [*fields, *(column.key for column in columns)]
 
 
 def tooltip(columns: Iterable[str | Column]) -> list[Spec]:

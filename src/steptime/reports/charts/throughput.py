@@ -31,7 +31,7 @@ def chart(data: Data) -> style.Spec:
         EmptyPlotError: where no record holds a measured step and its batch.
     """
     is_point = (pl.col("examples_per_s") > 0) & pl.col("batch").is_not_null()
-    columns = style.point_columns("family", TOOLTIP)
+    columns = style.point_columns(["family"], TOOLTIP)
     rows, line_count = data.draw_results(columns, is_point, MAX_LINES, LINE)
     if not rows:
         raise EmptyPlotError(
@@ -90,4 +90,4 @@ def _panel(family: str, points: Sequence[style.Row]) -> style.Spec:
 def _point(row: style.Row) -> style.Row:
     line = row["line"].replace(",,", ",").removeprefix(row["family"]).strip(", ")
     fields = {"line": line or row["family"], "speed": row["examples_per_s"], "batch": row["batch"]}
-    return style.point(row, "family", TOOLTIP) | fields
+    return style.point(row, ["family"], TOOLTIP) | fields

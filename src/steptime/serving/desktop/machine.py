@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from steptime.core.errors import InputError
+from steptime.hardware.architectures import has_trait
 from steptime.hardware.device import Device
 from steptime.serving.desktop.stack import CPU, DesktopBackend, DesktopStack
 from steptime.serving.desktop.tensors import EMBEDDING, Weights, WeightTensor
@@ -44,7 +45,7 @@ class Machine:
     @property
     def is_unified(self) -> bool:
         """Whether devices and host share one memory."""
-        return self.device.datasheet.maker == "Apple" or self.device.kind == "cpu"
+        return has_trait(self.device, "unified_memory") or self.device.kind == "cpu"
 
     @property
     def host_bytes_per_s(self) -> float:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, exp, hypot
 
+from steptime.hardware.architectures import has_trait
 from steptime.hardware.device import Device
 from steptime.network.ops.experts import experts_read
 from steptime.planning.shape import Shape
@@ -99,7 +100,7 @@ class _Part:
     @property
     def weight_bytes_per_s(self) -> float:
         """The bandwidth at which weights are read."""
-        is_stacked = (self.device.datasheet.memory_type or "").startswith("HBM")
+        is_stacked = has_trait(self.device, "stacked_memory")
         share = self.backend.hbm_share if is_stacked else self.backend.bandwidth_share
         return share * self.bytes_per_s
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
+from steptime.core.spelling import underscored
 from steptime.core.toml_files import packaged
 from steptime.formats import open_source
 from steptime.formats.gguf.header import Header, read_header
@@ -233,4 +234,4 @@ def _typed(
 
 def names_file_type(word: str | None) -> bool:
     """Whether a word names a type of GGUF files, such as `q4_k_m`."""
-    return word is not None and word.lower().replace("-", "_") in file_types()
+    return word is not None and underscored(word) in file_types()

@@ -29,6 +29,7 @@ from steptime.sweeps.run import Means, SweepRequest, predictions
 MAX_TASKS = 1001  # tasks of an array, Slurm's default: a dry run does not ask the controller
 START_S = 5.0  # of a worker with its framework, once a task and once a further run of a cell
 MIN_STEPS = 4  # the first one and three samples
+HOUR_S = 3600
 
 OversizedTrials = list[tuple[Trial, CellMemory]]
 
@@ -55,11 +56,11 @@ def estimate_job(
         oversized += [(trial, memory) for memory in trial_memories if not memory.suffices]
     # A cell that does not fit is not run, and takes no time, unless all are to be tried.
     skipped_ids = set() if means.try_all else {trial.id for trial, _ in oversized}
-    seconds = {
+    trial_s = {
         trial.id: 0.0 if trial.id in skipped_ids else _trial_s(trial, means, device)
         for trial in watched(trials, "cells estimated")
     }
-    tasks_s = [START_S + sum(seconds[trial.id] for trial in task.trials) for task in job]
+    tasks_s = [START_S + sum(trial_s[trial.id] for trial in task.trials) for task in job]
     memory = max(gpu_memories, key=_needed_bytes)
     node_memory = max(node_memories, key=_needed_bytes)
     estimate = JobEstimate(
@@ -70,7 +71,7 @@ def estimate_job(
         cells=len(trials),
         tasks=len(tasks_s),
         longest_task_s=max(tasks_s),
-        node_hours=need.nodes * sum(tasks_s) / 3600,
+        node_hours=need.nodes * sum(tasks_s) / HOUR_S,
         needs_bytes=memory.needs_bytes,
         has_bytes=memory.has_bytes,
         node_needs_bytes=node_memory.needs_bytes,
@@ -87,13 +88,13 @@ def _needed_bytes(memory: CellMemory) -> int:
 
 def _trial_s(trial: Trial, means: Means, device: Device | None) -> float:
     """Return the predicted seconds of a trial in all its runs."""
-    steps = max(MIN_STEPS, trial.cell.options.train_steps)
+    min_steps = max(MIN_STEPS, trial.cell.options.train_steps)
     run_s = means.budget_s
     with suppress(InputError):  # then the budget alone decides
         records = predictions(trial.cell, device, link=None, by_op=False) if device else []
-        for record in records[:1]:
-            step_s = record.quantities.get("step_s", Quantity()).value
-            run_s = max(run_s, steps * (step_s or 0.0))
+        if records:
+            step_s = records[0].quantities.get("step_s", Quantity()).value
+            run_s = max(run_s, min_steps * (step_s or 0.0))
     all_runs_s = means.runs * min(run_s, means.time_limit_s)
     restarts_s = (means.runs - 1) * START_S  # each run is a process of its own
     return all_runs_s + restarts_s

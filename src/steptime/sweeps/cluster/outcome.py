@@ -63,8 +63,10 @@ def cause_of_restart(text: str) -> str:
 
 
 def _find_cause(text: str, patterns: Iterable[tuple[str, str]]) -> str:
-    text = text.partition(READY)[2] or text
-    return next((cause for pattern, cause in patterns if re.search(pattern, text)), "")
+    _, _, text_of_task = text.partition(READY)
+    searched_text = text_of_task or text  # without the lines of modules where the task began
+    causes = (cause for pattern, cause in patterns if re.search(pattern, searched_text))
+    return next(causes, "")
 
 
 def read_outputs(submission: Submission, task: int) -> list[str]:

@@ -10,6 +10,7 @@ from steptime.core.toml_files import packaged
 from steptime.hardware import catalog, device_words
 from steptime.hardware.device import Device
 from steptime.measure import registry
+from steptime.measure.contract import is_cuda
 from steptime.prediction.memory import find_process_memory
 from steptime.sweeps.cells import Cell, needed_bytes
 from steptime.sweeps.cluster.jobs import Need
@@ -138,30 +139,30 @@ def place_on_nodes(cells: Collection[Cell]) -> tuple[Collection[Cell], list[str]
     if wide_cell := next((cell for cell in cells if _needs_several_nodes(cell)), None):
         nodes = need_of(wide_cell).nodes
         raise InputError(f'nodes = "each": a cell of {nodes} nodes is on none alone')
-    placed_requests: dict[ResourceRequest | None, list[ResourceRequest]] = {}
-    troubles: dict[str, str] = {}
+    requests_by_node: dict[ResourceRequest | None, list[ResourceRequest]] = {}
+    troubles: dict[str, str] = {}  # by the name of a node
     remarks: list[str] = []
     for request in requests:
         node_list = Slurm(find_clusters(request)).list_nodes(request)
         troubles |= {node.name: node.trouble for node in node_list.nodes if node.trouble}
-        placed_requests[request] = [
-            request.model_copy(update={"nodelist": node.name})
-            for node in node_list.nodes
-            if not node.trouble
-        ]
+        usable_nodes = [node for node in node_list.nodes if not node.trouble]
         unfit = [_describe_unfit(request, types, names) for types, names in node_list.unfit.items()]
-        if not placed_requests[request]:
+        if not usable_nodes:
             raise InputError(f'nodes = "each": {_describe_no_node(troubles, unfit)}')
+        requests_by_node[request] = [
+            request.model_copy(update={"nodelist": node.name}) for node in usable_nodes
+        ]
         remarks += unfit
     placed_cells = [
         replace(cell, request=request)
         for cell in cells
-        for request in placed_requests.get(cell.request, [cell.request])
+        for request in requests_by_node.get(cell.request, [cell.request])
     ]
-    return placed_cells, remarks + [
+    remarks += [
         f"node {name} is left out: {trouble}; the same command takes it in once it is back"
         for name, trouble in sorted(troubles.items())
     ]
+    return placed_cells, remarks
 
 
 def _needs_several_nodes(cell: Cell) -> bool:
@@ -170,11 +171,10 @@ def _needs_several_nodes(cell: Cell) -> bool:
 
 def _describe_unfit(request: ResourceRequest, types: str, names: Collection[str]) -> str:
     """Return `gpu a100: nodes n14 are left out: they have a100-80gb`."""
-    noun, verb, they = (
-        ("node", "is", "it has") if len(names) == 1 else ("nodes", "are", "they have")
-    )
-    listed = ", ".join(names)
-    return f"gpu {request.gpu[0]}: {noun} {listed} {verb} left out: {they} {types}"
+    name_text = ", ".join(names)
+    if len(names) == 1:
+        return f"gpu {request.gpu[0]}: node {name_text} is left out: it has {types}"
+    return f"gpu {request.gpu[0]}: nodes {name_text} are left out: they have {types}"
 
 
 def _describe_no_node(troubles: Mapping[str, str], unfit: Iterable[str]) -> str:
@@ -204,7 +204,7 @@ def _node_memory(cell: Cell, need: Need, step_bytes: int) -> CellMemory:
     data = cell.options.data
     mapped_bytes, packed_bytes, _fault = local_data_bytes(data) if data else (0, 0, "")
     process_bytes = WORKER_BYTES + packed_bytes
-    if cell.options.device.startswith("cuda"):
+    if is_cuda(cell.options.device):
         process_bytes += CUDA_BYTES
     needs_bytes = TASK_BYTES + mapped_bytes + need.processes_per_node * process_bytes
     if cell.options.device == "cpu":
@@ -235,11 +235,12 @@ def local_data_bytes(folder: str) -> tuple[int, int, str]:
     from steptime.measure.data.dataset import find
 
     try:
-        sizes = {path: path.stat().st_size for path in find(folder).files.values()}
+        bytes_by_file = {path: path.stat().st_size for path in find(folder).files.values()}
     except (InputError, OSError) as error:
         return 0, 0, str(error)
-    packed = sum(size for path, size in sizes.items() if path.suffix == ".gz")
-    return sum(sizes.values()) - packed, packed, ""
+    packed_bytes = sum(size for path, size in bytes_by_file.items() if path.suffix == ".gz")
+    plain_bytes = sum(bytes_by_file.values()) - packed_bytes
+    return plain_bytes, packed_bytes, ""
 
 
 def fits(cell: Cell) -> bool:
@@ -252,14 +253,15 @@ def unseen_data(cells: Iterable[Cell]) -> list[str]:
 
     Cells whose table says `data_on_nodes` are passed over.
     """
-    data_folders = Counter(
+    cell_counts = Counter(
         cell.options.data
         for cell in cells
         if cell.options.data and not need_of(cell).request.data_on_nodes
     )
     hint = "where the nodes have it, say so: data_on_nodes = true in [slurm]"
-    return [
-        f"{wrong} on this machine, for {count} cells; {hint}"
-        for folder, count in data_folders.items()
-        if (wrong := local_data_bytes(folder)[2])
-    ]
+    lines = []
+    for folder, cell_count in cell_counts.items():
+        _, _, fault = local_data_bytes(folder)
+        if fault:
+            lines.append(f"{fault} on this machine, for {cell_count} cells; {hint}")
+    return lines

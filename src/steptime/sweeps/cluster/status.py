@@ -100,16 +100,16 @@ def _find_running_cell(submission: Submission, task: Task, queued: QueuedTask | 
 
 def list_queued(submissions: Sequence[Submission]) -> QueuedTasks:
     """Return the tasks of submissions that wait or run, asking each cluster once."""
-    names = defaultdict[str, list[str]](list)
+    array_names_by_cluster = defaultdict[str, list[str]](list)
     for submission in submissions:
-        for array, clusters in submission.array_clusters.items():
+        for array_name, clusters in submission.array_clusters.items():
             for cluster in clusters:
-                names[cluster].append(array)
-    tasks: dict[TaskName, list[QueuedTask]] = {}
-    for cluster, arrays in names.items():
-        for name, queued in Slurm((cluster,)).list_tasks(arrays).items():
-            tasks.setdefault(name, []).extend(queued)
-    return tasks
+                array_names_by_cluster[cluster].append(array_name)
+    queued_tasks: dict[TaskName, list[QueuedTask]] = {}
+    for cluster, array_names in array_names_by_cluster.items():
+        for task_name, queued in Slurm((cluster,)).list_tasks(array_names).items():
+            queued_tasks.setdefault(task_name, []).extend(queued)
+    return queued_tasks
 
 
 def adopt_jobs(snapshot: Snapshot) -> None:
@@ -144,22 +144,26 @@ def collect(out: Path, warn: Warn, snapshot: Snapshot | None = None) -> list[Rec
 def explain_lost(states: Iterable[CellState]) -> dict[str, Failure]:
     """Return why each lost trial has no record, by its id, asking Slurm once."""
     cells = list(states)
-    tasks = {(cell.submission.folder, cell.task.number): cell.submission for cell in cells}
+    submission_of_task = {
+        (cell.submission.folder, cell.task.number): cell.submission for cell in cells
+    }
     exits: Mapping[TaskJob, JobExit] = {}
-    if tasks:
-        jobs = [submission.task_jobs[number] for (_, number), submission in tasks.items()]
-        begin = min(submission.submission_time for submission in tasks.values())
-        exits = Slurm.list_exits(jobs, begin.astimezone().strftime("%Y-%m-%dT%H:%M:%S"))
-    explain = {
-        (folder, number): explain_failures(
-            submission, number, exits.get(submission.task_jobs[number])
-        )
-        for (folder, number), submission in tasks.items()
-    }
-    return {
-        cell.trial.id: explain[cell.submission.folder, cell.task.number](cell.trial)
-        for cell in cells
-    }
+    if submission_of_task:
+        task_jobs = [
+            submission.task_jobs[task] for (_, task), submission in submission_of_task.items()
+        ]
+        first_time = min(submission.submission_time for submission in submission_of_task.values())
+        since = first_time.astimezone().strftime("%Y-%m-%dT%H:%M:%S")
+        exits = Slurm.list_exits(task_jobs, since)
+    explanations = {}  # by task: a function of a trial
+    for (folder, task), submission in submission_of_task.items():
+        job_exit = exits.get(submission.task_jobs[task])
+        explanations[folder, task] = explain_failures(submission, task, job_exit)
+    failures = {}
+    for cell in cells:
+        explain = explanations[cell.submission.folder, cell.task.number]
+        failures[cell.trial.id] = explain(cell.trial)
+    return failures
 
 
 def cancel(out: Path) -> list[str]:

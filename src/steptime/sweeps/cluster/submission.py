@@ -135,7 +135,7 @@ class Submission:
         """The arrays to submit, several of a job where it is too large for one."""
         size = self.max_tasks
         parts = (job[i : i + size] for job in self.jobs for i in range(0, len(job), size))
-        return tuple(self._make_array(part) for part in parts)
+        return tuple(self._make_array(array_tasks) for array_tasks in parts)
 
     def _make_array(self, tasks: Job) -> JobArray:
         first = tasks[0]
@@ -152,9 +152,9 @@ class Submission:
     def task_names(self) -> Mapping[int, TaskName]:
         """The name of each task in Slurm: its array, and its place in it."""
         return {
-            array.first + i: TaskName(array.name, i)
+            array.first + index: TaskName(array.name, index)
             for array in self.arrays
-            for i in range(array.tasks)
+            for index in range(array.tasks)
         }
 
     @property
@@ -170,9 +170,9 @@ class Submission:
     def task_jobs(self) -> Mapping[int, TaskJob]:
         """The tasks of arrays that Slurm is known to have taken, with their jobs."""
         return {
-            array.first + i: TaskJob(ArrayJob(array.job, array.cluster), i)
+            array.first + index: TaskJob(ArrayJob(array.job, array.cluster), index)
             for array in self._submitted_arrays
-            for i in range(min(array.tasks, len(self.tasks)))
+            for index in range(min(array.tasks, len(self.tasks)))
         }
 
     @property
@@ -233,14 +233,14 @@ class Submission:
         A task of a withdrawn array is claimed by no job any more.
         """
         link = self.folder / "progress" / f"{task}.job"
-        owner = job or "0"
+        claimant = job or "0"
         array = next(array for array in reversed(self.arrays) if array.first <= task)
         if array.first in self.read_withdrawn() and not link.is_symlink():
             return False
         try:
-            link.symlink_to(owner)
+            link.symlink_to(claimant)
         except FileExistsError:
-            return str(link.readlink()) == owner
+            return str(link.readlink()) == claimant
         except OSError as error:
             if error.errno in FULL:
                 raise
@@ -255,8 +255,8 @@ class Submission:
     def restarts(self) -> Mapping[int, list[int]]:
         """The starts of each task that wrote a progress file, in their order."""
         paths = (self.folder / "progress").glob("*.*.jsonl")
-        names = filter(None, (_START_NAME.fullmatch(path.name) for path in paths))
-        starts = sorted((int(name["task"]), int(name["restart"])) for name in names)
+        matches = filter(None, (_START_NAME.fullmatch(path.name) for path in paths))
+        starts = sorted((int(match["task"]), int(match["restart"])) for match in matches)
         by_task = grouped(starts, itemgetter(0))
         return {task: [restart for _, restart in pairs] for task, pairs in by_task.items()}
 
@@ -277,14 +277,15 @@ def pack_tasks(trials: Iterable[Trial]) -> tuple[Task, ...]:
     Within a need cells of one worker stand together, so that it is started once a task.
     """
     tasks: list[Task] = []
-    by_need = grouped(trials, lambda trial: need_of(trial.cell))
-    for job, (need, group) in enumerate(by_need.items()):
-        workers = dict.fromkeys(trial.cell.process for trial in group)
+    trials_by_need = grouped(trials, lambda trial: need_of(trial.cell))
+    for job_number, (need, job_trials) in enumerate(trials_by_need.items()):
+        workers = dict.fromkeys(trial.cell.process for trial in job_trials)
         worker_order = {worker: position for position, worker in enumerate(workers)}
-        group.sort(key=lambda trial: (trial.round, worker_order[trial.cell.process]))
+        job_trials.sort(key=lambda trial: (trial.round, worker_order[trial.cell.process]))
         task_size = need.request.cells_per_task
-        for start in range(0, len(group), task_size):
-            tasks.append(Task(len(tasks), job, need, tuple(group[start : start + task_size])))
+        for i in range(0, len(job_trials), task_size):
+            trials_of_task = tuple(job_trials[i : i + task_size])
+            tasks.append(Task(len(tasks), job_number, need, trials_of_task))
     return tuple(tasks)
 
 
@@ -318,14 +319,13 @@ def _make_visit(trial: Trial) -> _Visit:
 def _plan_text(submission: Submission) -> str:
     """Return the text of all but the cells."""
     sizes = (len(task.trials) for task in submission.tasks)
-    slices = pairwise(accumulate(sizes, initial=0))
+    cell_slices = pairwise(accumulate(sizes, initial=0))  # of the lines of `cells.jsonl`
     jobs = []
     for tasks in submission.jobs:
         need = tasks[0].need
-        task_slices = list(islice(slices, len(tasks)))
-        jobs.append(
-            _Job(need.request.model_dump(by_alias=True), need.replicas, need.cores, task_slices)
-        )
+        allocation = need.request.model_dump(by_alias=True)
+        job_slices = list(islice(cell_slices, len(tasks)))
+        jobs.append(_Job(allocation, need.replicas, need.cores, job_slices))
     plan = _Plan(submission.token, submission.means, jobs, submission.max_tasks)
     return msgspec.json.format(msgspec.json.encode(plan), indent=1).decode()
 

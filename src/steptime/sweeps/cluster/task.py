@@ -80,21 +80,25 @@ def main(arguments: Sequence[str]) -> int:
     bind_to_job()
     workers = Workers()
     start = Start(submission, task, placement, workers)
-    before = signal.signal(signal.SIGTERM, _stop)
+    default_handler = signal.signal(signal.SIGTERM, _stop)
     try:
-        if submission.claim_task(task.number, placement.facts.get("array", "")):
-            (_lead if workers.rank.is_zero else _follow)(start)
-        else:
+        is_owner = submission.claim_task(task.number, placement.facts.get("array", ""))
+        if not is_owner:
             note(f"task {number} is another job's, or its cells were sent again: it ends here")
+        elif workers.rank.is_zero:
+            _lead(start)
+        else:
+            _follow(start)
     except StopError:
         return 0  # Slurm knows why, and says it
     except (OSError, store.StoreError) as error:
         cause = error if isinstance(error, OSError) else error.__cause__
-        if isinstance(cause, OSError) and cause.errno == errno.ENOSPC:
+        is_disk_full = isinstance(cause, OSError) and cause.errno == errno.ENOSPC
+        if is_disk_full:
             return errno.ENOSPC  # the log may be on the same disk: only the exit code is left
         raise
     finally:
-        signal.signal(signal.SIGTERM, before)  # nothing is left to be stopped
+        signal.signal(signal.SIGTERM, default_handler)  # nothing is left to be stopped
         workers.close()
     return 0  # the records tell the rest
 
@@ -154,26 +158,27 @@ def _measure(start: Start, trial: Trial, begin: Callable[[], None]) -> Record:
 def list_remaining(start: Start, writer: store.Writer) -> tuple[Trial, ...]:
     """Return the trials without a record, after the record of the trial that was in flight."""
     submission = start.submission
-    requeues = start.task.need.request.requeues
-    recorded = _list_recorded(submission)
-    earlier_progress = [
+    max_deaths = start.task.need.request.requeues
+    recorded_ids = _list_recorded(submission)
+    progress_of_starts = [
         read_lines(submission.progress_file(start.task.number, restart))
         for restart in range(start.placement.restarts)
     ]
-    deaths: Counter[str] = Counter()  # a start died in the last cell that it began
+    deaths: Counter[str] = Counter()  # by cell: a start died in the last cell that it began
     in_flight_id = None
-    for lines in earlier_progress:
-        *_, in_flight_id = (None, *files.list_begun(lines))
+    for lines in progress_of_starts:
+        begun_ids = files.list_begun(lines)
+        in_flight_id = begun_ids[-1] if begun_ids else None
         if in_flight_id is not None:
             deaths[in_flight_id] += 1
     remaining = []
     for trial in start.task.trials:
-        if trial.id in recorded:
+        if trial.id in recorded_ids:
             continue
         if trial.id == in_flight_id:
             record = _make_interrupted(start, trial, deaths[trial.id])
-            writer.append(start.add_facts(record, _find_facts(earlier_progress[-1])))
-        may_retry = deaths[trial.id] <= requeues
+            writer.append(start.add_facts(record, _find_facts(progress_of_starts[-1])))
+        may_retry = deaths[trial.id] <= max_deaths
         if may_retry:
             remaining.append(trial)
     return tuple(remaining)
