@@ -131,6 +131,25 @@ class Modulated(nn.Module):
         return x + gate * self.attention(h, h, h, need_weights=False)[0]
 
 
+class Indexed(nn.Module):
+    """Attention to the places that an indexer of its own products chooses."""
+
+    INPUTS: ClassVar[Any] = {"x": ((2, 9, 32), "float32")}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.index = nn.Linear(32, 96), nn.Linear(32, 16)
+
+    def forward(self, x: Any) -> Any:
+        q, k, v = self.qkv(x)[:, None].chunk(3, -1)
+        with torch.no_grad():
+            asking, asked = self.index(x).chunk(2, -1)
+            places = (asking @ asked.mT).topk(4, -1)[1]
+            hidden = torch.ones(x.shape[0], 9, 9, dtype=torch.bool).scatter(-1, places, False)
+        mask = ~hidden[:, None]
+        return functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+
 class Flow(nn.Module):
     """A neural differential equation, solved in three steps of Runge and Kutta's rule."""
 
@@ -182,6 +201,6 @@ NETWORKS = {
     network.__name__: network
     for network in (
         *(GraphAttention, CodedImage, ExpertsInPlaces, ExpertsByCode, DeltaRule),
-        *(Modulated, Flow, Upscaled, Triplet),
+        *(Modulated, Indexed, Flow, Upscaled, Triplet),
     )
 }

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.framework, pytest.mark.filterwarnings("ignore")]
 torch = pytest.importorskip("torch")
 NAMES = (
     *("GraphAttention", "CodedImage", "ExpertsInPlaces", "ExpertsByCode", "DeltaRule"),
-    *("Modulated", "Flow", "Upscaled", "Triplet"),
+    *("Modulated", "Indexed", "Flow", "Upscaled", "Triplet"),
 )
 
 

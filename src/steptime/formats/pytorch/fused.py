@@ -43,6 +43,9 @@ def _lower_attention(call: Call) -> str:
         mask=learnt_bias,
         scale=call.argument("scale"),
     )
+    decides_places = isinstance(mask, str) and not is_float(call.b, mask)
+    if decides_places and call.walk.depends_on_floats(mask):  # an indexer: what computes it stays
+        y = call.lower(elements.op, "attach", y, mask, suffix="/places")
     output_shape = (*batch_shape, heads, query_count, value_width)
     return call.lower(elements.reshape, y, output_shape, suffix="/back")
 

@@ -274,11 +274,9 @@ class Walk(BatchWalk):
         is_view = node.op in self.views
         if is_view or not makes_integers:
             return False
-        return not any(
-            isinstance(value, str) and self._depends_on_floats(value) for value in inputs
-        )
+        return not any(isinstance(value, str) and self.depends_on_floats(value) for value in inputs)
 
-    def _depends_on_floats(self, tensor: str) -> bool:
+    def depends_on_floats(self, tensor: str) -> bool:
         """Whether a tensor holds floats, or was computed of floats: gates, codes, choices."""
         return is_float(self.b, tensor) or tensor in self._float_derived
 
@@ -327,12 +325,12 @@ class Walk(BatchWalk):
         """Note which tensors of the graph a node's outputs are, and which were computed."""
         inputs = [self.env.get(name) for name in node.tensors]
         tensors_read = [value for value in inputs if isinstance(value, str)]
-        depends_on_floats = any(map(self._depends_on_floats, tensors_read))
+        is_derived = any(map(self.depends_on_floats, tensors_read))
         for name in node.outputs:
             value = self.env.get(name)
             if isinstance(value, str):
                 self._readers.note(value, name)
-                if depends_on_floats:
+                if is_derived:
                     self._float_derived.add(value)
 
     def _note_checkpoint(self, node: FxNode, op_count: int) -> None:
