@@ -93,25 +93,28 @@ def _describe_failures(regression: Row, weights: Sequence[Row]) -> list[str]:
     line += (
         f", not at random but by {', '.join(cause_texts)}: medians by {names} are over survivors."
     )
-    return [line, _describe_fills(regression, weights)]
+    return [line, _describe_failed_cells(regression, weights)]
 
 
-def _describe_fills(regression: Row, weights: Sequence[Row]) -> str:
+def _describe_failed_cells(regression: Row, weights: Sequence[Row]) -> str:
     """Return the sentence on the weights if failed networks had had a value."""
     first = weights[0]
-    fill_keys = [key for key, value in first.items() if "_if_failed_" in key and value is not None]
+    assumption_keys = [
+        key for key, value in first.items() if "_if_failed_" in key and value is not None
+    ]
     spans = []
     for row in weights[:MAX_WEIGHTS]:
-        filled_weights = [row[key] for key in fill_keys]
-        low = min(filled_weights)
-        high = max(filled_weights)
+        weights_by_assumption = [row[key] for key in assumption_keys]
+        low = min(weights_by_assumption)
+        high = max(weights_by_assumption)
         spans.append(f"{row['hyperparameter']} {low:+.3f} to {high:+.3f}")
-    largest_names = {_largest(weights, key) for key in fill_keys}
+    largest_names = {_largest(weights, key) for key in assumption_keys}
     rivals = sorted(largest_names - {first["hyperparameter"]})
     verdict = "the first would stay the first"
     if rivals:
         verdict = f"{' or '.join(rivals)} might weigh most"
-    zero = "0, or " if regression["scale"] == "linear" else ""
+    has_zero = regression["scale"] == "linear"  # a logarithm has none
+    zero = "0, or " if has_zero else ""
     return (
         f"Were failed cells {zero}the least or greatest of their neighbours, weights would be "
         f"{', '.join(spans)}: {verdict}."

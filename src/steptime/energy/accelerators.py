@@ -132,15 +132,15 @@ def accelerators(text: str) -> tuple[Accelerator, ...]:
     Raises `InputError` for an unknown name, and for two that run the same part.
     """
     names = accelerator_names()
-    by_kind: dict[str, Accelerator] = {}
+    accelerator_by_kind: dict[str, Accelerator] = {}
     for word in text.split("+"):
         name = word.strip().lower()
         check_choice("accelerator", name, names)
         accelerator = _read_accelerator(name)
-        if accelerator.kind in by_kind:
+        if accelerator.kind in accelerator_by_kind:
             raise InputError(f"accelerator {shorten(text)}: two for the part '{accelerator.kind}'")
-        by_kind[accelerator.kind] = accelerator
-    return tuple(by_kind.values())
+        accelerator_by_kind[accelerator.kind] = accelerator
+    return tuple(accelerator_by_kind.values())
 
 
 def _table(name: str) -> Mapping[str, Any]:

@@ -298,7 +298,8 @@ def _slowest(
 def _gradient_bytes(model: StepModel, layers: Sequence[LayerTimes]) -> float:
     """Return the bytes of the gradients of the layers that are not split."""
     unsplit_names = {node.layer.name for node in layers if node.layer.split is None}
-    if "update" in settings_of(model.settings).faults:
+    sends_parameters = "update" in settings_of(model.settings).faults  # as Paleo does
+    if sends_parameters:
         parameters = sum(
             node.layer.parameters for node in layers if node.layer.name in unsplit_names
         )

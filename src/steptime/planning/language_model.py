@@ -13,6 +13,7 @@ from steptime.network.layers.designs import BlockDesign
 from steptime.planning.shape import Shape
 
 MAX_LAYERS = 100_000
+LINEAR_ATTENTION = "l"  # the letter of such a layer in `windows`
 LANGUAGE_MODEL_SETTINGS = {"layers", "width", "heads", "length", "vocabulary"}
 """The hyperparameters that every language model has."""
 
@@ -99,7 +100,8 @@ def _layer_kind(settings: Settings, layer: int) -> tuple[object, ...]:
     is_routed = bool(settings["experts"]) and is_after_dense and is_expert_turn
     windows = settings["windows"]
     window = windows[layer % len(windows)]
-    if not settings["window"] and window != "l":
+    has_window_length = bool(settings["window"])
+    if not has_window_length and window != LINEAR_ATTENTION:
         window = ""
     designs: tuple[BlockDesign, ...] = settings.get("designs") or ()
     design = designs[layer] if designs else USUAL_DESIGN

@@ -192,7 +192,8 @@ def _device_kernels(cost: PlanCost, load: Load, microbatches: int) -> tuple[floa
     compute_s = repeated_s = 0.0
     for part, count in load:
         forward, backward = cost.passes(part)
-        repeats = count * cost.microbatch_share * microbatches
+        device_microbatches = microbatches * cost.microbatch_share
+        repeats = count * device_microbatches
         compute_s += (forward.compute_s + backward.compute_s) * repeats
         repeated_s += (forward.recompute_s + backward.recompute_s) * repeats
     return compute_s, repeated_s
@@ -204,7 +205,8 @@ def _device_collectives(
     """Return the collectives of a device in a step, those of equal group, kind and link summed."""
     sums: dict[tuple[str, str, str], GroupCollective] = {}
     for part, count in load:
-        repeats = count * microbatches * cost.microbatch_share
+        device_microbatches = microbatches * cost.microbatch_share
+        repeats = count * device_microbatches
         forward, backward = cost.passes(part)
         for time in (*forward.collectives, *backward.collectives):
             key = (time.group, time.collective, time.link)

@@ -108,15 +108,15 @@ def _mean_s(spread: TimeSpread | None, default_s: float) -> float:
     return default_s if spread is None else spread.mean_s
 
 
-def _mix_times(alternatives: Sequence[RequestTimes]) -> RequestTimes:
+def _mix_times(times_of_stacks: Sequence[RequestTimes]) -> RequestTimes:
     """Return the first times, with the 80 % intervals of all, each of the same weight."""
-    first = alternatives[0]
-    if len(alternatives) == 1 or not first.has_intervals:
-        return first
+    likeliest = times_of_stacks[0]
+    if len(times_of_stacks) == 1 or not likeliest.has_intervals:
+        return likeliest
     return RequestTimes(
-        _mix([times.ttft for times in alternatives]),
-        _mix([times.tpot for times in alternatives]),
-        _mix([times.request for times in alternatives]),
+        _mix([times.ttft for times in times_of_stacks]),
+        _mix([times.tpot for times in times_of_stacks]),
+        _mix([times.request for times in times_of_stacks]),
     )
 
 

@@ -35,6 +35,7 @@ FIRST_PLACES: Mapping[str, int] = {  # where the batch of a network shows first
 PRODUCTS = {"mm": 0, "addmm": 1}  # place of the first matrix
 REDUCTIONS = ("sum", "mean")
 INTEGERS = ("long", "int")  # types of labels and indices, as the profiler writes them
+SEQUENCE_BATCH_AXIS = -2
 SEQUENCE_OPS = ("mkldnn_rnn_layer", "mkldnn_rnn_layer_backward")  # read [length, batch, width]
 
 
@@ -106,7 +107,8 @@ def scale_batch(key: OpKey, change: BatchChange, weights: WeightShapes) -> OpKey
     elif name in SEQUENCE_OPS:
         is_weight = weights.is_weight
         inputs = tuple(
-            item if is_weight(item.shape) else _scale_axis(item, -2, change) for item in key.inputs
+            item if is_weight(item.shape) else _scale_axis(item, SEQUENCE_BATCH_AXIS, change)
+            for item in key.inputs
         )
     elif name in LAYER_PLACES:
         places = LAYER_PLACES[name]

@@ -145,8 +145,8 @@ def add_pooling(graph: CaffeGraph, layer: CaffeLayer, x: Tensors) -> Tensors:
     rounds_up = enum_name(settings, "round_mode") == "CEIL"
     padding = window.op_padding
     is_unpadded = max(window.padding) == 0
-    output_size = _pooled_size(size, window, rounds_up, is_window_in_padding=is_unpadded)
-    op_output_size = _pooled_size(size, window, rounds_up, is_window_in_padding=False)
+    output_size = _pooled_size(size, window, rounds_up, counts_window_behind_image=is_unpadded)
+    op_output_size = _pooled_size(size, window, rounds_up, counts_window_behind_image=False)
     has_windows = min(output_size) >= 1
     require(has_windows, f"a window {list(window.kernel)} does not fit into {list(size)}")
     if output_size != op_output_size:
@@ -171,7 +171,7 @@ def add_pooling(graph: CaffeGraph, layer: CaffeLayer, x: Tensors) -> Tensors:
 
 
 def _pooled_size(
-    size: Pair, window: _CaffeWindow, rounds_up: bool, is_window_in_padding: bool
+    size: Pair, window: _CaffeWindow, rounds_up: bool, counts_window_behind_image: bool
 ) -> Pair:
     """Return the number of windows along height and width.
 
@@ -179,7 +179,7 @@ def _pooled_size(
         size: the size of the image.
         window: the window.
         rounds_up: whether a last window may exceed the image.
-        is_window_in_padding: whether a last window that begins behind the image counts.
+        counts_window_behind_image: whether a last window that begins behind the image counts.
     """
     height, width = (
         positions(
@@ -188,7 +188,7 @@ def _pooled_size(
             window.stride[axis],
             (window.padding[axis], window.padding[axis]),
             ceil=rounds_up,
-            in_padding=is_window_in_padding,
+            in_padding=counts_window_behind_image,
         )
         for axis in (0, 1)
     )

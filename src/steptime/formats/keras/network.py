@@ -114,7 +114,7 @@ class KerasNetwork:
     def add_network_and_loss(self, table: JsonObject) -> str:
         """Append the whole network and, in training, its loss; return the loss or the output."""
         try:
-            outputs = self._add_network(table, None, "", 0)
+            outputs = self._add_network(table, inputs=None, path="", depth=0)
         except InputError:
             raise
         except READ_ERRORS as error:

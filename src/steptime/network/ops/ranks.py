@@ -40,8 +40,8 @@ class _Rank:
         self.step_graph = graph
         self.tensors = dict(graph.tensors)
         self.ops = list(graph.ops)
-        self.place = {op.name: place for place, op in enumerate(graph.ops)}
-        self.updates = {op.inputs[0]: op for op in graph.ops if op.part == "update"}  # by weight
+        self.op_places = {op.name: place for place, op in enumerate(graph.ops)}
+        self.update_by_weight = {op.inputs[0]: op for op in graph.ops if op.part == "update"}
         self.maker_places = {
             name: place for place, op in enumerate(graph.ops) for name in op.outputs
         }
@@ -51,7 +51,7 @@ class _Rank:
         self.reader_places: dict[str, list[int]] = {}  # by trained weight
         for place, op in enumerate(graph.ops):
             for name in op.inputs:
-                if name in self.updates:
+                if name in self.update_by_weight:
                     self.reader_places.setdefault(name, []).append(place)
         self.exchanges_before: dict[int, list[Op]] = {}  # by the place of the op behind them
         self.shards: dict[str, str] = {}  # name of a shard by that of its weight
@@ -59,9 +59,9 @@ class _Rank:
     def buckets(self, bucket_bytes: float) -> list[list[str]]:
         """Return the trained weights in order of use, in buckets filled from the last row on."""
         weights_by_op: dict[str, list[str]] = {}
-        for weight, update in self.updates.items():
+        for weight, update in self.update_by_weight.items():
             weights_by_op.setdefault(update.of, []).append(weight)
-        forward_ops = sorted(weights_by_op, key=lambda op: self.place[op])
+        forward_ops = sorted(weights_by_op, key=lambda op: self.op_places[op])
         buckets: list[list[str]] = [[]]  # the last bucket first
         filled_bytes = 0.0
         for op in reversed(forward_ops):
@@ -74,7 +74,7 @@ class _Rank:
 
     def exchange_gradients(self, bucket: Sequence[str], number: int) -> None:
         """Scatter the sums of a bucket's gradients when its last row has them; update shards."""
-        updates = [self.updates[weight] for weight in bucket]
+        updates = [self.update_by_weight[weight] for weight in bucket]
         grads = [update.inputs[-1] for update in updates]
         forward_ops = {update.of for update in updates}
         backward_places = [
@@ -91,14 +91,14 @@ class _Rank:
 
     def update(self, weight: str, grad: str) -> None:
         """Let the update of a weight's shard read the sum of its gradients."""
-        op = self.updates[weight]
+        op = self.update_by_weight[weight]
         shard = self.shard(weight)
         inputs = (shard, *op.inputs[1:-1], grad)
         for state in op.inputs[1:-1]:
             self.tensors[state] = self.tensors[shard]
         specs = outputs_of(op.kind, tuple(self.tensors[name] for name in inputs), op.settings)
         self.tensors.update(zip(op.outputs, specs, strict=True))
-        self.ops[self.place[op.name]] = replace(op, inputs=inputs)
+        self.ops[self.op_places[op.name]] = replace(op, inputs=inputs)
 
     def shard(self, weight: str) -> str:
         """Return the name of the part of a weight that this rank keeps."""
@@ -123,9 +123,9 @@ class _Rank:
             read_places = [place for place, _number in first_reads]
             # a bucket is gathered when the one before it is first read
             gather_places = [read_places[0], *read_places[:-1]]
-            gathers_for_both = len(passes) == 1
+            serves_both_passes = len(passes) == 1
             for place, (_, number) in zip(gather_places, first_reads, strict=True):
-                self.gather(buckets[number], number, part, place, gathers_for_both)
+                self.gather(buckets[number], number, part, place, serves_both_passes)
 
     def _first_reads(self, buckets: Sequence[Sequence[str]], part: Part) -> list[tuple[int, int]]:
         """Return the place of the first op of a pass that reads each bucket, and its number."""
@@ -142,12 +142,14 @@ class _Rank:
         return sorted(first_reads)
 
     def gather(
-        self, bucket: Sequence[str], number: int, part: Part, place: int, for_both: bool
+        self, bucket: Sequence[str], number: int, part: Part, place: int, serves_both_passes: bool
     ) -> None:
         """Gather a bucket of weights before the op at a place; ops of the pass read the result."""
         shards = [self.shard(weight) for weight in bucket]
         name = f"weights{number}/{part}"
-        first_op = self.updates[bucket[0]].of  # the costs of the bucket count for its first weight
+        first_op = self.update_by_weight[
+            bucket[0]
+        ].of  # the costs of the bucket count for its first weight
         lengths = self.lengths(bucket)
         gathered = self.add(place, name, "all_gather", shards, lengths, part, first_op)
         full_weights = dict(zip(bucket, gathered, strict=True))
@@ -156,9 +158,9 @@ class _Rank:
             reader_places.update(self.reader_places[weight])
         for reader_place in reader_places:
             op = self.ops[reader_place]
-            is_in_pass = op.part == part or (for_both and op.part != "update")
+            is_in_pass = op.part == part or (serves_both_passes and op.part != "update")
             if is_in_pass:
-                inputs = tuple(full_weights.get(name, name) for name in op.inputs)
+                inputs = tuple(full_weights.get(tensor, tensor) for tensor in op.inputs)
                 self.ops[reader_place] = replace(op, inputs=inputs)
 
     def add(

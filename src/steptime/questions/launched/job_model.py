@@ -47,14 +47,14 @@ def find_network(model: str, folder: Path) -> str | None:
     if model.endswith(".gguf") and weights_file.is_file():
         return str(weights_file)
     networks = set(names())
-    for shortened_name in _shorten_name(model):
+    for shortened_name in _list_shortened_names(model):
         network = find_network_name(shortened_name)
         if network in networks:
             return network
     return None
 
 
-def _shorten_name(model: str) -> list[str]:
+def _list_shortened_names(model: str) -> list[str]:
     """Return a name without its organisation and ending, then without its last words.
 
     The tag of Ollama that says a size is a part of the name: `llama3.1:8b-instruct-q8_0`.

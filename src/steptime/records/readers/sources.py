@@ -84,7 +84,7 @@ class RecordSource:
             for _, row in json_rows(self.text, self.name, self.name, layout):
                 if not isinstance(row, InputError):
                     names |= row.keys()
-                    break  # rows have the names of all
+                    break  # all rows have the same names
         except InputError:
             return set()
         return names

@@ -80,10 +80,11 @@ def prepare(
             "native runs networks of code: model.py:NAME, torchvision:NAME or timm:NAME"
         )
     if source not in LIBRARIES:
-        if workload.code != f"{source}:{name}":  # a file of data names what it likes
-            asks = "it runs where a person names it, in place of this file"
+        is_code_of_user = workload.code == f"{source}:{name}"
+        if not is_code_of_user:  # a file from elsewhere could name any code
+            remedy = "it runs where a person names it, in place of this file"
             raise contract.UnsupportedError(
-                f"{workload.model} is of code, {shorten(f'{source}:{name}')}: {asks}"
+                f"{workload.model} is of code, {shorten(f'{source}:{name}')}: {remedy}"
             )
         if hashlib.sha256(Path(source).read_bytes()).hexdigest() != about["key"]:
             raise contract.UnsupportedError(f"{source} has changed since it was converted")
@@ -93,7 +94,8 @@ def prepare(
     module = module.to(device, getattr(torch, types.weights))
     trains = workload.phase == "train"
     module.train(trains and bool(workload.params.get("dropout")))
-    for module_part in module.modules() if trains else ():  # as the lowered graph has them
+    # The graph has norms and recurrent layers that train, even where dropout is off.
+    for module_part in module.modules() if trains else ():
         if isinstance(module_part, (*_BATCH_NORMS, nn.RNNBase)):
             module_part.train()
     step = _Step(module, about["inputs"], trains)
