@@ -82,7 +82,7 @@ class OnnxWalk(NodeValues):
         self.allow_unknown = allow_unknown
         self.size_of_name = size_of_name
         self.unpriced = UnpricedOps()
-        self._readers = TensorReaders([*_file_nodes(model.graph.nodes)], model.graph.outputs)
+        self._tensor_readers = TensorReaders([*_file_nodes(model.graph.nodes)], model.graph.outputs)
         self._folded_value_count = 0
         self.quantised: dict[str, Quantised] = {}
         self.env |= model.graph.constants
@@ -228,7 +228,7 @@ class OnnxWalk(NodeValues):
         """Return the output of one op if `tensor` ends a pattern of several, else `tensor`."""
 
         def is_read_outside(pieces: set[str]) -> bool:
-            return self._readers.is_read_outside(self.env, pieces, tensor, self.node.outputs)
+            return self._tensor_readers.is_read_outside(self.env, pieces, tensor, self.node.outputs)
 
         return recognise_pattern(self.b, tensor, f"{self.name}/fused", is_read_outside)
 
@@ -256,7 +256,7 @@ class OnnxWalk(NodeValues):
         for name in node.outputs:
             value = self.env.get(name)
             if name and isinstance(value, str):
-                self._readers.note(value, name)
+                self._tensor_readers.add_file_name(value, name)
 
     def lower(
         self, function: Callable[..., T], *values: Any, suffix: str = "", **keywords: Any
