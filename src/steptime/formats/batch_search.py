@@ -221,7 +221,7 @@ def find_batch_axes(
     Raises:
         FixedBatchError: if no choice makes the file fit another batch.
     """
-    if not (batches.differ and batches.fixed):
+    if not (batches.differ and batches.is_fixed):
         return batches
     search_result = source.memoise(
         find_batch_axes, lambda: _search_batch_axes(batches.file_batch, walk), key

@@ -24,15 +24,15 @@ class Batches:
     Attributes:
         file_batch: the batch of the shapes that the file states.
         new_batch: the batch of the graph that is built.
-        fixed: whether the file states one batch. Where the file leaves it open, a size that equals
-            `file_batch` is only that size, and never the batch.
+        is_fixed: whether the file states one batch. Where the file leaves it open, a size that
+            equals `file_batch` is only that size, and never the batch.
         batch_axes: the batch axis of each value that a search (`find_batch_axes`) has decided on,
             because nothing at the value's place tells.
     """
 
     file_batch: int
     new_batch: int
-    fixed: bool = True
+    is_fixed: bool = True
     batch_axes: BatchAxes = field(default_factory=dict)
 
     @property
@@ -90,7 +90,7 @@ class Batches:
             for file_size, size in zip(file_expanded, aligned_shape, strict=True)
         ]
         batch_axis = self._find_expanded_batch_axis(aligned_shape, file_expanded, has_grown)
-        has_size_of_file = self.fixed and not follows_batch  # which is not the new batch yet
+        has_size_of_file = self.is_fixed and not follows_batch  # which is not the new batch yet
         is_decided_by_search = name in self.batch_axes
         if batch_axis is not None and has_size_of_file and not is_decided_by_search:
             expanded[batch_axis] = self.new_batch
@@ -134,7 +134,7 @@ class Batches:
         Where the file leaves its batch open, a product of the batch with itself grows with its
         square or its cube.
         """
-        powers = (0, 1) if self.fixed else range(MAX_BATCH_POWER + 1)
+        powers = (0, 1) if self.is_fixed else range(MAX_BATCH_POWER + 1)
         if not any(self._grows_by(power, file_shape, shape) for power in powers):
             raise ShapeError(
                 f"exported for batch {self.file_batch}, it cannot be made for {self.new_batch}: "
@@ -149,7 +149,7 @@ class Batches:
         is_scalar = file_shape == shape == ()
         if is_scalar or self.grows_with_batch(file_shape, shape):
             return ""
-        higher_powers = () if self.fixed else range(2, MAX_BATCH_POWER + 1)
+        higher_powers = () if self.is_fixed else range(2, MAX_BATCH_POWER + 1)
         if any(self._grows_by(power, file_shape, shape) for power in higher_powers):
             return ""
         return (
@@ -166,7 +166,7 @@ class Batches:
         Example: `exported for batch 1: 2 products of constants alone (a, b), counted once a step,
         not for each example`.
         """
-        states_single_example = self.fixed and self.file_batch == 1
+        states_single_example = self.is_fixed and self.file_batch == 1
         if not (states_single_example and self.differ):
             return []
         input_dependent = {*b.inputs}

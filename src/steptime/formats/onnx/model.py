@@ -90,7 +90,7 @@ class Model:
     """
 
     def __init__(self, source: Source) -> None:
-        self.place = shorten(source.name)[1:-1]
+        self.file_label = shorten(source.name)[1:-1]
         self._node_count = 0
         weightless = WeightlessCopy(source)
         try:
@@ -109,8 +109,8 @@ class Model:
         except (*READ_ERRORS, DecodeError) as error:
             reason = error if isinstance(error, NoModelError) else describe_error(error)
             fault = f"is not an ONNX file that can be read: {reason}"
-            raise InputError(f"{self.place}: {fault}") from None
-        weight_spans = weightless.unread
+            raise InputError(f"{self.file_label}: {fault}") from None
+        weight_spans = weightless.weight_spans
         self.identity = _cut_spans(source.content, weight_spans)
 
     def find_stated_input(self, name: str) -> OnnxInput | None:

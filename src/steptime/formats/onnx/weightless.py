@@ -109,13 +109,13 @@ def _count_listed_values(tensor: TensorProto) -> int:
 
 @dataclass
 class WeightlessCopy:
-    """Copies the bytes of a file without those of its weights, whose spans are `unread`.
+    """Copies the bytes of a file without those of its weights, whose spans are `weight_spans`.
 
     `field_count` and `copied_bytes` count towards the limits on a file.
     """
 
     source: Source
-    unread: list[Span] = field(default_factory=list)
+    weight_spans: list[Span] = field(default_factory=list)
     field_count: int = 0
     copied_bytes: int = 0
 
@@ -216,7 +216,9 @@ class WeightlessCopy:
             return message(*fields)
         is_in_file = tensor.data_location == 0
         if is_in_file:
-            self.unread += [(value_field.start, value_field.end) for value_field in value_fields]
+            self.weight_spans += [
+                (value_field.start, value_field.end) for value_field in value_fields
+            ]
         return b""
 
     def _check_tensor(
