@@ -68,10 +68,10 @@ def export_onnx(
     _append_ops(graph, nodes)
     initializers += nodes.constants.values()
     graph_fields: Fields = [
-        *_node_fields(nodes.nodes),
+        *_node_fields(nodes.node_list),
         (GraphField.NAME, graph.name),
         *[(GraphField.INITIALIZER, initializer) for initializer in initializers],
-        *_tensor_fields(graph, nodes.nodes),
+        *_tensor_fields(graph, nodes.node_list),
     ]
     return message(
         (ModelField.IR_VERSION, IR_VERSION),
@@ -87,11 +87,11 @@ def _append_ops(graph: Graph, nodes: Nodes) -> None:
         kind = fused_op.kind
         if kind not in KINDS:
             raise NoOnnxError(f"{graph.name}: {fused_op.name}: ONNX has no form for {kind}")
-        nodes.op = replace(fused_op, outputs=op.outputs)
-        first_node = len(nodes.nodes)
+        nodes.current_op = replace(fused_op, outputs=op.outputs)
+        first_node_index = len(nodes.node_list)
         write_op = KINDS[kind]
         results = write_op(nodes, *fused_op.inputs, **fused_op.attrs)
-        nodes.finish(first_node, results)
+        nodes.name_results(first_node_index, results)
 
 
 def _append_constant(nodes: Nodes, name: str, spec: TensorSpec) -> None:
@@ -102,8 +102,8 @@ def _append_constant(nodes: Nodes, name: str, spec: TensorSpec) -> None:
     is_matrix = len(spec.shape) >= 2 and "float" in spec.dtype
     element = 1 / spec.shape[-1] if is_matrix else 1.0
     value = tensor("", TensorSpec((1,), spec.dtype), (element,))
-    shape = nodes.ints(*spec.shape)
-    nodes.nodes.append(ExportNode(name, "ConstantOfShape", (shape,), (name,), {"value": value}))
+    shape = nodes.constant_ints(*spec.shape)
+    nodes.node_list.append(ExportNode(name, "ConstantOfShape", (shape,), (name,), {"value": value}))
 
 
 def _node_fields(nodes: Iterable[ExportNode]) -> Fields:

@@ -26,11 +26,8 @@ Values = Sequence[Value]
 FIRST_OPSET_OF_SINGLE_AXIS = 13  # of Softmax; before it the axes from `axis` on are one
 FIRST_OPSET_OF_SCAN = 9  # before it a Scan ran for a batch at once
 RESIZE_MODES = {"linear": "bilinear", "cubic": "bicubic"}
-PIXELS_READ_BY_MODE = {
-    "nearest": 1,
-    "bilinear": 2,
-    "bicubic": 4,
-}  # pixels that an output reads along an axis
+# pixels that an output reads along an axis
+PIXELS_READ_BY_MODE = {"nearest": 1, "bilinear": 2, "bicubic": 4}
 
 
 def _lower_pointwise(function: str, walk: OnnxWalk, *values: Value) -> Value:
