@@ -14,7 +14,7 @@ from typing import Literal
 from steptime.core.graph import Attr
 from steptime.core.windows import reach
 from steptime.formats import elements
-from steptime.formats.tensors import axis_of, free_name, is_weight_or_buffer, with_axes
+from steptime.formats.tensors import axis_of, find_unflattened, free_name, is_weight_or_buffer
 from steptime.formats.windows import resolve_padding
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.table import require
@@ -22,7 +22,7 @@ from steptime.network.ops.table import require
 
 def linear(b: Builder, x: str, w: str, name: str, bias: str = "") -> str:
     """Multiply `x [..., fan_in]` by `w [width, fan_in]` and add `bias [width]` if there is one."""
-    tokens = with_axes(b, x)
+    tokens = find_unflattened(b, x)
     if tokens != x:  # `x` is a matrix that views tokens with further axes: multiply those
         y = linear(b, tokens, w, name, bias)
         return elements.reshape(b, y, (b.shape(x)[0], b.shape(y)[-1]), f"{name}/rows")
@@ -270,7 +270,7 @@ def resize(
     return _restore_sequence(b, y, x, name)
 
 
-def _weight_or_buffer(b: Builder, tensor: str, width: int, name: str) -> str:
+def _weight_or_new_buffer(b: Builder, tensor: str, width: int, name: str) -> str:
     """Return the tensor, or a new buffer `[width]` where a norm has no such weight ("")."""
     return tensor or b.buffer(free_name(b, name), (width,))
 
@@ -292,7 +292,7 @@ def batch_norm(
     channels = b.shape(x)[1]
     vector_by_suffix = {"w": weight, "b": bias, "running_mean": mean, "running_variance": variance}
     vectors = [
-        _weight_or_buffer(b, vector, channels, f"{name}/{suffix}")
+        _weight_or_new_buffer(b, vector, channels, f"{name}/{suffix}")
         for suffix, vector in vector_by_suffix.items()
     ]
     uses_batch_statistics = b.training if training is None else training
@@ -313,7 +313,7 @@ def layer_norm(
         tensor_by_suffix["b"] = bias
     vectors: list[str] = []
     for suffix, tensor in tensor_by_suffix.items():
-        norm_weight = _weight_or_buffer(b, tensor, width, f"{name}/{suffix}")
+        norm_weight = _weight_or_new_buffer(b, tensor, width, f"{name}/{suffix}")
         vectors.append(elements.reshape(b, norm_weight, (width,), f"{name}/vector"))
     y = elements.op(b, kind, flat, *vectors, name=name)
     return elements.reshape(b, y, shape, f"{name}/reshape")
@@ -327,8 +327,8 @@ def group_norm(
 ) -> str:
     """Normalise groups of channels of `x [n, c, ...]`; None is instance norm, a group a channel."""
     channels = b.shape(x)[1]
-    scale = _weight_or_buffer(b, weight, channels, f"{name}/w")
-    shift = _weight_or_buffer(b, bias, channels, f"{name}/b")
+    scale = _weight_or_new_buffer(b, weight, channels, f"{name}/w")
+    shift = _weight_or_new_buffer(b, bias, channels, f"{name}/b")
     is_instance_norm = groups is None
     attrs: dict[str, Attr] = {"groups": channels if groups is None else groups}
     if is_instance_norm:

@@ -34,7 +34,7 @@ def einsum(b: Builder, equation: str, tensors: Sequence[str], name: str) -> str:
     while further_terms:
         term, *further_terms = further_terms
         needed_letters = {*result}.union(*(further.letters for further in further_terms))
-        product = _multiply(b, product, term, needed_letters, name)
+        product = _multiply_terms(b, product, term, needed_letters, name)
     x, letters = _sum_letters(b, product, {*result}, name)
     require(sorted(letters) == sorted(result), f"equation {equation!a}")
     order = [letters.index(letter) for letter in result]
@@ -66,28 +66,30 @@ def _name_axes(
     return terms, ellipsis_letters
 
 
-def _sum_letters(b: Builder, term: Term, needed: set[str], name: str) -> Term:
+def _sum_letters(b: Builder, term: Term, needed_letters: set[str], name: str) -> Term:
     """Return a term summed over the axes whose letters are not needed."""
-    summed_axes = [axis for axis, letter in enumerate(term.letters) if letter not in needed]
+    summed_axes = [axis for axis, letter in enumerate(term.letters) if letter not in needed_letters]
     if not summed_axes:
         return term
-    remaining_letters = "".join(letter for letter in term.letters if letter in needed)
+    remaining_letters = "".join(letter for letter in term.letters if letter in needed_letters)
     total = elements.reduce(b, "sum", term.tensor, summed_axes, f"{name}/sum")
     return Term(total, remaining_letters)
 
 
-def _multiply(b: Builder, first: Term, second: Term, needed: set[str], name: str) -> Term:
+def _multiply_terms(
+    b: Builder, first: Term, second: Term, needed_letters: set[str], name: str
+) -> Term:
     """Return the product of two terms, by a batched matrix product.
 
     Letters of both terms that are needed are batch axes; those that are not are summed over. The
     other letters of the first term are the rows, of the second term the columns.
     """
-    first_sum = _sum_letters(b, first, needed | {*second.letters}, name)
-    second_sum = _sum_letters(b, second, needed | {*first.letters}, name)
+    first_sum = _sum_letters(b, first, needed_letters | {*second.letters}, name)
+    second_sum = _sum_letters(b, second, needed_letters | {*first.letters}, name)
     sizes = _size_letters(b, (first_sum, second_sum))
     common = [letter for letter in first_sum.letters if letter in second_sum.letters]
-    batch = [letter for letter in common if letter in needed]
-    summed = [letter for letter in common if letter not in needed]
+    batch = [letter for letter in common if letter in needed_letters]
+    summed = [letter for letter in common if letter not in needed_letters]
     rows = [letter for letter in first_sum.letters if letter not in common]
     columns = [letter for letter in second_sum.letters if letter not in common]
     x = _order_axes(b, first_sum, (batch, rows, summed), sizes, name)

@@ -181,11 +181,12 @@ def _recurrent_direction(
     y = el.op(b, cell, sequence, *gate_weights, *projection, name=name)
     if first_states:
         layer_states = [
-            el.slice_(b, state, 0, index, index + 1, f"{name}/first_state")
+            el.slice_(b, state, axis=0, start=index, stop=index + 1, name=f"{name}/first_state")
             for state, index in first_states
         ]
         y = el.op(b, "attach", y, *layer_states, name=f"{name}/attach")
-    last_state = el.slice_(b, y, 1, -1, b.shape(y)[1], f"{name}/last")
+    length = b.shape(y)[1]
+    last_state = el.slice_(b, y, axis=1, start=-1, stop=length, name=f"{name}/last")
     if is_backward:
         y = el.op(b, "flip", y, name=f"{name}/flip_back", axes=(1,))
     return y, last_state

@@ -70,10 +70,20 @@ def unfold(b: Builder, x: str, kernel: Sizes, stride: Sizes, dilation: Sizes, na
     row_step, column_step = stride
     row_dilation, column_dilation = dilation
     # [n, c, h, w] -> [n, c, oh, kh, w] -> [n, c, oh, kh, ow, kw] -> [n, c, kh, kw, oh, ow]
-    x = cut_windows(b, x, 2, height, f"{name}/rows", row_step, row_dilation)
-    x = cut_windows(b, x, 4, width, f"{name}/columns", column_step, column_dilation)
-    x = el.transpose(b, x, (0, 1, 3, 5, 2, 4), f"{name}/transpose")
-    return el.reshape(b, x, (examples, channels * height * width, -1), name)
+    cut_rows = cut_windows(
+        b, x, axis=2, size=height, name=f"{name}/rows", step=row_step, dilation=row_dilation
+    )
+    cut_both = cut_windows(
+        b,
+        cut_rows,
+        axis=4,
+        size=width,
+        name=f"{name}/columns",
+        step=column_step,
+        dilation=column_dilation,
+    )
+    kernel_first = el.transpose(b, cut_both, (0, 1, 3, 5, 2, 4), f"{name}/transpose")
+    return el.reshape(b, kernel_first, (examples, channels * height * width, -1), name)
 
 
 def fold(b: Builder, x: str, size: Sizes, kernel: Sizes, stride: Sizes, name: str) -> str:

@@ -26,7 +26,7 @@ class RootTensor(NamedTuple):
 
 
 class NodeValues(BatchWalk):
-    """A walk at one node: `env` holds the value of each name, a tensor of `b` or a constant.
+    """A walk at one node: `value_by_name` holds tensors of `b` and constants.
 
     Attributes:
         file_walk: a walk with the file's own batch, None where that is built.
@@ -37,7 +37,7 @@ class NodeValues(BatchWalk):
 
     def __init__(self, file_walk: "NodeValues | None") -> None:
         self.file_walk = file_walk
-        self.env: dict[str, Value] = {"": None}
+        self.value_by_name: dict[str, Value] = {"": None}
         self.node = OnnxNode(
             name="", op="", inputs=(), outputs=(), attrs={}, opset=0, proto=NodeProto()
         )
@@ -113,7 +113,7 @@ class NodeValues(BatchWalk):
         """Return the shape that a tensor has with the file's own batch, None if not known."""
         if self.file_walk is None:
             return None
-        value = self.file_walk.env.get(name)
+        value = self.file_walk.value_by_name.get(name)
         return None if value is None else self.file_walk.shape(value)
 
     def tensor(self, value: Value) -> str:

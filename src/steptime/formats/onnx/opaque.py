@@ -49,7 +49,7 @@ def lower_unknown(walk: "OnnxWalk", values: Sequence[Value]) -> list[Value]:
     definition = walk.model.expand_operator(walk.node, input_specs)
     if definition is not None:
         walk.lower_graph(definition)
-        return [walk.env[name] for name in definition.outputs]
+        return [walk.value_by_name[name] for name in definition.outputs]
     specs = output_specs(walk, values)
     if specs is not None:
         return append_opaque(walk, values, specs)

@@ -136,11 +136,11 @@ class _OnnxFile:
             if stated_number:
                 array = np.asarray(stated_number, dtype)
                 constant = FileConstant(graph_input.name, (), dtype, array, derived=True)
-                walk.env[graph_input.name] = constant
+                walk.value_by_name[graph_input.name] = constant
             else:
                 shape = self.sizes.shape_of(graph_input.name, hyperparameters, batches.new_batch)
                 graph_dtype = "" if "float" in dtype else dtype
-                walk.env[graph_input.name] = b.input(name, shape, graph_dtype)
+                walk.value_by_name[graph_input.name] = b.input(name, shape, graph_dtype)
         walk.lower_graph(self.model.graph)
         return walk
 
@@ -154,9 +154,9 @@ def _find_outputs(model: Model, walk: OnnxWalk) -> list[str]:
     """
     file_name_by_tensor: dict[str, str] = {}
     for file_name in model.graph.outputs:
-        if file_name not in walk.env:
+        if file_name not in walk.value_by_name:
             raise InputError(f"{model.file_label}: no node makes output {shorten(file_name)}")
-        value = walk.env[file_name]
+        value = walk.value_by_name[file_name]
         if isinstance(value, str):  # a tensor, which depends on an input
             file_name_by_tensor.setdefault(value, file_name)
     outputs = list(file_name_by_tensor)
@@ -169,7 +169,7 @@ def _find_outputs(model: Model, walk: OnnxWalk) -> list[str]:
         shape = walk.b.shape(main_output)
         fault = walk.batches.describe_output_fault(main_name, file_shape, shape)
         if fault:
-            raise walk.batch_error(model.file_label, fault, [main_name])
+            raise walk.make_batch_error(model.file_label, fault, [main_name])
     return outputs
 
 

@@ -87,7 +87,7 @@ class OnnxWalk(NodeValues):
         )
         self._folded_value_count = 0
         self.quantised_by_weight: dict[str, Quantised] = {}
-        self.env |= model.graph.constants
+        self.value_by_name |= model.graph.constants
         self.repeat_constants(model.graph.constants)
 
     def lower_graph(self, graph: Subgraph) -> None:
@@ -95,31 +95,31 @@ class OnnxWalk(NodeValues):
         for node in graph.nodes:
             self.node = node
             try:
-                self._lower_into_env(node)
+                self._lower_and_set_outputs(node)
             except ShapeError as error:
                 node_label = self.describe_node(node)
-                raise self.batch_error(node_label, str(error), node.inputs) from None
+                raise self.make_batch_error(node_label, str(error), node.inputs) from None
             except READ_ERRORS as error:
                 node_label = self.describe_node(node)
                 fault = f"cannot be read: {describe_error(error)}"
-                raise self.batch_error(node_label, fault, node.inputs) from None
+                raise self.make_batch_error(node_label, fault, node.inputs) from None
 
-    def _lower_into_env(self, node: OnnxNode) -> None:
-        """Lower a node and set the values of its outputs in `env`.
+    def _lower_and_set_outputs(self, node: OnnxNode) -> None:
+        """Lower a node and set the values of its outputs in `value_by_name`.
 
         Outputs beyond those that its function returns get the value of the first, unless they have
         one.
         """
         for name in node.inputs:
-            if name not in self.env:
+            if name not in self.value_by_name:
                 raise ShapeError(
                     f"reads {name[:MAX_NAME_IN_MESSAGE]!a}, which no earlier node makes"
                 )
         results = self._lower_node(node)
-        self.env.update(zip(node.outputs, results, strict=False))
+        self.value_by_name.update(zip(node.outputs, results, strict=False))
         for name in node.outputs[len(results) :]:
-            self.env.setdefault(name, results[0])
-        self.env[""] = None
+            self.value_by_name.setdefault(name, results[0])
+        self.value_by_name[""] = None
         self.repeat_constants(node.outputs)
         self._record_output_names(node)
         self._check_batch(node)
@@ -145,7 +145,7 @@ class OnnxWalk(NodeValues):
 
         An operator whose function refuses its shapes, though ONNX allows them, counts by its bytes.
         """
-        values = [self.env[name] for name in node.inputs]
+        values = [self.value_by_name[name] for name in node.inputs]
         if node.op in ROW_TAKING_OPS and values:
             values[0] = as_weight(values[0])
         self.input_values = values
@@ -220,17 +220,19 @@ class OnnxWalk(NodeValues):
         input_names = [graph_input.name for graph_input in graph.inputs]
         fits = len(arguments) == len(input_names)
         require(fits, f"{len(arguments)} inputs of {len(input_names)}")
-        self.env.update(zip(input_names, arguments, strict=True))
-        self.env |= graph.constants
+        self.value_by_name.update(zip(input_names, arguments, strict=True))
+        self.value_by_name |= graph.constants
         self.lower_graph(graph)
         self.node = outer_node
-        return [self.env[name] for name in graph.outputs]
+        return [self.value_by_name[name] for name in graph.outputs]
 
     def recognise_pattern(self, tensor: str) -> str:
         """Return the output of one op if `tensor` ends a pattern of several, else `tensor`."""
 
         def is_read_outside(pieces: set[str]) -> bool:
-            return self._tensor_readers.is_read_outside(self.env, pieces, tensor, self.node.outputs)
+            return self._tensor_readers.is_read_outside(
+                self.value_by_name, pieces, tensor, self.node.outputs
+            )
 
         return recognise_pattern(self.b, tensor, f"{self.name}/fused", is_read_outside)
 
@@ -256,7 +258,7 @@ class OnnxWalk(NodeValues):
     def _record_output_names(self, node: OnnxNode) -> None:
         """Note the tensors of the graph that a node's outputs stand for."""
         for name in node.outputs:
-            value = self.env.get(name)
+            value = self.value_by_name.get(name)
             if name and isinstance(value, str):
                 self._tensor_readers.add_file_name(value, name)
 
@@ -346,7 +348,7 @@ class OnnxWalk(NodeValues):
     def _check_batch(self, node: OnnxNode) -> None:
         """Raise `ShapeError` for an output that neither keeps its shape nor grows as the batch."""
         for name in node.outputs:
-            value = self.env.get(name)
+            value = self.value_by_name.get(name)
             file_shape = self.file_shape(name)
             if name and isinstance(value, str) and file_shape is not None:
                 self.batches.check_growth(file_shape, self.b.shape(value))

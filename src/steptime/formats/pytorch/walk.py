@@ -74,7 +74,7 @@ class Walk(BatchWalk):
     activates_dropout: bool
 
     def __post_init__(self) -> None:
-        self.env: dict[str, Value] = {}
+        self.value_by_name: dict[str, Value] = {}
         self.unpriced = UnpricedOps()
         self._tensor_readers = TensorReaders(self.list_nodes(), self.program.outputs)
         self._float_derived: set[str] = (
@@ -118,7 +118,7 @@ class Walk(BatchWalk):
     def look_up(self, argument: Any) -> Any:
         """Return the value of an argument of a node."""
         if isinstance(argument, TensorRef):
-            return self.env[argument]
+            return self.value_by_name[argument]
         if isinstance(argument, NumberRef):
             return self.evaluate(self.program.shape_integers[argument])
         if isinstance(argument, list):
@@ -163,7 +163,7 @@ class Walk(BatchWalk):
                 self._build_node(Call(self, node))
             except FAULTS_OF_NODES as error:
                 fault = shorten(str(error) or type(error).__name__)[1:-1]
-                raise self.batch_error(
+                raise self.make_batch_error(
                     self._describe_node(node), fault, [*node.input_names]
                 ) from None
             self._record_output_names(node)
@@ -173,7 +173,7 @@ class Walk(BatchWalk):
             self._recomputed_ops, self.program.checkpoints, strict=True
         ):
             self.b.checkpoints.append(Checkpoint(frozenset(op_names), checkpoint.to_end))
-        outputs = [self.env[name] for name in self.program.outputs]
+        outputs = [self.value_by_name[name] for name in self.program.outputs]
         return [value for value in outputs if isinstance(value, str)]
 
     def _add_sources(self) -> None:
@@ -181,17 +181,21 @@ class Walk(BatchWalk):
         program = self.program
         frozen_paths = program.find_frozen_paths() if self.b.training else set()
         for name, path in program.weight_paths.items():
-            self.env[name] = path
+            self.value_by_name[name] = path
             is_second_name = path in self.b.tensors
             if not is_second_name:
                 add_weight = self.b.frozen_weight if path in frozen_paths else self.b.weight
                 add_weight(path, self.file_shape(name))
         for name, path in program.buffer_paths.items():
-            self.env[name] = ProgramConstant(self.file_shape(name), program.specs[name].dtype, path)
+            self.value_by_name[name] = ProgramConstant(
+                self.file_shape(name), program.specs[name].dtype, path
+            )
         for name in program.inputs:
             dtype = self.graph_dtype(program.specs[name].dtype)
             path = free_name(self.b, name)
-            self.env[name] = self.b.input(path, self.scale_batch(self.file_shape(name)), dtype)
+            self.value_by_name[name] = self.b.input(
+                path, self.scale_batch(self.file_shape(name)), dtype
+            )
         self.repeat_constants([*program.weight_paths, *program.buffer_paths])
 
     def _describe_node(self, node: FxNode) -> str:
@@ -204,7 +208,7 @@ class Walk(BatchWalk):
         node = call.node
         if node.op in self.base_rebuilders:
             self._view_call_by_tensor[node.outputs[0]] = call
-        inputs = [self.env[name] for name in node.input_names]
+        inputs = [self.value_by_name[name] for name in node.input_names]
         if self._has_constant_result(node, inputs):
             self._record_constants(call, inputs)
             return
@@ -215,7 +219,7 @@ class Walk(BatchWalk):
             outputs[0] = first_output
         for name, value in zip(node.outputs, outputs, strict=False):
             if value is not None:
-                self.env[name] = value
+                self.value_by_name[name] = value
                 self._check_shape(name, value)
         target_without_overload = node.target.rpartition(".")[0]
         is_in_place = target_without_overload.endswith("_")
@@ -232,11 +236,13 @@ class Walk(BatchWalk):
             origin = inputs[0].origin
         for name in node.outputs:
             shape = self._scale_constant_shape(node, inputs, self.file_shape(name))
-            self.env[name] = ProgramConstant(shape, self.program.specs[name].dtype, origin)
+            self.value_by_name[name] = ProgramConstant(
+                shape, self.program.specs[name].dtype, origin
+            )
 
     def _set_tensor_and_base(self, name: str, value: Value) -> None:
         """Let later readers of a tensor, and of what it is a view of, read its new value."""
-        self.env[name] = value
+        self.value_by_name[name] = value
         view_call = self._view_call_by_tensor.get(name)
         base = view_call.node.args.get("self") if view_call else None
         if view_call and isinstance(base, TensorRef):
@@ -323,17 +329,19 @@ class Walk(BatchWalk):
         """Replace a tensor by that of a fused kind if it is the last op of a known pattern."""
 
         def is_read_outside(pieces: set[str]) -> bool:
-            return self._tensor_readers.is_read_outside(self.env, pieces, tensor, call.node.outputs)
+            return self._tensor_readers.is_read_outside(
+                self.value_by_name, pieces, tensor, call.node.outputs
+            )
 
         return recognise_pattern(self.b, tensor, f"{call.name}/fused", is_read_outside)
 
     def _record_output_names(self, node: FxNode) -> None:
         """Note which tensors of the graph a node's outputs are, and which were computed."""
-        inputs = [self.env.get(name) for name in node.input_names]
+        inputs = [self.value_by_name.get(name) for name in node.input_names]
         tensors_read = [value for value in inputs if isinstance(value, str)]
         is_derived = any(map(self.depends_on_floats, tensors_read))
         for name in node.outputs:
-            value = self.env.get(name)
+            value = self.value_by_name.get(name)
             if isinstance(value, str):
                 self._tensor_readers.add_file_name(value, name)
                 if is_derived:
