@@ -107,7 +107,7 @@ def _match_pattern(
             yield from _match_pattern(b, alternative, x, bindings)
     else:
         function, *operand_patterns = pattern
-        for operands in _operand_orders(b, function, x):
+        for operands in _list_operand_orders(b, function, x):
             if len(operands) >= len(operand_patterns):
                 yield from _match_operands(b, operand_patterns, operands, bindings)
 
@@ -116,9 +116,9 @@ def _is_near(number: float, pattern: float) -> bool:
     return math.isnan(pattern) or abs(number - pattern) < CONSTANT_TOLERANCE
 
 
-def _operand_orders(b: Builder, function: str, x: Operand) -> list[list[Operand]]:
+def _list_operand_orders(b: Builder, function: str, x: Operand) -> list[list[Operand]]:
     """Return the operands of `x`, made by `function`, in each order that gives the same result."""
-    operands = _mean_operand(b, x) if function == "mean" else operands_of(b, x, function)
+    operands = _find_averaged(b, x) if function == "mean" else operands_of(b, x, function)
     return [operands, operands[::-1]] if function in ("add", "mul") else [operands]
 
 
@@ -148,7 +148,7 @@ def _depends_only_on(b: Builder, x: Operand, source: str, depth: int = 0) -> boo
     return all(_depends_only_on(b, operand, source, depth + 1) for operand in operands)
 
 
-def _gelu_patterns(function: str) -> list[Pattern]:
+def _make_gelu_patterns(function: str) -> list[Pattern]:
     """Return the patterns of x/2 (1 + f(inner)), in every order of the factors."""
     term = ("add", (function, "inner"), 1.0)
     return [
@@ -159,8 +159,8 @@ def _gelu_patterns(function: str) -> list[Pattern]:
 
 
 _ACTIVATION_PATTERNS: dict[str, Pattern] = {
-    "gelu": _gelu_patterns("erf"),
-    "gelu_tanh": _gelu_patterns("tanh"),
+    "gelu": _make_gelu_patterns("erf"),
+    "gelu_tanh": _make_gelu_patterns("tanh"),
     "silu": ("mul", "x", ("sigmoid", "x")),
     "hard_swish": ("mul", "x", ("hard_sigmoid", "x")),
     "quick_gelu": ("mul", "x", ("sigmoid", ("mul", "x", 1.702))),
@@ -181,7 +181,7 @@ def _recognise_activation(b: Builder, y: str, name: str) -> str | None:
 # norms
 
 
-def _mean_operand(b: Builder, x: Operand) -> list[Operand]:
+def _find_averaged(b: Builder, x: Operand) -> list[Operand]:
     """Return the tensor whose mean over the last axis, kept with size 1, is `x`; [] if none."""
     op = b.made_by.get(x) if isinstance(x, str) else None
     if op is None or op.kind != "reduce":
@@ -193,7 +193,7 @@ def _mean_operand(b: Builder, x: Operand) -> list[Operand]:
     return [source] if keeps_axis and is_over_last_axis else []
 
 
-def _rms_normalised(x: Pattern) -> Pattern:
+def _make_rms_pattern(x: Pattern) -> Pattern:
     """Return the pattern of x / sqrt(mean(x^2) + epsilon), in every form that exporters write."""
     mean_square = ("add", ("mean", [("pow", x, 2.0), ("mul", x, x)]), ANY_NUMBER)
     root = ("sqrt", mean_square)
@@ -202,9 +202,9 @@ def _rms_normalised(x: Pattern) -> Pattern:
 
 
 _CENTRED = ("sub", "x", ("mean", "x"))
-_RMS_NORM = ("mul", "w", _rms_normalised("x"))
+_RMS_NORM = ("mul", "w", _make_rms_pattern("x"))
 # its scaled part is a root-mean-square norm, which was recognised before if x - mean(x) is one op
-_SCALED_CENTRED = [("mul", "w", _rms_normalised(_CENTRED)), ("rms_norm", _CENTRED, "w")]
+_SCALED_CENTRED = [("mul", "w", _make_rms_pattern(_CENTRED)), ("rms_norm", _CENTRED, "w")]
 _LAYER_NORM = ("add", _SCALED_CENTRED, "bias")
 _NORMS: Sequence[tuple[Pattern, Callable[..., str]]] = (
     (_RMS_NORM, lowering.rms_norm),

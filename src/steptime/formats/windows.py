@@ -50,9 +50,9 @@ def cut_windows(
     require(min(size, step, dilation, count) >= 1, f"{name}: windows of {size} in {list(shape)}")
     are_tiles = dilation == 1 and size == step
     if are_tiles:
-        elements = el.slice_(b, x, axis, 0, count * size, f"{name}/whole")
+        elements = el.slice_(b, x, axis, start=0, stop=count * size, name=f"{name}/whole")
     elif size == 1:
-        elements = el.slice_(b, x, axis, 0, shape[axis], f"{name}/some", step)
+        elements = el.slice_(b, x, axis, start=0, stop=shape[axis], name=f"{name}/some", step=step)
     else:  # elements of several windows, or of none
         indices = b.buffer(free_name(b, f"{name}/places"), (count, size), "int64")
         return el.op(b, "gather", x, indices, name=name, axis=axis)
@@ -105,6 +105,6 @@ def fold(b: Builder, x: str, size: Sizes, kernel: Sizes, stride: Sizes, name: st
     padded = el.pad(b, flat, (0, 0, 0, 0, 0, 1), f"{name}/nothing")
     indices_shape = (math.prod(size), max_windows)
     indices = b.buffer(free_name(b, f"{name}/places"), indices_shape, "int64")
-    parts = el.gather(b, padded, indices, 2, f"{name}/windows")
+    parts = el.gather(b, padded, indices, axis=2, name=f"{name}/windows")
     sums = el.reduce(b, "sum", parts, (3,), name)
     return el.reshape(b, sums, (examples, channels, *size), f"{name}/image")

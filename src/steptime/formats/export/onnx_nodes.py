@@ -8,7 +8,7 @@ from typing import Any
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph, Op, TensorSpec
 from steptime.formats.export.onnx_fields import EntryField, TensorField
-from steptime.formats.export.protobuf import Value, message
+from steptime.formats.export.protobuf import Value, encode_message
 
 TYPES = {  # our name of a type -> TensorProto.DataType
     "float32": 1,
@@ -105,13 +105,13 @@ class Nodes:
     def constant_ints(self, *values: int) -> str:
         """Return the name of a constant vector of integers: a shape, axes."""
         name = f"#{','.join(map(str, values))}"
-        self.constants[name] = tensor(name, TensorSpec((len(values),), "int64"), values)
+        self.constants[name] = encode_tensor(name, TensorSpec((len(values),), "int64"), values)
         return name
 
     def constant_number(self, value: float, dtype: str) -> str:
         """Return the name of a constant scalar of a type."""
         name = f"#{dtype} {value!r}"
-        self.constants[name] = tensor(name, TensorSpec((), dtype), (value,))
+        self.constants[name] = encode_tensor(name, TensorSpec((), dtype), (value,))
         return name
 
     def name_results(self, first_node_index: int, results: Results) -> None:
@@ -134,19 +134,22 @@ def single_node_writer(kind: str, **attrs: Any) -> Function:
     return lambda nodes, *inputs, **_: nodes.add(kind, *inputs, **attrs)
 
 
-def tensor(name: str, spec: TensorSpec, values: Iterable[float]) -> bytes:
+def encode_tensor(name: str, spec: TensorSpec, values: Iterable[float]) -> bytes:
     """Return a TensorProto of a few values."""
-    return raw_tensor(name, spec, b"".join(pack(value, spec.dtype) for value in values))
+    return encode_raw_tensor(
+        name, spec, b"".join(pack_number(value, spec.dtype) for value in values)
+    )
 
 
-def pack(value: float, dtype: str) -> bytes:
+def pack_number(value: float, dtype: str) -> bytes:
     """Return a number in a type; bfloat16 is the upper half of a float32."""
     if dtype == "bfloat16":
-        return struct.pack("<f", value)[2:]
+        float32_bytes = struct.pack("<f", value)
+        return float32_bytes[2:]
     return struct.pack(_PACK_FORMATS[dtype], value if "float" in dtype else int(value))
 
 
-def raw_tensor(name: str, spec: TensorSpec, content: bytes | None) -> bytes:
+def encode_raw_tensor(name: str, spec: TensorSpec, content: bytes | None) -> bytes:
     """Return a TensorProto of these bytes.
 
     None stands for values that a runtime gets by name. The file then says that they lie in another
@@ -155,10 +158,11 @@ def raw_tensor(name: str, spec: TensorSpec, content: bytes | None) -> bytes:
     header: list[tuple[int, Value]] = [(TensorField.DIMS, size) for size in spec.shape]
     header += [(TensorField.DATA_TYPE, TYPES[spec.dtype]), (TensorField.NAME, name)]
     if content is not None:
-        return message(*header, (TensorField.RAW_DATA, content))
+        return encode_message(*header, (TensorField.RAW_DATA, content))
     location = {"location": "given", "offset": "0", "length": str(spec.size_bytes)}
     entries = [
-        message((EntryField.KEY, key), (EntryField.VALUE, value)) for key, value in location.items()
+        encode_message((EntryField.KEY, key), (EntryField.VALUE, value))
+        for key, value in location.items()
     ]
     external_data = [(TensorField.EXTERNAL_DATA, entry) for entry in entries]
-    return message(*header, *external_data, (TensorField.DATA_LOCATION, EXTERNAL))
+    return encode_message(*header, *external_data, (TensorField.DATA_LOCATION, EXTERNAL))

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from steptime.core.errors import InputError, shorten
 from steptime.core.toml_files import packaged
 from steptime.formats import Source
-from steptime.formats.export.protobuf import CONTINUES, Value, message
+from steptime.formats.export.protobuf import CONTINUES, Value, encode_message
 
 try:
     from onnx import TensorProto
@@ -47,7 +47,8 @@ class ElementType(NamedTuple):
     is_readable: bool
 
 
-TEXT = ElementType("text", 0, is_readable=False)  # stands for all types that are no numbers
+# stands for all types that are no numbers
+TEXT = ElementType("text", size_bytes=0, is_readable=False)
 DTYPES: Mapping[int, ElementType] = {  # by ONNX's number
     int(number): ElementType(*row) for number, row in packaged("onnx.toml")["types"].items()
 }
@@ -183,7 +184,7 @@ class WeightlessCopy:
             if is_delimited and number in nested_fields:
                 nested_kind = nested_fields[number]
                 nested_message = self.copy(nested_kind, content_start, field_end, depth + 1)
-                copied += message((number, nested_message))
+                copied += encode_message((number, nested_message))
             elif is_delimited and is_tensor and number in _VALUE_FIELDS:
                 value_fields.append(ValueField(number, content_start, field_end))
             else:
@@ -213,7 +214,7 @@ class WeightlessCopy:
                 (value_field.number, self.source.content[value_field.start : value_field.end])
                 for value_field in value_fields
             ]
-            return message(*fields)
+            return encode_message(*fields)
         is_in_file = tensor.data_location == 0
         if is_in_file:
             self.weight_spans += [

@@ -39,7 +39,7 @@ class SizeLimits(NamedTuple):
     highest: int | None
 
 
-NO_LIMITS = SizeLimits(0, None)
+NO_LIMITS = SizeLimits(lowest=0, highest=None)
 
 
 class TensorRef(str):

@@ -253,7 +253,7 @@ def _find_batch(program: Program) -> ExportedBatch:
     specs = [program.specs[name] for name in program.inputs]
     first_sizes = [spec.sizes[0] for spec in specs if spec.sizes]
     if not first_sizes:
-        return ExportedBatch("", 1)
+        return ExportedBatch(symbol="", size=1)
     first_symbols = [symbol for symbol in map(symbol_of, first_sizes) if symbol]
     open_symbols = sorted({open_size.symbol for open_size in _list_open_sizes(program)})
     if first_symbols:
@@ -265,7 +265,7 @@ def _find_batch(program: Program) -> ExportedBatch:
     if batch_symbol:
         return ExportedBatch(batch_symbol, program.export_values.get(batch_symbol, 1))
     if isinstance(first_sizes[0], int):
-        return ExportedBatch("", first_sizes[0])
+        return ExportedBatch(symbol="", size=first_sizes[0])
     raise SymbolError("the first size of its input is not one number")
 
 
