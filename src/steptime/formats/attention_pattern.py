@@ -65,7 +65,7 @@ def _find_attention(b: Builder, y: str, name: str) -> _Attention | None:
     output_product = b.made_by[y]
     weights, v = output_product.inputs
     softmax = _find_softmax(b, weights)
-    scores = _find_scores(b, softmax.inputs[0], ()) if softmax else None
+    scores = _find_scores(b, softmax.inputs[0], masks=()) if softmax else None
     if scores is None:
         return None
     # the attributes of a product transpose or fold its factors

@@ -114,12 +114,12 @@ class Code:
             return user_folder("networks") / path_hash / self.default_path.name
         is_configuration = self.content_key != ""  # whose content decides, not its path
         stem = Path(self.name).stem if is_configuration else self.name
-        words = [f"{self.source}.{stem}"]
+        name_parts = [f"{self.source}.{stem}"]
         if is_configuration:
-            words.append(self.content_key)
+            name_parts.append(self.content_key)
         shapes = [spec.value for spec in self.inputs.values() if isinstance(spec.value, tuple)]
-        words += ["x".join(map(str, shape)) for shape in shapes]
-        return user_folder("networks") / f"{'-'.join(words)}.pt2"
+        name_parts += ["x".join(map(str, shape)) for shape in shapes]
+        return user_folder("networks") / f"{'-'.join(name_parts)}.pt2"
 
     @property
     def default_path(self) -> Path:

@@ -20,6 +20,7 @@ from steptime.formats.onnx.weightless import MAX_VALUES, element_type
 from steptime.network.ops.table import ShapeError, require
 
 MAX_NAME_LENGTH = 200
+FALLBACK_DTYPE = "int8"  # stands in ONNX's inference for types that `TYPES` lacks
 WEIGHT_MOVING_OPS = ("Gather", "GatherND", "Slice", "Split", "Expand", "Tile", "Concat", "Pad")
 ROW_TAKING_OPS = ("Gather", "Expand", "Tile")  # the rows of a weight stay those of that weight
 TABLE_MAKING_OPS = ("Range", "NonZero", "Trilu", "ScatterND", "ScatterElements", "Scatter")
@@ -92,7 +93,8 @@ def infer_outputs(node: OnnxNode, values: Sequence[Value], spec_of: SpecOf) -> l
         if value is None:
             continue
         dtype, shape = spec_of(value)
-        onnx_dtype = TYPES["float32"] if "float" in dtype else TYPES.get(dtype, TYPES["int8"])
+        stated_dtype = "float32" if "float" in dtype else dtype
+        onnx_dtype = TYPES.get(stated_dtype, TYPES[FALLBACK_DTYPE])
         type_by_input[name] = onnx.helper.make_tensor_type_proto(onnx_dtype, shape)
         if isinstance(value, FileConstant) and value.values is not None:
             numbers_by_input[name] = onnx.numpy_helper.from_array(value.values, name)

@@ -94,7 +94,7 @@ class Model:
         self._node_count = 0
         weightless = WeightlessCopy(source)
         try:
-            content = weightless.copy("model", offset=0, end=len(source.content))
+            content = weightless.copy_without_weights("model", offset=0, end=len(source.content))
             proto = onnx.load_model_from_string(content)
             if not proto.HasField("graph"):
                 raise NoModelError("it has no graph")

@@ -164,7 +164,7 @@ class WeightlessCopy:
                     raise NoModelError(f"{place} ends after its message")
             yield number, wire_type, key_start, content_start, offset
 
-    def copy(self, kind: str, offset: int, end: int, depth: int = 0) -> bytes:
+    def copy_without_weights(self, kind: str, offset: int, end: int, depth: int = 0) -> bytes:
         """Return the bytes of the message from `offset` to `end`, without those of weights.
 
         Args:
@@ -183,7 +183,9 @@ class WeightlessCopy:
             is_delimited = wire_type == _LENGTH_DELIMITED
             if is_delimited and number in nested_fields:
                 nested_kind = nested_fields[number]
-                nested_message = self.copy(nested_kind, content_start, field_end, depth + 1)
+                nested_message = self.copy_without_weights(
+                    nested_kind, content_start, field_end, depth + 1
+                )
                 copied += encode_message((number, nested_message))
             elif is_delimited and is_tensor and number in _VALUE_FIELDS:
                 value_fields.append(ValueField(number, content_start, field_end))

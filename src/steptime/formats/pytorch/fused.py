@@ -44,9 +44,8 @@ def _lower_attention(call: Call) -> str:
         scale=call.argument("scale"),
     )
     mask_chooses_keys = isinstance(mask, str) and not is_float(call.b, mask)
-    if mask_chooses_keys and call.walk.depends_on_floats(
-        mask
-    ):  # an indexer: what computes it stays
+    if mask_chooses_keys and call.walk.depends_on_floats(mask):
+        # an indexer: what computes it stays
         y = call.lower(elements.op, "attach", y, mask, suffix="/places")
     output_shape = (*batch_shape, heads, query_count, value_width)
     return call.lower(elements.reshape, y, output_shape, suffix="/back")

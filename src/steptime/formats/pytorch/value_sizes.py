@@ -26,9 +26,8 @@ SHARE_KEEPING_OPS = frozenset(  # ops whose result has as large a share of ones 
         *("expand", "contiguous", "clone", "alias", "detach", "to", "_to_copy"),
     )
 )
-INDEX_CHOOSING_OPS = frozenset(
-    ("topk", "argmax", "argmin", "sort", "argsort")
-)  # of indices on an axis
+# ops that give indices on an axis
+INDEX_CHOOSING_OPS = frozenset(("topk", "argmax", "argmin", "sort", "argsort"))
 
 
 class ValueSize(NamedTuple):
