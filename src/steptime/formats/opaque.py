@@ -99,7 +99,7 @@ class UnpricedOps:
             notes.append("not comparable: the work of those ops may be a large part of the step")
         return notes
 
-    def refuse(self, b: Builder, place: str) -> None:
+    def refuse(self, b: Builder, file_label: str) -> None:
         """Raise `InputError` if a finished graph has an op of unknown work: `--strict` asks it."""
         op_names = {op.name for op in b.ops}
         file_names = [
@@ -108,7 +108,9 @@ class UnpricedOps:
         if file_names:
             ops = f"{counted(len(file_names), 'op')} of unknown work"
             kind_list = first_of(dict.fromkeys(file_names), 3)
-            raise InputError(f"{place}: {ops} ({kind_list}); without --strict they count by bytes")
+            raise InputError(
+                f"{file_label}: {ops} ({kind_list}); without --strict they count by bytes"
+            )
 
 
 def append_opaque(

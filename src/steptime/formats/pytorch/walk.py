@@ -77,10 +77,11 @@ class Walk(BatchWalk):
         self.value_by_name: dict[str, Value] = {}
         self.unpriced = UnpricedOps()
         self._tensor_readers = TensorReaders(self.list_nodes(), self.program.outputs)
-        self._float_derived: set[str] = (
-            set()
-        )  # truth values and integers that were computed of floats
-        self._recomputed_ops: list[set[str]] = [set() for _ in self.program.checkpoints]
+        # truth values and integers that were computed of floats
+        self._float_derived: set[str] = set()
+        self._recomputed_ops_by_checkpoint: list[set[str]] = [
+            set() for _ in self.program.checkpoints
+        ]
         self._buffer_by_constant: dict[tuple[str, Shape, str], str] = {}
         self._view_call_by_tensor: dict[str, Call] = {}
         self._file_shapes: dict[str, Shape] = {}
@@ -170,7 +171,7 @@ class Walk(BatchWalk):
             self._record_recomputed_ops(node, op_count)
             self.repeat_constants(node.outputs)
         for op_names, checkpoint in zip(
-            self._recomputed_ops, self.program.checkpoints, strict=True
+            self._recomputed_ops_by_checkpoint, self.program.checkpoints, strict=True
         ):
             self.b.checkpoints.append(Checkpoint(frozenset(op_names), checkpoint.to_end))
         outputs = [self.value_by_name[name] for name in self.program.outputs]
@@ -351,7 +352,7 @@ class Walk(BatchWalk):
         """Note the ops appended since `op_count` if the backward pass computes them again."""
         new_op_names = [op.name for op in self.b.ops[op_count:]]
         for op_names, checkpoint in zip(
-            self._recomputed_ops, self.program.checkpoints, strict=True
+            self._recomputed_ops_by_checkpoint, self.program.checkpoints, strict=True
         ):
             is_in_checkpoint = not checkpoint.names.isdisjoint(node.outputs)
             if is_in_checkpoint:
