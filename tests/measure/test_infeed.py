@@ -25,8 +25,8 @@ from steptime.measure.contract import (
     Prepared,
     UnsupportedError,
     dataset_fingerprint,
-    meaningful,
     method,
+    reset_unused_options,
 )
 from steptime.measure.data.sources import CellInput, open_input
 from steptime.measure.infeed import clocked
@@ -393,10 +393,10 @@ def test_options_that_mean_nothing_make_no_other_cell():
     whole = Options(
         input="dataset", data="/a/mnist", staging="local", stage_to="/b", loaders=2, prefetch=3
     )
-    assert meaningful(whole, 1) == whole
-    assert meaningful(replace(whole, loaders=0), 1).prefetch == 2
-    assert meaningful(replace(whole, staging="shared"), 1).stage_to == ""
-    assert meaningful(replace(whole, input="host"), 1) == Options(input="host")
+    assert reset_unused_options(whole, 1) == whole
+    assert reset_unused_options(replace(whole, loaders=0), 1).prefetch == 2
+    assert reset_unused_options(replace(whole, staging="shared"), 1).stage_to == ""
+    assert reset_unused_options(replace(whole, input="host"), 1) == Options(input="host")
     assert method("numpy", "2", whole, 1).options["data"] == "mnist"
 
 

@@ -80,8 +80,8 @@ def test_processes_meet_at_a_host_that_is_there():
 def test_processes_of_our_own_come_before_those_of_srun():
     first, second = local_variables(2, 1234)
     assert find_rank({**SRUN, **second}) == Rank(1, 2, 1, 2, "127.0.0.1", 1234)
-    assert find_rank(first).is_zero
-    assert not find_rank(second).is_zero
+    assert find_rank(first).is_rank_zero
+    assert not find_rank(second).is_rank_zero
 
 
 @every(

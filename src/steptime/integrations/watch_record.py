@@ -71,7 +71,7 @@ def find_runtime(model: Any, has_loader: bool) -> Runtime:
     )
     framework = "python" if torch is None else "torch"
     version = sys.version.split()[0] if torch is None else str(torch.__version__)
-    method = contract.method(framework, version, options, runs=1)
+    method = contract.make_record_method(framework, version, options, runs=1)
     facts = {
         **machine.environment(),
         "threads": threads,

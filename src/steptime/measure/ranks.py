@@ -49,7 +49,7 @@ class Rank:
     attempt: int = 0
 
     @property
-    def is_zero(self) -> bool:
+    def is_rank_zero(self) -> bool:
         """Whether this is the process that decides, writes and prints."""
         return self.rank == 0
 

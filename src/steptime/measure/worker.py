@@ -173,7 +173,7 @@ def _session_of_request(
     options = contract.Options(**{**request["options"], **fixed_options})
     return replace(session, options=options), Record(
         origin="measured",
-        method=contract.method(session.name, session.version, options, request["runs"]),
+        method=contract.make_record_method(session.name, session.version, options, request["runs"]),
         workload=workload,
         platform=request["platform"],
         quantities={},
@@ -223,7 +223,7 @@ def profile(session: WorkerSession, request: Mapping[str, Any]) -> list[Record]:
 
 
 def _failed(session: WorkerSession, record: Record, error: Exception) -> Record:
-    error = contract.meaning(session.backend, error)
+    error = contract.translate_backend_error(session.backend, error)
     rows = (row for kinds, *row in FAILURES if isinstance(error, kinds))
     status, cause = next(rows, ("failed", "exception"))
     return replace(record, status=status, cause=cause, note=_line(error))
@@ -234,7 +234,7 @@ def point(session: WorkerSession, request: Mapping[str, Any]) -> JsonObject:
     try:
         return time_point(session.backend, session.options, request)
     except Exception as error:  # noqa: BLE001  # whatever a backend raises, others can be had
-        return {"note": _line(contract.meaning(session.backend, error))}
+        return {"note": _line(contract.translate_backend_error(session.backend, error))}
 
 
 FAILURES: tuple[tuple[tuple[type[Exception], ...], str, str], ...] = (  # error, status, cause

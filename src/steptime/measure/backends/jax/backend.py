@@ -63,7 +63,9 @@ def find(name: str, count: int = 1) -> list[jax.Device]:
     counts = {"cpu": 1} | ({kind: group_count} if group_count else {})
     has_too_few = count > 1 and not group_count
     try:
-        _, first = contract.pick(f"{count} x {name}" if has_too_few else name, counts, "to jax")
+        _, first = contract.pick_device(
+            f"{count} x {name}" if has_too_few else name, counts, "to jax"
+        )
     except InputError:
         jax.config.update("jax_platforms", "cpu")
         raise
@@ -259,11 +261,11 @@ def _group(
         rank=0,
         size=replicas,
         backend="xla",
-        agree=lambda number: number,  # one process drives all replicas: nothing is to be agreed
+        broadcast=lambda number: number,  # one process drives all replicas: nothing is to be agreed
         gather=lambda value: [value] * replicas,
         comm_meter=paired_meter if exchanges else "nothing is exchanged",
         communication_s=None if exchanges else lambda: 0.0,
-        alone=step_without_exchange if exchanges else None,
+        make_step_without_exchange=step_without_exchange if exchanges else None,
     )
 
 

@@ -50,7 +50,7 @@ def _find(device: str) -> tuple[str, int]:
     """Return the kind and number of a device; raises `InputError` where it is not here."""
     available = ort.get_available_providers()
     counts = {kind: _MANY[kind] for kind, provider in _PROVIDERS.items() if provider in available}
-    return contract.pick(device, counts, "to onnxruntime")
+    return contract.pick_device(device, counts, "to onnxruntime")
 
 
 def translate_error(error: Exception) -> Exception | None:

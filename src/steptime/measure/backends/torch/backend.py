@@ -49,7 +49,7 @@ def find(name: str) -> torch.device:
     """Return the device of `cpu`, `cuda[:n]` or `mps`; raises `InputError` where it is not here."""
     mps = int(torch.backends.mps.is_available())
     counts = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": mps}
-    kind, number = contract.pick(name, {kind: many for kind, many in counts.items() if many})
+    kind, number = contract.pick_device(name, {kind: many for kind, many in counts.items() if many})
     return torch.device(kind, number) if kind == "cuda" else torch.device(kind)
 
 
@@ -165,7 +165,7 @@ def prepare(
         group = replace(group, comm_meter=BY_THE_HOST, communication_s=watch.read)
     elif group:
         meter = WITHOUT_SYNC if spread.quiet else AGAINST_COPY
-        group = replace(group, comm_meter=meter, alone=step_without_exchange)
+        group = replace(group, comm_meter=meter, make_step_without_exchange=step_without_exchange)
     return contract.Prepared(
         step=run,
         sync=sync,

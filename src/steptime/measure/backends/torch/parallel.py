@@ -24,7 +24,7 @@ from steptime.core.exchange import BUCKET_BYTES
 from steptime.measure import ranks
 from steptime.measure.contract import ProcessGroup
 from steptime.measure.infeed import Stopwatch
-from steptime.measure.process_group import Pace
+from steptime.measure.process_group import GroupTimer
 from steptime.measure.ranks import Rank
 
 SAMPLE_S = 1e-3  # of all-reduces in a row
@@ -54,7 +54,7 @@ def join(rank: Rank, device: torch.device) -> ProcessGroup:
         )
         control = dist.new_group(backend="gloo")  # of the numbers that are no part of a step
 
-        def agree(number: int) -> int:
+        def broadcast(number: int) -> int:
             shared = torch.tensor([number], dtype=torch.int64)
             dist.broadcast(shared, 0, group=control)
             return int(shared.item())
@@ -73,14 +73,14 @@ def join(rank: Rank, device: torch.device) -> ProcessGroup:
                 for padded_text, length in zip(texts, lengths, strict=True)
             ]
 
-        _GROUPS[rank] = ProcessGroup(rank.rank, rank.size, backend, agree, gather)
+        _GROUPS[rank] = ProcessGroup(rank.rank, rank.size, backend, broadcast, gather)
     return _GROUPS[rank]
 
 
 def _store(rank: Rank) -> Any:
     """Return the store at which the processes meet; on one node nobody else can reach it."""
     is_served_by_torchrun = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    serves, listens = rank.is_zero and not is_served_by_torchrun, None
+    serves, listens = rank.is_rank_zero and not is_served_by_torchrun, None
     if rank.address == ranks.LOOPBACK:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")
         if serves:
@@ -137,12 +137,12 @@ def _parameter_server(
     weights = list(module.parameters())
     buckets = _buckets(weights)
     worker_ranks = range(1, group.size)
-    is_zero = group.is_zero
+    is_rank_zero = group.is_rank_zero
 
     def exchange() -> None:
         for bucket in buckets:
             flat = _flat(bucket)
-            if not is_zero:
+            if not is_rank_zero:
                 dist.send(flat, 0)
                 continue
             received = torch.empty_like(flat)
@@ -155,7 +155,7 @@ def _parameter_server(
     def publish() -> None:
         for bucket in buckets:
             flat = torch.cat([weight.reshape(-1) for weight in bucket])
-            if is_zero:
+            if is_rank_zero:
                 for rank in worker_ranks:
                     dist.send(flat, rank)
                 continue
@@ -163,7 +163,9 @@ def _parameter_server(
             for weight, part in zip(bucket, _parts_of(flat, bucket), strict=True):
                 weight.copy_(part)
 
-    return Spread(module, weights, watch.timed(exchange), watch.timed(publish), updates=is_zero)
+    return Spread(
+        module, weights, watch.timed(exchange), watch.timed(publish), updates=is_rank_zero
+    )
 
 
 def _sharded(module: fx.GraphModule, _: ProcessGroup, __: Stopwatch, overlap: bool) -> Spread:
@@ -288,14 +290,14 @@ def all_reduce_s(
     0 ends when `budget_s` is spent, after three rounds at the least.
     """
     group = join(ranks.find_rank(), device)
-    pace = Pace(group, sync)
+    group_timer = GroupTimer(group, sync)
     tensors = {size: torch.zeros(size // 4, device=device) for size in sizes}
     times: dict[int, list[float]] = {size: [] for size in sizes}
     counts = dict.fromkeys(sizes, 1)
     began, rounds = perf_counter(), 0
-    while group.agree(rounds <= MIN_ROUNDS or perf_counter() - began < budget_s):
+    while group.broadcast(rounds <= MIN_ROUNDS or perf_counter() - began < budget_s):
         for size, tensor in tensors.items():
-            total_s = pace.take(partial(dist.all_reduce, tensor), counts[size])
+            total_s = group_timer.time_steps(partial(dist.all_reduce, tensor), counts[size])
             call_s = total_s / counts[size]
             counts[size] = max(1, round(SAMPLE_S / call_s))  # equal on all ranks
             if rounds:  # the first round warms up, and sets the number of calls in a sample
