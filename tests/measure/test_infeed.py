@@ -29,7 +29,7 @@ from steptime.measure.contract import (
     reset_unused_options,
 )
 from steptime.measure.data.sources import CellInput, open_input
-from steptime.measure.infeed import clocked
+from steptime.measure.infeed import time_input
 from steptime.measure.timing import take_samples, take_training
 from steptime.measure.training import prepare_examination
 from steptime.records.record import Quantity, Record, RecordMethod
@@ -268,7 +268,7 @@ class Fake:
         self.now = 0.0
         self.steps = 0
         self.step_s = step_s
-        self._take, self.waited = clocked(lambda: self.spend(wait_s), lambda: self.now)
+        self._take, self.waited = time_input(lambda: self.spend(wait_s), lambda: self.now)
         self._rest_s = step_s - wait_s
 
     def spend(self, seconds: float) -> None:
@@ -336,7 +336,7 @@ def test_on_a_gpu_the_device_says_how_long_it_waited(where, folder):
         prepared.step,
         prepared.sync,
         timer=prepared.timer,
-        waited=prepared.waited,
+        take_wait_s=prepared.waited,
         budget_s=0.5,
     )
     assert prepared.input_clock == torch_backend.EVENTS

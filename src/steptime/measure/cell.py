@@ -244,8 +244,8 @@ def _take_samples(
     settings: JsonObject = {
         "timer": run.group_timer.time_steps if run.group_timer else prepared.timer,
         "watch": run.watch,
-        "waited": prepared.waited,
-        "started": report_start,
+        "take_wait_s": prepared.waited,
+        "report_start": report_start,
     }
     if not run.options.train_steps:
         return timing.take_samples(

@@ -17,7 +17,7 @@ from steptime.build import Choice, make_workload
 from steptime.core.graph_json import graph_from_json
 from steptime.core.json_types import JsonObject
 from steptime.measure.contract import Options, Prepared
-from steptime.measure.disturbance import CounterWatch, changes
+from steptime.measure.disturbance import CounterWatch, counter_changes
 from steptime.measure.timing import median_half_width, part_seconds
 
 ENOUGH_ROUNDS = 15  # undisturbed, if their median is known to `NARROW`
@@ -86,7 +86,7 @@ def time_point(backend: Any, options: Options, request: Mapping[str, Any]) -> Js
         start_s = time.perf_counter()
         seconds = run_round()
         rounds.all_rounds.append(seconds)
-        rise = changes(counters, watch.read(), time.perf_counter() - start_s)
+        rise = counter_changes(counters, watch.read(), time.perf_counter() - start_s)
         if not rise["disturbed"]:
             rounds.quiet_rounds.append(seconds)
         elapsed_s = time.perf_counter() - began

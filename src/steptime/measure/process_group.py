@@ -29,12 +29,12 @@ MIN_PAIRS = 3
 class GroupTimer:
     """Samples of the steps of one process group, and its seconds of communication so far, a rank.
 
-    `waited`, if given, is asked by each rank for how long its steps waited for their input.
+    `take_wait_s`, if given, is asked by each rank for how long its steps waited for their input.
     """
 
     group: ProcessGroup
     sync: Callable[[], object]
-    waited: Callable[[], float] | None = None
+    take_wait_s: Callable[[], float] | None = None
     communication_s: float = 0.0
 
     def finish_sampling(self, step: Step) -> None:
@@ -46,8 +46,8 @@ class GroupTimer:
         self.sync()
         while steps := self.group.broadcast(0):  # 0 from rank 0 ends the sampling
             self._time_on_all_ranks(step, steps)
-            if self.waited:
-                self.waited()
+            if self.take_wait_s:
+                self.take_wait_s()
 
     def time_steps(self, step: Step, steps: int) -> float:
         """Return the seconds of a sample; rank 0 says how many steps it has, and all run them."""
@@ -82,7 +82,7 @@ def gather_group_results(
         "comm_meter": meter,
         "sample_ends": "with the slowest rank",
         "disturbed_seen_by": "rank 0",
-        "input_s_of": "rank 0" if prepared.waited else None,
+        "input_s_of": "rank 0" if prepared.take_wait_s else None,
         "overlap": request["options"]["overlap"]
         and group_timer.group.make_step_without_exchange is not None,
         "comm_backend": group_timer.group.backend,

@@ -31,7 +31,7 @@ from steptime.measure.backends.jax import program
 from steptime.measure.backends.jax.kinds import RUNS
 from steptime.measure.backends.jax.profile import trace_of
 from steptime.measure.backends.jax.spread import REPLICATED, JaxSpread
-from steptime.measure.infeed import clocked, in_turn
+from steptime.measure.infeed import chain_calls, time_input
 from steptime.measure.synthetic import initial_values
 
 __all__ = ["RUNS", "STRATEGIES", "device_facts", "prepare", "translate_error"]
@@ -175,11 +175,11 @@ def prepare(
         running.inputs.update(spread.put_inputs(typed))
         jax.block_until_ready(running.inputs)
 
-    timed_load, waited = (None, None) if options.input == "device" else clocked(load_batch)
+    timed_load, waited = (None, None) if options.input == "device" else time_input(load_batch)
     memory, reset_memory = memory_meter(devices[0])
     network = program.network_of(graph, options.seed, strategy)
     return contract.Prepared(
-        step=in_turn(timed_load, running.step),
+        step=chain_calls(timed_load, running.step),
         sync=sync if replicas > 1 else running.sync,
         memory=memory,
         reset_memory=reset_memory,

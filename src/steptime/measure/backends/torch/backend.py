@@ -25,7 +25,7 @@ from steptime.measure.backends.torch import module as torch_module
 from steptime.measure.backends.torch import parallel as torch_parallel
 from steptime.measure.backends.torch.kinds import RUNS
 from steptime.measure.backends.torch.parallel import STRATEGIES, Spread
-from steptime.measure.infeed import Stopwatch, clocked, in_turn
+from steptime.measure.infeed import Stopwatch, chain_calls, time_input
 from steptime.records.record import current_time
 from steptime.records.trace_events import STEP
 
@@ -146,7 +146,7 @@ def prepare(
         load_batch, waited = _clocked_input(copy, device)
     inputs = [values[name] for name in graph.inputs]
     parts, loss = torch_module.parts_of(network.run, inputs, workload, types, device, spread)
-    run = in_turn(load_batch, *parts.values())
+    run = chain_calls(load_batch, *parts.values())
 
     def trace(steps: int) -> str:
         if not (options.compile or user_module):  # compiled ops do not say their names
@@ -161,7 +161,7 @@ def prepare(
         return prepare(graph, workload, replace(options, strategy="independent"), feed).step
 
     memory, reset_memory = _memory_meter(device)
-    if group and spread.timed:
+    if group and spread.wrap:
         group = replace(group, comm_meter=BY_THE_HOST, communication_s=watch.read)
     elif group:
         meter = WITHOUT_SYNC if spread.quiet else AGAINST_COPY
@@ -247,7 +247,7 @@ def _clocked_input(
     so time in which the host reads while the device still computes is not waited for.
     """
     if device.type != "cuda":
-        return clocked(take)
+        return time_input(take)
     events: list[list[torch.cuda.Event]] = []  # before and after, of each step since it was asked
 
     def timed() -> None:

@@ -19,7 +19,7 @@ from steptime.measure import synthetic
 from steptime.measure.backends.torch.kinds import RECURRENT, RECURRENT_WEIGHTS, RUNS
 from steptime.measure.backends.torch.parallel import Spread
 from steptime.measure.contract import Arrays, Feed
-from steptime.measure.interpreter import TableCall, calls_of, interpret
+from steptime.measure.interpreter import TableCall, interpret, list_calls
 from steptime.measure.synthetic import Fill, angles, fills
 
 Part = Callable[[], None]  # of a step
@@ -37,7 +37,7 @@ def module_of(
     it, as a library's layer has it. Under autocast (`precision.mixed`) casts of inputs and weights
     are left to autocast. Raises `UnsupportedError` for kinds that PyTorch does not run here.
     """
-    calls = calls_of(
+    calls = list_calls(
         graph,
         RUNS,
         "torch",
@@ -63,7 +63,7 @@ def module_of(
         result = lines.create_node(
             "call_function", run, tuple(inputs), dict(call.attrs), _identifier(call.name)
         )
-        result.meta[OP] = call.of
+        result.meta[OP] = call.op_name
         if len(call.outputs) == 1:
             return result
         indices = range(len(call.outputs))

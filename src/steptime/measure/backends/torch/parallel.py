@@ -118,7 +118,7 @@ def _allreduce(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # what comes after is not in torch 2.6
             ddp = nn.parallel.DistributedDataParallel(module, broadcast_buffers=False)
-        return Spread(ddp, weights, quiet=ddp.no_sync(), timed=False)
+        return Spread(ddp, weights, quiet=ddp.no_sync(), wrap=False)
     buckets = _buckets(weights)
 
     def exchange() -> None:
@@ -127,7 +127,7 @@ def _allreduce(
             dist.all_reduce(flat)
             _hand_out(flat.div_(group.size), bucket)
 
-    return Spread(module, weights, watch.timed(exchange))
+    return Spread(module, weights, watch.wrap(exchange))
 
 
 def _parameter_server(
@@ -163,9 +163,7 @@ def _parameter_server(
             for weight, part in zip(bucket, _parts_of(flat, bucket), strict=True):
                 weight.copy_(part)
 
-    return Spread(
-        module, weights, watch.timed(exchange), watch.timed(publish), updates=is_rank_zero
-    )
+    return Spread(module, weights, watch.wrap(exchange), watch.wrap(publish), updates=is_rank_zero)
 
 
 def _sharded(module: fx.GraphModule, _: ProcessGroup, __: Stopwatch, overlap: bool) -> Spread:
@@ -183,7 +181,7 @@ def _sharded(module: fx.GraphModule, _: ProcessGroup, __: Stopwatch, overlap: bo
             fully_shard(unit)
     fully_shard(module)
     shards = {name.rpartition(".")[2]: shard for name, shard in module.named_parameters()}
-    return Spread(module, [shards[name] for name in order], timed=False)
+    return Spread(module, [shards[name] for name in order], wrap=False)
 
 
 def _in_units(module: fx.GraphModule) -> tuple[fx.GraphModule, list[fx.GraphModule]]:
