@@ -280,7 +280,7 @@ class Fake:
         self.steps += 1
 
     def how(self) -> dict[str, Any]:
-        return {"clock": lambda: self.now, "waited": self.waited}
+        return {"clock": lambda: self.now, "take_wait_s": self.waited}
 
 
 def test_each_sample_has_the_time_that_it_waited():

@@ -109,11 +109,9 @@ class _StepSampler:
         if self.take_wait_s:
             row["input_s"] = self.take_wait_s() / steps
         if self.watch:
-            before, self._counters_before = (
-                self._counters_before,
-                self.watch.read(),
-            )  # one a sample: no gap
-            row |= counter_changes(before, self._counters_before, total_s)
+            counters = self.watch.read()  # one a sample: no gap
+            row |= counter_changes(self._counters_before, counters, total_s)
+            self._counters_before = counters
         self.step_s.append(total_s / steps)
         self.sample_rows.append(row)
         return total_s
@@ -177,9 +175,8 @@ def take_samples(
     start_s = sampler.clock()
     total_s = sampler.take_sample(1)
     # the second step tells how long one is where the first compiled
-    sampler.report_start(
-        sampler.first_step_s, max(budget_s - total_s, (sampler.min_samples - 1) * total_s)
-    )
+    min_remaining_s = (sampler.min_samples - 1) * total_s
+    sampler.report_start(sampler.first_step_s, max(budget_s - total_s, min_remaining_s))
     steps = 1
     warmup_s: list[float] = []
     if total_s < budget_s:
