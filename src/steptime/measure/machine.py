@@ -26,7 +26,7 @@ from steptime.measure.contract import DeviceFacts, Peak
 from steptime.measure.cpus import CPUS, cores, default_threads, last_cache_bytes
 
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # of glibc's malloc.h
-BUSY = 0.5  # a load above this share of the CPUs disturbs measurements
+BUSY_LOAD = 0.5  # a load above this share of the CPUs disturbs measurements
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def cpu_model(root: Path = procfs.ROOT) -> str:
     if not name and "CPU part" in info:
         name = f"{platform.machine()} {info.get('CPU implementer')} {info['CPU part']}"
     if not name and sys.platform == "darwin":
-        name = output("sysctl", "-n", "machdep.cpu.brand_string") or ""
+        name = read_command_output("sysctl", "-n", "machdep.cpu.brand_string") or ""
     name = name or platform.processor() or platform.machine() or "unknown"
     hides_model = not re.search(r"\d", name)
     if hides_model and "cpu family" in info:
@@ -65,7 +65,7 @@ def cpu_model(root: Path = procfs.ROOT) -> str:
     return name
 
 
-def output(*command: str) -> str | None:
+def read_command_output(*command: str) -> str | None:
     """Run a command and return its output, or None where it is absent, fails, or takes too long."""
     try:
         process = subprocess.run(command, capture_output=True, text=True, timeout=10.0, check=True)
@@ -172,7 +172,7 @@ def environment() -> Mapping[str, Any]:
         "virtual_machine": is_virtual(),
         "governor": procfs.read_text(procfs.ROOT / CPUS / "cpu0/cpufreq/scaling_governor"),
         "huge_pages": procfs.read_text(procfs.ROOT / "sys/kernel/mm/transparent_hugepage/enabled"),
-        "load": load(),
+        "load": load_per_cpu(),
     }
     with suppress(OSError, KeyError):
         facts["os"] = platform.freedesktop_os_release()["PRETTY_NAME"]
@@ -203,7 +203,7 @@ def is_virtual(root: Path = procfs.ROOT) -> bool | None:
     return None if flags is None else "hypervisor" in flags.split()
 
 
-def load() -> float | None:
+def load_per_cpu() -> float | None:
     """Return the load of the last minute: processes that wanted a CPU, a CPU; None if unknown."""
     return os.getloadavg()[0] / (os.cpu_count() or 1) if hasattr(os, "getloadavg") else None
 
@@ -224,13 +224,13 @@ def resident_memory_meter(root: Path = procfs.ROOT) -> Peak:
     except OSError as error:
         note = f"the high-water mark cannot be set back: {error.strerror}"
         return lambda: (None, note)
-    before = procfs.kilobytes(procfs.fields(root / "proc/self/status").get("VmRSS"))
+    resident_bytes_before = procfs.kilobytes(procfs.fields(root / "proc/self/status").get("VmRSS"))
 
     def read() -> tuple[int | None, str]:
         peak = procfs.kilobytes(procfs.fields(root / "proc/self/status").get("VmHWM"))
-        if before is None or peak is None:
+        if resident_bytes_before is None or peak is None:
             return None, "the system does not tell the resident set"
-        return max(0, peak - before), meter
+        return max(0, peak - resident_bytes_before), meter
 
     return read
 

@@ -65,17 +65,17 @@ def meters(
     """Return the meters of `cpu` or `cuda[:n]`, to be added; raises `AbsentError`, saying why."""
     kind, _, number = device.partition(":")
     if kind == "cpu":
-        return rapl(root)
+        return list_rapl_meters(root)
     if kind != "cuda":
         raise AbsentError(f"no meter is known for {kind}")
     try:
         nvml = importlib.import_module("pynvml")
     except ImportError as error:
         raise AbsentError("NVML needs the package nvidia-ml-py") from error
-    return (gpu(nvml, int(number or 0), environ),)
+    return (open_nvml_meter(nvml, int(number or 0), environ),)
 
 
-def rapl(root: Path) -> tuple[Meter, ...]:
+def list_rapl_meters(root: Path) -> tuple[Meter, ...]:
     """Return the RAPL counters of packages and memory; raises `AbsentError`, saying why."""
     counters = []
     for zone in sorted((root / "sys/class/powercap").glob("intel-rapl:*")):
@@ -99,7 +99,7 @@ def _microjoules(path: Path) -> float:
         raise AbsentError(f"RAPL: cannot read {path}") from error
 
 
-def gpu(nvml: Any, number: int, environ: Mapping[str, str]) -> Meter:
+def open_nvml_meter(nvml: Any, number: int, environ: Mapping[str, str]) -> Meter:
     """Return the meter of the GPU that CUDA calls `number`, by the module `pynvml`.
 
     The counter of energy (Volta and later), else power. Raises `AbsentError`, saying why.

@@ -232,7 +232,7 @@ def stack_of(name: str | None, backend: str, compiled: bool) -> tuple[str, bool]
         stack = registry.stack(name)
         return stack.backend, stack.compile
     registry.backend(backend)
-    if not registry.compiles(backend, compiled):
+    if not registry.accepts_compile(backend, compiled):
         raise InputError(f"--compile is for torch: {backend} decides by itself; leave it out")
     return backend, compiled
 

@@ -302,7 +302,7 @@ def _make_cell(axes: Axes, settings: Settings, fixed: Settings) -> Cell:
         stack = software.name if software.source else ""
     else:
         backend = settings["backend"]
-        is_compiled = registry.compiles(backend, settings["compile"]) and settings["compile"]
+        is_compiled = registry.accepts_compile(backend, settings["compile"]) and settings["compile"]
         stack = stacks.measured_labels().get(label_of(backend, is_compiled), "")
     options = Options(
         **{name: settings[name] for name in _OPTION_AXES},

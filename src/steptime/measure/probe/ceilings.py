@@ -79,7 +79,7 @@ def probe(
     for dtype in dtypes or ():
         check_choice("dtype", dtype, DTYPES, "probe")
     started = time.perf_counter()
-    load = machine.load()
+    load = machine.load_per_cpu()
     machine.keep_freed_memory()  # new pages would cost more than what is written into them
     facts: DeviceFacts = backend.device_facts(options.device)
     supported = [dtype for dtype in dtypes or DTYPES if dtype != "tf32" or facts.has_tf32]

@@ -40,7 +40,7 @@ def device_facts(device: str) -> contract.DeviceFacts:
     if kind == "cpu":
         return machine.host_facts()
     query = ("nvidia-smi", f"--id={number}", "--query-gpu=name", "--format=csv,noheader")
-    product = (machine.output(*query) or "").strip() or "a CUDA device"
+    product = (machine.read_command_output(*query) or "").strip() or "a CUDA device"
     return contract.DeviceFacts(
         product, memory_bytes=None, room_bytes=None, cache_bytes=None, is_accelerator=True
     )
