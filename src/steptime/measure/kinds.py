@@ -94,8 +94,8 @@ def kinds(
         """Return `x` reduced over `axes`."""
         if function == "prod" and prod:
             return prod(x, axes, keep)
-        takes_one_axis = function.startswith("arg")  # argmax and argmin
-        reduced_axes = axes[0] if takes_one_axis else axes
+        is_index = function.startswith("arg")  # argmax and argmin
+        reduced_axes = axes[0] if is_index else axes
         return getattr(array, _REDUCTIONS.get(function, function))(
             x, axis=reduced_axes, keepdims=keep
         )

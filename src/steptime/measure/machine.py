@@ -145,10 +145,10 @@ def platform_name(device: str, product: str, threads: int | None) -> str:
     shipped_name = device_words.platform_of(product)
     if device != "cpu":
         return shipped_name or slug(product)
-    running = threads or default_threads()
-    if shipped_name and catalog.device(shipped_name).datasheet.cores in {None, running}:
+    thread_count = threads or default_threads()
+    if shipped_name and catalog.device(shipped_name).datasheet.cores in {None, thread_count}:
         return shipped_name
-    return f"cpu-{slug(product)}-{running}t"
+    return f"cpu-{slug(product)}-{thread_count}t"
 
 
 def environment() -> Mapping[str, Any]:
@@ -177,12 +177,14 @@ def environment() -> Mapping[str, Any]:
     with suppress(OSError, KeyError):
         facts["os"] = platform.freedesktop_os_release()["PRETTY_NAME"]
     facts["unknown"] = {
-        key: _REASONS.get(key, procfs.NO_TREE) for key, value in facts.items() if value is None
+        key: _REASON_OF_UNKNOWN.get(key, procfs.NO_TREE)
+        for key, value in facts.items()
+        if value is None
     }
     return facts
 
 
-_REASONS = {
+_REASON_OF_UNKNOWN = {
     "threads": "threads were not bound",
     "memory_limit_bytes": "the control group sets no limit",
     "governor": "the system shows no frequency control",
@@ -216,9 +218,9 @@ def resident_memory_meter(root: Path = procfs.ROOT) -> Peak:
     before does not lend its memory to this one unseen. Linux only: elsewhere the mark cannot be
     set back, and the reading is None.
     """
-    meter = "resident set (VmHWM above VmRSS at the start)"
+    meter_name = "resident set (VmHWM above VmRSS at the start)"
     gc.collect()
-    _libc("malloc_trim", 0)
+    _call_libc("malloc_trim", 0)
     try:
         (root / "proc/self/clear_refs").write_text("5", encoding="ascii")
     except OSError as error:
@@ -226,22 +228,22 @@ def resident_memory_meter(root: Path = procfs.ROOT) -> Peak:
         return lambda: (None, note)
     resident_bytes_before = procfs.kilobytes(procfs.fields(root / "proc/self/status").get("VmRSS"))
 
-    def read() -> tuple[int | None, str]:
-        peak = procfs.kilobytes(procfs.fields(root / "proc/self/status").get("VmHWM"))
-        if resident_bytes_before is None or peak is None:
+    def read_peak() -> tuple[int | None, str]:
+        peak_bytes = procfs.kilobytes(procfs.fields(root / "proc/self/status").get("VmHWM"))
+        if resident_bytes_before is None or peak_bytes is None:
             return None, "the system does not tell the resident set"
-        return max(0, peak - resident_bytes_before), meter
+        return max(0, peak_bytes - resident_bytes_before), meter_name
 
-    return read
+    return read_peak
 
 
 def keep_freed_memory() -> None:
     """Have the C library (glibc) keep what is freed, so that arrays do not lie in new pages."""
-    _libc("mallopt", _M_MMAP_MAX, 0)
-    _libc("mallopt", _M_TRIM_THRESHOLD, 2**31 - 1)
+    _call_libc("mallopt", _M_MMAP_MAX, 0)
+    _call_libc("mallopt", _M_TRIM_THRESHOLD, 2**31 - 1)
 
 
-def _libc(name: str, *arguments: int) -> None:
+def _call_libc(name: str, *arguments: int) -> None:
     """Call a function of the C library, where it has one of that name."""
     function = getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
     if function is not None:
