@@ -25,7 +25,7 @@ from steptime.measure.contract import (
     Prepared,
     UnsupportedError,
     dataset_fingerprint,
-    method,
+    make_record_method,
     reset_unused_options,
 )
 from steptime.measure.data.sources import CellInput, open_input
@@ -397,7 +397,7 @@ def test_options_that_mean_nothing_make_no_other_cell():
     assert reset_unused_options(replace(whole, loaders=0), 1).prefetch == 2
     assert reset_unused_options(replace(whole, staging="shared"), 1).stage_to == ""
     assert reset_unused_options(replace(whole, input="host"), 1) == Options(input="host")
-    assert method("numpy", "2", whole, 1).options["data"] == "mnist"
+    assert make_record_method("numpy", "2", whole, 1).options["data"] == "mnist"
 
 
 @pytest.fixture
