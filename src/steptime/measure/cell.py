@@ -31,7 +31,7 @@ from steptime.measure.timing import Samples
 from steptime.network.ops.execution import dequantised
 from steptime.records.record import Quantity, single_run
 
-Tell = Callable[..., object]  # reports the progress of a cell: an event and its numbers
+ReportEvent = Callable[..., object]  # reports the progress of a cell: an event and its numbers
 
 
 @dataclass
@@ -91,7 +91,11 @@ class _CellRun:
 
 
 def measure_cell(
-    backend: Any, workload: Workload, options: Options, request: Mapping[str, Any], tell: Tell
+    backend: Any,
+    workload: Workload,
+    options: Options,
+    request: Mapping[str, Any],
+    report_event: ReportEvent,
 ) -> Measurement:
     """Measure a workload with a backend; a rank that only takes part gets an empty measurement.
 
@@ -100,7 +104,7 @@ def measure_cell(
         workload: the workload.
         options: where and how it runs.
         request: what is measured (`parts`, `energy`, `timing`).
-        tell: is called with events of progress.
+        report_event: is called with events of progress.
 
     Raises:
         UnsupportedError: if the backend cannot run the workload.
@@ -124,7 +128,11 @@ def measure_cell(
         counters = _open_counters(group_timer)
         run = _CellRun(prepared, options, request, dataset, group_timer, counters)
         measurement = Measurement()
-        samples = _take_samples(run, workload, measurement, tell) if run.is_reporting_rank else None
+        samples = (
+            _take_samples(run, workload, measurement, report_event)
+            if run.is_reporting_rank
+            else None
+        )
         if group_timer:
             group_timer.finish_sampling(prepared.step)
         meter = _measure_memory(run, backend, samples, measurement, read_resident_peak)
@@ -233,13 +241,13 @@ def _refuse_unmeasurable(
 
 
 def _take_samples(
-    run: _CellRun, workload: Workload, measurement: Measurement, tell: Tell
+    run: _CellRun, workload: Workload, measurement: Measurement, report_event: ReportEvent
 ) -> Samples:
     """Time steps for as long as the budget lasts, or those of a training, and examine that."""
     prepared = run.prepared
 
     def report_start(first_s: float, remaining_s: float) -> None:
-        tell("stepping", first_step_s=first_s, rest_s=remaining_s)
+        report_event("stepping", first_step_s=first_s, rest_s=remaining_s)
 
     settings: JsonObject = {
         "timer": run.group_timer.time_steps if run.group_timer else prepared.timer,

@@ -27,7 +27,7 @@ from steptime.core.errors import InputError
 from steptime.core.json_types import JsonObject
 from steptime.core.workload import PHASES, workload_from_json
 from steptime.measure import contract, cpus, machine, ranks, registry
-from steptime.measure.cell import Tell, measure_cell
+from steptime.measure.cell import ReportEvent, measure_cell
 from steptime.measure.point import time_point
 from steptime.measure.probe.ceilings import probe
 from steptime.measure.process_group import check_separate_cpus
@@ -194,12 +194,16 @@ def _session_of_request(
 
 
 def measure(
-    session: WorkerSession, request: Mapping[str, Any], tell: Tell = lambda *_, **__: None
+    session: WorkerSession,
+    request: Mapping[str, Any],
+    report_event: ReportEvent = lambda *_, **__: None,
 ) -> Record:
     """Build the workload, prepare it, time it, and return its record, whatever happened."""
     session, record = _session_of_request(session, request)
     try:
-        measurement = measure_cell(session.backend, record.workload, session.options, request, tell)
+        measurement = measure_cell(
+            session.backend, record.workload, session.options, request, report_event
+        )
     except Exception as error:  # noqa: BLE001  # a network that fails is a result, not the end
         return _make_failed_record(session, record, error)
     env = {**record.env, **measurement.facts}
@@ -281,7 +285,7 @@ def serve(requests: Iterator[JsonObject], answers: TextIO) -> None:
         answers.write(json.dumps(document) + "\n")
         answers.flush()
 
-    def tell(event: str, **numbers: float) -> None:
+    def report_event(event: str, **numbers: float) -> None:
         answer({"event": event, **numbers})
 
     try:
@@ -297,7 +301,7 @@ def serve(requests: Iterator[JsonObject], answers: TextIO) -> None:
     backend, options = session.backend, session.options
 
     def measure_request(request: JsonObject) -> JsonObject:
-        return record_to_json(measure(session, request, tell))
+        return record_to_json(measure(session, request, report_event))
 
     def profile_request(request: JsonObject) -> JsonObject:
         return {"records": list(map(record_to_json, profile(session, request)))}

@@ -155,16 +155,16 @@ def prepare(
         return _trace_of(run, sync, steps)
 
     def step_without_exchange() -> Callable[[], None]:
-        if spread.quiet:
-            return spread.quiet(run)
+        if spread.make_step_without_exchange:
+            return spread.make_step_without_exchange(run)
         # a sharded network cannot leave it out: a copy that is not sharded
         return prepare(graph, workload, replace(options, strategy="independent"), feed).step
 
     memory, reset_memory = _memory_meter(device)
-    if group and spread.wrap:
+    if group and spread.is_timed:
         group = replace(group, comm_meter=BY_THE_HOST, communication_s=watch.read)
     elif group:
-        meter = WITHOUT_SYNC if spread.quiet else AGAINST_COPY
+        meter = WITHOUT_SYNC if spread.make_step_without_exchange else AGAINST_COPY
         group = replace(group, comm_meter=meter, make_step_without_exchange=step_without_exchange)
     return contract.Prepared(
         step=run,
