@@ -100,7 +100,7 @@ def fit_notes(problem: PlanProblem) -> list[str]:
     graph = rank.graph_of_kinds()
     is_single_device_training = rank.is_training and not problem.cluster.levels
     if is_single_device_training:
-        notes = [*rank.step_model.of(graph, 1).remarks(1)]  # those of `predict`
+        notes = [*rank.step_model.with_graph(graph, 1).remarks(1)]  # those of `predict`
     else:
         notes = device_notes(rank.device) if rank.method.name == "calibrated" else []
         notes += [*stack_notes(rank.device, stack.name), *graph.remarks]

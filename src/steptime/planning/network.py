@@ -342,7 +342,7 @@ class NetworkRankModel(RankModel):
     @cached_property
     def forward_flop(self) -> ForwardFlop:
         """A third of the counted FLOP of an example's step."""
-        step_flop = sum(sum(parts.values()) for parts in self.step_model.counted().values())
+        step_flop = sum(sum(parts.values()) for parts in self.step_model.flop_by_row().values())
         return ForwardFlop(step_flop / 3, 0.0)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from steptime.build import differentiated
 from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
-from steptime.core.graph import PLACE, Graph
+from steptime.core.graph import PASS_INDEX, Graph
 from steptime.core.workload import FULL_TRAINING, Plan, Tuning
 from steptime.network.families.family import Family
 from steptime.network.ops.builder import Builder
@@ -251,16 +251,16 @@ def _price_kernels(
     cell_of_kernel: list[int] = []
     for i, piece_kernels in enumerate(kernels.values()):
         all_kernels += piece_kernels
-        cell_of_kernel += [3 * i + PLACE[kernel.pass_] for kernel in piece_kernels]
+        cell_of_kernel += [3 * i + PASS_INDEX[kernel.pass_] for kernel in piece_kernels]
     columns = Kernels(all_kernels)
     cells = np.array(cell_of_kernel)
     cell_count = 3 * len(kernels)
     # The busiest rank of experts decides: its products are longer by the imbalance.
     is_of_experts = [kinds.get(kernel.op) == "experts" for kernel in all_kernels]
-    times = model.price_kernels(columns).take(columns.index)
+    times = model.price_kernels(columns).take(columns.distinct_of_kernel)
     kernel_s = times.value * np.where(is_of_experts, imbalance, 1.0)
     passes_s = sum_rows(kernel_s, cells, cell_count).reshape(-1, 3).tolist()
-    kernel_j = kernel_energies(columns, model.effective_device)[columns.index]
+    kernel_j = kernel_energies(columns, model.effective_device)[columns.distinct_of_kernel]
     passes_j = sum_rows(kernel_j, cells, cell_count).reshape(-1, 3)
     forward_and_backward_j = passes_j[:, :2].sum(axis=1).tolist()
     seconds = kernel_s.tolist()

@@ -117,7 +117,7 @@ class PlanProblem:
             return LinkTime(0.0, "")
         fabric, link = self.group_fabric(group)
         transfer_s = self._collective(kind)(size_bytes, len(group), fabric)
-        return LinkTime(self._startup(kind).after(transfer_s, fabric), link)
+        return LinkTime(self._startup(kind).add_to(transfer_s, fabric), link)
 
     def _collective(self, kind: str) -> Collective:
         """Return the function that prices a kind of collective."""

@@ -28,8 +28,8 @@ class StepPasses(NamedTuple):
     Attributes:
         forward_s: the forward passes of all microbatches.
         backward_s: the backward passes of all microbatches.
-        update_s: the update, with `after_s`.
-        after_s: the time after all kernels.
+        update_s: the update, with `after_kernels_s`.
+        after_kernels_s: the time after all kernels.
         low_s: the low end of the step's interval; None where it is unknown.
         high_s: the high end; None where it is unknown.
     """
@@ -37,7 +37,7 @@ class StepPasses(NamedTuple):
     forward_s: float
     backward_s: float
     update_s: float
-    after_s: float
+    after_kernels_s: float
     low_s: float | None
     high_s: float | None
 
@@ -56,10 +56,15 @@ def accumulate_passes(model: StepModel, microbatch: int, microbatches: int) -> S
     """
     times = model.timeline(microbatch)
     host = model.host(model.lowered(microbatch))
-    after_s = 0.0 if host is None else host.after_s
+    after_kernels_s = 0.0 if host is None else host.after_kernels_s
     if microbatches == 1:
         return StepPasses(
-            times.forward_s, times.backward_s, times.update_s, after_s, times.low_s, times.high_s
+            times.forward_s,
+            times.backward_s,
+            times.update_s,
+            after_kernels_s,
+            times.low_s,
+            times.high_s,
         )
     # The seconds of the kernels alone, without the host.
     forward_s = sum(row.forward.value for row in times.rows)
@@ -70,7 +75,7 @@ def accumulate_passes(model: StepModel, microbatch: int, microbatches: int) -> S
     # The update of one microbatch by kernels and host; the rest of it is a transfer of states.
     (_, _, single_update_s), _, _ = bound_step((forward_s, backward_s, update_s), shares, host)
     transfer_s = times.update_s - float(single_update_s)
-    repeated_host = None if host is None else host.rounds(microbatches)
+    repeated_host = None if host is None else host.repeat_passes(microbatches)
     repeated_s = (microbatches * forward_s, microbatches * backward_s, update_s)
     passes_s, low_s, high_s = bound_step(repeated_s, shares, repeated_host)
     all_forward_s, all_backward_s, all_update_s = map(float, passes_s)
@@ -78,7 +83,7 @@ def accumulate_passes(model: StepModel, microbatch: int, microbatches: int) -> S
         forward_s=all_forward_s,
         backward_s=all_backward_s,
         update_s=all_update_s + transfer_s,
-        after_s=after_s,
+        after_kernels_s=after_kernels_s,
         low_s=None if low_s is None else float(low_s) + transfer_s,
         high_s=None if high_s is None else float(high_s) + transfer_s,
     )
@@ -183,7 +188,7 @@ def saved_state_bytes(tuning: Tuning, dtype: str) -> float:
 def update_s(model: StepModel, microbatch: int, microbatches: int = 1) -> float:
     """Return the seconds of a step's update, without the time after all kernels."""
     passes = accumulate_passes(model, microbatch, microbatches)
-    return passes.update_s - passes.after_s
+    return passes.update_s - passes.after_kernels_s
 
 
 class KernelEnergy(NamedTuple):

@@ -229,7 +229,7 @@ def _host_update(
         "states",
         problem.host_transfer(0.0).link,
         gradient_bytes + weight_bytes,
-        host_update.moved_s,
+        host_update.transfers_s,
         host_update.exposed_s,
     )
     return host_update.update_s, transfer

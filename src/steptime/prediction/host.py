@@ -15,7 +15,7 @@ from steptime.network.ops import OPS
 from steptime.prediction.kernel import Kernel
 
 TINY_S = 1e-30  # keeps a share of nothing defined
-FASTEST = 0  # the places of both ends in `Host.ends`
+FASTEST = 0  # the places of both ends in `Host.end_factors`
 SLOWEST = 1
 
 _CONVOLUTION_KINDS = {kind for kind, row in OPS.items() if row.work == "convolution"}
@@ -31,26 +31,26 @@ class Host(NamedTuple):
         base_s: seconds of these before the first kernel.
         waits: whether the host waits for the device at the end of every step; else it runs ahead
             into the next one.
-        ends: shares of these times at the ends of their interval.
+        end_factors: shares of these times at the ends of their interval.
         steps: measured steps with the residuals that constants leave (`kernel_weighted_factor`).
-        after_s: seconds of a step that come after all of that.
+        after_kernels_s: seconds of a step that come after all of that.
     """
 
     issued_s: tuple[float, float, float]
     base_s: float = 0.0
     waits: bool = True
-    ends: tuple[float, float] = (1.0, 1.0)
+    end_factors: tuple[float, float] = (1.0, 1.0)
     steps: Steps = ()
-    after_s: float = 0.0
+    after_kernels_s: float = 0.0
 
     def scale_to_end(self, end: int) -> Host:
         """Return the host at an end of its interval, `FASTEST` or `SLOWEST`."""
-        share = self.ends[end]
+        share = self.end_factors[end]
         forward_s, backward_s, update_s = self.issued_s
         issued_s = (forward_s * share, backward_s * share, update_s * share)
         return self._replace(issued_s=issued_s, base_s=self.base_s * share)
 
-    def rounds(self, count: int) -> Host:
+    def repeat_passes(self, count: int) -> Host:
         """Return the host of a step that runs both passes `count` times before one update."""
         forward_s, backward_s, update_s = self.issued_s
         extra_s = (count - 1) * (backward_s - self.base_s)
@@ -221,12 +221,12 @@ def bound_step(parts_s: Sequence[Any], shares: tuple[Any, Any], host: Host | Non
     low_share, high_share = shares
     if low_share is not None:
         fastest_s = factor * _scaled_step_s(parts_s, low_share, host, end=FASTEST)
-        low_s = step_s - np.maximum(step_s - fastest_s, 0.0) + host.after_s
+        low_s = step_s - np.maximum(step_s - fastest_s, 0.0) + host.after_kernels_s
     if high_share is not None:
         slowest_s = factor * _scaled_step_s(parts_s, high_share, host, end=SLOWEST)
-        high_s = step_s + np.maximum(slowest_s - step_s, 0.0) + host.after_s
+        high_s = step_s + np.maximum(slowest_s - step_s, 0.0) + host.after_kernels_s
     forward_s, backward_s, update_s = passes_s
-    return BoundedStep((forward_s, backward_s, update_s + host.after_s), low_s, high_s)
+    return BoundedStep((forward_s, backward_s, update_s + host.after_kernels_s), low_s, high_s)
 
 
 def _scaled_step_s(parts_s: Sequence[Any], share: Any, host: Host, end: int) -> Any:

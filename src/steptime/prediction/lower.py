@@ -12,7 +12,7 @@ from typing import NamedTuple, cast
 import numpy as np
 
 from steptime.core.dtypes import HALVES, precision
-from steptime.core.graph import PASSES, PLACE, Graph, Op
+from steptime.core.graph import PASS_INDEX, PASSES, Graph, Op
 from steptime.hardware import catalog
 from steptime.hardware.stack import UNITS, Stack
 from steptime.network.count import fresh_bytes
@@ -82,7 +82,7 @@ class Lowered:
         return Kernels(self.kernels)
 
     @cached_property
-    def cells(self) -> Ints:
+    def cell_of_kernel(self) -> Ints:
         """For each kernel, the index of its (row, pass) cell: `3 * row + pass`.
 
         Kernels that belong to no row (the update of all weights) use one extra row, `len(rows)`.
@@ -93,7 +93,7 @@ class Lowered:
         cells = [
             NO_CELL
             if kernel.exchange or kernel.op not in row_places
-            else 3 * row_places[kernel.op] + PLACE[kernel.pass_]
+            else 3 * row_places[kernel.op] + PASS_INDEX[kernel.pass_]
             for kernel in self.kernels
         ]
         return np.array(cells, dtype=np.intp)

@@ -30,7 +30,7 @@ class Prices(NamedTuple):
     shared: Floats
 
     @classmethod
-    def of(cls, times: Sequence[Interval]) -> Prices:
+    def from_intervals(cls, times: Sequence[Interval]) -> Prices:
         """Return the seconds of kernels, one after the other."""
         return cls._make(np.array(times, dtype=float).reshape(-1, len(cls._fields)).T)
 

@@ -60,9 +60,9 @@ def dispatch_s(
         spread: the expected number of parts that a token reaches, by the number of parts.
         above: number of such fabrics, of a larger one.
     """
-    near, nodes = fabric.near_and_nodes(devices)
+    node_devices, nodes = fabric.node_size_and_count(devices)
     all_nodes = above * nodes
-    all_devices = all_nodes * near
+    all_devices = all_nodes * node_devices
 
     def crossing_bytes(parts: int, all_parts: int) -> float:
         """Return the bytes that a device sends to each other part of its level."""
@@ -71,12 +71,14 @@ def dispatch_s(
     between_s = 0.0
     if nodes > 1:
         node_bytes = crossing_bytes(nodes, all_nodes) * fabric.between.hops
-        between_s = (nodes - 1) * fabric.message_s(node_bytes, near)
+        between_s = (nodes - 1) * fabric.message_s(node_bytes, node_devices)
     if isinstance(fabric.inside, Fabric):
         inner = replace(fabric.inside, efficiency=fabric.efficiency)
-        return max(between_s, dispatch_s(size_bytes, near, inner, spread, all_nodes))
+        return max(between_s, dispatch_s(size_bytes, node_devices, inner, spread, all_nodes))
     inside_s = 0.0
-    if near > 1:
-        device_bytes = crossing_bytes(near, all_devices) * (fabric.inside or fabric.between).hops
-        inside_s = (near - 1) * fabric.inside_message_s(device_bytes)
+    if node_devices > 1:
+        device_bytes = (
+            crossing_bytes(node_devices, all_devices) * (fabric.inside or fabric.between).hops
+        )
+        inside_s = (node_devices - 1) * fabric.inside_message_s(device_bytes)
     return max(between_s, inside_s)

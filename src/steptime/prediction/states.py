@@ -52,12 +52,12 @@ class HostUpdate(NamedTuple):
 
     Attributes:
         update_s: the update.
-        moved_s: gradients and weights on their way there and back.
-        exposed_s: the part of `moved_s` for which the step waits.
+        transfers_s: gradients and weights on their way there and back.
+        exposed_s: the part of `transfers_s` for which the step waits.
     """
 
     update_s: float
-    moved_s: float
+    transfers_s: float
     exposed_s: float
 
 
@@ -66,7 +66,7 @@ def time_host_update(
     weight_bytes: float,
     update_s: float,
     backward_s: float,
-    move_s: Callable[[float], float],
+    transfer_s: Callable[[float], float],
 ) -> HostUpdate:
     """Return the times of an update on the host.
 
@@ -78,10 +78,10 @@ def time_host_update(
         weight_bytes: bytes that come back.
         update_s: seconds of the update.
         backward_s: seconds of the backward pass in which gradients can move.
-        move_s: seconds of a transfer of so many bytes.
+        transfer_s: seconds of a transfer of so many bytes.
     """
-    out_s = move_s(gradient_bytes)
-    back_s = move_s(weight_bytes)
+    out_s = transfer_s(gradient_bytes)
+    back_s = transfer_s(weight_bytes)
     exposed_s = max(0.0, out_s - backward_s) + max(0.0, back_s - update_s)
     return HostUpdate(update_s, out_s + back_s, exposed_s)
 

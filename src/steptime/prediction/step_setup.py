@@ -197,7 +197,7 @@ class StepSetup:
         if fabric is None:
             raise no_link(group.ranks, self.device)
         collective = EXCHANGES.get(kind) or self.method.collectives[self.method.collective]
-        return self.startup.after(collective(size_bytes, group.ranks, fabric), fabric)
+        return self.startup.add_to(collective(size_bytes, group.ranks, fabric), fabric)
 
     def find_host(self, lowered: Lowered) -> Host | None:
         """Return the host that issues a step, None where it plays no part.
@@ -210,9 +210,9 @@ class StepSetup:
             return host_of_launches(lowered.launches, self.issue_s)
         is_training = self.phase == "train"
         return host._replace(
-            ends=host_bounds(constants),
+            end_factors=host_bounds(constants),
             steps=self.device.calibration.steps,
-            after_s=value_of("training.step_s", constants) if is_training else 0.0,
+            after_kernels_s=value_of("training.step_s", constants) if is_training else 0.0,
         )
 
     def collective_name(self, name: str | None = None) -> str:
@@ -242,9 +242,9 @@ class StepSetup:
                 raise no_link(replicas, self.device)
             return 0.0
         if end:
-            fabric = fabric.link_end(end)
+            fabric = fabric.with_link_rates(end)
         collective = self.method.collectives[name]
-        return self.startup.after(collective(size_bytes, replicas, fabric), fabric)
+        return self.startup.add_to(collective(size_bytes, replicas, fabric), fabric)
 
 
 def resolve_link(link: str | Path | Joint | None) -> Joint | None:

@@ -6,7 +6,7 @@ names processes and threads (Google, "Trace Event Format").
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from steptime.core.graph import PASSES, PLACE
+from steptime.core.graph import PASS_INDEX, PASSES
 from steptime.prediction.schedule import place_kernels
 from steptime.prediction.step_model import StepModel
 
@@ -31,12 +31,12 @@ def trace_events(model: StepModel, process: int = 1) -> Iterator[Event]:
         if end_s > start_s:
             yield event(process, HOST, f"issue {pass_}", "host", start_s, end_s - start_s, {})
         start_s = end_s
-    seconds = model.prices().value[lowered.columns.index].tolist()
+    seconds = model.prices().value[lowered.columns.distinct_of_kernel].tolist()
     slowdowns = times.host_slowdowns
     for kernel, start_s, kernel_s in place_kernels(
         lowered.kernels, seconds, slowdowns, model.overlap
     ):
-        slowed_s = kernel_s * slowdowns[PLACE[kernel.pass_]]
+        slowed_s = kernel_s * slowdowns[PASS_INDEX[kernel.pass_]]
         visible_s = kernel_s if kernel.exchange else min(kernel_s, slowed_s)
         arguments = {"pass": kernel.pass_, "flop": kernel.flop, "bytes": kernel.bytes}
         track = LINK if kernel.exchange else DEVICE

@@ -93,7 +93,7 @@ def _attention_clock_factor(device: Device) -> float:
     if limit is None:
         return 0.0
     peak_share = catalog.constants_of("gpu")["attention.published"].value
-    power_ratio = peak_share * limit.peak_flop_per_s * limit.flop_j / limit.alone_w
+    power_ratio = peak_share * limit.peak_flop_per_s * limit.flop_j / limit.isolated_limit_w
     return float(power_ratio ** (1 / (1 + limit.clock_power)))
 
 

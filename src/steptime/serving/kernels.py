@@ -85,7 +85,7 @@ def attention_kernels(
     cached_bytes = BYTES_BY_FORMAT[cache_format] * cached_size
     saved_bytes = HALF_BYTES * (key_size + value_size) - cached_bytes
     graph = builder.graph(output)
-    kernel, *further = problem.rank.step_model.of(graph, batch).lowered().kernels
+    kernel, *further = problem.rank.step_model.with_graph(graph, batch).lowered().kernels
     flop = kernel.flop
     runs = problem.rank.stack.kinds.get("attention", PLAIN)
     is_window_skipped = attention.window and runs.skips_window
@@ -133,7 +133,7 @@ def _delta_rule_kernels(
         rule=attention.rule,
     )
     graph = builder.graph(output)
-    return [*problem.rank.step_model.of(graph, group.sequences).lowered().kernels]
+    return [*problem.rank.step_model.with_graph(graph, group.sequences).lowered().kernels]
 
 
 def concatenate_cache(attention: Kernel, cached_bytes: float) -> Kernel:

@@ -111,7 +111,7 @@ class Phases(Replica):
             low, high, _ = bounds(self.form, self.device.constants)
             interval = Interval(value, value * low, value * high)
         else:
-            interval = conformal.find_ends(kind or self.kind, self.device).of(value)
+            interval = conformal.find_ends(kind or self.kind, self.device).interval_around(value)
         slowdown = self.problem.link_slowdown
         exchange_s = value * exchange_share
         quick_s = value - exchange_s * (1 - 1 / slowdown)
@@ -273,7 +273,7 @@ class Phases(Replica):
     def lower(self, tokens: int) -> tuple[Graph, Sequence[Kernel]]:
         """Return a rank's graph of a step of so many tokens, and its kernels."""
         graph = self.build_graph(tokens)
-        return graph, self.problem.rank.step_model.of(graph, tokens).lowered().kernels
+        return graph, self.problem.rank.step_model.with_graph(graph, tokens).lowered().kernels
 
     def _price_kernels(self, graph: Graph, kernels: Sequence[Kernel]) -> StepCost:
         """Return the cost of the kernels of a piece, but for attention."""
