@@ -12,7 +12,7 @@ from steptime.network.count import op_work
 from steptime.network.ops import OPS
 from steptime.planning.plan_step import PlanStep
 from steptime.planning.problem import PlanProblem
-from steptime.planning.rank_model import RankModel
+from steptime.planning.rank_model import FORWARD_PASSES, RankModel
 from steptime.planning.request import Request
 from steptime.planning.step import PlanTime, time_plan
 from steptime.prediction.calibrated.method import device_notes, stack_notes
@@ -20,7 +20,6 @@ from steptime.prediction.states import host_memory
 
 KWH_J = 3.6e6
 FLOP_PER_PARAMETER = 6.0  # of a token in training, by the convention 6N
-FORWARD_PASSES = 3.0  # the FLOP of a training step over those of its forward pass
 
 
 def fits(problem: PlanProblem, plan_time: PlanTime) -> bool:

@@ -26,6 +26,8 @@ from steptime.planning.stages import Layout, Load, Part, RankGroups, rank_groups
 from steptime.prediction.host import Host, wait_for_host
 from steptime.prediction.training import LAST
 
+RECOMPUTE_ENERGY_FACTOR = 4 / 3  # with full recomputation a step has four passes, not three
+
 
 class DeviceEnergy(NamedTuple):
     """Devices of a pipeline with equal parts: their number, and the joules of a microbatch."""
@@ -217,7 +219,7 @@ def _device_energies(
     for load, device_count in Counter(layout.devices).items():
         microbatch_j = 0.0
         for part, count in load:
-            factor = 4 / 3 if part.recomputes and repeats_all else 1
+            factor = RECOMPUTE_ENERGY_FACTOR if part.recomputes and repeats_all else 1
             microbatch_j += pieces[part.name].joules * factor * count
         energies.append(DeviceEnergy(device_count, microbatch_j))
     return energies

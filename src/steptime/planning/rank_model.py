@@ -40,6 +40,8 @@ from steptime.prediction.training import (
     piece_of,
 )
 
+FORWARD_PASSES = 3.0  # the FLOP of a training step over those of its forward pass
+
 
 class ForwardFlop(NamedTuple):
     """FLOP of the forward pass of a sequence; a multiply-add is 2, attention has no mask."""

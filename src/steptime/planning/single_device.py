@@ -73,7 +73,8 @@ def accumulate_passes(model: StepModel, microbatch: int, microbatches: int) -> S
     columns = model.lowered(microbatch).columns
     shares = sum_repeats(columns, model.prices(microbatch)).total().shares
     # The update of one microbatch by kernels and host; the rest of it is a transfer of states.
-    (_, _, single_update_s), _, _ = bound_step((forward_s, backward_s, update_s), shares, host)
+    single_step = bound_step((forward_s, backward_s, update_s), shares, host)
+    _, _, single_update_s = single_step.passes_s
     transfer_s = times.update_s - float(single_update_s)
     repeated_host = None if host is None else host.repeat_passes(microbatches)
     repeated_s = (microbatches * forward_s, microbatches * backward_s, update_s)
@@ -113,13 +114,13 @@ def time_pieces(
     backward_slowdown = _slowdown(passes.backward_s, microbatches * backward_kernel_s)
     forward_s = dict.fromkeys(pieces, 0.0)
     backward_s = dict.fromkeys(pieces, 0.0)
-    for row in times.rows:
-        name = piece_of(row.row.name)
+    for row_time in times.rows:
+        name = piece_of(row_time.row.name)
         if name not in (FIRST, LAST):
             layer = int(name.removeprefix("block")) - 1
             name = kinds[layer]
-        forward_s[name] += row.forward.value * forward_slowdown
-        backward_s[name] += row.backward.value * backward_slowdown
+        forward_s[name] += row_time.forward.value * forward_slowdown
+        backward_s[name] += row_time.backward.value * backward_slowdown
     # The rows of all layers of a kind are summed up: a layer has their mean. The passes hold the
     # waits for the host already.
     timed_pieces = {}
