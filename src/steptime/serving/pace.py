@@ -67,14 +67,14 @@ class ServerPace:
         def decode_s(sequences: int, context: float) -> float:
             return price_token(phases, guesses, sequences, context).seconds
 
-        def prefill_s(sequences: int, tokens: int, past: int = 0) -> float:
-            prompts_s = phases.price_prefill(sequences, tokens, past).seconds
+        def prefill_s(sequences: int, tokens: int, cached_tokens: int = 0) -> float:
+            prompts_s = phases.price_prefill(sequences, tokens, cached_tokens).seconds
             if guesses is None:
                 return prompts_s
-            return prompts_s + guesses.price_prefill(sequences, tokens, past).seconds
+            return prompts_s + guesses.price_prefill(sequences, tokens, cached_tokens).seconds
 
-        def past_s(tokens: int, past: int) -> float:
-            return prefill_s(1, tokens, past) - prefill_s(1, tokens)
+        def past_s(tokens: int, cached_tokens: int) -> float:
+            return prefill_s(1, tokens, cached_tokens) - prefill_s(1, tokens)
 
         def mixing_s(context: int, sequences: int, tokens: int) -> float:
             decoding_s = phases.price_decode(sequences, context).seconds
@@ -110,7 +110,11 @@ class ServerPace:
         """
         chunk_tokens = sum(size for size, _ in chunks)
         step_s = self._prefill_s.value(len(chunks), chunk_tokens / len(chunks))
-        past_s = sum(self._past_s.value(size, past) for size, past in chunks if past)
+        past_s = sum(
+            self._past_s.value(size, cached_tokens)
+            for size, cached_tokens in chunks
+            if cached_tokens
+        )
         step_s += past_s / self._ranks
         if sequences:
             context = tokens / sequences

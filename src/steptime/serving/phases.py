@@ -31,7 +31,7 @@ from steptime.serving.experts import kernel_seconds, routed_traffic_s
 from steptime.serving.kernels import (
     BYTES_BY_FORMAT,
     HALF_BYTES,
-    Group,
+    SequenceGroup,
     attention_kernels,
     concatenate_cache,
     merge_products,
@@ -74,7 +74,7 @@ class Phases(Replica):
         has_experts = bool(problem.shape.experts)
         self.kind = conformal.MIXTURE_SERVINGS if has_experts else conformal.SERVINGS
         self._costs_by_tokens: dict[int, dict[str, StepCost]] = {}
-        self._attention_costs: dict[tuple[str, Group], StepCost] = {}
+        self._attention_costs: dict[tuple[str, SequenceGroup], StepCost] = {}
 
     def with_calibration(self, calibration: ServingCalibration | None) -> Phases:
         """Return the same phases under another calibration; both share the prices of kernels."""
@@ -125,20 +125,22 @@ class Phases(Replica):
         """Return the cost of a step that decodes sequences and reads prompts of so many tokens."""
         groups = []
         if tokens:
-            groups.append(Group(self._rank_sequences(prompts), tokens, past=0))
+            groups.append(SequenceGroup(self._rank_sequences(prompts), tokens, cached_tokens=0))
         if sequences:
-            groups.append(Group(self._rank_sequences(sequences), tokens=1, past=context))
+            groups.append(
+                SequenceGroup(self._rank_sequences(sequences), tokens=1, cached_tokens=context)
+            )
         return self.price_step(groups)
 
-    def price_prefill(self, sequences: int, tokens: int, past: int = 0) -> StepCost:
+    def price_prefill(self, sequences: int, tokens: int, cached_tokens: int = 0) -> StepCost:
         """Return the cost until new sequences have their first token.
 
         Args:
             sequences: sequences of all ranks.
             tokens: new tokens of each.
-            past: tokens of each that lie in the cache already.
+            cached_tokens: tokens of each that lie in the cache already.
         """
-        microbatch, count = self._price_microbatch(sequences, tokens, past)
+        microbatch, count = self._price_microbatch(sequences, tokens, cached_tokens)
         # The first microbatch passes all stages; each further one ends a stage's time later.
         repeats = 1 + (count - 1) / self.plan.pipeline
         return StepCost().plus(microbatch, repeats)._replace(joules=microbatch.joules)
@@ -151,14 +153,16 @@ class Phases(Replica):
         """
         return self._price_microbatch(sequences, 1, context)[0]
 
-    def _price_microbatch(self, sequences: int, tokens: int, past: float) -> tuple[StepCost, int]:
+    def _price_microbatch(
+        self, sequences: int, tokens: int, cached_tokens: float
+    ) -> tuple[StepCost, int]:
         """Return the cost of a microbatch, with the joules of all, and the number of them."""
         rank_sequences = self._rank_sequences(sequences)
         count = min(self.plan.pipeline, rank_sequences)
-        cost = self.price_step([Group(-(-rank_sequences // count), tokens, past)])
+        cost = self.price_step([SequenceGroup(-(-rank_sequences // count), tokens, cached_tokens)])
         return cost._replace(joules=count * cost.joules), count
 
-    def price_step(self, groups: Sequence[Group]) -> StepCost:
+    def price_step(self, groups: Sequence[SequenceGroup]) -> StepCost:
         """Return the cost of a step: products of all tokens together, attention by group."""
         tokens = sum(group.sequences * group.tokens for group in groups)
         sequences = sum(group.sequences for group in groups)
@@ -184,7 +188,7 @@ class Phases(Replica):
         link_time = self.problem.collective_time("send", size_bytes, neighbours)
         return (stages - 1) * link_time.seconds
 
-    def _is_replayed(self, groups: Sequence[Group]) -> bool:
+    def _is_replayed(self, groups: Sequence[SequenceGroup]) -> bool:
         """Return whether a CUDA graph replays a step.
 
         Graphs hold every step of up to `graph_tokens` tokens where a stack has that limit, else
@@ -218,9 +222,9 @@ class Phases(Replica):
         host = find_host(count_calls(kernels), self.device.constants)
         return 0.0 if host is None else host.issued_s[0]
 
-    def _price_attention(self, name: str, group: Group) -> StepCost:
+    def _price_attention(self, name: str, group: SequenceGroup) -> StepCost:
         """Return the cost of a layer's attention for a group."""
-        group = group._replace(past=round(group.past))
+        group = group._replace(cached_tokens=round(group.cached_tokens))
         key = name, group
         if key not in self._attention_costs:
             kernels = self._attention_kernels(name, group)
@@ -232,13 +236,13 @@ class Phases(Replica):
             self._attention_costs[key] = StepCost(attention_s=attention_s, joules=joules)
         return self._attention_costs[key]
 
-    def _attention_kernels(self, name: str, group: Group) -> list[Kernel]:
+    def _attention_kernels(self, name: str, group: SequenceGroup) -> list[Kernel]:
         """Return the kernels of a layer's attention for a group; the cache's copy comes last."""
         kernels: list[Kernel] = []
         for attention in self.attention[name]:
             kernels += attention_kernels(self.problem, attention, group, self.cache_format)
         if self.problem.rank.flag("concatenates"):
-            tokens = group.sequences * (group.past + group.tokens)
+            tokens = group.sequences * (group.cached_tokens + group.tokens)
             token_numbers = sum(attention.token_numbers for attention in self.attention[name])
             cached_bytes = BYTES_BY_FORMAT[self.cache_format] * (token_numbers * tokens)
             kernels.append(concatenate_cache(kernels[0], cached_bytes))

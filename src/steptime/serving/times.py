@@ -114,13 +114,13 @@ def _mix_times(times_of_stacks: Sequence[RequestTimes]) -> RequestTimes:
     if len(times_of_stacks) == 1 or not likeliest.has_intervals:
         return likeliest
     return RequestTimes(
-        _mix([times.ttft for times in times_of_stacks]),
-        _mix([times.tpot for times in times_of_stacks]),
-        _mix([times.request for times in times_of_stacks]),
+        _mix_equally([times.ttft for times in times_of_stacks]),
+        _mix_equally([times.tpot for times in times_of_stacks]),
+        _mix_equally([times.request for times in times_of_stacks]),
     )
 
 
-def _mix(intervals: Sequence[Interval]) -> Interval:
+def _mix_equally(intervals: Sequence[Interval]) -> Interval:
     low, high = mix_intervals([(1.0, interval) for interval in intervals])
     return Interval(intervals[0].value, low, high)
 

@@ -96,7 +96,7 @@ def _cache_of(shape: Shape, attention: AttentionShape) -> LayerCache:
     numbers = attention.token_numbers
     if shape.kind_settings["latent_kv"]:
         numbers = int(shape.kind_settings["latent_kv"]) + int(shape.kind_settings["rotary_width"])
-    query_numbers = attention.heads * attention.width
+    query_numbers = attention.heads * attention.head_width
     return LayerCache(
         int(numbers), attention.window, attention.state_bytes, query_numbers, attention.heads
     )

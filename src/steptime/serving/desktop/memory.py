@@ -83,8 +83,8 @@ def predict_memory(
     buffers_bytes = compute_buffer_bytes(shape, rule, demand, context)
     context_bytes = machine.backend.context_bytes
     device_parts = [
-        (placing.device_weights_bytes(number), sum(map(cache_bytes, layers)))
-        for number, layers in enumerate(placing.device_layers)
+        (placing.device_weights_bytes(device_number), sum(map(cache_bytes, layers)))
+        for device_number, layers in enumerate(placing.device_layers)
     ]
     if placing.is_split_by_rows:
         device_parts = [(weights, cache / machine.device_count) for weights, cache in device_parts]
