@@ -18,7 +18,7 @@ from steptime.prediction.lines import Span, StepLines, find_step_lines, merging_
 from steptime.prediction.lower import NUMBERS_IN_PIECE, stack_of
 from steptime.prediction.memory import describe_lack
 from steptime.prediction.remarks import RemarkKey, remark_key
-from steptime.prediction.states import may_leave
+from steptime.prediction.states import may_leave_device
 from steptime.prediction.step_model import StepModel
 
 FEW = 3  # batches that are built one by one: lines take three
@@ -261,7 +261,7 @@ def _step_key(model: StepModel) -> tuple[str, str]:
 def _lies_on_no_line(model: StepModel) -> bool:
     """Return whether times are no lines: new pages of a CPU, states in the host's memory."""
     has_new_pages = model.device.is_cpu and bool(model.effective_device.constants)
-    return has_new_pages or may_leave(model.workload.tuning)
+    return has_new_pages or may_leave_device(model.workload.tuning)
 
 
 def _replace_batches(span: Span, batch_indices: Sequence[int], priced: Span) -> Span:

@@ -121,7 +121,7 @@ class PlanProblem:
 
     def _collective(self, kind: str) -> Collective:
         """Return the function that prices a kind of collective."""
-        send_once = partial(dispatch_s, spread=self.shape.expected_expert_groups)
+        send_once = partial(dispatch_s, expected_part_count=self.shape.expected_expert_groups)
         collectives: Mapping[str, Collective] = {
             "all_reduce": all_reduce,
             "once": send_once,

@@ -19,7 +19,7 @@ from steptime.planning.plan_step import PlanStep
 from steptime.planning.problem import PlanProblem
 from steptime.planning.stages import Load
 from steptime.planning.step_tail import StepTail, step_tail
-from steptime.prediction.collectives import StepEnds, with_links
+from steptime.prediction.collectives import StepEnds, widen_by_links
 
 
 class TailTimes(NamedTuple):
@@ -263,7 +263,7 @@ def step_interval(
     quick_s = _step_s(problem.with_link_rates("high"), step)
     slow_s = _step_s(problem.with_link_rates("low"), step)
     kernel_ends = StepEnds(low_s, high_s)
-    ends = with_links(step_s, kernel_ends, min(quick_s, step_s), max(slow_s, step_s))
+    ends = widen_by_links(step_s, kernel_ends, min(quick_s, step_s), max(slow_s, step_s))
     return (
         low_s if ends.low_s is None else ends.low_s,
         high_s if ends.high_s is None else ends.high_s,

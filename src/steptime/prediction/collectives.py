@@ -32,9 +32,9 @@ def rounds(replicas: int) -> int:
 def gather_to_root(size_bytes: float, replicas: int, fabric: Fabric) -> float:
     """All replicas send their gradients to one and get the sum back, one after the other."""
     node_devices, _ = fabric.node_size_and_count(replicas)
-    inside = (node_devices - 1) * fabric.inside_message_s(size_bytes)
-    between = (replicas - node_devices) * fabric.message_s(size_bytes)
-    return 2 * (inside + between) + fabric.add_s((replicas - 1) * size_bytes)
+    inside_s = (node_devices - 1) * fabric.inside_message_s(size_bytes)
+    between_s = (replicas - node_devices) * fabric.message_s(size_bytes)
+    return 2 * (inside_s + between_s) + fabric.add_s((replicas - 1) * size_bytes)
 
 
 def tree(size_bytes: float, replicas: int, fabric: Fabric) -> float:
@@ -77,10 +77,11 @@ def ring(size_bytes: float, replicas: int, fabric: Fabric) -> float:
     """
     messages, share = ring_messages(replicas)
     node_devices, nodes = fabric.node_size_and_count(replicas)
-    crossing = 2 * (nodes - 1)
-    moved = fabric.slowest_link_s(messages * (size_bytes * share), node_devices, nodes)
-    added = fabric.add_s(messages / 2 * (size_bytes * share))
-    return fabric.latencies_s(messages - crossing, crossing) + moved + added
+    node_crossings = 2 * (nodes - 1)  # messages of the ring that leave a node
+    transfer_s = fabric.slowest_link_s(messages * (size_bytes * share), node_devices, nodes)
+    added_s = fabric.add_s(messages / 2 * (size_bytes * share))
+    latencies_s = fabric.latencies_s(messages - node_crossings, node_crossings)
+    return latencies_s + transfer_s + added_s
 
 
 def in_switch(size_bytes: float, replicas: int, fabric: Fabric) -> float:
@@ -191,14 +192,14 @@ COLLECTIVES: Mapping[str, Collective] = {
 
 def all_gather(size_bytes: float, devices: int, fabric: Fabric) -> float:
     """Each of n devices holds 1/n of `size_bytes` and gets the rest: the second half of a ring."""
-    added = fabric.add_s((devices - 1) / devices * size_bytes)  # by a ring
-    return (ring(size_bytes, devices, fabric) - added) / 2
+    added_s = fabric.add_s((devices - 1) / devices * size_bytes)  # by a ring
+    return (ring(size_bytes, devices, fabric) - added_s) / 2
 
 
 def reduce_scatter(size_bytes: float, devices: int, fabric: Fabric) -> float:
     """Each device holds `size_bytes` and gets 1/n of the sum: the first half of a ring."""
-    added = fabric.add_s((devices - 1) / devices * size_bytes)
-    return all_gather(size_bytes, devices, fabric) + added
+    added_s = fabric.add_s((devices - 1) / devices * size_bytes)
+    return all_gather(size_bytes, devices, fabric) + added_s
 
 
 def all_to_all(size_bytes: float, devices: int, fabric: Fabric) -> float:
@@ -288,14 +289,14 @@ def exposed_all_reduce_s(
         backward_s: seconds of the backward pass.
         bucket_bytes: bytes of a full bucket.
     """
-    sent_gradients = [gradient for gradient in gradients if gradient[1]]
-    end_s = bucket = 0.0
-    for place, (ready_s, size_bytes) in enumerate(sent_gradients, start=1):
-        bucket += size_bytes
-        is_last = place == len(sent_gradients)
-        if bucket >= bucket_bytes or is_last:
-            end_s = max(end_s, ready_s) + all_reduce_s(bucket)
-            bucket = 0.0
+    sent_gradients = [(ready_s, size_bytes) for ready_s, size_bytes in gradients if size_bytes]
+    end_s = filled_bytes = 0.0
+    for number, (ready_s, size_bytes) in enumerate(sent_gradients, start=1):
+        filled_bytes += size_bytes
+        is_last = number == len(sent_gradients)
+        if filled_bytes >= bucket_bytes or is_last:
+            end_s = max(end_s, ready_s) + all_reduce_s(filled_bytes)
+            filled_bytes = 0.0
     return max(0.0, end_s - backward_s)
 
 
@@ -305,13 +306,13 @@ class StepEnds(NamedTuple):
     low_s: float | None
     high_s: float | None
 
-    def later(self, wait_s: float) -> StepEnds:
+    def delay(self, wait_s: float) -> StepEnds:
         """Return the ends of the step if it waits so many seconds more."""
         low_s, high_s = (None if end_s is None else end_s + wait_s for end_s in self)
         return StepEnds(low_s, high_s)
 
 
-def with_links(step_s: float, ends: StepEnds, quick_s: float, slow_s: float) -> StepEnds:
+def widen_by_links(step_s: float, ends: StepEnds, quick_s: float, slow_s: float) -> StepEnds:
     """Return the ends of a step whose kernels and whose links are off independently.
 
     Args:

@@ -169,7 +169,7 @@ class _Lowering(NamedTuple):
         stack: the software stack; None for a lower bound.
         is_channels_last: whether images lie channels last.
         fresh_bytes: bytes of new pages that ops write, by name.
-        awaited: the collective that makes a tensor, by the tensor's name.
+        collective_of_tensor: the collective that makes a tensor, by the tensor's name.
     """
 
     graph: Graph
@@ -177,7 +177,7 @@ class _Lowering(NamedTuple):
     stack: Stack | None
     is_channels_last: bool
     fresh_bytes: Mapping[str, float]
-    awaited: Mapping[str, str]
+    collective_of_tensor: Mapping[str, str]
 
     @classmethod
     def prepare(
@@ -186,7 +186,7 @@ class _Lowering(NamedTuple):
         """Return the lowering of a graph under a stack."""
         is_channels_last = settings.channels_last
         if is_channels_last is None:
-            is_channels_last = stack is not None and _lays_last(graph, stack)
+            is_channels_last = stack is not None and _lays_channels_last(graph, stack)
         return cls(
             graph,
             precision(dtype).compute,
@@ -212,8 +212,8 @@ class _Lowering(NamedTuple):
             if self.stack is not None:
                 kernel = self._add_calls(launch.ops[0], self.stack, kernel)
                 kernel = self._add_layout(launch, self.stack, kernel)
-            if self.awaited:
-                kernel = _with_exchanges(kernel, self.graph, launch.ops, self.awaited)
+            if self.collective_of_tensor:
+                kernel = _add_exchange(kernel, self.graph, launch.ops, self.collective_of_tensor)
             yield kernel
 
     def _lower_launch(self, launch: Launch, views: int) -> Kernel:
@@ -300,7 +300,7 @@ def _pad_side(size: int) -> int:
     return -(-size // NUMBERS_IN_PIECE) * NUMBERS_IN_PIECE
 
 
-def _lays_last(graph: Graph, stack: Stack) -> bool:
+def _lays_channels_last(graph: Graph, stack: Stack) -> bool:
     """Return whether a stack lays the images of a network channels last.
 
     Inductor decides by all convolutions (PyTorch 2.13, torch/_inductor/graph.py,
@@ -337,11 +337,15 @@ def _lays_last(graph: Graph, stack: Stack) -> bool:
     return has_wide_layer and grouped_flop == 0 and not has_narrowing_layer
 
 
-def _with_exchanges(
-    kernel: Kernel, graph: Graph, ops: Sequence[Op], awaited: Mapping[str, str]
+def _add_exchange(
+    kernel: Kernel, graph: Graph, ops: Sequence[Op], collective_of_tensor: Mapping[str, str]
 ) -> Kernel:
     """Return a kernel with the collectives that it awaits, and its group if it is one itself."""
-    after = tuple({awaited[name]: 0 for op in ops for name in op.inputs if name in awaited})
+    input_names = [name for op in ops for name in op.inputs]
+    collectives = [
+        collective_of_tensor[name] for name in input_names if name in collective_of_tensor
+    ]
+    after = tuple(dict.fromkeys(collectives))
     head = ops[0]
     specs = tuple([graph.tensors[name] for name in head.inputs])
     link_bytes = exchanged_of(head.kind, specs, head.settings)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from steptime.core.graph import PASS_INDEX
-from steptime.prediction.collectives import StepEnds, with_links
+from steptime.prediction.collectives import StepEnds, widen_by_links
 from steptime.prediction.host import Host, bound_step
 from steptime.prediction.kernel import Interval, Kernel
 from steptime.prediction.kernels import Kernels
@@ -135,8 +135,8 @@ def schedule(
     """
     passes, row_cells = _price_cells(lowered, prices, pipelined)
     kernels = passes.total() if pipelined else sum_repeats(lowered.columns, prices).total()
-    parts_s = passes.value.tolist()
-    bounded = bound_step(parts_s, kernels.shares, host)
+    device_passes_s = passes.value.tolist()
+    bounded = bound_step(device_passes_s, kernels.shares, host)
     forward_s, backward_s, update_s = (float(pass_s) for pass_s in bounded.passes_s)
     low_s, high_s = (
         None if end_s is None else float(end_s) for end_s in (bounded.low_s, bounded.high_s)
@@ -145,21 +145,21 @@ def schedule(
     if (lowered.cell_of_kernel == NO_CELL).any():
         passes_s = (forward_s, backward_s, update_s)
         seconds = prices.value[lowered.columns.distinct_of_kernel].tolist()
-        queue = _Queue(lowered.kernels, seconds, _ratios(passes_s, parts_s), overlap)
+        queue = _Queue(lowered.kernels, seconds, _ratios(passes_s, device_passes_s), overlap)
         communication = _add_communication(
             queue, sum(passes_s), StepEnds(low_s, high_s), link_slowdown
         )
     return Timeline(
-        _time_rows(lowered, row_cells),
-        forward_s,
-        backward_s,
-        update_s,
-        None if host is None else host.issued_s[-1],
-        communication.ends.low_s,
-        communication.ends.high_s,
-        kernels.is_extrapolated,
-        communication.exchange_s,
-        communication.exposed_s,
+        rows=_time_rows(lowered, row_cells),
+        forward_s=forward_s,
+        backward_s=backward_s,
+        update_s=update_s,
+        host_s=None if host is None else host.issued_s[-1],
+        low_s=communication.ends.low_s,
+        high_s=communication.ends.high_s,
+        is_extrapolated=kernels.is_extrapolated,
+        exchange_s=communication.exchange_s,
+        exposed_s=communication.exposed_s,
     )
 
 
@@ -221,7 +221,7 @@ def _add_communication(
     usual_s = exposed_s(1.0)
     slow_s = passes_s + exposed_s(link_slowdown)
     quick_s = passes_s + exposed_s(1 / link_slowdown)
-    ends = with_links(passes_s + usual_s, ends.later(usual_s), quick_s, slow_s)
+    ends = widen_by_links(passes_s + usual_s, ends.delay(usual_s), quick_s, slow_s)
     return _Communication(ends, queue.exchange_s, usual_s)
 
 

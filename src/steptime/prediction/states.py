@@ -122,7 +122,7 @@ def merge_updates(step: Lowered, graph: Graph, tuning: Tuning) -> Lowered:
 
 def sizes_on_host(graph: Graph, tuning: Tuning) -> dict[str, int]:
     """Return 0 bytes, by name, for states that may lie in the host's memory, and inside updates."""
-    states = states_of(graph) if may_leave(tuning) else []
+    states = states_of(graph) if may_leave_device(tuning) else []
     updates = [op.name for op in _updates(graph)] if tuning.states else []
     return dict.fromkeys((*states, *updates), 0)
 
@@ -134,7 +134,7 @@ def add_host_states(times: Timeline, step: PredictedStep, batch: int) -> Timelin
     the host.
     """
     tuning = step.workload.tuning
-    if not may_leave(tuning):
+    if not may_leave_device(tuning):
         return times
     link = step.method.join_host(catalog.link(tuning.host_link or host_link(step.device)))
     if StateMode.OFFLOADED not in tuning.states:
@@ -166,7 +166,7 @@ def _paged_bytes(step: PredictedStep, batch: int) -> float:
     return min(state_bytes, max(0.0, excess_bytes))
 
 
-def may_leave(tuning: Tuning) -> bool:
+def may_leave_device(tuning: Tuning) -> bool:
     """Return whether optimizer states may lie in the host's memory: paged or offloaded."""
     return StateMode.PAGED in tuning.states or StateMode.OFFLOADED in tuning.states
 

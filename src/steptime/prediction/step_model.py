@@ -31,7 +31,7 @@ from steptime.prediction.prices import Prices
 from steptime.prediction.remarks import list_remarks
 from steptime.prediction.schedule import Timeline, schedule
 from steptime.prediction.states import add_host_states
-from steptime.prediction.step_setup import Joint, MethodChoice, StepSetup, resolve_link
+from steptime.prediction.step_setup import MethodChoice, ReplicaLink, StepSetup, resolve_link
 
 
 class StepModel:
@@ -356,7 +356,7 @@ class StepModel:
 def _make_setup(
     network: Workload,
     device: Device,
-    link: Joint | None,
+    link: ReplicaLink | None,
     choice: MethodChoice,
     overlap: bool,
     low_dtype: str,
@@ -366,15 +366,15 @@ def _make_setup(
     workload = settle_dtype(network, device_in_phase)
     options = choice.options_for(workload, device_in_phase)
     setup = StepSetup(
-        device_in_phase,
-        workload.dtype,
-        workload.phase,
-        choice,
-        options,
-        choice.method.under(options),
-        link,
-        overlap,
-        low_dtype or precision(workload.dtype).products,
+        device=device_in_phase,
+        dtype=workload.dtype,
+        phase=workload.phase,
+        choice=choice,
+        options=options,
+        method=choice.method.under(options),
+        link=link,
+        overlap=overlap,
+        low_dtype=low_dtype or precision(workload.dtype).products,
     )
     return workload, setup
 

@@ -28,7 +28,7 @@ from steptime.prediction.prices import Prices
 from steptime.prediction.remarks import no_link
 from steptime.prediction.training import LOW_BYTES, in_training
 
-Joint = Link | Fabric | Cluster  # of replicas
+ReplicaLink = Link | Fabric | Cluster  # of replicas
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class StepSetup:
     choice: MethodChoice
     options: Mapping[str, str]
     method: Method
-    link: Joint | None = None
+    link: ReplicaLink | None = None
     overlap: bool = True
     low_dtype: str = ""
     _fabrics: dict[int, Fabric | None] = field(default_factory=dict, repr=False)
@@ -211,7 +211,7 @@ class StepSetup:
         is_training = self.phase == "train"
         return host._replace(
             end_factors=host_bounds(constants),
-            steps=self.device.calibration.steps,
+            measured_steps=self.device.calibration.steps,
             after_kernels_s=value_of("training.step_s", constants) if is_training else 0.0,
         )
 
@@ -247,6 +247,6 @@ class StepSetup:
         return self.startup.add_to(collective(size_bytes, replicas, fabric), fabric)
 
 
-def resolve_link(link: str | Path | Joint | None) -> Joint | None:
+def resolve_link(link: str | Path | ReplicaLink | None) -> ReplicaLink | None:
     """Return a link by its name or path; what is no text is returned as it is."""
     return catalog.link(link) if isinstance(link, str | Path) else link

@@ -18,7 +18,7 @@ from steptime.planning.shape import Shape
 from steptime.prediction import conformal
 from steptime.prediction.calibrated.interval import bounds
 from steptime.prediction.calibrated.power import kernels_j
-from steptime.prediction.collectives import StepEnds, with_links
+from steptime.prediction.collectives import StepEnds, widen_by_links
 from steptime.prediction.host import count_calls, find_host
 from steptime.prediction.kernel import Exchange, Interval, Kernel
 from steptime.prediction.kernels import Kernels
@@ -116,7 +116,7 @@ class Phases(Replica):
         exchange_s = value * exchange_share
         quick_s = value - exchange_s * (1 - 1 / slowdown)
         slow_s = value + exchange_s * (slowdown - 1)
-        ends = with_links(value, StepEnds(interval.low, interval.high), quick_s, slow_s)
+        ends = widen_by_links(value, StepEnds(interval.low, interval.high), quick_s, slow_s)
         return Interval(value, ends.low_s, ends.high_s)
 
     def price_mixed_step(
