@@ -267,10 +267,10 @@ def make_problem(
             cluster.device,
             configured_method,
             checked_dtype,
-            gradients or 0,
-            use,
-            tuning,
-            optimizer,
+            gradient_bits=gradients or 0,
+            use=use,
+            tuning=tuning,
+            optimizer=optimizer,
         )
     if use == "serving":
         cluster = without_direct_latency(cluster)

@@ -162,7 +162,7 @@ def split_off_recompute(
 def memory_by_part(model: StepModel, batch: int) -> dict[str, float]:
     """Return the bytes that a step needs, by the fields of `memory.Memory`."""
     needs = model.needs(batch)
-    parts = model.worst_moment(batch).parts
+    parts = model.worst_moment(batch).bytes_by_purpose
     return {
         "weights": float(parts["weights"] + parts["copies"]),
         "gradients": float(parts["gradients"]),

@@ -230,7 +230,7 @@ class _PipelineSends(NamedTuple):
 def _pipeline_sends(cost: PlanCost, microbatches: int, waits_s: float) -> _PipelineSends:
     """Return the sends between stages; part of a device's waits is the way through the pipeline."""
     send_count = 2 * microbatches * cost.plan.virtual
-    send = cost.send
+    send = cost.stage_send
     round_trip_s = 2 * (len(cost.stages) - 1) * send.total_s
     pipeline_wait_s = min(waits_s, round_trip_s)
     collective = send._replace(

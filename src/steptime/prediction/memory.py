@@ -216,14 +216,14 @@ class Moment(NamedTuple):
 
     Attributes:
         name: when it is: `in the forward pass, at conv1`.
-        parts: bytes by purpose, which add up to those of all tensors. `weights`, `state` (of an
+        bytes_by_purpose: they add up to the bytes of all tensors. `weights`, `state` (of an
             optimizer and of norms) and `inputs` always live; `gradients` are those of weights;
             `copies` are weights in another type; `activations` are outputs of the forward pass;
             `temporaries` live for a moment in the backward pass and inside ops.
     """
 
     name: str
-    parts: Mapping[str, int]
+    bytes_by_purpose: Mapping[str, int]
 
 
 def worst_moment(graph: Graph, stack: Stack, sizes: Mapping[str, int] | None = None) -> Moment:

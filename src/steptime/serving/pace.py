@@ -11,11 +11,13 @@ CONTEXTS = (1, 512, 2048, 4096, 8192, 16384)  # at which prefill beside decoding
 _KNOTS = {0, 1, *(factor << power for power in range(40) for factor in (2, 3))}
 
 
-class _Surface:
-    """A function of two numbers, bilinear between knots; `exact` adds knots of the first one."""
+class _BilinearSurface:
+    """A function of two numbers, bilinear between knots, to which `exact_knots` add first ones."""
 
-    def __init__(self, function: Callable[[int, int], float], exact: Sequence[int] = ()) -> None:
-        self._knots = sorted({*_KNOTS, *exact})
+    def __init__(
+        self, function: Callable[[int, int], float], exact_knots: Sequence[int] = ()
+    ) -> None:
+        self._knots = sorted({*_KNOTS, *exact_knots})
         self._knot_value = lru_cache(maxsize=None)(function)
         self._edge = lru_cache(maxsize=100_000)(self._interpolate_edge)
 
@@ -83,11 +85,13 @@ class ServerPace:
             return mixed.seconds - (decoding_s + prompt_s)
 
         self._ranks = ranks
-        self._decode_s = _Surface(decode_s)
-        self._prefill_s = _Surface(prefill_s, lengths)
-        self._past_s = _Surface(past_s, lengths)  # extra for the tokens before a chunk
+        self._decode_s = _BilinearSurface(decode_s)
+        self._prefill_s = _BilinearSurface(prefill_s, lengths)
+        self._past_s = _BilinearSurface(past_s, lengths)  # extra for the tokens before a chunk
         # one step less two of prefill and decoding alone, by context: negative
-        self._mixing_s = [_Surface(partial(mixing_s, context), lengths) for context in CONTEXTS]
+        self._mixing_s = [
+            _BilinearSurface(partial(mixing_s, context), lengths) for context in CONTEXTS
+        ]
 
     def decode_steps(self, sequences: int, tokens: int) -> tuple[float, float, int]:
         """Return the seconds of a decode step, the growth per step, and the steps that it holds.

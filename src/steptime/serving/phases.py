@@ -62,17 +62,10 @@ class Phases(Replica):
         quantised_part: str = STORED_ALL,
     ) -> None:
         super().__init__(
-            problem,
-            plan,
-            weight_format,
-            cache_format,
-            engine,
-            guesses,
-            calibration,
-            quantised_part,
+            problem, plan, weight_format, cache_format, engine, guesses, calibration, quantised_part
         )
         has_experts = bool(problem.shape.experts)
-        self.kind = conformal.MIXTURE_SERVINGS if has_experts else conformal.SERVINGS
+        self.interval_kind = conformal.MIXTURE_SERVINGS if has_experts else conformal.SERVINGS
         self._costs_by_tokens: dict[int, dict[str, StepCost]] = {}
         self._attention_costs: dict[tuple[str, SequenceGroup], StepCost] = {}
 
@@ -90,7 +83,7 @@ class Phases(Replica):
         return self.engine.chunked_prefill
 
     @property
-    def form(self) -> str:
+    def interval_form(self) -> str:
         """The name of the interval of its times: mixtures of experts have their own."""
         return "serve_experts" if self.problem.shape.experts else "serve"
 
@@ -107,11 +100,12 @@ class Phases(Replica):
         """
         if self.problem.method.name != "calibrated":
             return Interval(value)
-        if f"interval.{self.form}_low" in self.device.constants:
-            low, high, _ = bounds(self.form, self.device.constants)
+        if f"interval.{self.interval_form}_low" in self.device.constants:
+            low, high, _ = bounds(self.interval_form, self.device.constants)
             interval = Interval(value, value * low, value * high)
         else:
-            interval = conformal.find_ends(kind or self.kind, self.device).interval_around(value)
+            ends_of_kind = conformal.find_ends(kind or self.interval_kind, self.device)
+            interval = ends_of_kind.interval_around(value)
         slowdown = self.problem.link_slowdown
         exchange_s = value * exchange_share
         quick_s = value - exchange_s * (1 - 1 / slowdown)
@@ -140,9 +134,9 @@ class Phases(Replica):
             tokens: new tokens of each.
             cached_tokens: tokens of each that lie in the cache already.
         """
-        microbatch, count = self._price_microbatch(sequences, tokens, cached_tokens)
+        microbatch, microbatch_count = self._price_microbatch(sequences, tokens, cached_tokens)
         # The first microbatch passes all stages; each further one ends a stage's time later.
-        repeats = 1 + (count - 1) / self.plan.pipeline
+        repeats = 1 + (microbatch_count - 1) / self.plan.pipeline
         return StepCost().plus(microbatch, repeats)._replace(joules=microbatch.joules)
 
     def price_decode(self, sequences: int, context: float) -> StepCost:
@@ -151,16 +145,18 @@ class Phases(Replica):
         Each stage of a pipeline works on a microbatch of the sequences, so a step takes the time
         of one microbatch through all stages.
         """
-        return self._price_microbatch(sequences, 1, context)[0]
+        microbatch, _count = self._price_microbatch(sequences, tokens=1, cached_tokens=context)
+        return microbatch
 
     def _price_microbatch(
         self, sequences: int, tokens: int, cached_tokens: float
     ) -> tuple[StepCost, int]:
         """Return the cost of a microbatch, with the joules of all, and the number of them."""
         rank_sequences = self._rank_sequences(sequences)
-        count = min(self.plan.pipeline, rank_sequences)
-        cost = self.price_step([SequenceGroup(-(-rank_sequences // count), tokens, cached_tokens)])
-        return cost._replace(joules=count * cost.joules), count
+        microbatch_count = min(self.plan.pipeline, rank_sequences)
+        microbatch_sequences = -(-rank_sequences // microbatch_count)
+        cost = self.price_step([SequenceGroup(microbatch_sequences, tokens, cached_tokens)])
+        return cost._replace(joules=microbatch_count * cost.joules), microbatch_count
 
     def price_step(self, groups: Sequence[SequenceGroup]) -> StepCost:
         """Return the cost of a step: products of all tokens together, attention by group."""
@@ -283,8 +279,8 @@ class Phases(Replica):
         """Return the cost of the kernels of a piece, but for attention."""
         ops = {op.name: op for op in graph.ops}
         exchange_s = other_s = 0.0
-        computing: list[Kernel] = []
-        casts: list[Kernel] = []
+        computing_kernels: list[Kernel] = []
+        cast_kernels: list[Kernel] = []
         for kernel in kernels:
             op = ops[kernel.op]
             if op.kind in ATTENDING:
@@ -292,29 +288,30 @@ class Phases(Replica):
             if kernel.exchange is not None:
                 exchange_s += self._exchange_s(kernel, kernel.exchange)
                 continue
-            computing.append(kernel)
+            computing_kernels.append(kernel)
             input_size = float(graph.tensors[op.inputs[0]].size)
             if op.kind == "experts":
                 other_s += self.constant("routed_s")
                 other_s += routed_traffic_s(self.problem.rank, graph, op)
             if self.problem.rank.low_dtype and kernel.dtype == self.problem.rank.low_dtype:
-                casts.append(_quantise_input(kernel, input_size))
+                cast_kernels.append(_quantise_input(kernel, input_size))
         # the share of casts and vector kernels that runs while products in 4 bit do
         is_float4 = self.problem.rank.low_dtype == "float4"
         exposed_share = 1 - (self.constant("four_hidden") if is_float4 else 0.0)
         has_new_units = has_trait(self.problem.device, "tensor_memory")
         kernels_s = kernel_seconds(
             self.problem.rank,
-            [*computing, *casts],
+            [*computing_kernels, *cast_kernels],
             self.device,
             self.constant("grouped_share"),
             self.constant("grouped_new") if has_new_units else 1.0,
         )
-        computing_s, casts_s = kernels_s[: len(computing)], kernels_s[len(computing) :]
+        cast_start = len(computing_kernels)
+        computing_s, casts_s = kernels_s[:cast_start], kernels_s[cast_start:]
         other_s += sum(casts_s) * exposed_share
         vector_factor = self.constant("vectors") * exposed_share
         products_s = 0.0
-        for kernel, kernel_s in zip(computing, computing_s, strict=True):
+        for kernel, kernel_s in zip(computing_kernels, computing_s, strict=True):
             gaps_s = self.constant("kernel_s") * kernel.launches
             if kernel.unit == "matrix":
                 products_s += kernel_s + gaps_s
@@ -324,7 +321,7 @@ class Phases(Replica):
             products_s=products_s,
             other_s=other_s,
             exchange_s=exchange_s,
-            joules=kernels_j(Kernels(computing), self.device),
+            joules=kernels_j(Kernels(computing_kernels), self.device),
             issue_s=self._piece_issue_s(ops, kernels),
         )
 

@@ -189,7 +189,7 @@ class StepJoules(NamedTuple):
 
 
 def step_joules(
-    dynamic: float, step: tuple[float, float, float], device: Device
+    full_clock_j: float, step_bounds_s: tuple[float, float, float], device: Device
 ) -> StepJoules | None:
     """Return the energy of a step; None if the power limit of the device is unknown.
 
@@ -197,18 +197,18 @@ def step_joules(
     no more than its limit: 20 W, 8 J and a limit of 100 W are 28 J in 1 s, 10 J in 0.1 s.
 
     Args:
-        dynamic: joules of the kernels at full clocks.
-        step: seconds of the step, and the ends of their interval.
+        full_clock_j: joules of the kernels at full clocks.
+        step_bounds_s: seconds of the step, and the ends of their interval.
         device: the device with the constants of its calibration.
     """
     draw = power_draw(device)
     if draw is None:
         return None
-    value_s, low_s, high_s = step
+    value_s, low_s, high_s = step_bounds_s
     error_factor = exp(QUANTILE_80 * device.constants["power.error"])
 
     def joules_within(seconds: float, factor: float) -> float:
-        return min(draw.waiting_w * seconds + dynamic * factor, draw.limit_w * seconds)
+        return min(draw.waiting_w * seconds + full_clock_j * factor, draw.limit_w * seconds)
 
     return StepJoules(
         joules_within(value_s, 1.0),

@@ -116,11 +116,14 @@ class _NetworkPart:
             return min(product_rate, self.backend.vector_share * vector_peak)
         return product_rate
 
-    def cache_s(self, sequences: int, context: float, byte_count: float) -> float:
+    def cache_s(self, sequences: int, context: float, cached_number_bytes: float) -> float:
         """Return the seconds to read the cache of sequences with so many tokens in it."""
         size_bytes = sum(
             sequences
-            * (byte_count * cache.numbers * _attended_tokens(cache, context) + cache.state_bytes)
+            * (
+                cached_number_bytes * cache.token_numbers * _attended_tokens(cache, context)
+                + cache.state_bytes
+            )
             for cache in self.caches
         )
         return size_bytes / (self.bytes_per_s * self.backend.cache_share * self.shared_by)
