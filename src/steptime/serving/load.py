@@ -127,7 +127,7 @@ def make_pool(
     rank_step_tokens = int(phases.limit("chunk_tokens")) or Pool._field_defaults["step_tokens"]
     mean_tokens = round(fmean(load.inputs))
     uncached_tokens = mean_tokens - count_cached_tokens(mean_tokens, prefix)
-    has_rule = phases.problem.rank.flag
+    has_flag = phases.problem.rank.flag
     return Pool(
         pace=ServerPace(phases, exact_lengths, phases.guesses, ranks),
         max_running=max_running,
@@ -136,8 +136,8 @@ def make_pool(
         block_tokens=BLOCK_TOKENS,
         step_tokens=ranks * rank_step_tokens,
         mixes_prefill=phases.mixes_prefill,
-        schedules_ahead=has_rule("ahead"),
-        reserves_blocks=has_rule("reserves"),
+        schedules_ahead=has_flag("ahead"),
+        reserves_blocks=has_flag("reserves"),
         prefix_share=prefix,
         rank_count=ranks,
         prompt_overhead_s=phases.prompt_overhead_s(uncached_tokens),

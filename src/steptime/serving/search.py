@@ -214,10 +214,10 @@ class ServerSearch:
             input=max(1, round(fmean(self.load.inputs))),
             output=max(1, round(fmean(self.load.outputs))),
         )
-        shortest = replace(service, input=min(self.load.inputs))
-        overhead_s = phases.prompt_overhead_s(shortest.uncached_tokens)
-        ttft_s = shortest.price_prompts(phases, 1).seconds + overhead_s
-        tpot_s = phases.price_decode(1, shortest.input).seconds
+        shortest_service = replace(service, input=min(self.load.inputs))
+        overhead_s = phases.prompt_overhead_s(shortest_service.uncached_tokens)
+        ttft_s = shortest_service.price_prompts(phases, 1).seconds + overhead_s
+        tpot_s = phases.price_decode(1, shortest_service.input).seconds
         best_ttft_s, best_tpot_s = self.isolated_times_s.get(name, (inf, inf))
         self.isolated_times_s[name] = min(best_ttft_s, ttft_s), min(best_tpot_s, tpot_s)
         prompt_s = mean_service.price_prompts(phases, service.data).seconds / service.data
@@ -379,15 +379,15 @@ class ServerSearch:
 
     def _runner(self, kind: ServiceKind, load: Load, readers: Readers | None = None) -> RunReplicas:
         """Return the function that runs so many replicas of a kind, behind the readers."""
-        reading: list[Pool] = []
+        reader_pools: list[Pool] = []
         transfer_s: Callable[[int], float] = transfer_free
         if readers is not None:
             reader = readers.kind
-            reading = [reader.pool._replace(replicas=readers.replicas)]
+            reader_pools = [reader.pool._replace(replicas=readers.replicas)]
             transfer_s = cache(transfer_time(reader.phases, reader.service.site))
 
         def run(replicas: int) -> LoadRun:
-            pools = [*reading, kind.pool._replace(replicas=replicas)]
+            pools = [*reader_pools, kind.pool._replace(replicas=replicas)]
             return run_requests(self.demand, load, pools, transfer_s)
 
         return run
