@@ -73,7 +73,7 @@ def nodes(model: StepModel, batch: int, mode: str) -> tuple[LayerTimes, ...]:
     for row in model.timeline(batch).rows:
         rows[layer_name(row.row.name, rows, layers[-1].name)].append(row)
     pipelined = model.settings.pipelined
-    flop_of = model.counted(batch)
+    flop_of = model.flop_by_row(batch)
     layer_times = []
     for layer in layers:
         layer_rows = rows[layer.name]

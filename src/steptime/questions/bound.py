@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from steptime.core.graph import PASSES, PLACE
+from steptime.core.graph import PASS_INDEX, PASSES
 from steptime.grids.replicas import Sync, exposed_s
 from steptime.prediction.host import Host
 from steptime.prediction.kernel import Interval, Kernel
@@ -52,7 +52,7 @@ def parts(model: StepModel, batch: int | None = None) -> list[Binding]:
     distinct_kernels = lowered.columns.distinct  # equal kernels of a step are priced once
     times = model.prices(batch).intervals()
     idle_kernels = Kernels([_idle_kernel(kernel) for kernel in distinct_kernels])
-    launches_s = model.price_kernels(idle_kernels).value[idle_kernels.index].tolist()
+    launches_s = model.price_kernels(idle_kernels).value[idle_kernels.distinct_of_kernel].tolist()
     bounds = []
     for kernel, time, launch_s in zip(distinct_kernels, times, launches_s, strict=True):
         compute_s, memory_s = (0.0, 0.0) if kernel.exchange else ceilings_s(model, kernel)
@@ -61,7 +61,7 @@ def parts(model: StepModel, batch: int | None = None) -> list[Binding]:
             bounds.append("host")
         else:
             bounds.append("compute" if compute_s >= memory_s else "memory")
-    distinct_index_of_kernel = lowered.columns.index.tolist()
+    distinct_index_of_kernel = lowered.columns.distinct_of_kernel.tolist()
     return [
         Binding(kernel, times[distinct_index], bounds[distinct_index])
         for kernel, distinct_index in zip(lowered.kernels, distinct_index_of_kernel, strict=True)
@@ -130,7 +130,7 @@ def path(
     bindings = parts(model, batch)
     busy_s = [0.0, 0.0, 0.0]  # of the device in the forward pass, the backward pass, the update
     for kernel, time, _ in bindings:
-        busy_s[PLACE[kernel.pass_]] += time.value
+        busy_s[PASS_INDEX[kernel.pass_]] += time.value
     host_s, first_device_pass = _host_path(busy_s, model.host(model.lowered(batch)))
     seconds_by_bound = dict.fromkeys(BOUNDS, 0.0) | {"host": host_s}
     # Up to this pass the host is the slower of the two; from it on the device is, by its kernels.
