@@ -230,7 +230,11 @@ def serve(question: Question, method: str | Method) -> Reply:
         values["prefill_s"] = values["ttft_s"]
     is_held = not memory_of(phases, one.running_sequences, one.length, one.input).over_bytes
     return Reply(
-        values, device_count, phases.problem.method.settings.stack, is_held, form=phases.form
+        values,
+        device_count,
+        phases.problem.method.settings.stack,
+        is_held,
+        form=phases.interval_form,
     )
 
 

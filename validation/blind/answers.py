@@ -76,7 +76,7 @@ def predict_rate(question: Question, method: str | Method) -> Reply:
 
 def _loaded(phases: Phases, run: LoadRun, values: dict[str, Interval]) -> Reply:
     stack = phases.problem.method.settings.stack
-    return Reply(values, run.device_count, stack, form=phases.form)
+    return Reply(values, run.device_count, stack, form=phases.interval_form)
 
 
 def _service(question: Question, method: str | Method, demand: Demand) -> Service:

@@ -249,7 +249,7 @@ class Columns:
         if cpu_host is None:
             return None
         # A CPU never runs ahead of itself: both kinds of steps have the same host.
-        cpu_host = cpu_host._replace(ends=host_bounds(constants))
+        cpu_host = cpu_host._replace(end_factors=host_bounds(constants))
         return _HostPair(ahead=cpu_host, waiting=cpu_host)
 
     def _find_accelerator_hosts(self, constants: Constants) -> _HostPair:
@@ -259,7 +259,7 @@ class Columns:
         """
         step_residuals = self.device.calibration.steps
         host = self._issue_steps(constants)._replace(
-            ends=host_bounds(constants), steps=step_residuals
+            end_factors=host_bounds(constants), measured_steps=step_residuals
         )
         return _HostPair(ahead=host._replace(waits=False), waiting=host)
 

@@ -82,7 +82,7 @@ def gather_group_results(
         "comm_meter": meter,
         "sample_ends": "with the slowest rank",
         "disturbed_seen_by": "rank 0",
-        "input_s_of": "rank 0" if prepared.take_wait_s else None,
+        "input_s_of": "rank 0" if prepared.waited else None,
         "overlap": request["options"]["overlap"]
         and group_timer.group.make_step_without_exchange is not None,
         "comm_backend": group_timer.group.backend,

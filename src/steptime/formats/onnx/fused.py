@@ -140,8 +140,7 @@ def _lower_packed_attention(
         packed = walk.pointwise("add", packed, bias)
     width = walk.shape(packed)[-1] // 3  # of queries, keys and values each
     q, k, v = walk.lower(elements.split, packed, [width] * 3, axis=-1)
-    result, *_ = _lower_attention(walk, q, k, v)
-    return [result]
+    return [_lower_attention(walk, q, k, v)[0]]
 
 
 def _lower_grouped_query_attention(

@@ -360,11 +360,7 @@ VIEWS: Mapping[str, Handler] = {
 MOVES: Mapping[str, Handler] = {
     **dict.fromkeys(_FILLED, _lower_constant),
     **dict.fromkeys(("pad", "constant_pad_nd"), _lower_pad),
-    **{
-        f"{kind}_pad{n}d": _lower_pad
-        for kind in ("reflection", "replication")
-        for n in (1, 2)
-    },
+    **{f"{kind}_pad{n}d": _lower_pad for kind in ("reflection", "replication") for n in (1, 2)},
     **dict.fromkeys(("pixel_shuffle", "pixel_unshuffle"), _lower_pixel_shuffle),
     "repeat_interleave": _lower_repeat_interleave,
     "roll": _lower_roll,

@@ -330,7 +330,7 @@ def _op_times(prediction: Prediction) -> tuple[OpTime, ...]:
     """Return the time and the forward work of each op."""
     op_times = []
     for row in prediction.times.rows:
-        forward_flop = prediction.counted[row.row.name]["forward"]
+        forward_flop = prediction.flop_by_row[row.row.name]["forward"]
         op_times.append(_op_time(row, round(forward_flop)))
     return tuple(op_times)
 

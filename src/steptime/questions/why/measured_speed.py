@@ -141,7 +141,7 @@ def _tokens_per_example(setup: Setup) -> int:
 
 def _peak_step_s(setup: Setup) -> float:
     """Return the seconds of the network's arithmetic at the peak of its data type."""
-    flop = sum(sum(flop_by_pass.values()) for flop_by_pass in setup.model.counted().values())
+    flop = sum(sum(flop_by_pass.values()) for flop_by_pass in setup.model.flop_by_row().values())
     peaks = setup.model.effective_device.datasheet.peak_flop_per_s
     dtype_peak_flop_per_s = next(iter(peaks.values()))  # the step's type is first
     return flop / dtype_peak_flop_per_s
