@@ -60,7 +60,7 @@ def settle_dtype(workload: Workload, device: Device) -> Workload:
     return replace(workload, dtype=default_dtype(workload.default_dtypes, device))
 
 
-def settle_place(workload: Workload, place: str) -> Workload:
+def settle_dtype_by_place(workload: Workload, place: str) -> Workload:
     """Return a workload with the data type in which a place of this machine measures it.
 
     A CPU measures in float32, a device of another kind in the preferred type of the network, where

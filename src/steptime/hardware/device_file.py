@@ -72,11 +72,11 @@ _CALIBRATION_KEY_TYPES |= dict.fromkeys(PHASES, struct("PhaseCalibration", _PHAS
 _CURVE_TABLE: Any = struct(
     "Curve", dict.fromkeys(("work", "min_s"), Sequence[Above0]), ("work", "min_s"), closed=False
 )
-_MEASURED_KEY_TYPES = {
+_MEASURED_KEY_TYPES = {  # of the keys that are read
     "platform": Text,
     "cache_bytes": Above0,
     "memory": Mapping[str, _CURVE_TABLE],
-}  # is read
+}
 _COMMON_KEY_TYPES = {
     **dict.fromkeys(("name", "source", "note"), Text),
     "unverified": Texts,
@@ -172,10 +172,10 @@ def link_from_table(table: Mapping[str, Any], source: str) -> Link:
     return Link(**{"latency_s": None, **values, "measured": measured})
 
 
-def _convert_fields_to_si(values: Mapping[str, Any], numbers: SiFields) -> JsonObject:
+def _convert_fields_to_si(values: Mapping[str, Any], si_fields: SiFields) -> JsonObject:
     """Return the values, those of keys of numbers by their fields and in SI."""
     converted = {}
     for key, value in values.items():
-        name, factor = numbers.get(key, (key, None))
+        name, factor = si_fields.get(key, (key, None))
         converted[name] = value if factor is None else value * factor
     return converted
