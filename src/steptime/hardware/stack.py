@@ -158,10 +158,8 @@ TUNES = {
     "sources": "LoRA of a part of a product's columns keeps what it adds to them",
 }
 _HOST_PASSES = ("host.forward", "host.backward", "host.update")  # of one kind: `..._conv2d_s`
-_TRAINING_PREFIXES = (
-    "host.update",
-    "host.backward",
-)  # what a stack for inference alone need not say
+# names of constants that a stack for inference alone need not say
+_TRAINING_PREFIXES = ("host.update", "host.backward")
 _INHERITED_BY_ENTRY = ("joins", "kinds", "on_cpu")  # tables whose entries are inherited one by one
 _NOT_INHERITED = ("name", "source", "like")
 
