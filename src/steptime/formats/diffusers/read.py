@@ -233,13 +233,13 @@ def describe_component(table: Mapping[str, Any], place: str) -> Family:
     # a UNet has no patches, but its sides must halve
     patch_side = LATENT_SIDE * sizes.get("patch_size", 2)
 
-    def build(b: Builder, p: Mapping[str, Any], batch: int) -> str:
+    def build(b: Builder, values: Mapping[str, Any], batch: int) -> str:
         b.remarks.extend(f"{place}: {remark}" for remark in remarks)
-        return build_class(b, {**sizes, **p}, batch)
+        return build_class(b, {**sizes, **values}, batch)
 
-    def check(p: Mapping[str, Any]) -> str | None:
-        if p["image"] % patch_side:
-            return f"image {p['image']} does not divide into patches of {patch_side} pixels"
+    def check(values: Mapping[str, Any]) -> str | None:
+        if values["image"] % patch_side:
+            return f"image {values['image']} does not divide into patches of {patch_side} pixels"
         return None
 
     parameters = {

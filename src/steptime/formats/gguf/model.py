@@ -74,7 +74,7 @@ def config_of(header: Header, place: str) -> tuple[JsonObject, list[str]]:
     config |= _infer_fields_of_tensors(header)
     config["model_type"] = row["model_type"]
     model_type = types()[row["model_type"]]
-    if CAUSAL_CLASS_END in model_type.heads:
+    if CAUSAL_CLASS_END in model_type.head_by_class_end:
         config["architectures"] = [name_class(model_type, CAUSAL_CLASS_END)]
     return config, remarks
 

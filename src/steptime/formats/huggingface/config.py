@@ -36,16 +36,18 @@ class Config:
         table: the values of the file.
         place: the file, as messages begin.
         head: the end of the network, such as `words` or `classes`.
-        labels: the number of classes.
+        label_count: the number of classes.
         remarks: sentences that the reader of an answer must know.
         read_fields: names of all fields that were read.
     """
 
-    def __init__(self, table: Mapping[str, Any], place: str, head: str, labels: int = 2) -> None:
+    def __init__(
+        self, table: Mapping[str, Any], place: str, head: str, label_count: int = 2
+    ) -> None:
         self.table = table
         self.place = place
         self.head = head
-        self.labels = labels
+        self.label_count = label_count
         self.remarks: list[str] = []
         self.read_fields: set[str] = set()
         rope = table.get("rope_parameters") or table.get("rope_scaling")
