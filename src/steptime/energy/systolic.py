@@ -260,31 +260,9 @@ class _Loops(NamedTuple):
 def _run_products(array: Array, product: _Product, dataflow: Dataflow, times: int) -> ArrayRun:
     """Return the cost of `times` products, each with the fastest plan of its dataflow."""
     check_choice("dataflow", dataflow, DATAFLOWS)
-    m, k, n, a_bytes, b_bytes = product
-    if dataflow == "output":
-        x, y, t = m, n, k
-        plans = list(_list_output_plans(array, product))
-    elif dataflow == "weight":
-        x, y, t = k, n, m
-        plans = list(_list_stationary_plans(array, product))
-    else:  # C^T = B^T A^T with A^T staying
-        x, y, t = k, m, n
-        plans = list(
-            _list_stationary_plans(array, _Product(n, k, m, a_bytes=b_bytes, b_bytes=a_bytes))
-        )
-    if not plans:
-        raise InputError(
-            f"a buffer of {array.buffer_bytes} bytes cannot hold one row of "
-            f"{min(array.columns, y)} sums of {array.sum_bytes} bytes"
-        )
-    loops = _Loops(x, y, t, x_tiles=_divide_up(x, array.rows), y_tiles=_divide_up(y, array.columns))
-
-    def time_s(plan: _BufferPlan) -> float:
-        compute_s = _count_cycles(loops, plan.passes) / array.clock_hz
-        memory_s = plan.dram_bytes / array.memory_bytes_per_s
-        return max(compute_s, memory_s)
-
-    plan = min(plans, key=lambda plan: (time_s(plan), plan.dram_bytes, plan.passes))
+    m, k, n, _, _ = product
+    loops = _arrange_loops(array, product, dataflow)
+    plan = _choose_plan(array, product, dataflow, loops)
     cycles = _count_cycles(loops, plan.passes)
     macs = m * k * n
     if dataflow == "output":  # sums stay in the PEs
@@ -292,7 +270,7 @@ def _run_products(array: Array, product: _Product, dataflow: Dataflow, times: in
         elements_read = m * k * loops.y_tiles + k * n * loops.x_tiles
     else:  # sums of all tiles but the first along k are read again, and written before
         partial_sum_bytes = (loops.x_tiles - 1) * m * n * array.sum_bytes
-        elements_read = x * y * plan.passes + x * t * loops.y_tiles
+        elements_read = loops.x * loops.y * plan.passes + loops.x * loops.t * loops.y_tiles
     return ArrayRun(
         cycles=times * cycles,
         macs=times * macs,
@@ -301,8 +279,48 @@ def _run_products(array: Array, product: _Product, dataflow: Dataflow, times: in
         buffer_read_bytes=times * (elements_read * array.element_bytes + partial_sum_bytes),
         buffer_write_bytes=times * (m * n * array.element_bytes + partial_sum_bytes),
         dram_bytes=times * plan.dram_bytes,
-        time_s=times * time_s(plan),
+        time_s=times * _plan_time_s(array, loops, plan),
     )
+
+
+def _arrange_loops(array: Array, product: _Product, dataflow: Dataflow) -> _Loops:
+    """Return the dimensions of a product on an array, by the table of dataflows of the module."""
+    m, k, n, _, _ = product
+    if dataflow == "output":
+        x, y, t = m, n, k
+    elif dataflow == "weight":
+        x, y, t = k, n, m
+    else:
+        x, y, t = k, m, n
+    return _Loops(x, y, t, x_tiles=_divide_up(x, array.rows), y_tiles=_divide_up(y, array.columns))
+
+
+def _choose_plan(array: Array, product: _Product, dataflow: Dataflow, loops: _Loops) -> _BufferPlan:
+    """Return the fastest plan of a dataflow; raises `InputError` if the buffer is too small."""
+    if dataflow == "output":
+        plans = list(_list_output_plans(array, product))
+    elif dataflow == "weight":
+        plans = list(_list_stationary_plans(array, product))
+    else:  # C^T = B^T A^T with A^T staying
+        m, k, n, a_bytes, b_bytes = product
+        transposed = _Product(n, k, m, a_bytes=b_bytes, b_bytes=a_bytes)
+        plans = list(_list_stationary_plans(array, transposed))
+    if not plans:
+        raise InputError(
+            f"a buffer of {array.buffer_bytes} bytes cannot hold one row of "
+            f"{min(array.columns, loops.y)} sums of {array.sum_bytes} bytes"
+        )
+    return min(
+        plans,
+        key=lambda plan: (_plan_time_s(array, loops, plan), plan.dram_bytes, plan.passes),
+    )
+
+
+def _plan_time_s(array: Array, loops: _Loops, plan: _BufferPlan) -> float:
+    """Return the longer of the times of the array and of the memory."""
+    compute_s = _count_cycles(loops, plan.passes) / array.clock_hz
+    memory_s = plan.dram_bytes / array.memory_bytes_per_s
+    return max(compute_s, memory_s)
 
 
 def _count_cycles(loops: _Loops, passes: int) -> int:

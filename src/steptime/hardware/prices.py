@@ -75,11 +75,12 @@ def offers(path: Path | None = None) -> list[Offer]:
 
 def cheapest(of: Iterable[Offer]) -> Mapping[str, Offer]:
     """Return the offer of the lowest price by device."""
-    by_device: dict[str, Offer] = {}
+    cheapest_by_device: dict[str, Offer] = {}
     for offer in of:
-        if offer.device not in by_device or offer.price < by_device[offer.device].price:
-            by_device[offer.device] = offer
-    return by_device
+        cheapest_offer = cheapest_by_device.get(offer.device)
+        if cheapest_offer is None or offer.price < cheapest_offer.price:
+            cheapest_by_device[offer.device] = offer
+    return cheapest_by_device
 
 
 def offers_of(table: Mapping[str, Any], source_name: str) -> list[Offer]:

@@ -132,10 +132,11 @@ class Stack:
         return {**self.training, **self.serving, **self.interval}
 
     @property
-    def tuning_ways(self) -> tuple[str, ...]:
+    def tuning_rules(self) -> tuple[str, ...]:
         """How it runs a fine-tuning: its `tunes`, and `repeats` where whole layers run again."""
-        early = self.training.get("training.stops_early")
-        return self.tunes if early is None or early.value else (*self.tunes, "repeats")
+        stops_early = self.training.get("training.stops_early")
+        repeats_layers = stops_early is not None and not stops_early.value
+        return (*self.tunes, "repeats") if repeats_layers else self.tunes
 
     @property
     def label(self) -> str:
