@@ -16,13 +16,13 @@ TIME_WIDTH = 256  # sines and cosines of a time step
 class Heads:
     """The heads of an attention: their number and width, and whether queries and keys are normed.
 
-    `angles` is the table that turns queries and keys by place, "" for none.
+    `rotary_table` is the table that turns queries and keys by place, "" for none.
     """
 
     count: int
     width: int
     is_normed: bool = False
-    angles: str = ""
+    rotary_table: str = ""
 
 
 def embed(b: Builder, x: str, width: int, name: str, activation: str = "silu") -> str:
@@ -102,9 +102,9 @@ def attend(b: Builder, sequences: Sequence[tuple[str, str, str]], heads: Heads, 
             q = b.op("concat", *queries, name="all_q", axis=1)
             k = b.op("concat", *keys, name="all_k", axis=1)
             v = b.op("concat", *values, name="all_v", axis=1)
-        if heads.angles:
-            q = b.op("rotary", q, heads.angles, name="rotary_q", head_width=heads.width)
-            k = b.op("rotary", k, heads.angles, name="rotary_k", head_width=heads.width)
+        if heads.rotary_table:
+            q = b.op("rotary", q, heads.rotary_table, name="rotary_q", head_width=heads.width)
+            k = b.op("rotary", k, heads.rotary_table, name="rotary_k", head_width=heads.width)
         attributes: Attributes = {"heads": heads.count, "kv_heads": heads.count, "causal": False}
         return b.op("attention", q, k, v, name="attention", **attributes)
 

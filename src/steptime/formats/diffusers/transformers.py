@@ -63,7 +63,7 @@ def build_flux(b: Builder, sizes: Sizes, batch: int) -> str:
     image = linear(b, image, width, "image_in")
     text = linear(b, text, width, "text_in")
     angles = b.buffer("angles", (text_tokens + image_tokens, head_width))
-    heads = Heads(head_count, head_width, is_normed=True, angles=angles)
+    heads = Heads(head_count, head_width, is_normed=True, rotary_table=angles)
     for i in b.repeat(sizes["num_layers"]):
         with b.scope(f"block{i + 1}"):
             image, text = _joint_block(b, image, text, state, heads)

@@ -117,7 +117,7 @@ def _describe_words(table: Mapping[str, Any], network_type: ModelType | None, pl
     return add_images(family, table, str(table[TYPE_FIELD]), place)
 
 
-def _nested_table(table: Mapping[str, Any], tower: str, kind: str, place: str) -> Table:
+def _nested_table(table: Mapping[str, Any], tower: str, type_name: str, place: str) -> Table:
     """Return the nested configuration of a tower, {} for none.
 
     Raises:
@@ -129,9 +129,9 @@ def _nested_table(table: Mapping[str, Any], tower: str, kind: str, place: str) -
         nested_table = table.get(name) or {}
         if not isinstance(nested_table, dict):
             raise InputError(f"{place}: {name}: must be a table, not {shorten(nested_table)}")
-        nested_kind = nested_table.get(TYPE_FIELD, kind)
-        if nested_kind != kind:
-            raise unknown(TYPE_FIELD, nested_kind, [kind], f"{place}: {name}")
+        stated_type = nested_table.get(TYPE_FIELD, type_name)
+        if stated_type != type_name:
+            raise unknown(TYPE_FIELD, stated_type, [type_name], f"{place}: {name}")
         tower_table |= nested_table
     return tower_table
 
@@ -143,9 +143,9 @@ def _describe_towers(table: Mapping[str, Any], network_type: ModelType, place: s
     towers: dict[str, Settings] = {}
     outer_table = {**table}
     base: Family = registry.load(network_type.family)
-    for tower, kind in network_type.tower_types.items():
-        tower_table = _nested_table(table, tower, kind, place)
-        tower_type = all_types()[kind]
+    for tower, type_name in network_type.tower_types.items():
+        tower_table = _nested_table(table, tower, type_name, place)
+        tower_type = all_types()[type_name]
         tower_place = f"{place}: {tower}_config"
         config = Config(tower_table, tower_place, head if tower == "text" else "none")
         settings = finish_settings(config, tower_type.describe(config))

@@ -86,25 +86,25 @@ TOWERS: Mapping[str, Callable[[Config], ImagePrefix]] = {  # by the type of the 
 }
 
 
-def add_images(family: Family, table: Mapping[str, Any], kind: str, place: str) -> Family:
+def add_images(family: Family, table: Mapping[str, Any], outer_type: str, place: str) -> Family:
     """Return a decoder of words that reads images where a user asks for some (`images=1`).
 
     Args:
         family: the decoder of words.
         table: the values of the whole file.
-        kind: the type of the whole.
+        outer_type: the type of the whole.
         place: the file, as messages begin.
 
     Raises:
         InputError: for a tower whose sizes do not fit.
     """
-    if kind not in TOWERS or table.get(FIELD) is None:
+    if outer_type not in TOWERS or table.get(FIELD) is None:
         return family
     tower_place = f"{place}: {FIELD}"
     tower_table = table[FIELD]
     if not isinstance(tower_table, dict):
         raise InputError(f"{tower_place}: must be a table, not {shorten(tower_table)}")
-    prefix = TOWERS[kind](Config(tower_table, tower_place, "none"))
+    prefix = TOWERS[outer_type](Config(tower_table, tower_place, "none"))
     width = family.settings["width"]
 
     def build(b: Builder, values: Mapping[str, Any], batch: int) -> str:
