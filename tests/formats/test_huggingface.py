@@ -346,7 +346,7 @@ VALUES: tuple[object, ...] = (
 def _fields_of(name: str) -> list[str]:
     """Return the fields that a type reads."""
     row = types()[name]
-    config = Config({}, name, next(iter(row.heads.values())))
+    config = Config({}, name, next(iter(row.head_by_class_end.values())))
     row.describe(config)
     return sorted(config.read_fields)
 

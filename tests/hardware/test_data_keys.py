@@ -11,7 +11,7 @@ from steptime.core.toml_files import DATA, packaged, read_toml
 from steptime.core.typed import typed
 from steptime.hardware import catalog
 from steptime.hardware.architectures import FILE, Architectures, architectures
-from steptime.hardware.device_file import DETAILS, LEVEL_RATES, OF_DETAILS, device_from_table
+from steptime.hardware.device_file import DETAIL_SI_FIELDS, DETAILS, LEVEL_RATES, device_from_table
 from steptime.hardware.topology import KINDS
 from steptime.planning.site import Site
 
@@ -36,7 +36,7 @@ def is_read(name: str) -> bool:
 
 def test_every_key_of_details_is_read():
     for key in DETAILS.keys() - CHECKED - set(LEVEL_RATES):
-        name = OF_DETAILS[key][0] if key in OF_DETAILS else key
+        name = DETAIL_SI_FIELDS[key][0] if key in DETAIL_SI_FIELDS else key
         known = {"usable_GiB": "usable_share", "link": "node_link", "base_clock_MHz": "clock_hz"}
         assert is_read(known.get(key, name)), key
 

@@ -69,8 +69,11 @@ def test_what_names_none_says_the_nearest(text, near):
 def test_what_runs_a_question(device, plan, use, family):
     software = defaults_for(catalog.device(device), plan, use=use)
     assert software.stack.startswith(family)
-    assert software.stack in software.years
-    assert software.other is None or software.other in software.years
+    assert software.stack in software.years_by_stack
+    assert (
+        software.newest_alternative is None
+        or software.newest_alternative in software.years_by_stack
+    )
 
 
 def test_steps_of_one_tpu_run_what_a_plan_of_it_does():
@@ -117,5 +120,5 @@ def test_servers_of_one_maker_are_meant_there_alone():
         name: defaults_for(catalog.device(name), Plan(), use="serving")
         for name in ("h100", "mi300x")
     }
-    assert {*on["h100"].years} == {"vllm-2026", "sglang-2025", "trt-llm-2025"}
-    assert {*on["mi300x"].years} == {"vllm-2026", "sglang-2025"}
+    assert {*on["h100"].years_by_stack} == {"vllm-2026", "sglang-2025", "trt-llm-2025"}
+    assert {*on["mi300x"].years_by_stack} == {"vllm-2026", "sglang-2025"}

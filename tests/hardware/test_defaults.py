@@ -10,7 +10,12 @@ from steptime.build import make_workload, read_model
 from steptime.cli.main import run
 from steptime.core.dtypes import PRECISIONS
 from steptime.hardware import catalog
-from steptime.hardware.defaults import OTHER_MODEL, SEQUENCE_MODEL, default_dtype, settle_place
+from steptime.hardware.defaults import (
+    OTHER_MODEL,
+    SEQUENCE_MODEL,
+    default_dtype,
+    settle_dtype_by_place,
+)
 from steptime.sweeps.cells import cells_of
 from steptime.sweeps.experiment import check_experiment
 
@@ -52,9 +57,9 @@ def test_every_device_of_the_catalog_has_a_default_that_a_step_can_be_computed_i
     (("cpu", "float32"), ("cuda:1", "bfloat16-mixed"), ("tpu", "bfloat16-mixed")),
 )
 def test_a_measurement_takes_the_data_type_of_its_place(place, dtype):
-    assert settle_place(make_workload(read_model("gpt2"), 1), place).dtype == dtype
+    assert settle_dtype_by_place(make_workload(read_model("gpt2"), 1), place).dtype == dtype
     workload = make_workload(read_model("gpt2"), 1, "float16")
-    assert settle_place(workload, place).dtype == "float16"
+    assert settle_dtype_by_place(workload, place).dtype == "float16"
 
 
 def test_a_network_of_a_file_that_reads_tokens_is_a_sequence_model(tmp_path):

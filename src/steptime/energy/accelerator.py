@@ -84,8 +84,8 @@ class LayerEstimate:
     dram_high_bytes: float | None
 
 
-DRAM = "horowitz-45nm"  # the figures that price DRAM
-SUMMED = (
+DRAM_FIGURES = "horowitz-45nm"  # the figures that price DRAM
+SUMMED_FIELDS = (
     "latency_s",
     "latency_low_s",
     "latency_high_s",
@@ -113,7 +113,10 @@ class Estimate:
         sums = {}
         for part in (*self.parts, TOTAL):
             layers = [layer for layer in self.layers if part in (TOTAL, layer.part)]
-            sums[part] = {name: _sum(getattr(layer, name) for layer in layers) for name in SUMMED}
+            sums[part] = {
+                name: _sum_or_none(getattr(layer, name) for layer in layers)
+                for name in SUMMED_FIELDS
+            }
         return sums
 
     def dram(self) -> dict[str, float]:
@@ -123,7 +126,7 @@ class Estimate:
         at the highest. The middle is the tables' bytes at the mean of both energies.
         """
         layers = [layer for layer in self.layers if layer.dram_bytes is not None]
-        low_j, high_j = figures(DRAM).dram_j_per_byte
+        low_j, high_j = figures(DRAM_FIGURES).dram_j_per_byte
         dram_bytes = sum(layer.dram_bytes or 0.0 for layer in layers)
         return {
             "dram_bytes": dram_bytes,
@@ -133,7 +136,7 @@ class Estimate:
         }
 
 
-def _sum(values: Iterable[float | None]) -> float | None:
+def _sum_or_none(values: Iterable[float | None]) -> float | None:
     total = 0.0
     for value in values:
         if value is None:
@@ -169,13 +172,13 @@ def scale_chips(
 
 # FODLAM as published takes Eyeriss's rows, which are of 4 or 3 images, for those of one image, and
 # scales EIE from 45 to 65 nm by the ideal rule.
-PROCESS = Process(65)
-SCALING = "dennard"
+FODLAM_PROCESS = Process(65)
+FODLAM_SCALING = "dennard"
 
 
 def published_chips(accelerators: Sequence[Accelerator]) -> tuple[Chip, ...]:
     """Return the chips as FODLAM takes them: at 65 nm, a batch for one image."""
-    return scale_chips(accelerators, PROCESS, SCALING, ignores_batch=True)
+    return scale_chips(accelerators, FODLAM_PROCESS, FODLAM_SCALING, ignores_batch=True)
 
 
 def estimate(request: ChipRequest, chips: Sequence[Chip]) -> Estimate:
@@ -187,10 +190,10 @@ def estimate(request: ChipRequest, chips: Sequence[Chip]) -> Estimate:
     """
     parts = tuple(chip.accelerator.kind for chip in chips)
     if request.net:
-        rows = _find_network(request.net, chips)
+        rows = _find_network_rows(request.net, chips)
         layers = [_look_up_layer(layer, request.net, rows) for layer in request.layers]
-        return Estimate(parts, tuple(layers), ())
-    layers, not_covered, pruned = [], [], []
+        return Estimate(parts, tuple(layers), not_covered=())
+    layers, not_covered, pruned_names = [], [], []
     for layer in request.layers:
         chip = _find_chip(layer, chips)
         if chip is None:
@@ -198,8 +201,8 @@ def estimate(request: ChipRequest, chips: Sequence[Chip]) -> Estimate:
             continue
         layers.append(_scale_layer(layer, chip))
         if chip.accelerator.pruned:
-            pruned.append(layer.name)
-    return Estimate(parts, tuple(layers), tuple(not_covered), tuple(pruned))
+            pruned_names.append(layer.name)
+    return Estimate(parts, tuple(layers), tuple(not_covered), supposed_pruned=tuple(pruned_names))
 
 
 class _ChipRow(NamedTuple):
@@ -209,7 +212,7 @@ class _ChipRow(NamedTuple):
     row: MeasuredLayer
 
 
-def _find_network(net: str, chips: Sequence[Chip]) -> dict[str, _ChipRow]:
+def _find_network_rows(net: str, chips: Sequence[Chip]) -> dict[str, _ChipRow]:
     """Return the rows that the chips' tables have for a network, by plain layer name."""
     networks = [(chip, network) for chip in chips for network in chip.accelerator.networks]
     rows = {
@@ -256,7 +259,7 @@ def _find_chip(layer: ChipLayer, chips: Sequence[Chip]) -> Chip | None:
     return None
 
 
-class _PerMac(NamedTuple):
+class _BytesPerMac(NamedTuple):
     """Mean, lowest and highest amount per multiply-add of measured layers."""
 
     mean: float
@@ -268,36 +271,38 @@ def _scale_layer(layer: ChipLayer, chip: Chip) -> LayerEstimate:
     """Return the cost of a layer from its multiply-adds and the measured layers of the chip."""
     if layer.macs is None:
         raise InputError(f"layer {shorten(layer.name)}: 'macs' is missing")
-    macs, rows = layer.macs, chip.accelerator.scalable
-    mean = chip.cost_per_mac(rows)
-    costs = [chip.cost_per_mac([row]) for row in rows]
-    dram = _dram_bytes_per_mac(chip)
+    macs = layer.macs
+    measured_rows = chip.accelerator.rows_with_macs
+    mean = chip.cost_per_mac(measured_rows)
+    row_costs = [chip.cost_per_mac([row]) for row in measured_rows]
+    dram_bytes_per_mac = _dram_bytes_per_mac(chip)
     return LayerEstimate(
         name=layer.name,
         part=chip.accelerator.kind,
         accelerator=chip.accelerator.name,
         macs=macs,
         latency_s=macs * mean.latency_s,
-        latency_low_s=macs * min(cost.latency_s for cost in costs),
-        latency_high_s=macs * max(cost.latency_s for cost in costs),
+        latency_low_s=macs * min(cost.latency_s for cost in row_costs),
+        latency_high_s=macs * max(cost.latency_s for cost in row_costs),
         energy_j=macs * mean.energy_j,
-        energy_low_j=macs * min(cost.energy_j for cost in costs),
-        energy_high_j=macs * max(cost.energy_j for cost in costs),
-        dram_bytes=None if dram is None else macs * dram.mean,
-        dram_low_bytes=None if dram is None else macs * dram.low,
-        dram_high_bytes=None if dram is None else macs * dram.high,
+        energy_low_j=macs * min(cost.energy_j for cost in row_costs),
+        energy_high_j=macs * max(cost.energy_j for cost in row_costs),
+        dram_bytes=None if dram_bytes_per_mac is None else macs * dram_bytes_per_mac.mean,
+        dram_low_bytes=None if dram_bytes_per_mac is None else macs * dram_bytes_per_mac.low,
+        dram_high_bytes=None if dram_bytes_per_mac is None else macs * dram_bytes_per_mac.high,
     )
 
 
-def _dram_bytes_per_mac(chip: Chip) -> _PerMac | None:
+def _dram_bytes_per_mac(chip: Chip) -> _BytesPerMac | None:
     """Return the DRAM traffic of the measured layers; None if the tables do not state it."""
-    rows = [
+    bytes_and_macs = [
         (row.dram_bytes / chip.examples(row), row.macs)
-        for row in chip.accelerator.scalable
+        for row in chip.accelerator.rows_with_macs
         if row.dram_bytes is not None and row.macs
     ]
-    if not rows:
+    if not bytes_and_macs:
         return None
-    ratios = [dram_bytes / macs for dram_bytes, macs in rows]
-    mean = sum(dram_bytes for dram_bytes, _ in rows) / sum(macs for _, macs in rows)
-    return _PerMac(mean, min(ratios), max(ratios))
+    ratios = [dram_bytes / macs for dram_bytes, macs in bytes_and_macs]
+    total_bytes = sum(dram_bytes for dram_bytes, _ in bytes_and_macs)
+    total_macs = sum(macs for _, macs in bytes_and_macs)
+    return _BytesPerMac(mean=total_bytes / total_macs, low=min(ratios), high=max(ratios))

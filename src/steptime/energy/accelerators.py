@@ -111,7 +111,7 @@ class Accelerator:
     pruned: bool = False
 
     @property
-    def scalable(self) -> tuple[MeasuredLayer, ...]:
+    def rows_with_macs(self) -> tuple[MeasuredLayer, ...]:
         """The layers of all networks whose multiply-adds are known."""
         return tuple(row for net in self.networks for row in net.layers if row.macs is not None)
 
@@ -123,7 +123,10 @@ def accelerator_names() -> list[str]:
 
 def designs() -> tuple[Design, ...]:
     """Return all published chips, with and without tables by layer, sorted by name."""
-    return tuple(_design(_table(name)) for name in sorted(p.stem for p in _FOLDER.glob("*.toml")))
+    return tuple(
+        _read_design(_read_table(name))
+        for name in sorted(path.stem for path in _FOLDER.glob("*.toml"))
+    )
 
 
 def accelerators(text: str) -> tuple[Accelerator, ...]:
@@ -143,11 +146,11 @@ def accelerators(text: str) -> tuple[Accelerator, ...]:
     return tuple(accelerator_by_kind.values())
 
 
-def _table(name: str) -> Mapping[str, Any]:
+def _read_table(name: str) -> Mapping[str, Any]:
     return packaged(f"{_FOLDER.name}/{name}.toml")
 
 
-_SI = {  # column of a file: field, and the factor on the column
+_SI_UNITS = {  # column of a file: field, and the factor on the column
     "latency_ms": ("latency_s", 1e-3),
     "latency_us": ("latency_s", 1e-6),
     "processing_ms": ("processing_s", 1e-3),
@@ -174,31 +177,36 @@ def _convert_to_si(table: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a table whose columns with units are converted to SI; other columns are kept."""
     converted = {}
     for key, value in table.items():
-        field, factor = _SI.get(key, (key, None))
+        field, factor = _SI_UNITS.get(key, (key, None))
         converted[field] = value if factor is None else value * factor
     return converted
 
 
-_DESIGN = ("name", "process_nm", "clock_hz", "area_mm2", "power_w", "source", "note")
+_DESIGN_KEYS = ("name", "process_nm", "clock_hz", "area_mm2", "power_w", "source", "note")
 
 
-def _design(table: Mapping[str, Any]) -> Design:
-    unstated = {"clock_hz": None, "area_mm2": None, "power_w": None}
-    si = {**unstated, **_convert_to_si(table)}
+def _read_design(table: Mapping[str, Any]) -> Design:
+    none_stated = {"clock_hz": None, "area_mm2": None, "power_w": None}
+    si_values = {**none_stated, **_convert_to_si(table)}
     return Design(
         networks=tuple(network["name"] for network in table.get("networks", ())),
         figures=tuple(
-            Figure(row["workload"], row.get("batch"), *figure)
+            Figure(row["workload"], row.get("batch"), quantity, value)
             for row in table.get("published", ())
-            for figure in _convert_to_si({k: v for k, v in row.items() if k in _SI}).items()
+            for quantity, value in _convert_figures(row).items()
         ),
-        **{key: si[key] for key in _DESIGN},
+        **{key: si_values[key] for key in _DESIGN_KEYS},
     )
+
+
+def _convert_figures(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the columns of a row that have a unit, in SI units, without its other columns."""
+    return _convert_to_si({key: value for key, value in row.items() if key in _SI_UNITS})
 
 
 @lru_cache
 def _read_accelerator(name: str) -> Accelerator:
-    table = _table(name)
+    table = _read_table(name)
     return Accelerator(
         op_kinds=tuple(table["op_kinds"]),
         layer_types=tuple(table["layer_types"]),
@@ -214,7 +222,7 @@ def _read_accelerator(name: str) -> Accelerator:
                 power_w=rival["power_W"],
                 latencies_s=tuple(us * 1e-6 for us in row["latency_us"]),
             )
-            for rival in map(_table, table.get("rivals", ()))
+            for rival in map(_read_table, table.get("rivals", ()))
             for row in rival["times"]
         ),
         pruned=table.get("pruned_weights", False),
@@ -224,12 +232,14 @@ def _read_accelerator(name: str) -> Accelerator:
 
 def _read_network(table: Mapping[str, Any], power_mw: float | None) -> MeasuredNetwork:
     """Return the table of a network; rows that state no power get the power of the chip."""
-    shared = {"batch": table["batch"], "power_mW": power_mw, "macs": None}
+    common_columns = {"batch": table["batch"], "power_mW": power_mw, "macs": None}
     total = table.get("total")
     return MeasuredNetwork(
         name=table["name"],
-        layers=tuple(MeasuredLayer(**_convert_to_si({**shared, **row})) for row in table["layers"]),
-        total=MeasuredLayer(**_convert_to_si({**shared, "name": "total", **total}))
+        layers=tuple(
+            MeasuredLayer(**_convert_to_si({**common_columns, **row})) for row in table["layers"]
+        ),
+        total=MeasuredLayer(**_convert_to_si({**common_columns, "name": "total", **total}))
         if total
         else None,
     )

@@ -89,7 +89,7 @@ class RivalPlatform(AnswerRow, frozen=True, kw_only=True):
 def layers_per_mac(chip: Chip) -> Iterator[LayerPerMac]:
     """Yield the cost per multiply-add of each measured layer that states its multiply-adds."""
     for network in chip.accelerator.networks:
-        for row in _scalable_rows(network):
+        for row in _list_rows_with_macs(network):
             cost = chip.cost_per_mac([row])
             yield LayerPerMac(
                 accelerator=chip.accelerator.name,
@@ -104,7 +104,7 @@ def layers_per_mac(chip: Chip) -> Iterator[LayerPerMac]:
 def average_per_mac(chips: Sequence[Chip]) -> Iterator[AveragePerMac]:
     """Yield, per chip, the cost per multiply-add that unmeasured layers take."""
     for chip in chips:
-        if rows := chip.accelerator.scalable:
+        if rows := chip.accelerator.rows_with_macs:
             cost = chip.cost_per_mac(rows)
             yield AveragePerMac(
                 accelerator=chip.accelerator.name,
@@ -116,8 +116,8 @@ def average_per_mac(chips: Sequence[Chip]) -> Iterator[AveragePerMac]:
 def cross_predictions(chip: Chip) -> Iterator[CrossPrediction]:
     """Yield each network of a table with its prediction from the other networks of that table."""
     for network in chip.accelerator.networks:
-        rows = _scalable_rows(network)
-        training_rows = [row for row in chip.accelerator.scalable if row not in rows]
+        rows = _list_rows_with_macs(network)
+        training_rows = [row for row in chip.accelerator.rows_with_macs if row not in rows]
         if not rows or not training_rows:
             continue
         macs = sum(row.macs or 0 for row in rows)
@@ -158,5 +158,5 @@ def rival_platforms(accelerator: Accelerator) -> Iterator[RivalPlatform]:
         )
 
 
-def _scalable_rows(network: MeasuredNetwork) -> list[MeasuredLayer]:
+def _list_rows_with_macs(network: MeasuredNetwork) -> list[MeasuredLayer]:
     return [row for row in network.layers if row.macs is not None]

@@ -143,7 +143,7 @@ def figures(name: str) -> Figures:
     names = sorted(path.stem for path in (DATA / "energy").glob("*.toml"))
     check_choice("energy figures", name, names)
     table = packaged(f"energy/{name}.toml")
-    low, high = table["dram_pJ_per_64_bit"]
+    dram_low_pj, dram_high_pj = table["dram_pJ_per_64_bit"]  # of 8 bytes
     return Figures(
         name=table["name"],
         process=Process(table["process_nm"], voltage_v=table["voltage_V"]),
@@ -153,7 +153,7 @@ def figures(name: str) -> Figures:
         },
         register_j_per_byte=table["register_pJ_per_byte"] * 1e-12,
         sram_j_per_byte={int(kb): pj / 8 * 1e-12 for kb, pj in table["sram_pJ_per_64_bit"].items()},
-        dram_j_per_byte=(low / 8 * 1e-12, high / 8 * 1e-12),
+        dram_j_per_byte=(dram_low_pj / 8 * 1e-12, dram_high_pj / 8 * 1e-12),
         source=table["source"],
         note=table["note"],
         unverified=tuple(table["unverified"]),
@@ -176,17 +176,27 @@ def op_energy(
     Raises:
         InputError: if the figures do not have the dtype, or the scaling does not reach.
     """
-    costs = hierarchy.figures
-    check_choice("dtype", dtype, costs.operation_j, costs.name)
-    scale = scale_factors(scaling, costs.process, process or costs.process).energy
+    energy_figures = hierarchy.figures
+    check_choice("dtype", dtype, energy_figures.operation_j, energy_figures.name)
+    scale = scale_factors(scaling, energy_figures.process, process or energy_figures.process).energy
     return [_price_op(graph, op, dtype, hierarchy, scale) for op in graph.ops]
 
 
 def sum_energy(rows: Iterable[OpEnergy], name: str = "total") -> OpEnergy:
     """Return the sum of estimates; its ends are the sums of all low and of all high ends."""
-    columns = list(zip(*(row[4:] for row in rows), strict=True)) or [()] * 6
-    arithmetic, register, buffer, dram, low, high = (float(sum(column)) for column in columns)
-    return OpEnergy(name, "", None, "", arithmetic, register, buffer, dram, low, high)
+    op_rows = list(rows)
+    return OpEnergy(
+        name=name,
+        kind="",
+        part=None,
+        of="",
+        arithmetic_j=float(sum(row.arithmetic_j for row in op_rows)),
+        register_j=float(sum(row.register_j for row in op_rows)),
+        buffer_j=float(sum(row.buffer_j for row in op_rows)),
+        dram_j=float(sum(row.dram_j for row in op_rows)),
+        dram_low_j=float(sum(row.dram_low_j for row in op_rows)),
+        dram_high_j=float(sum(row.dram_high_j for row in op_rows)),
+    )
 
 
 def estimate_ops(
@@ -207,35 +217,36 @@ def estimate_ops(
 
 
 def _price_op(graph: Graph, op: Op, dtype: str, hierarchy: Hierarchy, scale: float) -> OpEnergy:
-    costs = hierarchy.figures
-    inputs = tuple(_in_dtype(graph.tensors[name], dtype) for name in op.inputs)
-    outputs = tuple(_in_dtype(graph.tensors[name], dtype) for name in op.outputs)
-    flop, once_bytes = cost_of(op.kind, inputs, op.settings, outputs)
+    energy_figures = hierarchy.figures
+    inputs = tuple(_set_float_dtype(graph.tensors[name], dtype) for name in op.inputs)
+    outputs = tuple(_set_float_dtype(graph.tensors[name], dtype) for name in op.outputs)
+    flop, tensor_bytes = cost_of(op.kind, inputs, op.settings, outputs)
     products = products_of(op.kind, inputs, op.settings)
-    pairs = sum(map(prod, products)) if products else flop / 2
+    multiply_adds = sum(map(prod, products)) if products else flop / 2
     element_bytes = SIZE_BYTES[dtype]
-    register_bytes = pairs * _ELEMENTS_A_MULTIPLY_ADD * element_bytes
-    buffer_bytes = dram_bytes = float(once_bytes)
+    register_bytes = multiply_adds * _ELEMENTS_A_MULTIPLY_ADD * element_bytes
+    buffer_bytes = float(tensor_bytes)
+    dram_bytes = float(tensor_bytes)
     if products:
         capacity_bytes = hierarchy.buffer_kb * 1024
         buffer_bytes = max(buffer_bytes, register_bytes / hierarchy.reuse)
-        if once_bytes > capacity_bytes:
-            tiled = pairs * 2 * element_bytes / sqrt(capacity_bytes / element_bytes)
-            dram_bytes = max(dram_bytes, tiled)
-    low, high = costs.dram_j_per_byte
+        if tensor_bytes > capacity_bytes:
+            tiled_bytes = multiply_adds * 2 * element_bytes / sqrt(capacity_bytes / element_bytes)
+            dram_bytes = max(dram_bytes, tiled_bytes)
+    low_j_per_byte, high_j_per_byte = energy_figures.dram_j_per_byte
     return OpEnergy(
         name=op.name,
         kind=op.kind,
         part=op.part,
         of=op.of or op.name,
-        arithmetic_j=pairs * sum(costs.operation_j[dtype]) * scale,
-        register_j=register_bytes * costs.register_j_per_byte * scale,
-        buffer_j=buffer_bytes * costs.sram_j_per_byte[hierarchy.buffer_kb] * scale,
-        dram_j=dram_bytes * (low + high) / 2,
-        dram_low_j=dram_bytes * low,
-        dram_high_j=dram_bytes * high,
+        arithmetic_j=multiply_adds * sum(energy_figures.operation_j[dtype]) * scale,
+        register_j=register_bytes * energy_figures.register_j_per_byte * scale,
+        buffer_j=buffer_bytes * energy_figures.sram_j_per_byte[hierarchy.buffer_kb] * scale,
+        dram_j=dram_bytes * (low_j_per_byte + high_j_per_byte) / 2,
+        dram_low_j=dram_bytes * low_j_per_byte,
+        dram_high_j=dram_bytes * high_j_per_byte,
     )
 
 
-def _in_dtype(spec: TensorSpec, dtype: str) -> TensorSpec:
+def _set_float_dtype(spec: TensorSpec, dtype: str) -> TensorSpec:
     return TensorSpec(spec.shape, dtype) if spec.dtype in _FLOATS else spec

@@ -90,12 +90,12 @@ def _stillmaker_baas(old: Process, new: Process) -> Factors:
     """
     if new.voltage_v is None and (old.nm, old.flavour) == (new.nm, new.flavour):
         return Factors(1.0, 1.0)
-    delay, energy = _inverter(new)
-    old_delay, old_energy = _inverter(old)
+    delay, energy = _inverter_delay_and_energy(new)
+    old_delay, old_energy = _inverter_delay_and_energy(old)
     return Factors(delay / old_delay, energy / old_energy)
 
 
-def _inverter(process: Process) -> tuple[float, float]:
+def _inverter_delay_and_energy(process: Process) -> tuple[float, float]:
     """Return delay and energy of an inverter; raises `InputError` outside of the published fit."""
     node = str(process.nm)
     if node not in INVERTERS or process.flavour:

@@ -93,7 +93,7 @@ def request_of_configuration(table: object, source: str, folders: Iterable[Path]
     name = table[key]
     if not _is_name(name):
         raise InputError(f"{source}: '{key}' is a name, not {shorten(name)}")
-    layer_names = _layer_names(table, source)
+    layer_names = _read_layer_names(table, source)
     if key == "net":
         return ChipRequest(name, name, tuple(map(ChipLayer, layer_names)))
     file_layers = _read_net_file(name, source, folders)
@@ -117,7 +117,10 @@ def multiply_adds(graph: Graph, op: Op) -> int:
     """Return the multiply-adds of an op: those of its matrix products, else half of its FLOP."""
     specs = tuple(graph.tensors[name] for name in op.inputs)
     products = products_of(op.kind, specs, op.settings)
-    return sum(map(prod, products)) if products else op_work(graph, op)[0] // 2
+    if products:
+        return sum(map(prod, products))
+    flop, _ = op_work(graph, op)
+    return flop // 2
 
 
 def _is_name(value: object) -> TypeGuard[str]:
@@ -125,7 +128,7 @@ def _is_name(value: object) -> TypeGuard[str]:
     return isinstance(value, str) and value != "" and value.isprintable()
 
 
-def _layer_names(table: Mapping[str, Any], source: str) -> list[str]:
+def _read_layer_names(table: Mapping[str, Any], source: str) -> list[str]:
     names = table.get("layers")
     if not isinstance(names, list) or not names:
         raise InputError(f"{source}: 'layers' must be a list of the layers to add up")
@@ -156,19 +159,19 @@ def _read_net_file(name: str, source: str, folders: Iterable[Path]) -> dict[str,
 
 def _find_net_file(name: str, source: str, folders: Iterable[Path]) -> Path:
     """Return the path of a file that lies in one of the folders or below it."""
-    places = list(folders)
-    for folder in places:
+    searched_folders = list(folders)
+    for folder in searched_folders:
         try:
             path = (folder / name).resolve()
-            inside = path.is_relative_to(folder.resolve())
-            if inside and path.exists():
+            is_inside = path.is_relative_to(folder.resolve())
+            if is_inside and path.exists():
                 return path
         except (OSError, RuntimeError):  # too long, or links in a circle
             raise InputError(f"{source}: netfile {shorten(name)} is no path") from None
-        if not inside:
-            place = shorten(str(folder))
-            raise InputError(f"{source}: netfile {shorten(name)} lies outside of {place}")
-    searched = " or ".join(shorten(str(folder)) for folder in places)
+        if not is_inside:
+            folder_text = shorten(str(folder))
+            raise InputError(f"{source}: netfile {shorten(name)} lies outside of {folder_text}")
+    searched = " or ".join(shorten(str(folder)) for folder in searched_folders)
     raise InputError(f"{source}: netfile {shorten(name)}: no such file in {searched}")
 
 

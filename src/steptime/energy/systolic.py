@@ -24,8 +24,8 @@ cycle by cycle.
 
 The memory. DRAM and array overlap: a product takes the longer of the two times. The buffer gives
 each operand as often as tiles need it; DRAM gives it again where the buffer cannot keep it (see
-`_stationary_plans` and `_output_plans`). What only passes through needs no room in the buffer.
-Of the ways to use the buffer, the fastest is taken.
+`_list_stationary_plans` and `_list_output_plans`). What only passes through needs no room in the
+buffer. Of the ways to use the buffer, the fastest is taken.
 """
 
 from collections.abc import Iterator, Sequence
@@ -39,7 +39,7 @@ from steptime.network.ops.table import ShapeError, Specs
 
 Dataflow = Literal["weight", "input", "output"]
 DATAFLOWS: tuple[Dataflow, ...] = ("weight", "input", "output")
-COVERED = ("conv2d", "linear", "matmul", "attention")
+COVERED_KINDS = ("conv2d", "linear", "matmul", "attention")
 Pair = tuple[int, int]
 
 
@@ -160,10 +160,9 @@ def matmul(
     """
     for name, size in (("m", m), ("k", k), ("n", n), ("times", times)):
         _check_size(name, size)
-    element = array.element_bytes
-    return _run_products(
-        array, _Product(m, k, n, m * k * element, k * n * element), dataflow, times
-    )
+    element_bytes = array.element_bytes
+    product = _Product(m, k, n, a_bytes=m * k * element_bytes, b_bytes=k * n * element_bytes)
+    return _run_products(array, product, dataflow, times)
 
 
 def conv2d(
@@ -198,7 +197,7 @@ def conv2d(
 
 
 def network(array: Array, graph: Graph, dataflow: Dataflow = "weight") -> NetworkRun:
-    """Return the cost of every product of an inference graph on an array: `COVERED`.
+    """Return the cost of every product of an inference graph on an array: `COVERED_KINDS`.
 
     Attention is two products, one after the other; its softmax is not counted. Elements have the
     array's size, whatever the graph's dtype. A batch of a matmul is as many products. All other ops
@@ -209,7 +208,7 @@ def network(array: Array, graph: Graph, dataflow: Dataflow = "weight") -> Networ
         raise InputError(f"{graph.name}: a systolic array takes a network in phase 'infer'")
     runs, not_covered = [], []
     for op in graph.ops:
-        if op.kind not in COVERED:
+        if op.kind not in COVERED_KINDS:
             not_covered.append(op.name)
             continue
         specs = tuple(graph.tensors[name] for name in op.inputs)
@@ -261,29 +260,9 @@ class _Loops(NamedTuple):
 def _run_products(array: Array, product: _Product, dataflow: Dataflow, times: int) -> ArrayRun:
     """Return the cost of `times` products, each with the fastest plan of its dataflow."""
     check_choice("dataflow", dataflow, DATAFLOWS)
-    m, k, n, a_bytes, b_bytes = product
-    if dataflow == "output":
-        x, y, t = m, n, k
-        plans = list(_output_plans(array, product))
-    elif dataflow == "weight":
-        x, y, t = k, n, m
-        plans = list(_stationary_plans(array, product))
-    else:  # C^T = B^T A^T with A^T staying
-        x, y, t = k, m, n
-        plans = list(_stationary_plans(array, _Product(n, k, m, b_bytes, a_bytes)))
-    if not plans:
-        raise InputError(
-            f"a buffer of {array.buffer_bytes} bytes cannot hold one row of "
-            f"{min(array.columns, y)} sums of {array.sum_bytes} bytes"
-        )
-    loops = _Loops(x, y, t, _tiles(x, array.rows), _tiles(y, array.columns))
-
-    def time_s(plan: _BufferPlan) -> float:
-        compute_s = _count_cycles(loops, plan.passes) / array.clock_hz
-        memory_s = plan.dram_bytes / array.memory_bytes_per_s
-        return max(compute_s, memory_s)
-
-    plan = min(plans, key=lambda plan: (time_s(plan), plan.dram_bytes, plan.passes))
+    m, k, n, _, _ = product
+    loops = _arrange_loops(array, product, dataflow)
+    plan = _choose_plan(array, product, dataflow, loops)
     cycles = _count_cycles(loops, plan.passes)
     macs = m * k * n
     if dataflow == "output":  # sums stay in the PEs
@@ -291,7 +270,7 @@ def _run_products(array: Array, product: _Product, dataflow: Dataflow, times: in
         elements_read = m * k * loops.y_tiles + k * n * loops.x_tiles
     else:  # sums of all tiles but the first along k are read again, and written before
         partial_sum_bytes = (loops.x_tiles - 1) * m * n * array.sum_bytes
-        elements_read = x * y * plan.passes + x * t * loops.y_tiles
+        elements_read = loops.x * loops.y * plan.passes + loops.x * loops.t * loops.y_tiles
     return ArrayRun(
         cycles=times * cycles,
         macs=times * macs,
@@ -300,19 +279,59 @@ def _run_products(array: Array, product: _Product, dataflow: Dataflow, times: in
         buffer_read_bytes=times * (elements_read * array.element_bytes + partial_sum_bytes),
         buffer_write_bytes=times * (m * n * array.element_bytes + partial_sum_bytes),
         dram_bytes=times * plan.dram_bytes,
-        time_s=times * time_s(plan),
+        time_s=times * _plan_time_s(array, loops, plan),
     )
+
+
+def _arrange_loops(array: Array, product: _Product, dataflow: Dataflow) -> _Loops:
+    """Return the dimensions of a product on an array, by the table of dataflows of the module."""
+    m, k, n, _, _ = product
+    if dataflow == "output":
+        x, y, t = m, n, k
+    elif dataflow == "weight":
+        x, y, t = k, n, m
+    else:
+        x, y, t = k, m, n
+    return _Loops(x, y, t, x_tiles=_divide_up(x, array.rows), y_tiles=_divide_up(y, array.columns))
+
+
+def _choose_plan(array: Array, product: _Product, dataflow: Dataflow, loops: _Loops) -> _BufferPlan:
+    """Return the fastest plan of a dataflow; raises `InputError` if the buffer is too small."""
+    if dataflow == "output":
+        plans = list(_list_output_plans(array, product))
+    elif dataflow == "weight":
+        plans = list(_list_stationary_plans(array, product))
+    else:  # C^T = B^T A^T with A^T staying
+        m, k, n, a_bytes, b_bytes = product
+        transposed = _Product(n, k, m, a_bytes=b_bytes, b_bytes=a_bytes)
+        plans = list(_list_stationary_plans(array, transposed))
+    if not plans:
+        raise InputError(
+            f"a buffer of {array.buffer_bytes} bytes cannot hold one row of "
+            f"{min(array.columns, loops.y)} sums of {array.sum_bytes} bytes"
+        )
+    return min(
+        plans,
+        key=lambda plan: (_plan_time_s(array, loops, plan), plan.dram_bytes, plan.passes),
+    )
+
+
+def _plan_time_s(array: Array, loops: _Loops, plan: _BufferPlan) -> float:
+    """Return the longer of the times of the array and of the memory."""
+    compute_s = _count_cycles(loops, plan.passes) / array.clock_hz
+    memory_s = plan.dram_bytes / array.memory_bytes_per_s
+    return max(compute_s, memory_s)
 
 
 def _count_cycles(loops: _Loops, passes: int) -> int:
     """Return the sum over all tiles of 2 r + c + t - 2 (see the module), T cut into `passes`."""
-    tiles = loops.x_tiles * loops.y_tiles * passes
+    tile_count = loops.x_tiles * loops.y_tiles * passes
     shift_cycles = (2 * loops.x * loops.y_tiles + loops.y * loops.x_tiles) * passes
     stream_cycles = loops.t * loops.x_tiles * loops.y_tiles
-    return shift_cycles + stream_cycles - 2 * tiles
+    return shift_cycles + stream_cycles - 2 * tile_count
 
 
-def _stationary_plans(array: Array, product: _Product) -> Iterator[_BufferPlan]:
+def _list_stationary_plans(array: Array, product: _Product) -> Iterator[_BufferPlan]:
     """Return the plans of a dataflow in which tiles of B stay in the PEs and A streams.
 
     Pieces of m are the outermost loop, then n, then k. The sums of a piece [rows of it, columns of
@@ -322,23 +341,23 @@ def _stationary_plans(array: Array, product: _Product) -> Iterator[_BufferPlan]:
     """
     m, k, n, a_bytes, b_bytes = product
     c_bytes = m * n * array.element_bytes
-    column_tiles = _tiles(n, array.columns)
-    a_row_bytes = -(-a_bytes // m)
+    column_tiles = _divide_up(n, array.columns)
+    a_row_bytes = _divide_up(a_bytes, m)
     has_partial_sums = k > array.rows
     sums_row_bytes = min(n, array.columns) * array.sum_bytes if has_partial_sums else 0
     for keeps_b in (False, True):
         for keeps_a in (False, True):
             row_bytes = sums_row_bytes + (a_row_bytes if keeps_a else 0)
-            room_bytes = array.buffer_bytes - (b_bytes if keeps_b else 0)
-            if room_bytes < row_bytes:
+            free_bytes = array.buffer_bytes - (b_bytes if keeps_b else 0)
+            if free_bytes < row_bytes:
                 continue
-            passes = _tiles(m, room_bytes // row_bytes) if row_bytes else 1
+            passes = _divide_up(m, free_bytes // row_bytes) if row_bytes else 1
             a_reads = 1 if keeps_a else column_tiles
             b_reads = 1 if keeps_b else passes
             yield _BufferPlan(passes, a_bytes * a_reads + b_bytes * b_reads + c_bytes)
 
 
-def _output_plans(array: Array, product: _Product) -> Iterator[_BufferPlan]:
+def _list_output_plans(array: Array, product: _Product) -> Iterator[_BufferPlan]:
     """Return the plans of the dataflow in which tiles of C stay in the PEs.
 
     With nothing kept, A is read once a tile of n and B once a tile of m. With as many panels of A
@@ -347,31 +366,32 @@ def _output_plans(array: Array, product: _Product) -> Iterator[_BufferPlan]:
     C is written once.
     """
     m, _, n, a_bytes, b_bytes = product
-    row_tiles = _tiles(m, array.rows)
-    column_tiles = _tiles(n, array.columns)
+    row_tiles = _divide_up(m, array.rows)
+    column_tiles = _divide_up(n, array.columns)
     c_bytes = m * n * array.element_bytes
-    yield _BufferPlan(1, a_bytes * column_tiles + b_bytes * row_tiles + c_bytes)
+    yield _BufferPlan(passes=1, dram_bytes=a_bytes * column_tiles + b_bytes * row_tiles + c_bytes)
     a_panels = _Panels(
         size_bytes=a_bytes,
-        panel_bytes=-(-a_bytes * min(m, array.rows) // m),
+        panel_bytes=_divide_up(a_bytes * min(m, array.rows), m),
         panel_count=row_tiles,
     )
     b_panels = _Panels(
         size_bytes=b_bytes,
-        panel_bytes=-(-b_bytes * min(n, array.columns) // n),
+        panel_bytes=_divide_up(b_bytes * min(n, array.columns), n),
         panel_count=column_tiles,
     )
     for resident, streamed in ((a_panels, b_panels), (b_panels, a_panels)):
         if resident.panel_bytes > array.buffer_bytes:
             continue
-        room_bytes = array.buffer_bytes - streamed.panel_bytes
-        group_size = max(1, room_bytes // resident.panel_bytes)
-        streams = _tiles(resident.panel_count, group_size)
-        yield _BufferPlan(1, resident.size_bytes + streamed.size_bytes * streams + c_bytes)
+        free_bytes = array.buffer_bytes - streamed.panel_bytes
+        group_size = max(1, free_bytes // resident.panel_bytes)
+        stream_count = _divide_up(resident.panel_count, group_size)
+        dram_bytes = resident.size_bytes + streamed.size_bytes * stream_count + c_bytes
+        yield _BufferPlan(passes=1, dram_bytes=dram_bytes)
 
 
-def _tiles(size: int, tile: int) -> int:
-    return -(-size // tile)
+def _divide_up(dividend: int, divisor: int) -> int:
+    return -(-dividend // divisor)
 
 
 def _check_size(name: str, value: object) -> None:

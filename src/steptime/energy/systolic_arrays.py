@@ -14,13 +14,15 @@ from steptime.energy.systolic import Array
 _FOLDER = DATA / "arrays"
 _Size = Annotated[int, Meta(ge=1, description="a whole number from 1")]
 
-_FILE = {
+_KEY_TYPES = {
     **dict.fromkeys(("name", "source", "note"), Text),
     **dict.fromkeys(("rows", "columns", "element_bytes", "sum_bytes", "arrays"), _Size),
     **dict.fromkeys(("clock_MHz", "buffer_MiB", "memory_GB_per_s"), Above0),
     "unverified": Texts,
 }
-_ARRAY = struct("Array", _FILE, [key for key in _FILE if key not in ("note", "unverified")])
+_ARRAY_TABLE = struct(
+    "Array", _KEY_TYPES, [key for key in _KEY_TYPES if key not in ("note", "unverified")]
+)
 
 
 def array(name: str | Path) -> Array:
@@ -51,12 +53,12 @@ def array_from_table(table: Mapping[str, object], source: str) -> Array:
     Raises:
         InputError: for an unknown key, a missing key, or a number that is not positive.
     """
-    values = typed_values(dict(table), _ARRAY, source)
-    count = values.pop("arrays")
+    values = typed_values(dict(table), _ARRAY_TABLE, source)
+    array_count = values.pop("arrays")
     return Array(
         clock_hz=values.pop("clock_MHz") * 1e6,
-        buffer_bytes=int(values.pop("buffer_MiB") * 2**20) // count,
-        memory_bytes_per_s=values.pop("memory_GB_per_s") * 1e9 / count,
-        per_chip=count,
+        buffer_bytes=int(values.pop("buffer_MiB") * 2**20) // array_count,
+        memory_bytes_per_s=values.pop("memory_GB_per_s") * 1e9 / array_count,
+        per_chip=array_count,
         **values,
     )

@@ -11,7 +11,7 @@ from typing import Any
 from steptime.core.errors import InputError
 from steptime.formats import Source
 from steptime.formats.diffusers.read import CLASS_FIELD, CLASSES
-from steptime.formats.huggingface.composed import holds_words, kinds_of
+from steptime.formats.huggingface.composed import has_nested_decoder, list_model_types
 from steptime.formats.huggingface.reading import find_head
 from steptime.formats.huggingface.types import UNLIKE, ModelType, types
 
@@ -44,7 +44,7 @@ def _name_library(table: Mapping[str, Any]) -> str:
 
 def _is_native(table: Mapping[str, Any]) -> bool:
     """Whether the type, or that of the decoder of words in it, is read natively."""
-    kinds = kinds_of(table)  # its own type, then those of the networks in it
+    kinds = list_model_types(table)  # its own type, then those of the networks in it
     if any(kind in UNLIKE for kind in kinds):
         return False
     native_types = types()
@@ -53,7 +53,7 @@ def _is_native(table: Mapping[str, Any]) -> bool:
     row = native_types.get(table[TYPE_FIELD])
     if row is not None:
         return _has_native_class(table, row)
-    return holds_words(table) and has_native_part
+    return has_nested_decoder(table) and has_native_part
 
 
 def _has_native_class(table: Mapping[str, Any], row: ModelType) -> bool:

@@ -40,7 +40,7 @@ class Trait(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     rows: Texts
     why: str = ""
 
-    def holds(self, datasheet: "Datasheet", device_name: str = "") -> bool:
+    def applies_to(self, datasheet: "Datasheet", device_name: str = "") -> bool:
         """Whether a device with this datasheet has the property."""
         family = find_family(datasheet.architecture or "")
         maker = datasheet.maker or ""
@@ -133,10 +133,10 @@ def family_of(device: "Device") -> str:
 
 def has_trait(device: "Device", trait: str) -> bool:
     """Whether a device has a trait of the data file, such as `old` or `copied_tensors`."""
-    return architectures().traits[trait].holds(device.datasheet, device.name)
+    return architectures().traits[trait].applies_to(device.datasheet, device.name)
 
 
-def name_constants(device: "Device") -> tuple[str, str]:
+def format_constant_suffixes(device: "Device") -> tuple[str, str]:
     """Return the family and the maker of a device as names of constants have them.
 
     A GeForce RTX 5090 has `blackwell_2` and `nvidia`, as in `workspace_blackwell_2_bytes`.

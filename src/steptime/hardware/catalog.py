@@ -23,7 +23,7 @@ from steptime.hardware.device_words import (
     LOCAL,
     device_name_of,
     device_path,
-    device_spelled,
+    find_device_by_spelling,
     find_devices,
     shipped_devices,
     short_names,
@@ -40,8 +40,8 @@ LINKS = ItemFiles("link", "links", link_from_table)
 
 def _read_stack(table: Mapping[str, Any], source: str) -> Stack:
     """Return the stack of a table, with the values of the one that it is `like`."""
-    like = _like(table)
-    return stack_from_table(table, source, stack(like) if like else None)
+    base_name = _base_stack_name(table)
+    return stack_from_table(table, source, base=stack(base_name) if base_name else None)
 
 
 STACKS = ItemFiles("stack", "stacks", _read_stack)
@@ -76,7 +76,7 @@ def device(name: str | os.PathLike[str] | Device, method: str = "") -> Device:
             return exact_device
         if not find_devices(text):
             raise InputError(f"device {shorten(text)} is of Paleo's table: --method {PAPER_METHOD}")
-    spelled_device = device_spelled(text)
+    spelled_device = find_device_by_spelling(text)
     if spelled_device:
         return spelled_device
     return DEVICES.read_by_name(DEVICES.shipped()[device_name_of(text)])
@@ -161,7 +161,7 @@ def stack_names(*, with_user_files: bool = True) -> list[str]:
 def stack(name: str = DEFAULT_STACK) -> Stack:
     """Return the software stack of a name or of a .toml file; raises `InputError` for another."""
     path = STACKS.file_of(DEFAULT_STACK if name == "torch" else name)
-    return cached_by_files(path, lambda: (_with_bases(path), STACKS.read_file(path)))
+    return cached_by_files(path, lambda: (_list_stack_and_base_files(path), STACKS.read_file(path)))
 
 
 def stack_since(name: str) -> str:
@@ -169,33 +169,33 @@ def stack_since(name: str) -> str:
 
     Only the heads of the files are read, of the stack and of those that it is `like`.
     """
-    for path in _with_bases(STACKS.file_of(name)):
-        head = _stack_head(path)
+    for path in _list_stack_and_base_files(STACKS.file_of(name)):
+        head = _read_stack_head(path)
         if "since" in head or "since" in head.get("unlike", ()):
             return str(head.get("since", ""))
     return ""
 
 
-def _stack_head(path: Path) -> Mapping[str, Any]:
+def _read_stack_head(path: Path) -> Mapping[str, Any]:
     """Return the values of a stack's file before its first table, anew where it was written."""
     return cached_by_files(("head of a stack", path), lambda: ([path], read_toml_head(path)))
 
 
-def _with_bases(path: Path) -> list[Path]:
+def _list_stack_and_base_files(path: Path) -> list[Path]:
     """Return the file of a stack, that of the one that it is `like`, and so on."""
     paths = [path]
-    while like := _like(_stack_head(paths[-1])):
+    while base_name := _base_stack_name(_read_stack_head(paths[-1])):
         source = format_path(paths[-1])
-        base = STACKS.shipped().get(like) or STACKS.find(like.lower())
-        if base is None:
-            raise unknown("stack", like, STACKS.files(), f"{source}: like")
-        if base in paths:
-            raise InputError(f"{source}: 'like' leads back to {base.stem} in a circle")
-        paths.append(base)
+        base_path = STACKS.shipped().get(base_name) or STACKS.find(base_name.lower())
+        if base_path is None:
+            raise unknown("stack", base_name, STACKS.files(), f"{source}: like")
+        if base_path in paths:
+            raise InputError(f"{source}: 'like' leads back to {base_path.stem} in a circle")
+        paths.append(base_path)
     return paths
 
 
-def _like(table: Mapping[str, Any]) -> str:
+def _base_stack_name(table: Mapping[str, Any]) -> str:
     """Return the name of the stack that a stack's table is `like`, "" without one."""
     like = table.get("like")
     return like if isinstance(like, str) else ""

@@ -43,9 +43,9 @@ NEUTRAL: Mapping[str, float] = {  # by kind of constant: the value that changes 
     "factor": 1.0,
     "flag": False,
 }
-_VALUE = Annotated[int | float | bool, Meta(description="a number, true or false")]
-_KINDS = get_type_hints(Constant, include_extras=True) | {"value": _VALUE}
-_CONSTANT = struct("Constant", _KINDS, ["value"])
+_VALUE_TYPE = Annotated[int | float | bool, Meta(description="a number, true or false")]
+_FIELD_TYPES = get_type_hints(Constant, include_extras=True) | {"value": _VALUE_TYPE}
+_CONSTANT_TABLE = struct("Constant", _FIELD_TYPES, ["value"])
 
 
 @cache
@@ -70,7 +70,8 @@ def split_flags(
     numbers: dict[str, float] = {}
     flags: dict[str, bool] = {}
     for full_name, kind in kinds_of_use(use).items():
-        value, name = constants.get(full_name, NEUTRAL[kind]), full_name.removeprefix(f"{use}.")
+        value = constants.get(full_name, NEUTRAL[kind])
+        name = full_name.removeprefix(f"{use}.")
         if kind == "flag":
             flags[name] = bool(value)
         else:
@@ -80,7 +81,9 @@ def split_flags(
 
 def value_of(name: str, constants: Mapping[str, float]) -> float:
     """Return a number by its full name, the value that changes nothing where it is left out."""
-    return constants.get(name, NEUTRAL[kinds_of_use(name.partition(".")[0])[name]])
+    use = name.partition(".")[0]
+    kind = kinds_of_use(use)[name]
+    return constants.get(name, NEUTRAL[kind])
 
 
 def constants_from_table(table: Mapping[str, Any], source: str) -> dict[str, Constant]:
@@ -99,16 +102,17 @@ def constants_from_table(table: Mapping[str, Any], source: str) -> dict[str, Con
     constants: dict[str, Constant] = {}
     for form, rows in table.items():
         kinds = kinds_of_use(form) if form in uses() else {}
-        for name, row in (rows if isinstance(rows, Mapping) else {"": rows}).items():
+        row_by_name = rows if isinstance(rows, Mapping) else {"": rows}
+        for name, row in row_by_name.items():
             key = f"{form}.{name}"
             if not isinstance(row, Mapping):
                 raise InputError(f"{source}: {key} must be a table, not {shorten(row)}")
-            values = {"spread": 0.0, **typed_values(row, _CONSTANT, source, f"{key}.")}
-            constants[key] = _check(Constant(**values), kinds.get(key), source, key)
+            values = {"spread": 0.0, **typed_values(row, _CONSTANT_TABLE, source, f"{key}.")}
+            constants[key] = _check_constant(Constant(**values), kinds.get(key), source, key)
     return constants
 
 
-def _check(constant: Constant, kind: str | None, source: str, key: str) -> Constant:
+def _check_constant(constant: Constant, kind: str | None, source: str, key: str) -> Constant:
     """Return a constant whose value is of its kind, a flag as True or False."""
     if not constant.rows:
         constant = constant._replace(fitted_on="", why=constant.why or constant.fitted_on)

@@ -94,17 +94,26 @@ class Datasheet:
             return None
         share = self.usable_share
         if share is None:
-            shares = packaged("usable.toml").get(self.maker or "", {"other": GB / GIB})
-            kind = "HBM" if architectures().traits["stacked_memory"].holds(self) else "other"
-            is_small = self.memory_bytes < shares.get("small_GB", 0) * GB
-            share = shares["small"] if is_small else shares.get(kind, shares["other"])
-            share *= GIB / GB
+            share = self._usual_usable_share(self.memory_bytes)
         return round(self.memory_bytes * share)
+
+    def _usual_usable_share(self, memory_bytes: float) -> float:
+        """Return the share of a memory that programs have on the maker's devices of this kind."""
+        gib_share_by_type = packaged("usable.toml").get(self.maker or "", {"other": GB / GIB})
+        is_small = memory_bytes < gib_share_by_type.get("small_GB", 0) * GB
+        if is_small:
+            gib_share = gib_share_by_type["small"]
+        else:
+            is_stacked = architectures().traits["stacked_memory"].applies_to(self)
+            memory_type = "HBM" if is_stacked else "other"
+            gib_share = gib_share_by_type.get(memory_type, gib_share_by_type["other"])
+        share: float = gib_share * (GIB / GB)  # of a GB where the table has that of a GiB
+        return share
 
     def vector_peak(self, dtype: str) -> float | None:
         """Return the FLOP/s that arithmetic outside of matrix products reaches, None if unknown.
 
         It is the file's own for `dtype`, else its vector peak of float32, else the peak of float32.
         """
-        of_float32 = self.vector_flop_per_s.get("float32", self.peak_flop_per_s.get("float32"))
-        return self.vector_flop_per_s.get(dtype, of_float32)
+        float32_peak = self.vector_flop_per_s.get("float32", self.peak_flop_per_s.get("float32"))
+        return self.vector_flop_per_s.get(dtype, float32_peak)

@@ -40,17 +40,22 @@ def default_dtype(dtypes: Sequence[str], device: Device | None = None) -> str:
     if device is None:
         return dtypes[0]
     choices = CPU_DTYPES if device.kind == "cpu" else dtypes
-    peaks = {
+    peak_by_dtype = {
         name: peak
         for name, peak in device.datasheet.peak_flop_per_s.items()
         if name in PRECISIONS and not precision(name).products
     }
     for dtype in choices:
-        if precision(dtype).compute in peaks:
+        if precision(dtype).compute in peak_by_dtype:
             return dtype
-    if not peaks:
+    if not peak_by_dtype:
         return choices[-1]
-    return max(peaks, key=lambda name: (peaks[name], name.startswith("b")))
+
+    def rank_dtype(name: str) -> tuple[float, bool]:
+        """Order types by their peaks, and of equal ones bfloat16 above float16."""
+        return peak_by_dtype[name], name.startswith("b")
+
+    return max(peak_by_dtype, key=rank_dtype)
 
 
 def settle_dtype(workload: Workload, device: Device) -> Workload:
@@ -60,7 +65,7 @@ def settle_dtype(workload: Workload, device: Device) -> Workload:
     return replace(workload, dtype=default_dtype(workload.default_dtypes, device))
 
 
-def settle_place(workload: Workload, place: str) -> Workload:
+def settle_dtype_by_place(workload: Workload, place: str) -> Workload:
     """Return a workload with the data type in which a place of this machine measures it.
 
     A CPU measures in float32, a device of another kind in the preferred type of the network, where

@@ -160,7 +160,7 @@ class Cluster:
         return math.prod(level.size for level in self.ladder)
 
     def level_of(self, ranks: Iterable[int]) -> int | None:
-        """Return the place of the level whose link a group of ranks crosses, the outermost one.
+        """Return the index of the level whose link a group of ranks crosses, the outermost one.
 
         None for a single rank. Raises `InputError` for ranks that the cluster does not have.
         """
@@ -169,23 +169,25 @@ class Cluster:
             raise InputError(
                 f"the cluster has ranks 0 to {self.device_count - 1}, not {max(group)}"
             )
-        outermost, size = None, 1
-        for place, level in enumerate(self.ladder):
-            if len({rank // size for rank in group}) > 1:
-                outermost = place
-            size *= level.size
-        return outermost
+        outermost_index = None
+        part_size = 1  # devices of a part that the level joins
+        for index, level in enumerate(self.ladder):
+            crosses_parts = len({rank // part_size for rank in group}) > 1
+            if crosses_parts:
+                outermost_index = index
+            part_size *= level.size
+        return outermost_index
 
     def link_of(self, ranks: Iterable[int]) -> Link | None:
         """Return the link that a group of ranks crosses, None for a single rank."""
-        place = self.level_of(ranks)
-        return None if place is None else self.ladder[place].link
+        level_index = self.level_of(ranks)
+        return None if level_index is None else self.ladder[level_index].link
 
 
 KINDS = ("cpu", "gpu", "tpu", "asic")
 # Fields that are younger than the first records: where they are unknown, they change no hash.
-_ADDED_FIELDS = ("arrays", "array_side", "series", "l3_bytes", "l3_of_core_bytes")
-_READ_BY_ALL = (  # figures that every method of prediction may read
+_HASHED_UNLESS_NONE = ("arrays", "array_side", "series", "l3_bytes", "l3_of_core_bytes")
+_FIELDS_READ_BY_ALL = (  # figures that every method of prediction may read
     *("name", "kind", "peak_flop_per_s", "memory_bytes_per_s", "memory_bytes"),
     *("launch_s", "clock_hz", "idle_w", "peak_w", "measured"),
 )
@@ -202,12 +204,12 @@ def device_hash(device: Device, reads: Iterable[str] = ()) -> str:
     """
     from hashlib import sha256  # which loads OpenSSL
 
-    parts = asdict(device)
-    figures = parts | parts["datasheet"] | {"calibration": device.calibration.table}
+    device_fields = asdict(device)
+    figures = device_fields | device_fields["datasheet"] | {"calibration": device.calibration.table}
     names = [
         name
-        for name in (*_READ_BY_ALL, *reads)
-        if figures[name] is not None or name not in _ADDED_FIELDS
+        for name in (*_FIELDS_READ_BY_ALL, *reads)
+        if figures[name] is not None or name not in _HASHED_UNLESS_NONE
     ]
     text = json.dumps({name: figures[name] for name in names}, sort_keys=True, default=str)
     return sha256(text.encode()).hexdigest()[:12]

@@ -74,7 +74,7 @@ class DeviceCalibration:
         return self.from_table({**self.table, "constants": {**self.constants, **constants}})
 
     @property
-    def is_of_ops(self) -> bool:
+    def is_of_single_ops(self) -> bool:
         """Whether single ops alone tell it, and no steps."""
         return self.alone is not None and not self.stack
 

@@ -24,9 +24,10 @@ def check_measured(values: Mapping[str, Any], source: str) -> None:
     tables = {"calibration": calibration}
     tables |= {f"calibration.{phase}": calibration.get(phase, {}) for phase in PHASES}
     for path, table in tables.items():
-        for name, ends in table.get("intervals", {}).items():
-            if ends[0] > ends[1]:
-                reason = f"must be two logs, the lower one first, not {shorten(ends)}"
+        for name, interval in table.get("intervals", {}).items():
+            low, high = interval
+            if low > high:
+                reason = f"must be two logs, the lower one first, not {shorten(interval)}"
                 raise InputError(f"{source}: '{path}.intervals.{name}' {reason}")
     for name, curve in values.get("measured", {}).get("memory", {}).items():
         if len(curve["work"]) != len(curve["min_s"]):

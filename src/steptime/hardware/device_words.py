@@ -46,9 +46,9 @@ def find_devices(word: str) -> list[str]:
     every variant of it, but for the one of a short name (`A100`) where that is among them. Devices
     that are `only_by_name` are left out: "k80" is the card, not a paper's figures for it.
     """
-    exact = _names_by_key().get(key_of(word))
-    if exact:
-        return [exact, *_successors(exact, word)]
+    exact_name = _device_names_by_key().get(key_of(word))
+    if exact_name:
+        return [exact_name, *_list_quadro_successors(exact_name, word)]
     word_tokens = set(tokens(word))
     if not model_tokens(word):
         return []
@@ -58,11 +58,11 @@ def find_devices(word: str) -> list[str]:
         if word_tokens <= device_tokens
         and all(VARIANT.fullmatch(token) for token in device_tokens - word_tokens)
     ]
-    usual = {name for alias, name in aliases().items() if set(tokens(alias)) <= word_tokens}
-    return [name for name in names if name in usual] or names
+    aliased_names = {name for alias, name in aliases().items() if set(tokens(alias)) <= word_tokens}
+    return [name for name in names if name in aliased_names] or names
 
 
-def _successors(name: str, word: str) -> list[str]:
+def _list_quadro_successors(name: str, word: str) -> list[str]:
     """Return later cards with a Quadro's number, where a word leaves out its make: `RTX 6000`."""
     if "quadro" not in name or "quadro" in word.lower():
         return []
@@ -87,7 +87,7 @@ def platform_of(word: str) -> str | None:
     return names[0] if len(names) == 1 else None
 
 
-def device_spelled(text: str) -> Device | None:
+def find_device_by_spelling(text: str) -> Device | None:
     """Return the shipped device whose name is spelled so, found without reading the others."""
     key = key_of(text)
     for name, path in DEVICES.shipped().items():
@@ -95,7 +95,7 @@ def device_spelled(text: str) -> Device | None:
             continue
         device = DEVICES.read_by_name(path)
         if not device.datasheet.only_by_name:
-            return None if _successors(name, text) else device
+            return None if _list_quadro_successors(name, text) else device
     return None
 
 
@@ -107,34 +107,36 @@ def device_name_of(text: str) -> str:
     """
     names = find_devices(text)
     if len(names) == 1:
-        slips = [] if key_of(text) in _names_by_key() else digit_slips(text, aliases())
+        slips = [] if key_of(text) in _device_names_by_key() else digit_slips(text, aliases())
         if not slips:
             return names[0]
         names.append(min(slips, key=len))  # A1000 may be an RTX A1000, or A100 with a digit more
-    near = names or _near_names(text)
-    if 0 < len(near) <= MAX_VARIANTS:
+    suggestions = names or _list_nearest_names(text)
+    if 0 < len(suggestions) <= MAX_VARIANTS:
         problem = f"{'ambiguous' if names else 'unknown'} device {shorten(text)}"
-        raise InputError(f"{problem}; did you mean {' or '.join(map(repr, near))}?")
+        raise InputError(f"{problem}; did you mean {' or '.join(map(repr, suggestions))}?")
     raise unknown("device", text, [*DEVICES.files(), *aliases(), LOCAL])
 
 
-def _near_names(text: str) -> list[str]:
+def _list_nearest_names(text: str) -> list[str]:
     """Return devices that have all tokens of a text, else those with most of its words."""
     text_tokens = model_tokens(text)
     tokens_by_name = _tokens_by_name()
     if not text_tokens:
         return []
-    near = [name for name in tokens_by_name if text_tokens <= tokens_by_name[name]]
-    if near or " " not in text:
-        return near
+    names_with_all_tokens = [name for name in tokens_by_name if text_tokens <= tokens_by_name[name]]
+    is_single_word = " " not in text
+    if names_with_all_tokens or is_single_word:
+        return names_with_all_tokens
     # "DGX H100", "m2 max 38-core"
-    numbered = {token for token in text_tokens if re.search(r"[a-z]\d|\d{3}", token)}
-    counts = {
+    number_tokens = {token for token in text_tokens if re.search(r"[a-z]\d|\d{3}", token)}
+    common_count_by_name = {
         name: len(text_tokens & device_tokens)
         for name, device_tokens in tokens_by_name.items()
-        if numbered & device_tokens
+        if number_tokens & device_tokens
     }
-    return [name for name, count in counts.items() if count == max(counts.values())]
+    best_count = max(common_count_by_name.values(), default=0)
+    return [name for name, count in common_count_by_name.items() if count == best_count]
 
 
 @lru_cache(maxsize=1)
@@ -145,7 +147,7 @@ def shipped_devices() -> tuple[Device, ...]:
 
 
 @lru_cache(maxsize=1)
-def _names_by_key() -> Mapping[str, str]:
+def _device_names_by_key() -> Mapping[str, str]:
     """Return the names of shipped devices by the key of each name, short name and product name."""
     devices = shipped_devices()
     names = {

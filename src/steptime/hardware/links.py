@@ -20,14 +20,15 @@ def links_of(device: Device, names: Sequence[str], link: Callable[[str], Link]) 
         names: the names of all links.
         link: returns the link of a name.
     """
-    text, rate = device.datasheet.node_link, device.datasheet.details.get("link_GB_per_s")
-    family = re.match(r"([a-z]+)(?:(\d+) x\d+$)?", text.lower())
-    if family is None or rate is None:
+    stated_name = device.datasheet.node_link  # such as `NVLink3 x12`
+    gb_per_s = device.datasheet.details.get("link_GB_per_s")
+    name_parts = re.match(r"([a-z]+)(?:(\d+) x\d+$)?", stated_name.lower())
+    if name_parts is None or gb_per_s is None:
         return []
-    family_name, generation = family.groups()
-    bytes_per_s = rate * GB
+    family_name, generation = name_parts.groups()
+    bytes_per_s = gb_per_s * GB
     family_links = [name for name in names if name.startswith(family_name)]
-    exact_names = {plain_name(text), plain_name(family_name + device.name)}
+    exact_names = {plain_name(stated_name), plain_name(family_name + device.name)}
     for name in family_links:
         if plain_name(name) in exact_names:
             return [link(name)]
@@ -37,7 +38,7 @@ def links_of(device: Device, names: Sequence[str], link: Callable[[str], Link]) 
             lanes_share = bytes_per_s / full_link.bytes_per_s
             if lanes_share == 1:
                 return [full_link]
-            return [replace(full_link.faster(lanes_share), name=text)]
+            return [replace(full_link.faster(lanes_share), name=stated_name)]
     return [
         family_link
         for family_link in map(link, family_links)

@@ -16,7 +16,7 @@ from steptime.hardware.file_cache import read_cached
 
 HOUR_S = 3600.0
 BILLINGS = ("second", "hour")  # how clouds bill; "hour" pays a started hour in full
-_DIGITS = 9  # of an hour: rounding in sums must not start another one
+_HOUR_DIGITS = 9  # of an hour: rounding in sums must not start another one
 _SHIPPED = DATA / "prices"
 
 
@@ -59,7 +59,7 @@ class Offer:
 NO_PRICE = "no price is known (--prices FILE)"
 
 
-def by_offer(offer: str | None, date: str | None) -> str:
+def format_offer(offer: str | None, date: str | None) -> str:
     """Return the offer and its date, or that no price is known: `aws g5.xlarge, 2026-06-17`."""
     return NO_PRICE if offer is None else f"{offer}, {date}"
 
@@ -75,11 +75,12 @@ def offers(path: Path | None = None) -> list[Offer]:
 
 def cheapest(of: Iterable[Offer]) -> Mapping[str, Offer]:
     """Return the offer of the lowest price by device."""
-    by_device: dict[str, Offer] = {}
+    cheapest_by_device: dict[str, Offer] = {}
     for offer in of:
-        if offer.device not in by_device or offer.price < by_device[offer.device].price:
-            by_device[offer.device] = offer
-    return by_device
+        cheapest_offer = cheapest_by_device.get(offer.device)
+        if cheapest_offer is None or offer.price < cheapest_offer.price:
+            cheapest_by_device[offer.device] = offer
+    return cheapest_by_device
 
 
 def offers_of(table: Mapping[str, Any], source_name: str) -> list[Offer]:
@@ -160,6 +161,6 @@ def bill_training(
     epoch_s = training.examples / global_batch * step_s
     train_s = training.epochs * epoch_s
     hours = train_s / HOUR_S
-    paid_hours = math.ceil(round(hours, _DIGITS)) if training.billing == "hour" else hours
+    paid_hours = math.ceil(round(hours, _HOUR_DIGITS)) if training.billing == "hour" else hours
     cost = None if training.price is None else training.price * paid_hours * device_count
     return TrainingBill(epoch_s, train_s, hours * device_count, cost)

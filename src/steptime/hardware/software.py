@@ -13,10 +13,10 @@ from steptime.hardware import catalog
 from steptime.hardware.architectures import architectures, family_of
 from steptime.hardware.device import Device
 
-_OF_YEAR = re.compile(r"(.+)-(20\d\d)")
-_SERVER = 16  # devices of the largest server; a rack of more has several
-_MIN_YEARS = 1 / 12  # that the newest of a family counts for, however new
-_SPLITS = ("pipeline", "context", "expert")  # of a model, which FSDP does not do
+_STACK_OF_YEAR = re.compile(r"(.+)-(20\d\d)")
+_MAX_SERVER_DEVICES = 16  # devices of the largest server; a rack of more has several
+_MIN_YEARS_OF_NEWEST = 1 / 12  # that the newest of a family counts for, however new
+_MODEL_SPLITS = ("pipeline", "context", "expert")  # of a model, which FSDP does not do
 
 
 class Software(NamedTuple):
@@ -24,16 +24,16 @@ class Software(NamedTuple):
 
     Attributes:
         stack: the assumed stack.
-        years: for each stack that could be meant, how many years it was the newest.
+        years_by_stack: for each stack that could be meant, how many years it was the newest.
     """
 
     stack: str
-    years: Mapping[str, float]
+    years_by_stack: Mapping[str, float]
 
     @property
-    def other(self) -> str | None:
+    def newest_alternative(self) -> str | None:
         """The newest stack that is not assumed, None where no other could be meant."""
-        names = [name for name in self.years if name != self.stack]
+        names = [name for name in self.years_by_stack if name != self.stack]
         return max(names, key=lambda name: catalog.stack(name).since, default=None)
 
 
@@ -57,7 +57,7 @@ def defaults_for(
         reads_words: whether the network is a language model; others may have their own family.
     """
     table = packaged("software.toml")
-    question_kind = _question_kind(device, plan, per_node, use, reads_words)
+    question_kind = _name_question_kind(device, plan, per_node, use, reads_words)
     families = [
         name
         for name in table["families"][question_kind]
@@ -68,24 +68,33 @@ def defaults_for(
         stack = newest_in(families[0], f"{year}-12")
         return Software(stack, {stack: 1.0})
     first_year = architectures().since.value_of(family_of(device))
-    years_by_family = [years_as_newest(name, months, first_year) for name in families]
+    stack_years_of_families = [years_as_newest(name, months, first_year) for name in families]
     if use == "serving":  # servers are of today
-        years_by_family = [{list(years)[-1]: 1.0} for years in years_by_family]
-    all_years = {name: years for family in years_by_family for name, years in family.items()}
-    return Software(_middle_stack(years_by_family[0]), all_years)
+        newest_stacks = [list(years_by_stack)[-1] for years_by_stack in stack_years_of_families]
+        stack_years_of_families = [{name: 1.0} for name in newest_stacks]
+    all_years = {
+        name: years
+        for years_by_stack in stack_years_of_families
+        for name, years in years_by_stack.items()
+    }
+    preferred_family_years = stack_years_of_families[0]
+    return Software(_middle_stack(preferred_family_years), all_years)
 
 
 def _middle_stack(years_by_stack: Mapping[str, float]) -> str:
     """Return the stack that was the newest in the middle of the years of all."""
-    middle, passed = sum(years_by_stack.values()) / 2, 0.0
+    half_years = sum(years_by_stack.values()) / 2
+    passed_years = 0.0
     for name, years in years_by_stack.items():
-        passed += years
-        if passed >= middle:
+        passed_years += years
+        if passed_years >= half_years:
             return name
     raise ValueError("no stack has a year")
 
 
-def _question_kind(device: Device, plan: Plan, per_node: int, use: str, reads_words: bool) -> str:
+def _name_question_kind(
+    device: Device, plan: Plan, per_node: int, use: str, reads_words: bool
+) -> str:
     """Return the kind of a question, as `data/software.toml` names it."""
     if use == "serving":
         return use
@@ -95,12 +104,13 @@ def _question_kind(device: Device, plan: Plan, per_node: int, use: str, reads_wo
         return "device"
     if plan.zero == 3:
         return "sharded"
-    is_split = any(getattr(plan, name) > 1 for name in _SPLITS)
-    return "nodes" if is_split or plan.device_count > min(per_node, _SERVER) else "node"
+    is_split = any(getattr(plan, name) > 1 for name in _MODEL_SPLITS)
+    exceeds_server = plan.device_count > min(per_node, _MAX_SERVER_DEVICES)
+    return "nodes" if is_split or exceeds_server else "node"
 
 
 @cache
-def _shipped_months() -> dict[str, str]:
+def _months_of_shipped_stacks() -> dict[str, str]:
     """Return the month of each shipped stack, which do not change while a program runs."""
     names = catalog.stack_names(with_user_files=False)
     return {name: catalog.stack_since(name) for name in names}
@@ -108,7 +118,7 @@ def _shipped_months() -> dict[str, str]:
 
 def months_of_stacks() -> dict[str, str]:
     """Return the month of each stack, "" where it has none."""
-    shipped = _shipped_months()
+    shipped = _months_of_shipped_stacks()
     return {
         name: shipped[name] if name in shipped else catalog.stack(name).since
         for name in catalog.stack_names()
@@ -118,8 +128,10 @@ def months_of_stacks() -> dict[str, str]:
 def stacks_of(family: str, months: Mapping[str, str]) -> dict[str, str]:
     """Return the dated stacks of a family and their months, in their order."""
     pattern = re.compile(re.escape(family) + r"-20\d\d")
-    dated = [(since, name) for name, since in months.items() if since and pattern.fullmatch(name)]
-    return {name: since for since, name in sorted(dated)}
+    months_and_names = [
+        (since, name) for name, since in months.items() if since and pattern.fullmatch(name)
+    ]
+    return {name: since for since, name in sorted(months_and_names)}
 
 
 def years_as_newest(
@@ -134,21 +146,22 @@ def years_as_newest(
         months: the month of each stack.
         first_year: the year from which on they count.
     """
-    dated = stacks_of(family, months)
-    if not dated:
+    month_by_stack = stacks_of(family, months)
+    if not month_by_stack:
         return {family: 1.0}
-    last = float(max(months.values())[:4]) + 1
-    spans = zip(dated, pairwise([*map(_years, dated.values()), last]), strict=True)
-    result = {name: end - max(begin, first_year) for name, (begin, end) in spans}
-    newest = next(reversed(result))
-    result[newest] = max(result[newest], _MIN_YEARS)
-    return {name: years for name, years in result.items() if years > 0}
+    begins = [_convert_to_years(month) for month in month_by_stack.values()]
+    end_of_newest_year = float(max(months.values())[:4]) + 1
+    spans = zip(month_by_stack, pairwise([*begins, end_of_newest_year]), strict=True)
+    years_by_stack = {name: end - max(begin, first_year) for name, (begin, end) in spans}
+    newest = next(reversed(years_by_stack))
+    years_by_stack[newest] = max(years_by_stack[newest], _MIN_YEARS_OF_NEWEST)
+    return {name: years for name, years in years_by_stack.items() if years > 0}
 
 
-def _years(month: str) -> float:
+def _convert_to_years(month: str) -> float:
     """Return a month as a number of years: 2024.5 of `2024-07`."""
-    year, _, number = month.partition("-")
-    return int(year) + (int(number) - 1) / 12
+    year, _, month_of_year = month.partition("-")
+    return int(year) + (int(month_of_year) - 1) / 12
 
 
 def newest_in(family: str, date: str) -> str:
@@ -158,16 +171,19 @@ def newest_in(family: str, date: str) -> str:
         InputError: for a family without dated stacks.
     """
     months = months_of_stacks()
-    dated = stacks_of(family, months)
-    if not dated:
-        raise unknown("software", family, _families(months))
-    return max([name for name, since in dated.items() if since <= date] or [*dated][:1])
+    month_by_stack = stacks_of(family, months)
+    if not month_by_stack:
+        raise unknown("software", family, _list_dated_families(months))
+    stacks_so_far = [name for name, since in month_by_stack.items() if since <= date]
+    oldest_stack = next(iter(month_by_stack))
+    return max(stacks_so_far, default=oldest_stack)
 
 
 def year_of(text: str | None) -> int | None:
     """Return the year that a text is, up to that of the newest stack; else None."""
-    last = max(months_of_stacks().values())[:4]
-    return int(text) if text and re.fullmatch(r"20\d\d", text) and text <= last else None
+    newest_year = max(months_of_stacks().values())[:4]
+    is_year = bool(text and re.fullmatch(r"20\d\d", text))
+    return int(text) if text and is_year and text <= newest_year else None
 
 
 def resolve_stack(text: str) -> str:
@@ -182,19 +198,18 @@ def resolve_stack(text: str) -> str:
     if word in (*catalog.stack_names(), "torch") or word.endswith(".toml"):
         return text
     months = months_of_stacks()
-    parts, last = _OF_YEAR.fullmatch(word), max(months.values())[:4]
-    family, year = parts.groups() if parts else (word, last)
-    dated = (
-        []
-        if year > last
-        else [name for name, since in stacks_of(family, months).items() if since[:4] <= year]
-    )
-    if not dated:
-        raise unknown("stack", text, [*months, *_families(months)])
-    return dated[-1]
+    family_and_year = _STACK_OF_YEAR.fullmatch(word)
+    newest_year = max(months.values())[:4]
+    family, year = family_and_year.groups() if family_and_year else (word, newest_year)
+    month_by_stack = stacks_of(family, months)
+    stacks_until_year = [name for name, since in month_by_stack.items() if since[:4] <= year]
+    is_in_future = year > newest_year
+    if is_in_future or not stacks_until_year:
+        raise unknown("stack", text, [*months, *_list_dated_families(months)])
+    return stacks_until_year[-1]
 
 
-def _families(months: Mapping[str, str]) -> list[str]:
+def _list_dated_families(months: Mapping[str, str]) -> list[str]:
     """Return the families that have dated stacks."""
     names = sorted({name.rpartition("-")[0] for name in months})
     return [name for name in names if name and stacks_of(name, months)]

@@ -132,10 +132,11 @@ class Stack:
         return {**self.training, **self.serving, **self.interval}
 
     @property
-    def tuning_ways(self) -> tuple[str, ...]:
+    def tuning_rules(self) -> tuple[str, ...]:
         """How it runs a fine-tuning: its `tunes`, and `repeats` where whole layers run again."""
-        early = self.training.get("training.stops_early")
-        return self.tunes if early is None or early.value else (*self.tunes, "repeats")
+        stops_early = self.training.get("training.stops_early")
+        repeats_layers = stops_early is not None and not stops_early.value
+        return (*self.tunes, "repeats") if repeats_layers else self.tunes
 
     @property
     def label(self) -> str:
@@ -158,17 +159,18 @@ TUNES = {
     "sources": "LoRA of a part of a product's columns keeps what it adds to them",
 }
 _HOST_PASSES = ("host.forward", "host.backward", "host.update")  # of one kind: `..._conv2d_s`
-_TRAINS = ("host.update", "host.backward")  # what a stack for inference alone need not say
-_ENTRIES = ("joins", "kinds", "on_cpu")  # tables whose entries are inherited one by one
+# names of constants that a stack for inference alone need not say
+_TRAINING_PREFIXES = ("host.update", "host.backward")
+_INHERITED_BY_ENTRY = ("joins", "kinds", "on_cpu")  # tables whose entries are inherited one by one
 _NOT_INHERITED = ("name", "source", "like")
 
-_KINDS = get_type_hints(Stack, include_extras=True) | dict.fromkeys(
+_KEY_TYPES = get_type_hints(Stack, include_extras=True) | dict.fromkeys(
     ("kinds", *uses_of_stacks()), Mapping[str, Any]
 )
-_KINDS |= {"fuses": tuple[Literal["vector", "matrix"], ...], "unlike": Texts}
-_KINDS |= {"tunes": tuple[Literal[*TUNES], ...]}  # type: ignore[valid-type]  # names of a table
-_STACK = struct("Stack", _KINDS | {"joins": Mapping[str, Texts]}, ["name", "source"])
-_EXECUTION = struct("Execution", get_type_hints(Execution, include_extras=True), ["source"])
+_KEY_TYPES |= {"fuses": tuple[Literal["vector", "matrix"], ...], "unlike": Texts}
+_KEY_TYPES |= {"tunes": tuple[Literal[*TUNES], ...]}  # type: ignore[valid-type]  # names of a table
+_STACK_TABLE = struct("Stack", _KEY_TYPES | {"joins": Mapping[str, Texts]}, ["name", "source"])
+_EXECUTION_TABLE = struct("Execution", get_type_hints(Execution, include_extras=True), ["source"])
 
 
 def stack_from_table(table: Mapping[str, Any], source: str, base: Stack | None = None) -> Stack:
@@ -183,26 +185,27 @@ def stack_from_table(table: Mapping[str, Any], source: str, base: Stack | None =
     Raises:
         InputError: for an unknown or missing key, and for a value of another type.
     """
-    values = typed_values(table, _STACK, source)
-    kinds: dict[str, Execution] = {}
+    values = typed_values(table, _STACK_TABLE, source)
+    execution_by_kind: dict[str, Execution] = {}
     for kind, row in values.get("kinds", {}).items():
         place = f"{source}: kinds.{kind}"
         if not isinstance(row, Mapping):
             raise InputError(f"{place} must be a table, not {shorten(row)}")
-        kinds[kind] = Execution(**typed_values(row, _EXECUTION, place))
+        execution_by_kind[kind] = Execution(**typed_values(row, _EXECUTION_TABLE, place))
     unlike = values.pop("unlike", ())
-    values |= {"kinds": kinds}
+    values |= {"kinds": execution_by_kind}
     for use in uses_of_stacks():
         values[use] = constants_from_table({use: values.get(use, {})}, source)
         for name in values[use]:
-            if name.partition("_")[0] not in _HOST_PASSES:
+            is_of_op_kind = name.partition("_")[0] in _HOST_PASSES
+            if not is_of_op_kind:
                 check_choice(use, name, kinds_of_use(use), source)
-    stack = Stack(**_inherit(values, base, unlike, source))
-    _check_host(stack, source)
+    stack = Stack(**_inherit_from_base(values, base, unlike, source))
+    _check_host_is_complete(stack, source)
     return stack
 
 
-def _inherit(
+def _inherit_from_base(
     values: JsonObject, base: Stack | None, unlike: Sequence[str], source: str
 ) -> JsonObject:
     """Return the fields of a stack: its own values, and else those of its base."""
@@ -215,26 +218,34 @@ def _inherit(
         for field in fields(base)
         if field.name not in _NOT_INHERITED
     }
-    for name in unlike:
-        table, _, entry = name.partition(".")
-        check_choice("unlike", table, inherited, source)
-        if entry:
-            key = name if table in uses_of_stacks() else entry
-            check_choice(f"unlike {table}", key, inherited[table], source)
-            inherited[table] = {k: row for k, row in inherited[table].items() if k != key}
-        else:
-            del inherited[table]
-    merged = {
-        table: {**inherited.get(table, {}), **values[table]}
-        for table in (*_ENTRIES, *uses_of_stacks())
-        if table in values
+    for path in unlike:  # a field, or an entry of one: `fuses`, `kinds.attention`
+        field_name, _, entry_name = path.partition(".")
+        check_choice("unlike", field_name, inherited, source)
+        if not entry_name:
+            del inherited[field_name]
+            continue
+        has_full_names = field_name in uses_of_stacks()  # keys of constants begin with their use
+        dropped_key = path if has_full_names else entry_name
+        entries = inherited[field_name]
+        check_choice(f"unlike {field_name}", dropped_key, entries, source)
+        inherited[field_name] = {key: row for key, row in entries.items() if key != dropped_key}
+    merged_tables = {
+        field_name: {**inherited.get(field_name, {}), **values[field_name]}
+        for field_name in (*_INHERITED_BY_ENTRY, *uses_of_stacks())
+        if field_name in values
     }
-    return {**inherited, **values, **merged}
+    return {**inherited, **values, **merged_tables}
 
 
-def _check_host(stack: Stack, source: str) -> None:
+def _check_host_is_complete(stack: Stack, source: str) -> None:
     """Raise `InputError` for a stack whose host has some constants and lacks others."""
-    needed = [name for name in kinds_of_use("host") if stack.trains or not name.startswith(_TRAINS)]
-    missing = [name for name in needed if stack.host and name not in stack.host]
+    if not stack.host:  # nobody measured it
+        return
+    needed_names = [
+        name
+        for name in kinds_of_use("host")
+        if stack.trains or not name.startswith(_TRAINING_PREFIXES)
+    ]
+    missing = [name for name in needed_names if name not in stack.host]
     if missing:
         raise InputError(f"{source}: [host] lacks {', '.join(missing)}")

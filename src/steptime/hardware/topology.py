@@ -41,19 +41,25 @@ def effective_link(link: Link, size: int, group: int) -> Link:
     return link.faster(share.rate, share.hops).scale_bus(share.bus)
 
 
-def _torus(row: Row, _: Link, size: int, group: int) -> GroupShare:
+def _share_of_torus(row: Row, _: Link, size: int, group: int) -> GroupShare:
     """Rings run along all axes of a group at once, both ways; an open axis has half of that.
 
     256 parts of 16 x 16 that close have all of their links, 32 of 4 x 8 half. A byte of an
     all-to-all passes a quarter of a closed axis in the mean, and a third of an open one.
     """
-    axes, wraps = row["axes"], row["wraps"] if size >= row.get("least", 0) else inf
-    inside = sides(group, axes) if group == size else _group_sides(sides(size, axes), group)
-    used = [side for side in inside if side > 1]
-    rates = [1.0 if side >= wraps else 0.5 for side in used]
-    far = sum(side / 4 if side >= wraps else side / 3 for side in used)
-    share = sum(rates) / axes
-    return GroupShare(share, max(1.0, far * share * axes / len(used)))
+    axis_count = row["axes"]
+    can_close = size >= row.get("least", 0)
+    closed_side = row["wraps"] if can_close else inf  # from this length on an axis closes
+    if group == size:
+        group_sides = sides(group, axis_count)
+    else:
+        group_sides = _group_sides(sides(size, axis_count), group)
+    long_sides = [side for side in group_sides if side > 1]
+    axis_rates = [1.0 if side >= closed_side else 0.5 for side in long_sides]
+    mean_hops = sum(side / 4 if side >= closed_side else side / 3 for side in long_sides)
+    rate = sum(axis_rates) / axis_count
+    hops = max(1.0, mean_hops * rate * axis_count / len(long_sides))
+    return GroupShare(rate, hops)
 
 
 def sides(parts: int, axes: int) -> list[int]:
@@ -61,31 +67,36 @@ def sides(parts: int, axes: int) -> list[int]:
     if axes == 1:
         return [parts]
     root = isqrt(parts) if axes == 2 else round(parts ** (1 / axes))
-    first = next(side for side in range(max(1, root), 0, -1) if parts % side == 0)
-    return sorted([first, *sides(parts // first, axes - 1)])
+    candidates = range(max(1, root), 0, -1)  # 1 divides every number
+    largest_divisor = next(side for side in candidates if parts % side == 0)
+    return sorted([largest_divisor, *sides(parts // largest_divisor, axes - 1)])
 
 
 def _group_sides(torus_sides: list[int], group: int) -> list[int]:
     """Return the lengths of a part of a torus along each axis, the longest first."""
-    result = []
+    group_sides = []
+    remaining_parts = group
     for side in reversed(torus_sides):
-        result.append(min(side, group))
-        group = -(-group // side)
-    return result
+        group_sides.append(min(side, remaining_parts))
+        remaining_parts = -(-remaining_parts // side)  # rounded up
+    return group_sides
 
 
-def _mesh(row: Row, _: Link, __: int, group: int) -> GroupShare:
+def _share_of_mesh(row: Row, _: Link, __: int, group: int) -> GroupShare:
     """Each part has a link to each other one: of a pair one works, of all of them all."""
-    return GroupShare(min(1.0, (group - 1) / row["links"]))
+    return GroupShare(rate=min(1.0, (group - 1) / row["links"]))
 
 
-def _rings(row: Row, _: Link, __: int, group: int) -> GroupShare:
+def _share_of_rings(row: Row, _: Link, __: int, group: int) -> GroupShare:
     """As many links as rings among such a group have, or among the next smaller one said."""
-    ring = max((int(n), links) for n, links in row["ring"].items() if int(n) <= group)[1]
-    return GroupShare(ring / row["links"], row["hops"].get(str(group), 1.0))
+    links_by_group = {int(parts): links for parts, links in row["ring"].items()}
+    nearest_group = max(parts for parts in links_by_group if parts <= group)
+    ring_links = links_by_group[nearest_group]
+    hops = row["hops"].get(str(group), 1.0)
+    return GroupShare(ring_links / row["links"], hops)
 
 
-def _host(row: Row, link: Link, __: int, group: int) -> GroupShare:
+def _share_through_host(row: Row, link: Link, __: int, group: int) -> GroupShare:
     """Each byte that a part sends is written to the host's memory and read again.
 
     Up to `direct` parts access each other's memory and need no host; larger groups have at most
@@ -95,25 +106,26 @@ def _host(row: Row, link: Link, __: int, group: int) -> GroupShare:
         return GroupShare()
     host_bytes_per_s = catalog.constants_of("host")["memory.bytes_per_s"].value
     staged_bytes_per_s = host_bytes_per_s / (2 * group)
-    return GroupShare(min(row.get("beyond", 1.0), staged_bytes_per_s / link.bytes_per_s))
+    max_rate = row.get("beyond", 1.0)
+    return GroupShare(rate=min(max_rate, staged_bytes_per_s / link.bytes_per_s))
 
 
-def _groups(row: Row, _: Link, __: int, group: int) -> GroupShare:
+def _share_by_group_size(row: Row, _: Link, __: int, group: int) -> GroupShare:
     """Small groups reach less of the rate: `groups` says the shares, others lie between them."""
-    shares = [(int(size), share) for size, share in row["groups"].items()]
-    for (low, low_share), (high, high_share) in pairwise(shares):
-        if low <= group < high:
-            slope = (high_share - low_share) / (high - low)
-            return GroupShare(bus=slope * (group - low) + low_share)
-    smallest_group, smallest_share = shares[0]
-    edge_share = smallest_share if group < smallest_group else shares[-1][1]
-    return GroupShare(bus=edge_share)
+    stated_shares = [(int(size), share) for size, share in row["groups"].items()]
+    for (low_size, low_share), (high_size, high_share) in pairwise(stated_shares):
+        if low_size <= group < high_size:
+            slope = (high_share - low_share) / (high_size - low_size)
+            return GroupShare(bus=slope * (group - low_size) + low_share)
+    smallest_size, smallest_share = stated_shares[0]
+    _, largest_share = stated_shares[-1]
+    return GroupShare(bus=smallest_share if group < smallest_size else largest_share)
 
 
 KINDS: Mapping[str, Callable[[Row, Link, int, int], GroupShare]] = {
-    "torus": _torus,
-    "mesh": _mesh,
-    "rings": _rings,
-    "host": _host,
-    "groups": _groups,
+    "torus": _share_of_torus,
+    "mesh": _share_of_mesh,
+    "rings": _share_of_rings,
+    "host": _share_through_host,
+    "groups": _share_by_group_size,
 }

@@ -51,7 +51,7 @@ def widen_over_stacks(
     if software is None:
         return plan_time, None
     times = {software.stack: plan_time}
-    for stack in software.years:
+    for stack in software.years_by_stack:
         if stack == software.stack:
             continue
         try:
@@ -62,7 +62,7 @@ def widen_over_stacks(
         low_s, high_s = mix_intervals(
             [
                 (
-                    software.years.get(stack, DEFAULT_YEARS),
+                    software.years_by_stack.get(stack, DEFAULT_YEARS),
                     Interval(time.step_s, time.low_s, time.high_s),
                 )
                 for stack, time in times.items()
@@ -77,8 +77,10 @@ def widen_over_stacks(
 
 def _compare_stacks(software: Software, steps: list[StackStep]) -> StackSteps:
     alternatives = tuple(step for step in steps if step.stack != software.stack)
-    has_nearest = any(step.stack == software.other for step in steps)
-    return StackSteps(software.stack, software.other if has_nearest else None, alternatives)
+    has_nearest = any(step.stack == software.newest_alternative for step in steps)
+    return StackSteps(
+        software.stack, software.newest_alternative if has_nearest else None, alternatives
+    )
 
 
 def problem_under_stack(problem: PlanProblem, stack: str) -> PlanProblem:

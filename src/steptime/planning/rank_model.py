@@ -76,7 +76,7 @@ class RankModel(RankSetup):
             plan,
             graph_dtype(self.workload_dtype, self.stack.master_weights),
             microbatch,
-            tuning.under(self.stack.tuning_ways),
+            tuning.under(self.stack.tuning_rules),
             is_full,
             self.optimizer if self.is_training else "adam",
         )

@@ -99,7 +99,7 @@ def device_scale(device: Device) -> float:
 def has_calibrated_interval(kind: str, device: Device) -> bool:
     """Return whether rows of the device itself tell the interval; ops alone tell no steps."""
     calibration = device.calibration
-    return bool(calibration.intervals) and (kind in SCALED or not calibration.is_of_ops)
+    return bool(calibration.intervals) and (kind in SCALED or not calibration.is_of_single_ops)
 
 
 @cache

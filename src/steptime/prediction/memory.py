@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from steptime.core.graph import Graph, Op
 from steptime.core.units import size
-from steptime.hardware.architectures import name_constants
+from steptime.hardware.architectures import format_constant_suffixes
 from steptime.hardware.device import Device
 from steptime.hardware.stack import Stack
 from steptime.network.count import always_living, live_bytes, lives, scratch_bytes, storages
@@ -96,7 +96,7 @@ def find_process_memory(device: Device, stack: Stack, phase: str) -> ProcessMemo
     """
     if device.kind != "gpu" or not stack.memory:
         return ProcessMemory(None, None)
-    names = name_constants(device)
+    names = format_constant_suffixes(device)
     workspace_bytes = _find_memory_constant(stack, "workspace", names)
     if workspace_bytes is not None:
         workspace_bytes *= HANDLES[phase]  # a handle of the library has a workspace of its own

@@ -93,7 +93,7 @@ class NetworkSteps:
         if self._build_graph is None:
             stack = self._setup.stack
             dtype = graph_dtype(self.workload.dtype, stack.master_weights)
-            tuning = self.workload.tuning.under(stack.tuning_ways)
+            tuning = self.workload.tuning.under(stack.tuning_rules)
             self._build_graph = build_steps(replace(self.workload, dtype=dtype, tuning=tuning))
         return self._build_graph
 

@@ -15,8 +15,8 @@ from steptime.hardware.prices import (
     Offer,
     Training,
     bill_training,
-    by_offer,
     cheapest,
+    format_offer,
     offers,
 )
 from steptime.questions.options import refuse
@@ -178,7 +178,7 @@ def training_rows(training: TrainingTime | None) -> list[tuple[str, str]]:
     """Return the rows of an answer with a training, none without one."""
     if training is None:
         return []
-    cost = by_offer(training.offer, training.price_date)
+    cost = format_offer(training.offer, training.price_date)
     if training.cost_total is not None:
         cost = f"{format_money(training.cost_total, training.currency)} ({cost})"
     duration = f"{hours(training.train_s / HOUR_S)} for {training.tokens:,} tokens"

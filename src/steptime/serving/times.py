@@ -137,7 +137,7 @@ def widen_over_stacks(
     if software is None or not times.has_intervals:
         return StackedTimes(times, times, {}, None)
     by_stack: dict[str, RequestTimes] = {}
-    for name in software.years:
+    for name in software.years_by_stack:
         if name == software.stack:
             continue
         try:
@@ -147,7 +147,7 @@ def widen_over_stacks(
             by_stack[name] = predict_times(average_service(candidate, run), phases, run)
         except InputError:  # the stack does not run such a service
             continue
-    nearest = software.other if software.other in by_stack else None
+    nearest = software.newest_alternative if software.newest_alternative in by_stack else None
     any_stack = _mix_times([times, *by_stack.values()])
     return StackedTimes(times, any_stack, by_stack, nearest)
 

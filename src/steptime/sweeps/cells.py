@@ -20,7 +20,7 @@ from steptime.core.units import counted
 from steptime.core.workload import Workload
 from steptime.grids.replicas import graph_of_rank
 from steptime.hardware import catalog
-from steptime.hardware.defaults import settle_place
+from steptime.hardware.defaults import settle_dtype_by_place
 from steptime.hardware.stack import label_of
 from steptime.measure import registry
 from steptime.measure.contract import Options, make_record_method, reset_unused_options
@@ -292,7 +292,7 @@ def _select_parameters(settings: Settings) -> Settings:
 def _make_cell(axes: Axes, settings: Settings, fixed: Settings) -> Cell:
     choice = replace(axes.choice, settings=dict(_select_parameters(settings)), batch=None)
     workload = make_workload(choice, **{name: settings[name] for name in STEP_AXES})
-    workload = settle_place(workload, settings["device"])
+    workload = settle_dtype_by_place(workload, settings["device"])
     request: ResourceRequest | None = settings.get("request")
     threads = _find_threads(settings, request, axes.choice.source)
     if "stack" in settings:

@@ -77,10 +77,10 @@ def add_bias_weight(graph: CaffeGraph, layer: CaffeLayer, y: str, axis: int) -> 
     return graph.b.op("bias", y, weight, name=f"{layer.name}/bias", axis=axis)
 
 
-def add_convolution(graph: CaffeGraph, layer: CaffeLayer, x: Tensors) -> Tensors:
+def add_convolution(graph: CaffeGraph, layer: CaffeLayer, inputs: Tensors) -> Tensors:
     """Append a convolution or, for `Deconvolution`, its transpose, with a bias by default."""
     settings = layer.message.convolution_param
-    channels, *sizes = _image_shape(graph, x[0])[1:]
+    channels, *sizes = _image_shape(graph, inputs[0])[1:]
     window = _read_window(settings)
     dilations = list(settings.dilation) or [1]
     if len(dilations) > 2 or resolve_axis(settings.axis, 4) != 1:
@@ -101,7 +101,7 @@ def add_convolution(graph: CaffeGraph, layer: CaffeLayer, x: Tensors) -> Tensors
         attrs = {"output_size": _transposed_size((sizes[0], sizes[1]), window, dilation)}
     y = graph.b.op(
         kind,
-        x[0],
+        inputs[0],
         graph.add_weight(layer, 0, "w", weight_shape),
         name=layer.name,
         **attrs,
@@ -127,13 +127,13 @@ def _transposed_size(size: Pair, window: _CaffeWindow, dilation: Pair) -> Pair:
     return height, width
 
 
-def add_pooling(graph: CaffeGraph, layer: CaffeLayer, x: Tensors) -> Tensors:
+def add_pooling(graph: CaffeGraph, layer: CaffeLayer, inputs: Tensors) -> Tensors:
     """Append pooling; its size follows Caffe's rule (`PoolingLayer::Reshape`).
 
     Stochastic pooling counts as max pooling: it reads and writes as much.
     """
     settings = layer.message.pooling_param
-    height, width = _image_shape(graph, x[0])[2:]
+    height, width = _image_shape(graph, inputs[0])[2:]
     size = (height, width)
     kind = "avg_pool2d" if enum_name(settings, "pool") == "AVE" else "max_pool2d"
     if settings.global_pooling:
@@ -160,7 +160,7 @@ def add_pooling(graph: CaffeGraph, layer: CaffeLayer, x: Tensors) -> Tensors:
     rounding = {"ceil": True} if rounds_up else {}
     y = graph.b.op(
         kind,
-        x[0],
+        inputs[0],
         name=layer.name,
         kernel=window.kernel,
         stride=window.stride,
@@ -195,17 +195,17 @@ def _pooled_size(
     return height, width
 
 
-def add_batch_norm(graph: CaffeGraph, layer: CaffeLayer, x: Tensors) -> Tensors:
+def add_batch_norm(graph: CaffeGraph, layer: CaffeLayer, inputs: Tensors) -> Tensors:
     """Append batch norm with the weights of the Scale behind it, or with constants without one.
 
     With `use_global_stats` training, too, uses the stored statistics. Its gradient counts as the
     usual one: as many bytes, a few FLOP more.
     """
     settings = layer.message.batch_norm_param
-    shape = graph.shape(x[0])
+    shape = graph.shape(inputs[0])
     require(len(shape) >= 2, f"needs [batch, channels, ...], not {list(shape)}")
     width = shape[1:2]
-    scale = graph.scales.get(layer.tops[0]) if layer.tops else None
+    scale = graph.scale_by_blob.get(layer.tops[0]) if layer.tops else None
     if scale is None:
         weight = graph.b.buffer(f"{layer.name}/w", width)
         bias = graph.b.buffer(f"{layer.name}/b", width)
@@ -220,20 +220,20 @@ def add_batch_norm(graph: CaffeGraph, layer: CaffeLayer, x: Tensors) -> Tensors:
     training = graph.b.training and layer.training
     if settings.HasField("use_global_stats"):
         training = not settings.use_global_stats
-    inputs = (x[0], weight, bias, mean, variance)
-    return (graph.b.op("batch_norm", *inputs, name=layer.name, training=training),)
+    operands = (inputs[0], weight, bias, mean, variance)
+    return (graph.b.op("batch_norm", *operands, name=layer.name, training=training),)
 
 
-def add_local_response_norm(graph: CaffeGraph, layer: CaffeLayer, x: Tensors) -> Tensors:
+def add_local_response_norm(graph: CaffeGraph, layer: CaffeLayer, inputs: Tensors) -> Tensors:
     """Append local response norm across channels; there is no op kind for that within one."""
     settings = layer.message.lrn_param
-    _image_shape(graph, x[0])
+    _image_shape(graph, inputs[0])
     if enum_name(settings, "norm_region") != "ACROSS_CHANNELS":
         raise UnmodelledError("LRN with norm_region WITHIN_CHANNEL")
     require(settings.local_size % 2 == 1, f"local_size {settings.local_size} is not odd")
     y = graph.b.op(
         "local_response_norm",
-        x[0],
+        inputs[0],
         name=layer.name,
         size=settings.local_size,
         alpha=settings.alpha,

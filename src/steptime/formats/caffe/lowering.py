@@ -50,21 +50,21 @@ class CaffeGraph:
         b: the builder of the graph.
         batch: the batch of the graph.
         file_batch: the batch in the file, which `batch` replaces.
-        sources: the blobs that are fed, by their numbers.
+        source_by_blob: the blobs that are fed, by their numbers.
         layer_names: the names of all layers, which inputs must not have.
-        tensors: the tensor of each blob, by the blob's number.
-        shared: weights and labels that several layers read, by a key.
-        scales: the Scale layers that are the weights of a batch norm, by the blob between both.
+        tensor_by_blob: the tensor of each blob, by the blob's number.
+        shared_tensors: weights and labels that several layers read, by a key.
+        scale_by_blob: the Scale layers that are the weights of a batch norm, by the blob between.
     """
 
     b: Builder
     batch: int
     file_batch: int
-    sources: Mapping[int, BlobInput]
+    source_by_blob: Mapping[int, BlobInput]
     layer_names: frozenset[str]
-    tensors: dict[int, str] = field(default_factory=dict)
-    shared: dict[str, str] = field(default_factory=dict)
-    scales: dict[int, CaffeLayer] = field(default_factory=dict)
+    tensor_by_blob: dict[int, str] = field(default_factory=dict)
+    shared_tensors: dict[str, str] = field(default_factory=dict)
+    scale_by_blob: dict[int, CaffeLayer] = field(default_factory=dict)
 
     def shape(self, tensor: str) -> tuple[int, ...]:
         """Return the shape of a tensor."""
@@ -72,18 +72,18 @@ class CaffeGraph:
 
     def blob_tensor(self, number: int) -> str:
         """Return the tensor of a blob; a fed blob becomes an input when it is first read."""
-        if number not in self.tensors:
-            require(number in self.sources, "reads a blob that its layer does not make")
-            source = self.sources[number]
-            self.tensors[number] = self.add_input(number, source.shape or (self.file_batch,))
-        return self.tensors[number]
+        if number not in self.tensor_by_blob:
+            require(number in self.source_by_blob, "reads a blob that its layer does not make")
+            source = self.source_by_blob[number]
+            self.tensor_by_blob[number] = self.add_input(number, source.shape or (self.file_batch,))
+        return self.tensor_by_blob[number]
 
     def add_input(self, number: int, shape: tuple[int, ...]) -> str:
         """Append the input of a fed blob, with the graph's batch in place of the file's."""
         first_size, *further_sizes = shape
         has_file_batch = first_size == self.file_batch
         batch = self.batch if has_file_batch else first_size
-        name = self.sources[number].name
+        name = self.source_by_blob[number].name
         while not self.is_free_name(name):
             name += "_"
         return self.b.input(name, (batch, *further_sizes))
@@ -99,12 +99,12 @@ class CaffeGraph:
         """
         number = layer.bottoms[1] if len(layer.bottoms) > 1 else NO_BLOB
         key = f"{number}:{shape}"
-        if key not in self.shared:
-            source = self.sources.get(number)
+        if key not in self.shared_tensors:
+            source = self.source_by_blob.get(number)
             has_free_name = source is not None and self.is_free_name(source.name)
             name = source.name if source and has_free_name else f"{layer.name}/labels"
-            self.shared[key] = self.b.input(name, shape, "int64")
-        return self.shared[key]
+            self.shared_tensors[key] = self.b.input(name, shape, "int64")
+        return self.shared_tensors[key]
 
     def add_weight(
         self, layer: CaffeLayer, number: int, suffix: str, shape: tuple[int, ...]
@@ -123,10 +123,10 @@ class CaffeGraph:
         parameter = _read_parameter(layer.message, number)
         path = f"{layer.name}/{suffix}"
         key = f"={parameter.shared_name}" if parameter.shared_name else f"/{path}"
-        if key not in self.shared:
+        if key not in self.shared_tensors:
             add = self.b.weight if parameter.is_trained else self.b.buffer
-            self.shared[key] = add(path, shape)
-        weight = self.shared[key]
+            self.shared_tensors[key] = add(path, shape)
+        weight = self.shared_tensors[key]
         require(
             self.shape(weight) == shape,
             f"shares '{parameter.shared_name}' {list(self.shape(weight))}, but needs {list(shape)}",

@@ -89,15 +89,15 @@ class Net:
 
     Attributes:
         layers: the layers that lead to its ends, in order.
-        ends: the layers that the network is run for: losses or outputs.
-        sources: the blobs that are fed, by their numbers.
-        batch: the batch of the file.
+        end_layers: the layers that the network is run for: losses or outputs.
+        source_by_blob: the blobs that are fed, by their numbers.
+        file_batch: the batch of the file.
     """
 
     layers: tuple[CaffeLayer, ...]
-    ends: frozenset[CaffeLayer]
-    sources: Mapping[int, BlobInput]
-    batch: int
+    end_layers: frozenset[CaffeLayer]
+    source_by_blob: Mapping[int, BlobInput]
+    file_batch: int
 
 
 class LayerCatalog(NamedTuple):
@@ -150,23 +150,23 @@ class _Blobs:
     """The blobs of a network so far; each version has a number."""
 
     def __init__(self) -> None:
-        self.current: dict[str, int] = {}
+        self.number_by_name: dict[str, int] = {}
         self.count = 0
 
-    def make(self, name: str, bottoms: Collection[str], place: str) -> int:
+    def add_version(self, name: str, bottoms: Collection[str], place: str) -> int:
         """Return the number of a new blob, or of a new version of one that its layer reads."""
-        if name in self.current and name not in bottoms:
+        if name in self.number_by_name and name not in bottoms:
             raise InputError(f"{place}: blob {shorten(name)} is made a second time")
-        self.current[name] = self.count
+        self.number_by_name[name] = self.count
         self.count += 1
-        return self.current[name]
+        return self.number_by_name[name]
 
-    def read(self, name: str, place: str) -> int:
+    def find_number(self, name: str, place: str) -> int:
         """Return the number of the newest version of a blob."""
-        if name not in self.current:
-            latest = list(self.current)[-MAX_SUGGESTIONS:]
+        if name not in self.number_by_name:
+            latest = list(self.number_by_name)[-MAX_SUGGESTIONS:]
             raise unknown("bottom", name, latest, place)
-        return self.current[name]
+        return self.number_by_name[name]
 
 
 def _connect_layers(
@@ -176,7 +176,7 @@ def _connect_layers(
     blobs = _Blobs()
     sources: dict[int, BlobInput] = {}
     for network_input in read_inputs(net, file):
-        blob = blobs.make(network_input.name, (), f"{file}: input")
+        blob = blobs.add_version(network_input.name, (), f"{file}: input")
         sources[blob] = BlobInput(network_input.name, network_input.shape)
     layers: list[CaffeLayer] = []
     names: set[str] = set()
@@ -188,19 +188,19 @@ def _connect_layers(
             continue
         if kind in SOURCES:
             for top, shape in read_source_shapes(message, kind, place):
-                blob = blobs.make(top, (), place)
+                blob = blobs.add_version(top, (), place)
                 sources[blob] = BlobInput(top, shape)
             continue
         if name in names:
             name = f"{name}#{layer_number}"  # Caffe runs two layers of one name, too
         names.add(name)
-        bottoms = tuple(blobs.read(bottom, place) for bottom in message.bottom)
+        bottoms = tuple(blobs.find_number(bottom, place) for bottom in message.bottom)
         layer = CaffeLayer(
             name=name,
             type=kind,
             message=message,
             bottoms=bottoms,
-            tops=tuple(blobs.make(top, message.bottom, place) for top in message.top),
+            tops=tuple(blobs.add_version(top, message.bottom, place) for top in message.top),
             training=_is_training(message),
             has_caffe_type=kind in catalog.types,
             has_unknown_field=layer_number in catalog.odd_layers,
@@ -249,11 +249,11 @@ def _is_included(message: Any, state: Any, phase: Phase, place: str) -> bool:
     if len(message.include) and len(message.exclude):
         raise InputError(f"{place}: has both 'include' and 'exclude'")
     if len(message.include):
-        return any(_is_met(rule, state, phase) for rule in message.include)
-    return not any(_is_met(rule, state, phase) for rule in message.exclude)
+        return any(_is_rule_met(rule, state, phase) for rule in message.include)
+    return not any(_is_rule_met(rule, state, phase) for rule in message.exclude)
 
 
-def _is_met(rule: Any, state: Any, phase: Phase) -> bool:
+def _is_rule_met(rule: Any, state: Any, phase: Phase) -> bool:
     """Whether a rule holds in a phase; the phase of the file's own state does not count."""
     if rule.HasField("phase") and enum_name(rule, "phase") != phase:
         return False

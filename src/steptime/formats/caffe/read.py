@@ -53,7 +53,7 @@ def read(source: Source, allow_unknown: bool) -> Family:
         _check_types(message, name)
         if unknown_fields:
             raise unknown_fields[0].error(name)
-    odd_layers = frozenset(field.layer for field in unknown_fields)
+    odd_layers = frozenset(field.layer_number for field in unknown_fields)
     catalog = LayerCatalog(CAFFE_TYPES, odd_layers)
 
     @lru_cache(maxsize=2)
@@ -61,10 +61,10 @@ def read(source: Source, allow_unknown: bool) -> Family:
         return select_phase(message, phase, catalog, name)
 
     try:
-        file_batch = read_phase("TRAIN").batch
+        file_batch = read_phase("TRAIN").file_batch
     except InputError as training_error:
         try:
-            file_batch = read_phase("TEST").batch  # a file for one phase only
+            file_batch = read_phase("TEST").file_batch  # a file for one phase only
         except InputError:
             raise training_error from None
 
@@ -89,18 +89,18 @@ def _add_network(b: Builder, net: Net, batch: int, file: str, allow_unknown: boo
     graph = CaffeGraph(
         b=b,
         batch=batch,
-        file_batch=net.batch,
-        sources=net.sources,
+        file_batch=net.file_batch,
+        source_by_blob=net.source_by_blob,
         layer_names=frozenset(layer.name for layer in net.layers),
-        scales=_find_batch_norm_scales(net),
+        scale_by_blob=_find_batch_norm_scales(net),
     )
     results: list[str] = []
     for layer in net.layers:
         place = f"{file}: layer {shorten(layer.name)}"
-        is_end = layer in net.ends
+        is_end = layer in net.end_layers
         try:
             tops = _add_tops(graph, layer, is_end, allow_unknown)
-            graph.tensors.update(zip(layer.tops, tops, strict=False))
+            graph.tensor_by_blob.update(zip(layer.tops, tops, strict=False))
             if is_end:
                 results += _add_end_losses(graph, layer, tops) if b.training else tops
         except UnmodelledError as error:
@@ -124,7 +124,7 @@ def _find_batch_norm_scales(net: Net) -> dict[int, CaffeLayer]:
     normed_blobs = {
         blob for layer in net.layers if layer.type == "BatchNorm" for blob in layer.tops[:1]
     }
-    output_blobs = {blob for layer in net.ends for blob in layer.tops}
+    output_blobs = {blob for layer in net.end_layers for blob in layer.tops}
     scale_by_blob: dict[int, CaffeLayer] = {}
     for layer in net.layers:
         if not fits_batch_norm(layer):
@@ -172,7 +172,7 @@ def _check_gradients(graph: CaffeGraph, layer: CaffeLayer) -> None:
         return
     blob_flags = zip(layer.bottoms, layer.message.propagate_down, strict=False)
     for position, (blob, propagates) in enumerate(blob_flags):
-        is_fed = blob in graph.sources
+        is_fed = blob in graph.source_by_blob
         is_target = position > 0 and layer.type in LOSSES
         needs_gradient = not is_fed and not is_target
         if needs_gradient and not propagates:
@@ -203,8 +203,8 @@ def _add_euclidean_loss(graph: CaffeGraph, layer: CaffeLayer, x: str) -> str:
     """Append the mean square of a difference (Caffe halves the sum, and divides by the batch)."""
     require(len(layer.bottoms) == 2, f"{len(layer.bottoms)} bottoms, not 2")
     target = layer.bottoms[1]
-    if target in graph.sources and target not in graph.tensors:
-        graph.tensors[target] = graph.add_input(target, graph.shape(x))
+    if target in graph.source_by_blob and target not in graph.tensor_by_blob:
+        graph.tensor_by_blob[target] = graph.add_input(target, graph.shape(x))
     b = graph.b
     difference = b.op("sub", x, graph.blob_tensor(target), name=f"{layer.name}/difference")
     square = b.op("mul", difference, difference, name=f"{layer.name}/square")

@@ -83,13 +83,13 @@ class UnknownField:
     Attributes:
         field: its name.
         message: the message that it is in.
-        layer: the number of its layer in the file from 0, or `NETWORK`.
+        layer_number: the number of its layer in the file from 0, or `NETWORK`.
         line: the line of the file.
     """
 
     field: str
     message: str
-    layer: int
+    layer_number: int
     line: int
 
     def error(self, file: str) -> InputError:
@@ -156,8 +156,8 @@ def _find_unknown_fields(text: str) -> Iterator[UnknownField]:
                 layer += 1
             if message and not field:
                 line = line or tokens.ParseErrorPreviousToken("").GetLine()
-                place = NETWORK if is_in_network else layer
-                yield UnknownField(token, message.name, place, line)
+                layer_number = NETWORK if is_in_network else layer
+                yield UnknownField(token, message.name, layer_number, line)
 
 
 _ERROR_TEXT = re.compile(r"(?:(\d+):\d+ : )?(?:'.*': )?(.*)")  # line, the line itself, the reason

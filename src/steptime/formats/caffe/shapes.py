@@ -15,26 +15,31 @@ KEEP_SIZE = 0  # in place of a size of Reshape: that of the bottom
 INFER_SIZE = -1  # in place of a size of Reshape: what the elements leave
 
 
-def add_concat(graph: CaffeGraph, layer: CaffeLayer, x: Tensors) -> Tensors:
+def add_concat(graph: CaffeGraph, layer: CaffeLayer, inputs: Tensors) -> Tensors:
     """Append the bottoms joined along `axis`, or the older `concat_dim`."""
     settings = layer.message.concat_param
     stated_axis = settings.concat_dim if settings.HasField("concat_dim") else settings.axis
-    axis = resolve_axis(stated_axis, len(graph.shape(x[0])))
-    return x if len(x) == 1 else (graph.b.op("concat", *x, name=layer.name, axis=axis),)
+    axis = resolve_axis(stated_axis, len(graph.shape(inputs[0])))
+    if len(inputs) == 1:
+        return inputs
+    return (graph.b.op("concat", *inputs, name=layer.name, axis=axis),)
 
 
-def add_eltwise(graph: CaffeGraph, layer: CaffeLayer, x: Tensors) -> Tensors:
+def add_eltwise(graph: CaffeGraph, layer: CaffeLayer, inputs: Tensors) -> Tensors:
     """Append sum, product or maximum of the bottoms, two at a time; a coefficient is a product."""
     settings = layer.message.eltwise_param
     kind = _ELTWISE_KINDS[enum_name(settings, "operation")]
-    operands = list(x)
-    shape = graph.shape(x[0])
+    operands = list(inputs)
+    shape = graph.shape(inputs[0])
     for operand in operands:
         operand_shape = graph.shape(operand)
         require(operand_shape == shape, f"shapes {list(shape)} and {list(operand_shape)} differ")
     if len(settings.coeff):
         require(kind == "add", "coeff is for sums alone")
-        require(len(settings.coeff) == len(x), f"{len(settings.coeff)} coeff for {len(x)} bottoms")
+        require(
+            len(settings.coeff) == len(inputs),
+            f"{len(settings.coeff)} coeff for {len(inputs)} bottoms",
+        )
         for number, coefficient in enumerate(settings.coeff):
             if coefficient != 1:
                 name = f"{layer.name}/coeff{number}"
@@ -48,22 +53,22 @@ def add_eltwise(graph: CaffeGraph, layer: CaffeLayer, x: Tensors) -> Tensors:
     return (y,)
 
 
-def add_flatten(graph: CaffeGraph, layer: CaffeLayer, x: Tensors) -> Tensors:
+def add_flatten(graph: CaffeGraph, layer: CaffeLayer, inputs: Tensors) -> Tensors:
     """Append a view with the axes from `axis` to `end_axis` as one."""
     settings = layer.message.flatten_param
-    shape = graph.shape(x[0])
+    shape = graph.shape(inputs[0])
     first = resolve_axis(settings.axis, len(shape))
     last = resolve_axis(settings.end_axis, len(shape))
     require(first <= last, f"axes {first} to {last}")
     flat_size = math.prod(shape[first : last + 1])
     view_shape = (*shape[:first], flat_size, *shape[last + 1 :])
-    return (graph.b.op("reshape", x[0], name=layer.name, shape=view_shape),)
+    return (graph.b.op("reshape", inputs[0], name=layer.name, shape=view_shape),)
 
 
-def add_reshape(graph: CaffeGraph, layer: CaffeLayer, x: Tensors) -> Tensors:
+def add_reshape(graph: CaffeGraph, layer: CaffeLayer, inputs: Tensors) -> Tensors:
     """Append a view with other sizes of some axes; the file's batch becomes the graph's."""
     settings = layer.message.reshape_param
-    shape = graph.shape(x[0])
+    shape = graph.shape(inputs[0])
     rank = len(shape)
     first = settings.axis if settings.axis >= 0 else rank + 1 + settings.axis
     reaches_end = settings.num_axes == ALL_AXES
@@ -77,7 +82,7 @@ def add_reshape(graph: CaffeGraph, layer: CaffeLayer, x: Tensors) -> Tensors:
     element_count = math.prod(shape[first:stop])
     new_sizes = _resolve_sizes(stated_sizes, shape, first, element_count)
     view_shape = (*shape[:first], *new_sizes, *shape[stop:])
-    return (graph.b.op("reshape", x[0], name=layer.name, shape=view_shape),)
+    return (graph.b.op("reshape", inputs[0], name=layer.name, shape=view_shape),)
 
 
 def _resolve_sizes(
@@ -106,15 +111,15 @@ def _resolve_sizes(
     return resolved
 
 
-def add_split(_graph: CaffeGraph, layer: CaffeLayer, x: Tensors) -> Tensors:
+def add_split(_graph: CaffeGraph, layer: CaffeLayer, inputs: Tensors) -> Tensors:
     """Return the bottom for each top."""
-    return x * max(1, len(layer.tops))
+    return inputs * max(1, len(layer.tops))
 
 
-def add_slices(graph: CaffeGraph, layer: CaffeLayer, x: Tensors) -> Tensors:
+def add_slices(graph: CaffeGraph, layer: CaffeLayer, inputs: Tensors) -> Tensors:
     """Append the slices of a blob along an axis: between the slice points, or of equal size."""
     settings = layer.message.slice_param
-    shape = graph.shape(x[0])
+    shape = graph.shape(inputs[0])
     stated_axis = settings.slice_dim if settings.HasField("slice_dim") else settings.axis
     axis = resolve_axis(stated_axis, len(shape))
     top_count = len(layer.tops)
@@ -126,21 +131,21 @@ def add_slices(graph: CaffeGraph, layer: CaffeLayer, x: Tensors) -> Tensors:
         points = [size * number for number in range(1, top_count)]
     require(len(points) == top_count - 1, f"{len(points)} slice points for {top_count} tops")
     if top_count == 1:
-        return x
+        return inputs
     starts = [0, *points]
     stops = [*points, shape[axis]]
     slices: list[str] = []
     for number, (start, stop) in enumerate(zip(starts, stops, strict=True)):
         name = layer.name if number == 0 else f"{layer.name}/{number}"
-        slices.append(graph.b.op("slice", x[0], name=name, axis=axis, start=start, stop=stop))
+        slices.append(graph.b.op("slice", inputs[0], name=name, axis=axis, start=start, stop=stop))
     return tuple(slices)
 
 
-def add_crop(graph: CaffeGraph, layer: CaffeLayer, x: Tensors) -> Tensors:
+def add_crop(graph: CaffeGraph, layer: CaffeLayer, inputs: Tensors) -> Tensors:
     """Append the first bottom cut to the size of the second along the axes from `axis` on."""
     settings = layer.message.crop_param
-    shape = graph.shape(x[0])
-    target_shape = graph.shape(x[1])
+    shape = graph.shape(inputs[0])
+    target_shape = graph.shape(inputs[1])
     require(len(shape) == len(target_shape), f"{list(shape)} cropped to {list(target_shape)}")
     axes = range(resolve_axis(settings.axis, len(shape)), len(shape))
     offsets = list(settings.offset) or [0]
@@ -153,7 +158,7 @@ def add_crop(graph: CaffeGraph, layer: CaffeLayer, x: Tensors) -> Tensors:
         if offset or shape[axis] != target_shape[axis]
     }
     last_cut_axis = max(start_by_cut_axis, default=None)
-    y = x[0]
+    y = inputs[0]
     for axis, start in start_by_cut_axis.items():
         name = layer.name if axis == last_cut_axis else f"{layer.name}/{axis}"
         stop = start + target_shape[axis]

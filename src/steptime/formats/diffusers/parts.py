@@ -16,13 +16,13 @@ TIME_WIDTH = 256  # sines and cosines of a time step
 class Heads:
     """The heads of an attention: their number and width, and whether queries and keys are normed.
 
-    `angles` is the table that turns queries and keys by place, "" for none.
+    `rotary_table` is the table that turns queries and keys by place, "" for none.
     """
 
     count: int
     width: int
     is_normed: bool = False
-    angles: str = ""
+    rotary_table: str = ""
 
 
 def embed(b: Builder, x: str, width: int, name: str, activation: str = "silu") -> str:
@@ -37,7 +37,7 @@ def embed_time(b: Builder, batch: int, width: int, name: str) -> str:
     return embed(b, b.input(name, (batch, TIME_WIDTH)), width, f"{name}_embedding")
 
 
-def modulation(b: Builder, state: str, width: int, count: int, name: str) -> list[str]:
+def list_modulation_vectors(b: Builder, state: str, width: int, count: int, name: str) -> list[str]:
     """Return so many vectors `[n, 1, width]` of each example, made from its embedding."""
     with b.scope(name):
         activated_state = b.op("silu", state, name="silu")
@@ -67,7 +67,7 @@ def add_gated(b: Builder, x: str, branch: str, gate: str, name: str) -> str:
     return b.op("add", x, branch, name=name)
 
 
-def feed(b: Builder, x: str, name: str) -> str:
+def add_feed_forward(b: Builder, x: str, name: str) -> str:
     """Return a feed-forward part of four times the width, with GELU by its tanh form."""
     width = b.shape(x)[-1]
     with b.scope(name):
@@ -75,7 +75,7 @@ def feed(b: Builder, x: str, name: str) -> str:
         return linear(b, x, width, "down")
 
 
-def project(b: Builder, x: str, heads: Heads, name: str) -> tuple[str, str, str]:
+def project_heads(b: Builder, x: str, heads: Heads, name: str) -> tuple[str, str, str]:
     """Return queries, keys and values of `x [n, l, width]`."""
     inner = heads.count * heads.width
     with b.scope(name):
@@ -102,14 +102,14 @@ def attend(b: Builder, sequences: Sequence[tuple[str, str, str]], heads: Heads, 
             q = b.op("concat", *queries, name="all_q", axis=1)
             k = b.op("concat", *keys, name="all_k", axis=1)
             v = b.op("concat", *values, name="all_v", axis=1)
-        if heads.angles:
-            q = b.op("rotary", q, heads.angles, name="rotary_q", head_width=heads.width)
-            k = b.op("rotary", k, heads.angles, name="rotary_k", head_width=heads.width)
+        if heads.rotary_table:
+            q = b.op("rotary", q, heads.rotary_table, name="rotary_q", head_width=heads.width)
+            k = b.op("rotary", k, heads.rotary_table, name="rotary_k", head_width=heads.width)
         attributes: Attributes = {"heads": heads.count, "kv_heads": heads.count, "causal": False}
         return b.op("attention", q, k, v, name="attention", **attributes)
 
 
-def cut(b: Builder, x: str, first_count: int, name: str) -> tuple[str, str]:
+def split_tokens(b: Builder, x: str, first_count: int, name: str) -> tuple[str, str]:
     """Return the first tokens of `x [n, l, width]`, and those after them."""
     length = b.shape(x)[1]
     first_tokens = b.op("slice", x, name=f"{name}0", axis=1, start=0, stop=first_count)

@@ -21,7 +21,7 @@ FLUX_T5_TOKENS = 512  # the same of FLUX
 PIXART_T5_TOKENS = 300  # the same of PixArt-sigma
 FLUX_IMAGE_SIDE = 1024  # pixels, the default: its file states no size
 PIXART_CONDITIONED_SAMPLE = 128  # side of the latents of networks that read the size of the image
-PIXART_READ = {  # which change neither shapes nor work, or are read from the table
+PIXART_UNCOUNTED_FIELDS = {  # which change neither shapes nor work, or are read from the table
     "num_embeds_ada_norm",
     "interpolation_scale",
     "norm_num_groups",
@@ -33,7 +33,7 @@ UNET_BLOCKS = {
     "down_block_types": ("CrossAttnDownBlock2D", "DownBlock2D"),
     "up_block_types": ("CrossAttnUpBlock2D", "UpBlock2D"),
 }
-UNET_ONLY: Mapping[str, object] = {  # fields, with the only value whose network is known
+UNET_ONLY_VALUES: Mapping[str, object] = {  # fields, with the only value whose network is known
     "mid_block_type": "UNetMidBlock2DCrossAttn",
     "act_fn": "silu",
     "only_cross_attention": False,
@@ -47,7 +47,7 @@ UNET_ONLY: Mapping[str, object] = {  # fields, with the only value whose network
     "resnet_time_scale_shift": "default",
     "time_cond_proj_dim": None,
 }
-UNET_READ = {  # which change neither shapes nor work
+UNET_UNCOUNTED_FIELDS = {  # which change neither shapes nor work
     "addition_embed_type",
     "addition_time_embed_dim",
     "center_input_sample",
@@ -115,7 +115,7 @@ def describe_pixart(config: Config) -> Sizes:
     config.require("norm_elementwise_affine", only=False)
     config.require("activation_fn", only="gelu-approximate")
     config.require("cross_attention_dim", only=heads * head_width)
-    config.read_fields |= PIXART_READ
+    config.read_fields |= PIXART_UNCOUNTED_FIELDS
     # as diffusers does: only the networks for images of 1024 pixels read the size of the image
     has_conditions = config.table.get("use_additional_conditions")
     if has_conditions is None:
@@ -138,10 +138,10 @@ def describe_pixart(config: Config) -> Sizes:
 def describe_unet(config: Config) -> Sizes:
     """Describe the UNets of Stable Diffusion 1 to XL."""
     widths = config.get("block_out_channels", [320, 640, 1280, 1280])
-    blocks = _unet_blocks(config, len(widths))
-    for field, value in UNET_ONLY.items():
+    blocks = _read_unet_blocks(config, len(widths))
+    for field, value in UNET_ONLY_VALUES.items():
         config.require(field, only=value)
-    config.read_fields |= UNET_READ
+    config.read_fields |= UNET_UNCOUNTED_FIELDS
     condition_width = config.get("projection_class_embeddings_input_dim", 0)
     has_conditions = config.table.get("addition_embed_type") == "text_time"
     heads = spread_over_blocks(config, "attention_head_dim", 8, len(widths))
@@ -161,7 +161,7 @@ def describe_unet(config: Config) -> Sizes:
     }
 
 
-def _unet_blocks(config: Config, width_count: int) -> dict[str, list[str]]:
+def _read_unet_blocks(config: Config, width_count: int) -> dict[str, list[str]]:
     """Return the types of the blocks on the way down and up, one for each width.
 
     Raises:
@@ -233,13 +233,13 @@ def describe_component(table: Mapping[str, Any], place: str) -> Family:
     # a UNet has no patches, but its sides must halve
     patch_side = LATENT_SIDE * sizes.get("patch_size", 2)
 
-    def build(b: Builder, p: Mapping[str, Any], batch: int) -> str:
+    def build(b: Builder, values: Mapping[str, Any], batch: int) -> str:
         b.remarks.extend(f"{place}: {remark}" for remark in remarks)
-        return build_class(b, {**sizes, **p}, batch)
+        return build_class(b, {**sizes, **values}, batch)
 
-    def check(p: Mapping[str, Any]) -> str | None:
-        if p["image"] % patch_side:
-            return f"image {p['image']} does not divide into patches of {patch_side} pixels"
+    def check(values: Mapping[str, Any]) -> str | None:
+        if values["image"] % patch_side:
+            return f"image {values['image']} does not divide into patches of {patch_side} pixels"
         return None
 
     parameters = {
@@ -247,4 +247,4 @@ def describe_component(table: Mapping[str, Any], place: str) -> Family:
         "length": Parameter(sizes["length"], "tokens of the text"),
     }
     about = f"a config.json of diffusers, {name}"
-    return Family(place, build, parameters, about, 1, is_preset=True, check=check)
+    return Family(place, build, parameters, source=about, batch=1, is_preset=True, check=check)

@@ -6,15 +6,15 @@ from typing import Any, NamedTuple
 from steptime.formats.diffusers.parts import (
     TIME_WIDTH,
     Heads,
+    add_feed_forward,
     add_gated,
     attend,
-    cut,
     embed,
     embed_time,
-    feed,
+    list_modulation_vectors,
     modulate,
-    modulation,
-    project,
+    project_heads,
+    split_tokens,
 )
 from steptime.network.layers.blocks import activated
 from steptime.network.layers.dense import linear, mean_loss
@@ -35,10 +35,13 @@ class _Modulation(NamedTuple):
     gate: str
 
 
-def _modulations(b: Builder, state: str, width: int, count: int, name: str) -> list[_Modulation]:
+def _list_modulations(
+    b: Builder, state: str, width: int, count: int, name: str
+) -> list[_Modulation]:
     """Return the modulation of so many parts of a block, all made by one product."""
-    vectors = modulation(b, state, width, 3 * count, name)
-    return [_Modulation(*vectors[i : i + 3]) for i in range(0, len(vectors), 3)]
+    vectors = list_modulation_vectors(b, state, width, 3 * count, name)
+    starts = range(0, len(vectors), 3)
+    return [_Modulation(*vectors[start : start + 3]) for start in starts]
 
 
 def build_flux(b: Builder, sizes: Sizes, batch: int) -> str:
@@ -60,7 +63,7 @@ def build_flux(b: Builder, sizes: Sizes, batch: int) -> str:
     image = linear(b, image, width, "image_in")
     text = linear(b, text, width, "text_in")
     angles = b.buffer("angles", (text_tokens + image_tokens, head_width))
-    heads = Heads(head_count, head_width, is_normed=True, angles=angles)
+    heads = Heads(head_count, head_width, is_normed=True, rotary_table=angles)
     for i in b.repeat(sizes["num_layers"]):
         with b.scope(f"block{i + 1}"):
             image, text = _joint_block(b, image, text, state, heads)
@@ -68,8 +71,8 @@ def build_flux(b: Builder, sizes: Sizes, batch: int) -> str:
     for i in b.repeat(sizes["num_single_layers"]):
         with b.scope(f"single{i + 1}"):
             x = _single_block(b, x, state, heads)
-    _, image = cut(b, x, text_tokens, "image")
-    return _finish(b, image, state, sizes["out_channels"])
+    _, image = split_tokens(b, x, text_tokens, "image")
+    return _add_output_and_loss(b, image, state, sizes["out_channels"])
 
 
 def build_sd3(b: Builder, sizes: Sizes, batch: int) -> str:
@@ -77,7 +80,7 @@ def build_sd3(b: Builder, sizes: Sizes, batch: int) -> str:
     head_count = sizes["num_attention_heads"]
     head_width = sizes["attention_head_dim"]
     width = head_count * head_width
-    image = _patches(b, sizes, batch, width)
+    image = _embed_patches(b, sizes, batch, width)
     text = b.input("text", (batch, sizes["length"], sizes["joint_attention_dim"]))
     pooled = b.input("pooled_text", (batch, sizes["pooled_projection_dim"]))
     state = embed_time(b, batch, width, "time")
@@ -94,21 +97,21 @@ def build_sd3(b: Builder, sizes: Sizes, batch: int) -> str:
                 b, image, text, state, heads, is_last=is_last, is_dual=is_dual
             )
     patch_channels = sizes["patch_size"] ** 2 * sizes["out_channels"]
-    return _finish(b, image, state, patch_channels)
+    return _add_output_and_loss(b, image, state, patch_channels)
 
 
 def build_pixart(b: Builder, sizes: Sizes, batch: int) -> str:
     """Return the denoised latents of PixArt: blocks that share one modulation."""
     heads = Heads(sizes["num_attention_heads"], sizes["attention_head_dim"])
     width = heads.count * heads.width
-    x = _patches(b, sizes, batch, width)
+    x = _embed_patches(b, sizes, batch, width)
     text = b.input("text", (batch, sizes["length"], sizes["caption_channels"]))
     text = embed(b, text, width, "text_in", "gelu_tanh")
     state = embed_time(b, batch, width, "time")
     if sizes["use_additional_conditions"]:
         conditions = _embed_image_size(b, batch, width)
         state = b.op("add", state, conditions, name="state")
-    shared = modulation(b, state, width, CROSS_VECTORS, "modulation")
+    shared = list_modulation_vectors(b, state, width, CROSS_VECTORS, "modulation")
     for i in b.repeat(sizes["num_layers"]):
         with b.scope(f"block{i + 1}"):
             x = _cross_block(b, x, text, shared, heads)
@@ -136,7 +139,7 @@ def _embed_image_size(b: Builder, batch: int, width: int) -> str:
     return b.op("concat", resolution, aspect, name="conditions", axis=1)
 
 
-def _patches(b: Builder, sizes: Sizes, batch: int, width: int) -> str:
+def _embed_patches(b: Builder, sizes: Sizes, batch: int, width: int) -> str:
     """Return latents cut into patches, `[n, l, width]`, with fixed positions added."""
     side = sizes["image"] // LATENT
     patch_side = sizes["patch_size"]
@@ -165,8 +168,8 @@ def _joint_block(
     """
     width = b.shape(image)[-1]
     text_length = b.shape(text)[1]
-    image_modulations = _modulations(b, state, width, 3 if is_dual else 2, "image_modulation")
-    text_vectors = modulation(
+    image_modulations = _list_modulations(b, state, width, 3 if is_dual else 2, "image_modulation")
+    text_vectors = list_modulation_vectors(
         b, state, width, LAST_TEXT_VECTORS if is_last else 6, "text_modulation"
     )
     text_shift, text_scale = text_vectors[:2]
@@ -175,41 +178,45 @@ def _joint_block(
     attention_vectors, ffn_vectors = image_modulations[:2]
     x = modulate(b, image, attention_vectors.shift, attention_vectors.scale, "image_norm1")
     y = modulate(b, text, text_shift, text_scale, "text_norm1")
-    text_heads = project(b, y, heads, "text_heads")
-    image_heads = project(b, x, heads, "image_heads")
+    text_heads = project_heads(b, y, heads, "text_heads")
+    image_heads = project_heads(b, x, heads, "image_heads")
     attended = attend(b, [text_heads, image_heads], heads, "joint")
-    attended_text, attended_image = cut(b, attended, text_length, "attended")
+    attended_text, attended_image = split_tokens(b, attended, text_length, "attended")
     result = linear(b, attended_image, width, "image_out")
     new_image = add_gated(b, image, result, attention_vectors.gate, "add1")
     if is_dual:  # attention within the image, from the block's input too
         dual_vectors = image_modulations[2]
         x = modulate(b, image, dual_vectors.shift, dual_vectors.scale, "image_norm3")
-        x = attend(b, [project(b, x, heads, "own_heads")], heads, "within")
+        x = attend(b, [project_heads(b, x, heads, "own_heads")], heads, "within")
         result = linear(b, x, width, "own_out")
         new_image = add_gated(b, new_image, result, dual_vectors.gate, "add3")
 
     # the feed-forward part of the image, then of the text
     x = modulate(b, new_image, ffn_vectors.shift, ffn_vectors.scale, "image_norm2")
-    new_image = add_gated(b, new_image, feed(b, x, "image_ffn"), ffn_vectors.gate, "add2")
+    new_image = add_gated(
+        b, new_image, add_feed_forward(b, x, "image_ffn"), ffn_vectors.gate, "add2"
+    )
     if is_last:
         return new_image, text
     text_gate = text_vectors[2]
     text_ffn_vectors = _Modulation(*text_vectors[3:])
     text = add_gated(b, text, linear(b, attended_text, width, "text_out"), text_gate, "text_add1")
     y = modulate(b, text, text_ffn_vectors.shift, text_ffn_vectors.scale, "text_norm2")
-    text = add_gated(b, text, feed(b, y, "text_ffn"), text_ffn_vectors.gate, "text_add2")
+    text = add_gated(
+        b, text, add_feed_forward(b, y, "text_ffn"), text_ffn_vectors.gate, "text_add2"
+    )
     return new_image, text
 
 
 def _single_block(b: Builder, x: str, state: str, heads: Heads) -> str:
     """Return tokens after attention and a feed-forward part that read one input (FLUX)."""
     width = b.shape(x)[-1]
-    shift, scale, gate = modulation(b, state, width, 3, "modulation")
+    shift, scale, gate = list_modulation_vectors(b, state, width, 3, "modulation")
     y = modulate(b, x, shift, scale, "norm")
-    fed = activated(b, linear(b, y, 4 * width, "up"), "gelu_tanh")
-    attended = attend(b, [project(b, y, heads, "heads")], heads, "within")
-    both = b.op("concat", attended, fed, name="both", axis=-1)
-    return add_gated(b, x, linear(b, both, width, "out"), gate, "add")
+    expanded = activated(b, linear(b, y, 4 * width, "up"), "gelu_tanh")
+    attended = attend(b, [project_heads(b, y, heads, "heads")], heads, "within")
+    attended_and_expanded = b.op("concat", attended, expanded, name="both", axis=-1)
+    return add_gated(b, x, linear(b, attended_and_expanded, width, "out"), gate, "add")
 
 
 def _cross_block(b: Builder, x: str, text: str, shared: list[str], heads: Heads) -> str:
@@ -225,7 +232,7 @@ def _cross_block(b: Builder, x: str, text: str, shared: list[str], heads: Heads)
     ffn_vectors = _Modulation(*vectors[3:])
 
     y = modulate(b, x, attention_vectors.shift, attention_vectors.scale, "norm1")
-    y = attend(b, [project(b, y, heads, "heads")], heads, "within")
+    y = attend(b, [project_heads(b, y, heads, "heads")], heads, "within")
     x = add_gated(b, x, linear(b, y, width, "out"), attention_vectors.gate, "add1")
     with b.scope("cross"):
         inner_width = heads.count * heads.width
@@ -235,12 +242,12 @@ def _cross_block(b: Builder, x: str, text: str, shared: list[str], heads: Heads)
     y = attend(b, [(q, k, v)], heads, "across")
     x = b.op("add", x, linear(b, y, width, "cross_out"), name="add_cross")
     y = modulate(b, x, ffn_vectors.shift, ffn_vectors.scale, "norm2")
-    return add_gated(b, x, feed(b, y, "ffn"), ffn_vectors.gate, "add2")
+    return add_gated(b, x, add_feed_forward(b, y, "ffn"), ffn_vectors.gate, "add2")
 
 
-def _finish(b: Builder, x: str, state: str, channels: int) -> str:
+def _add_output_and_loss(b: Builder, x: str, state: str, channels: int) -> str:
     """Return the output of a last modulated norm and product."""
     width = b.shape(x)[-1]
-    scale, shift = modulation(b, state, width, 2, "last_modulation")
+    scale, shift = list_modulation_vectors(b, state, width, 2, "last_modulation")
     x = modulate(b, x, shift, scale, "last")
     return mean_loss(b, linear(b, x, channels, "out"))

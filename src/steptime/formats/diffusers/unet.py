@@ -29,13 +29,13 @@ def build_unet(b: Builder, sizes: Sizes, batch: int) -> str:
         state = b.op("add", state, conditions, name="state")
     unet = _Unet(b, sizes, text, state)
     x = conv2d(b, x, widths[0], 3, "in", padding=1, bias=True)
-    x, skips = unet.go_down(x)
+    x, skips = unet.add_down_blocks(x)
     with b.scope("middle"):
-        x = unet.residual(x, widths[-1], "residual1")
-        x = unet.transformer(x, len(widths) - 1, "transformer")
-        x = unet.residual(x, widths[-1], "residual2")
-    x = unet.go_up(x, skips)
-    x = b.op("silu", unet.group_norm(x, "last_norm"), name="last_silu")
+        x = unet.add_residual(x, widths[-1], "residual1")
+        x = unet.add_transformer(x, len(widths) - 1, "transformer")
+        x = unet.add_residual(x, widths[-1], "residual2")
+    x = unet.add_up_blocks(x, skips)
+    x = b.op("silu", unet.add_group_norm(x, "last_norm"), name="last_silu")
     return mean_loss(b, conv2d(b, x, sizes["out_channels"], 3, "out", padding=1, bias=True))
 
 
@@ -49,7 +49,7 @@ class _Unet:
         self.state = b.op("silu", state, name="state_silu")
         self.widths: list[int] = sizes["block_out_channels"]
 
-    def go_down(self, x: str) -> tuple[str, list[str]]:
+    def add_down_blocks(self, x: str) -> tuple[str, list[str]]:
         """Return the output of the blocks that halve the sides, and all that is read again."""
         skips = [x]
         for level, width in enumerate(self.widths):
@@ -57,16 +57,16 @@ class _Unet:
             is_last = level == len(self.widths) - 1
             with self.b.scope(f"down{level + 1}"):
                 for i in range(1, self.sizes["layers_per_block"] + 1):
-                    x = self.residual(x, width, f"residual{i}")
+                    x = self.add_residual(x, width, f"residual{i}")
                     if has_attention:
-                        x = self.transformer(x, level, f"transformer{i}")
+                        x = self.add_transformer(x, level, f"transformer{i}")
                     skips.append(x)
                 if not is_last:
                     x = conv2d(self.b, x, width, 3, "half", stride=2, padding=1, bias=True)
                     skips.append(x)
         return x, skips
 
-    def go_up(self, x: str, skips: list[str]) -> str:
+    def add_up_blocks(self, x: str, skips: list[str]) -> str:
         """Return the output of the blocks that double the sides and read earlier outputs."""
         levels = list(reversed(range(len(self.widths))))
         for number, level in enumerate(levels):
@@ -75,9 +75,9 @@ class _Unet:
                 # a layer more than on the way down, which reads the input of the level
                 for i in range(1, self.sizes["layers_per_block"] + 2):
                     x = self.b.op("concat", x, skips.pop(), name=f"with_skip{i}", axis=1)
-                    x = self.residual(x, self.widths[level], f"residual{i}")
+                    x = self.add_residual(x, self.widths[level], f"residual{i}")
                     if has_attention:
-                        x = self.transformer(x, level, f"transformer{i}")
+                        x = self.add_transformer(x, level, f"transformer{i}")
                 is_last = level == 0
                 if not is_last:
                     _, channels, height, width = self.b.shape(x)
@@ -86,7 +86,7 @@ class _Unet:
                     x = conv2d(self.b, x, channels, 3, "double", padding=1, bias=True)
         return x
 
-    def group_norm(self, x: str, name: str) -> str:
+    def add_group_norm(self, x: str, name: str) -> str:
         """Return the norm of `x [n, c, h, w]` in groups of channels."""
         channels = self.b.shape(x)[1]
         with self.b.scope(name):
@@ -95,22 +95,22 @@ class _Unet:
             groups = self.sizes["norm_num_groups"]
             return self.b.op("group_norm", x, w, bias, name="group_norm", groups=groups)
 
-    def residual(self, x: str, width: int, name: str) -> str:
+    def add_residual(self, x: str, width: int, name: str) -> str:
         """Return `x` plus two convolutions, between which the time step is added."""
         b = self.b
         with b.scope(name):
-            y = b.op("silu", self.group_norm(x, "norm1"), name="silu1")
+            y = b.op("silu", self.add_group_norm(x, "norm1"), name="silu1")
             y = conv2d(b, y, width, 3, "conv1", padding=1, bias=True)
             state = linear(b, self.state, width, "state")
             state = b.op("reshape", state, name="state/image", shape=(*b.shape(state), 1, 1))
             y = b.op("pointwise", y, state, name="with_state", function="add")
-            y = b.op("silu", self.group_norm(y, "norm2"), name="silu2")
+            y = b.op("silu", self.add_group_norm(y, "norm2"), name="silu2")
             y = conv2d(b, y, width, 3, "conv2", padding=1, bias=True)
             if b.shape(x)[1] != width:
                 x = conv2d(b, x, width, 1, "shortcut", bias=True)
             return b.op("add", x, y, name="add")
 
-    def transformer(self, x: str, level: int, name: str) -> str:
+    def add_transformer(self, x: str, level: int, name: str) -> str:
         """Return `x [n, c, h, w]` plus blocks that attend within the image, and to the text."""
         b = self.b
         batch, channels, height, width = b.shape(x)
@@ -118,19 +118,19 @@ class _Unet:
         head_count = self.sizes["heads"][level]
         heads = Heads(head_count, channels // head_count)
         with b.scope(name):
-            y = self.group_norm(x, "norm")
+            y = self.add_group_norm(x, "norm")
             y = b.op("reshape", y, name="flat", shape=(batch, channels, pixels))
             y = b.op("transpose", y, name="rows", order=(0, 2, 1))
             y = linear(b, y, channels, "in")
             for i in range(1, self.sizes["transformer_layers"][level] + 1):
                 with b.scope(f"block{i}"):
-                    y = self._block(y, heads)
+                    y = self._add_block(y, heads)
             y = linear(b, y, channels, "out")
             y = b.op("transpose", y, name="columns", order=(0, 2, 1))
             y = b.op("reshape", y, name="image", shape=(batch, channels, height, width))
             return b.op("add", x, y, name="add")
 
-    def _block(self, x: str, heads: Heads) -> str:
+    def _add_block(self, x: str, heads: Heads) -> str:
         """Return tokens after attention, attention to the text, and a feed-forward part."""
         b = self.b
         width = b.shape(x)[-1]

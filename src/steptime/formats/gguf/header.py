@@ -20,8 +20,9 @@ MAX_ENTRIES = 10_000
 MAX_AXES = 8
 MAX_VALUES = 64  # of an array that is read: longer ones are vocabularies
 SPLIT_NAME = "-{number:05}-of-{count:05}.gguf"
-_STRING, _ARRAY = 8, 9
-_NUMBERS = {
+_STRING_TYPE = 8
+_ARRAY_TYPE = 9
+_NUMBER_LAYOUTS = {
     0: struct.Struct("<B"),
     1: struct.Struct("<b"),
     2: struct.Struct("<H"),
@@ -34,7 +35,8 @@ _NUMBERS = {
     11: struct.Struct("<q"),
     12: struct.Struct("<d"),
 }
-_COUNT, _WORD = _NUMBERS[10], _NUMBERS[4]
+_UINT64 = _NUMBER_LAYOUTS[10]
+_UINT32 = _NUMBER_LAYOUTS[4]
 
 
 class LongArray(NamedTuple):
@@ -69,12 +71,12 @@ class Header:
     Args:
         metadata: the values by key; of long arrays the length.
         tensors: the tensors.
-        end: the byte behind the header of the first part.
+        end_byte: the byte behind the header of the first part.
     """
 
     metadata: Mapping[str, Any]
     tensors: tuple[FileTensor, ...]
-    end: int
+    end_byte: int
 
     @property
     def architecture(self) -> str:
@@ -95,43 +97,43 @@ class _Reader:
         self._size = len(content)
         self.position = 0
 
-    def take(self, layout: struct.Struct) -> Any:
+    def read_number(self, layout: struct.Struct) -> Any:
         """Return the number at the position, and move behind it."""
-        start = self._move(layout.size)
+        start = self._skip_bytes(layout.size)
         return layout.unpack(self._content[start : start + layout.size])[0]
 
-    def text(self) -> str:
+    def read_text(self) -> str:
         """Return the text at the position, and move behind it."""
-        length = self.take(_COUNT)
-        start = self._move(length)
+        length = self.read_number(_UINT64)
+        start = self._skip_bytes(length)
         return bytes(self._content[start : start + length]).decode("utf-8", "replace")
 
-    def value(self, type_number: int) -> Any:
+    def read_value(self, type_number: int) -> Any:
         """Return the value of a type at the position; of a long array its length."""
-        if type_number == _STRING:
-            return self.text()
-        if type_number == _ARRAY:
-            return self._array()
-        if type_number not in _NUMBERS:
+        if type_number == _STRING_TYPE:
+            return self.read_text()
+        if type_number == _ARRAY_TYPE:
+            return self._read_array()
+        if type_number not in _NUMBER_LAYOUTS:
             raise ValueError(f"value type {type_number} is not known")
-        return self.take(_NUMBERS[type_number])
+        return self.read_number(_NUMBER_LAYOUTS[type_number])
 
-    def _array(self) -> Any:
-        type_number = self.take(_WORD)
-        length = self.take(_COUNT)
-        if length <= MAX_VALUES and type_number != _ARRAY:
-            return [self.value(type_number) for _ in range(length)]
-        if type_number in _NUMBERS:  # a long array of numbers is skipped
-            self._move(length * _NUMBERS[type_number].size)
+    def _read_array(self) -> Any:
+        type_number = self.read_number(_UINT32)
+        length = self.read_number(_UINT64)
+        if length <= MAX_VALUES and type_number != _ARRAY_TYPE:
+            return [self.read_value(type_number) for _ in range(length)]
+        if type_number in _NUMBER_LAYOUTS:  # a long array of numbers is skipped
+            self._skip_bytes(length * _NUMBER_LAYOUTS[type_number].size)
             return LongArray(length)
-        if type_number != _STRING or length > self._size:
+        if type_number != _STRING_TYPE or length > self._size:
             raise ValueError(f"an array of {length} values of type {type_number}")
         for _ in range(length):  # and one of texts, text by text
-            text_length = self.take(_COUNT)
-            self._move(text_length)
+            text_length = self.read_number(_UINT64)
+            self._skip_bytes(text_length)
         return LongArray(length)
 
-    def _move(self, count: int) -> int:
+    def _skip_bytes(self, count: int) -> int:
         """Move behind so many bytes, and return the position before."""
         start = self.position
         if count > self._size - start:
@@ -152,7 +154,7 @@ def read_header(source: Source) -> Header:
 
 def identity(source: Source) -> bytes:
     """Return the bytes of a file that say its network: the header."""
-    return bytes(source.content[: read_header(source).end])
+    return bytes(source.content[: read_header(source).end_byte])
 
 
 def _read_parts(source: Source) -> Header:
@@ -173,7 +175,7 @@ def _read_parts(source: Source) -> Header:
             reason = f"part {shorten(part_path)} is not there"
             raise InputError(f"model {shorten(source.path)}: {reason}")
         tensors += _read_part(open_source(part_path)).tensors
-    return Header(header.metadata, tuple(tensors), header.end)
+    return Header(header.metadata, tuple(tensors), header.end_byte)
 
 
 def _read_part(source: Source) -> Header:
@@ -184,37 +186,37 @@ def _read_part(source: Source) -> Header:
     reader = _Reader(source.content)
     reader.position = len(MAGIC)
     try:
-        return _parse(reader)
+        return _parse_header(reader)
     except (ValueError, OverflowError, struct.error) as error:
         raise InputError(f"{place}: not a GGUF file that can be read: {error}") from None
 
 
-def _parse(reader: _Reader) -> Header:
+def _parse_header(reader: _Reader) -> Header:
     """Parse what stands behind the magic bytes; raises `ValueError`."""
-    version = reader.take(_WORD)
+    version = reader.read_number(_UINT32)
     if version not in VERSIONS:
         raise ValueError(f"version {version}, not 2 or 3")
-    tensor_count = reader.take(_COUNT)
-    entry_count = reader.take(_COUNT)
+    tensor_count = reader.read_number(_UINT64)
+    entry_count = reader.read_number(_UINT64)
     if tensor_count > MAX_TENSORS or entry_count > MAX_ENTRIES:
         raise ValueError(f"{tensor_count} tensors and {entry_count} values of metadata")
     metadata = {}
     for _ in range(entry_count):
-        key = reader.text()
-        metadata[key] = reader.value(reader.take(_WORD))
+        key = reader.read_text()
+        metadata[key] = reader.read_value(reader.read_number(_UINT32))
     tensors = tuple(_parse_tensor(reader) for _ in range(tensor_count))
     return Header(metadata, tensors, reader.position)
 
 
 def _parse_tensor(reader: _Reader) -> FileTensor:
     """Parse the name, the axes and the type of a tensor; raises `ValueError`."""
-    name = reader.text()
-    axis_count = reader.take(_WORD)
+    name = reader.read_text()
+    axis_count = reader.read_number(_UINT32)
     if not 1 <= axis_count <= MAX_AXES:
         raise ValueError(f"tensor {shorten(name)} has {axis_count} axes")
-    sizes_from_row = [reader.take(_COUNT) for _ in range(axis_count)]
-    type_number = reader.take(_WORD)
-    _offset = reader.take(_COUNT)
+    sizes_from_row = [reader.read_number(_UINT64) for _ in range(axis_count)]
+    type_number = reader.read_number(_UINT32)
+    _offset = reader.read_number(_UINT64)
     tensor_type = types_by_number().get(type_number)
     if tensor_type is None:
         raise ValueError(f"tensor {shorten(name)}: type {type_number} is not known")

@@ -14,13 +14,13 @@ from steptime.formats.huggingface.reading import describe_network, name_class
 from steptime.formats.huggingface.types import types
 from steptime.network.families.family import Family
 
-CAUSAL = "ForCausalLM"
-OUTPUT = "output.weight"
-QUERY_BIAS = "blk.0.attn_q.bias"
-EMBEDDING = "token_embd.weight"
-TOKENS = "tokenizer.ggml.tokens"
+CAUSAL_CLASS_END = "ForCausalLM"
+OUTPUT_TENSOR = "output.weight"
+QUERY_BIAS_TENSOR = "blk.0.attn_q.bias"
+EMBEDDING_TENSOR = "token_embd.weight"
+TOKENS_KEY = "tokenizer.ggml.tokens"
 PLAIN_DECODER, PLAIN_MIXTURE = "llama", "qwen3moe"
-_LAYER = re.compile(r"blk\.(\d+)\.(.+)\.(weight|bias)")
+_LAYER_TENSOR = re.compile(r"blk\.(\d+)\.(.+)\.(weight|bias)")
 
 
 def read(source: Source, _allow_unknown: bool) -> Family:
@@ -66,51 +66,51 @@ def config_of(header: Header, place: str) -> tuple[JsonObject, list[str]]:
         row = row_by_architecture[row["mixture"]]
     key_by_field = {**packaged("gguf.toml")["fields"], **row.get("fields", {})}
     config: JsonObject = {
-        field: _plain_value(metadata[f"{architecture}.{key}"])
+        field: _find_largest_value(metadata[f"{architecture}.{key}"])
         for field, key in key_by_field.items()
         if f"{architecture}.{key}" in metadata
     }
-    config |= _vocabulary(header)
-    config |= _from_tensors(header)
+    config |= _find_vocabulary_size(header)
+    config |= _infer_fields_of_tensors(header)
     config["model_type"] = row["model_type"]
     model_type = types()[row["model_type"]]
-    if CAUSAL in model_type.heads:
-        config["architectures"] = [name_class(model_type, CAUSAL)]
+    if CAUSAL_CLASS_END in model_type.head_by_class_end:
+        config["architectures"] = [name_class(model_type, CAUSAL_CLASS_END)]
     return config, remarks
 
 
-def _plain_value(value: Any) -> Any:
+def _find_largest_value(value: Any) -> Any:
     """Return a value as a `config.json` has it: of a list with one value of all layers that."""
     if isinstance(value, list) and value:
         return max(value)
     return value
 
 
-def _vocabulary(header: Header) -> dict[str, int]:
+def _find_vocabulary_size(header: Header) -> dict[str, int]:
     """Return the size of the vocabulary, from the table of embeddings or the tokens."""
     for tensor in header.tensors:
-        if tensor.name == EMBEDDING:
+        if tensor.name == EMBEDDING_TENSOR:
             return {"vocab_size": tensor.shape[0]}
-    tokens = header.metadata.get(TOKENS)
+    tokens = header.metadata.get(TOKENS_KEY)
     if isinstance(tokens, LongArray):
         return {"vocab_size": tokens.length}
     return {}
 
 
-def _from_tensors(header: Header) -> JsonObject:
+def _infer_fields_of_tensors(header: Header) -> JsonObject:
     """Return the settings that tensors show: a shared table, and biases of queries."""
     names = {tensor.name for tensor in header.tensors}
     values: JsonObject = {}
     if names:
-        values["tie_word_embeddings"] = OUTPUT not in names
-    if QUERY_BIAS in names:
+        values["tie_word_embeddings"] = OUTPUT_TENSOR not in names
+    if QUERY_BIAS_TENSOR in names:
         values["attention_bias"] = True
     return values
 
 
-def split_name(name: str) -> tuple[int | None, str]:
+def split_tensor_name(name: str) -> tuple[int | None, str]:
     """Return the layer of a tensor, None without one, and its role: `blk.3.attn_q.weight`."""
-    match = _LAYER.fullmatch(name)
+    match = _LAYER_TENSOR.fullmatch(name)
     if match is None:
         return None, name.rpartition(".")[0] or name
     return int(match[1]), match[2]

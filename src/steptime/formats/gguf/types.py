@@ -56,15 +56,15 @@ class TensorPlacement(NamedTuple):
 
     Args:
         layer: number of the layer, from 0.
-        layers: number of layers.
+        layer_count: number of layers.
         queries_per_key: heads of queries for each head of keys.
-        experts: number of experts, 0 without any.
+        expert_count: number of experts, 0 without any.
     """
 
     layer: int
-    layers: int
+    layer_count: int
     queries_per_key: float
-    experts: int
+    expert_count: int
 
 
 @cache
@@ -72,12 +72,12 @@ def tensor_types() -> Mapping[str, TensorType]:
     """Return the types of tensors by name."""
     return {
         name: TensorType(
-            name,
-            row["block"],
-            row["bytes"],
-            row.get("id", NO_NUMBER),
-            row.get("fallback", ""),
-            row.get("decode_flop", 0.0),
+            name=name,
+            block=row["block"],
+            block_bytes=row["bytes"],
+            number=row.get("id", NO_NUMBER),
+            fallback=row.get("fallback", ""),
+            decode_flop=row.get("decode_flop", 0.0),
         )
         for name, row in packaged("gguf.toml")["types"].items()
     }
@@ -112,18 +112,18 @@ def type_of_tensor(file_type: str, role: str, width: int, placement: TensorPlace
         placement: the layer, and what of the network decides the type.
     """
     file_row = file_types()[file_type]
-    name = _type_by_rules(file_row, role, placement)
-    return _type_for_width(tensor_types()[name], width)
+    name = _find_type_by_rules(file_row, role, placement)
+    return _find_type_for_width(tensor_types()[name], width)
 
 
-def _type_by_rules(file_row: Mapping[str, Any], role: str, placement: TensorPlacement) -> str:
+def _find_type_by_rules(file_row: Mapping[str, Any], role: str, placement: TensorPlacement) -> str:
     """Return the name of the type of a role by the rules of a type of file."""
     base_type: str = file_row["base"]
     is_unquantised = not tensor_types()[base_type].fallback
     role_without_experts = role.removesuffix("_exps").removesuffix("_shexp")
     rules = file_row.get(role, file_row.get(role_without_experts, ()))
     for rule in rules:
-        if _does_apply(rule, placement):
+        if _rule_applies(rule, placement):
             return _raise_bits(file_row, role, str(rule["type"]), placement)
     if role == "output":
         return DEFAULT_OUTPUT
@@ -138,37 +138,37 @@ def _raise_bits(
     has_low_output = first_output_rule.get("type") == "Q5_K"
     if has_low_output and file_row["base"] != "IQ3_XXS":  # types of one and two bits have own rules
         return type_name
-    is_grouped_70b = placement.layers == LAYERS_OF_70B and placement.queries_per_key > 1
-    if role in ("attn_k", "attn_v") and placement.experts == EIGHT_EXPERTS:
+    is_grouped_70b = placement.layer_count == LAYERS_OF_70B and placement.queries_per_key > 1
+    if role in ("attn_k", "attn_v") and placement.expert_count == EIGHT_EXPERTS:
         return "Q8_0"
     if role == "attn_v" and is_grouped_70b:
         return RAISED_TYPES.get(type_name, type_name)
     return type_name
 
 
-def _does_apply(rule: Mapping[str, Any], placement: TensorPlacement) -> bool:
+def _rule_applies(rule: Mapping[str, Any], placement: TensorPlacement) -> bool:
     """Whether a rule is for the layer and the network of a tensor."""
-    if rule.get("eight_experts") and placement.experts != EIGHT_EXPERTS:
+    if rule.get("eight_experts") and placement.expert_count != EIGHT_EXPERTS:
         return False
     has_many_queries = placement.queries_per_key >= GROUPED_QUERIES
-    has_many_experts = placement.experts >= GROUPED_QUERIES
+    has_many_experts = placement.expert_count >= GROUPED_QUERIES
     if rule.get("grouped") and not has_many_queries and not has_many_experts:
         return False
-    return _is_in_layers(rule.get("layers", "all"), placement.layer, placement.layers)
+    return _is_in_layers(rule.get("layers", "all"), placement.layer, placement.layer_count)
 
 
-def _is_in_layers(range_name: str, layer: int, layers: int) -> bool:
+def _is_in_layers(range_name: str, layer: int, layer_count: int) -> bool:
     """Whether a layer is one of those of a rule, of a network of so many layers."""
-    eighth = layers // 8
+    eighth = layer_count // 8
     is_in_first_eighth = layer < eighth
-    is_in_last_eighth = layer >= 7 * layers // 8
+    is_in_last_eighth = layer >= 7 * layer_count // 8
     is_in_middle = not is_in_first_eighth and not is_in_last_eighth
     is_third_of_middle = (layer - eighth) % 3 == 2
     is_in_range = {
         "all": True,
         "first_2": layer < 2,
         "first_4": layer < 4,
-        "first_sixteenth": layer < layers // 16,
+        "first_sixteenth": layer < layer_count // 16,
         "first_eighth": is_in_first_eighth,
         "middle": is_in_middle,
         "more": not is_in_middle or is_third_of_middle,
@@ -176,7 +176,7 @@ def _is_in_layers(range_name: str, layer: int, layers: int) -> bool:
     return is_in_range[range_name]
 
 
-def _type_for_width(tensor_type: TensorType, width: int) -> TensorType:
+def _find_type_for_width(tensor_type: TensorType, width: int) -> TensorType:
     """Return the type, or its fallback where the rows are no multiple of its block."""
     while width % tensor_type.block and tensor_type.fallback:
         tensor_type = tensor_types()[tensor_type.fallback]

@@ -27,7 +27,7 @@ def describe_ahead(table: Mapping[str, Any], base: Family, settings: Settings) -
     width = settings["width"]
     joining_product = 2 * width * width
     norms = NORM_COUNT * width
-    parameters = count_block(base, settings) + joining_product + norms
+    parameters = count_block_parameters(base, settings) + joining_product + norms
     layers = "1 layer" if count == 1 else f"{count} layers"
     total = f"{count * parameters:,} parameters"
     return [f"{layers} to predict further tokens (MTP), counted apart: {total}"]
@@ -38,7 +38,7 @@ def is_count(value: object) -> bool:
     return type(value) is int and value > 0
 
 
-def count_block(base: Family, settings: Settings) -> int:
+def count_block_parameters(base: Family, settings: Settings) -> int:
     """Return the parameters of a network's last block, or of those that `ahead_designs` names."""
     last_layer = settings["layers"] - 1
     windows = settings["windows"]
@@ -67,5 +67,5 @@ def count_block(base: Family, settings: Settings) -> int:
 
 def _count_parameters(base: Family, settings: Settings) -> int:
     b = Builder("ahead", precision("bfloat16"), training=False)
-    base.build(b, settings, 1)
+    base.build(b, settings, 1)  # batch 1: only weights are counted
     return sum(b.tensors[name].size for name in b.weights)

@@ -12,22 +12,23 @@ WORDS_ALONE = "alone is counted: what"
 SENSES = {"vision_config": "sees images", "audio_config": "hears sound"}
 CLASS_UNCHECKED = "the name of its class is not checked"
 _INHERITED = ("quantization_config", "dtype", "torch_dtype")
-_TYPE, _TIED = "model_type", "tie_word_embeddings"
+_TYPE_FIELD = "model_type"
+_TIED_FIELD = "tie_word_embeddings"
 
 
-def holds_words(table: Mapping[str, Any]) -> bool:
+def has_nested_decoder(table: Mapping[str, Any]) -> bool:
     """Return whether a table has a nested one that describes a decoder of words."""
     return any(isinstance(table.get(name), dict) for name in NESTED_NAMES)
 
 
-def kinds_of(table: Mapping[str, Any]) -> list[str]:
+def list_model_types(table: Mapping[str, Any]) -> list[str]:
     """Return the types that a table and its nested ones of words name."""
-    nested = [table.get(name) for name in NESTED_NAMES]
-    tables = [table, *(inner for inner in nested if isinstance(inner, dict))]
-    return [str(inner.get(_TYPE)) for inner in tables]
+    nested_values = [table.get(name) for name in NESTED_NAMES]
+    nested_tables = [value for value in nested_values if isinstance(value, dict)]
+    return [str(type_table.get(_TYPE_FIELD)) for type_table in (table, *nested_tables)]
 
 
-def text_part(
+def extract_decoder(
     table: Mapping[str, Any], default: str, types: Mapping[str, ModelType], place: str
 ) -> tuple[Table, list[str]]:
     """Return the configuration of the decoder of words, and remarks on what is left out.
@@ -46,26 +47,29 @@ def text_part(
     if not name:  # as in older files: the decoder's fields are those of the whole
         decoder = {key: value for key, value in table.items() if not key.endswith("_config")}
         decoder |= {key: table[key] for key in _INHERITED if key in table}
-        return {**decoder, _TYPE: default}, [f"the decoder of words {_describe_left_out(table)}"]
+        remark = f"the decoder of words {_describe_left_out(table)}"
+        return {**decoder, _TYPE_FIELD: default}, [remark]
     nested_table = table[name]
     if not isinstance(nested_table, dict):
         raise InputError(f"{place}: {name}: must be a table, not {shorten(nested_table)}")
-    kind = nested_table.get(_TYPE) or default
-    if not kind:
-        raise InputError(f"{place}: {name}: has no {_TYPE}, which says what it is")
-    if kind != default:
-        _check_decoder(kind, types, f"{place}: {name}")
+    decoder_type = nested_table.get(_TYPE_FIELD) or default
+    if not decoder_type:
+        raise InputError(f"{place}: {name}: has no {_TYPE_FIELD}, which says what it is")
+    if decoder_type != default:
+        _check_decoder(decoder_type, types, f"{place}: {name}")
 
     # Inherited fields are those of the whole, but whether weights are tied is the decoder's own.
-    inherited = {key: table[key] for key in (*_INHERITED, _TIED) if key in table}
+    inherited = {key: table[key] for key in (*_INHERITED, _TIED_FIELD) if key in table}
     decoder_fields = {
-        key: value for key, value in nested_table.items() if key == _TIED or key not in inherited
+        key: value
+        for key, value in nested_table.items()
+        if key == _TIED_FIELD or key not in inherited
     }
     remarks = [f"{name} {_describe_left_out(table)}"]
-    states_both_ties = _TIED in nested_table and _TIED in table
-    if states_both_ties and nested_table[_TIED] != table[_TIED]:
-        remarks.append(f"{_TIED} is that of {name}; the whole has another")
-    return {**inherited, **decoder_fields, _TYPE: kind}, remarks
+    states_both_ties = _TIED_FIELD in nested_table and _TIED_FIELD in table
+    if states_both_ties and nested_table[_TIED_FIELD] != table[_TIED_FIELD]:
+        remarks.append(f"{_TIED_FIELD} is that of {name}; the whole has another")
+    return {**inherited, **decoder_fields, _TYPE_FIELD: decoder_type}, remarks
 
 
 def _describe_left_out(table: Mapping[str, Any]) -> str:
@@ -78,4 +82,4 @@ def _check_decoder(kind: object, types: Mapping[str, ModelType], place: str) -> 
     """Raise `InputError` if a nested type is not that of a decoder of words."""
     decoders = {name: row for name, row in types.items() if row.is_decoder}
     if not isinstance(kind, str) or kind not in decoders:
-        raise unknown(_TYPE, kind, decoders, place)
+        raise unknown(_TYPE_FIELD, kind, decoders, place)

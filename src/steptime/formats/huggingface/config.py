@@ -36,29 +36,31 @@ class Config:
         table: the values of the file.
         place: the file, as messages begin.
         head: the end of the network, such as `words` or `classes`.
-        labels: the number of classes.
+        label_count: the number of classes.
         remarks: sentences that the reader of an answer must know.
         read_fields: names of all fields that were read.
     """
 
-    def __init__(self, table: Mapping[str, Any], place: str, head: str, labels: int = 2) -> None:
+    def __init__(
+        self, table: Mapping[str, Any], place: str, head: str, label_count: int = 2
+    ) -> None:
         self.table = table
         self.place = place
         self.head = head
-        self.labels = labels
+        self.label_count = label_count
         self.remarks: list[str] = []
         self.read_fields: set[str] = set()
         rope = table.get("rope_parameters") or table.get("rope_scaling")
         self._values = {**(rope if isinstance(rope, dict) else {}), **table}
-        self._defaults: Table = {}
-        self._spellings: dict[str, str] = {}
+        self._default_by_name: Table = {}
+        self._spelling_by_name: dict[str, str] = {}
 
     def set_defaults(self, **defaults: object) -> None:
         """Set the defaults of fields; a family sets its own before those of the family it extends.
 
         The first default of a field stays.
         """
-        self._defaults = {**defaults, **self._defaults}
+        self._default_by_name = {**defaults, **self._default_by_name}
 
     def rename(self, *, wins: bool = False, **spellings: str) -> None:
         """Read fields by another spelling too: `rename(n_embd="hidden_size")`.
@@ -71,8 +73,8 @@ class Config:
         for spelling, name in spellings.items():
             has_spelling = spelling in self._values
             may_replace = wins or name not in self._values
-            if has_spelling and may_replace and name not in self._spellings:
-                self._spellings[name] = spelling
+            if has_spelling and may_replace and name not in self._spelling_by_name:
+                self._spelling_by_name[name] = spelling
 
     def get(self, name: str, default: Field) -> Field:
         """Return a field of the type of `default`; null is 0, false or "".
@@ -83,8 +85,8 @@ class Config:
             InputError: for a value of another type, or a 0 where no model has one.
         """
         self.read_fields.add(name)
-        family_default: Field = self._defaults.get(name, default)
-        spelling = self._spellings.get(name, name)
+        family_default: Field = self._default_by_name.get(name, default)
+        spelling = self._spelling_by_name.get(name, name)
         if spelling not in self._values:
             return family_default
         stated_value = self._values[spelling]
@@ -99,7 +101,7 @@ class Config:
         """Return a whole number of at least 1, which null is not."""
         value = self.get(name, default)
         if not value:
-            spelling = self._spellings.get(name, name)
+            spelling = self._spelling_by_name.get(name, name)
             raise InputError(f"{self.place}: {spelling}: must be at least 1, not null")
         return value
 
@@ -136,7 +138,7 @@ class Config:
 
     def error(self, name: str, text: str) -> InputError:
         """Make the error of a field whose value fits no model."""
-        return InputError(f"{self.place}: {self._spellings.get(name, name)}: {text}")
+        return InputError(f"{self.place}: {self._spelling_by_name.get(name, name)}: {text}")
 
 
 def check_value(value: object, default: Any, place: str) -> Any:

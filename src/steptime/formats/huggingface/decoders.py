@@ -59,7 +59,7 @@ def decoder(config: Config, head_width: int = 0) -> Settings:
     config.check_ignored("layer_types", [])
     max_length = config.get("max_position_embeddings", 2048) or DEFAULT_LENGTH
     rotary_share = config.get("partial_rotary_factor", 1.0) or 1
-    class_count = SPAN_CLASSES if config.head == "spans" else config.labels
+    class_count = SPAN_CLASSES if config.head == "spans" else config.label_count
     rotary_pairs = ceil(floor(head_width * rotary_share) / 2)
     return {
         "kind": "decoder",
@@ -123,7 +123,7 @@ def ministral3(config: Config) -> Settings:
     return mistral(config)
 
 
-def full_and_windowed_blocks(config: Config) -> str:
+def list_window_letters(config: Config) -> str:
     """Return a pattern of blocks: those before `max_window_layers` see all, the others a window."""
     layers = config.get("num_hidden_layers", 32)
     full_count = min(config.get("max_window_layers", 28), layers)
@@ -148,7 +148,7 @@ def qwen2(config: Config) -> Settings:
         config.replace("sliding_window", None)  # which some files write as 0
     window = config.get("sliding_window", 4096)
     return decoder(config) | {
-        "windows": full_and_windowed_blocks(config),
+        "windows": list_window_letters(config),
         "window": window if is_windowed else 0,
         "qkv_bias": True,
     }
@@ -343,7 +343,7 @@ def gptj(config: Config) -> Settings:
         "out_bias": False,
         "head_bias": True,
         "norms": "parallel",
-        "classes": config.labels,
+        "classes": config.label_count,
     }
 
 

@@ -11,15 +11,16 @@ ENCODER_HEADS = (
     "ForQuestionAnswering",
     "ForMultipleChoice",
 )
-PAIR_HEADS = (
+ENCODER_DECODER_HEADS = (
     "ForConditionalGeneration",
     "Model",
     "ForSequenceClassification",
     "ForQuestionAnswering",
 )
 TWO_LENGTHS = ("length", "target_length")
-POOLED = ("none", "classes", "pair", "choices", "pretraining")  # ends that read a pooled token
-EQUAL_HEADS = {"pair": "classes", "choices": "classes", "made": "tokens"}  # but for their classes
+POOLED_HEADS = ("none", "classes", "pair", "choices", "pretraining")  # they read a pooled token
+# heads whose networks differ from those of another head in their classes alone
+HEAD_OF_EQUAL_NETWORK = {"pair": "classes", "choices": "classes", "made": "tokens"}
 T5_ACTIVATIONS = {"gated-gelu": "gelu_new", "gated-silu": "silu", "gated-relu": "relu"}
 
 
@@ -35,7 +36,7 @@ def encoder(config: Config) -> Settings:
     elif head in ("choices", "made"):  # one score
         class_count = 1
     else:
-        class_count = config.labels
+        class_count = config.label_count
     return {
         "kind": "encoder",
         "width": config.count("hidden_size", 768),
@@ -48,24 +49,24 @@ def encoder(config: Config) -> Settings:
         "heads": config.count("num_attention_heads", 12),
         "ffn": config.get("intermediate_size", 3072),
         "activation": config.get("hidden_act", "gelu"),
-        "head": EQUAL_HEADS.get(head, head),
+        "head": HEAD_OF_EQUAL_NETWORK.get(head, head),
         "classes": class_count,
-        "pooler": head in POOLED,
+        "pooler": head in POOLED_HEADS,
         "masked_biases": 1 if is_tied else 2,
     }
 
 
 @model_type(
     "bert",
-    heads=(*ENCODER_HEADS, "LMHeadModel", "ForPreTraining", "ForNextSentencePrediction"),
-    ends={"LMHeadModel": "masked"},
+    class_ends=(*ENCODER_HEADS, "LMHeadModel", "ForPreTraining", "ForNextSentencePrediction"),
+    changed_heads={"LMHeadModel": "masked"},
 )
 def bert(config: Config) -> Settings:
     """Describe BERT."""
     return encoder(config)
 
 
-def roberta_of(config: Config) -> Settings:
+def describe_roberta(config: Config) -> Settings:
     """Describe RoBERTa and its relatives: positions from row 2."""
     settings = encoder(config)
     return settings | {
@@ -76,11 +77,13 @@ def roberta_of(config: Config) -> Settings:
     }
 
 
-@model_type("roberta", heads=(*ENCODER_HEADS, "ForCausalLM"), ends={"ForCausalLM": "masked"})
+@model_type(
+    "roberta", class_ends=(*ENCODER_HEADS, "ForCausalLM"), changed_heads={"ForCausalLM": "masked"}
+)
 def roberta(config: Config) -> Settings:
     """Describe RoBERTa."""
     config.set_defaults(vocab_size=50265)
-    return roberta_of(config)
+    return describe_roberta(config)
 
 
 @model_type(
@@ -92,7 +95,7 @@ def roberta(config: Config) -> Settings:
 @model_type("camembert", "Camembert", (*ENCODER_HEADS, "ForCausalLM"), {"ForCausalLM": "masked"})
 def xlm_roberta(config: Config) -> Settings:
     """Describe XLM-RoBERTa and CamemBERT."""
-    return roberta_of(config)
+    return describe_roberta(config)
 
 
 @model_type("distilbert", "DistilBert", ENCODER_HEADS)
@@ -114,7 +117,7 @@ def distilbert(config: Config) -> Settings:
     }
 
 
-@model_type("albert", heads=(*ENCODER_HEADS, "ForPreTraining"))
+@model_type("albert", class_ends=(*ENCODER_HEADS, "ForPreTraining"))
 def albert(config: Config) -> Settings:
     """Describe ALBERT: blocks share their weights, words have a width of their own."""
     config.set_defaults(
@@ -125,7 +128,7 @@ def albert(config: Config) -> Settings:
         hidden_act="gelu_new",
     )
     config.require("inner_group_num", only=1)
-    classes = {"pair": 2, "choices": 1}.get(config.head, config.labels)
+    classes = {"pair": 2, "choices": 1}.get(config.head, config.label_count)
     return encoder(config) | {
         "block_groups": config.get("num_hidden_groups", 1),
         "embedding_width": config.get("embedding_size", 128),
@@ -133,7 +136,11 @@ def albert(config: Config) -> Settings:
     }
 
 
-@model_type("electra", heads=(*ENCODER_HEADS, "ForPreTraining"), ends={"ForPreTraining": "made"})
+@model_type(
+    "electra",
+    class_ends=(*ENCODER_HEADS, "ForPreTraining"),
+    changed_heads={"ForPreTraining": "made"},
+)
 def electra(config: Config) -> Settings:
     """Describe ELECTRA, whose pre-training tells words of a generator from the text's own."""
     config.set_defaults(hidden_size=256, intermediate_size=1024, num_attention_heads=4)
@@ -157,7 +164,7 @@ def electra(config: Config) -> Settings:
         "ForTokenClassification",
         "ForQuestionAnswering",
     ),
-    free=TWO_LENGTHS,
+    free_parameters=TWO_LENGTHS,
 )
 def t5(config: Config) -> Settings:
     """Describe T5 and Flan-T5: relative positions, no biases."""
@@ -200,13 +207,13 @@ def t5(config: Config) -> Settings:
         "decoder_layers": decoder_layers if has_decoder else 0,
         "pooler": False,
         "class_layers": 2 if head == "classes" else 1,
-        "classes": SPAN_CLASSES if head == "spans" else config.labels,
+        "classes": SPAN_CLASSES if head == "spans" else config.label_count,
         "output_scaled": is_tied and head == "words",
         "head": "none" if head == "encoder" else head,
     }
 
 
-def pair(config: Config) -> Settings:
+def encoder_decoder(config: Config) -> Settings:
     """Describe an encoder and a decoder like BART: learned positions, norms after each part."""
     config.rename(
         hidden_size="d_model",
@@ -236,29 +243,31 @@ def pair(config: Config) -> Settings:
         "decoder_ffn": config.get("decoder_ffn_dim", 4096),
         "pooler": False,
         "class_layers": 2 if head == "classes" else 1,
-        "classes": SPAN_CLASSES if head == "spans" else config.labels,
+        "classes": SPAN_CLASSES if head == "spans" else config.label_count,
         "head": head,
     }
 
 
-@model_type("bart", heads=PAIR_HEADS, labels=3, free=TWO_LENGTHS)
+@model_type(
+    "bart", class_ends=ENCODER_DECODER_HEADS, default_label_count=3, free_parameters=TWO_LENGTHS
+)
 def bart(config: Config) -> Settings:
     """Describe BART."""
     config.require("tie_word_embeddings", only=True)
-    return pair(config)
+    return encoder_decoder(config)
 
 
-@model_type("mbart", "MBart", PAIR_HEADS, free=TWO_LENGTHS)
+@model_type("mbart", "MBart", ENCODER_DECODER_HEADS, free_parameters=TWO_LENGTHS)
 def mbart(config: Config) -> Settings:
     """Describe mBART: norms before each part."""
     config.require("tie_word_embeddings", only=True)
-    return pair(config) | {"norms": "before", "embedding_norm": True}
+    return encoder_decoder(config) | {"norms": "before", "embedding_norm": True}
 
 
 @model_type(
     "whisper",
-    heads=("ForConditionalGeneration", "Model", "ForAudioClassification"),
-    free=("target_length",),
+    class_ends=("ForConditionalGeneration", "Model", "ForAudioClassification"),
+    free_parameters=("target_length",),
 )
 def whisper(config: Config) -> Settings:
     """Describe Whisper: an encoder of sound, a decoder of words."""
@@ -277,7 +286,7 @@ def whisper(config: Config) -> Settings:
     words = config.get("max_target_positions", 448)
     projection_width = config.get("classifier_proj_size", 256)
     is_classifier = config.head == "sound"
-    settings = pair(config)
+    settings = encoder_decoder(config)
     return settings | {
         "stem": "sound",
         "channels": config.get("num_mel_bins", 80),
@@ -291,5 +300,5 @@ def whisper(config: Config) -> Settings:
         "decoder_layers": 0 if is_classifier else settings["decoder_layers"],
         "projection": projection_width if is_classifier else 0,
         "head": "mean" if is_classifier else config.head,
-        "classes": config.labels,
+        "classes": config.label_count,
     }

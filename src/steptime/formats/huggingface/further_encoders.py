@@ -8,11 +8,11 @@ from steptime.formats.huggingface.encoders import (
     ENCODER_HEADS,
     TWO_LENGTHS,
     encoder,
-    pair,
+    encoder_decoder,
     t5,
 )
-from steptime.formats.huggingface.hybrids import changes
-from steptime.formats.huggingface.settings import windows_of
+from steptime.formats.huggingface.hybrids import freeze_changes
+from steptime.formats.huggingface.settings import window_letters_of
 from steptime.formats.huggingface.types import model_type
 from steptime.network.layers.designs import BlockDesign
 from steptime.network.layers.disentangled import Disentangled, InputConvolution
@@ -53,10 +53,10 @@ def deberta_v2(config: Config) -> Settings:
     config.require("attention_head_size", only=width // settings["heads"])
     config.check_ignored("legacy", True)
     adds_positions = config.get("position_biased_input", True)
-    places = _scores_of_places(config) if config.get("relative_attention", False) else None
+    places = _read_place_scores(config) if config.get("relative_attention", False) else None
     has_pooled_classes = config.head in ("classes", "choices")
     usual_block = BlockDesign(places=places)
-    first_block = replace(usual_block, added_input=_input_convolution(config))
+    first_block = replace(usual_block, added_input=_read_input_convolution(config))
     return settings | {
         "positions": "learned" if adds_positions else "none",
         "pooler": False,
@@ -66,7 +66,7 @@ def deberta_v2(config: Config) -> Settings:
     }
 
 
-def _input_convolution(config: Config) -> InputConvolution | None:
+def _read_input_convolution(config: Config) -> InputConvolution | None:
     """Return the convolution whose output the first block adds, None for a file without one."""
     config.read_fields |= {"conv_kernel_size", "conv_act", "conv_groups"}
     if not config.table.get("conv_kernel_size"):
@@ -77,18 +77,18 @@ def _input_convolution(config: Config) -> InputConvolution | None:
     return InputConvolution(kernel, groups, activation)
 
 
-def _positive_count(config: Config, name: str) -> int:
+def _count_or_zero(config: Config, name: str) -> int:
     """Return a field that is a whole number above 0, and 0 for any other value."""
     config.read_fields.add(name)
     value: object = config.table.get(name)
     return value if type(value) is int and value > 0 else 0
 
 
-def _scores_of_places(config: Config) -> Disentangled:
+def _read_place_scores(config: Config) -> Disentangled:
     """Return the scores of places that a file of DeBERTa says."""
     max_length = config.get("max_position_embeddings", 512)
-    stated_span = _positive_count(config, "max_relative_positions")
-    buckets = _positive_count(config, "position_buckets")
+    stated_span = _count_or_zero(config, "max_relative_positions")
+    buckets = _count_or_zero(config, "position_buckets")
     config.read_fields.add("pos_att_type")
     stated_scores = config.table.get("pos_att_type") or []
     if isinstance(stated_scores, str):  # "c2p|p2c"
@@ -137,7 +137,7 @@ def modernbert(config: Config) -> Settings:
     layers = settings["layers"]
     global_period = config.get("global_attn_every_n_layers", 3)
     kinds = config.get("layer_types", [])
-    window_letters = windows_of(kinds, config.place) if kinds else ""
+    window_letters = window_letters_of(kinds, config.place) if kinds else ""
     window = config.get("local_attention", 128) // 2 + 1  # half of it on either side
     designs = []
     for layer in range(layers):
@@ -145,7 +145,7 @@ def modernbert(config: Config) -> Settings:
         block_changes: dict[str, Value] = {"window": 0 if is_global else window}
         if layer == 0:
             block_changes["norms"] = "before_second"
-        designs.append(BlockDesign(changes(**block_changes)))
+        designs.append(BlockDesign(freeze_changes(**block_changes)))
     is_biased = config.get("norm_bias", False)
     config.require("classifier_bias", only=False)
     return settings | {
@@ -170,7 +170,7 @@ def modernbert(config: Config) -> Settings:
     "mt5",
     "MT5",
     ("ForConditionalGeneration", "EncoderModel", "Model"),
-    free=TWO_LENGTHS,
+    free_parameters=TWO_LENGTHS,
 )
 def mt5(config: Config) -> Settings:
     """Describe mT5: T5 1.1 with words of many languages."""
@@ -180,14 +180,16 @@ def mt5(config: Config) -> Settings:
     return t5(config)
 
 
-@model_type("marian", "Marian", ("MTModel", "Model"), {"MTModel": "words"}, free=TWO_LENGTHS)
+@model_type(
+    "marian", "Marian", ("MTModel", "Model"), {"MTModel": "words"}, free_parameters=TWO_LENGTHS
+)
 def marian(config: Config) -> Settings:
     """Describe Marian: BART with fixed positions, and no norm of embeddings."""
     config.remark("its positions, which are fixed, are counted as trained")
     config.set_defaults(vocab_size=58101)
     config.require("share_encoder_decoder_embeddings", only=True)
     config.require("decoder_vocab_size", only=config.get("vocab_size", 58101))
-    settings = pair(config)
+    settings = encoder_decoder(config)
     length = min(settings["length"], 512)
     return settings | {
         "length": length,

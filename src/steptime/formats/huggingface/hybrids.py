@@ -15,7 +15,7 @@ FULL = "full_attention"
 GEMMA4_FULL_PERIOD = 6  # of the blocks one sees all, where a file does not say
 
 
-def changes(**parameters: Value) -> tuple[tuple[str, Value], ...]:
+def freeze_changes(**parameters: Value) -> tuple[tuple[str, Value], ...]:
     """Return the hyperparameters that a block has in place of the network's."""
     return tuple(sorted(parameters.items()))
 
@@ -25,7 +25,7 @@ def round_up_width(width: int, multiple: int) -> int:
     return -(-width // multiple) * multiple
 
 
-def list_of_layers(
+def read_layer_values(
     config: Config, name: str, layers: int, allowed: Sequence[object]
 ) -> list[object]:
     """Return a field with a value for each layer, [] where it is absent.
@@ -66,10 +66,10 @@ def mimo_v2_flash(config: Config) -> Settings:
     settings = decoder(config)
     layers = settings["layers"]
     value_width = config.get("v_head_dim", 128)
-    window_flags = list_of_layers(config, "hybrid_layer_pattern", layers, (0, 1))
+    window_flags = read_layer_values(config, "hybrid_layer_pattern", layers, (0, 1))
     if not window_flags:  # the file does not say: the first and every sixth block see all
         window_flags = [layer > 0 and (layer + 1) % 6 != 0 for layer in range(layers)]
-    expert_flags = list_of_layers(config, "moe_layer_freq", layers, (0, 1))
+    expert_flags = read_layer_values(config, "moe_layer_freq", layers, (0, 1))
     if not expert_flags:  # the file does not say: all blocks but the first have experts
         expert_flags = [layer > 0 for layer in range(layers)]
     windowed_changes: dict[str, Value] = {
@@ -92,7 +92,7 @@ def mimo_v2_flash(config: Config) -> Settings:
             block_changes |= windowed_changes
         if not has_experts:
             block_changes["experts"] = 0
-        designs.append(BlockDesign(changes(**block_changes)))
+        designs.append(BlockDesign(freeze_changes(**block_changes)))
     rotary_share = config.get("partial_rotary_factor", 0.334)
     rotary_pairs = int(settings["head_width"] * rotary_share) // 2
     return settings | {
@@ -143,7 +143,7 @@ def step3p5(config: Config) -> Settings:
             block_changes["experts"] = 0
         if kinds[layer] == WINDOWED:
             block_changes |= {"window": window, "heads": windowed_heads}
-        designs.append(BlockDesign(changes(**block_changes), gate_per_head=True))
+        designs.append(BlockDesign(freeze_changes(**block_changes), gate_per_head=True))
     return settings | {
         "qk_norm": "head",
         "attention_gate": True,
@@ -191,7 +191,7 @@ def _nas_design(config: Config, settings: Settings, block: object) -> BlockDesig
         # two thirds, as a gated part has three matrices
         ffn_width = int(2 * ffn.get("ffn_mult", 2.625) * settings["width"] / 3)
         block_changes["ffn"] = round_up_width(ffn_width, NAS_MULTIPLE)
-    return BlockDesign(changes(**block_changes), mixes=has_attention, feeds=has_ffn)
+    return BlockDesign(freeze_changes(**block_changes), mixes=has_attention, feeds=has_ffn)
 
 
 def _nested_block_config(config: Config, part: object) -> Config:
@@ -217,7 +217,7 @@ def gemma4_text(config: Config) -> Settings:
     )
     settings = {**decoder(config), **attention_biases(config)}
     layers = settings["layers"]
-    kinds = list_of_layers(config, "layer_types", layers, (WINDOWED, FULL))
+    kinds = read_layer_values(config, "layer_types", layers, (WINDOWED, FULL))
     if not kinds:
         kinds = [
             FULL if (layer + 1) % GEMMA4_FULL_PERIOD == 0 else WINDOWED for layer in range(layers)
@@ -264,7 +264,7 @@ def _gemma4_designs(
         if shares_kv and widens_sharing_blocks:
             block_changes["ffn"] = 2 * settings["ffn"]
         design = BlockDesign(
-            changes(**block_changes),
+            freeze_changes(**block_changes),
             source=find_last_layer(kinds[:kv_layer_count], kind) if shares_kv else None,
             keys_are_values=keys_are_values and is_full,
             value_norm=True,

@@ -10,7 +10,7 @@ IMAGE_HEADS = ("ForImageClassification", "Model", "ForMaskedImageModeling")
 GENERATION = ("ForConditionalGeneration",)
 
 
-def patches(config: Config) -> Settings:
+def patch_encoder(config: Config) -> Settings:
     """Describe an encoder of an image that is cut into patches."""
     return {
         "kind": "encoder",
@@ -27,14 +27,14 @@ def patches(config: Config) -> Settings:
     }
 
 
-@model_type("vit", "ViT", IMAGE_HEADS, free=())
+@model_type("vit", "ViT", IMAGE_HEADS, free_parameters=())
 def vit(config: Config) -> Settings:
     """Describe ViT."""
     config.check_ignored("pooler_output_size", 0)
-    return patches(config) | {
+    return patch_encoder(config) | {
         "qkv_bias": config.get("qkv_bias", True),
         "head": config.head,
-        "classes": config.labels,
+        "classes": config.label_count,
         "pooler": config.head == "none",
     }
 
@@ -44,14 +44,14 @@ def vit(config: Config) -> Settings:
     "Dinov2",
     ("Model", "ForImageClassification"),
     {"ForImageClassification": "classes_with_mean"},
-    free=(),
+    free_parameters=(),
 )
 def dinov2(config: Config) -> Settings:
     """Describe DINOv2: ViT whose parts are scaled by learned numbers."""
     config.set_defaults(patch_size=14)
     config.require("use_swiglu_ffn", only=False)
     ratio = config.count("mlp_ratio", 4)
-    settings = patches(config)
+    settings = patch_encoder(config)
     config.check_ignored("layerscale_value", 1.0)
     return settings | {
         "ffn": ratio * settings["width"],
@@ -60,17 +60,22 @@ def dinov2(config: Config) -> Settings:
         "mask_token": config.get("use_mask_token", True),
         "pooler": False,
         "head": config.head,
-        "classes": config.labels,
+        "classes": config.label_count,
     }
 
 
-@model_type("deit", "DeiT", (*IMAGE_HEADS, "ForImageClassificationWithTeacher"), free=())
+@model_type("deit", "DeiT", (*IMAGE_HEADS, "ForImageClassificationWithTeacher"), free_parameters=())
 def deit(config: Config) -> Settings:
     """Describe DeiT, with a second token that a teacher trains."""
     return vit(config) | {"class_tokens": 2}
 
 
-@model_type("swin", heads=IMAGE_HEADS, free=(), family="steptime.network.families.swin:FAMILY")
+@model_type(
+    "swin",
+    class_ends=IMAGE_HEADS,
+    free_parameters=(),
+    family="steptime.network.families.swin:FAMILY",
+)
 def swin(config: Config) -> Settings:
     """Describe Swin: attention in windows that shift."""
     config.require("use_absolute_embeddings", only=False)
@@ -86,7 +91,7 @@ def swin(config: Config) -> Settings:
         "ffn_ratio": config.get("mlp_ratio", 4.0),
         "activation": config.get("hidden_act", "gelu"),
         "qkv_bias": config.get("qkv_bias", True),
-        "classes": config.labels if config.head == "classes" else 0,
+        "classes": config.label_count if config.head == "classes" else 0,
         "pixels": stride if config.head == "pixels" else 0,
     }
 
@@ -110,12 +115,12 @@ def clip_text_model(config: Config) -> Settings:
     }
 
 
-@model_type("clip_vision_model", "CLIPVision", ("Model", "ModelWithProjection"), free=())
+@model_type("clip_vision_model", "CLIPVision", ("Model", "ModelWithProjection"), free_parameters=())
 def clip_vision_model(config: Config) -> Settings:
     """Describe the tower of images of CLIP."""
     config.set_defaults(patch_size=32, hidden_act="quick_gelu")
     projection_width = config.get("projection_dim", 512)
-    return patches(config) | {
+    return patch_encoder(config) | {
         "patch_bias": False,
         "final_norm": False,
         "embedding_norm": True,
@@ -149,19 +154,25 @@ def siglip_text_model(config: Config) -> Settings:
     }
 
 
-@model_type("siglip_vision_model", "SiglipVision", ("Model",), free=(), passed=("vision_use_head",))
+@model_type(
+    "siglip_vision_model",
+    "SiglipVision",
+    ("Model",),
+    free_parameters=(),
+    outer_fields=("vision_use_head",),
+)
 def siglip_vision_model(config: Config) -> Settings:
     """Describe the tower of images of SigLIP, which a probe pools."""
     config.set_defaults(hidden_act="gelu_pytorch_tanh")
     is_pooled = config.get("vision_use_head", True)
-    return patches(config) | {
+    return patch_encoder(config) | {
         "class_tokens": 0,
         "pooler": False,
         "head": "probe" if is_pooled else "none",
     }
 
 
-@model_type("siglip2_vision_model", "Siglip2Vision", ("Model",), free=())
+@model_type("siglip2_vision_model", "Siglip2Vision", ("Model",), free_parameters=())
 def siglip2_vision_model(config: Config) -> Settings:
     """Describe the tower of images of SigLIP 2, whose file says the number of patches."""
     settings = siglip_vision_model(config)
@@ -177,13 +188,13 @@ def siglip2_vision_model(config: Config) -> Settings:
 
 @model_type(
     "siglip",
-    heads=("Model",),
-    towers={"text": "siglip_text_model", "vision": "siglip_vision_model"},
+    class_ends=("Model",),
+    tower_types={"text": "siglip_text_model", "vision": "siglip_vision_model"},
 )
 @model_type(
     "siglip2",
-    heads=("Model",),
-    towers={"text": "siglip2_text_model", "vision": "siglip2_vision_model"},
+    class_ends=("Model",),
+    tower_types={"text": "siglip2_text_model", "vision": "siglip2_vision_model"},
 )
 def siglip(_: Config) -> Settings:
     """Describe how SigLIP joins its towers: it has no hyperparameter of its own."""
@@ -191,7 +202,10 @@ def siglip(_: Config) -> Settings:
 
 
 @model_type(
-    "clip", "CLIP", ("Model",), towers={"text": "clip_text_model", "vision": "clip_vision_model"}
+    "clip",
+    "CLIP",
+    ("Model",),
+    tower_types={"text": "clip_text_model", "vision": "clip_vision_model"},
 )
 def clip(config: Config) -> Settings:
     """Describe how CLIP joins its towers."""
@@ -200,8 +214,8 @@ def clip(config: Config) -> Settings:
 
 @model_type(
     "gemma3",
-    heads=("ForConditionalGeneration", "Model"),
-    towers={"text": "gemma3_text", "vision": "siglip_vision_model"},
+    class_ends=("ForConditionalGeneration", "Model"),
+    tower_types={"text": "gemma3_text", "vision": "siglip_vision_model"},
 )
 def gemma3(config: Config) -> Settings:
     """Describe how Gemma 3 joins an image to its decoder of words."""
@@ -222,4 +236,4 @@ for _name, _class_name, _text in (
     ("gemma3n", "Gemma3n", "gemma3n_text"),
     ("gemma4", "Gemma4", "gemma4_text"),
 ):
-    model_type(_name, _class_name, GENERATION, text=_text)(describe_nothing)
+    model_type(_name, _class_name, GENERATION, decoder_type=_text)(describe_nothing)

@@ -7,7 +7,7 @@ from steptime.formats.huggingface.config import Config, Settings, join_numbers, 
 from steptime.formats.huggingface.decoders import (
     attention_biases,
     decoder,
-    full_and_windowed_blocks,
+    list_window_letters,
     llama,
     mistral,
     qwen2,
@@ -18,18 +18,18 @@ from steptime.formats.huggingface.further_decoders import ernie4_5, olmo2
 from steptime.formats.huggingface.types import model_type
 
 
-def experts(config: Config, count: str, count_default: int, per_token_default: int) -> Settings:
+def read_experts(config: Config, count_field: str, count: int, per_token: int) -> Settings:
     """Describe how many experts there are and how many a token chooses.
 
     Args:
         config: the fields of the file.
-        count: the field that says the number of experts.
-        count_default: its default.
-        per_token_default: the default of `num_experts_per_tok`.
+        count_field: the field that says the number of experts.
+        count: its default.
+        per_token: the default of `num_experts_per_tok`.
     """
     return {
-        "experts": config.get(count, count_default),
-        "experts_per_token": config.get("num_experts_per_tok", per_token_default),
+        "experts": config.get(count_field, count),
+        "experts_per_token": config.get("num_experts_per_tok", per_token),
     }
 
 
@@ -38,10 +38,10 @@ def mixtral(config: Config) -> Settings:
     """Describe Mixtral: every block has experts, of the width of a dense part."""
     config.rename(num_experts="num_local_experts", wins=True)
     config.set_defaults(sliding_window=0)
-    return mistral(config) | experts(config, "num_local_experts", 8, 2)
+    return mistral(config) | read_experts(config, "num_local_experts", count=8, per_token=2)
 
 
-def sparse_steps(config: Config) -> Settings:
+def read_mixture_layers(config: Config) -> Settings:
     """Describe which blocks of Qwen's mixtures have experts, and of which width."""
     dense_layers = config.get("mlp_only_layers", [])
     return {
@@ -51,7 +51,7 @@ def sparse_steps(config: Config) -> Settings:
     }
 
 
-def shared_expert(config: Config, default: int) -> Settings:
+def read_shared_expert(config: Config, default: int) -> Settings:
     """Describe the expert of all tokens in Qwen's mixtures, which a gate weighs."""
     width = config.get("shared_expert_intermediate_size", default)
     return {"shared_ffn": width, "shared_gate": True}
@@ -68,8 +68,9 @@ def qwen2_moe(config: Config) -> Settings:
         num_key_value_heads=16,
         moe_intermediate_size=1408,
     )
-    settings = qwen2(config) | experts(config, "num_experts", 60, 4) | sparse_steps(config)
-    settings |= shared_expert(config, 5632)
+    settings = qwen2(config) | read_experts(config, "num_experts", count=60, per_token=4)
+    settings |= read_mixture_layers(config)
+    settings |= read_shared_expert(config, default=5632)
     return settings | {"qkv_bias": config.get("qkv_bias", True)}
 
 
@@ -85,8 +86,8 @@ def qwen3_moe(config: Config) -> Settings:
         head_dim=0,
         max_window_layers=0,
     )
-    settings = qwen3(config) | experts(config, "num_local_experts", 128, 8)
-    return settings | sparse_steps(config)
+    settings = qwen3(config) | read_experts(config, "num_local_experts", count=128, per_token=8)
+    return settings | read_mixture_layers(config)
 
 
 @model_type("qwen3_vl_moe_text", "Qwen3VLMoe")
@@ -138,8 +139,8 @@ def qwen3_next(config: Config) -> Settings:
         num_key_value_heads=2,
         moe_intermediate_size=512,
     )
-    settings = qwen3_5_text(config) | experts(config, "num_experts", 512, 10)
-    return settings | sparse_steps(config) | shared_expert(config, 512)
+    settings = qwen3_5_text(config) | read_experts(config, "num_experts", count=512, per_token=10)
+    return settings | read_mixture_layers(config) | read_shared_expert(config, default=512)
 
 
 @model_type("qwen3_5_moe_text", "Qwen3_5Moe")
@@ -169,7 +170,7 @@ def gpt_oss(config: Config) -> Settings:
     settings = {**decoder(config), **attention_biases(config)}
     return (
         settings
-        | experts(config, "num_local_experts", 128, 4)
+        | read_experts(config, "num_local_experts", count=128, per_token=4)
         | {
             "sinks": True,
             "clamped": True,
@@ -198,7 +199,7 @@ def glm4_moe(config: Config) -> Settings:
     expert_width = config.get("moe_intermediate_size", 1408)
     return (
         decoder(config, rounded_width_of_heads(config))
-        | experts(config, "n_routed_experts", 128, 8)
+        | read_experts(config, "n_routed_experts", count=128, per_token=8)
         | {
             "qkv_bias": config.get("attention_bias", False),
             "qk_norm": "head" if is_normed else "none",
@@ -238,7 +239,7 @@ def dots1(config: Config) -> Settings:
         "out_bias": settings["qkv_bias"],
         "qk_norm": "head",
         "window": config.get("sliding_window", 4096),
-        "windows": full_and_windowed_blocks(config),
+        "windows": list_window_letters(config),
     }
 
 
@@ -317,7 +318,8 @@ def olmoe(config: Config) -> Settings:
         num_attention_heads=16,
     )
     config.require("clip_qkv", only=0.0)
-    return olmo2(config) | experts(config, "num_experts", 64, 8) | {"norms": "before"}
+    settings = olmo2(config) | read_experts(config, "num_experts", count=64, per_token=8)
+    return settings | {"norms": "before"}
 
 
 @model_type("phimoe")
@@ -326,20 +328,15 @@ def phimoe(config: Config) -> Settings:
     config.rename(num_experts="num_local_experts")
     config.set_defaults(vocab_size=32064, intermediate_size=6400, sliding_window=0)
     settings = {**mistral(config), **attention_biases(config)}
-    return (
-        settings
-        | experts(config, "num_local_experts", 16, 2)
-        | {
-            "norm": "layer",
-            "head_bias": config.get("lm_head_bias", False),
-        }
-    )
+    settings |= read_experts(config, "num_local_experts", count=16, per_token=2)
+    return settings | {"norm": "layer", "head_bias": config.get("lm_head_bias", False)}
 
 
 @model_type("granitemoe", "GraniteMoe")
 def granitemoe(config: Config) -> Settings:
     """Describe the mixtures of Granite 3."""
-    return llama(config) | experts(config, "num_local_experts", 8, 2) | {"ffn_bias": False}
+    settings = llama(config) | read_experts(config, "num_local_experts", count=8, per_token=2)
+    return settings | {"ffn_bias": False}
 
 
 @model_type("granitemoeshared", "GraniteMoeShared")
@@ -348,7 +345,7 @@ def granitemoeshared(config: Config) -> Settings:
     return granitemoe(config) | {"shared_ffn": config.get("shared_intermediate_size", 0)}
 
 
-def blocks_with_experts(config: Config, expert_layers: Sequence[object], count: int) -> Settings:
+def describe_expert_layers(config: Config, expert_layers: Sequence[object], count: int) -> Settings:
     """Describe which blocks have experts, by their numbers from 0."""
     for layer in expert_layers:
         if type(layer) is not int or not 0 <= layer < count:
@@ -394,7 +391,7 @@ def llama4_text(config: Config) -> Settings:
         "ffn": config.get("intermediate_size_mlp", 16384),
         "expert_every": config.get("interleave_moe_layer_step", 1),
     }
-    settings |= experts(config, "num_local_experts", 16, 1)
+    settings |= read_experts(config, "num_local_experts", count=16, per_token=1)
     if expert_layers:  # the list wins over the interval
-        settings |= blocks_with_experts(config, expert_layers, settings["layers"])
+        settings |= describe_expert_layers(config, expert_layers, settings["layers"])
     return settings

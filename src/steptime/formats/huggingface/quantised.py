@@ -9,8 +9,8 @@ from steptime.core.errors import shorten
 from steptime.core.workload import DEQUANTISED_FORMATS, STORED_ALL, STORED_EXPERTS, STORED_MLP
 
 FIELD = "quantization_config"
-FORMATS_OF_WORDS = {"mxfp4": "mxfp4", "nvfp4": "float4", "fp8": "float8"}  # words of a method
-WIDE_FIELDS = (  # fields that list the modules that a file leaves as they were
+FORMAT_BY_WORD = {"mxfp4": "mxfp4", "nvfp4": "float4", "fp8": "float8"}  # words of a method
+UNQUANTISED_FIELDS = (  # fields that list the modules that a file leaves as they were
     "modules_to_not_convert",
     "ignore",
     "ignored_layers",
@@ -32,7 +32,7 @@ PROJECTIONS = {  # linear layers of a block, by the names that people's files ha
 SAMPLE_LAYERS = 8  # blocks whose modules are looked up, spread over all
 HALF = 0.5
 EXPRESSION = "re:"  # begins a regular expression
-PLACES = {STORED_ALL: "", STORED_MLP: " outside attention", STORED_EXPERTS: " of experts"}
+PART_NAMES = {STORED_ALL: "", STORED_MLP: " outside attention", STORED_EXPERTS: " of experts"}
 BITS_OF_FLAGS = {"load_in_4bit": 4, "load_in_8bit": 8}  # of bitsandbytes
 
 
@@ -47,7 +47,7 @@ def weights_format(table: Mapping[str, Any]) -> str:
         return ""
     methods = (str(config.get(key, "")) for key in ("quant_method", "quant_algo", "format"))
     method_text = " ".join(methods).lower()
-    for word, format_of_word in FORMATS_OF_WORDS.items():
+    for word, format_of_word in FORMAT_BY_WORD.items():
         if word in method_text:
             return format_of_word
     is_nf4 = config.get("load_in_4bit") or config.get("_load_in_4bit")
@@ -83,10 +83,10 @@ def find_quantised_part(table: Mapping[str, Any]) -> str:
         return STORED_ALL
     stated_layers = table.get("num_hidden_layers")
     layer_count = stated_layers if type(stated_layers) is int and stated_layers > 0 else 1
-    if not _is_left_wide(config, _sample_modules("attention", layer_count)):
+    if not _is_left_unquantised(config, _sample_modules("attention", layer_count)):
         return STORED_ALL
-    leaves_dense = _is_left_wide(config, _sample_modules("dense", layer_count))
-    return STORED_EXPERTS if leaves_dense else STORED_MLP
+    leaves_dense_unquantised = _is_left_unquantised(config, _sample_modules("dense", layer_count))
+    return STORED_EXPERTS if leaves_dense_unquantised else STORED_MLP
 
 
 def _sample_modules(part: str, layer_count: int) -> list[list[str]]:
@@ -100,12 +100,14 @@ def _sample_modules(part: str, layer_count: int) -> list[list[str]]:
     ]
 
 
-def _is_left_wide(config: Mapping[str, Any], spellings: Sequence[Sequence[str]]) -> bool:
+def _is_left_unquantised(config: Mapping[str, Any], spellings: Sequence[Sequence[str]]) -> bool:
     """Whether a file leaves most modules of a part as they were, under any spelling of them."""
-    wide_patterns = [pattern for field in WIDE_FIELDS for pattern in _texts(config.get(field))]
-    if any(_matched_share(wide_patterns, modules) > HALF for modules in spellings):
+    unquantised_patterns = [
+        pattern for field in UNQUANTISED_FIELDS for pattern in _collect_texts(config.get(field))
+    ]
+    if any(_matched_share(unquantised_patterns, modules) > HALF for modules in spellings):
         return True
-    targets = _targets(config)
+    targets = _list_target_modules(config)
     if not targets:
         return False
     return all(_matched_share(targets, modules) <= HALF for modules in spellings)
@@ -119,11 +121,11 @@ def _matched_share(patterns: Sequence[str], modules: Sequence[str]) -> float:
     return len(matching_modules) / len(modules)
 
 
-def _texts(value: object) -> list[str]:
+def _collect_texts(value: object) -> list[str]:
     """Return the texts of a list, also of lists in it, [] for another value."""
     if not isinstance(value, list):
         return []
-    nested = [text for item in value for text in _texts(item)]
+    nested = [text for item in value for text in _collect_texts(item)]
     return [item for item in value if isinstance(item, str)] + nested
 
 
@@ -143,16 +145,16 @@ def _names_module(pattern: str, module: str) -> bool:
     return f".{layer_pattern}." in f".{layer_module}."
 
 
-def _targets(config: Mapping[str, Any]) -> list[str]:
+def _list_target_modules(config: Mapping[str, Any]) -> list[str]:
     """Return the modules that a file lists as quantised, [] where it lists none by name."""
-    modules_of_block = _texts(config.get("modules_in_block_to_quantize"))
+    modules_of_block = _collect_texts(config.get("modules_in_block_to_quantize"))
     if modules_of_block:
         return modules_of_block
     groups = config.get("config_groups")
     targets: list[str] = []
     for group in groups.values() if isinstance(groups, Mapping) else ():
         if isinstance(group, Mapping):
-            targets += _texts(group.get("targets"))
+            targets += _collect_texts(group.get("targets"))
     # a target such as `Linear` is a class of layers, of which modules are not known
     has_classes = any("." not in target and target[:1].isupper() for target in targets)
     return [] if has_classes else targets
@@ -170,7 +172,7 @@ def describe_quantisation(table: Mapping[str, Any]) -> list[str]:
     storage = weights_format(table)
     if not storage:
         return [f"its weights are quantised ({method}), which is not read; they count as before"]
-    place = PLACES[find_quantised_part(table)]
+    place = PART_NAMES[find_quantised_part(table)]
     text = f"its weights{place} are {storage} ({method}) in inference and under adapters"
-    wide = "; a training of all of them has them in its --dtype"
-    return [text + (wide if storage in DEQUANTISED_FORMATS else "")]
+    training_clause = "; a training of all of them has them in its --dtype"
+    return [text + (training_clause if storage in DEQUANTISED_FORMATS else "")]

@@ -14,9 +14,9 @@ from steptime.formats import Source
 from steptime.formats.huggingface.ahead import describe_ahead
 from steptime.formats.huggingface.composed import (
     CLASS_UNCHECKED,
-    holds_words,
-    kinds_of,
-    text_part,
+    extract_decoder,
+    has_nested_decoder,
+    list_model_types,
 )
 from steptime.formats.huggingface.config import Config, Settings, Table, check_value
 from steptime.formats.huggingface.quantised import find_quantised_part, weights_format
@@ -29,7 +29,7 @@ from steptime.network.ops.builder import Builder
 
 TYPE_FIELD = "model_type"
 LIBRARY_HINT = "with transformers installed, its types are read by their class"
-NESTED = ("config", "config_dict")  # ends of nested tables; the second, of older files, wins
+NESTED_ENDS = ("config", "config_dict")  # ends of nested tables; the second, of older files, wins
 
 
 def read(source: Source, _allow_unknown: bool) -> Family:
@@ -50,127 +50,134 @@ def describe_network(table: Mapping[str, Any], place: str, remarks: Sequence[str
         InputError: for an unknown type, or a value that no model of the type has.
     """
     name = table[TYPE_FIELD]
-    for kind in kinds_of(table):
+    for kind in list_model_types(table):
         if reason := UNLIKE.get(kind):
             text = f"{place}: {TYPE_FIELD} {shorten(kind)} is not read natively: it has {reason}"
             raise InputError(f"{text}; {LIBRARY_HINT}")
-    row = types().get(name) if isinstance(name, str) else None
-    if row is None:
-        has_nested_decoder = isinstance(name, str) and holds_words(table)
-        if not has_nested_decoder:
+    network_type = types().get(name) if isinstance(name, str) else None
+    if network_type is None:
+        holds_decoder = isinstance(name, str) and has_nested_decoder(table)
+        if not holds_decoder:
             raise InputError(f"{unknown(TYPE_FIELD, name, types(), place)}; {LIBRARY_HINT}")
         return _describe_words(table, None, place)
-    if row.text:
-        return _describe_words(table, row, place)
-    if row.towers:
-        return _describe_towers(table, row, place)
-    return _describe_single(table, row, place, remarks)
+    if network_type.decoder_type:
+        return _describe_words(table, network_type, place)
+    if network_type.tower_types:
+        return _describe_towers(table, network_type, place)
+    return _describe_single(table, network_type, place, remarks)
 
 
 def _describe_single(
-    table: Mapping[str, Any], row: ModelType, place: str, first_remarks: Sequence[str]
+    table: Mapping[str, Any], network_type: ModelType, place: str, first_remarks: Sequence[str]
 ) -> Family:
     """Return a network that one function describes."""
-    head, head_remarks = find_head(table, row, place)
-    config = Config(table, place, head, count_labels(table, row, place))
-    settings = finish_settings(config, row.describe(config))
-    base: Family = registry.load(row.family)
+    head, head_remarks = find_head(table, network_type, place)
+    config = Config(table, place, head, count_labels(table, network_type, place))
+    settings = finish_settings(config, network_type.describe(config))
+    base: Family = registry.load(network_type.family)
     fixed = resolve_settings(base, settings, place)
     # hyperparameters that a user may choose, the file's own as their defaults
-    free = {key: Parameter(fixed[key], base.parameters[key].meaning) for key in row.free}
+    free_parameters = {
+        key: Parameter(fixed[key], base.parameters[key].meaning)
+        for key in network_type.free_parameters
+    }
     remarks = [*first_remarks, *head_remarks, *describe_file(table, config.read_fields)]
     remarks += [*describe_ahead(table, base, fixed), *config.remarks]
 
-    def build(b: Builder, p: Mapping[str, Any], batch: int) -> str:
+    def build(b: Builder, values: Mapping[str, Any], batch: int) -> str:
         b.remarks.extend(f"{place}: {remark}" for remark in remarks)
-        return base.build(b, {**fixed, **p}, batch)
+        return base.build(b, {**fixed, **values}, batch)
 
     return Family(
         place,
         build,
-        free,
-        f"a config.json of Hugging Face, model_type {row.name}",
-        1,
+        free_parameters,
+        source=f"a config.json of Hugging Face, model_type {network_type.name}",
+        batch=1,
         is_preset=True,
-        check=lambda p: base.check({**fixed, **p}),
+        check=lambda values: base.check({**fixed, **values}),
         settings=fixed,
         weights=weights_format(table),
         stored=find_quantised_part(table),
     )
 
 
-def _describe_words(table: Mapping[str, Any], row: ModelType | None, place: str) -> Family:
+def _describe_words(table: Mapping[str, Any], network_type: ModelType | None, place: str) -> Family:
     """Return the network of words in one of words and images."""
-    if row:
-        _, head_remarks = find_head(table, row, place)
-        usual_decoder_type = row.text
+    if network_type:
+        _, head_remarks = find_head(table, network_type, place)
+        usual_decoder_type = network_type.decoder_type
     else:
         head_remarks = [CLASS_UNCHECKED]
         usual_decoder_type = ""
-    decoder, text_remarks = text_part(table, usual_decoder_type, types(), place)
+    decoder, text_remarks = extract_decoder(table, usual_decoder_type, types(), place)
     decoder_row = types()[decoder[TYPE_FIELD]]
     decoder["architectures"] = [name_class(decoder_row, "ForCausalLM")]
     family = describe_network(decoder, place, [*head_remarks, *text_remarks])
     return add_images(family, table, str(table[TYPE_FIELD]), place)
 
 
-def _nested_table(table: Mapping[str, Any], tower: str, kind: str, place: str) -> Table:
+def _nested_table(table: Mapping[str, Any], tower: str, type_name: str, place: str) -> Table:
     """Return the nested configuration of a tower, {} for none.
 
     Raises:
         InputError: for a nested value that is no table, or is of another type.
     """
     tower_table: Table = {}
-    for end in NESTED:
+    for end in NESTED_ENDS:
         name = f"{tower}_{end}"
         nested_table = table.get(name) or {}
         if not isinstance(nested_table, dict):
             raise InputError(f"{place}: {name}: must be a table, not {shorten(nested_table)}")
-        nested_kind = nested_table.get(TYPE_FIELD, kind)
-        if nested_kind != kind:
-            raise unknown(TYPE_FIELD, nested_kind, [kind], f"{place}: {name}")
+        stated_type = nested_table.get(TYPE_FIELD, type_name)
+        if stated_type != type_name:
+            raise unknown(TYPE_FIELD, stated_type, [type_name], f"{place}: {name}")
         tower_table |= nested_table
     return tower_table
 
 
-def _describe_towers(table: Mapping[str, Any], row: ModelType, place: str) -> Family:
+def _describe_towers(table: Mapping[str, Any], network_type: ModelType, place: str) -> Family:
     """Return a network of words and images, each of which a nested configuration says."""
-    join = registry.load("steptime.formats.huggingface.towers:TOWERS")[row.name]
-    head, remarks = find_head(table, row, place)
+    join = registry.load("steptime.formats.huggingface.towers:TOWERS")[network_type.name]
+    head, remarks = find_head(table, network_type, place)
     towers: dict[str, Settings] = {}
     outer_table = {**table}
-    base: Family = registry.load(row.family)
-    for tower, kind in row.towers.items():
-        tower_table = _nested_table(table, tower, kind, place)
-        tower_type = all_types()[kind]
+    base: Family = registry.load(network_type.family)
+    for tower, type_name in network_type.tower_types.items():
+        tower_table = _nested_table(table, tower, type_name, place)
+        tower_type = all_types()[type_name]
         tower_place = f"{place}: {tower}_config"
         config = Config(tower_table, tower_place, head if tower == "text" else "none")
         settings = finish_settings(config, tower_type.describe(config))
         towers[tower] = resolve_settings(base, settings, tower_place)
-        outer_table |= {key: tower_table[key] for key in tower_type.passed if key in tower_table}
+        outer_table |= {
+            key: tower_table[key] for key in tower_type.outer_fields if key in tower_table
+        }
         remarks += [*describe_file(tower_table, config.read_fields), *config.remarks]
     outer = Config(outer_table, place, head)
-    outer.read_fields |= {f"{tower}_{end}" for tower in row.towers for end in NESTED}
-    join_settings = row.describe(outer)
+    outer.read_fields |= {
+        f"{tower}_{end}" for tower in network_type.tower_types for end in NESTED_ENDS
+    }
+    join_settings = network_type.describe(outer)
     text = towers["text"]
     remarks += [*describe_file(table, outer.read_fields), *outer.remarks]
 
-    def build(b: Builder, p: Mapping[str, Any], batch: int) -> str:
+    def build(b: Builder, values: Mapping[str, Any], batch: int) -> str:
         b.remarks.extend(f"{place}: {remark}" for remark in remarks)
-        output: str = join(b, {**towers, "text": {**text, **p}}, join_settings, batch)
+        output: str = join(b, {**towers, "text": {**text, **values}}, join_settings, batch)
         return output
 
-    def check(p: Mapping[str, Any]) -> str | None:
+    def check(values: Mapping[str, Any]) -> str | None:
         image_tokens = join_settings.get("mm_tokens_per_image", 1)
-        leaves_words = 1 <= image_tokens < max(p["length"], 2)
+        leaves_words = 1 <= image_tokens < max(values["length"], 2)
         if not leaves_words or not is_square(image_tokens):
             tokens = f"{image_tokens} tokens of an image, a square"
-            return f"length {p['length']} is not above the {tokens}"
-        return base.check({**text, **p})
+            return f"length {values['length']} is not above the {tokens}"
+        return base.check({**text, **values})
 
-    free = {"length": Parameter(text["length"], "tokens of a sequence")}
-    about = f"a config.json of Hugging Face, model_type {row.name}"
-    return Family(place, build, free, about, 1, is_preset=True, check=check)
+    free_parameters = {"length": Parameter(text["length"], "tokens of a sequence")}
+    about = f"a config.json of Hugging Face, model_type {network_type.name}"
+    return Family(place, build, free_parameters, source=about, batch=1, is_preset=True, check=check)
 
 
 def is_square(number: int) -> bool:
@@ -178,7 +185,9 @@ def is_square(number: int) -> bool:
     return isqrt(number) ** 2 == number
 
 
-def find_head(table: Mapping[str, Any], row: ModelType, place: str) -> tuple[str, list[str]]:
+def find_head(
+    table: Mapping[str, Any], network_type: ModelType, place: str
+) -> tuple[str, list[str]]:
     """Return the end of the network by the name of its class, and a remark where it has no name.
 
     `BertForMaskedLM` ends with words that were masked, `BertModel` with nothing.
@@ -186,37 +195,38 @@ def find_head(table: Mapping[str, Any], row: ModelType, place: str) -> tuple[str
     Raises:
         InputError: for a class that is none of the type's.
     """
-    names, heads = table.get("architectures"), row.heads
+    names = table.get("architectures")
+    head_by_end = network_type.head_by_class_end
     if names in (None, []):
-        end = next(iter(heads))
-        return heads[end], [f"no architectures; taken as ...{end}"]
+        end = next(iter(head_by_end))
+        return head_by_end[end], [f"no architectures; taken as ...{end}"]
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise InputError(f"{place}: architectures: must be a list of names, not {shorten(names)}")
     # other code behind a name that ends alike, as JinaBertForMaskedLM, is another network
-    stem = re.sub(r"[^a-z0-9]", "", row.name.lower())
+    stem = re.sub(r"[^a-z0-9]", "", network_type.name.lower())
     stems = (stem, stem.removesuffix("text"), stem.removesuffix("model"))
-    end_by_class = {start + end.lower(): end for start in stems for end in heads}
-    end_by_class |= {name_class(row, end).lower(): end for end in heads}
+    end_by_class = {start + end.lower(): end for start in stems for end in head_by_end}
+    end_by_class |= {name_class(network_type, end).lower(): end for end in head_by_end}
     # some files write the name of a class with underlines, some without
     end_by_plain_class = {name.replace("_", ""): end for name, end in end_by_class.items()}
     class_end = end_by_plain_class.get(names[0].lower().replace("_", ""))
     if class_end is None:
-        class_names = [name_class(row, end) for end in heads]
+        class_names = [name_class(network_type, end) for end in head_by_end]
         raise InputError(f"{unknown('architecture', names[0], class_names, place)}; {LIBRARY_HINT}")
-    return heads[class_end], []
+    return head_by_end[class_end], []
 
 
-def name_class(row: ModelType, end: str) -> str:
+def name_class(network_type: ModelType, end: str) -> str:
     """Return the name of the class of a type that ends so: `LlamaForCausalLM`."""
-    return f"{row.class_name}{end}"
+    return f"{network_type.class_name}{end}"
 
 
-def count_labels(table: Mapping[str, Any], row: ModelType, place: str) -> int:
+def count_labels(table: Mapping[str, Any], network_type: ModelType, place: str) -> int:
     """Return the number of classes, that of the type where the file says none."""
     label_names = table.get("id2label")
     if isinstance(label_names, dict) and label_names:
         return len(label_names)
     count = table.get("num_labels")
     if count is None:
-        return row.labels
+        return network_type.default_label_count
     return int(check_value(count, 2, f"{place}: num_labels"))

@@ -5,7 +5,7 @@ from math import ceil
 
 from steptime.formats.huggingface.config import Config, Settings
 from steptime.formats.huggingface.decoders import decoder
-from steptime.formats.huggingface.hybrids import changes
+from steptime.formats.huggingface.hybrids import freeze_changes
 from steptime.formats.huggingface.types import model_type
 from steptime.network.layers.designs import BlockDesign
 from steptime.network.layers.mixers import Mamba
@@ -91,7 +91,7 @@ def jamba(config: Config) -> Settings:
     for layer in range(settings["layers"]):
         has_experts = is_mixture and layer % expert_period == expert_offset
         has_attention = layer % attention_period == attention_offset
-        block_changes = () if has_experts else changes(experts=0)
+        block_changes = () if has_experts else freeze_changes(experts=0)
         designs.append(BlockDesign(block_changes, None if has_attention else mixer))
     return settings | {
         "positions": "none",

@@ -49,7 +49,7 @@ def finish_settings(config: Config, settings: Settings) -> Settings:
     layer_types = config.table.get("layer_types")
     family_has_windows = "layer_types" in config.read_fields and "designs" not in hyperparameters
     if layer_types and family_has_windows:
-        hyperparameters["windows"] = windows_of(layer_types, config.place)
+        hyperparameters["windows"] = window_letters_of(layer_types, config.place)
     check_layers(hyperparameters, config.place)
     return hyperparameters
 
@@ -115,7 +115,7 @@ def resolve_activation(name: str, is_gated: bool, place: str) -> str:
     return GATED[activation] if is_gated else activation
 
 
-def windows_of(names: Sequence[object], place: str) -> str:
+def window_letters_of(names: Sequence[object], place: str) -> str:
     """Return a pattern of blocks from the kinds that `layer_types` lists."""
     letters = []
     for name in names:

@@ -14,7 +14,7 @@ SAMPLES = 160_000  # 10 s of 16 kHz
 SOUND_HEADS = ("ForCTC", "Model", "ForSequenceClassification")
 
 
-def _numbers(config: Config, name: str, default: list[int]) -> tuple[int, ...]:
+def _read_positive_numbers(config: Config, name: str, default: list[int]) -> tuple[int, ...]:
     """Return a list of whole numbers of at least 1."""
     place = f"{config.place}: {name}"
     numbers = tuple(check_value(value, 1, place) for value in config.get(name, default))
@@ -23,11 +23,11 @@ def _numbers(config: Config, name: str, default: list[int]) -> tuple[int, ...]:
     return numbers
 
 
-def _waveform(config: Config) -> Waveform:
+def _read_waveform(config: Config) -> Waveform:
     """Return the convolutions that make frames of samples, as a file says them."""
-    channels = _numbers(config, "conv_dim", CHANNELS)
-    kernels = _numbers(config, "conv_kernel", KERNELS)
-    strides = _numbers(config, "conv_stride", STRIDES)
+    channels = _read_positive_numbers(config, "conv_dim", CHANNELS)
+    kernels = _read_positive_numbers(config, "conv_kernel", KERNELS)
+    strides = _read_positive_numbers(config, "conv_stride", STRIDES)
     if not len(channels) == len(kernels) == len(strides):
         raise config.error("conv_dim", "conv_kernel and conv_stride are not of one length")
     config.require("num_feat_extract_layers", only=len(channels))
@@ -58,10 +58,14 @@ MASKS = {"mask_time_prob": 0.05, "mask_feature_prob": 0.0}  # shares of frames a
     "Wav2Vec2",
     SOUND_HEADS,
     {"ForSequenceClassification": "sound"},
-    free=("samples",),
+    free_parameters=("samples",),
 )
 @model_type(
-    "hubert", "Hubert", SOUND_HEADS, {"ForSequenceClassification": "sound"}, free=("samples",)
+    "hubert",
+    "Hubert",
+    SOUND_HEADS,
+    {"ForSequenceClassification": "sound"},
+    free_parameters=("samples",),
 )
 def wav2vec2(config: Config) -> Settings:
     """Describe wav2vec 2 and HuBERT: convolutions over samples, then an encoder like BERT."""
@@ -78,7 +82,7 @@ def wav2vec2(config: Config) -> Settings:
         "kind": "encoder",
         "width": config.count("hidden_size", 768),
         "layers": config.get("num_hidden_layers", 12),
-        "stem_design": _waveform(config),
+        "stem_design": _read_waveform(config),
         "samples": SAMPLES,
         "positions": "none",
         "segments": 0,
@@ -89,5 +93,5 @@ def wav2vec2(config: Config) -> Settings:
         "pooler": False,
         "projection": projection_width if head == "sound" else 0,
         "head": "mean" if head == "sound" else head,
-        "classes": characters if head == "tokens" else config.labels,
+        "classes": characters if head == "tokens" else config.label_count,
     }

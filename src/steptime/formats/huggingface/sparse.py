@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from steptime.formats.huggingface.config import Config, Settings
 from steptime.formats.huggingface.decoders import decoder
-from steptime.formats.huggingface.hybrids import changes, list_of_layers
+from steptime.formats.huggingface.hybrids import freeze_changes, read_layer_values
 from steptime.formats.huggingface.latent import deepseek_v3
 from steptime.formats.huggingface.types import model_type
 from steptime.network.layers.compressed import CompressedAttention
@@ -23,7 +23,7 @@ SELECTED_REMARK = (
 )
 
 
-def with_indexers(config: Config, settings: Settings) -> Settings:
+def add_indexers(config: Config, settings: Settings) -> Settings:
     """Describe DeepSeek Sparse Attention: each block has an indexer, or takes over a choice."""
     indexer = Indexer(
         heads=config.count("index_n_heads", 64),
@@ -31,13 +31,13 @@ def with_indexers(config: Config, settings: Settings) -> Settings:
         selected=config.count("index_topk", 2048),
     )
     layers = settings["layers"]
-    indexer_kinds = list_of_layers(config, "indexer_types", layers, ("full", "shared"))
+    indexer_kinds = read_layer_values(config, "indexer_types", layers, ("full", "shared"))
     config.remark(SELECTED_REMARK)
     designs = []
     for layer in range(layers):
         is_reused = bool(indexer_kinds) and indexer_kinds[layer] == "shared"
         is_dense = layer < settings["dense_layers"]
-        block_changes = changes(experts=0) if is_dense else ()
+        block_changes = freeze_changes(experts=0) if is_dense else ()
         design = BlockDesign(block_changes, indexer=replace(indexer, is_reused=is_reused))
         designs.append(design)
     return settings | {"dense_layers": 0, "designs": tuple(designs)}
@@ -46,7 +46,7 @@ def with_indexers(config: Config, settings: Settings) -> Settings:
 @model_type("deepseek_v32", "DeepseekV32")
 def deepseek_v32(config: Config) -> Settings:
     """Describe DeepSeek-V3.2."""
-    return with_indexers(config, deepseek_v3(config))
+    return add_indexers(config, deepseek_v3(config))
 
 
 @model_type("glm_moe_dsa", "GlmMoeDsa")
@@ -68,17 +68,17 @@ def glm_moe_dsa(config: Config) -> Settings:
     )
     config.check_ignored("mlp_layer_types", [])
     config.check_ignored("qk_head_dim", 256)
-    return with_indexers(config, deepseek_v3(config))
+    return add_indexers(config, deepseek_v3(config))
 
 
 class _SparseBlocks(NamedTuple):
     """The indexer of MiniMax-M3, and of each block whether it has one."""
 
     indexer: Indexer
-    has_indexer: list[bool]
+    indexer_flags: list[bool]
 
 
-def _sparse_blocks(config: Config, layers: int) -> _SparseBlocks:
+def _read_sparse_blocks(config: Config, layers: int) -> _SparseBlocks:
     """Return the indexer of MiniMax-M3 and which blocks have it, from either form of its file."""
     nested_table = config.get("sparse_attention_config", {})
     if nested_table:
@@ -87,15 +87,15 @@ def _sparse_blocks(config: Config, layers: int) -> _SparseBlocks:
         selected_blocks = nested.count("sparse_topk_blocks", 16)
         heads = nested.count("sparse_num_index_heads", 4)
         width = nested.count("sparse_index_dim", 128)
-        flags = list_of_layers(nested, "sparse_attention_freq", layers, (0, 1))
-        has_indexer = [bool(flag) for flag in flags] or [True] * layers
+        stated_flags = read_layer_values(nested, "sparse_attention_freq", layers, (0, 1))
+        indexer_flags = [bool(flag) for flag in stated_flags] or [True] * layers
     else:
         tokens_per_block = config.count("index_block_size", 128)
         selected_blocks = config.count("index_topk_blocks", 16)
         heads = config.count("index_n_heads", 4)
         width = config.count("index_head_dim", 128)
         kinds = config.get("layer_types", [])
-        has_indexer = [kind == "minimax_m3_sparse" for kind in kinds] or [False] * layers
+        indexer_flags = [kind == "minimax_m3_sparse" for kind in kinds] or [False] * layers
     indexer = Indexer(
         heads=heads,
         width=width,
@@ -103,14 +103,14 @@ def _sparse_blocks(config: Config, layers: int) -> _SparseBlocks:
         has_weights=False,
         norms="both",
     )
-    return _SparseBlocks(indexer, has_indexer)
+    return _SparseBlocks(indexer, indexer_flags)
 
 
-def _dense_flags(config: Config, layers: int) -> list[bool]:
+def _read_dense_flags(config: Config, layers: int) -> list[bool]:
     """Return a flag for each block of MiniMax-M3: it has no experts, by whatever field says so."""
     dense_count = config.get("first_k_dense_replace", 0)
-    expert_flags = list_of_layers(config, "moe_layer_freq", layers, (0, 1))
-    ffn_kinds = list_of_layers(config, "mlp_layer_types", layers, ("dense", "sparse"))
+    expert_flags = read_layer_values(config, "moe_layer_freq", layers, (0, 1))
+    ffn_kinds = read_layer_values(config, "mlp_layer_types", layers, ("dense", "sparse"))
     if expert_flags:
         return [not has_experts for has_experts in expert_flags]
     if ffn_kinds:
@@ -140,8 +140,8 @@ def minimax_m3(config: Config) -> Settings:
     shared_width = config.get("shared_intermediate_size", 3072)
     settings = decoder(config)
     layers = settings["layers"]
-    indexer, indexer_flags = _sparse_blocks(config, layers)
-    dense_flags = _dense_flags(config, layers)
+    indexer, indexer_flags = _read_sparse_blocks(config, layers)
+    dense_flags = _read_dense_flags(config, layers)
     if any(indexer_flags):
         config.remark(SELECTED_REMARK)
     rotary_width = config.get("rotary_dim", 64)
@@ -153,7 +153,7 @@ def minimax_m3(config: Config) -> Settings:
     config.check_ignored("use_gemma_norm", True)
     designs = [
         BlockDesign(
-            changes(experts=0) if is_dense else (),
+            freeze_changes(experts=0) if is_dense else (),
             indexer=indexer if has_indexer else None,
         )
         for is_dense, has_indexer in zip(dense_flags, indexer_flags, strict=True)
@@ -195,7 +195,7 @@ def deepseek_v4(config: Config) -> Settings:
     streams = config.count("hc_mult", 4)
     expert_width = config.get("moe_intermediate_size", 2048)
     config.remark(SELECTED_REMARK)
-    mixers = _compressing_mixers(config, settings)
+    mixers = _list_compressing_mixers(config, settings)
     designs = [BlockDesign(mixer=mixer, streams=streams) for mixer in mixers]
     return settings | {
         "experts": config.get("n_routed_experts", 256),
@@ -206,7 +206,7 @@ def deepseek_v4(config: Config) -> Settings:
     }
 
 
-def _compressing_mixers(config: Config, settings: Settings) -> list[CompressedAttention]:
+def _list_compressing_mixers(config: Config, settings: Settings) -> list[CompressedAttention]:
     """Return the attention of each block of DeepSeek-V4, by the tokens of a compressed one."""
     layers = settings["layers"]
     ratios = config.get("compress_ratios", [])

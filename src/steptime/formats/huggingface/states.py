@@ -6,7 +6,7 @@ from dataclasses import replace
 from steptime.core.errors import unknown
 from steptime.formats.huggingface.config import Config, Settings
 from steptime.formats.huggingface.decoders import attention_biases, decoder
-from steptime.formats.huggingface.hybrids import changes, list_of_layers, round_up_width
+from steptime.formats.huggingface.hybrids import freeze_changes, read_layer_values, round_up_width
 from steptime.formats.huggingface.latent import latent_attention
 from steptime.formats.huggingface.types import model_type
 from steptime.network.layers.designs import BlockDesign, Mixer
@@ -24,7 +24,7 @@ NEMOTRON_TYPES |= {
 }
 
 
-def _nemotron_blocks(config: Config) -> list[str]:
+def _list_nemotron_kinds(config: Config) -> list[str]:
     """Return the kind of each block of Nemotron-H: mamba, attention, mlp or moe."""
     pattern = config.get("hybrid_override_pattern", "")
     if pattern:
@@ -74,7 +74,7 @@ def nemotron_h(config: Config) -> Settings:
     )
     config.rename(attention_head_dim="head_dim", mlp_hidden_act="hidden_act")
     config.set_defaults(hidden_act="relu2")
-    kinds = _nemotron_blocks(config)
+    kinds = _list_nemotron_kinds(config)
     config.set_defaults(num_hidden_layers=len(kinds))
     layers = config.get("num_hidden_layers", len(kinds))
     if len(kinds) != layers:
@@ -94,7 +94,7 @@ def nemotron_h(config: Config) -> Settings:
     expert_input_width = config.get("moe_latent_size", 0)
     shared_width = config.get("moe_shared_expert_intermediate_size", 7688)
     _check_ignored_nemotron(config)
-    without_experts = changes(experts=0)
+    without_experts = freeze_changes(experts=0)
     design_by_kind = {
         "mamba": BlockDesign(without_experts, mixer, feeds=False),
         "attention": BlockDesign(without_experts, feeds=False),
@@ -133,14 +133,14 @@ def _check_ignored_nemotron(config: Config) -> None:
     config.check_ignored("attention_bias", False)
 
 
-def designs_of(
+def make_designs(
     mixers: Sequence[Mixer | None], dense_flags: Sequence[bool] = ()
 ) -> tuple[BlockDesign, ...]:
     """Return designs of blocks by their mixers (None for attention), dense ones without experts."""
     dense_flags = dense_flags or [False] * len(mixers)
     designs = []
     for mixer, is_dense in zip(mixers, dense_flags, strict=True):
-        block_changes = changes(experts=0) if is_dense else ()
+        block_changes = freeze_changes(experts=0) if is_dense else ()
         designs.append(BlockDesign(block_changes, mixer))
     return tuple(designs)
 
@@ -153,7 +153,7 @@ def granitemoehybrid(config: Config) -> Settings:
     layers = settings["layers"]
     mixer = read_mamba2(config)
     allowed_kinds = ("mamba", "attention", "linear_attention", "full_attention")
-    kinds = list_of_layers(config, "layer_types", layers, allowed_kinds) or ["mamba"] * layers
+    kinds = read_layer_values(config, "layer_types", layers, allowed_kinds) or ["mamba"] * layers
     # files of dense networks say 0 or null experts, which `Config.get` would refuse
     has_experts = config.table.get("num_local_experts", 8) not in (0, None)
     experts = config.get("num_local_experts", 8) if has_experts else 0
@@ -168,7 +168,7 @@ def granitemoehybrid(config: Config) -> Settings:
         "experts": experts,
         "experts_per_token": config.get("num_experts_per_tok", 2) if experts else 1,
         "shared_ffn": shared_width if experts else 0,
-        "designs": designs_of(mixers),
+        "designs": make_designs(mixers),
     }
 
 
@@ -186,7 +186,7 @@ def bamba(config: Config) -> Settings:
     mixer = read_mamba2(config)
     attention_layers = config.get("attn_layer_indices", [])
     mixers = [None if layer in attention_layers else mixer for layer in range(settings["layers"])]
-    return settings | {"ffn_bias": config.get("mlp_bias", False), "designs": designs_of(mixers)}
+    return settings | {"ffn_bias": config.get("mlp_bias", False), "designs": make_designs(mixers)}
 
 
 @model_type("falcon_h1", "FalconH1")
@@ -240,12 +240,12 @@ def mamba2(config: Config) -> Settings:
     }
 
 
-def _short_convolutions(config: Config, layers: int) -> list[Mixer | None]:
+def _list_convolution_mixers(config: Config, layers: int) -> list[Mixer | None]:
     """Return the mixers of LFM2's blocks: short convolutions, and attention in some."""
     convolution = ShortConvolution(config.count("conv_L_cache", 3), config.get("conv_bias", False))
     attention_layers = config.table.get("full_attn_idxs")
     config.read_fields.add("full_attn_idxs")
-    kinds = list_of_layers(config, "layer_types", layers, ("full_attention", "conv"))
+    kinds = read_layer_values(config, "layer_types", layers, ("full_attention", "conv"))
     if kinds:
         attention_flags = [kind == "full_attention" for kind in kinds]
     elif isinstance(attention_layers, list):
@@ -275,8 +275,8 @@ def lfm2(config: Config) -> Settings:
         # two thirds, as a gated part has three matrices
         two_thirds = int(2 * ffn_width / 3)
         ffn_width = round_up_width(int(width_factor * two_thirds), width_multiple)
-    mixers = _short_convolutions(config, settings["layers"])
-    return settings | {"ffn": ffn_width, "qk_norm": "head", "designs": designs_of(mixers)}
+    mixers = _list_convolution_mixers(config, settings["layers"])
+    return settings | {"ffn": ffn_width, "qk_norm": "head", "designs": make_designs(mixers)}
 
 
 @model_type("lfm2_moe")
@@ -295,14 +295,14 @@ def lfm2_moe(config: Config) -> Settings:
     layers = settings["layers"]
     dense_count = config.get("num_dense_layers", 2)
     dense_flags = [layer < dense_count for layer in range(layers)]
-    mixers = _short_convolutions(config, layers)
+    mixers = _list_convolution_mixers(config, layers)
     config.check_ignored("use_expert_bias", True)
     return settings | {
         "qk_norm": "head",
         "experts": config.get("num_experts", 32),
         "experts_per_token": config.get("num_experts_per_tok", 4),
         "expert_ffn": config.get("moe_intermediate_size", 1792),
-        "designs": designs_of(mixers, dense_flags),
+        "designs": make_designs(mixers, dense_flags),
     }
 
 
@@ -331,7 +331,7 @@ def kimi_linear(config: Config) -> Settings:
         config.remark("attention to the outputs of earlier blocks is not counted")
     settings = latent_attention(config)
     layers = settings["layers"]
-    mixers = _kimi_mixers(config, layers)
+    mixers = _list_kimi_mixers(config, layers)
     dense_count = config.get("first_k_dense_replace", 1)
     expert_width = config.get("moe_intermediate_size", 1024)
     expert_input_width = config.get("routed_expert_hidden_size", 0)
@@ -339,7 +339,7 @@ def kimi_linear(config: Config) -> Settings:
     dense_flags = [layer < dense_count for layer in range(layers)]
     designs = tuple(
         replace(design, expert_width=expert_input_width, expert_norm=norms_experts)
-        for design in designs_of(mixers, dense_flags)
+        for design in make_designs(mixers, dense_flags)
     )
     return settings | {
         "positions": "none",
@@ -352,7 +352,7 @@ def kimi_linear(config: Config) -> Settings:
     }
 
 
-def _kimi_mixers(config: Config, layers: int) -> list[Mixer | None]:
+def _list_kimi_mixers(config: Config, layers: int) -> list[Mixer | None]:
     """Return the mixers of Kimi Linear's blocks, whose nested table counts blocks from 1."""
     for field in ("mla_use_nope", "use_grouped_topk", "moe_renormalize", "num_expert_group"):
         config.read_fields.add(field)
@@ -366,7 +366,7 @@ def _kimi_mixers(config: Config, layers: int) -> list[Mixer | None]:
     )
     numbers_from_1 = range(1, layers + 1)
     attention_numbers = {*nested.get("full_attn_layers", [])}
-    kinds = list_of_layers(config, "layer_types", layers, ("full_attention", "linear_attention"))
+    kinds = read_layer_values(config, "layer_types", layers, ("full_attention", "linear_attention"))
     if not attention_numbers and kinds:
         numbered_kinds = zip(numbers_from_1, kinds, strict=True)
         attention_numbers = {number for number, kind in numbered_kinds if kind == "full_attention"}

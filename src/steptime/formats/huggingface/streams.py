@@ -6,9 +6,9 @@ from steptime.formats.huggingface.decoders import attention_biases, decoder
 from steptime.formats.huggingface.hybrids import (
     FULL,
     WINDOWED,
-    changes,
     find_last_layer,
-    list_of_layers,
+    freeze_changes,
+    read_layer_values,
 )
 from steptime.formats.huggingface.types import model_type
 from steptime.network.layers.alternating import AltUp
@@ -70,13 +70,13 @@ def _describe_blocks(
 ) -> tuple[BlockDesign, ...]:
     """Return the designs of all blocks; the last read keys and values of earlier ones."""
     layers = settings["layers"]
-    kinds = list_of_layers(config, "layer_types", layers, (WINDOWED, FULL))
+    kinds = read_layer_values(config, "layer_types", layers, (WINDOWED, FULL))
     if not kinds:
         kinds = [
             FULL if (layer + 1) % FULL_ATTENTION_PERIOD == 0 else WINDOWED
             for layer in range(layers)
         ]
-    sparsities = list_of_layers(config, "activation_sparsity_pattern", layers, (0, SPARSITY))
+    sparsities = read_layer_values(config, "activation_sparsity_pattern", layers, (0, SPARSITY))
     if not sparsities:
         sparse_count = SPARSE_LAYERS if layers > SPARSE_LAYERS else 0
         sparsities = [SPARSITY if layer < sparse_count else 0 for layer in range(layers)]
@@ -98,7 +98,7 @@ def _describe_blocks(
         if kind == FULL:
             block_changes["window"] = 0
         design = BlockDesign(
-            changes(**block_changes),
+            freeze_changes(**block_changes),
             source=find_last_layer(kinds[:kv_layer_count], kind) if shares_kv else None,
             value_norm=True,
             token_width=token_width,

@@ -23,7 +23,7 @@ MODULES = (
     "images",
     "sounds",
 )  # of families, in the order of the docs
-ENDS = {  # ends of the names of classes, and what their networks end with
+HEAD_BY_CLASS_END = {  # ends of the names of classes, and what their networks end with
     "ForCausalLM": "words",
     "Model": "none",
     "ForSequenceClassification": "classes",
@@ -70,33 +70,34 @@ class ModelType:
         name: the type as files say it.
         describe: makes the hyperparameters of its network from the fields of a file.
         class_name: the name of its class without its end.
-        heads: what a network ends with, by the end of the name of its class; the first is usual.
-        labels: classes where a file says none.
-        free: hyperparameters that a user may choose.
+        head_by_class_end: what a network ends with, by the end of the name of its class; the first
+            is usual.
+        default_label_count: classes where a file says none.
+        free_parameters: hyperparameters that a user may choose.
         family: the family of networks whose hyperparameters these are.
-        text: the type of the decoder of words where a nested table names none; the decoder alone
-            is counted. "" for a type that is no composition of such a decoder and an encoder.
-        towers: the type of each tower, by the name of its nested table.
+        decoder_type: the type of the decoder of words where a nested table names none; the decoder
+            alone is counted. "" for a type that is no composition of such a decoder and an encoder.
+        tower_types: the type of each tower, by the name of its nested table.
         is_part: the type stands in nested tables only.
-        passed: fields of the nested table of such a type that the whole reads.
+        outer_fields: fields of the nested table of such a type that the whole reads.
     """
 
     name: str
     describe: Describe
     class_name: str
-    heads: Mapping[str, str]
-    labels: int = 2
-    free: tuple[str, ...] = ("length",)
+    head_by_class_end: Mapping[str, str]
+    default_label_count: int = 2
+    free_parameters: tuple[str, ...] = ("length",)
     family: str = TRANSFORMER
-    text: str = ""
-    towers: Mapping[str, str] = field(default_factory=dict)
+    decoder_type: str = ""
+    tower_types: Mapping[str, str] = field(default_factory=dict)
     is_part: bool = False
-    passed: tuple[str, ...] = ()
+    outer_fields: tuple[str, ...] = ()
 
     @property
     def is_decoder(self) -> bool:
         """Whether it is a decoder of words, as compositions have one."""
-        return self.heads.get("ForCausalLM") == "words" and not self.text
+        return self.head_by_class_end.get("ForCausalLM") == "words" and not self.decoder_type
 
 
 _TYPES: dict[str, ModelType] = {}
@@ -105,8 +106,8 @@ _TYPES: dict[str, ModelType] = {}
 def model_type(
     name: str,
     class_name: str = "",
-    heads: tuple[str, ...] = DECODER_HEADS,
-    ends: Mapping[str, str] | None = None,
+    class_ends: tuple[str, ...] = DECODER_HEADS,
+    changed_heads: Mapping[str, str] | None = None,
     **options: object,
 ) -> Callable[[Describe], Describe]:
     """Return a decorator that adds a function to the table of types.
@@ -114,15 +115,15 @@ def model_type(
     Args:
         name: the `model_type`.
         class_name: the name of its class without its end; by default made from the type.
-        heads: ends of the names of its classes, the usual one first.
-        ends: what some of these end with, where that is not what `ENDS` says.
+        class_ends: ends of the names of its classes, the usual one first.
+        changed_heads: what some of these end with, where that is not what `HEAD_BY_CLASS_END` says.
         **options: further fields of `ModelType`.
     """
-    head_by_end = ENDS | dict(ends or {})
+    head_by_end = HEAD_BY_CLASS_END | dict(changed_heads or {})
     name_in_title_case = name.replace("_", " ").title().replace(" ", "")
 
     def add(describe: Describe) -> Describe:
-        type_heads = {end: head_by_end[end] for end in heads}
+        type_heads = {end: head_by_end[end] for end in class_ends}
         stem = class_name or name_in_title_case
         # mypy cannot see that options are fields of `ModelType`
         _TYPES[name] = ModelType(name, describe, stem, type_heads, **options)  # type: ignore[arg-type]

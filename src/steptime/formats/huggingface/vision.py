@@ -86,46 +86,46 @@ TOWERS: Mapping[str, Callable[[Config], ImagePrefix]] = {  # by the type of the 
 }
 
 
-def add_images(family: Family, table: Mapping[str, Any], kind: str, place: str) -> Family:
+def add_images(family: Family, table: Mapping[str, Any], outer_type: str, place: str) -> Family:
     """Return a decoder of words that reads images where a user asks for some (`images=1`).
 
     Args:
         family: the decoder of words.
         table: the values of the whole file.
-        kind: the type of the whole.
+        outer_type: the type of the whole.
         place: the file, as messages begin.
 
     Raises:
         InputError: for a tower whose sizes do not fit.
     """
-    if kind not in TOWERS or table.get(FIELD) is None:
+    if outer_type not in TOWERS or table.get(FIELD) is None:
         return family
     tower_place = f"{place}: {FIELD}"
     tower_table = table[FIELD]
     if not isinstance(tower_table, dict):
         raise InputError(f"{tower_place}: must be a table, not {shorten(tower_table)}")
-    prefix = TOWERS[kind](Config(tower_table, tower_place, "none"))
+    prefix = TOWERS[outer_type](Config(tower_table, tower_place, "none"))
     width = family.settings["width"]
 
-    def build(b: Builder, p: Mapping[str, Any], batch: int) -> str:
-        output = family.build(b, {**p, "image_prefix": prefix}, batch)
-        if p["images"]:  # the remark that words alone are counted holds no longer
+    def build(b: Builder, values: Mapping[str, Any], batch: int) -> str:
+        output = family.build(b, {**values, "image_prefix": prefix}, batch)
+        if values["images"]:  # the remark that words alone are counted holds no longer
             b.remarks[:] = [remark for remark in b.remarks if WORDS_ALONE not in remark]
         else:
             b.remarks.append(f"{place}: images=1 counts an image before the words, too")
         return output
 
-    def check(p: Mapping[str, Any]) -> str | None:
-        if not p["images"]:
-            return family.check(p)
+    def check(values: Mapping[str, Any]) -> str | None:
+        if not values["images"]:
+            return family.check(values)
         if prefix.output_width != width:
             return f"out_hidden_size {prefix.output_width} is not the decoder's width {width}"
-        image_tokens = prefix.token_count(p)
-        if p["image"] % prefix.pixels_of_token:
-            return f"image {p['image']} is no multiple of {prefix.pixels_of_token} pixels"
-        if image_tokens >= p["length"]:
-            return f"length {p['length']} is not above the {image_tokens} tokens of images"
-        return family.check(p)
+        image_tokens = prefix.token_count(values)
+        if values["image"] % prefix.pixels_of_token:
+            return f"image {values['image']} is no multiple of {prefix.pixels_of_token} pixels"
+        if image_tokens >= values["length"]:
+            return f"length {values['length']} is not above the {image_tokens} tokens of images"
+        return family.check(values)
 
     parameters = {
         **family.parameters,

@@ -38,9 +38,9 @@ def read_window(layer: KerasLayer, axis_count: int) -> Window:
     """Return the window of a convolution over `axis_count` axes."""
     return Window(
         kernel=layer.read_sizes("kernel_size", axis_count),
-        stride=layer.read_sizes("strides", axis_count, 1),
+        stride=layer.read_sizes("strides", axis_count, default=1),
         padding=layer.read_choice("padding", "valid", PADDINGS),
-        dilation=layer.read_sizes("dilation_rate", axis_count, 1),
+        dilation=layer.read_sizes("dilation_rate", axis_count, default=1),
     )
 
 
@@ -62,37 +62,38 @@ def _read_operands(layer: KerasLayer, x: KerasTensor, axis_count: int) -> Convol
 def add_convolution(axis_count: int, layer: KerasLayer, x: KerasTensor) -> KerasTensor:
     """Append a convolution over `axis_count` axes, with a bias and an activation."""
     image, channels, window = _read_operands(layer, x, axis_count)
-    groups = layer.read_int("groups", 1)
+    groups = layer.read_int("groups", default=1)
     filters = layer.read_int("filters")
     require(channels % groups == 0, f"{channels} channels in {groups} groups")
     kernel = layer.add_weight("kernel", filters, channels // groups, *window.kernel)
     bias = layer.add_optional_weight("use_bias", "bias", filters)
-    y = _convolve(layer, image, kernel, layer.name, window, groups, bias)
+    y = _convolve(layer, image, kernel, layer.name, window, groups=groups, bias=bias)
     return layer.apply_configured_activation(layer.from_image(y))
 
 
 def add_depthwise_convolution(axis_count: int, layer: KerasLayer, x: KerasTensor) -> KerasTensor:
     """Append a convolution in which each channel has `depth_multiplier` filters of its own."""
     image, channels, window = _read_operands(layer, x, axis_count)
-    filters = channels * layer.read_int("depth_multiplier", 1)
+    filters = channels * layer.read_int("depth_multiplier", default=1)
     kernel = layer.add_weight("depthwise_kernel", filters, 1, *window.kernel)
     bias = layer.add_optional_weight("use_bias", "bias", filters)
-    y = _convolve(layer, image, kernel, layer.name, window, channels, bias)
+    y = _convolve(layer, image, kernel, layer.name, window, groups=channels, bias=bias)
     return layer.apply_configured_activation(layer.from_image(y))
 
 
 def add_separable_convolution(axis_count: int, layer: KerasLayer, x: KerasTensor) -> KerasTensor:
     """Append a depthwise convolution and a pointwise one, which has the bias."""
     image, channels, window = _read_operands(layer, x, axis_count)
-    inner_filters = channels * layer.read_int("depth_multiplier", 1)
+    inner_filters = channels * layer.read_int("depth_multiplier", default=1)
     depthwise = layer.add_weight("depthwise_kernel", inner_filters, 1, *window.kernel)
     filters = layer.read_int("filters")
     bias = layer.add_optional_weight("use_bias", "bias", filters)
-    y = _convolve(layer, image, depthwise, f"{layer.name}/depthwise", window, channels)
+    depthwise_name = f"{layer.name}/depthwise"
+    y = _convolve(layer, image, depthwise, depthwise_name, window, groups=channels)
     unit = [1] * axis_count
     pointwise = layer.add_weight("pointwise_kernel", filters, inner_filters, *unit)
     point = Window(kernel=unit, stride=unit, padding="valid", dilation=unit)
-    y = _convolve(layer, y, pointwise, layer.name, point, 1, bias)
+    y = _convolve(layer, y, pointwise, layer.name, point, groups=1, bias=bias)
     return layer.apply_configured_activation(layer.from_image(y))
 
 
@@ -126,11 +127,11 @@ def add_transposed_convolution(axis_count: int, layer: KerasLayer, x: KerasTenso
     channels, *sizes = layer.b.shape(image)[1:]
     window = Window(
         kernel=layer.read_sizes("kernel_size", axis_count),
-        stride=layer.read_sizes("strides", axis_count, 1),
+        stride=layer.read_sizes("strides", axis_count, default=1),
         padding=layer.read_choice("padding", "valid", ("valid", "same")),
-        dilation=layer.read_sizes("dilation_rate", axis_count, 1),
+        dilation=layer.read_sizes("dilation_rate", axis_count, default=1),
     )
-    output_sizes = _transposed_sizes(layer, sizes, window)
+    output_sizes = _find_transposed_sizes(layer, sizes, window)
     kernel = layer.add_weight("kernel", channels, filters, *window.kernel)
     bias = layer.add_optional_weight("use_bias", "bias", filters)
     y = lowering.convolution(
@@ -148,13 +149,13 @@ def add_transposed_convolution(axis_count: int, layer: KerasLayer, x: KerasTenso
     return layer.apply_configured_activation(layer.from_image(y))
 
 
-def _transposed_sizes(layer: KerasLayer, sizes: Sequence[int], window: Window) -> list[int]:
+def _find_transposed_sizes(layer: KerasLayer, sizes: Sequence[int], window: Window) -> list[int]:
     """Return the output size of a transposed convolution along each axis.
 
     Source: Keras 3, `compute_conv_transpose_output_shape` in `keras/src/backend/common`.
     """
     has_output_padding = layer.config.get("output_padding") is not None
-    output_paddings = layer.read_sizes("output_padding", len(sizes), 0, 0)
+    output_paddings = layer.read_sizes("output_padding", len(sizes), default=0, minimum=0)
     keeps_size = window.padding == "same"
     output_sizes: list[int] = []
     for size, kernel, stride, dilation, output_padding in zip(
@@ -177,7 +178,7 @@ def add_pool(
 ) -> KerasTensor:
     """Append pooling over windows; by default the stride is the size of the window."""
     image = _read_image(layer, x, axis_count, "pooling")
-    kernel = layer.read_sizes("pool_size", axis_count, 2)
+    kernel = layer.read_sizes("pool_size", axis_count, default=2)
     stride = layer.read_sizes("strides", axis_count) if layer.config.get("strides") else kernel
     padding = layer.read_choice("padding", "valid", PADDINGS)
     y = lowering.pool(
@@ -191,7 +192,7 @@ def add_global_pool(function: str, layer: KerasLayer, x: KerasTensor) -> KerasTe
     image = layer.to_image(x)
     keeps_axes = layer.read_flag("keepdims")
     axes = tuple(range(2, len(layer.b.shape(image))))
-    y = elements.reduce(layer.b, function, image, axes, layer.name, keeps_axes)
+    y = elements.reduce(layer.b, function, image, axes, layer.name, keep=keeps_axes)
     return layer.from_image(y) if keeps_axes else KerasTensor(y)
 
 
@@ -227,7 +228,7 @@ def add_padding(
 def add_upsampling(axis_count: int, layer: KerasLayer, x: KerasTensor) -> KerasTensor:
     """Append a resize by a whole factor along each axis."""
     image = layer.to_image(x)
-    factors = layer.read_sizes("size", axis_count, 2)
+    factors = layer.read_sizes("size", axis_count, default=2)
     mode = layer.read_choice("interpolation", "nearest", RESIZE_MODES)
     sizes = layer.b.shape(image)[2:]
     output_sizes = [size * factor for size, factor in zip(sizes, factors, strict=True)]

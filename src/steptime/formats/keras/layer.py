@@ -295,12 +295,12 @@ class KerasLayer:
             activation: its name, or an object as Keras serializes it.
             name: the name of its op.
         """
-        word = self._read_activation(activation)
-        if word == LINEAR:
+        activation_name = self._read_activation(activation)
+        if activation_name == LINEAR:
             return x
-        if word in SOFTMAX_ACTIVATIONS:
-            return self.apply_softmax(x, -1, name, log=word == "log_softmax")
-        row = ACTIVATIONS[word]
+        if activation_name in SOFTMAX_ACTIVATIONS:
+            return self.apply_softmax(x, -1, name, log=activation_name == "log_softmax")
+        row = ACTIVATIONS[activation_name]
         y = elements.pointwise(
             self.b,
             row.function,
@@ -341,7 +341,8 @@ class KerasLayer:
         """Apply a softmax along one of Keras' axes."""
         rank = len(self.b.shape(x.name))
         require(-rank <= axis < rank, f"axis {axis} of {list(self.shape(x))}")
-        place = axis % rank
+        graph_axis = axis % rank
         if x.is_channels_first:
-            place = channels_first_axis(place, rank)
-        return KerasTensor(elements.softmax(self.b, x.name, place, name, log), x.is_channels_first)
+            graph_axis = channels_first_axis(graph_axis, rank)
+        y = elements.softmax(self.b, x.name, graph_axis, name, log)
+        return KerasTensor(y, x.is_channels_first)

@@ -27,6 +27,7 @@ def add_dense(layer: KerasLayer, x: KerasTensor) -> KerasTensor:
     return layer.apply_configured_activation(layer.apply(lowering.linear, x, kernel, bias=bias))
 
 
+MIN_AXIS = -8  # of a setting: no tensor has more axes
 MAX_INVERSE_LENGTH = 1e7  # 1 / epsilon of `keras.ops.normalize`: zeros stay zeros
 
 
@@ -103,7 +104,7 @@ def add_activation(layer: KerasLayer, x: KerasTensor) -> KerasTensor:
 
 def add_softmax(layer: KerasLayer, x: KerasTensor) -> KerasTensor:
     """Append a softmax along an axis, by default the last one."""
-    return layer.apply_softmax(x, layer.read_int("axis", -1, -8), layer.name)
+    return layer.apply_softmax(x, layer.read_int("axis", default=-1, minimum=MIN_AXIS), layer.name)
 
 
 def add_relu(layer: KerasLayer, x: KerasTensor) -> KerasTensor:
@@ -171,7 +172,7 @@ def add_scaled_sum(layer: KerasLayer, x: KerasTensor, y: KerasTensor) -> KerasTe
 def add_concatenation(layer: KerasLayer, *tensors: KerasTensor) -> KerasTensor:
     """Append tensors joined along an axis, by default the last one."""
     rank = len(layer.shape(tensors[0]))
-    axis = layer.read_int("axis", -1, -rank) % rank
+    axis = layer.read_int("axis", default=-1, minimum=-rank) % rank
     aligned, channels_first = layer.align_layouts(tensors)
     if channels_first:
         axis = channels_first_axis(axis, rank)
@@ -184,8 +185,10 @@ def add_dot(layer: KerasLayer, x: KerasTensor, y: KerasTensor) -> KerasTensor:
 
     With `normalize` both have length 1 along their axis, so that the products are cosines.
     """
-    first, second = layer.to_channels_last(x), layer.to_channels_last(y)
-    stated_axes = layer.read_sizes("axes", 2, minimum=-8)  # counted from the end where negative
+    first = layer.to_channels_last(x)
+    second = layer.to_channels_last(y)
+    # an axis below 0 is counted from the end
+    stated_axes = layer.read_sizes("axes", 2, minimum=MIN_AXIS)
     first_axis = stated_axes[0] % len(layer.b.shape(first))
     second_axis = stated_axes[1] % len(layer.b.shape(second))
     require(first_axis > 0 and second_axis > 0, f"axes {stated_axes} hold the batch")
@@ -197,24 +200,24 @@ def add_dot(layer: KerasLayer, x: KerasTensor, y: KerasTensor) -> KerasTensor:
     columns_last = layer.apply(elements.transpose, columns.matrix, (0, 2, 1), suffix="/transpose")
     products = layer.apply(lowering.matmul, rows.matrix, columns_last)
     batch = layer.shape(x)[0]
-    sizes_of_example = (*rows.sizes, *columns.sizes) or (1,)
+    sizes_of_example = (*rows.row_sizes, *columns.row_sizes) or (1,)
     output_shape = (batch, *sizes_of_example)
     return layer.apply(elements.reshape, products, output_shape, suffix="/shape")
 
 
-class _Rows(NamedTuple):
+class _RowsOfExamples(NamedTuple):
     """A tensor as a matrix for each example.
 
     Attributes:
         matrix: the tensor as `[batch, rows, width]`.
-        sizes: the axes that are joined in the rows.
+        row_sizes: the axes that are joined in the rows.
     """
 
     matrix: KerasTensor
-    sizes: tuple[int, ...]
+    row_sizes: tuple[int, ...]
 
 
-def _flatten_around(layer: KerasLayer, x: str, axis: int, suffix: str) -> _Rows:
+def _flatten_around(layer: KerasLayer, x: str, axis: int, suffix: str) -> _RowsOfExamples:
     """Append a view of a tensor with `axis` last and all axes behind the batch as rows."""
     shape = layer.b.shape(x)
     row_axes = [row_axis for row_axis in range(1, len(shape)) if row_axis != axis]
@@ -222,7 +225,7 @@ def _flatten_around(layer: KerasLayer, x: str, axis: int, suffix: str) -> _Rows:
     axis_last = layer.apply(elements.transpose, x, (0, *row_axes, axis), suffix=suffix)
     matrix_shape = (shape[0], math.prod(row_sizes), shape[axis])
     matrix = layer.apply(elements.reshape, axis_last, matrix_shape, suffix=suffix)
-    return _Rows(matrix, row_sizes)
+    return _RowsOfExamples(matrix, row_sizes)
 
 
 def _normalize_length(layer: KerasLayer, x: str, axis: int, suffix: str) -> str:
@@ -230,7 +233,7 @@ def _normalize_length(layer: KerasLayer, x: str, axis: int, suffix: str) -> str:
     b = layer.b
     name = f"{layer.name}{suffix}"
     square = elements.pointwise(b, "mul", x, x, name=f"{name}_square")
-    total = elements.reduce(b, "sum", square, [axis], f"{name}_sum", True)
+    total = elements.reduce(b, "sum", square, [axis], f"{name}_sum", keep=True)
     inverse = elements.pointwise(b, "rsqrt", total, name=f"{name}_rsqrt")
     bounded = elements.pointwise(b, "minimum", inverse, MAX_INVERSE_LENGTH, name=f"{name}_bound")
     return elements.pointwise(b, "mul", x, bounded, name=f"{name}_unit")
@@ -323,9 +326,9 @@ LAYERS: dict[str, AddLayer] = {
     "Masking": add_masking,
     "Activation": add_activation,
     "ReLU": add_relu,
-    "LeakyReLU": make_elementwise_layer("leaky_relu", "negative_slope", 0.3),
+    "LeakyReLU": make_elementwise_layer("leaky_relu", key="negative_slope", default=0.3),
     "PReLU": add_prelu,
-    "ELU": make_elementwise_layer("elu", "alpha", 1.0),
+    "ELU": make_elementwise_layer("elu", key="alpha", default=1.0),
     "Softmax": add_softmax,
     "Add": partial(add_merge, "add"),
     "Subtract": partial(add_merge, "sub"),

@@ -196,7 +196,7 @@ class KerasNetwork:
         }
         for call_references in references.values():
             for reference in call_references:
-                self._find_layer(tables, reference.layer)
+                self._find_layer_table(tables, reference.layer)
         for key in self._order_calls(references):
             name, number = key
             is_network_input = TensorReference(name, number, 0) in tensors
@@ -223,7 +223,7 @@ class KerasNetwork:
         tensors: dict[TensorReference, KerasTensor] = {}
         for number, reference in enumerate(references):
             name = reference.layer
-            table = self._find_layer(tables, name)
+            table = self._find_layer_table(tables, name)
             shape = batch_shape(table)
             if inputs is not None and len(inputs) != len(references):
                 counts = f"{len(inputs)} inputs of {len(references)}"
@@ -237,7 +237,7 @@ class KerasNetwork:
             tensors[TensorReference(name, reference.node, 0)] = tensor
         return tensors
 
-    def _find_layer(self, tables: Mapping[str, LayerTable], name: str) -> LayerTable:
+    def _find_layer_table(self, tables: Mapping[str, LayerTable], name: str) -> LayerTable:
         """Return a layer by name; raises `InputError` with the nearest name."""
         return tables[check_choice("layer", name, tables, self.place)]
 
@@ -300,7 +300,7 @@ class KerasNetwork:
             class_text = shorten(table.get("registered_name") or class_name)
             module_text = shorten(table.get("module"))
             raise InputError(f"{layer_place}: {class_text} of {module_text} is a class of its own")
-        reason = unknown("layer of Keras", class_name, _function_table(table), layer_place)
+        reason = unknown("layer of Keras", class_name, _select_function_table(table), layer_place)
         raise InputError(f"{reason}; --allow-unknown passes its input on")
 
     def _run_function(
@@ -325,7 +325,7 @@ class KerasNetwork:
         return outputs if isinstance(outputs, list) else [outputs]
 
 
-def _function_table(table: LayerTable) -> Mapping[str, AddCall]:
+def _select_function_table(table: LayerTable) -> Mapping[str, AddCall]:
     """Return the functions by class among which that of a layer is."""
     is_operation = str(table.get("module")).startswith(OPERATION_PACKAGE)
     return operations.OPERATIONS if is_operation else LAYERS
@@ -334,7 +334,7 @@ def _function_table(table: LayerTable) -> Mapping[str, AddCall]:
 def _find_function(table: LayerTable) -> AddCall | None:
     """Return the function that appends a layer, None for a layer of unknown type."""
     class_name = table.get("class_name")
-    return _function_table(table).get(class_name) if isinstance(class_name, str) else None
+    return _select_function_table(table).get(class_name) if isinstance(class_name, str) else None
 
 
 def _holds_tensor(value: JsonValue) -> bool:

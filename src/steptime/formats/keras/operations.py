@@ -10,12 +10,11 @@ from typing import Any
 
 from steptime.formats import elements, lowering
 from steptime.formats.keras.layer import AddCall, KerasLayer, KerasTensor
-from steptime.formats.keras.layers import LAYERS, add_merge, make_elementwise_layer
+from steptime.formats.keras.layers import LAYERS, MIN_AXIS, add_merge, make_elementwise_layer
 from steptime.formats.tensors import axis_of
 from steptime.network.ops.table import require
 
 MAX_PARTS = 4096  # of a split; so many ops are appended
-MIN_AXIS = -8  # no tensor of `keras.ops` has more axes
 
 
 def _add_reduction(function: str, layer: KerasLayer, x: KerasTensor) -> KerasTensor:
@@ -33,13 +32,13 @@ def _add_reshape(layer: KerasLayer, x: KerasTensor) -> KerasTensor:
     return layer.apply(elements.reshape, x, layer.read_int_list("newshape") or [])
 
 
-def _expand_dims(layer: KerasLayer, x: KerasTensor) -> KerasTensor:
+def _add_axes(layer: KerasLayer, x: KerasTensor) -> KerasTensor:
     for axis in layer.read_int_list("axis") or []:
         x = layer.apply(elements.unsqueeze, x, axis)
     return KerasTensor(layer.to_channels_last(x))
 
 
-def _squeeze(layer: KerasLayer, x: KerasTensor) -> KerasTensor:
+def _remove_axes(layer: KerasLayer, x: KerasTensor) -> KerasTensor:
     """Append a view without some axes, without `axis` all those of size 1."""
     axes = layer.read_int_list("axis")
     if axes is None:
@@ -59,15 +58,15 @@ def _add_relu6(layer: KerasLayer, x: KerasTensor) -> KerasTensor:
     return layer.apply_activation(x, "relu6", layer.name)
 
 
-def _stack(layer: KerasLayer, *tensors: KerasTensor) -> KerasTensor:
+def _stack_tensors(layer: KerasLayer, *tensors: KerasTensor) -> KerasTensor:
     names = [layer.to_channels_last(x) for x in tensors]
-    return layer.apply(elements.stack, names, layer.read_int("axis", 0, MIN_AXIS))
+    return layer.apply(elements.stack, names, layer.read_int("axis", default=0, minimum=MIN_AXIS))
 
 
 def split(layer: KerasLayer, x: KerasTensor) -> list[KerasTensor]:
     """Append the parts of a tensor: a number of equal ones, or those between given places."""
     y = layer.to_channels_last(x)
-    axis = axis_of(layer.b, y, layer.read_int("axis", 0, MIN_AXIS))
+    axis = axis_of(layer.b, y, layer.read_int("axis", default=0, minimum=MIN_AXIS))
     size = layer.b.shape(y)[axis]
     setting = layer.config.get("indices_or_sections")
     if isinstance(setting, list):
@@ -143,9 +142,9 @@ OPERATIONS: dict[str, AddCall] = {
     "Prod": partial(_add_reduction, "prod"),
     "Transpose": _add_transpose,
     "Reshape": _add_reshape,
-    "ExpandDims": _expand_dims,
-    "Squeeze": _squeeze,
-    "Stack": _stack,
+    "ExpandDims": _add_axes,
+    "Squeeze": _remove_axes,
+    "Stack": _stack_tensors,
     "Split": split,
     "GetItem": get_item,
 }

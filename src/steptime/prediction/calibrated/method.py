@@ -172,7 +172,7 @@ def calibrated_device(device: Device, dtype: str, settings: Settings) -> Device:
     priors = on_usual_host(device, settings.stack)
     constants = {name: constant.value for name, constant in priors.items()}
     constants |= calibration.constants
-    if not calibration.is_of_ops:
+    if not calibration.is_of_single_ops:
         constants |= interval_constants(calibration)
     if settings.host_name:
         if device.is_cpu:

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from steptime.hardware.architectures import has_trait, name_constants
+from steptime.hardware.architectures import format_constant_suffixes, has_trait
 from steptime.hardware.device import Device
 from steptime.prediction.calibrated.form import CLOCK_HZ, Constants, has_matrix_units, rated_dtype
 from steptime.prediction.kernels import Kernels, Rows
@@ -40,7 +40,7 @@ def _flop_j(device: Device, constants: Constants, on_matrix_units: bool, dtype: 
     node = _node_factor(device, constants)
     if not on_matrix_units:
         return constants["power.flop_j"] * node
-    family, _ = name_constants(device)
+    family, _ = format_constant_suffixes(device)
     clock_ratio = matrix_clock_hz(device, dtype) / CLOCK_HZ
     factor: float = clock_ratio ** constants["power.clock"]
     names = (f"power.{family}", f"power.{dtype}")

@@ -8,7 +8,7 @@ from steptime.core.answer import Answer, AnswerRow
 from steptime.core.assumed import assumed_line, assumed_text
 from steptime.core.table import EXTRAPOLATED_FOOTNOTE, Column, Table, head_step_columns
 from steptime.core.units import counted, first_of, format_value
-from steptime.hardware.prices import HOUR_S, by_offer
+from steptime.hardware.prices import HOUR_S, format_offer
 from steptime.prediction.power import KWH_J
 from steptime.questions.training import describe_training
 
@@ -241,7 +241,7 @@ def _make_cells(row: ChooseRow, is_paid: bool, shows_dtype: bool) -> dict[str, o
         "shown_microbatch": row.microbatch if is_accumulated else None,
         "train_h": None if row.train_s is None else row.train_s / HOUR_S,
         "energy": _describe_energy(row),
-        "paid_by": by_offer(row.offer, row.price_date) if is_paid else None,
+        "paid_by": format_offer(row.offer, row.price_date) if is_paid else None,
     }
 
 

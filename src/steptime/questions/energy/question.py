@@ -14,8 +14,8 @@ from steptime.core.kinds import File, Kind, text_of
 from steptime.core.progress import note
 from steptime.core.workload import Plan, Workload
 from steptime.energy.accelerator import (
-    PROCESS,
-    SCALING,
+    FODLAM_PROCESS,
+    FODLAM_SCALING,
     Chip,
     Estimate,
     estimate,
@@ -139,9 +139,9 @@ def _scale_chips(names: str, method: str, process: str | None, scaling: str | No
     if method == "fodlam":
         scale_options = {"--process": process, "--scaling": scaling}
         options.refuse(scale_options, "{} is of method accelerator; fodlam has a fixed one")
-        return _ScaledChips(published_chips(designs), PROCESS, SCALING)
-    target = PROCESS if process is None else read_process(process)
-    rule = SCALING if scaling is None else scaling
+        return _ScaledChips(published_chips(designs), FODLAM_PROCESS, FODLAM_SCALING)
+    target = FODLAM_PROCESS if process is None else read_process(process)
+    rule = FODLAM_SCALING if scaling is None else scaling
     return _ScaledChips(scale_chips(designs, target, rule), target, rule)
 
 

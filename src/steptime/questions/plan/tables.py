@@ -14,7 +14,7 @@ from steptime.core.units import (
     seconds,
     size,
 )
-from steptime.hardware.prices import NO_PRICE, by_offer
+from steptime.hardware.prices import NO_PRICE, format_offer
 from steptime.questions.plan.answer import PlanAnswer
 from steptime.questions.plan.search_answer import PlanRow, PlanSearchAnswer
 from steptime.questions.plan.wording import (
@@ -131,7 +131,7 @@ def _memory_rows(answer: PlanAnswer) -> list[FactRow]:
 def _cost_rows(answer: PlanAnswer) -> list[FactRow]:
     cost = NO_PRICE
     if answer.cost_per_hour is not None:
-        offer = by_offer(answer.price_offer, answer.price_date)
+        offer = format_offer(answer.price_offer, answer.price_date)
         cost = f"{format_money(answer.cost_per_hour, answer.currency)} per hour ({offer})"
     rows = [("cost", cost)]
     if answer.device_power_w is not None:

@@ -23,7 +23,7 @@ from steptime.core.values import (
     parse_duration,
 )
 from steptime.core.workload import STAGINGS, STRATEGIES, Workload
-from steptime.hardware.defaults import assumed_step, settle_place
+from steptime.hardware.defaults import assumed_step, settle_dtype_by_place
 from steptime.hardware.device import Device
 from steptime.measure.contract import MIN_TRAIN_STEPS, Options, check_input
 from steptime.questions import kinds, options
@@ -156,7 +156,7 @@ def run(
         optimizer,
         length=_count(length, "--length"),
     )
-    workload = settle_place(workload, device)
+    workload = settle_dtype_by_place(workload, device)
     check_measured_dtype(workload.dtype)
     worker = replace(options.options_of(device, thread_count, is_compiled, tf32), **feeding)
     if strategy is not None:

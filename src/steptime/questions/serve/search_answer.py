@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from steptime.core.answer import AnswerRow
 from steptime.core.assumed import assumed_line, assumed_text
 from steptime.core.table import Column, Printout, Table
-from steptime.hardware.prices import NO_PRICE, by_offer
+from steptime.hardware.prices import NO_PRICE, format_offer
 from steptime.questions.launched.answer import LaunchedAnswer
 from steptime.questions.serve.server_parts import RequestSpreads, StackTimes
 
@@ -321,7 +321,9 @@ def _describe_search(answer: SearchAnswer) -> str:
 def _lines_below(answer: SearchAnswer, best: Mapping[tuple[str, str], SearchRow]) -> list[str]:
     """Return the assumed settings, the sources of prices, and the command of the first row."""
     offer_by_device = {
-        row.device: by_offer(row.offer, row.price_date or "") for row in best.values() if row.offer
+        row.device: format_offer(row.offer, row.price_date or "")
+        for row in best.values()
+        if row.offer
     }
     lines = assumed_line([(answer.model, assumed_text(answer.assumed))])
     if offer_by_device:

@@ -7,7 +7,7 @@ from operator import itemgetter
 from steptime.core.assumed import assumed_row
 from steptime.core.table import Column, Printout, Table, make_facts_table
 from steptime.core.units import interval, percent, seconds, size
-from steptime.hardware.prices import NO_PRICE, by_offer
+from steptime.hardware.prices import NO_PRICE, format_offer
 from steptime.questions.launched.answer import LaunchedAnswer
 from steptime.questions.serve.server_parts import (
     PhaseTimes,
@@ -299,7 +299,7 @@ def _describe_cost(answer: ServerAnswer) -> str:
     if answer.cost_per_million_tokens is None or answer.cost_per_hour is None:
         return NO_PRICE
     tokens = f"{answer.cost_per_million_tokens:,.2f} {answer.currency} per million tokens"
-    source = by_offer(answer.offer, answer.price_date or "")
+    source = format_offer(answer.offer, answer.price_date or "")
     return f"{tokens}, {answer.cost_per_hour:,.2f} per hour ({source})"
 
 

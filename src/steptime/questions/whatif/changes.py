@@ -9,10 +9,15 @@ from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.values import is_range, parse_bytes, parse_duration, parse_number, parse_range
 from steptime.hardware.datasheet import GB, TFLOP
 from steptime.hardware.device import Device
-from steptime.hardware.device_file import OF_DETAILS, OF_DEVICE, PEAK_DTYPES, PEAK_TABLES
+from steptime.hardware.device_file import (
+    DETAIL_SI_FIELDS,
+    DEVICE_SI_FIELDS,
+    PEAK_DTYPES,
+    PEAK_TABLES,
+)
 from steptime.prediction.method import Method
 
-_NUMBERS = {**OF_DEVICE, **OF_DETAILS}
+_NUMBERS = {**DEVICE_SI_FIELDS, **DETAIL_SI_FIELDS}
 KEYS = ("peak", *PEAK_TABLES, *_NUMBERS)
 BY_DTYPE = tuple(f"{table}.{dtype}" for table in ("peak", *PEAK_TABLES) for dtype in PEAK_DTYPES)
 _READ_FIELDS = (

@@ -12,7 +12,7 @@ from steptime.core.spelling import underscored
 from steptime.core.toml_files import packaged
 from steptime.formats import open_source
 from steptime.formats.gguf.header import Header, read_header
-from steptime.formats.gguf.model import split_name
+from steptime.formats.gguf.model import split_tensor_name
 from steptime.formats.gguf.types import (
     PLAIN_TYPE,
     TensorPlacement,
@@ -166,7 +166,7 @@ def _from_header(header: Header, shape: Shape) -> Weights:
     """Return the weights that the header of a file lists."""
     tensors = []
     for tensor in header.tensors:
-        layer, role = split_name(tensor.name)
+        layer, role = split_tensor_name(tensor.name)
         tensors.append(WeightTensor(role, layer, tensor.shape, tensor.type))
     names = {tensor.name for tensor in header.tensors}
     is_tied = f"{HEAD}.weight" not in names
