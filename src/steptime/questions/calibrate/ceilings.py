@@ -188,7 +188,7 @@ def measure_link(
         arguments = {"sizes": SIZES_BYTES, "budget_s": budget_s}
         worker = workers.get(backend, options, processes or default_processes)
         time_limit_s = 60 + 4 * budget_s
-        answer = worker.ask({"do": "collectives", "arguments": arguments}, time_limit_s)
+        measured_times = worker.ask({"do": "collectives", "arguments": arguments}, time_limit_s)
     except WorkerDiedError as error:
         raise InputError(f"calibrate --only link: {error}") from None
     finally:
@@ -205,11 +205,11 @@ def measure_link(
             headline=(),
             _is_first_rank=False,
         )
-    table = link_table(answer)
-    return _describe_link(table, str(catalog.write_user_link(table)))
+    table = link_table(measured_times)
+    return _make_link_answer(table, str(catalog.write_user_link(table)))
 
 
-def _describe_link(table: Mapping[str, Any], path: str) -> MeasuredLinkAnswer:
+def _make_link_answer(table: Mapping[str, Any], path: str) -> MeasuredLinkAnswer:
     """Return the answer that shows a measured link and the file that holds it."""
     measured = table["measured"]
     latency_us = table.get("latency_us")
