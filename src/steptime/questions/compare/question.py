@@ -35,7 +35,7 @@ from steptime.records.data import Data
 
 DEFAULT_MARGIN = "5%"
 MAX_UNPAIRED_NOTES = 8
-Item = TypeVar("Item")
+RowStruct = TypeVar("RowStruct")
 Platforms = Annotated[str | Sequence[str], Kind("A,B")]
 Column = Annotated[str, Kind("COLUMN")]
 Level = Annotated[str | float, Kind("VALUE")]
@@ -125,8 +125,8 @@ def compare(
     )
     _refuse_misplaced_options(request)
     data = load_records(request.folders, None if mapping is None else Path(mapping), note)
-    a, b, pairing = _pair(request, data)
-    return _answer(request, data, pairing, a, b)
+    a, b, pairing = _pair_sides(request, data)
+    return _make_answer(request, data, pairing, a, b)
 
 
 def _refuse_misplaced_options(request: _CompareRequest) -> None:
@@ -153,7 +153,7 @@ def _refuse_misplaced_options(request: _CompareRequest) -> None:
         )
 
 
-def _pair(request: _CompareRequest, data: Data) -> tuple[str, str, Pairing]:
+def _pair_sides(request: _CompareRequest, data: Data) -> tuple[str, str, Pairing]:
     """Return the names of the sides a and b, and their pairs."""
     quantity = request.quantity
     any_dtype = request.any_dtype
@@ -179,7 +179,7 @@ def _pair(request: _CompareRequest, data: Data) -> tuple[str, str, Pairing]:
     return "predicted", "measured", pairs.predicted_and_measured(data, quantity)
 
 
-def _answer(
+def _make_answer(
     request: _CompareRequest, data: Data, pairing: Pairing, a: str, b: str
 ) -> CompareAnswer:
     # All names are made together, so that each name tells a step from all other steps.
@@ -188,7 +188,7 @@ def _answer(
     power = find_power(pairing, data) if request.has_two_folders else None
     nodes = _find_slow_nodes(data) if request.by == "host" else None
     errors = msgspec.convert(pairing.summary(), Accuracy)
-    levels = tuple(map(_level_row, pairing.of_levels()))
+    levels = tuple(map(_make_level_row, pairing.of_levels()))
     has_verdicts = any(pairing.columns.verdict)
     headline = _describe_pairs(request, pairing, errors, levels, a)
     if changes and (request.fail_on or request.margin is not None):
@@ -247,11 +247,12 @@ def _find_exit_code(
     has_failed = any(getattr(changes, name) for name in failing_fields)
     if has_failed:
         return UNSUCCESSFUL
-    needs_verdicts = failing_fields != ("vanished",)
+    verdict_fields = set(failing_fields) - {"vanished"}
+    needs_verdicts = bool(verdict_fields)
     return CANNOT_JUDGE if needs_verdicts and not power.is_judged else 0
 
 
-def _convert_rows(rows: Sequence[Mapping[str, Any]], kind: type[Item]) -> Sequence[Item]:
+def _convert_rows(rows: Sequence[Mapping[str, Any]], kind: type[RowStruct]) -> Sequence[RowStruct]:
     """Return rows as structs; many thousand rows are made anew on each pass."""
     if not isinstance(rows, JsonRows):
         return tuple(msgspec.convert(row, kind) for row in rows)
@@ -261,14 +262,14 @@ def _convert_rows(rows: Sequence[Mapping[str, Any]], kind: type[Item]) -> Sequen
 
 
 def _find_slow_nodes(data: Data) -> HostNodes:
-    nodes = analysis("nodes")
-    table = nodes.answer(data)
+    nodes_analysis = analysis("nodes")
+    table = nodes_analysis.answer(data)
     return HostNodes(
-        summary=table.summary, headline=tuple(nodes.says(table)), rows=tuple(table.rows)
+        summary=table.summary, headline=tuple(nodes_analysis.says(table)), rows=tuple(table.rows)
     )
 
 
-def _level_row(row: Mapping[str, Any]) -> LevelRow:
+def _make_level_row(row: Mapping[str, Any]) -> LevelRow:
     return LevelRow(
         level=row["level"],
         pairs=row["pairs"],
