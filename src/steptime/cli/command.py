@@ -325,30 +325,30 @@ def _describe_work(question: Callable[..., Any], command: str) -> str:
     return f"{command or question.__name__}: {text[:1].lower()}{text[1:]} ..."
 
 
-def show(answer: Printout, form: str) -> None:
+def show(printout: Printout, form: str) -> None:
     """Print an answer: tables or one JSON document on stdout, notes for people on stderr."""
     if form == "json":
-        if answer.document is not None:
-            sys.stdout.writelines(json_parts(answer.document))
+        if printout.document is not None:
+            sys.stdout.writelines(json_parts(printout.document))
             _print("\n")
     elif form == "csv":
-        for index, table in enumerate(answer.tables):
+        for index, table in enumerate(printout.tables):
             if index > 0:
                 _print("\n")
             write_csv(table, sys.stdout)
         _print("")
     elif form != "text":
-        _print("\n".join(PRINTERS[form](table) for table in answer.tables))
+        _print("\n".join(PRINTERS[form](table) for table in printout.tables))
     else:
-        lines_before = dict.fromkeys(answer.before)
+        lines_before = dict.fromkeys(printout.before)
         for line in lines_before:
             note(line)
         width = terminal_width()
-        sentences = "\n".join(prose(answer.text.split("\n"), width))
-        tables = "".join(text(table, width) for table in answer.tables)
+        sentences = "\n".join(prose(printout.text.split("\n"), width))
+        tables = "".join(text(table, width) for table in printout.tables)
         _print(tables + sentences, has_colours())
-        _print(answer.script)
-        for line in dict.fromkeys(answer.notes):
+        _print(printout.script)
+        for line in dict.fromkeys(printout.notes):
             if line not in lines_before:
                 note(line)
 

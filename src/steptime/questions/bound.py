@@ -159,7 +159,12 @@ def find_critical_path(
     low_s = None if timeline.low_s is None else timeline.low_s + extra_s
     high_s = None if timeline.high_s is None else timeline.high_s + extra_s
     return CriticalPath(
-        seconds_by_bound, bindings, sum(busy_s), timeline.step_s + extra_s, low_s, high_s
+        seconds_by_bound=seconds_by_bound,
+        bindings=bindings,
+        device_s=sum(busy_s),
+        step_s=timeline.step_s + extra_s,
+        low_s=low_s,
+        high_s=high_s,
     )
 
 

@@ -279,22 +279,22 @@ def _format_row(pair: PairRow, quantity: str) -> dict[str, object]:
     unit = QUANTITIES[quantity][0] if quantity in QUANTITIES else ""
     format_number = seconds if unit == "s" else partial(si, unit=unit)
     verdict = pair.verdict or ""
-    a = pair.a
-    b = pair.b
+    side_a = pair.a
+    side_b = pair.b
     return pair.to_dict() | {
         "name": f"{pair.name} {pair.scope or ''}".rstrip(),
-        "platform": _join_differing_values(a.platform, b.platform),
-        "dtype": _join_differing_values(a.dtype, b.dtype),
-        "method": _join_differing_values(a.method, b.method),
+        "platform": _join_differing_values(side_a.platform, side_b.platform),
+        "dtype": _join_differing_values(side_a.dtype, side_b.dtype),
+        "method": _join_differing_values(side_a.method, side_b.method),
         "differ": ", ".join(pair.differ),
-        "a": a.value,
-        "b": b.value,
-        "a_shown": format_number(a.value),
-        "b_shown": format_number(b.value),
+        "a": side_a.value,
+        "b": side_b.value,
+        "a_shown": format_number(side_a.value),
+        "b_shown": format_number(side_b.value),
         "verdict_shown": screen_words(quantity).get(verdict, pair.verdict),
     }
 
 
-def _join_differing_values(a: str | None, b: str | None) -> str:
+def _join_differing_values(value_a: str | None, value_b: str | None) -> str:
     """Return the value of both sides: "t4", or "t4 | l4" where they differ."""
-    return " | ".join(dict.fromkeys(value or "" for value in (a, b)))
+    return " | ".join(dict.fromkeys(value or "" for value in (value_a, value_b)))

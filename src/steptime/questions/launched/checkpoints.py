@@ -28,7 +28,7 @@ OPTION_AND_TYPE_BY_PREFIX = (
 UNQUANTISED_WORDS = {"bf16", "fp16", "distill"}
 
 
-def checkpoint_type(model: str) -> tuple[str, str] | None:
+def find_checkpoint_option_and_type(model: str) -> tuple[str, str] | None:
     """Return the option of `serve` and its value that the id of a checkpoint says.
 
     A word of the id says it (`Qwen3-32B-AWQ`), or the publisher's choice (`DeepSeek-V3`); None

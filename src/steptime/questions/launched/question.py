@@ -91,13 +91,13 @@ def _find_network(job: LaunchJob, model_or_job: str | PathLike[str]) -> object:
 
 def _make_unknown_model_error(job: LaunchJob, error: InputError) -> DetailedInputError:
     """Return the error of a job whose network is not known, with all that was understood."""
-    understood = understood_facts(job)
+    understood = gather_understood_facts(job)
     facts_text = ", ".join(f"{name} {format_fact(value)}" for name, value in understood.items())
     details = {"understood": understood, "not_used": list(job.not_used), "notes": list(job.notes)}
     return DetailedInputError(f"{error}; understood: {facts_text}", details)
 
 
-def understood_facts(job: LaunchJob) -> dict[str, FactValue]:
+def gather_understood_facts(job: LaunchJob) -> dict[str, FactValue]:
     """Return the facts of a job with its tool and the network that it names."""
     understood: dict[str, FactValue] = {"tool": job.tool}
     if job.model is not None:
@@ -135,7 +135,7 @@ def answer_launched(
         notes.append(f"{job.tool}'s defaults, not in the job: {', '.join(job.defaults)}")
     return msgspec.structs.replace(
         answer,
-        understood=understood_facts(job),
+        understood=gather_understood_facts(job),
         not_used=job.not_used,
         notes=tuple(dict.fromkeys(notes)),
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from steptime.launch.job import Facts, LaunchJob
-from steptime.questions.launched.checkpoints import checkpoint_type
+from steptime.questions.launched.checkpoints import find_checkpoint_option_and_type
 from steptime.questions.launched.job_model import find_network
 from steptime.questions.launched.question_settings import QuestionSettings
 
@@ -94,7 +94,7 @@ def set_checkpoint_type_option(
     settings: QuestionSettings, job: LaunchJob, user_options: Mapping[str, Any]
 ) -> None:
     """Set the type of the weights that the id of a checkpoint says, unless an option does."""
-    option_and_type = checkpoint_type(job.model) if job.model else None
+    option_and_type = find_checkpoint_option_and_type(job.model) if job.model else None
     is_type_typed = not {"weights", "dtype"}.isdisjoint(user_options)
     is_type_in_job = "weights" in settings.options
     if option_and_type is None or is_type_typed or is_type_in_job:

@@ -66,7 +66,7 @@ PLAN_FACTS = (  # facts of a job that are options of `plan` by the same name
 )
 
 
-def fit_settings(job: LaunchJob, _user_options: Mapping[str, Any]) -> QuestionSettings:
+def make_fit_settings(job: LaunchJob, _user_options: Mapping[str, Any]) -> QuestionSettings:
     """Return the options of `fit` for a training job, whatever options the user gives."""
     settings = QuestionSettings()
     settings.set_from_facts(job.facts, {"micro_batch": "batch"})
@@ -90,7 +90,7 @@ def fit_settings(job: LaunchJob, _user_options: Mapping[str, Any]) -> QuestionSe
     return settings
 
 
-def plan_settings(job: LaunchJob, _user_options: Mapping[str, Any]) -> QuestionSettings:
+def make_plan_settings(job: LaunchJob, _user_options: Mapping[str, Any]) -> QuestionSettings:
     """Return the options of `plan` for a training job, whatever options the user gives."""
     settings = QuestionSettings()
     settings.set_from_facts(job.facts, {name: name for name in PLAN_FACTS})
@@ -103,13 +103,15 @@ def plan_settings(job: LaunchJob, _user_options: Mapping[str, Any]) -> QuestionS
         settings.notes.append(
             "the job leaves the number of devices open: one replica is priced (--device-count)"
         )
-    if job.facts.get("data", 1) == 1:  # there is nothing to shard over
+    has_replicas = job.facts.get("data", 1) != 1
+    if not has_replicas:  # there is nothing to shard over
         for name in ("zero", "shard"):
             settings.options.pop(name, None)
     if job.facts.get("offload_activations"):
         offloads_optimizer = settings.options.get("offload") == "optimizer"
         settings.options["offload"] = "both" if offloads_optimizer else "activations"
-    if job.facts.get("tensor", 1) == 1:
+    has_tensor_parallelism = job.facts.get("tensor", 1) != 1
+    if not has_tensor_parallelism:
         settings.options.pop("sequence_parallel", None)
     if job.tool in FRAMEWORK_STACKS:
         settings.options["stack"] = FRAMEWORK_STACKS[job.tool]
@@ -192,7 +194,7 @@ def _set_saved_modules_option(settings: QuestionSettings, facts: Facts) -> None:
         )
 
 
-def serve_settings(job: LaunchJob, user_options: Mapping[str, Any]) -> QuestionSettings:
+def make_serve_settings(job: LaunchJob, user_options: Mapping[str, Any]) -> QuestionSettings:
     """Return the options of `serve` for a serving job.
 
     Args:
@@ -276,7 +278,7 @@ def _set_served_type_options(settings: QuestionSettings, facts: Facts) -> None:
 MAKE_SETTINGS_BY_QUESTION: Mapping[
     str, Callable[[LaunchJob, Mapping[str, Any]], QuestionSettings]
 ] = {
-    "fit": fit_settings,
-    "plan": plan_settings,
-    "serve": serve_settings,
+    "fit": make_fit_settings,
+    "plan": make_plan_settings,
+    "serve": make_serve_settings,
 }

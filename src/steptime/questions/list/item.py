@@ -278,13 +278,13 @@ def _list_facts(answer: DeviceAnswer | LinkAnswer) -> Iterator[tuple[str, str]]:
     for key in public_fields(type(answer)):
         value = getattr(answer, key)
         if isinstance(value, dict):
-            for name, item in value.items():
+            for name, figure in value.items():
                 is_datasheet_field = key == "details" and name in DETAILS
                 if not is_datasheet_field:
-                    yield f"{key}.{name}", format_value(key, item)
+                    yield f"{key}.{name}", format_value(key, figure)
         elif key in ("measured", "calibration"):
-            for row in value:
-                yield f"{key}.{row.name}", format_value(row.name, row.value)
+            for setting in value:
+                yield f"{key}.{setting.name}", format_value(setting.name, setting.value)
         else:
             is_empty = value is False or value in ("", (), None)
             if key not in TEXT_FIELDS and not is_empty:
