@@ -36,8 +36,8 @@ _ROOT_OPTIONS = Group("Options", sort_key=len(_COMMAND_GROUPS), help_formatter=w
 _SUBCOMMAND_GROUP = Group("Commands", sort_key=99)
 _KIND_GROUP = Group("Kinds", sort_key=0)
 _NO_NEGATIVES = Parameter(negative=())  # no --no-json, no --empty-option
-_TARGET = "command "  # begins the attributes of this module that stand for commands
-_HELP_TARGET = "help of command "  # begins those of commands whose options have their texts
+_COMMAND_PREFIX = "command "  # begins the attributes of this module that stand for commands
+_HELP_COMMAND_PREFIX = "help of command "  # begins those of commands whose options have their texts
 
 
 def command_names() -> list[str]:
@@ -102,13 +102,15 @@ def build_app(words: Sequence[str] = ()) -> App:
     is_chart_or_analysis = kind in ANALYSES or kind in PLOTS
     are_all_kinds_listed = is_completion or (command == "analyse" and not is_chart_or_analysis)
     has_help = is_completion or any(word in HELP_FLAGS for word in words)
-    target = _HELP_TARGET if has_help else _TARGET
+    attribute_prefix = _HELP_COMMAND_PREFIX if has_help else _COMMAND_PREFIX
     are_all_commands_listed = command not in COMMANDS
-    return _build_app(are_all_commands_listed, are_all_kinds_listed, target)
+    return _build_app(are_all_commands_listed, are_all_kinds_listed, attribute_prefix)
 
 
 @cache
-def _build_app(are_all_commands_listed: bool, are_all_kinds_listed: bool, target: str) -> App:
+def _build_app(
+    are_all_commands_listed: bool, are_all_kinds_listed: bool, attribute_prefix: str
+) -> App:
     app = _new_app(
         "steptime",
         PlainHelp(lambda: ROOT_TEXT),
@@ -119,10 +121,10 @@ def _build_app(are_all_commands_listed: bool, are_all_kinds_listed: bool, target
     names = command_names() if are_all_commands_listed else COMMANDS
     for rank, name in enumerate(root_commands(names)):
         if name == "analyse":
-            app.command(_build_analyse(are_all_kinds_listed, rank, target))
+            app.command(_build_analyse(are_all_kinds_listed, rank, attribute_prefix))
             continue
         app.command(
-            f"{__name__}:{target}{name}",
+            f"{__name__}:{attribute_prefix}{name}",
             name=name,
             help=describe_command(name) if are_all_commands_listed else None,
             group=_COMMAND_GROUPS[
@@ -139,7 +141,7 @@ def _build_app(are_all_commands_listed: bool, are_all_kinds_listed: bool, target
     return app
 
 
-def _build_analyse(are_all_kinds_listed: bool, rank: int, target: str) -> App:
+def _build_analyse(are_all_kinds_listed: bool, rank: int, attribute_prefix: str) -> App:
     app = _new_app(
         "analyse",
         PlainHelp(lambda: ANALYSE_TEXT),
@@ -151,7 +153,7 @@ def _build_analyse(are_all_kinds_listed: bool, rank: int, target: str) -> App:
     kinds = kind_names() if are_all_kinds_listed else (*ANALYSES, *PLOTS)
     for kind_rank, kind in enumerate(kinds):
         app.command(
-            f"{__name__}:{target}analyse {kind}",
+            f"{__name__}:{attribute_prefix}analyse {kind}",
             name=kind,
             help=describe_command(f"analyse {kind}") if are_all_kinds_listed else None,
             group=_KIND_GROUP,
@@ -160,14 +162,15 @@ def _build_analyse(are_all_kinds_listed: bool, rank: int, target: str) -> App:
     return app
 
 
-def _build_command(name: str, target: str) -> App:
+def _build_command(name: str, attribute_prefix: str) -> App:
     """Return the command that answers a question, with the commands that begin with its name."""
     from steptime.cli.command import make_command  # a help of all commands does without it
 
     question = find_question(name)
-    function = make_command(question, name, target == _HELP_TARGET)
+    function = make_command(question, name, has_help=attribute_prefix == _HELP_COMMAND_PREFIX)
+    last_word = name.rsplit(maxsplit=1)[-1]  # of "analyse steps": steps
     app = _new_app(
-        name.rsplit(maxsplit=1)[-1],
+        last_word,
         PlainHelp(lambda: summary(question.__doc__ or "")),
         usage=f"steptime {name} {_describe_arguments(question)}",
     )
@@ -175,7 +178,7 @@ def _build_command(name: str, target: str) -> App:
     commands = [command for command in QUESTIONS if command.startswith(f"{name} ")]
     for rank, command in enumerate(commands):
         app.command(
-            f"{__name__}:{target}{command}",
+            f"{__name__}:{attribute_prefix}{command}",
             name=command.removeprefix(f"{name} "),
             help=describe_command(command),
             sort_key=rank,
@@ -185,9 +188,9 @@ def _build_command(name: str, target: str) -> App:
 
 def __getattr__(name: str) -> Any:
     """Return a command, for cyclopts, which imports commands by names of attributes."""
-    for target in (_TARGET, _HELP_TARGET):
-        if name.startswith(target):
-            return _build_command(name.removeprefix(target), target)
+    for attribute_prefix in (_COMMAND_PREFIX, _HELP_COMMAND_PREFIX):
+        if name.startswith(attribute_prefix):
+            return _build_command(name.removeprefix(attribute_prefix), attribute_prefix)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

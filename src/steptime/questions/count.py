@@ -171,7 +171,7 @@ def count(
     Raises:
         InputError: for unknown names, and for a network that cannot be built.
     """
-    tokens = None if length is None else parse_count(text_of(length), "--length")
+    sequence_tokens = None if length is None else parse_count(text_of(length), "--length")
     tuning = FULL_TRAINING
     if phase != "infer":
         tuning = replace(FULL_TRAINING, stored=NO_WEIGHTS)
@@ -183,7 +183,7 @@ def count(
         optimizer,
         allow_unknown,
         tuning=tuning,
-        length=tokens,
+        length=sequence_tokens,
     )
     graph = build_step(workload)
     stack_name = options.full_stack_name(stack)

@@ -182,7 +182,8 @@ def _check_option_value(key: str, text: str) -> None:
     elif key == "model":
         make_workload(read_model(text, trusted=True))
     else:
-        check_choice(key, text.lower(), PHASES if key == "phase" else OPTIMIZERS)
+        choices = PHASES if key == "phase" else OPTIMIZERS
+        check_choice(key, text.lower(), choices)
 
 
 def _write_new_records(imported: Import, folder: Path) -> int:

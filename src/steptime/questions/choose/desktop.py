@@ -18,7 +18,7 @@ from steptime.questions.fit.desktop import (
     find_assumed,
     make_request,
     predict_row,
-    resolve_types,
+    resolve_cases_of_types,
 )
 from steptime.questions.step_options import StepOptions
 from steptime.serving.desktop.request import DesktopCase
@@ -188,7 +188,9 @@ def _choose_weights_by_device(
     for device in devices:
         request = make_request("choose", model, device, options)
         try:
-            cases_of_types = resolve_types(request, options.weights)  # the largest file first
+            cases_of_types = resolve_cases_of_types(
+                request, options.weights
+            )  # the largest file first
         except InputError as error:
             unsupported_devices.append(device.name)
             reasons.append(str(error))

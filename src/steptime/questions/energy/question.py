@@ -122,7 +122,7 @@ def energy(
         if by_op or dram or nets is not None:
             raise InputError("--by-op, --dram and --nets need a network beside --diagnose")
         return diagnosis
-    request, graph = _read_request(network, None if nets is None else Path(nets))
+    request, graph = _read_chip_request_and_graph(network, None if nets is None else Path(nets))
     chip_estimate = estimate(request, scaled_chips.chips)
     if method == "fodlam":
         refused_options = {"--by-op": by_op, "--dram": dram, "--diagnose": diagnose}
@@ -147,7 +147,9 @@ def _scale_chips(names: str, method: str, process: str | None, scaling: str | No
     return _ScaledChips(scale_chips(designs, target, rule), target, rule)
 
 
-def _read_request(network: Network | None, nets: Path | None) -> tuple[ChipRequest, Graph | None]:
+def _read_chip_request_and_graph(
+    network: Network | None, nets: Path | None
+) -> tuple[ChipRequest, Graph | None]:
     """Return the layers to run, from a configuration or a network; a network has a graph."""
     if nets is not None and not nets.is_dir():
         raise InputError(f"--nets {shorten(str(nets))}: no such folder")

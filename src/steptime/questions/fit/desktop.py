@@ -162,7 +162,7 @@ def answer_desktop_fit(
         InputError: for unknown names, and options of a training.
     """
     request = make_request("fit", model, device, options)
-    cases = resolve_types(request, options.weights)
+    cases = resolve_cases_of_types(request, options.weights)
     rows = tuple(predict_row(case) for case in cases)
     first_case = cases[0]
     usable_bytes = first_case.machine.device.datasheet.usable_bytes
@@ -216,7 +216,7 @@ def make_request(question: str, model: Any, device: Any, options: StepOptions) -
     )
 
 
-def resolve_types(request: DesktopRequest, weights: str | None) -> list[DesktopCase]:
+def resolve_cases_of_types(request: DesktopRequest, weights: str | None) -> list[DesktopCase]:
     """Return the cases of the types that are asked for, that of most bits first."""
     if weights != ALL_WEIGHTS:
         return [request.resolve()]

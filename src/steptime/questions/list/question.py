@@ -86,7 +86,7 @@ def list_(
     if name not in TOPICS and only is None:
         return find_item(name, TOPICS)
     check_choice("topic", name, TOPICS)
-    answer_kind, read_rows = TOPICS[name]
+    answer_class, read_rows = TOPICS[name]
     rows = read_rows()
     listed_rows = (
         rows if only is None else tuple(row for row in rows if _has_name_with_text(row, only))
@@ -94,7 +94,7 @@ def list_(
     if not listed_rows:
         singular = "quantity" if name == "quantities" else name.removesuffix("s")
         raise unknown(singular, only, [_find_row_name(row) for row in rows])
-    return answer_kind(topic=name, rows=listed_rows, _show_sources=sources)
+    return answer_class(topic=name, rows=listed_rows, _show_sources=sources)
 
 
 def topic_names() -> list[str]:
