@@ -71,11 +71,9 @@ class _DeviceStep:
         if microbatch == NO_MICROBATCH:
             return self.model.needs(1)
         is_accumulated = microbatch < self.batch
-        return (
-            self._find_accumulated_needs(microbatch)
-            if is_accumulated
-            else self.model.needs(microbatch)
-        )
+        if is_accumulated:
+            return self._find_accumulated_needs(microbatch)
+        return self.model.needs(microbatch)
 
     def _find_accumulated_needs(self, microbatch: int) -> Needs:
         needs = self.model.needs(microbatch)

@@ -208,12 +208,13 @@ def _parse_training(examples: Any, epochs: Any, tokens: Any) -> Training:
     """Return the training of examples and epochs; raises `InputError` for these beside tokens."""
     if tokens is not None:
         options.refuse({"--examples": examples, "--epochs": epochs}, "{} and --tokens: give one")
-    return Training(
-        examples=EXAMPLES if examples is None else parse_count(text_of(examples), "--examples"),
-        epochs=EPOCHS
-        if epochs is None
-        else parse_number(text_of(epochs), "--epochs", at_most=MAX_EPOCHS),
-    )
+    example_count = EXAMPLES
+    if examples is not None:
+        example_count = parse_count(text_of(examples), "--examples")
+    epoch_count = EPOCHS
+    if epochs is not None:
+        epoch_count = parse_number(text_of(epochs), "--epochs", at_most=MAX_EPOCHS)
+    return Training(examples=example_count, epochs=epoch_count)
 
 
 def find_devices(value: Any, method: Any = "") -> list[Device]:
