@@ -108,7 +108,7 @@ def _answer_step(
     rows = tuple(_predict_row(step_model, size) for size in row_batches)
     best_batch = _find_best_batch([row for row in rows if row.batch in doubled_batches])
     worst_moment = step_model.worst_moment()
-    parts = {
+    parts: dict[str, int | None] = {
         **worst_moment.parts,
         "blocks": needs.blocks_bytes,
         "workspace": needs.workspace_bytes,
