@@ -184,7 +184,7 @@ def main() -> int:
     asked = options.parse_args()
     rng, wrong = random.Random(asked.seed), 0  # noqa: S311  # not for secrets
     for kind in asked.types.split(","):
-        heads, same, refused = types()[kind].heads, 0, 0
+        heads, same, refused = types()[kind].head_by_class_end, 0, 0
         config = transformers.CONFIG_MAPPING[kind]().to_dict()
         cases: list[tuple[dict[str, Any], str]] = [({}, head) for head in heads]
         for _ in range(asked.random):

@@ -20,7 +20,7 @@ from steptime.hardware import catalog
 from steptime.hardware.device_calibration import DeviceCalibration
 from steptime.hardware.device_file import device_from_table
 from steptime.measure.drivers import NvidiaGpu
-from steptime.questions.doctor.question import find_stale, read_calibration
+from steptime.questions.doctor.question import find_changed_settings, read_calibration
 
 FEW = ["--threads", "1", "--minutes", "0.1", "--points", "4"]
 
@@ -157,7 +157,7 @@ def test_what_was_edited_by_hand_is_one_line_that_names_the_file(capsys, step):
         else:
             device = catalog.device(path)
             assert list_ceilings(device)
-            list(find_stale(read_calibration(device.calibration), 1, None, {}))
+            list(find_changed_settings(read_calibration(device.calibration), 1, None, {}))
     assert refused > 100 / step
 
 
@@ -268,13 +268,14 @@ def test_a_calibration_of_other_versions_is_stale():
         read_calibration(DeviceCalibration.from_table(facts))
         for facts in (table, table | {"driver": "550.1"})
     )
-    differences = find_stale(on_cpu, 4, None, {"torch": "2.13.0+cpu"})
+    differences = find_changed_settings(on_cpu, 4, None, {"torch": "2.13.0+cpu"})
     assert list(differences) == [("torch", "2.12.0", "2.13.0"), ("threads", "2", "4")]
-    assert not list(find_stale(on_cpu, 2, None, {"torch": "2.12.0"}))
+    assert not list(find_changed_settings(on_cpu, 2, None, {"torch": "2.12.0"}))
     gpu = NvidiaGpu(
         name="T4", driver="560.2", capacity_bytes=None, power_limit_w=None, mig_mode="[N/A]"
     )
-    differences = find_stale(on_gpu, 9, (gpu,), {"torch": "2.12.0"})  # threads do not matter
+    # Threads do not matter.
+    differences = find_changed_settings(on_gpu, 9, (gpu,), {"torch": "2.12.0"})
     assert list(differences) == [("driver", "550.1", "560.2")]
 
 

@@ -18,7 +18,7 @@ import pytest
 
 import synthetic
 from every import every
-from steptime.cli.command import command_of
+from steptime.cli.command import make_command
 from steptime.cli.main import run
 from steptime.core.answer import Answer
 from steptime.core.table import Table
@@ -255,7 +255,7 @@ def test_what_takes_long_gives_a_sign_of_life_on_a_terminal(terminal, monkeypatc
     monkeypatch.setattr("threading.Timer", Due)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
     monkeypatch.setenv("TERM", "xterm")
-    assert command_of(slow)(json=False, form="text") == 0
+    assert make_command(slow)(json=False, form="text") == 0
     drawn, _, printed = capsys.readouterr().err.rpartition("\x1b[2K")
     assert printed == "note: done\n"  # the line before is erased
     assert ("slow: say how long it takes ..." in drawn) is terminal

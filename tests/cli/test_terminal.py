@@ -12,7 +12,7 @@ import pytest
 import synthetic
 from every import every
 from steptime.cli import command as command_module
-from steptime.cli.command import command_of
+from steptime.cli.command import make_command
 from steptime.cli.commands import COMMANDS
 from steptime.cli.main import run
 from steptime.core.copying import replace
@@ -63,9 +63,9 @@ def test_ctrl_c_says_what_is_kept_where_something_is(tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(InterruptError, match=f"^1 record kept in {tmp_path}$"):
-        command_of(keeps)(json=False, form="text")
+        make_command(keeps)(json=False, form="text")
     with pytest.raises(InterruptError, match=r"^$"):
-        command_of(keeps_nothing)(json=False, form="text")
+        make_command(keeps_nothing)(json=False, form="text")
 
 
 def test_ctrl_c_is_130_whatever_a_library_makes_of_it(capsys, monkeypatch, tmp_path):
@@ -179,7 +179,7 @@ def test_a_note_that_repeats_is_said_once(capsys):
 def test_progress_says_how_long_is_left_once_it_takes_its_time(work, lines, monkeypatch, capsys):
     now = [0.0]
     monkeypatch.setattr(command_module, "monotonic", lambda: now[0])
-    say = command_module.patience()
+    say = command_module.make_progress_printer()
     for now[0], done, total in work:
         say("cells", done, total)
     assert capsys.readouterr().err.splitlines() == [f"cells: {line}" for line in lines]

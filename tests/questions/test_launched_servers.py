@@ -4,7 +4,7 @@ import pytest
 
 import steptime
 from steptime.core.errors import InputError
-from steptime.questions.launched.checkpoints import checkpoint_type
+from steptime.questions.launched.checkpoints import find_checkpoint_option_and_type
 
 DEVICE = "h200"
 VLLM = "vllm serve meta-llama/Llama-3.1-8B -tp 2 "
@@ -27,7 +27,7 @@ SGLANG = "python -m sglang.launch_server --model-path meta-llama/Llama-3.1-8B --
     ],
 )
 def test_the_id_of_a_checkpoint_says_how_its_weights_are_kept(model, option):
-    assert checkpoint_type(model) == option
+    assert find_checkpoint_option_and_type(model) == option
 
 
 def test_a_checkpoint_of_8_bits_is_served_so():

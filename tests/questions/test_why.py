@@ -14,7 +14,7 @@ from steptime.core.workload import Plan
 from steptime.hardware import catalog
 from steptime.prediction.host import Host
 from steptime.prediction.step_model import StepModel
-from steptime.questions.bound import BOUNDS, Input, _host_path, path
+from steptime.questions.bound import BOUNDS, InputFeed, _host_path, find_critical_path
 from steptime.questions.why.answer import WhyAnswer
 from steptime.questions.why.diagnose import diagnose_record, diagnose_records, diagnose_step
 from steptime.questions.why.setup import make_setup
@@ -144,7 +144,7 @@ def test_a_speed_up_is_that_of_another_prediction():
 def test_the_path_adds_up_to_the_step():
     for name, device in (("resnet50", "a100"), (MANY, "h100"), ("gpt2", "epyc-7763")):
         model = StepModel(name, device)
-        assert path(model).step_s == pytest.approx(model.timeline().step_s)
+        assert find_critical_path(model).step_s == pytest.approx(model.timeline().step_s)
 
 
 def test_the_host_on_the_critical_path():
@@ -160,9 +160,9 @@ def test_the_host_on_the_critical_path():
 
 
 def test_input_is_read_ahead_or_before():
-    assert Input(3.0).wait_s(2.0) == 1.0
-    assert Input(1.0).wait_s(2.0) == 0.0
-    assert Input(3.0, ahead=False).wait_s(2.0) == 3.0
+    assert InputFeed(3.0).wait_s(2.0) == 1.0
+    assert InputFeed(1.0).wait_s(2.0) == 0.0
+    assert InputFeed(3.0, is_read_ahead=False).wait_s(2.0) == 3.0
 
 
 def _record(

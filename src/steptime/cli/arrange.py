@@ -10,13 +10,15 @@ from typing import Any
 from steptime.core.errors import InputError, unknown
 from steptime.core.table import Printout, Row, Table
 
-ROWS = ("rows", "ops", "pairs", "steps", "cuts", "bounds")  # of a document
-_NUMBER = re.compile(r"[-+]?\d[\d,]*\.?\d*(e[-+]?\d+)?")
+ROW_FIELDS = ("rows", "ops", "pairs", "steps", "cuts", "bounds")  # of a document
+_LEADING_NUMBER = re.compile(r"[-+]?\d[\d,]*\.?\d*(e[-+]?\d+)?")
 
 Arrange = Callable[[Iterable[Row], str], Sequence[Row]]
 
 
-def arranged(answer: Printout, sort: str | None, top: int | None, as_json: bool) -> Printout:
+def arrange_printout(
+    answer: Printout, sort: str | None, top: int | None, as_json: bool
+) -> Printout:
     """Return an answer whose rows are sorted by a column and cut to the first `top` rows.
 
     Args:
@@ -33,15 +35,15 @@ def arranged(answer: Printout, sort: str | None, top: int | None, as_json: bool)
     is_descending = (sort or "").startswith("-")
 
     def arrange(rows: Iterable[Row], key: str) -> Sequence[Row]:
-        return list(islice(_sorted(rows, key, is_descending), top))
+        return list(islice(_sort_rows(rows, key, is_descending), top))
 
     if as_json:
         return replace(answer, document=_arrange_document(answer, column_name, arrange))
     tables = list(answer.tables)
-    keys_of_tables = [_sortable_keys(table) for table in tables]
-    _check_column(column_name, keys_of_tables)
+    key_by_name_of_tables = [_map_names_to_sort_keys(table) for table in tables]
+    _check_column(column_name, key_by_name_of_tables)
     arranged_tables = []
-    for table, key_by_name in zip(tables, keys_of_tables, strict=True):
+    for table, key_by_name in zip(tables, key_by_name_of_tables, strict=True):
         is_sortable = bool(key_by_name)
         if is_sortable:
             rows = arrange(table.rows, _find_key(key_by_name, column_name))
@@ -51,7 +53,7 @@ def arranged(answer: Printout, sort: str | None, top: int | None, as_json: bool)
     return replace(answer, tables=arranged_tables)
 
 
-def _sortable_keys(table: Table) -> dict[str, str]:
+def _map_names_to_sort_keys(table: Table) -> dict[str, str]:
     """Return the keys of the rows by key and heading; none for a table of facts, one a line."""
     columns = (*table.columns, *table.csv_columns)
     first_row = next(iter(table.rows), None)
@@ -64,12 +66,14 @@ def _sortable_keys(table: Table) -> dict[str, str]:
     return key_by_heading | {key: key for key in keys}
 
 
-def _check_column(column_name: str, keys_of_tables: Sequence[Mapping[str, str]]) -> None:
-    column_names = [column_name for key_by_name in keys_of_tables for column_name in key_by_name]
+def _check_column(column_name: str, key_by_name_of_tables: Sequence[Mapping[str, str]]) -> None:
+    column_names = [
+        column_name for key_by_name in key_by_name_of_tables for column_name in key_by_name
+    ]
     if not column_names:
         raise InputError("--sort, --top: this answer has no rows")
     if column_name and not any(
-        _find_key(key_by_name, column_name) for key_by_name in keys_of_tables
+        _find_key(key_by_name, column_name) for key_by_name in key_by_name_of_tables
     ):
         raise unknown("column", column_name, dict.fromkeys(column_names), "--sort")
 
@@ -84,38 +88,42 @@ def _find_key(key_by_name: Mapping[str, str], name: str) -> str:
 def _arrange_document(answer: Printout, name: str, arrange: Arrange) -> Any:
     """Return the document with its rows arranged; a column has its key or a table's heading."""
     document = answer.document
-    key_by_heading = _headings(answer.tables) if name else {}
-    is_table = isinstance(document, Mapping)
-    fields = document if is_table else {"rows": document}
-    row_lists = {field: [*fields[field]] for field in ROWS if _is_rows(fields.get(field))}
-    keys_of_lists = {}  # of the rows of each list: the key by its name and by its heading
-    for field, rows in row_lists.items():
-        row_keys = _document_keys(rows)
-        heading_keys = {
-            heading: row_keys[key] for heading, key in key_by_heading.items() if key in row_keys
-        }
-        keys_of_lists[field] = heading_keys | row_keys
-    _check_column(name, [*keys_of_lists.values()])
-    arranged_lists = {
-        field: arrange(rows, _find_key(keys_of_lists[field], name))
-        for field, rows in row_lists.items()
+    key_by_heading = _map_headings_to_keys(answer.tables) if name else {}
+    is_mapping = isinstance(document, Mapping)
+    fields = document if is_mapping else {"rows": document}
+    rows_by_field = {
+        field: [*fields[field]] for field in ROW_FIELDS if _holds_rows(fields.get(field))
     }
-    return {**fields, **arranged_lists} if is_table else arranged_lists["rows"]
+    key_by_name_of_lists = {}  # of the rows of each list: the key by its name and by its heading
+    for field, rows in rows_by_field.items():
+        key_by_row_name = _map_names_to_document_keys(rows)
+        key_by_row_heading = {
+            heading: key_by_row_name[key]
+            for heading, key in key_by_heading.items()
+            if key in key_by_row_name
+        }
+        key_by_name_of_lists[field] = key_by_row_heading | key_by_row_name
+    _check_column(name, [*key_by_name_of_lists.values()])
+    arranged_rows_by_field = {
+        field: arrange(rows, _find_key(key_by_name_of_lists[field], name))
+        for field, rows in rows_by_field.items()
+    }
+    return {**fields, **arranged_rows_by_field} if is_mapping else arranged_rows_by_field["rows"]
 
 
-def _document_keys(rows: Sequence[Row]) -> dict[str, str]:
+def _map_names_to_document_keys(rows: Sequence[Row]) -> dict[str, str]:
     """Return the keys by which rows of a document are sorted, by name.
 
     A key within a table is its path: `nodes` is `hyperparameters.nodes`.
     """
-    first: Row = rows[0] if rows else {}
-    inner_keys = {
+    first_row: Row = rows[0] if rows else {}
+    path_by_inner_key = {
         name: f"{key}.{name}"
-        for key, value in first.items()
+        for key, value in first_row.items()
         if isinstance(value, Mapping)
         for name in value
     }
-    return inner_keys | {key: key for key in first}
+    return path_by_inner_key | {key: key for key in first_row}
 
 
 def _look_up(row: Row, key: str) -> Any:
@@ -128,20 +136,20 @@ def _look_up(row: Row, key: str) -> Any:
     return row.get(key)
 
 
-def _headings(tables: Iterable[Table]) -> dict[str, str]:
+def _map_headings_to_keys(tables: Iterable[Table]) -> dict[str, str]:
     """Return the keys of all columns by their headings in lower case."""
     columns = [column for table in tables for column in table.columns]
     return {column.label.lower(): column.key for column in columns if column.label}
 
 
-def _is_rows(value: Any) -> bool:
+def _holds_rows(value: Any) -> bool:
     if isinstance(value, Iterator):
         return True
     is_list = isinstance(value, Sequence) and not isinstance(value, str)
     return is_list and all(isinstance(row, Mapping) for row in islice(value, 1))
 
 
-def _sorted(rows: Iterable[Row], key: str, falling: bool) -> Iterable[Row]:
+def _sort_rows(rows: Iterable[Row], key: str, is_descending: bool) -> Iterable[Row]:
     if not key:
         return rows
     valued_rows: list[Row] = []
@@ -152,16 +160,18 @@ def _sorted(rows: Iterable[Row], key: str, falling: bool) -> Iterable[Row]:
             empty_rows.append(row)
         else:
             valued_rows.append(row)
-    ordered = sorted(valued_rows, key=lambda row: _order(_look_up(row, key)), reverse=falling)
-    return [*ordered, *empty_rows]
+    ordered_rows = sorted(
+        valued_rows, key=lambda row: _make_sort_key(_look_up(row, key)), reverse=is_descending
+    )
+    return [*ordered_rows, *empty_rows]
 
 
-def _order(value: Any) -> tuple[bool, float, str]:
+def _make_sort_key(value: Any) -> tuple[bool, float, str]:
     """Return the sort key of a value: numbers and texts that begin with a number come first."""
     if isinstance(value, int | float):
         return isnan(value), value, ""
     text = str(value)
-    leading_number = _NUMBER.match(text)
+    leading_number = _LEADING_NUMBER.match(text)
     number = float(leading_number[0].replace(",", "")) if leading_number else 0.0
     has_no_number = leading_number is None
     return has_no_number, number, text.lower()

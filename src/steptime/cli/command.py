@@ -19,9 +19,9 @@ from typing import Annotated, Any, Literal, get_origin, get_type_hints
 from cyclopts import Parameter, Token
 
 from steptime import cli
-from steptime.cli.arrange import arranged
-from steptime.cli.complete import completer_of
-from steptime.cli.panels import ARGUMENTS, MIN_GROUPED, PANEL_GROUPS, panel_of
+from steptime.cli.arrange import arrange_printout
+from steptime.cli.complete import make_completer
+from steptime.cli.panels import ARGUMENTS, MIN_GROUPED, PANEL_GROUPS, find_panel
 from steptime.core.answer import answer_kinds
 from steptime.core.docstrings import summary
 from steptime.core.errors import (
@@ -42,7 +42,7 @@ from steptime.core.values import parse_count
 
 PATIENCE_S = 2.0  # between two lines on how far work is
 SILENT_S = 1.0  # before the first sign of life
-BAD = re.compile(  # words, and the mark of what is extrapolated
+ALARMING_WORDS = re.compile(  # words, and the mark of what is extrapolated
     r"(?<![\w-])(?:does not fit|out of memory|oom|slower|extrapolated)(?![\w-])"
     r"|(?<!\S)~(?=\d|\s|$)",
     re.MULTILINE,
@@ -78,7 +78,7 @@ OUTPUT_OPTIONS = {
 """The options of commands, by the names of their parameters; see `output_options`."""
 
 
-def command_of(
+def make_command(
     question: Callable[..., Any], command: str = "", has_help: bool = True
 ) -> Callable[..., int]:
     """Return the function of a command that asks a question, with a signature for cyclopts.
@@ -95,34 +95,40 @@ def command_of(
     question_parameters = parameters_of(question)
     question_names = {parameter.name for parameter in question_parameters}
     output_parameters = [
-        item for name, item in output_options(question).items() if name not in question_names
+        parameter
+        for name, parameter in output_options(question).items()
+        if name not in question_names
     ]
     is_grouped = len(question_names) >= MIN_GROUPED
     command_parameters = []
     for parameter in question_parameters:
-        panel = panel_of(command, parameter) if is_grouped else "Options"
-        command_parameters.append(_cyclopts_parameter(parameter, panel, has_help))
+        panel = find_panel(command, parameter) if is_grouped else "Options"
+        command_parameters.append(_make_cyclopts_parameter(parameter, panel, has_help))
     for parameter in output_parameters:
-        panel = panel_of(command, parameter)
-        command_parameters.append(_cyclopts_parameter(parameter, panel, has_help))
+        panel = find_panel(command, parameter)
+        command_parameters.append(_make_cyclopts_parameter(parameter, panel, has_help))
     # As a signature needs them: arguments before options, and those that may be left out last.
-    command_parameters.sort(key=lambda item: (item.kind, _is_optional_argument(item)))
+    command_parameters.sort(
+        key=lambda parameter: (parameter.kind, _is_optional_argument(parameter))
+    )
     signature = inspect.Signature(command_parameters)
 
     def run(*arguments: Any, **options: Any) -> int:
         texts = signature.bind(*arguments, **options).arguments
-        values = {}  # an option that is not typed stays out, so that the question can tell
+        question_values = {}  # an option that is not typed stays out, so that the question can tell
         for parameter in question_parameters:
             text = texts.get(parameter.name)
             if text is not None:
-                values[parameter.name] = read_value(parameter, text)
-        output = {}
+                question_values[parameter.name] = read_value(parameter, text)
+        output_values = {}
         for parameter in output_parameters:
             text = texts.get(parameter.name)
             is_typed = text is not None
-            output[parameter.name] = read_value(parameter, text) if is_typed else parameter.default
+            output_values[parameter.name] = (
+                read_value(parameter, text) if is_typed else parameter.default
+            )
         return _answer_question(
-            question, values, output, partial(_describe_work, question, command)
+            question, question_values, output_values, partial(_describe_work, question, command)
         )
 
     run.__doc__ = question.__doc__
@@ -148,49 +154,49 @@ def output_options(question: Callable[..., Any]) -> dict[str, QuestionParameter]
 
 def _answer_question(
     question: Callable[..., Any],
-    values: Mapping[str, Any],
-    output: Mapping[str, Any],
+    question_values: Mapping[str, Any],
+    output_values: Mapping[str, Any],
     describe_work: Callable[[], str],
 ) -> int:
     """Print the answer to a question and return its exit code."""
-    form = "json" if output.get("json") else output.get("form", "text")
+    form = "json" if output_values.get("json") else output_values.get("form", "text")
     check_choice("--format", form, PRINTERS)
-    sort = output.get("sort")
-    top = output.get("top")
+    sort = output_values.get("sort")
+    top = output_values.get("top")
     row_count = None if top is None else parse_count(top, "--top")
     with _interruptible():
-        with listening(patience()), _sign_of_life(describe_work):
-            result = _ask(question, values, is_json=form == "json")
-        answer: Printout = result.printout()
-        csv_table = result.csv_table() if form == "csv" else None
+        with listening(make_progress_printer()), _show_sign_of_life(describe_work):
+            answer = _ask(question, question_values, is_json=form == "json")
+        printout: Printout = answer.printout()
+        csv_table = answer.csv_table() if form == "csv" else None
         if csv_table is not None:
-            answer = replace(answer, tables=[csv_table])
+            printout = replace(printout, tables=[csv_table])
         is_arranged = sort is not None or row_count is not None
         needs_tables = is_arranged or form != "json"  # plain JSON is made of the document alone
         if needs_tables:
-            tables = select_tables(answer.tables, output.get("details", False))
-            answer = replace(answer, tables=tables)
+            tables = select_tables(printout.tables, output_values.get("details", False))
+            printout = replace(printout, tables=tables)
         if is_arranged:
-            answer = arranged(answer, sort, row_count, form == "json")
-        show(answer, form)
-    return answer.code
+            printout = arrange_printout(printout, sort, row_count, as_json=form == "json")
+        show(printout, form)
+    return printout.code
 
 
-def _ask(question: Callable[..., Any], values: Mapping[str, Any], *, is_json: bool) -> Any:
+def _ask(question: Callable[..., Any], question_values: Mapping[str, Any], *, is_json: bool) -> Any:
     """Return the answer; of wrong input that was understood in part, print that part as JSON.
 
     Raises:
         InputError: as the question does.
     """
     try:
-        return question(**values)
+        return question(**question_values)
     except DetailedInputError as error:
         if is_json:
             _print(json.dumps({"error": str(error), **error.details}, indent=2) + "\n")
         raise
 
 
-def _cyclopts_parameter(
+def _make_cyclopts_parameter(
     parameter: QuestionParameter, panel: str, has_help: bool
 ) -> inspect.Parameter:
     """Return a parameter as cyclopts reads it: an argument, or an option with its names.
@@ -201,32 +207,32 @@ def _cyclopts_parameter(
     kind = parameter.kind
     metavar = kind.metavar or None
     label = metavar or parameter.name.upper()
-    declared = Parameter(
+    cyclopts_parameter = Parameter(
         name=(label,) if kind.is_argument else parameter.option_names,
         help=parameter.help if has_help else None,
         metavar=metavar,
         group=ARGUMENTS if kind.is_argument else PANEL_GROUPS[panel],
-        completer=None if parameter.is_flag else completer_of(parameter),
-        converter=None if parameter.is_flag else _take_texts,
-        show_default=has_help and _default_text(parameter),
+        completer=None if parameter.is_flag else make_completer(parameter),
+        converter=None if parameter.is_flag else _read_token_texts,
+        show_default=has_help and _format_default(parameter),
         allow_leading_hyphen=parameter.name == "sort",
         allow_repeating=parameter.is_repeatable,
         json_list=False,
     )
-    position = (
+    parameter_kind = (
         inspect.Parameter.POSITIONAL_ONLY if kind.is_argument else inspect.Parameter.KEYWORD_ONLY
     )
     is_required = parameter.default is REQUIRED
     default = False if parameter.is_flag else None
     return inspect.Parameter(
         parameter.name,
-        position,
+        parameter_kind,
         default=inspect.Parameter.empty if is_required else default,
-        annotation=Annotated[_command_type(parameter), declared],
+        annotation=Annotated[_find_cyclopts_type(parameter), cyclopts_parameter],
     )
 
 
-def _command_type(parameter: QuestionParameter) -> Any:
+def _find_cyclopts_type(parameter: QuestionParameter) -> Any:
     """Return the type that cyclopts reads: a flag, a text or path, or several of them."""
     if parameter.is_flag:
         return bool
@@ -239,14 +245,14 @@ def _is_optional_argument(parameter: inspect.Parameter) -> bool:
     return is_argument and parameter.default is not inspect.Parameter.empty
 
 
-def _default_text(parameter: QuestionParameter) -> str | Literal[False]:
+def _format_default(parameter: QuestionParameter) -> str | Literal[False]:
     """Return the default that a help shows, False for one that says nothing."""
     is_empty = parameter.default in (REQUIRED, None, False, "", ())
     is_in_help = "efault" in parameter.help  # `Default: 8`, or `by default`
     return False if is_empty or is_in_help else str(parameter.default)
 
 
-def _take_texts(value_type: Any, tokens: Sequence[Token]) -> Any:
+def _read_token_texts(value_type: Any, tokens: Sequence[Token]) -> Any:
     """Return the texts as they were typed: the question reads them, and Python's callers' alike."""
     texts = [token.value for token in tokens]
     return texts if get_origin(value_type) is list else texts[0]
@@ -295,7 +301,7 @@ def _interruptible() -> Iterator[None]:
 
 
 @contextmanager
-def _sign_of_life(describe_work: Callable[[], str]) -> Iterator[None]:
+def _show_sign_of_life(describe_work: Callable[[], str]) -> Iterator[None]:
     """Show on a terminal what takes longer than a second since the imports began, until it ends."""
     if not sys.stderr.isatty():
         yield
@@ -319,31 +325,31 @@ def _describe_work(question: Callable[..., Any], command: str) -> str:
     return f"{command or question.__name__}: {text[:1].lower()}{text[1:]} ..."
 
 
-def show(answer: Printout, form: str) -> None:
+def show(printout: Printout, form: str) -> None:
     """Print an answer: tables or one JSON document on stdout, notes for people on stderr."""
     if form == "json":
-        if answer.document is not None:
-            sys.stdout.writelines(json_parts(answer.document))
+        if printout.document is not None:
+            sys.stdout.writelines(json_parts(printout.document))
             _print("\n")
     elif form == "csv":
-        for index, table in enumerate(answer.tables):
+        for index, table in enumerate(printout.tables):
             if index > 0:
                 _print("\n")
             write_csv(table, sys.stdout)
         _print("")
     elif form != "text":
-        _print("\n".join(PRINTERS[form](table) for table in answer.tables))
+        _print("\n".join(PRINTERS[form](table) for table in printout.tables))
     else:
-        before = dict.fromkeys(answer.before)
-        for line in before:
+        lines_before = dict.fromkeys(printout.before)
+        for line in lines_before:
             note(line)
         width = terminal_width()
-        sentences = "\n".join(prose(answer.text.split("\n"), width))
-        tables = "".join(text(table, width) for table in answer.tables)
+        sentences = "\n".join(prose(printout.text.split("\n"), width))
+        tables = "".join(text(table, width) for table in printout.tables)
         _print(tables + sentences, has_colours())
-        _print(answer.script)
-        for line in dict.fromkeys(answer.notes):
-            if line not in before:
+        _print(printout.script)
+        for line in dict.fromkeys(printout.notes):
+            if line not in lines_before:
                 note(line)
 
 
@@ -360,31 +366,31 @@ def has_colours() -> bool:
     return sys.stdout.isatty() and not is_plain
 
 
-def _print(printed: str, coloured: bool = False) -> None:
-    lines = "\n".join(map(escape_controls, printed.split("\n")))
+def _print(printed_text: str, coloured: bool = False) -> None:
+    lines = "\n".join(map(escape_controls, printed_text.split("\n")))
     if coloured:
-        lines = BAD.sub(rf"{RED}\g<0>{PLAIN}", lines)
+        lines = ALARMING_WORDS.sub(rf"{RED}\g<0>{PLAIN}", lines)
     sys.stdout.write(lines)
     sys.stdout.flush()
 
 
-def patience() -> Progress:
+def make_progress_printer() -> Progress:
     """Return a listener that says every `PATIENCE_S` seconds how far slow work is.
 
     It changes the line about the running work on a terminal, else it prints one.
     """
-    printed_s = monotonic()  # clock time of the last line, or of the begin of the work
-    begin_s: dict[str, float] = {}  # clock time of the first report of each kind of work
+    last_line_s = monotonic()  # clock time of the last line, or of the begin of the work
+    begin_s_by_work: dict[str, float] = {}  # clock time of the first report of each kind of work
 
     def print_progress(work: str, part_count: int, total: int) -> None:
-        nonlocal printed_s
+        nonlocal last_line_s
         clock_s = monotonic()
         if part_count == 0:  # the work begins, and with it the time without a line
-            printed_s = clock_s
-        elapsed_s = clock_s - begin_s.setdefault(work, printed_s)
-        is_due = clock_s > printed_s + PATIENCE_S
+            last_line_s = clock_s
+        elapsed_s = clock_s - begin_s_by_work.setdefault(work, last_line_s)
+        is_due = clock_s > last_line_s + PATIENCE_S
         if total > 1 and is_due:
-            printed_s = clock_s
+            last_line_s = clock_s
             remaining_s = elapsed_s * (total / part_count - 1)
             line = f"{work}: {part_count:,} of {total:,}, {duration(remaining_s)} left"
             print_line = status.show if status.is_visible else note

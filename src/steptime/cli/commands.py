@@ -18,8 +18,8 @@ from steptime.core.docstrings import summary
 from steptime.core.errors import InputError, check_choice
 from steptime.core.signature import REQUIRED, parameters_of
 
-ROWS = QUESTIONS | PROGRAMS
-COMMANDS = {name: row.answer for name, row in ROWS.items()}
+COMMAND_ROWS = QUESTIONS | PROGRAMS
+COMMANDS = {name: row.answer for name, row in COMMAND_ROWS.items()}
 """The function that answers each command, as `module:function`."""
 ROOT_TEXT = "How long does a step take, how long would it take elsewhere, and why?"
 ANALYSE_TEXT = "Answer one question on records, as a table and a picture."
@@ -33,11 +33,11 @@ _COMMAND_GROUPS = {
     panel: Group(panel, sort_key=rank) for rank, panel in enumerate((*PANELS, OTHER_PACKAGES))
 }
 _ROOT_OPTIONS = Group("Options", sort_key=len(_COMMAND_GROUPS), help_formatter=write_names)
-_SUBCOMMANDS = Group("Commands", sort_key=99)
-_KINDS = Group("Kinds", sort_key=0)
+_SUBCOMMAND_GROUP = Group("Commands", sort_key=99)
+_KIND_GROUP = Group("Kinds", sort_key=0)
 _NO_NEGATIVES = Parameter(negative=())  # no --no-json, no --empty-option
-_TARGET = "command "  # begins the attributes of this module that stand for commands
-_HELP_TARGET = "help of command "  # begins those of commands whose options have their texts
+_COMMAND_PREFIX = "command "  # begins the attributes of this module that stand for commands
+_HELP_COMMAND_PREFIX = "help of command "  # begins those of commands whose options have their texts
 
 
 def command_names() -> list[str]:
@@ -50,7 +50,7 @@ def kind_names() -> list[str]:
     return [*registry.names(ANALYSES, "analyses"), *registry.names(PLOTS, "plots")]
 
 
-def root_commands(names: Iterable[str] = ROWS) -> list[str]:
+def root_commands(names: Iterable[str] = COMMAND_ROWS) -> list[str]:
     """Return the commands of one word, which the help of `steptime` lists."""
     return [name for name in names if " " not in name]
 
@@ -100,15 +100,17 @@ def build_app(words: Sequence[str] = ()) -> App:
     kind = words[1] if len(words) > 1 else ""  # of an analysis
     is_completion = command in COMPLETION_COMMANDS
     is_chart_or_analysis = kind in ANALYSES or kind in PLOTS
-    is_analyse_listed = is_completion or (command == "analyse" and not is_chart_or_analysis)
+    are_all_kinds_listed = is_completion or (command == "analyse" and not is_chart_or_analysis)
     has_help = is_completion or any(word in HELP_FLAGS for word in words)
-    target = _HELP_TARGET if has_help else _TARGET
-    is_root_listed = command not in COMMANDS
-    return _build_app(is_root_listed, is_analyse_listed, target)
+    attribute_prefix = _HELP_COMMAND_PREFIX if has_help else _COMMAND_PREFIX
+    are_all_commands_listed = command not in COMMANDS
+    return _build_app(are_all_commands_listed, are_all_kinds_listed, attribute_prefix)
 
 
 @cache
-def _build_app(is_root_listed: bool, is_analyse_listed: bool, target: str) -> App:
+def _build_app(
+    are_all_commands_listed: bool, are_all_kinds_listed: bool, attribute_prefix: str
+) -> App:
     app = _new_app(
         "steptime",
         PlainHelp(lambda: ROOT_TEXT),
@@ -116,16 +118,18 @@ def _build_app(is_root_listed: bool, is_analyse_listed: bool, target: str) -> Ap
         help_format="plaintext",
         suppress_keyboard_interrupt=False,
     )
-    names = command_names() if is_root_listed else COMMANDS
+    names = command_names() if are_all_commands_listed else COMMANDS
     for rank, name in enumerate(root_commands(names)):
         if name == "analyse":
-            app.command(_build_analyse(is_analyse_listed, rank, target))
+            app.command(_build_analyse(are_all_kinds_listed, rank, attribute_prefix))
             continue
         app.command(
-            f"{__name__}:{target}{name}",
+            f"{__name__}:{attribute_prefix}{name}",
             name=name,
-            help=describe_command(name) if is_root_listed else None,
-            group=_COMMAND_GROUPS[ROWS[name].panel if name in ROWS else OTHER_PACKAGES],
+            help=describe_command(name) if are_all_commands_listed else None,
+            group=_COMMAND_GROUPS[
+                COMMAND_ROWS[name].panel if name in COMMAND_ROWS else OTHER_PACKAGES
+            ],
             sort_key=rank,
         )
     for flag in (*VERSION_FLAGS, *HELP_FLAGS):
@@ -133,11 +137,11 @@ def _build_app(is_root_listed: bool, is_analyse_listed: bool, target: str) -> Ap
     for name, function in zip(
         COMPLETION_COMMANDS, (_install_completion, _show_completion), strict=True
     ):
-        app.command(_completion_app(name, partial(function, app)))
+        app.command(_build_completion_app(name, partial(function, app)))
     return app
 
 
-def _build_analyse(is_listed: bool, rank: int, target: str) -> App:
+def _build_analyse(are_all_kinds_listed: bool, rank: int, attribute_prefix: str) -> App:
     app = _new_app(
         "analyse",
         PlainHelp(lambda: ANALYSE_TEXT),
@@ -146,26 +150,27 @@ def _build_analyse(is_listed: bool, rank: int, target: str) -> App:
         group=_COMMAND_GROUPS[QUESTIONS["analyse"].panel],
         sort_key=rank,
     )
-    kinds = kind_names() if is_listed else (*ANALYSES, *PLOTS)
+    kinds = kind_names() if are_all_kinds_listed else (*ANALYSES, *PLOTS)
     for kind_rank, kind in enumerate(kinds):
         app.command(
-            f"{__name__}:{target}analyse {kind}",
+            f"{__name__}:{attribute_prefix}analyse {kind}",
             name=kind,
-            help=describe_command(f"analyse {kind}") if is_listed else None,
-            group=_KINDS,
+            help=describe_command(f"analyse {kind}") if are_all_kinds_listed else None,
+            group=_KIND_GROUP,
             sort_key=kind_rank,
         )
     return app
 
 
-def _build_command(name: str, target: str) -> App:
+def _build_command(name: str, attribute_prefix: str) -> App:
     """Return the command that answers a question, with the commands that begin with its name."""
-    from steptime.cli.command import command_of  # a help of all commands does without it
+    from steptime.cli.command import make_command  # a help of all commands does without it
 
     question = find_question(name)
-    function = command_of(question, name, target == _HELP_TARGET)
+    function = make_command(question, name, has_help=attribute_prefix == _HELP_COMMAND_PREFIX)
+    last_word = name.rsplit(maxsplit=1)[-1]  # of "analyse steps": steps
     app = _new_app(
-        name.rsplit(maxsplit=1)[-1],
+        last_word,
         PlainHelp(lambda: summary(question.__doc__ or "")),
         usage=f"steptime {name} {_describe_arguments(question)}",
     )
@@ -173,7 +178,7 @@ def _build_command(name: str, target: str) -> App:
     commands = [command for command in QUESTIONS if command.startswith(f"{name} ")]
     for rank, command in enumerate(commands):
         app.command(
-            f"{__name__}:{target}{command}",
+            f"{__name__}:{attribute_prefix}{command}",
             name=command.removeprefix(f"{name} "),
             help=describe_command(command),
             sort_key=rank,
@@ -183,9 +188,9 @@ def _build_command(name: str, target: str) -> App:
 
 def __getattr__(name: str) -> Any:
     """Return a command, for cyclopts, which imports commands by names of attributes."""
-    for target in (_TARGET, _HELP_TARGET):
-        if name.startswith(target):
-            return _build_command(name.removeprefix(target), target)
+    for attribute_prefix in (_COMMAND_PREFIX, _HELP_COMMAND_PREFIX):
+        if name.startswith(attribute_prefix):
+            return _build_command(name.removeprefix(attribute_prefix), attribute_prefix)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -200,7 +205,7 @@ def _new_app(name: str, formatter: PlainHelp, **settings: Any) -> App:
         help_formatter=formatter,
         group_arguments=ARGUMENTS,
         group_parameters=PANEL_GROUPS["Options"],
-        group_commands=_SUBCOMMANDS,
+        group_commands=_SUBCOMMAND_GROUP,
         **settings,
     )
 
@@ -215,7 +220,7 @@ def _describe_arguments(question: Callable[..., Any]) -> str:
     return " ".join(words)
 
 
-def _completion_app(name: str, function: Any) -> App:
+def _build_completion_app(name: str, function: Any) -> App:
     app = _new_app(name, PlainHelp(lambda: str(function.func.__doc__)), group=_ROOT_OPTIONS)
     app.default(function)
     return app

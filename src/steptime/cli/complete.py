@@ -26,7 +26,7 @@ def topics() -> list[str]:
 _DEVICES = f"{__name__}:device_names"
 _LINKS = "steptime.hardware.catalog:link_names"
 _MODELS = "steptime.network.families:names"
-NAMES_OF_PARAMETER = {
+NAMES_TARGET_BY_PARAMETER = {
     **dict.fromkeys(("device", "of", "server"), _DEVICES),
     **dict.fromkeys(("model", "models", "draft"), _MODELS),
     **dict.fromkeys(("link", "inside", "host_link"), _LINKS),
@@ -42,12 +42,12 @@ NAMES_OF_PARAMETER = {
 """A table or a function with the valid names of a parameter, where its kind names none."""
 
 
-def completer_of(
+def make_completer(
     parameter: QuestionParameter,
 ) -> Callable[[CompletionContext], list[str]] | None:
     """Return the function that completes a parameter's value, None for a parameter of any text."""
     choices = parameter.kind.choices
-    target = parameter.kind.completes or NAMES_OF_PARAMETER.get(parameter.name, "")
+    target = parameter.kind.completes or NAMES_TARGET_BY_PARAMETER.get(parameter.name, "")
     if not choices and not target:
         return None
 

@@ -31,50 +31,52 @@ class PlainHelp:
 
     def render_usage(self, console: Any, options: Any, usage: Any) -> None:  # noqa: ARG002  # of cyclopts
         """Write how the command is called."""
-        _write(console, f"Usage: {str(usage).strip()}")
+        _write_lines(console, f"Usage: {str(usage).strip()}")
 
     def render_description(self, console: Any, options: Any, description: Any) -> None:  # noqa: ARG002  # of cyclopts
         """Write what the command does, paragraph by paragraph."""
         for paragraph in self.describe().split("\n\n"):
-            _write(console, "", *textwrap.wrap(" ".join(paragraph.split()), _width()))
+            _write_lines(
+                console, "", *textwrap.wrap(" ".join(paragraph.split()), _terminal_width())
+            )
 
     def __call__(self, console: Any, options: Any, panel: HelpPanel) -> None:  # noqa: ARG002  # of cyclopts
         """Write a heading and the options or commands below it."""
-        rows = [(_label(entry), _meaning(entry)) for entry in panel.entries]
+        rows = [(_format_label(entry), _format_meaning(entry)) for entry in panel.entries]
         if rows:
-            _write(console, "", f"{panel.title}:", *_align(rows, _width()))
+            _write_lines(console, "", f"{panel.title}:", *_align_rows(rows, _terminal_width()))
 
 
 def write_names(console: Any, options: Any, panel: HelpPanel) -> None:  # of cyclopts
     """Write the names of a panel on one line, which leaves the screen to the commands."""
     names = ", ".join(" ".join(entry.all_options) for entry in panel.entries)
-    _write(console, "", *textwrap.wrap(f"{panel.title}: {names}", _width()))
+    _write_lines(console, "", *textwrap.wrap(f"{panel.title}: {names}", _terminal_width()))
 
 
-def _width() -> int:
+def _terminal_width() -> int:
     from shutil import get_terminal_size
 
     return get_terminal_size().columns
 
 
-def _write(console: Any, *lines: str) -> None:
+def _write_lines(console: Any, *lines: str) -> None:
     console.file.writelines(f"{line}\n" for line in lines)
 
 
-def _label(entry: HelpEntry) -> str:
+def _format_label(entry: HelpEntry) -> str:
     """Describe how an option is typed: `--out -o FILE`."""
     names = [*entry.positive_names, *entry.positive_shorts]
     return " ".join(filter(None, (*names, entry.metavar)))
 
 
-def _meaning(entry: HelpEntry) -> str:
+def _format_meaning(entry: HelpEntry) -> str:
     text = str(getattr(entry.description, "primary_renderable", entry.description or ""))
-    mark = "[required]" if entry.required else f"[default:{NO_BREAK}{entry.default}]"
-    is_marked = entry.required or entry.default is not None
-    return f"{text} {mark}" if is_marked else text
+    requirement_text = "[required]" if entry.required else f"[default:{NO_BREAK}{entry.default}]"
+    has_requirement_text = entry.required or entry.default is not None
+    return f"{text} {requirement_text}" if has_requirement_text else text
 
 
-def _align(rows: list[tuple[str, str]], width: int) -> Iterator[str]:
+def _align_rows(rows: list[tuple[str, str]], width: int) -> Iterator[str]:
     """Yield the lines of a table of labels and texts, which are wrapped at the width."""
     label_widths = [len(label) for label, _text in rows if len(label) <= MAX_LABEL_WIDTH]
     label_width = max(label_widths, default=MAX_LABEL_WIDTH)

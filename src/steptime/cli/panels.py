@@ -27,7 +27,7 @@ PANEL_GROUPS = {panel: Group(panel, sort_key=rank) for rank, panel in enumerate(
 MIN_GROUPED = 12
 """A command with fewer options of its own lists them under one heading: a screen holds them all."""
 
-PARAMETERS = {
+PARAMETERS_BY_PANEL = {
     "Model": (
         "allow_unknown",
         "batch",
@@ -131,7 +131,7 @@ PARAMETERS = {
         "timeline",
     ),
 }
-PANEL_OF_PARAMETER = {name: panel for panel, names in PARAMETERS.items() for name in names}
+PANEL_OF_PARAMETER = {name: panel for panel, names in PARAMETERS_BY_PANEL.items() for name in names}
 """The heading of a parameter by its name, where its kind says none."""
 PANEL_OF_OPTION = {
     ("plan", "device_count"): "Search",
@@ -148,7 +148,7 @@ PANEL_OF_OPTION = {
 """The heading of a command's parameter whose name means something else there."""
 
 
-def panel_of(command: str, parameter: QuestionParameter) -> str:
+def find_panel(command: str, parameter: QuestionParameter) -> str:
     """Return the heading of a parameter in the help of a command."""
     return (
         parameter.kind.panel

@@ -67,9 +67,9 @@ def _find_unknown_option(error: CycloptsError, app: App) -> str:
     tokens = error.unused_tokens or []
     if isinstance(error, UnknownCommandError):
         tokens = tokens[:1]
-    option_names = set(_option_names(app))
+    option_names = set(_list_option_names(app))
     hyphen_names: set[str] = set()  # of options whose values may begin with a hyphen
-    for argument in _arguments(app):
+    for argument in _list_arguments(app):
         if argument.parameter.allow_leading_hyphen:
             hyphen_names.update(argument.names)
     previous_token = ""
@@ -89,10 +89,14 @@ def _find_unknown_option(error: CycloptsError, app: App) -> str:
 
 def _describe_unknown_option(option: str, app: App) -> str:
     bare_option = option.lstrip("-")
-    labels = [argument.name for argument in _arguments(app) if argument.field_info.is_positional]
+    labels = [
+        argument.name for argument in _list_arguments(app) if argument.field_info.is_positional
+    ]
     is_argument = bare_option.upper() in labels
     advice = f"{bare_option.upper()} needs no option" if is_argument else "see --help"
-    return f"no such option {shorten(option)}{_hint(option, _option_names(app), advice)}"
+    return (
+        f"no such option {shorten(option)}{_suggest_name(option, _list_option_names(app), advice)}"
+    )
 
 
 def _describe_unknown_command(word: str, app: App) -> str:
@@ -102,21 +106,21 @@ def _describe_unknown_command(word: str, app: App) -> str:
         help_names = root_commands(command_names())
         names = [*command_names(), *(f"analyse {kind}" for kind in kind_names())]
     advice = f"known: {', '.join(help_names)}"
-    return f"no such command {shorten(word)}{_hint(word, names, advice)}"
+    return f"no such command {shorten(word)}{_suggest_name(word, names, advice)}"
 
 
-def _arguments(app: App) -> Iterable[Argument]:
+def _list_arguments(app: App) -> Iterable[Argument]:
     return app.assemble_argument_collection() if app.default_command else ()
 
 
-def _option_names(app: App) -> Iterator[str]:
+def _list_option_names(app: App) -> Iterator[str]:
     """Yield the names of a command's options, `--help` among them."""
-    for argument in _arguments(app):
+    for argument in _list_arguments(app):
         yield from (name for name in argument.names if name.startswith("-"))
     yield from (name for name in app if name.startswith("-"))
 
 
-def _hint(word: str, names: Iterable[str], advice: str) -> str:
+def _suggest_name(word: str, names: Iterable[str], advice: str) -> str:
     """Return a question with the nearest of the names, whatever their dashes, or the advice."""
     name_by_bare_name = {name.lstrip("-"): name for name in names}
     similar_names = find_similar_names(word.lstrip("-"), name_by_bare_name)

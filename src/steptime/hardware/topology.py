@@ -118,7 +118,7 @@ def _share_by_group_size(row: Row, _: Link, __: int, group: int) -> GroupShare:
             slope = (high_share - low_share) / (high_size - low_size)
             return GroupShare(bus=slope * (group - low_size) + low_share)
     smallest_size, smallest_share = stated_shares[0]
-    _, largest_share = stated_shares[-1]
+    _largest_size, largest_share = stated_shares[-1]
     return GroupShare(bus=smallest_share if group < smallest_size else largest_share)
 
 

@@ -13,8 +13,8 @@ from steptime.prediction.schedule import Timeline
 class Prediction:
     """The times of a step on a device, what it runs, its peak memory, and remarks, each one line.
 
-    `flop_by_row` are the FLOP of each row by pass (`StepModel.flop_by_row`). `fits` is False where the
-    device is known to have less memory than the step `needs`.
+    `flop_by_row` are the FLOP of each row by pass (`StepModel.flop_by_row`). `fits` is False where
+    the device is known to have less memory than the step `needs`.
     """
 
     times: Timeline

@@ -95,10 +95,10 @@ def make_step_table(rows: Sequence[AcceptedStep]) -> Table:
         Column("speed_share", "reached", is_spare=True),
         Column("verdict", is_answer=True),
     )
-    return Table(columns, list(map(_step_cells, rows)), max_rows=_count_printed(rows))
+    return Table(columns, list(map(_format_step_cells, rows)), max_rows=_count_printed_rows(rows))
 
 
-def _count_printed(rows: Sequence[AcceptedStep | AcceptedNode]) -> int:
+def _count_printed_rows(rows: Sequence[AcceptedStep | AcceptedNode]) -> int:
     """Return the number of rows that people see: those that do not pass, and a few others."""
     return min(MAX_PRINTED_ROWS, MAX_PASSING_ROWS + sum(row.verdict != PASS for row in rows))
 
@@ -115,10 +115,10 @@ def make_node_table(nodes: Sequence[AcceptedNode]) -> Table:
         Column("verdict", is_answer=True),
     )
     rows = [node.to_dict() for node in nodes]
-    return Table(columns, rows, max_rows=_count_printed(nodes))
+    return Table(columns, rows, max_rows=_count_printed_rows(nodes))
 
 
-def _step_cells(row: AcceptedStep) -> Row:
+def _format_step_cells(row: AcceptedStep) -> Row:
     """Return the cells of a step for people; a failed step has its cause in place of a number."""
     format_number = partial(_format_quantity, row.quantity)
     return row.to_dict() | {
@@ -188,9 +188,9 @@ def make_answer(
         passed_count=passed_count,
         failed_count=failed_count,
         unjudged_count=len(rows) - failed_count - passed_count,
-        assumed={} if limit_share is not None else _describe_limits(rows),
+        assumed={} if limit_share is not None else _describe_usual_limits(rows),
         headline=(*describe_failures(rows), _describe_counts(rows, nodes, path)),
-        notes=tuple(_describe_notes(rows)),
+        notes=tuple(_list_notes(rows)),
     )
 
 
@@ -202,7 +202,7 @@ def _summarise_verdicts(rows: Sequence[AcceptedStep]) -> str:
     return PASS if PASS in verdicts else NOT_JUDGED
 
 
-def _describe_limits(rows: Sequence[AcceptedStep]) -> dict[str, str]:
+def _describe_usual_limits(rows: Sequence[AcceptedStep]) -> dict[str, str]:
     """Return the usual limits in words, by the option that changes them."""
     sources = {row.expected_from for row in rows}
     limits = []
@@ -246,7 +246,7 @@ def _describe_counts(
     return f"{text}: {path}"
 
 
-def _describe_notes(rows: Sequence[AcceptedStep]) -> list[str]:
+def _list_notes(rows: Sequence[AcceptedStep]) -> list[str]:
     """Return remarks that change how the verdicts are read."""
     notes = []
     judged = [row for row in rows if row.verdict in (PASS, FAIL)]
@@ -271,10 +271,10 @@ def _describe_notes(rows: Sequence[AcceptedStep]) -> list[str]:
             f"{counted(predicted_count, 'step')} held against a prediction, which can be wrong "
             "itself: 1 of 10 sound steps is slower than its 80 % interval"
         )
-    return notes + _describe_absent_steps(rows)
+    return notes + _describe_missing_hosts(rows)
 
 
-def _describe_absent_steps(rows: Sequence[AcceptedStep]) -> list[str]:
+def _describe_missing_hosts(rows: Sequence[AcceptedStep]) -> list[str]:
     """Return a line for each network that some nodes of its kind did not run."""
     hosts_by_platform: dict[str, set[str]] = {}
     hosts_by_network: dict[tuple[str, str], set[str]] = {}  # those that measured it
@@ -284,9 +284,9 @@ def _describe_absent_steps(rows: Sequence[AcceptedStep]) -> list[str]:
             hosts_by_network.setdefault((row.name, row.platform), set()).add(row.host)
     lines = []
     for (name, platform), measuring_hosts in hosts_by_network.items():
-        absent_hosts = hosts_by_platform[platform] - measuring_hosts
-        if absent_hosts:
-            lines.append(f"{name}: no record of {first_of(sorted(absent_hosts), MAX_NAMES)}")
+        missing_hosts = hosts_by_platform[platform] - measuring_hosts
+        if missing_hosts:
+            lines.append(f"{name}: no record of {first_of(sorted(missing_hosts), MAX_NAMES)}")
     if len(lines) > MAX_NAMES:
         return [*lines[:MAX_NAMES], f"{len(lines) - MAX_NAMES} further networks lack nodes"]
     return lines

@@ -33,7 +33,7 @@ FOLDER_TEXT = "Folder of records, .jsonl file of records, or a file that import 
 FOLDERS_TEXT = "Folders of records, .jsonl files of records, or files that import reads."
 MAPPING_TEXT = "For tables in place of folders: what their columns mean."
 MAX_NOTEBOOK_ROWS = 10
-_Parameters = list[tuple[inspect.Parameter, str]]  # with their texts
+_DescribedParameters = list[tuple[inspect.Parameter, str]]  # with their texts
 
 
 class AnalysisAnswer(Answer, frozen=True, kw_only=True):
@@ -157,10 +157,19 @@ def analysis_question(analysis: Analysis) -> Callable[..., AnalysisAnswer]:
         mapping: kinds.MappingFile | None = None,
         **settings: object,
     ) -> AnalysisAnswer:
-        request = _AnalysisRequest("analyse", folders or (), out, fail_on, mapping, settings)
+        request = _AnalysisRequest(
+            name="analyse",
+            folders=folders or (),
+            out=out,
+            fail_on=fail_on,
+            mapping=mapping,
+            settings=settings,
+        )
         return _answer_analysis(analysis, request)
 
-    return _attach_signature(ask, analysis.about, list(_analysis_parameters(analysis)))
+    return _set_signature_and_docstring(
+        ask, analysis.about, list(_list_analysis_parameters(analysis))
+    )
 
 
 def picture_question(kind: str) -> Callable[..., PictureAnswer]:
@@ -178,16 +187,18 @@ def picture_question(kind: str) -> Callable[..., PictureAnswer]:
     if kind in PLOTS:
         about = registry.about(PLOTS[kind]).partition(";")[0].replace("Return", "Draw", 1)
     parameters = [
-        _parameter("folder", kinds.RecordPath, REQUIRED, FOLDER_TEXT),
-        _parameter("out", kinds.OutFile, REQUIRED, "A .png, .svg, .pdf or .html file."),
-        _parameter("model", kinds.Name, "", "Only models that begin with this."),
-        _parameter("mapping", kinds.MappingFile | None, None, MAPPING_TEXT),
+        _make_keyword_parameter("folder", kinds.RecordPath, REQUIRED, FOLDER_TEXT),
+        _make_keyword_parameter(
+            "out", kinds.OutFile, REQUIRED, "A .png, .svg, .pdf or .html file."
+        ),
+        _make_keyword_parameter("model", kinds.Name, "", "Only models that begin with this."),
+        _make_keyword_parameter("mapping", kinds.MappingFile | None, None, MAPPING_TEXT),
     ]
-    return _attach_signature(ask, f"{about}.", parameters)
+    return _set_signature_and_docstring(ask, f"{about}.", parameters)
 
 
-def _attach_signature(
-    function: Callable[..., Any], about: str, parameters: _Parameters
+def _set_signature_and_docstring(
+    function: Callable[..., Any], about: str, parameters: _DescribedParameters
 ) -> Callable[..., Any]:
     """Set the docstring and the signature of a question that is made, and return it."""
     argument_lines = [f"    {parameter.name}: {text}" for parameter, text in parameters]
@@ -198,7 +209,7 @@ def _attach_signature(
     return function
 
 
-def _parameter(
+def _make_keyword_parameter(
     name: str, annotation: Any, default: Any, text: str
 ) -> tuple[inspect.Parameter, str]:
     value = inspect.Parameter.empty if default is REQUIRED else default
@@ -206,29 +217,29 @@ def _parameter(
     return inspect.Parameter(name, keyword, default=value, annotation=annotation), text
 
 
-def _analysis_parameters(analysis: Analysis) -> Iterator[tuple[inspect.Parameter, str]]:
+def _list_analysis_parameters(analysis: Analysis) -> Iterator[tuple[inspect.Parameter, str]]:
     """Yield the folders, the settings, the picture's file and `--fail-on` of an analysis."""
     if analysis.folders == 1:
-        yield _parameter("folders", kinds.RecordPath, REQUIRED, FOLDER_TEXT)
+        yield _make_keyword_parameter("folders", kinds.RecordPath, REQUIRED, FOLDER_TEXT)
     elif analysis.min_folders:
-        yield _parameter("folders", kinds.RecordPaths, REQUIRED, FOLDERS_TEXT)
+        yield _make_keyword_parameter("folders", kinds.RecordPaths, REQUIRED, FOLDERS_TEXT)
     else:
-        yield _parameter("folders", kinds.RecordPaths | None, None, FOLDERS_TEXT)
+        yield _make_keyword_parameter("folders", kinds.RecordPaths | None, None, FOLDERS_TEXT)
     for setting in analysis.settings:
-        annotation = _annotation(setting)
-        yield _parameter(setting.name, annotation, setting.default, setting.meaning)
+        annotation = _annotate_setting(setting)
+        yield _make_keyword_parameter(setting.name, annotation, setting.default, setting.meaning)
     if analysis.chart:
         text = "Draw it, too: .png, .svg, .pdf or .html."
-        yield _parameter("out", kinds.OutFile | None, None, text)
+        yield _make_keyword_parameter("out", kinds.OutFile | None, None, text)
     if analysis.fails:
         annotation = Annotated[str, Kind("NAME", choices=tuple(analysis.fails))] | None
-        yield _parameter(
+        yield _make_keyword_parameter(
             "fail_on", annotation, None, f"Exit with 3 on {', '.join(analysis.fails)}."
         )
-    yield _parameter("mapping", kinds.MappingFile | None, None, MAPPING_TEXT)
+    yield _make_keyword_parameter("mapping", kinds.MappingFile | None, None, MAPPING_TEXT)
 
 
-def _annotation(setting: Setting) -> Any:
+def _annotate_setting(setting: Setting) -> Any:
     """Return the type of a setting with its form on the command line."""
     if setting.kind is bool:
         return bool
@@ -267,37 +278,37 @@ def _answer_analysis(analysis: Analysis, request: _AnalysisRequest) -> AnalysisA
     from steptime.reports.files import check_path
 
     paths = paths_of(request.folders)
-    if len(paths) > analysis.folders:
-        limit = analysis.folders
-        raise InputError(f"{request.name}: at most {limit} folders, not {len(paths)}")
+    max_folder_count = analysis.folders
+    if len(paths) > max_folder_count:
+        raise InputError(f"{request.name}: at most {max_folder_count} folders, not {len(paths)}")
     if request.fail_on is not None:
         check_choice("--fail-on", request.fail_on, analysis.fails)
-    picture = None if request.out is None else Path(request.out)
-    if picture is not None:
-        check_path(picture)
+    picture_path = None if request.out is None else Path(request.out)
+    if picture_path is not None:
+        check_path(picture_path)
     data = load_records(paths, _mapping_path(request.mapping), note)
     table = analysis.answer(data, **_read_settings(analysis, request.settings))
-    failure = data.failed if paths else ""
-    if picture is not None:
-        _draw_table(analysis, table, failure, picture)
-    is_answered = bool(table.rows) or not failure
-    headline = list(analysis.says(table)) if is_answered else []
-    if picture is not None:
-        headline.append(f"picture: {picture}")
+    failure_note = data.failed if paths else ""
+    if picture_path is not None:
+        _draw_table(analysis, table, failure_note, picture_path)
+    has_only_failures = bool(failure_note) and not table.rows
+    headline = [] if has_only_failures else list(analysis.says(table))
+    if picture_path is not None:
+        headline.append(f"picture: {picture_path}")
     failing_fields = analysis.fails[request.fail_on] if request.fail_on else ()
     return AnalysisAnswer(
         summary=table.summary,
-        rows=_answer_rows(table),
-        path=None if picture is None else str(picture),
+        rows=_type_rows(table),
+        path=None if picture_path is None else str(picture_path),
         headline=tuple(headline),
-        notes=(failure,) if failure else (),
+        notes=(failure_note,) if failure_note else (),
         _analysis=analysis,
         _table=table,
         _exit_code=_find_exit_code(table, failing_fields),
     )
 
 
-def _answer_rows(table: Table) -> Sequence[AnswerRow]:
+def _type_rows(table: Table) -> Sequence[AnswerRow]:
     """Return the rows of a table as structs; those of an added analysis are made of its columns."""
     if isinstance(table.structs, LazySequence):
         return table.structs
@@ -315,17 +326,18 @@ def _find_exit_code(table: Table, failing_fields: Sequence[str]) -> int:
     has_failed = any(table.summary[field] for field in failing_fields)
     if has_failed:
         return UNSUCCESSFUL
-    needs_verdicts = bool(set(failing_fields) - {"vanished"})
+    verdict_fields = set(failing_fields) - {"vanished"}
+    needs_verdicts = bool(verdict_fields)
     is_judged = table.summary.get("is_judged", True)
     return CANNOT_JUDGE if needs_verdicts and not is_judged else 0
 
 
-def _draw_table(analysis: Analysis, table: Table, failure: str, path: Path) -> None:
+def _draw_table(analysis: Analysis, table: Table, failure_note: str, path: Path) -> None:
     """Draw the picture of an analysis into a file; raises `InputError` if all records failed."""
     from steptime.reports.files import save
 
-    if failure and not table.rows:
-        raise InputError(failure)
+    if failure_note and not table.rows:
+        raise InputError(failure_note)
     save(analysis.draw(table), path)
 
 

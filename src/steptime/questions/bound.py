@@ -27,12 +27,14 @@ class Binding(NamedTuple):
     bound: str
 
 
-def _idle_kernel(kernel: Kernel) -> Kernel:
+def _remove_work(kernel: Kernel) -> Kernel:
     """Return a kernel that has nothing to do: its price is what calling and launching it takes."""
-    idle = kernel._replace(flop=0, bytes=0, products=(), window=None, row=1, fresh=0, figures=())
+    workless = kernel._replace(
+        flop=0, bytes=0, products=(), window=None, row=1, fresh=0, figures=()
+    )
     if kernel.pass_ != "update":
-        idle = idle._replace(kind="relu", unit="vector")
-    return idle
+        workless = workless._replace(kind="relu", unit="vector")
+    return workless
 
 
 def ceilings_s(model: StepModel, kernel: Kernel) -> tuple[float, float]:
@@ -42,7 +44,7 @@ def ceilings_s(model: StepModel, kernel: Kernel) -> tuple[float, float]:
     )
 
 
-def parts(model: StepModel, batch: int | None = None) -> list[Binding]:
+def bind_kernels(model: StepModel, batch: int | None = None) -> list[Binding]:
     """Return the kernels of a step but its exchanges, each with its time and what binds it.
 
     Of arithmetic and traffic that is what its roofline says, or the host where calling and
@@ -51,8 +53,9 @@ def parts(model: StepModel, batch: int | None = None) -> list[Binding]:
     lowered = model.lowered(batch)
     distinct_kernels = lowered.columns.distinct  # equal kernels of a step are priced once
     times = model.prices(batch).intervals()
-    idle_kernels = Kernels([_idle_kernel(kernel) for kernel in distinct_kernels])
-    launches_s = model.price_kernels(idle_kernels).value[idle_kernels.distinct_of_kernel].tolist()
+    workless_kernels = Kernels([_remove_work(kernel) for kernel in distinct_kernels])
+    distinct_launches_s = model.price_kernels(workless_kernels).value
+    launches_s = distinct_launches_s[workless_kernels.distinct_of_kernel].tolist()
     bounds = []
     for kernel, time, launch_s in zip(distinct_kernels, times, launches_s, strict=True):
         compute_s, memory_s = (0.0, 0.0) if kernel.exchange else ceilings_s(model, kernel)
@@ -70,29 +73,29 @@ def parts(model: StepModel, batch: int | None = None) -> list[Binding]:
 
 
 @dataclass(frozen=True)
-class Input:
+class InputFeed:
     """Input that a step waits for: `period_s` between batches that are read ahead.
 
-    Where it is not `ahead`, reading takes `period_s` before each step, which nothing hides.
+    Where it is not `is_read_ahead`, reading takes `period_s` before each step, which nothing hides.
     """
 
     period_s: float = 0.0
-    ahead: bool = True
+    is_read_ahead: bool = True
 
     def wait_s(self, step_s: float) -> float:
         """Return the seconds for which a step of `step_s` waits for its input."""
-        return max(0.0, self.period_s - step_s) if self.ahead else self.period_s
+        return max(0.0, self.period_s - step_s) if self.is_read_ahead else self.period_s
 
 
 @dataclass(frozen=True)
-class Path:
+class CriticalPath:
     """The seconds of a step by what they wait for (`BOUNDS`), and its kernels.
 
     They add up to `step_s`, as far as floats do. `device_s` is how long the device works in a step.
     """
 
-    seconds: dict[str, float]
-    parts: Sequence[Binding]
+    seconds_by_bound: dict[str, float]
+    bindings: Sequence[Binding]
     device_s: float
     step_s: float
     low_s: float | None = None
@@ -102,17 +105,19 @@ class Path:
     def shares(self) -> dict[str, float]:
         """The shares of the step by what they wait for; they add up to 1."""
         step_s = self.step_s
-        return {name: value / step_s if step_s else 0.0 for name, value in self.seconds.items()}
+        return {
+            name: value / step_s if step_s else 0.0 for name, value in self.seconds_by_bound.items()
+        }
 
     @property
     def bound(self) -> str:
         """What the largest share of the step waits for."""
-        return max(BOUNDS, key=lambda name: self.seconds[name])
+        return max(BOUNDS, key=lambda name: self.seconds_by_bound[name])
 
 
-def path(
-    model: StepModel, batch: int | None = None, replicas: int = 1, feed: Input | None = None
-) -> Path:
+def find_critical_path(
+    model: StepModel, batch: int | None = None, replicas: int = 1, feed: InputFeed | None = None
+) -> CriticalPath:
     """Return the critical path of a step: its seconds by the resource that they wait for.
 
     Passes that the device executes without waiting count by the bounds of their kernels; the time
@@ -127,7 +132,7 @@ def path(
     """
     timeline = model.timeline(batch)
     passes_s = timeline.forward_s + timeline.backward_s + timeline.update_s
-    bindings = parts(model, batch)
+    bindings = bind_kernels(model, batch)
     busy_s = [0.0, 0.0, 0.0]  # of the device in the forward pass, the backward pass, the update
     for kernel, time, _ in bindings:
         busy_s[PASS_INDEX[kernel.pass_]] += time.value
@@ -145,17 +150,26 @@ def path(
             bound: bound_s * passes_s / sum_of_bounds_s
             for bound, bound_s in seconds_by_bound.items()
         }
-    replicas_s = _exchanged_s(model, batch, replicas)  # the timeline has the exchanges of ops
+    replicas_s = _exposed_exchange_s(
+        model, batch, replicas
+    )  # the timeline has the exchanges of ops
     seconds_by_bound["communication"] = timeline.exposed_s + replicas_s
     input_s = 0.0 if feed is None else feed.wait_s(passes_s + seconds_by_bound["communication"])
     seconds_by_bound["input"] = input_s
     extra_s = input_s + replicas_s
     low_s = None if timeline.low_s is None else timeline.low_s + extra_s
     high_s = None if timeline.high_s is None else timeline.high_s + extra_s
-    return Path(seconds_by_bound, bindings, sum(busy_s), timeline.step_s + extra_s, low_s, high_s)
+    return CriticalPath(
+        seconds_by_bound=seconds_by_bound,
+        bindings=bindings,
+        device_s=sum(busy_s),
+        step_s=timeline.step_s + extra_s,
+        low_s=low_s,
+        high_s=high_s,
+    )
 
 
-def _exchanged_s(model: StepModel, batch: int | None, replicas: int) -> float:
+def _exposed_exchange_s(model: StepModel, batch: int | None, replicas: int) -> float:
     """Return the seconds for which a step of replicas waits for their exchange of gradients."""
     if replicas == 1 or model.workload.phase != "train":
         return 0.0

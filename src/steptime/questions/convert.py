@@ -98,21 +98,23 @@ def convert(
             network that the form cannot hold.
     """
     model_text = options.set_reading(model, strict, batch_axis)
-    source = _export_code(model_text, list(input_ or ()), None if out is None else Path(out))
+    source = _resolve_source(model_text, list(input_ or ()), None if out is None else Path(out))
     path = source.out
     if path is None:
-        raise InputError(f"-o FILE is needed, with one of the endings {', '.join(TARGETS)}")
+        raise InputError(
+            f"-o FILE is needed, with one of the endings {', '.join(TARGET_BY_ENDING)}"
+        )
     ending = path.suffix.lower()
     needs_code = ending == EXPORT_ENDING  # no other source can be exported by PyTorch
-    if ending not in TARGETS or (needs_code and not source.is_code):
-        raise unknown("ending of the new file", ending, TARGETS, "-o")
-    target = TARGETS[ending]
+    if ending not in TARGET_BY_ENDING or (needs_code and not source.is_code):
+        raise unknown("ending of the new file", ending, TARGET_BY_ENDING, "-o")
+    target = TARGET_BY_ENDING[ending]
     if isinstance(source.model, Workload):
         workload = source.model
     else:
         text = options.set_reading(source.model, strict and source.is_code, None)
-        choice = read_model(str(text), allow_unknown, trusted=True)
-        workload = make_workload(choice, text_of(batch), dtype, phase or target.phases[0])
+        model_choice = read_model(str(text), allow_unknown, trusted=True)
+        workload = make_workload(model_choice, text_of(batch), dtype, phase or target.phases[0])
     if workload.phase not in target.phases:
         raise InputError(f"-o: {ending} says a network that infers: --phase infer")
     graph = build(workload)
@@ -135,7 +137,7 @@ def convert(
 
 
 @dataclass(frozen=True)
-class _Source:
+class _ConvertSource:
     """The network to write.
 
     Args:
@@ -151,7 +153,7 @@ class _Source:
     fixed_batch_reason: str = ""
 
 
-def _export_code(model: kinds.Model, input_texts: list[str], out: Path | None) -> _Source:
+def _resolve_source(model: kinds.Model, input_texts: list[str], out: Path | None) -> _ConvertSource:
     """Export a network that is code to a `.pt2` file, and return any network with its new file.
 
     Raises:
@@ -164,16 +166,16 @@ def _export_code(model: kinds.Model, input_texts: list[str], out: Path | None) -
     if code is None:
         if inputs:
             raise InputError("--input is of code: model.py:UNet")
-        return _Source(model, out)
+        return _ConvertSource(model, out)
     if inputs and code.inputs:
         raise InputError(f"model {shorten(model)} says its inputs, too; leave out --input")
     code = replace(code, inputs=inputs or code.inputs)
     if out is None or out.suffix.lower() == EXPORT_ENDING:
         path, fixed_batch_reason = export_code(code, out or code.default_path)
-        return _Source(str(path), path, is_code=True, fixed_batch_reason=fixed_batch_reason)
+        return _ConvertSource(str(path), path, is_code=True, fixed_batch_reason=fixed_batch_reason)
     # Any other format is written from the cached export.
     path, fixed_batch_reason = export_code(code)
-    return _Source(str(path), out, is_code=True, fixed_batch_reason=fixed_batch_reason)
+    return _ConvertSource(str(path), out, is_code=True, fixed_batch_reason=fixed_batch_reason)
 
 
 def _write_graph(path: Path, graph: Graph, workload: Workload) -> list[str]:
@@ -200,11 +202,11 @@ def _write_topology(path: Path, graph: Graph, _: Workload) -> list[str]:
 
     text, omitted = topology(graph)
     write_atomically(path, text, f"-o {shorten(path)}")
-    kinds_omitted = ", ".join(f"{kind} {number}" for kind, number in omitted.items())
-    return [f"no products, so not in the file: {kinds_omitted}"] if omitted else []
+    omitted_counts = ", ".join(f"{kind} {number}" for kind, number in omitted.items())
+    return [f"no products, so not in the file: {omitted_counts}"] if omitted else []
 
 
-def _keep_export(_path: Path, _graph: Graph, _workload: Workload) -> list[str]:
+def _leave_export_unchanged(_path: Path, _graph: Graph, _workload: Workload) -> list[str]:
     """Write nothing: the export is the file."""
     return []
 
@@ -222,10 +224,10 @@ class Target:
     phases: tuple[str, ...]
 
 
-TARGETS: Mapping[str, Target] = {
+TARGET_BY_ENDING: Mapping[str, Target] = {
     ".json": Target(_write_graph, PHASES),
     ".onnx": Target(_write_onnx, ("infer",)),
     ".csv": Target(_write_topology, ("infer",)),
-    EXPORT_ENDING: Target(_keep_export, PHASES),
+    EXPORT_ENDING: Target(_leave_export_unchanged, PHASES),
 }
 """The forms by the ending of their files."""

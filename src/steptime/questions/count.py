@@ -105,14 +105,14 @@ class CountAnswer(Answer, frozen=True, kw_only=True):
     def tables(self) -> list[Table]:
         """Return the step, and every op where that is wanted."""
         if not self._by_op:
-            return [self._totals()]
+            return [self._make_totals_table()]
         rows = []
         for op in self.ops:
             shape = "x".join(map(str, op.output_shape)) or "scalar"
             rows.append(op.to_dict() | {"output": shape})
-        return [self._totals(), Table(OP_COLUMNS, rows)]
+        return [self._make_totals_table(), Table(OP_COLUMNS, rows)]
 
-    def _totals(self) -> Table:
+    def _make_totals_table(self) -> Table:
         purpose = "" if self.phase == "infer" else f" (optimizer {self.optimizer})"
         intensity = self.flop / self.traffic_bytes if self.traffic_bytes else None
         work = format_value("flop", self.flop)
@@ -171,7 +171,7 @@ def count(
     Raises:
         InputError: for unknown names, and for a network that cannot be built.
     """
-    tokens = None if length is None else parse_count(text_of(length), "--length")
+    sequence_tokens = None if length is None else parse_count(text_of(length), "--length")
     tuning = FULL_TRAINING
     if phase != "infer":
         tuning = replace(FULL_TRAINING, stored=NO_WEIGHTS)
@@ -183,13 +183,13 @@ def count(
         optimizer,
         allow_unknown,
         tuning=tuning,
-        length=tokens,
+        length=sequence_tokens,
     )
     graph = build_step(workload)
     stack_name = options.full_stack_name(stack)
     totals = count_graph(graph, catalog.stack(resolve_stack(stack)))
     if precision(workload.dtype).products:
-        totals = _count_low_products(totals, graph, workload.dtype, stack)
+        totals = _add_low_product_kernels(totals, graph, workload.dtype, stack)
     unmodelled = tuple(graph.unmodelled)
     headline = (
         f"one step of {workload.label} at batch {workload.batch_per_replica}: "
@@ -218,29 +218,29 @@ def count(
             *describe_low_products(workload.dtype),
             *graph.remarks,
         ),
-        ops=tuple(map(_counted_op, totals.ops)),
+        ops=tuple(map(_make_op_row, totals.ops)),
         _by_op=by_op,
     )
 
 
-def _count_low_products(totals: Count, graph: Graph, dtype: str, stack: str) -> Count:
+def _add_low_product_kernels(totals: Count, graph: Graph, dtype: str, stack: str) -> Count:
     """Return the cost of a step with the casts and the operands of products in 8 or 4 bit."""
     from steptime.prediction.kernel import Settings
     from steptime.prediction.low_products import lower_products
     from steptime.prediction.lower import lower
 
     operand_type = precision(dtype).products
-    plain = lower(graph, dtype, Settings(stack=resolve_stack(stack)))
-    lowered = lower_products(plain, graph, operand_type)
-    added_bytes = lowered.traffic_bytes - plain.traffic_bytes
+    plain_kernels = lower(graph, dtype, Settings(stack=resolve_stack(stack)))
+    low_product_kernels = lower_products(plain_kernels, graph, operand_type)
+    added_bytes = low_product_kernels.traffic_bytes - plain_kernels.traffic_bytes
     return replace(
         totals,
         executed_traffic_bytes=totals.executed_traffic_bytes + added_bytes,
-        kernels=totals.kernels + len(lowered.kernels) - len(plain.kernels),
+        kernels=totals.kernels + len(low_product_kernels.kernels) - len(plain_kernels.kernels),
     )
 
 
-def _counted_op(op: OpCost) -> CountedOp:
+def _make_op_row(op: OpCost) -> CountedOp:
     """Return the cost of an op as a row of the answer."""
     return CountedOp(
         name=op.name,

@@ -134,7 +134,7 @@ def import_(
 
     sources = paths_of(paths)
     folder = Path(out)
-    keys = {
+    value_by_option = {
         "model": model,
         "batch": batch,
         "device": device,
@@ -143,35 +143,37 @@ def import_(
         "optimizer": optimizer,
         "replicas": replicas,
     }
-    command_keys = {key: text_of(value) for key, value in keys.items() if value is not None}
-    for key, text in command_keys.items():
-        _check_key(key, text)
-    reader = read_mapping(Path(mapping), command_keys) if mapping else None
-    content = read_path(
+    text_by_option = {
+        key: text_of(value) for key, value in value_by_option.items() if value is not None
+    }
+    for key, text in text_by_option.items():
+        _check_option_value(key, text)
+    reader = read_mapping(Path(mapping), text_by_option) if mapping else None
+    imported = read_path(
         *sources,
         mapping=reader,
-        command_keys=command_keys,
+        command_keys=text_by_option,
         steps=None if steps is None else parse_count(text_of(steps), "--steps"),
     )
-    if not content.records:
-        raise InputError(f"{', '.join(map(str, sources))}: {_describe_failure(content)}")
-    if command_keys and not any(map(is_mapped, content.formats)):
-        names = ", ".join(f"--{key}" for key in command_keys)
+    if not imported.records:
+        raise InputError(f"{', '.join(map(str, sources))}: {_describe_first_failure(imported)}")
+    if text_by_option and not any(map(is_mapped, imported.formats)):
+        names = ", ".join(f"--{key}" for key in text_by_option)
         raise InputError(f"{names}: for files that a mapping reads, and none is among these")
-    if steps is not None and not content.formats["torch-trace"]:
+    if steps is not None and not imported.formats["torch-trace"]:
         raise InputError("--steps: is for traces, and none is among these files")
-    new_count = _write_new_records(content, folder)
-    return _answer(content, new_count, folder)
+    new_count = _write_new_records(imported, folder)
+    return _make_answer(imported, new_count, folder)
 
 
-def _check_key(key: str, text: str) -> None:
+def _check_option_value(key: str, text: str) -> None:
     """Raise `InputError` for a value that no file can mean; columns in braces are read with it."""
     option = f"--{key}"
     if not text.strip():
         raise InputError(f"{option}: must not be empty")
-    is_pattern_of_columns = "{" in text
-    is_any_name = key == "device"  # devices that the catalogue does not know are measured, too
-    if is_pattern_of_columns or is_any_name:
+    is_column_pattern = "{" in text
+    takes_any_name = key == "device"  # devices that the catalogue does not know are measured, too
+    if is_column_pattern or takes_any_name:
         return
     if key in ("batch", "replicas"):
         parse_count(text, option)
@@ -180,28 +182,31 @@ def _check_key(key: str, text: str) -> None:
     elif key == "model":
         make_workload(read_model(text, trusted=True))
     else:
-        check_choice(key, text.lower(), PHASES if key == "phase" else OPTIMIZERS)
+        choices = PHASES if key == "phase" else OPTIMIZERS
+        check_choice(key, text.lower(), choices)
 
 
-def _write_new_records(content: Import, folder: Path) -> int:
+def _write_new_records(imported: Import, folder: Path) -> int:
     """Write the records that the folder does not hold yet, and return their number."""
     # A second import of the same source may run at this moment.
     with store.exclusive(folder, store.OF_IMPORT, waits=True):
-        stored_steps = {
+        step_count_by_source = {
             source_key(record): record.env.get(STEPS)
             for record in store.load(folder, note, required=False)
         }
-        _check_steps(content.records, stored_steps, folder)
+        _check_step_counts(imported.records, step_count_by_source, folder)
         new_records = [
-            record for record in content.records if source_key(record) not in stored_steps
+            record for record in imported.records if source_key(record) not in step_count_by_source
         ]
         with store.open_writer(folder) as writer:
             writer.append_all(new_records)
     return len(new_records)
 
 
-def _check_steps(
-    records: Sequence[Record], stored_steps: Mapping[tuple[Any, ...], int | None], folder: Path
+def _check_step_counts(
+    records: Sequence[Record],
+    step_count_by_source: Mapping[tuple[Any, ...], int | None],
+    folder: Path,
 ) -> None:
     """Refuse a trace that the folder holds already with another number of steps.
 
@@ -210,7 +215,7 @@ def _check_steps(
     """
     for record in records:
         steps = record.env.get(STEPS)
-        stored_count = stored_steps.get(source_key(record), steps)
+        stored_count = step_count_by_source.get(source_key(record), steps)
         if stored_count != steps:
             raise InputError(
                 f"{record.env['source_file']}: {folder} holds this trace as "
@@ -218,49 +223,49 @@ def _check_steps(
             )
 
 
-def _answer(content: Import, new_count: int, folder: Path) -> ImportAnswer:
-    files = counted(content.files, "file")
+def _make_answer(imported: Import, new_count: int, folder: Path) -> ImportAnswer:
+    files = counted(imported.files, "file")
     return ImportAnswer(
         out=str(folder),
-        files=content.files,
+        files=imported.files,
         records=new_count,
-        skipped_records=len(content.records) - new_count,
+        skipped_records=len(imported.records) - new_count,
         rows=tuple(
-            ImportedFormat(format=name, files=count) for name, count in content.formats.items()
+            ImportedFormat(format=name, files=count) for name, count in imported.formats.items()
         ),
         unread=tuple(
             UnreadEntry(file=entry.file, line=entry.line, reason=entry.reason)
-            for entry in content.unread
+            for entry in imported.unread
         ),
         duplicates=tuple(
             DuplicateFile(file=file, duplicate_of=original)
-            for file, original in content.duplicates.items()
+            for file, original in imported.duplicates.items()
         ),
         headline=(f"{counted(new_count, 'record')} of {files} written to {folder}",),
-        notes=tuple(_describe_omissions(content, len(content.records) - new_count)),
+        notes=tuple(_describe_omissions(imported, len(imported.records) - new_count)),
     )
 
 
-def _describe_failure(content: Import) -> str:
+def _describe_first_failure(imported: Import) -> str:
     """Return why there is no record: "nothing here became a record (x: no known format)"."""
-    entries = sorted(content.unread, key=lambda entry: entry.reason.startswith(NO_FORMAT))
+    entries = sorted(imported.unread, key=lambda entry: entry.reason.startswith(NO_FORMAT))
     if entries:
-        cause = f"{entries[0].file}: {entries[0].reason}"
+        first_cause = f"{entries[0].file}: {entries[0].reason}"
     else:
-        cause = "no row or entry is in it" if content.files else "an empty folder"
+        first_cause = "no row or entry is in it" if imported.files else "an empty folder"
     remainder = f", and {len(entries) - 1} more" if len(entries) > 1 else ""
-    return f"nothing here became a record ({cause}{remainder})"
+    return f"nothing here became a record ({first_cause}{remainder})"
 
 
-def _describe_omissions(content: Import, old_count: int) -> list[str]:
+def _describe_omissions(imported: Import, old_count: int) -> list[str]:
     """Return a line for each kind of record and of file that was left out."""
     lines = []
     if old_count:
         lines.append(f"{counted(old_count, 'record')} there already, not written again")
-    if content.duplicates:
-        files = counted(len(content.duplicates), "file")
+    if imported.duplicates:
+        files = counted(len(imported.duplicates), "file")
         lines.append(f"{files} with the content of another (duplicate_of)")
-    return [*lines, *content.notes[:MAX_NOTES], *_describe_unread(content.unread)]
+    return [*lines, *imported.notes[:MAX_NOTES], *_describe_unread(imported.unread)]
 
 
 def _describe_unread(entries: Sequence[Unread]) -> list[str]:

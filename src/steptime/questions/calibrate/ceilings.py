@@ -138,23 +138,23 @@ def measure_ceilings(backend: str, options: Options, budget_s: float) -> Ceiling
     earlier_date = ""  # of the calibration that the new file replaces
     with suppress(InputError):  # there is no device `local` yet, or its file cannot be read
         earlier_date = catalog.device(device_words.LOCAL).calibration.date[: len("2026-01-31")]
-    table = take_probe(backend, options, budget_s)
-    path = catalog.write_user_device(table, table["name"])
-    notes = [table["note"]] if table.get("note") else []
+    device_table = take_probe(backend, options, budget_s)
+    path = catalog.write_user_device(device_table, device_table["name"])
+    notes = [device_table["note"]] if device_table.get("note") else []
     if earlier_date:
         notes.append(f"'local' was calibrated on {earlier_date}, which is gone: steptime calibrate")
     return CeilingsAnswer(
-        device=table["name"],
+        device=device_table["name"],
         path=str(path),
-        kind=table["kind"],
-        source=table["source"],
+        kind=device_table["kind"],
+        source=device_table["source"],
         rows=tuple(
             DtypePeak(dtype=dtype, flop_per_s=peak * TFLOP)
-            for dtype, peak in table["peak_TFLOP_per_s"].items()
+            for dtype, peak in device_table["peak_TFLOP_per_s"].items()
         ),
-        memory_bytes_per_s=table["memory_GB_per_s"] * GB,
-        capacity_bytes=table["memory_GB"] * GB if "memory_GB" in table else None,
-        launch_s=table["launch_us"] * 1e-6 if "launch_us" in table else None,
+        memory_bytes_per_s=device_table["memory_GB_per_s"] * GB,
+        capacity_bytes=device_table["memory_GB"] * GB if "memory_GB" in device_table else None,
+        launch_s=device_table["launch_us"] * 1e-6 if "launch_us" in device_table else None,
         headline=(f"written to {path}; use it as --device local",),
         notes=tuple(notes),
     )
@@ -188,7 +188,7 @@ def measure_link(
         arguments = {"sizes": SIZES_BYTES, "budget_s": budget_s}
         worker = workers.get(backend, options, processes or default_processes)
         time_limit_s = 60 + 4 * budget_s
-        answer = worker.ask({"do": "collectives", "arguments": arguments}, time_limit_s)
+        measured_times = worker.ask({"do": "collectives", "arguments": arguments}, time_limit_s)
     except WorkerDiedError as error:
         raise InputError(f"calibrate --only link: {error}") from None
     finally:
@@ -205,24 +205,26 @@ def measure_link(
             headline=(),
             _is_first_rank=False,
         )
-    table = link_table(answer)
-    return _describe_link(table, str(catalog.write_user_link(table)))
+    link_facts = link_table(measured_times)
+    return _make_link_answer(link_facts, str(catalog.write_user_link(link_facts)))
 
 
-def _describe_link(table: Mapping[str, Any], path: str) -> MeasuredLinkAnswer:
+def _make_link_answer(link_facts: Mapping[str, Any], path: str) -> MeasuredLinkAnswer:
     """Return the answer that shows a measured link and the file that holds it."""
-    measured = table["measured"]
-    latency_us = table.get("latency_us")
+    measurements = link_facts["measured"]
+    latency_us = link_facts.get("latency_us")
     latency_s = None if latency_us is None else latency_us * 1e-6
     latency = "none shows" if latency_s is None else seconds(latency_s)
-    bytes_per_s = table["GB_per_s"] * GB
+    bytes_per_s = link_facts["GB_per_s"] * GB
     bandwidth = format_value("bytes_per_s", bytes_per_s)
-    points = zip(measured["bytes"], measured["all_reduce_s"], measured["fit_error"], strict=True)
+    points = zip(
+        measurements["bytes"], measurements["all_reduce_s"], measurements["fit_error"], strict=True
+    )
     return MeasuredLinkAnswer(
-        link=table["name"],
+        link=link_facts["name"],
         path=path,
-        source=table["source"],
-        processes=measured["processes"],
+        source=link_facts["source"],
+        processes=measurements["processes"],
         bytes_per_s=bytes_per_s,
         latency_s=latency_s,
         rows=tuple(
@@ -230,7 +232,7 @@ def _describe_link(table: Mapping[str, Any], path: str) -> MeasuredLinkAnswer:
             for size_bytes, all_reduce_s, fit_error in points
         ),
         headline=(
-            f"latency {latency}, bandwidth {bandwidth}: {table['note']}",
+            f"latency {latency}, bandwidth {bandwidth}: {link_facts['note']}",
             f"written to {path}; use it as --link local",
         ),
     )

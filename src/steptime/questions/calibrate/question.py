@@ -196,34 +196,42 @@ def calibrate(
             "--processes": processes,
         }
         options.refuse(measuring_options, "{} goes without --serving")
-        return calibrate_serving(serving, server, _server_device(of), out, dry_run)
+        return calibrate_serving(serving, server, _name_server_device(of), out, dry_run)
     options.refuse({"--server": server, "--out": out}, "{} needs --serving FILE")
-    limit_s = _read_minutes(minutes, DEFAULT_ONLY_S if only else 60 * DEFAULT_MINUTES)
+    limit_s = _read_time_limit_s(minutes, DEFAULT_ONLY_S if only else 60 * DEFAULT_MINUTES)
     point_count = None if points is None else parse_count(text_of(points), "--points")
-    worker = options.options_of(device, options.thread_count(threads))
+    worker_options = options.options_of(device, options.thread_count(threads))
     if only != "link":
         options.refuse({"--processes": processes}, "{} needs --only link")
     if only is not None:
         table_options = {"--from": records, "--map": mapping, "--of": of}
         options.refuse(table_options, "{} measures nothing: leave out --only")
-        return _measure_only(only, backend, worker, processes, limit_s)
+        return _measure_part(only, backend, worker_options, processes, limit_s)
     if records is not None:
         rows = Path(records) if isinstance(records, str | PathLike) else records
         map_file = None if mapping is None else Path(mapping)
-        has_default_device = device == "cpu"  # then the rows say which device they are of
-        device_name = of if of is not None or has_default_device else device
-        target = str(device_name) if isinstance(device_name, PathLike) else device_name
-        return _answer(calibrate_from_rows(rows, map_file, target, point_count, not dry_run))
+        calibrated_device = _find_calibrated_device(of, device)
+        calibration = calibrate_from_rows(
+            rows, map_file, calibrated_device, point_count, not dry_run
+        )
+        return _make_answer(calibration)
     record_options = {"--of": of, "--map": mapping, "--dry-run": dry_run or None}
     options.refuse(record_options, "{} needs --from DIR")
     check_ceilings(backend)
-    table, path = calibrate_machine(backend, worker, limit_s, point_count or POINTS)
-    calibrated = device_from_table(table, table["name"])
+    table, path = calibrate_machine(backend, worker_options, limit_s, point_count or POINTS)
+    local_device = device_from_table(table, table["name"])
     usage = f"written to {path}; use it as --device local"
-    return _answer(Calibration(calibrated, table["calibration"], path, usage))
+    return _make_answer(Calibration(local_device, table["calibration"], path, usage))
 
 
-def _server_device(of: kinds.Device | None) -> str | None:
+def _find_calibrated_device(of: kinds.Device | None, device: kinds.Place) -> str | Device | None:
+    """Return the device that rows calibrate; None where the rows say which device they are of."""
+    is_default_device = device == "cpu"
+    device_name = of if of is not None or is_default_device else device
+    return str(device_name) if isinstance(device_name, PathLike) else device_name
+
+
+def _name_server_device(of: kinds.Device | None) -> str | None:
     """Return the name of the device of a server; raises `InputError` for an object."""
     if of is None:
         return None
@@ -231,27 +239,27 @@ def _server_device(of: kinds.Device | None) -> str | None:
     return str(of) if is_name else catalog.device(of).name
 
 
-def _measure_only(
-    only: str, backend: str, worker: Options, processes: kinds.Count | None, limit_s: float
+def _measure_part(
+    only: str, backend: str, worker_options: Options, processes: kinds.Count | None, limit_s: float
 ) -> CeilingsAnswer | MeasuredLinkAnswer:
     """Measure the ceilings alone, or the link alone."""
     check_choice("--only", only, kinds.PROBES)
     if only == "ceilings":
-        return measure_ceilings(backend, worker, limit_s)
+        return measure_ceilings(backend, worker_options, limit_s)
     count = None
     if processes is not None:
         count = parse_count(text_of(processes), "--processes", at_least=2)
-    return measure_link(backend, worker, count, limit_s)
+    return measure_link(backend, worker_options, count, limit_s)
 
 
-def _read_minutes(minutes: kinds.Minutes | None, default_s: float) -> float:
+def _read_time_limit_s(minutes: kinds.Minutes | None, default_s: float) -> float:
     """Return the seconds of an option of minutes."""
     if minutes is None:
         return default_s
     return 60 * parse_duration(minutes, "--minutes", "min", MIN_MINUTES, MAX_MINUTES)
 
 
-def _answer(calibration: Calibration) -> CalibrateAnswer:
+def _make_answer(calibration: Calibration) -> CalibrateAnswer:
     """Return the answer that describes a calibration."""
     table = calibration.table
     path = calibration.path

@@ -187,7 +187,7 @@ def calibrate_serving(
     check_ending(path, (".toml",), "a calibration")
     if not dry_run:
         check_writable(path.absolute().parent)
-    settings = _read_server(server, device)
+    settings = _read_server_settings(server, device)
     files = paths_of(results)
     runs = [run for file in files for run in read_client_runs(file)]
     if len(runs) > MAX_RUNS:
@@ -196,10 +196,10 @@ def calibrate_serving(
     fit = fit_serving([find_served_run(run, settings) for run in runs], source)
     if not dry_run:
         write_calibration(fit.calibration, path)
-    return _answer(fit, None if dry_run else format_path(path))
+    return _make_answer(fit, None if dry_run else format_path(path))
 
 
-def _read_server(server: Settings | None, device: str | None) -> dict[str, object]:
+def _read_server_settings(server: Settings | None, device: str | None) -> dict[str, object]:
     """Return the settings of the server that the user gives; raises `InputError`."""
     settings: dict[str, object] = {**parse_pairs(setting_texts(server), "--server")}
     for name in settings:
@@ -227,35 +227,44 @@ def find_served_run(run: ClientRun, settings: Mapping[str, object]) -> ServedRun
     model = str(server_settings.pop("model"))
     device = str(server_settings.pop("device"))
     try:
-        service = _service_of(run, model, device, server_settings)
+        service = _build_service(run, model, device, server_settings)
         phases = service.phases()
     except InputError as error:
         raise InputError(f"{run.place}: {error}") from None
     return ServedRun(run, service, phases)
 
 
-def _service_of(run: ClientRun, model: str, device: str, settings: Mapping[str, object]) -> Service:
+def _build_service(
+    run: ClientRun, model: str, device: str, settings: Mapping[str, object]
+) -> Service:
     """Return the service of a run, with the longest of its requests."""
     load = run.load
-    setting_texts_by_name: Any = {name: str(value) for name, value in settings.items()}
+    text_by_setting: Any = {name: str(value) for name, value in settings.items()}
     if load.concurrency:
-        options = ServeOptions(**setting_texts_by_name, concurrency=load.concurrency)
+        options = ServeOptions(**text_by_setting, concurrency=load.concurrency)
     else:
         requests_per_s = len(load.inputs) / load.arrivals_s[-1]
-        options = ServeOptions(**setting_texts_by_name, rate=requests_per_s)
+        options = ServeOptions(**text_by_setting, rate=requests_per_s)
     request_lengths = zip(load.inputs, load.outputs, strict=True)
     longest_input, longest_output = max(request_lengths, key=sum)
-    return options.service(model, options.sites(device)[0], 1, longest_input, longest_output)
+    site = options.sites(device)[0]
+    return options.service(
+        model,
+        site,
+        running_sequences=1,
+        input_tokens=longest_input,
+        output_tokens=longest_output,
+    )
 
 
-def _answer(fit: ServingFit, path: str | None) -> ServingCalibrationAnswer:
+def _make_answer(fit: ServingFit, path: str | None) -> ServingCalibrationAnswer:
     """Return the answer that describes a fit."""
     calibration = fit.calibration
     return ServingCalibrationAnswer(
         path=path,
         stack=calibration.stack,
         source=calibration.source,
-        rows=tuple(_run_row(run) for run in fit.runs),
+        rows=tuple(_make_run_row(run) for run in fit.runs),
         constants=tuple(
             ServingConstant(constant=name, stack_s=before_s, constant_s=calibration.constants[name])
             for name, before_s in fit.stack_constants.items()
@@ -267,24 +276,25 @@ def _answer(fit: ServingFit, path: str | None) -> ServingCalibrationAnswer:
         median_request_error=calibration.request_error,
         median_ttft_error=calibration.ttft_error,
         headline=tuple(_describe_fit(fit, path)),
-        notes=tuple(_make_notes(fit)),
+        notes=tuple(_list_notes(fit)),
     )
 
 
-def _run_row(fit: RunFit) -> ServingRunRow:
-    run = fit.run
+def _make_run_row(fit: RunFit) -> ServingRunRow:
+    served_run = fit.run
+    client_run = served_run.run
     return ServingRunRow(
-        place=run.run.place,
-        model=run.service.model,
-        device=run.device,
-        requests=run.run.request_count,
-        failed=run.run.failed_count,
-        measured_request_s=run.run.request_s,
+        place=client_run.place,
+        model=served_run.service.model,
+        device=served_run.device,
+        requests=client_run.request_count,
+        failed=client_run.failed_count,
+        measured_request_s=client_run.request_s,
         request_s=fit.request_s,
         request_before=fit.request_before,
         request_error=fit.request_error,
         request_left_out=fit.request_left_out,
-        measured_ttft_s=run.run.ttft_s,
+        measured_ttft_s=client_run.ttft_s,
         ttft_s=fit.ttft_s,
         ttft_before=fit.ttft_before,
         ttft_error=fit.ttft_error,
@@ -308,18 +318,18 @@ def _describe_fit(fit: ServingFit, path: str | None) -> list[str]:
     return lines
 
 
-def _make_notes(fit: ServingFit) -> list[str]:
+def _list_notes(fit: ServingFit) -> list[str]:
     """Return remarks on single runs, failed requests, and runs without a TTFT."""
     notes = []
     if fit.calibration.request_error is None:
         notes.append("one run: a second one would tell how far others are off")
-    for row in fit.runs:
-        run = row.run.run
-        if run.failed_count:
-            failed = counted(run.failed_count, "request")
-            notes.append(f"{run.place}: {failed} failed and are left out")
-        if run.ttft_s is None:
-            notes.append(f"{run.place}: has no TTFT: times of requests alone are fitted")
+    for run_fit in fit.runs:
+        client_run = run_fit.run.run
+        if client_run.failed_count:
+            failed = counted(client_run.failed_count, "request")
+            notes.append(f"{client_run.place}: {failed} failed and are left out")
+        if client_run.ttft_s is None:
+            notes.append(f"{client_run.place}: has no TTFT: times of requests alone are fitted")
     return notes
 
 

@@ -14,7 +14,10 @@ from steptime.questions.training import describe_training
 
 MAX_TABLE_ROWS = 40  # devices that people see
 MAX_NAMES = 5  # devices or prices that a note names
-UNFIT = {"oom": " that it does not fit", "unsupported": " without a known peak of this type"}
+REASON_BY_UNFIT_STATUS = {
+    "oom": " that it does not fit",
+    "unsupported": " without a known peak of this type",
+}
 COLUMNS = (
     Column("device"),
     Column("shown_dtype", "type", is_spare=True),
@@ -156,22 +159,22 @@ class ChooseAnswer(Answer, frozen=True, kw_only=True):
         fitting_rows = [row for row in self.rows if row.status == "ok"]
         is_paid = any(row.cost_total is not None for row in fitting_rows)
         has_several_dtypes = self.dtype is None
-        cells = [_make_cells(row, is_paid, has_several_dtypes) for row in fitting_rows]
+        cells = [_format_cells(row, is_paid, has_several_dtypes) for row in fitting_rows]
         filled_columns = [
             column
             for column in head_step_columns(COLUMNS, cells)
             if any(row[column.key] not in (None, "") for row in cells)
         ]
-        below = assumed_line((row.device, assumed_text(row.assumed)) for row in fitting_rows)
+        footnotes = assumed_line((row.device, assumed_text(row.assumed)) for row in fitting_rows)
         if any(row.is_extrapolated for row in fitting_rows):
-            below.append(EXTRAPOLATED_FOOTNOTE)
+            footnotes.append(EXTRAPOLATED_FOOTNOTE)
         if is_paid:
-            below.append(f"cost in {self.currency}, paid by the second or as the offer says")
+            footnotes.append(f"cost in {self.currency}, paid by the second or as the offer says")
         table = Table(
             filled_columns,
             cells,
             self._title(),
-            below,
+            footnotes,
             max_rows=MAX_TABLE_ROWS,
             csv_columns=CSV_COLUMNS,
         )
@@ -179,9 +182,9 @@ class ChooseAnswer(Answer, frozen=True, kw_only=True):
 
     def _title(self) -> str:
         """Return the training in words: `resnet50, train, float32, sgd (calibrated): ...`."""
-        kind = (self.model, self.tuning, self.phase, self.dtype, self.optimizer)
+        title_words = (self.model, self.tuning, self.phase, self.dtype, self.optimizer)
         training = describe_training(self.examples, self.epochs, self.tokens)
-        return f"{', '.join(filter(None, kind))} ({self.method}): {training}, by {self.sort}"
+        return f"{', '.join(filter(None, title_words))} ({self.method}): {training}, by {self.sort}"
 
 
 class ChoicesPage(Answer, frozen=True, kw_only=True):
@@ -210,7 +213,7 @@ class ChoicesPage(Answer, frozen=True, kw_only=True):
     headline: tuple[str, ...]
 
 
-def list_notes(rows: Sequence[ChooseRow]) -> Iterator[str]:
+def describe_prices_and_unfit_devices(rows: Sequence[ChooseRow]) -> Iterator[str]:
     """Yield the dates of prices, and the devices and prices that are in doubt."""
     priced_rows = [row for row in rows if row.cost_total is not None]
     dates = {row.price_date for row in priced_rows if row.price_date}
@@ -221,13 +224,13 @@ def list_notes(rows: Sequence[ChooseRow]) -> Iterator[str]:
     if unverified_offers:
         names = first_of(sorted(unverified_offers), MAX_NAMES)
         yield f"{counted(len(unverified_offers), 'price')} not verified: {names}"
-    for status, reason in UNFIT.items():
+    for status, reason in REASON_BY_UNFIT_STATUS.items():
         devices = [row.device for row in rows if row.status == status]
         if devices:
             yield f"{counted(len(devices), 'device')}{reason}: {first_of(devices, MAX_NAMES)}"
 
 
-def _make_cells(row: ChooseRow, is_paid: bool, shows_dtype: bool) -> dict[str, object]:
+def _format_cells(row: ChooseRow, is_paid: bool, shows_dtype: bool) -> dict[str, object]:
     """Return the cells of a device that fits.
 
     Args:

@@ -18,7 +18,7 @@ from steptime.questions.fit.desktop import (
     find_assumed,
     make_request,
     predict_row,
-    resolve_types,
+    resolve_cases_of_types,
 )
 from steptime.questions.step_options import StepOptions
 from steptime.serving.desktop.request import DesktopCase
@@ -108,19 +108,21 @@ class DesktopChooseAnswer(Answer, frozen=True, kw_only=True):
         if not printed_rows:
             printed_rows = list(self.rows)
         cells = [row.to_dict() for row in printed_rows]
-        heads = [column for column in COLUMNS if any(row[column.key] is not None for row in cells)]
+        filled_columns = [
+            column for column in COLUMNS if any(row[column.key] is not None for row in cells)
+        ]
         title = f"{self.model}, {self.weights} weights, a context of {self.context_tokens:,}"
         lines = [*self.headline, f"{title} ({self.stack}), by {self.sort}"]
         assumed = ", ".join(f"{option_name(name)} {text}" for name, text in self.assumed.items())
-        below = [f"assumed: {assumed}"] if assumed else []
+        footnotes = [f"assumed: {assumed}"] if assumed else []
         if any(row.cost_per_hour is not None for row in printed_rows):
-            below.append(f"cost in {self.currency}; a million tokens of one user")
+            footnotes.append(f"cost in {self.currency}; a million tokens of one user")
         return [
             Table(
-                tuple(heads),
+                tuple(filled_columns),
                 cells,
                 "\n".join(lines),
-                below,
+                footnotes,
                 max_rows=MAX_TABLE_ROWS,
                 csv_columns=COLUMNS,
             )
@@ -154,42 +156,44 @@ def answer_desktop_choose(
             the devices.
     """
     weights = options.weights or ""
-    check_choice("--sort", sort.removeprefix("-"), _sort_names())
-    cases, unsupported = _choose_weights(model, devices, options)
+    check_choice("--sort", sort.removeprefix("-"), _map_sort_names_to_keys())
+    cases, unsupported = _choose_weights_by_device(model, devices, options)
     rows = [_make_row(case, offers) for case in cases]
     notes = _list_notes(rows, unsupported, cases[0])
     rows = _sort_rows(rows, sort, has_all_weights=weights == ALL_WEIGHTS)[:row_count]
     currencies = {offers[row.device].currency for row in rows if row.device in offers}
-    first = cases[0]
+    first_case = cases[0]
     return DesktopChooseAnswer(
         model=str(model),
-        stack=first.machine.stack.name,
-        kv=first.demand.cache_type,
-        weights=weights or first.weights.label,
-        context_tokens=first.demand.context,
+        stack=first_case.machine.stack.name,
+        kv=first_case.demand.cache_type,
+        weights=weights or first_case.weights.label,
+        context_tokens=first_case.demand.context,
         currency=currencies.pop() if len(currencies) == 1 else None,
         sort=sort,
-        assumed=find_assumed(first, options),
+        assumed=find_assumed(first_case, options),
         rows=tuple(rows),
-        headline=(_headline(rows),),
+        headline=(_describe_best_device(rows),),
         notes=tuple(notes),
     )
 
 
-def _choose_weights(
+def _choose_weights_by_device(
     model: Any, devices: Iterable[Device], options: StepOptions
 ) -> tuple[list[DesktopCase], list[str]]:
     """Return the case of each device, and the devices that the software does not run on."""
     cases = []
     unsupported_devices = []
-    refusals = []
+    reasons = []
     for device in devices:
         request = make_request("choose", model, device, options)
         try:
-            cases_of_types = resolve_types(request, options.weights)  # the largest file first
+            cases_of_types = resolve_cases_of_types(
+                request, options.weights
+            )  # the largest file first
         except InputError as error:
             unsupported_devices.append(device.name)
-            refusals.append(str(error))
+            reasons.append(str(error))
             continue
         smallest_case = cases_of_types[-1]
         if device.datasheet.usable_bytes is None:
@@ -200,7 +204,7 @@ def _choose_weights(
             )
             cases.append(next(fitting_cases, smallest_case))
     if not cases:
-        raise InputError(refusals[0])
+        raise InputError(reasons[0])
     return cases, unsupported_devices
 
 
@@ -225,13 +229,15 @@ def _make_row(case: DesktopCase, offers: Mapping[str, Offer]) -> DesktopChooseRo
     )
 
 
-def _sort_names() -> dict[str, str]:
+def _map_sort_names_to_keys() -> dict[str, str]:
     """Return the key of each name that rows are sorted by."""
-    keys = {name: name for name in DesktopChooseRow.__struct_fields__ if name not in UNSORTED_KEYS}
-    headings = {column.label.lower(): column.key for column in COLUMNS if column.label}
-    words = {DEFAULT_SORT: "tokens_per_s_per_user", "cost": "cost_per_million_tokens"}
-    key_by_name = headings | keys | words
-    return {name: key for name, key in key_by_name.items() if key in keys}
+    key_by_field = {
+        name: name for name in DesktopChooseRow.__struct_fields__ if name not in UNSORTED_KEYS
+    }
+    key_by_heading = {column.label.lower(): column.key for column in COLUMNS if column.label}
+    key_by_word = {DEFAULT_SORT: "tokens_per_s_per_user", "cost": "cost_per_million_tokens"}
+    key_by_name = key_by_heading | key_by_field | key_by_word
+    return {name: key for name, key in key_by_name.items() if key in key_by_field}
 
 
 def _sort_rows(
@@ -246,7 +252,7 @@ def _sort_rows(
         bits = row.bits_per_weight if has_all_weights else 0.0
         return -bits, -row.tokens_per_s_per_user
 
-    column_key = _sort_names()[sort.removeprefix("-")]
+    column_key = _map_sort_names_to_keys()[sort.removeprefix("-")]
 
     def by_column(row: DesktopChooseRow) -> Any:
         value = getattr(row, column_key)
@@ -254,13 +260,13 @@ def _sort_rows(
 
     is_default = sort == DEFAULT_SORT
     order: Callable[[DesktopChooseRow], Any] = by_bits_and_speed if is_default else by_column
-    ordered = sorted(rows, key=order, reverse=sort.startswith("-"))
+    ordered_rows = sorted(rows, key=order, reverse=sort.startswith("-"))
     # The sort is stable: within a verdict, the order of the column stays.
     verdict_ranks = {"yes": 0, "unknown": 1, "no": 2}
-    return sorted(ordered, key=lambda row: verdict_ranks[row.verdict])
+    return sorted(ordered_rows, key=lambda row: verdict_ranks[row.verdict])
 
 
-def _headline(rows: Sequence[DesktopChooseRow]) -> str:
+def _describe_best_device(rows: Sequence[DesktopChooseRow]) -> str:
     """Describe the first device that it fits."""
     best = rows[0] if rows else None
     if best is None or best.verdict == "no":
@@ -276,9 +282,10 @@ def _list_notes(
 ) -> list[str]:
     """Return the devices that are left out or too small, and the dates of prices."""
     notes = []
-    unfit = [row.device for row in rows if row.fits is False]
-    if unfit:
-        notes.append(f"{counted(len(unfit), 'device')} too small: {first_of(unfit, MAX_NAMES)}")
+    too_small_devices = [row.device for row in rows if row.fits is False]
+    if too_small_devices:
+        names = first_of(too_small_devices, MAX_NAMES)
+        notes.append(f"{counted(len(too_small_devices), 'device')} too small: {names}")
     if unsupported:
         names = first_of(unsupported, MAX_NAMES)
         stack = case.machine.stack.name

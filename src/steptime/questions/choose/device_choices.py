@@ -26,7 +26,7 @@ UNSORTED_KEYS = ("assumed", "notes")
 NO_MICROBATCH = 0  # not even one example fits
 PROGRESS_DEVICES = 10  # after so many the listener is told
 
-SORTS: Mapping[str, Callable[[ChooseRow], float | None]] = {
+VALUE_BY_SORT_WORD: Mapping[str, Callable[[ChooseRow], float | None]] = {
     "time": lambda row: row.train_s,
     "cost": lambda row: row.cost_total,
     "energy": lambda row: row.energy_j or row.energy_max_j,
@@ -39,15 +39,15 @@ class _DeviceStep:
 
     Args:
         model: the network on the device.
-        steps: its steps at `BATCHES` under the device's stack.
+        batch_steps: its steps at `BATCHES` under the device's stack.
         batch: examples of a step.
-        accumulated_bytes: peak memory of a microbatch beside the gradients of those before.
+        find_accumulated_bytes: peak memory of a microbatch beside the gradients of those before.
     """
 
     model: StepModel
-    steps: BatchSteps
+    batch_steps: BatchSteps
     batch: int
-    accumulated_bytes: Callable[[int], int]
+    find_accumulated_bytes: Callable[[int], int]
 
     def find_microbatch(self) -> int:
         """Return the largest divisor of the batch that fits, 0 if not even one example does."""
@@ -56,7 +56,9 @@ class _DeviceStep:
             return self.batch
         usable_bytes = device.datasheet.usable_bytes or 0.0  # where it is unknown, the batch fits
         max_microbatch = largest_batch(
-            lambda size: self._accumulated_needs(size).total_bytes, usable_bytes, self.batch // 2
+            lambda size: self._find_accumulated_needs(size).total_bytes,
+            usable_bytes,
+            self.batch // 2,
         )
         for microbatch in range(max_microbatch, 0, -1):
             does_divide_batch = self.batch % microbatch == 0
@@ -64,27 +66,29 @@ class _DeviceStep:
                 return microbatch
         return NO_MICROBATCH
 
-    def needs(self, microbatch: int) -> Needs:
+    def find_needs(self, microbatch: int) -> Needs:
         """Return the memory of a step in microbatches, that of one example where none fits."""
         if microbatch == NO_MICROBATCH:
             return self.model.needs(1)
         is_accumulated = microbatch < self.batch
-        return (
-            self._accumulated_needs(microbatch) if is_accumulated else self.model.needs(microbatch)
-        )
+        if is_accumulated:
+            return self._find_accumulated_needs(microbatch)
+        return self.model.needs(microbatch)
 
-    def _accumulated_needs(self, microbatch: int) -> Needs:
+    def _find_accumulated_needs(self, microbatch: int) -> Needs:
         needs = self.model.needs(microbatch)
-        return needs._replace(peak_bytes=self.accumulated_bytes(microbatch))
+        return needs._replace(peak_bytes=self.find_accumulated_bytes(microbatch))
 
     def find_best_batch(self) -> tuple[int | None, float | None]:
         """Return the smallest fitting batch with 90 % of the best speed, and its examples/s."""
-        (span,) = self.steps.spans([self.model])
-        fits = self.steps.fit(self.model)
+        (span,) = self.batch_steps.spans([self.model])
+        fits = self.batch_steps.fit(self.model)
         pass_times_s = zip(*span.times, strict=True)  # for each batch, forward, backward and update
         step_s_by_batch: dict[int, float] = {}
-        for batch, times_s, is_fitting in zip(self.steps.batches, pass_times_s, fits, strict=True):
-            if is_fitting:
+        for batch, times_s, does_fit in zip(
+            self.batch_steps.batches, pass_times_s, fits, strict=True
+        ):
+            if does_fit:
                 step_s_by_batch[batch] = sum(times_s)
         if not step_s_by_batch:
             return None, None
@@ -117,32 +121,41 @@ def compare_devices(
     all_steps = BatchSteps(model, BATCHES)
 
     @cache
-    def accumulated_bytes(steps: BatchSteps, microbatch: int) -> int:
+    def find_accumulated_bytes(batch_steps: BatchSteps, microbatch: int) -> int:
         return rank_peak_bytes(
-            steps.model.graph(microbatch),
-            steps.model.stack,
+            batch_steps.model.graph(microbatch),
+            batch_steps.model.stack,
             accumulates=True,
-            sizes=steps.model.sizes(microbatch),
+            sizes=batch_steps.model.sizes(microbatch),
         )
 
     rows = []
     for device in watched(list(devices), "devices", PROGRESS_DEVICES):
-        on_device = model.on(device)
-        steps = all_steps.under(on_device)
-        step = _DeviceStep(on_device, steps, global_batch, partial(accumulated_bytes, steps))
-        rows.append(_make_row(step, training, (offers or {}).get(device.name)))
+        device_model = model.on(device)
+        batch_steps = all_steps.under(device_model)
+        step = _DeviceStep(
+            model=device_model,
+            batch_steps=batch_steps,
+            batch=global_batch,
+            find_accumulated_bytes=partial(find_accumulated_bytes, batch_steps),
+        )
+        offer = (offers or {}).get(device.name)
+        rows.append(_make_row(step, training, offer))
     return rows
 
 
-def sort_names() -> dict[str, str]:
-    """Return the sort key of each name: words of `SORTS`, keys of rows, and headings of columns."""
+def map_sort_names_to_keys() -> dict[str, str]:
+    """Return the sort key of each name.
+
+    Names are words of `VALUE_BY_SORT_WORD`, keys of rows, and headings of columns.
+    """
     keys = {name: name for name in ChooseRow.__struct_fields__ if name not in UNSORTED_KEYS}
     headings = {
         column.label.lower(): column.key
         for column in COLUMNS
         if column.label and column.key in keys
     }
-    return headings | keys | {word: word for word in SORTS}
+    return headings | keys | {word: word for word in VALUE_BY_SORT_WORD}
 
 
 def sort_rows(rows: Sequence[ChooseRow], by: str) -> list[ChooseRow]:
@@ -150,10 +163,10 @@ def sort_rows(rows: Sequence[ChooseRow], by: str) -> list[ChooseRow]:
 
     Args:
         rows: the rows.
-        by: a name of `sort_names`; with a `-` before it the largest come first.
+        by: a name of `map_sort_names_to_keys`; with a `-` before it the largest come first.
     """
-    key = sort_names()[by.removeprefix("-")]
-    value_of: Callable[[ChooseRow], Any] = SORTS.get(key) or attrgetter(key)
+    key = map_sort_names_to_keys()[by.removeprefix("-")]
+    value_of: Callable[[ChooseRow], Any] = VALUE_BY_SORT_WORD.get(key) or attrgetter(key)
     fitting_rows = [row for row in rows if row.status == "ok"]
     unfit_rows = [row for row in rows if row.status != "ok"]
     valued_rows = [row for row in fitting_rows if value_of(row) is not None]
@@ -166,7 +179,7 @@ def _make_row(step: _DeviceStep, training: Training, offer: Offer | None) -> Cho
     """Return the row of a device: `ok`, `oom`, or `unsupported` without a peak of the type."""
     model = step.model
     microbatch = step.find_microbatch()
-    needs = step.needs(microbatch)
+    needs = step.find_needs(microbatch)
     make_row = partial(
         ChooseRow,
         device=model.device.name,
@@ -182,7 +195,7 @@ def _make_row(step: _DeviceStep, training: Training, offer: Offer | None) -> Cho
         note = f"one example: {needs.too_large(model.device)}"
         return make_row(status="oom", notes=(note,))
     try:
-        times = model.timeline(microbatch)
+        timeline = model.timeline(microbatch)
         best_batch, best_examples_per_s = step.find_best_batch()
     except InputError as error:
         return make_row(status="unsupported", notes=(str(error),))
@@ -192,16 +205,16 @@ def _make_row(step: _DeviceStep, training: Training, offer: Offer | None) -> Cho
         assumed=assumed_of(model),
         best_batch=best_batch,
         best_examples_per_s=best_examples_per_s,
-        is_extrapolated=times.is_extrapolated,
+        is_extrapolated=timeline.is_extrapolated,
         notes=tuple(model.remarks(microbatch)),
     )
-    return _price_row(make_row, step, times, microbatch, training, offer)
+    return _price_row(make_row, step, timeline, microbatch, training, offer)
 
 
 def _price_row(
     make_row: Callable[..., ChooseRow],
     step: _DeviceStep,
-    times: Timeline,
+    timeline: Timeline,
     microbatch: int,
     training: Training,
     offer: Offer | None,
@@ -211,29 +224,30 @@ def _price_row(
     Args:
         make_row: makes the row from these, with all other fields.
         step: the step on the device.
-        times: the times of one microbatch.
+        timeline: the timeline of one microbatch.
         microbatch: examples that pass at once.
         training: the examples of the training.
         offer: the price of the device.
     """
     # Microbatches accumulate their gradients; the update runs once.
     microbatch_count = step.batch // microbatch
-    microbatch_s = times.step_s - times.update_s
-    step_s = microbatch_count * microbatch_s + times.update_s
-    growth = step_s / times.step_s if times.step_s else 1.0  # from one microbatch with its update
+    microbatch_s = timeline.step_s - timeline.update_s
+    step_s = microbatch_count * microbatch_s + timeline.update_s
+    # From one microbatch with its update to the whole step.
+    growth = step_s / timeline.step_s if timeline.step_s else 1.0
     priced_training = training
     if offer is not None:
         priced_training = replace(training, price=offer.price, billing=offer.billing)
     bill = bill_training(priced_training, step_s, step.batch, 1)
     kernel_columns = step.model.lowered(microbatch).columns
-    energy = step_energy(times, step.model.effective_device, kernel_columns)
+    energy = step_energy(timeline, step.model.effective_device, kernel_columns)
     examples_per_s = step.batch / step_s if step_s else None
     step_count = training.examples * training.epochs / step.batch
     microbatch_steps = step_count * growth  # energy is known of one microbatch with its update
     return make_row(
         step_s=step_s,
-        low_s=None if times.low_s is None else times.low_s * growth,
-        high_s=None if times.high_s is None else times.high_s * growth,
+        low_s=None if timeline.low_s is None else timeline.low_s * growth,
+        high_s=None if timeline.high_s is None else timeline.high_s * growth,
         examples_per_s=examples_per_s,
         tokens_per_s=tokens_per_s(tokens_per_example(step.model.workload), examples_per_s),
         train_s=bill.train_s,

@@ -28,9 +28,17 @@ from steptime.hardware import catalog, device_words
 from steptime.hardware.device import KINDS, Device, Link
 from steptime.hardware.prices import Offer, Training, cheapest, offers
 from steptime.questions import kinds, options
-from steptime.questions.choose.answer import ChoicesPage, ChooseAnswer, list_notes
+from steptime.questions.choose.answer import (
+    ChoicesPage,
+    ChooseAnswer,
+    describe_prices_and_unfit_devices,
+)
 from steptime.questions.choose.desktop import DesktopChooseAnswer, answer_desktop_choose
-from steptime.questions.choose.device_choices import compare_devices, sort_names, sort_rows
+from steptime.questions.choose.device_choices import (
+    compare_devices,
+    map_sort_names_to_keys,
+    sort_rows,
+)
 from steptime.questions.fit.desktop import is_desktop_fit
 from steptime.questions.step_options import StepKeywords, StepOptions
 from steptime.questions.training import training_fields, training_of_tokens
@@ -125,27 +133,27 @@ def choose(
             f"{{}} is of a training, --weights {step.weights} of a server; leave it out",
         )
         return _choose_for_weights(model, device, prices, max_price, sort, top, step)
-    training = _read_training(examples, epochs, tokens)
+    training = _parse_training(examples, epochs, tokens)
     row_count = parse_count(text_of(top), "--top")
-    check_choice("--sort", sort.removeprefix("-"), sort_names())
+    check_choice("--sort", sort.removeprefix("-"), map_sort_names_to_keys())
     price_file = None if prices is None else Path(prices)
     if page is not None:
         options.refuse({"--tokens": tokens}, "{} is of one network: leave out --page")
         options.refuse({"--max-price": max_price}, "{}: the page has a field for it")
         request = _PageRequest(
-            parse_models(text_of(model)),
-            find_devices(text_of(device), step.method),
-            text_of(batch),
-            text_of(link),
-            text_of(replicas or REPLICAS),
-            training,
-            offers(price_file),
+            models=parse_models(text_of(model)),
+            devices=find_devices(text_of(device), step.method),
+            batch=text_of(batch),
+            links=text_of(link),
+            replicas=text_of(replicas or REPLICAS),
+            training=training,
+            prices=offers(price_file),
         )
         return _write_page(Path(page), step, request)
     options.refuse({"--link": link, "--replicas": replicas}, "{} goes with --page FILE")
     devices = find_devices(text_of(device), step.method)
     all_offers = offers(price_file)
-    currency = _currency_of(all_offers)
+    currency = _find_currency(all_offers)
     price_notes = []
     if max_price is not None:
         affordable = _affordable_devices(devices, cheapest(all_offers), max_price)
@@ -173,7 +181,7 @@ def choose(
         currency=currency,
         sort=sort,
         rows=best_rows,
-        notes=(*list_notes(best_rows), *price_notes),
+        notes=(*describe_prices_and_unfit_devices(best_rows), *price_notes),
     )
 
 
@@ -189,21 +197,24 @@ def _choose_for_weights(
     """Answer for weights of one's own machine; raises `InputError`."""
     row_count = parse_count(text_of(top), "--top")
     all_offers = offers(None if prices is None else Path(prices))
-    _currency_of(all_offers)
+    _find_currency(all_offers)  # refuses several currencies
     devices = find_devices(text_of(device), step.method)
     if max_price is not None:
         devices = _affordable_devices(devices, cheapest(all_offers), max_price)
     return answer_desktop_choose(model, devices, step, cheapest(all_offers), sort, row_count)
 
 
-def _read_training(examples: Any, epochs: Any, tokens: Any) -> Training:
+def _parse_training(examples: Any, epochs: Any, tokens: Any) -> Training:
     """Return the training of examples and epochs; raises `InputError` for these beside tokens."""
     if tokens is not None:
         options.refuse({"--examples": examples, "--epochs": epochs}, "{} and --tokens: give one")
-    return Training(
-        EXAMPLES if examples is None else parse_count(text_of(examples), "--examples"),
-        EPOCHS if epochs is None else parse_number(text_of(epochs), "--epochs", at_most=MAX_EPOCHS),
-    )
+    example_count = EXAMPLES
+    if examples is not None:
+        example_count = parse_count(text_of(examples), "--examples")
+    epoch_count = EPOCHS
+    if epochs is not None:
+        epoch_count = parse_number(text_of(epochs), "--epochs", at_most=MAX_EPOCHS)
+    return Training(examples=example_count, epochs=epoch_count)
 
 
 def find_devices(value: Any, method: Any = "") -> list[Device]:
@@ -227,11 +238,7 @@ def find_devices(value: Any, method: Any = "") -> list[Device]:
         ]
         if word in KINDS:
             return [device for device in listed_devices if device.kind == word]
-        return [
-            device
-            for device in listed_devices
-            if device.datasheet.details.get("used_in") != "phones"
-        ]
+        return [device for device in listed_devices if not _is_in_phones(device)]
     is_misspelled_kind = find_similar_names(word, KINDS) and not device_words.find_devices(word)
     if is_misspelled_kind:
         raise unknown("kind of devices", value, ("all", *KINDS), "--device")
@@ -242,7 +249,11 @@ def find_devices(value: Any, method: Any = "") -> list[Device]:
     return list(device_by_name.values())
 
 
-def _currency_of(all_offers: Sequence[Offer]) -> str | None:
+def _is_in_phones(device: Device) -> bool:
+    return device.datasheet.details.get("used_in") == "phones"
+
+
+def _find_currency(all_offers: Sequence[Offer]) -> str | None:
     """Return the currency of offers, None without any; raises `InputError` for several."""
     currencies = sorted({offer.currency for offer in all_offers})
     if len(currencies) > 1:
@@ -280,13 +291,13 @@ def _write_page(page: Path, step: StepOptions, request: _PageRequest) -> Choices
     from steptime.reports.choices import Choices, write_choices
 
     check_ending(page, (".html",), "ending of a page")
-    makers = {
+    workload_makers = {
         (name, dtype or ""): partial(replace(step, dtype=dtype).workload, name)
         for name in request.models
         for dtype in _read_dtypes(step.dtype)
     }
     training = request.training
-    words = {
+    option_values = {
         "length": step.length,
         "optimizer": step.optimizer,
         "method": step.method,
@@ -296,16 +307,16 @@ def _write_page(page: Path, step: StepOptions, request: _PageRequest) -> Choices
         **step.words(),
     }
     choices = Choices(
-        makers,
-        request.devices,
-        _page_batches(request.batch, list(makers.values())),
-        _page_links(request.links, request.devices),
-        parse_counts(request.replicas, "--replicas"),
-        training,
-        cheapest(offer for offer in request.prices if offer.currency == PAGE_CURRENCY),
-        step.method,
-        step.method_options(step.options),
-        options.words_of(words),
+        models=workload_makers,
+        devices=request.devices,
+        batches=_list_page_batches(request.batch, list(workload_makers.values())),
+        links=_list_page_links(request.links, request.devices),
+        replicas=parse_counts(request.replicas, "--replicas"),
+        training=training,
+        offers=cheapest(offer for offer in request.prices if offer.currency == PAGE_CURRENCY),
+        method=step.method,
+        options=step.method_options(step.options),
+        words=options.words_of(option_values),
     )
     page_axes = write_choices(choices, page)
     axes = {name: tuple(values) for name, values in page_axes.axes.items()}
@@ -322,15 +333,15 @@ def _read_dtypes(text: str | None) -> Sequence[str | None]:
     return [None] if text is None else parse_names(text, "--dtype")
 
 
-def _page_batches(text: str | None, makers: Sequence[Maker]) -> list[int]:
+def _list_page_batches(text: str | None, workload_makers: Sequence[Maker]) -> list[int]:
     """Return the batches of --batch, by default the usual ones and each network's own."""
     if text is not None:
         return parse_counts(text, "--batch")
-    network_batches = {make(None).batch_per_replica for make in makers}
+    network_batches = {make_workload(None).batch_per_replica for make_workload in workload_makers}
     return sorted(network_batches | set(PAGE_BATCHES))
 
 
-def _page_links(value: Any, devices: Sequence[Device]) -> list[Link]:
+def _list_page_links(value: Any, devices: Sequence[Device]) -> list[Link]:
     """Return the links of --link, by default those of the devices, if few, and of clusters."""
     from steptime.planning.site import node_link_name
 

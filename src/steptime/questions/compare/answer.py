@@ -249,16 +249,16 @@ class CompareAnswer(Answer, frozen=True, kw_only=True):
             Column("method", is_spare=True),
             Column("differ", "a | b", is_spare=True),
         ]
-        printed_verdict = []
-        csv_verdict = []
+        verdict_columns = []
+        csv_verdict_columns = []
         if self._has_verdicts:
-            printed_verdict.append(Column("verdict_shown", "verdict on b"))
-            csv_verdict.append(Column("verdict", "verdict on b"))
-        make_row = partial(_table_row, quantity=self.quantity)
+            verdict_columns.append(Column("verdict_shown", "verdict on b"))
+            csv_verdict_columns.append(Column("verdict", "verdict on b"))
+        make_row = partial(_format_row, quantity=self.quantity)
         rows = LazySequence(len(self.rows), lambda: map(make_row, self.rows))
         return [
             Table(
-                (*name_columns, *_RATIO_COLUMNS, *printed_verdict),
+                (*name_columns, *_RATIO_COLUMNS, *verdict_columns),
                 rows,
                 f"{self.quantity}: b = {self.b} against a = {self.a}",
                 max_rows=MAX_PRINTED_PAIRS,
@@ -269,32 +269,32 @@ class CompareAnswer(Answer, frozen=True, kw_only=True):
                     Column("ratio"),
                     Column("ratio_low"),
                     Column("ratio_high"),
-                    *csv_verdict,
+                    *csv_verdict_columns,
                 ),
             )
         ]
 
 
-def _table_row(pair: PairRow, quantity: str) -> dict[str, object]:
+def _format_row(pair: PairRow, quantity: str) -> dict[str, object]:
     unit = QUANTITIES[quantity][0] if quantity in QUANTITIES else ""
-    format_value = seconds if unit == "s" else partial(si, unit=unit)
+    format_number = seconds if unit == "s" else partial(si, unit=unit)
     verdict = pair.verdict or ""
-    a = pair.a
-    b = pair.b
+    side_a = pair.a
+    side_b = pair.b
     return pair.to_dict() | {
         "name": f"{pair.name} {pair.scope or ''}".rstrip(),
-        "platform": _join_sides(a.platform, b.platform),
-        "dtype": _join_sides(a.dtype, b.dtype),
-        "method": _join_sides(a.method, b.method),
+        "platform": _join_differing_values(side_a.platform, side_b.platform),
+        "dtype": _join_differing_values(side_a.dtype, side_b.dtype),
+        "method": _join_differing_values(side_a.method, side_b.method),
         "differ": ", ".join(pair.differ),
-        "a": a.value,
-        "b": b.value,
-        "a_shown": format_value(a.value),
-        "b_shown": format_value(b.value),
+        "a": side_a.value,
+        "b": side_b.value,
+        "a_shown": format_number(side_a.value),
+        "b_shown": format_number(side_b.value),
         "verdict_shown": screen_words(quantity).get(verdict, pair.verdict),
     }
 
 
-def _join_sides(a: str | None, b: str | None) -> str:
+def _join_differing_values(value_a: str | None, value_b: str | None) -> str:
     """Return the value of both sides: "t4", or "t4 | l4" where they differ."""
-    return " | ".join(dict.fromkeys(value or "" for value in (a, b)))
+    return " | ".join(dict.fromkeys(value or "" for value in (value_a, value_b)))

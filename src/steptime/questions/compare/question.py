@@ -35,7 +35,7 @@ from steptime.records.data import Data
 
 DEFAULT_MARGIN = "5%"
 MAX_UNPAIRED_NOTES = 8
-Item = TypeVar("Item")
+RowStruct = TypeVar("RowStruct")
 Platforms = Annotated[str | Sequence[str], Kind("A,B")]
 Column = Annotated[str, Kind("COLUMN")]
 Level = Annotated[str | float, Kind("VALUE")]
@@ -125,8 +125,8 @@ def compare(
     )
     _refuse_misplaced_options(request)
     data = load_records(request.folders, None if mapping is None else Path(mapping), note)
-    a, b, pairing = _pair(request, data)
-    return _answer(request, data, pairing, a, b)
+    name_a, name_b, pairing = _pair_sides(request, data)
+    return _make_answer(request, data, pairing, name_a, name_b)
 
 
 def _refuse_misplaced_options(request: _CompareRequest) -> None:
@@ -153,7 +153,7 @@ def _refuse_misplaced_options(request: _CompareRequest) -> None:
         )
 
 
-def _pair(request: _CompareRequest, data: Data) -> tuple[str, str, Pairing]:
+def _pair_sides(request: _CompareRequest, data: Data) -> tuple[str, str, Pairing]:
     """Return the names of the sides a and b, and their pairs."""
     quantity = request.quantity
     any_dtype = request.any_dtype
@@ -174,48 +174,49 @@ def _pair(request: _CompareRequest, data: Data) -> tuple[str, str, Pairing]:
         if len(names) != 2:
             text = shorten(request.platforms)
             raise InputError(f"--platforms is two names, A,B, not {text}")
-        a, b = names
-        return a, b, pairs.two_platforms(data, a, b, quantity, any_dtype=any_dtype)
+        name_a, name_b = names
+        pairing = pairs.two_platforms(data, name_a, name_b, quantity, any_dtype=any_dtype)
+        return name_a, name_b, pairing
     return "predicted", "measured", pairs.predicted_and_measured(data, quantity)
 
 
-def _answer(
-    request: _CompareRequest, data: Data, pairing: Pairing, a: str, b: str
+def _make_answer(
+    request: _CompareRequest, data: Data, pairing: Pairing, name_a: str, name_b: str
 ) -> CompareAnswer:
     # All names are made together, so that each name tells a step from all other steps.
     pairing.learn(np.r_[pairing.columns.b, pairing.unpaired.id])
-    changes = watch.find_changes(pairing) if request.has_two_folders else None
-    power = find_power(pairing, data) if request.has_two_folders else None
-    nodes = _find_slow_nodes(data) if request.by == "host" else None
+    folder_changes = watch.find_changes(pairing) if request.has_two_folders else None
+    detection_power = find_power(pairing, data) if request.has_two_folders else None
+    slow_nodes = _find_slow_nodes(data) if request.by == "host" else None
     errors = msgspec.convert(pairing.summary(), Accuracy)
-    levels = tuple(map(_level_row, pairing.of_levels()))
+    levels = tuple(map(_make_level_row, pairing.of_levels()))
     has_verdicts = any(pairing.columns.verdict)
-    headline = _describe_pairs(request, pairing, errors, levels, a)
-    if changes and (request.fail_on or request.margin is not None):
-        headline += watch.describe_changes(changes, request.quantity, power)
-    headline += nodes.headline if nodes else ()
+    headline = _describe_pairs(request, pairing, errors, levels, name_a)
+    if folder_changes and (request.fail_on or request.margin is not None):
+        headline += watch.describe_changes(folder_changes, request.quantity, detection_power)
+    headline += slow_nodes.headline if slow_nodes else ()
     unpaired = _convert_rows(pairing.unpaired_rows(), UnpairedRow)
     return CompareAnswer(
-        a=a,
-        b=b,
+        a=name_a,
+        b=name_b,
         by=request.by,
         quantity=request.quantity,
         rows=_convert_rows(pairing.rows(), PairRow),
         unpaired=unpaired,
         levels=levels,
         errors=errors,
-        changes=changes,
-        is_judged=None if power is None else power.is_judged,
-        smallest_slowdown=None if power is None else power.smallest_slowdown,
-        nodes=nodes,
+        changes=folder_changes,
+        is_judged=None if detection_power is None else detection_power.is_judged,
+        smallest_slowdown=None if detection_power is None else detection_power.smallest_slowdown,
+        nodes=slow_nodes,
         headline=tuple(headline),
         notes=(
-            *([power.remark] if power and power.remark else []),
-            *_describe_intervals(pairing, has_verdicts, a, unpaired),
+            *([detection_power.remark] if detection_power and detection_power.remark else []),
+            *_describe_intervals(pairing, has_verdicts, name_a, unpaired),
             *_describe_unpaired(unpaired),
         ),
         _has_verdicts=has_verdicts,
-        _exit_code=_find_exit_code(request.fail_on, changes, power),
+        _exit_code=_find_exit_code(request.fail_on, folder_changes, detection_power),
     )
 
 
@@ -224,7 +225,7 @@ def _describe_pairs(
     pairing: Pairing,
     errors: Accuracy,
     levels: Sequence[LevelRow],
-    a: str,
+    name_a: str,
 ) -> list[str]:
     """Return lines on the pairs of each level, or on a prediction; none of two measurements."""
     if not len(pairing):
@@ -232,26 +233,27 @@ def _describe_pairs(
     if request.by:
         return _describe_levels(levels, request.quantity)
     has_verdicts = any(pairing.columns.verdict)
-    return [] if has_verdicts else [_describe_errors(errors, a)]
+    return [] if has_verdicts else [_describe_errors(errors, name_a)]
 
 
 def _find_exit_code(
-    fail_on: str | None, changes: watch.FolderChanges | None, power: Power | None
+    fail_on: str | None, folder_changes: watch.FolderChanges | None, detection_power: Power | None
 ) -> int:
     """Return 3 where something changed that `fail_on` names, 2 where nothing can be judged."""
-    if fail_on is None or power is None:
+    if fail_on is None or detection_power is None:
         return 0
-    if power.is_other_hardware:
+    if detection_power.is_other_hardware:
         return CANNOT_JUDGE
     failing_fields = watch.FAIL_ON[fail_on]
-    has_failed = any(getattr(changes, name) for name in failing_fields)
+    has_failed = any(getattr(folder_changes, name) for name in failing_fields)
     if has_failed:
         return UNSUCCESSFUL
-    needs_verdicts = failing_fields != ("vanished",)
-    return CANNOT_JUDGE if needs_verdicts and not power.is_judged else 0
+    verdict_fields = set(failing_fields) - {"vanished"}
+    needs_verdicts = bool(verdict_fields)
+    return CANNOT_JUDGE if needs_verdicts and not detection_power.is_judged else 0
 
 
-def _convert_rows(rows: Sequence[Mapping[str, Any]], kind: type[Item]) -> Sequence[Item]:
+def _convert_rows(rows: Sequence[Mapping[str, Any]], kind: type[RowStruct]) -> Sequence[RowStruct]:
     """Return rows as structs; many thousand rows are made anew on each pass."""
     if not isinstance(rows, JsonRows):
         return tuple(msgspec.convert(row, kind) for row in rows)
@@ -261,14 +263,14 @@ def _convert_rows(rows: Sequence[Mapping[str, Any]], kind: type[Item]) -> Sequen
 
 
 def _find_slow_nodes(data: Data) -> HostNodes:
-    nodes = analysis("nodes")
-    table = nodes.answer(data)
+    nodes_analysis = analysis("nodes")
+    table = nodes_analysis.answer(data)
     return HostNodes(
-        summary=table.summary, headline=tuple(nodes.says(table)), rows=tuple(table.rows)
+        summary=table.summary, headline=tuple(nodes_analysis.says(table)), rows=tuple(table.rows)
     )
 
 
-def _level_row(row: Mapping[str, Any]) -> LevelRow:
+def _make_level_row(row: Mapping[str, Any]) -> LevelRow:
     return LevelRow(
         level=row["level"],
         pairs=row["pairs"],
@@ -308,11 +310,11 @@ def _describe_levels(levels: Sequence[LevelRow], quantity: str) -> list[str]:
     return lines
 
 
-def _describe_errors(errors: Accuracy, a: str) -> str:
+def _describe_errors(errors: Accuracy, name_a: str) -> str:
     """Return the ratio of all pairs in the mean, of a prediction with its errors."""
     mean = f"b / a is {errors.geometric_mean_ratio:.3g} in the geometric mean"
     median_error, share_within = errors.median_error, errors.within_factor_2
-    if a != "predicted" or median_error is None or share_within is None:
+    if name_a != "predicted" or median_error is None or share_within is None:
         return f"{mean} ({errors.pairs} pairs)"
     return (
         f"median error of a against b {percent(median_error)} "
@@ -322,13 +324,13 @@ def _describe_errors(errors: Accuracy, a: str) -> str:
 
 
 def _describe_intervals(
-    pairing: Pairing, has_verdicts: bool, a: str, unpaired: Sequence[UnpairedRow]
+    pairing: Pairing, has_verdicts: bool, name_a: str, unpaired: Sequence[UnpairedRow]
 ) -> list[str]:
     """Return remarks on the pairs: that there is none, or why intervals are wide."""
     if not len(pairing):
         quantity = pairing.quantity
         line = f"nothing to compare: no network has its {quantity} on both sides"
-        if a != "predicted" and _have_different_types(unpaired):
+        if name_a != "predicted" and _have_different_types(unpaired):
             line += "; their types differ: --any-dtype pairs them"
         return [line]
     lines = []

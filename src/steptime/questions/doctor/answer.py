@@ -242,8 +242,8 @@ class DoctorAnswer(Answer, frozen=True, kw_only=True):
         load = "unknown"
         if self.load is not None:
             load = f"{percent(self.load)} of the CPUs in the last minute"
-        readable = [meter.name for meter in self.meters if not meter.remedy]
-        yield "meters", ", ".join(readable) or "none"
+        readable_meters = [meter.name for meter in self.meters if not meter.remedy]
+        yield "meters", ", ".join(readable_meters) or "none"
         yield "devices", devices.folder + ("" if devices.is_writable else " (cannot be written to)")
         yield "last probe", "none" if probe is None else f"{probe.name}, {probe.source}"
         yield "calibrated", date or "never: steptime calibrate"
@@ -254,8 +254,8 @@ class DoctorAnswer(Answer, frozen=True, kw_only=True):
 
 def _describe_cache(cache: CpuCache) -> str:
     """Return a cache as text: `L3 unified 32768 KiB for 2 CPUs`."""
-    shared = f" for {cache.shared_by} CPUs" if cache.shared_by > 1 else ""
-    return f"L{cache.level} {cache.type} {cache.size_bytes // KIB} KiB{shared}"
+    sharing_text = f" for {cache.shared_by} CPUs" if cache.shared_by > 1 else ""
+    return f"L{cache.level} {cache.type} {cache.size_bytes // KIB} KiB{sharing_text}"
 
 
 def _describe_memory(memory: HostMemory) -> str:

@@ -34,7 +34,7 @@ INSTALL_TORCH = (
     "choose a build at pytorch.org/get-started/locally (a build for CPUs only is far smaller), "
     "or: pip install 'steptime[torch]'"
 )
-COMMANDS = {"g++": ("g++", "c++", "clang++"), "slurm": ("sbatch",)}
+COMMANDS_BY_TOOL = {"g++": ("g++", "c++", "clang++"), "slurm": ("sbatch",)}
 """Tools with the commands of which any will do."""
 TOOL_REMEDIES = {
     "g++": "torch.compile needs a C++ compiler: install your system's package 'g++'",
@@ -56,7 +56,9 @@ def examine_machine(root: Path = ROOT) -> DoctorAnswer:
     cpu = _read_cpu(root)
     gpus = read_nvidia_gpus()
     versions = {name: machine.installed_version(name) for name in FRAMEWORKS}
-    tools = tuple(Tool(name=name, path=_find_command(names)) for name, names in COMMANDS.items())
+    tools = tuple(
+        Tool(name=name, path=_find_first_command(names)) for name, names in COMMANDS_BY_TOOL.items()
+    )
     remedy_by_meter = meter_remedies(root)
     user_devices = _read_user_devices()
     load = machine.load_per_cpu()
@@ -116,7 +118,7 @@ def _read_memory(root: Path) -> HostMemory:
     )
 
 
-def _find_command(names: tuple[str, ...]) -> str | None:
+def _find_first_command(names: tuple[str, ...]) -> str | None:
     """Return the path of the first of the commands that is installed."""
     return next(filter(None, map(shutil.which, names)), None)
 
@@ -179,7 +181,9 @@ def _find_device_problems(
         yield f"{devices.folder} cannot be written to: set STEPTIME_HOME to a folder of yours"
     calibration = None if devices.probe is None else devices.probe.calibration
     if calibration is not None:
-        for name, old, new in find_stale(calibration, cpu.default_threads, gpus, versions):
+        for name, old, new in find_changed_settings(
+            calibration, cpu.default_threads, gpus, versions
+        ):
             yield (
                 f"the calibration of 'local' is of {name} {old}, here is {new}: "
                 "steptime calibrate measures it again"
@@ -188,7 +192,7 @@ def _find_device_problems(
         yield f"a GPU is here but no PyTorch to use it: {INSTALL_TORCH}"
 
 
-def find_stale(
+def find_changed_settings(
     calibration: CalibrationState,
     default_threads: int,
     gpus: tuple[NvidiaGpu, ...] | None,
@@ -202,12 +206,12 @@ def find_stale(
     backend = calibration.backend or ""
     new_driver = gpus[0].driver if gpus else None
     # What was calibrated, its value then, and its value now.
-    old_and_new = [(backend, calibration.version, versions.get(backend))]
+    settings = [(backend, calibration.version, versions.get(backend))]
     is_of_cpu = calibration.driver is None
     if is_of_cpu and calibration.threads is not None:
-        old_and_new.append(("threads", str(calibration.threads), str(default_threads)))
-    old_and_new.append(("driver", calibration.driver, new_driver))
-    for name, old, new in old_and_new:
+        settings.append(("threads", str(calibration.threads), str(default_threads)))
+    settings.append(("driver", calibration.driver, new_driver))
+    for name, old, new in settings:
         if old is None or new is None:  # unknown on one side: nothing to compare
             continue
         new_release = new.partition("+")[0]  # without the build: 2.9.1+cu128

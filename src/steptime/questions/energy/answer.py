@@ -265,18 +265,20 @@ class EnergyAnswer(Answer, frozen=True, kw_only=True):
         if has_estimated_ops:
             costs_by_part["other ops, estimated with DRAM"] = self.estimated
         rows = [
-            _cost_row(name, costs) for name, costs in costs_by_part.items() if costs is not None
+            _make_cost_row(name, costs)
+            for name, costs in costs_by_part.items()
+            if costs is not None
         ]
         chips = "+".join(self.accelerators)
         title = f"{self.model}, one example on {chips}, {self.process} ({self.scaling})"
         tables = [Table((Column("name", ""), *COST_COLUMNS), rows, title)]
         if self._by_op:
-            ops = [_cost_row(op.name, op) for op in self.rows]
+            ops = [_make_cost_row(op.name, op) for op in self.rows]
             tables.append(Table((Column("name", "op"), *COST_COLUMNS), ops))
         return tables if self.diagnosis is None else [*tables, *self.diagnosis.tables()]
 
 
-def _cost_row(
+def _make_cost_row(
     name: str, costs: CostSums | DramEnergy | EstimatedEnergy
 ) -> dict[str, str | float | None]:
     """Return a row of a table; DRAM and estimates have no latency."""
@@ -284,17 +286,17 @@ def _cost_row(
     latency_range = None
     if isinstance(costs, CostSums):
         latency_s = costs.latency_s
-        latency_range = _range_text("s", costs.latency_low_s, costs.latency_high_s)
+        latency_range = _format_range("s", costs.latency_low_s, costs.latency_high_s)
     return {
         "name": name,
         "latency_s": latency_s,
         "latency": latency_range,
         "energy_j": costs.energy_j,
-        "energy": _range_text("j", costs.energy_low_j, costs.energy_high_j),
+        "energy": _format_range("j", costs.energy_low_j, costs.energy_high_j),
     }
 
 
-def _range_text(unit: str, low: float | None, high: float | None) -> str | None:
+def _format_range(unit: str, low: float | None, high: float | None) -> str | None:
     """Return an interval as text, `23.02 ms .. 192 ms`; None where it is unknown."""
     if low is None or high is None:
         return None

@@ -116,21 +116,23 @@ def energy(
     """
     check_choice("--method", method, METHODS)
     names = accelerator if isinstance(accelerator, str) else "+".join(accelerator)
-    scaled = _scale_chips(names, method, process, scaling)
-    diagnosis = _diagnose(scaled.chips) if diagnose else None
+    scaled_chips = _scale_chips(names, method, process, scaling)
+    diagnosis = _diagnose(scaled_chips.chips) if diagnose else None
     if diagnosis is not None and network is None:  # the chips by themselves
         if by_op or dram or nets is not None:
             raise InputError("--by-op, --dram and --nets need a network beside --diagnose")
         return diagnosis
-    request, graph = _read_request(network, None if nets is None else Path(nets))
-    estimated = estimate(request, scaled.chips)
+    request, graph = _read_chip_request_and_graph(network, None if nets is None else Path(nets))
+    chip_estimate = estimate(request, scaled_chips.chips)
     if method == "fodlam":
         refused_options = {"--by-op": by_op, "--dram": dram, "--diagnose": diagnose}
         options.refuse(refused_options, "{}: method fodlam prints only what the original does")
-        for line in _describe_limits(estimated, "counted as nothing"):
+        for line in _describe_uncovered_and_pruned(chip_estimate, "counted as nothing"):
             note(f"note: {line}")
-        return _fodlam_answer(estimated)
-    return _energy_answer(request, graph, scaled, estimated, diagnosis, dram, by_op)
+        return _make_fodlam_answer(chip_estimate)
+    return _make_energy_answer(
+        request, graph, scaled_chips, chip_estimate, diagnosis, dram=dram, by_op=by_op
+    )
 
 
 def _scale_chips(names: str, method: str, process: str | None, scaling: str | None) -> _ScaledChips:
@@ -145,7 +147,9 @@ def _scale_chips(names: str, method: str, process: str | None, scaling: str | No
     return _ScaledChips(scale_chips(designs, target, rule), target, rule)
 
 
-def _read_request(network: Network | None, nets: Path | None) -> tuple[ChipRequest, Graph | None]:
+def _read_chip_request_and_graph(
+    network: Network | None, nets: Path | None
+) -> tuple[ChipRequest, Graph | None]:
     """Return the layers to run, from a configuration or a network; a network has a graph."""
     if nets is not None and not nets.is_dir():
         raise InputError(f"--nets {shorten(str(nets))}: no such folder")
@@ -162,7 +166,7 @@ def _read_request(network: Network | None, nets: Path | None) -> tuple[ChipReque
             return request_of_configuration(table, path, folders), None
     if nets is not None:
         raise InputError("--nets is for the netfile of a configuration; this is a network")
-    workload = _infer_single_example(network)
+    workload = _make_single_example_workload(network)
     graph = build(workload)
     return request_of_graph(workload.label, graph), graph
 
@@ -176,7 +180,7 @@ def _read_standard_input() -> bytes:
     return content
 
 
-def _infer_single_example(network: Network) -> Workload:
+def _make_single_example_workload(network: Network) -> Workload:
     """Return the inference of one example, whatever the batch of the network."""
     if isinstance(network, Workload):
         return replace(network, batch_per_replica=1, phase="infer", optimizer="none", plan=Plan())
@@ -193,63 +197,70 @@ def _diagnose(chips: Sequence[Chip]) -> DiagnosisAnswer:
     )
 
 
-def _fodlam_answer(estimated: Estimate) -> FodlamAnswer:
-    parts = {
+def _make_fodlam_answer(chip_estimate: Estimate) -> FodlamAnswer:
+    costs_by_part = {
         name: FodlamSums(energy=costs.energy_j, latency=costs.latency_s)
-        for name, costs in _sum_parts(estimated).items()
+        for name, costs in _sum_costs_by_part(chip_estimate).items()
     }
     return FodlamAnswer(
-        conv=parts.get("conv", NO_COST), fc=parts.get("fc", NO_COST), total=parts["total"]
+        conv=costs_by_part.get("conv", NO_COST),
+        fc=costs_by_part.get("fc", NO_COST),
+        total=costs_by_part["total"],
     )
 
 
-def _sum_parts(estimated: Estimate) -> dict[str, CostSums]:
+def _sum_costs_by_part(chip_estimate: Estimate) -> dict[str, CostSums]:
     """Return the sums of `conv`, `fc` and `total`."""
-    sums: Mapping[str, Any] = estimated.sums()
+    sums: Mapping[str, Any] = chip_estimate.sums()
     return {part: CostSums(**costs) for part, costs in sums.items()}
 
 
-def _energy_answer(
+def _make_energy_answer(
     request: ChipRequest,
     graph: Graph | None,
-    scaled: _ScaledChips,
-    estimated: Estimate,
+    scaled_chips: _ScaledChips,
+    chip_estimate: Estimate,
     diagnosis: DiagnosisAnswer | None,
     dram: bool,
     by_op: bool,
 ) -> EnergyAnswer:
-    parts = _sum_parts(estimated)
-    notes = _describe_limits(
-        estimated,
+    costs_by_part = _sum_costs_by_part(chip_estimate)
+    notes = _describe_uncovered_and_pruned(
+        chip_estimate,
         "counted as nothing" if graph is None else "energy estimated, latency left out",
     )
-    extrapolation = describe_range(scaled.process)
-    if scaled.scaling != "none" and extrapolation:
-        notes.append(f"{extrapolation}: scaled by the rule of {scaled.scaling} alone")
+    extrapolation = describe_range(scaled_chips.process)
+    if scaled_chips.scaling != "none" and extrapolation:
+        notes.append(f"{extrapolation}: scaled by the rule of {scaled_chips.scaling} alone")
+    uncovered_energy = None
+    if graph is not None:
+        uncovered_energy = _estimate_uncovered(graph, chip_estimate, scaled_chips)
     return EnergyAnswer(
         model=request.name,
         method="accelerator",
-        accelerators=tuple(chip.accelerator.name for chip in scaled.chips),
-        **scaled.as_texts(),
-        sources=tuple(chip.accelerator.source for chip in scaled.chips),
-        conv=parts.get("conv"),
-        fc=parts.get("fc"),
-        total=parts["total"],
-        not_covered=tuple(UncoveredOp(**asdict(layer)) for layer in estimated.not_covered),
-        supposed_pruned=estimated.supposed_pruned,
-        rows=tuple(LayerEnergy(**asdict(layer)) for layer in estimated.layers),
-        estimated=None if graph is None else _estimate_uncovered(graph, estimated, scaled),
-        dram=DramEnergy(**estimated.dram()) if dram else None,
+        accelerators=tuple(chip.accelerator.name for chip in scaled_chips.chips),
+        **scaled_chips.as_texts(),
+        sources=tuple(chip.accelerator.source for chip in scaled_chips.chips),
+        conv=costs_by_part.get("conv"),
+        fc=costs_by_part.get("fc"),
+        total=costs_by_part["total"],
+        not_covered=tuple(UncoveredOp(**asdict(layer)) for layer in chip_estimate.not_covered),
+        supposed_pruned=chip_estimate.supposed_pruned,
+        rows=tuple(LayerEnergy(**asdict(layer)) for layer in chip_estimate.layers),
+        estimated=uncovered_energy,
+        dram=DramEnergy(**chip_estimate.dram()) if dram else None,
         diagnosis=diagnosis,
         notes=tuple(notes),
         _by_op=by_op,
     )
 
 
-def _estimate_uncovered(graph: Graph, estimated: Estimate, scaled: _ScaledChips) -> EstimatedEnergy:
+def _estimate_uncovered(
+    graph: Graph, chip_estimate: Estimate, scaled_chips: _ScaledChips
+) -> EstimatedEnergy:
     """Return the energy of the ops that no accelerator runs, from their operations."""
-    names = {layer.name for layer in estimated.not_covered}
-    ops = estimate_ops(graph, names, scaled.process, scaled.scaling)
+    names = {layer.name for layer in chip_estimate.not_covered}
+    ops = estimate_ops(graph, names, scaled_chips.process, scaled_chips.scaling)
     total = sum_energy(ops)
     return EstimatedEnergy(
         dtype=ESTIMATED_DTYPE,
@@ -261,14 +272,14 @@ def _estimate_uncovered(graph: Graph, estimated: Estimate, scaled: _ScaledChips)
     )
 
 
-def _describe_limits(estimated: Estimate, treatment: str) -> list[str]:
+def _describe_uncovered_and_pruned(chip_estimate: Estimate, treatment_text: str) -> list[str]:
     """Return remarks on the ops that no accelerator runs, and on pruned weights."""
     lines = []
-    layer_counts = Counter(layer.kind for layer in estimated.not_covered)
+    layer_counts = Counter(layer.kind for layer in chip_estimate.not_covered)
     if layer_counts:
         kinds = ", ".join(f"{kind} ({count})" for kind, count in layer_counts.items())
-        lines.append(f"not covered by the chips, {treatment}: {kinds}")
-    if estimated.supposed_pruned:
-        layers = ", ".join(estimated.supposed_pruned)
+        lines.append(f"not covered by the chips, {treatment_text}: {kinds}")
+    if chip_estimate.supposed_pruned:
+        layers = ", ".join(chip_estimate.supposed_pruned)
         lines.append(f"supposed to be pruned as the measured layers were: {layers}")
     return lines

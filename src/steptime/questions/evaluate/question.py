@@ -127,29 +127,29 @@ class _EvaluateRequest:
 
     Args:
         method: a method, or a price of the user's own.
-        name: its name.
-        groups: what the groups are made by.
+        method_name: its name.
+        group_names: what the groups are made by.
         mapping: what the columns of a table mean.
-        points: cases of each device that calibrate it, None for none.
-        draws: draws of these cases.
+        point_count: cases of each device that calibrate it, None for none.
+        draw_count: draws of these cases.
         max_rows: rows of each kind on each device that are scored, None for all.
-        worst: number of cases with the largest errors in the answer.
+        worst_count: number of cases with the largest errors in the answer.
         has_worst: whether people see them.
         is_strict: whether a row that cannot be asked is an error.
-        picture: the file of a picture, None for none.
+        picture_path: the file of a picture, None for none.
     """
 
     method: Method | Price
-    name: str
-    groups: list[str]
+    method_name: str
+    group_names: list[str]
     mapping: Path | None
-    points: int | None
-    draws: int
+    point_count: int | None
+    draw_count: int
     max_rows: int | None
-    worst: int
+    worst_count: int
     has_worst: bool
     is_strict: bool
-    picture: Path | None
+    picture_path: Path | None
 
 
 def evaluate(
@@ -189,26 +189,29 @@ def evaluate(
     """
     if out is not None:
         check_path(Path(out))
-    house_method = method if isinstance(method, Method) else str(method)
+    method_or_name = method if isinstance(method, Method) else str(method)
+    worst_count = MAX_WORST
+    if worst is not None:
+        worst_count = parse_count(text_of(worst), "--worst", at_least=0)
     request = _EvaluateRequest(
-        method=options.price_of(method) or cost_model(house_method),
-        name=str(getattr(method, "__name__", getattr(method, "name", method))),
-        groups=[word.strip() for word in text_of(by).split(",")] if by else [],
+        method=options.price_of(method) or cost_model(method_or_name),
+        method_name=str(getattr(method, "__name__", getattr(method, "name", method))),
+        group_names=[word.strip() for word in text_of(by).split(",")] if by else [],
         mapping=None if mapping is None else Path(mapping),
-        points=_read_count(calibrate_with, "--calibrate-with"),
-        draws=parse_count(text_of(draws), "--draws"),
+        point_count=_read_count(calibrate_with, "--calibrate-with"),
+        draw_count=parse_count(text_of(draws), "--draws"),
         max_rows=_read_count(max_rows, "--rows"),
-        worst=MAX_WORST if worst is None else parse_count(text_of(worst), "--worst", at_least=0),
+        worst_count=worst_count,
         has_worst=worst is not None,
         is_strict=strict,
-        picture=None if out is None else Path(out),
+        picture_path=None if out is None else Path(out),
     )
-    files = _file_paths(paths)
+    files = _list_file_paths(paths)
     if files is None:
         return _evaluate_cases(request, paths, None)
-    tables, unread = ([], []) if mapping else tables_in(files)
+    tables, unread_paths = ([], []) if mapping else tables_in(files)
     if tables:
-        return _evaluate_trainings(request, files, tables, unread)
+        return _evaluate_trainings(request, files, tables, unread_paths)
     if len(files) > 1:
         name = shorten(files[-1])
         raise InputError(f"{len(files)} paths: {name} is no table of steps of trainings")
@@ -220,7 +223,7 @@ def _read_count(value: kinds.Count | None, option: str) -> int | None:
     return None if value is None else parse_count(text_of(value), option)
 
 
-def _file_paths(paths: Any) -> list[Path] | None:
+def _list_file_paths(paths: Any) -> list[Path] | None:
     """Return the paths of files and folders, None of rows."""
     if isinstance(paths, str | PathLike):
         return [Path(paths)]
@@ -231,7 +234,7 @@ def _file_paths(paths: Any) -> list[Path] | None:
 
 def _evaluate_cases(request: _EvaluateRequest, rows: Any, path: Path | None) -> EvaluateAnswer:
     """Evaluate a method on cases of a file, a folder or rows."""
-    by_group([], request.groups)  # refuses unknown groups before anything is read
+    by_group([], request.group_names)  # refuses unknown groups before anything is read
     if path is not None and not request.mapping:
         missing_columns = describe_missing_columns(path)
         if missing_columns:
@@ -243,30 +246,32 @@ def _evaluate_cases(request: _EvaluateRequest, rows: Any, path: Path | None) -> 
     evaluation = evaluate_cases(
         cases,
         request.method,
-        request.name,
-        request.points,
-        request.groups,
-        request.draws,
-        request.worst,
+        request.method_name,
+        request.point_count,
+        request.group_names,
+        request.draw_count,
+        request.worst_count,
         refusals or (),
     )
     return EvaluateAnswer(
         path="" if path is None else str(path),
-        method=request.name,
-        by=tuple(request.groups),
+        method=request.method_name,
+        by=tuple(request.group_names),
         rows=msgspec.convert(evaluation.rows, tuple[MethodErrors, ...]),
         groups=msgspec.convert(evaluation.groups, tuple[GroupErrors, ...]),
         worst=msgspec.convert(evaluation.worst, tuple[CaseErrors, ...]),
         unasked=msgspec.convert(evaluation.unasked, tuple[UnaskedRows, ...]),
         compared_cases=evaluation.compared_cases,
-        headline=_draw(request, [case_row(case) for case in evaluation.scored]),
-        notes=tuple(_describe_cases(cases, evaluation, len(refusals or ()))),
+        headline=_draw_chart(request, [case_row(case) for case in evaluation.scored]),
+        notes=tuple(_list_case_notes(cases, evaluation, len(refusals or ()))),
         _evaluation=evaluation,
         _has_worst=request.has_worst,
     )
 
 
-def _describe_cases(cases: Sequence[Case], evaluation: Evaluation, refusal_count: int) -> list[str]:
+def _list_case_notes(
+    cases: Sequence[Case], evaluation: Evaluation, refusal_count: int
+) -> list[str]:
     """Return remarks on an evaluation: the cases that are left out, and doubts about them."""
     notes = []
     if refusal_count:
@@ -293,30 +298,33 @@ def _describe_cases(cases: Sequence[Case], evaluation: Evaluation, refusal_count
 
 
 def _evaluate_trainings(
-    request: _EvaluateRequest, files: Sequence[Path], tables: Sequence[Path], unread: Sequence[Path]
+    request: _EvaluateRequest,
+    files: Sequence[Path],
+    tables: Sequence[Path],
+    unread_paths: Sequence[Path],
 ) -> EvaluateTrainingsAnswer:
     """Evaluate a method on tables of steps of trainings."""
     options.refuse(
         {"--rows": request.max_rows, "--strict": request.is_strict},
         "steps of trainings are scored as they are: leave out {}",
     )
-    if request.points and request.name != "calibrated":
+    if request.point_count and request.method_name != "calibrated":
         raise InputError("--calibrate-with: steps of trainings calibrate --method calibrated")
-    if ".py:" in request.name:
-        method = f"--method {shorten(request.name)}"
+    if ".py:" in request.method_name:
+        method = f"--method {shorten(request.method_name)}"
         raise InputError(f"{method}: steps of trainings need a method of the house")
     errors = evaluate_tables(
         tables,
-        request.name,
-        by=request.groups or ("block",),
-        worst=request.worst,
-        points=request.points,
-        draws=request.draws,
+        request.method_name,
+        by=request.group_names or ("block",),
+        worst=request.worst_count,
+        points=request.point_count,
+        draws=request.draw_count,
     )
     document = errors.document
     return EvaluateTrainingsAnswer(
         path=str(files[0]) if len(files) == 1 else "",
-        method=request.name,
+        method=request.method_name,
         by=tuple(document["by"]),
         rows=msgspec.convert(document["rows"], tuple[SetErrors, ...]),
         groups=msgspec.convert(document["groups"], tuple[TrainingGroupErrors, ...]),
@@ -324,16 +332,16 @@ def _evaluate_trainings(
         unasked=msgspec.convert(document["unasked"], tuple[UnaskedTrainings, ...]),
         worst=msgspec.convert(document["worst"], tuple[TrainingCase, ...]),
         cases=msgspec.convert(document["cases"], tuple[TrainingCase, ...]),
-        headline=_draw(request, errors.times),
-        notes=tuple(f"{path}: no table of steps of trainings" for path in unread),
+        headline=_draw_chart(request, errors.times),
+        notes=tuple(f"{path}: no table of steps of trainings" for path in unread_paths),
         _errors=errors,
         _has_worst=request.has_worst,
     )
 
 
-def _draw(request: _EvaluateRequest, rows: Sequence[Any]) -> tuple[str, ...]:
+def _draw_chart(request: _EvaluateRequest, rows: Sequence[Any]) -> tuple[str, ...]:
     """Draw rows into the file that was asked for, and return the line that names it."""
-    if request.picture is None:
+    if request.picture_path is None:
         return ()
-    save(chart(rows, request.name), request.picture)
-    return (f"picture: {request.picture}",)
+    save(chart(rows, request.method_name), request.picture_path)
+    return (f"picture: {request.picture_path}",)

@@ -171,10 +171,10 @@ class FitAnswer(LaunchedAnswer, frozen=True, kw_only=True):
             *savings_rows,
             *command_rows,
             *training_rows(self.training),
-            _largest_row(self),
+            _make_largest_batch_row(self),
             ("best batch", _describe_best_batch(self)),
         ]
-        batch_rows = [{**row.to_dict(), "what": _describe_row(self, row)} for row in self.rows]
+        batch_rows = [{**row.to_dict(), "what": _describe_batch(self, row)} for row in self.rows]
         batch_table = Table(head_step_columns(COLUMNS, batch_rows), batch_rows)
         return [make_facts_table(title, "", facts), batch_table]
 
@@ -196,12 +196,12 @@ def _describe_verdict(answer: FitAnswer) -> str:
     needed_bytes = answer.needed_bytes
     usable_bytes = answer.usable_bytes
     capacity = "" if usable_bytes is None else f" of {size(usable_bytes)}"
-    addition = ""
+    remark = ""
     if answer.verdict == "no":
-        addition = f", out of memory by {size(needed_bytes - (usable_bytes or 0))}"
+        remark = f", out of memory by {size(needed_bytes - (usable_bytes or 0))}"
     elif answer.verdict == TOO_CLOSE:
-        addition = f" ({size(answer.needed_low_bytes)} to {size(answer.needed_high_bytes)})"
-    return f"{answer.verdict}: batch {answer.batch} needs {size(needed_bytes)}{capacity}{addition}"
+        remark = f" ({size(answer.needed_low_bytes)} to {size(answer.needed_high_bytes)})"
+    return f"{answer.verdict}: batch {answer.batch} needs {size(needed_bytes)}{capacity}{remark}"
 
 
 def _describe_savings(answer: FitAnswer) -> str:
@@ -214,23 +214,23 @@ def _describe_savings(answer: FitAnswer) -> str:
     return "; ".join(f"{saving.change} saves {size(saving.saves_bytes)}" for saving in savings)
 
 
-def _describe_row(answer: FitAnswer, row: FitRow) -> str:
+def _describe_batch(answer: FitAnswer, row: FitRow) -> str:
     """Describe a batch: `asked for, best`, or `does not fit`."""
     if row.verdict == "no":
         return "does not fit"
-    marks = (
+    batch_marks = (
         (answer.batch, "asked for"),
         (answer.best_batch, "best"),
         (answer.largest_batch, "largest"),
         (answer.capped_batch, "no larger one tried"),
     )
-    words = [mark for batch, mark in marks if batch == row.batch]
+    words = [mark for batch, mark in batch_marks if batch == row.batch]
     if row.verdict == TOO_CLOSE:
         words.append(TOO_CLOSE)
     return ", ".join(words)
 
 
-def _largest_row(answer: FitAnswer) -> tuple[str, str | None]:
+def _make_largest_batch_row(answer: FitAnswer) -> tuple[str, str | None]:
     """Return the row of the largest batch, `1,024`, or of the batch at the cap of the search."""
     if answer.capped_batch is not None:
         return "fits at least", f"batch {answer.capped_batch:,}; no larger one was tried"

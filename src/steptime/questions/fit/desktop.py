@@ -129,9 +129,9 @@ class DesktopFitAnswer(LaunchedAnswer, frozen=True, kw_only=True):
         question = f"{self.model} on {self.device}{capacity}, a context of {self.context_tokens:,}"
         title = "\n".join([*self.headline, f"{question} ({self.stack})"])
         assumed = ", ".join(f"{option_name(name)} {text}" for name, text in self.assumed.items())
-        below = [f"assumed: {assumed}"] if assumed else []
+        footnotes = [f"assumed: {assumed}"] if assumed else []
         rows = [row.to_dict() for row in self.rows]
-        return [Table(COLUMNS, rows, title, below)]
+        return [Table(COLUMNS, rows, title, footnotes)]
 
     def printout(self) -> Printout:
         """Return the answer as the command line prints it: the headline stands in the title."""
@@ -162,24 +162,26 @@ def answer_desktop_fit(
         InputError: for unknown names, and options of a training.
     """
     request = make_request("fit", model, device, options)
-    cases = resolve_types(request, options.weights)
+    cases = resolve_cases_of_types(request, options.weights)
     rows = tuple(predict_row(case) for case in cases)
-    first = cases[0]
-    usable_bytes = first.machine.device.datasheet.usable_bytes
-    best = next((row for row in rows if row.fits), None)
+    first_case = cases[0]
+    usable_bytes = first_case.machine.device.datasheet.usable_bytes
+    best_row = next((row for row in rows if row.fits), None)
     return DesktopFitAnswer(
         model=str(model),
-        device=first.machine.device.name,
-        stack=first.machine.stack.name,
-        kv=first.demand.cache_type,
-        context_tokens=first.demand.context,
-        assumed=find_assumed(first, options),
+        device=first_case.machine.device.name,
+        stack=first_case.machine.stack.name,
+        kv=first_case.demand.cache_type,
+        context_tokens=first_case.demand.context,
+        assumed=find_assumed(first_case, options),
         usable_bytes=usable_bytes,
-        fits=None if usable_bytes is None else best is not None,
-        best_weights=None if best is None else best.weights,
+        fits=None if usable_bytes is None else best_row is not None,
+        best_weights=None if best_row is None else best_row.weights,
         rows=rows,
-        headline=tuple(_headline(rows, best, usable_bytes, has_max_context=has_max_context)),
-        notes=_notes(first, rows),
+        headline=tuple(
+            _describe_best_weights(rows, best_row, usable_bytes, has_max_context=has_max_context)
+        ),
+        notes=_list_notes(first_case, rows),
     )
 
 
@@ -214,7 +216,7 @@ def make_request(question: str, model: Any, device: Any, options: StepOptions) -
     )
 
 
-def resolve_types(request: DesktopRequest, weights: str | None) -> list[DesktopCase]:
+def resolve_cases_of_types(request: DesktopRequest, weights: str | None) -> list[DesktopCase]:
     """Return the cases of the types that are asked for, that of most bits first."""
     if weights != ALL_WEIGHTS:
         return [request.resolve()]
@@ -257,7 +259,7 @@ def predict_row(case: DesktopCase) -> DesktopFitRow:
     )
 
 
-def _notes(case: DesktopCase, rows: tuple[DesktopFitRow, ...]) -> tuple[str, ...]:
+def _list_notes(case: DesktopCase, rows: tuple[DesktopFitRow, ...]) -> tuple[str, ...]:
     """Return the remark that the model, and not the memory, limits the context."""
     if any(row.longest_context == case.trained_length for row in rows):
         return (f"a context of {case.trained_length:,} tokens is the longest of the model",)
@@ -274,9 +276,9 @@ def find_assumed(case: DesktopCase, options: StepOptions) -> dict[str, str]:
     return assumed
 
 
-def _headline(
+def _describe_best_weights(
     rows: tuple[DesktopFitRow, ...],
-    best: DesktopFitRow | None,
+    best_row: DesktopFitRow | None,
     usable_bytes: float | None,
     *,
     has_max_context: bool,
@@ -284,13 +286,15 @@ def _headline(
     """Describe the type of most bits that fits, and its longest context."""
     if usable_bytes is None:
         return ["the memory of the device is unknown"]
-    if best is None:
-        smallest = rows[-1]
-        lack = size(smallest.needed_bytes - usable_bytes)
-        return [f"none fits: {smallest.weights} is out of memory by {lack}"]
-    speed = f"{best.tokens_per_s_per_user:,.0f} tokens/s"
+    if best_row is None:
+        smallest_row = rows[-1]
+        lack = size(smallest_row.needed_bytes - usable_bytes)
+        return [f"none fits: {smallest_row.weights} is out of memory by {lack}"]
+    speed = f"{best_row.tokens_per_s_per_user:,.0f} tokens/s"
     if has_max_context:
-        return [f"{best.weights}: a context of {best.longest_context:,} tokens fits, {speed}"]
+        return [
+            f"{best_row.weights}: a context of {best_row.longest_context:,} tokens fits, {speed}"
+        ]
     if len(rows) == 1:
-        return [f"{best.weights} fits, {speed}"]
-    return [f"the most bits that fit are {best.weights}, {speed}"]
+        return [f"{best_row.weights} fits, {speed}"]
+    return [f"the most bits that fit are {best_row.weights}, {speed}"]

@@ -40,10 +40,10 @@ def list_savings(model: StepModel) -> list[MemorySaving]:
     if half_batch > 0:
         bytes_by_change[f"batch {half_batch}"] = model.needs(half_batch).total_bytes
     if model.workload.phase == "train":
-        for change, workload in _changed_workloads(model):
+        for change, workload in _list_changed_workloads(model):
             changed_model = StepModel(workload, model.device, method=model.method)
             bytes_by_change[change] = changed_model.needs().total_bytes
-        bytes_by_change |= _changed_states_bytes(model)
+        bytes_by_change |= _find_changed_state_bytes(model)
     savings = [
         MemorySaving(change, unchanged_bytes - needed_bytes, _has_room(model, needed_bytes))
         for change, needed_bytes in bytes_by_change.items()
@@ -52,33 +52,36 @@ def list_savings(model: StepModel) -> list[MemorySaving]:
     return sorted(savings, key=lambda saving: -saving.saves_bytes)
 
 
-def _changed_workloads(model: StepModel) -> Iterator[tuple[str, Workload]]:
+def _list_changed_workloads(model: StepModel) -> Iterator[tuple[str, Workload]]:
     """Yield the changed trainings of a network, each with the words of its change."""
     workload = model.workload
     if workload.dtype == "float32":
         yield "bfloat16-mixed", workload.with_dtype("bfloat16-mixed")
     if workload.tuning.has_adapter and not workload.tuning.weights:
-        quantised = replace(workload.tuning, weights=FROZEN_WEIGHTS)
-        yield f"{FROZEN_WEIGHTS} weights", replace(workload, tuning=quantised)
+        quantised_tuning = replace(workload.tuning, weights=FROZEN_WEIGHTS)
+        yield f"{FROZEN_WEIGHTS} weights", replace(workload, tuning=quantised_tuning)
     can_recompute = bool(needed(model.graph(), to_end=False))
     if workload.tuning.recompute == "none" and can_recompute:
-        tuning = replace(workload.tuning, recompute="full")
-        yield "full recompute", replace(workload, tuning=tuning)
+        recomputing_tuning = replace(workload.tuning, recompute="full")
+        yield "full recompute", replace(workload, tuning=recomputing_tuning)
 
 
-def _changed_states_bytes(model: StepModel) -> Mapping[str, int]:
+def _find_changed_state_bytes(model: StepModel) -> Mapping[str, int]:
     """Return the needed memory of the same step with another optimizer or with ZeRO, by change."""
     needs = model.needs()
     process_bytes = needs.total_bytes - needs.peak_bytes  # what no change of the states saves
     find_peak_bytes = partial(rank_peak_bytes, model.graph(), model.stack, sizes=model.sizes())
-    peak_bytes = {
+    peak_bytes_by_change = {
         "fused optimizer": find_peak_bytes(fused=True),
         "8-bit optimizer": find_peak_bytes(state_bytes=1),
     }
     for stage in ZERO_STAGES:
         change = f"ZeRO {stage} over {ZERO_DEVICES} devices"
-        peak_bytes[change] = find_peak_bytes(Sharding(stage, ZERO_DEVICES))
-    return {change: tensors_bytes + process_bytes for change, tensors_bytes in peak_bytes.items()}
+        peak_bytes_by_change[change] = find_peak_bytes(Sharding(stage, ZERO_DEVICES))
+    return {
+        change: tensors_bytes + process_bytes
+        for change, tensors_bytes in peak_bytes_by_change.items()
+    }
 
 
 def _has_room(model: StepModel, needed_bytes: int) -> bool | None:

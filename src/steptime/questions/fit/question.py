@@ -14,7 +14,7 @@ from steptime.prediction.conformal import judge_memory
 from steptime.prediction.step_model import StepModel
 from steptime.questions import kinds
 from steptime.questions.fit.answer import FitAnswer, FitRow, Saving
-from steptime.questions.fit.commands import fitting_commands
+from steptime.questions.fit.commands import list_fitting_commands
 from steptime.questions.fit.desktop import (
     DesktopFitAnswer,
     answer_desktop_fit,
@@ -99,22 +99,27 @@ def _answer_step(
     prediction = step_model.predict()
     needs = step_model.needs()
     growth = _find_growth(step_model)
-    largest = _largest_fitting(step_model, growth)
-    is_capped = largest is not None and largest >= MAX_BATCH
-    batches = [] if largest == 0 else doubling(largest or workload.batch_per_replica, growth)
-    row_batches = sorted({workload.batch_per_replica, *batches})
+    largest_fitting_batch = _find_largest_batch(step_model, growth)
+    is_capped = largest_fitting_batch is not None and largest_fitting_batch >= MAX_BATCH
+    does_none_fit = largest_fitting_batch == 0
+    last_batch = largest_fitting_batch or workload.batch_per_replica
+    doubled_batches = [] if does_none_fit else doubling(last_batch, growth)
+    row_batches = sorted({workload.batch_per_replica, *doubled_batches})
     rows = tuple(_predict_row(step_model, size) for size in row_batches)
-    best = _best_batch([row for row in rows if row.batch in batches])
-    worst = step_model.worst_moment()
-    process_parts = {
+    best_batch = _find_best_batch([row for row in rows if row.batch in doubled_batches])
+    worst_moment = step_model.worst_moment()
+    parts: dict[str, int | None] = {
+        **worst_moment.bytes_by_purpose,
         "blocks": needs.blocks_bytes,
         "workspace": needs.workspace_bytes,
         "context": needs.context_bytes,
     }
-    sizes: Any = {f"{name}_bytes": value for name, value in worst.bytes_by_purpose.items()}
+    size_fields: Any = {
+        f"{name}_bytes": value for name, value in worst_moment.bytes_by_purpose.items()
+    }
     commands = []
     if not prediction.fits:
-        commands = fitting_commands(step_model, step, model, largest or 0)
+        commands = list_fitting_commands(step_model, step, model, largest_fitting_batch or 0)
     return FitAnswer(
         emitted=emitted,
         model=workload.label,
@@ -128,20 +133,16 @@ def _answer_step(
         assumed=assumed_of(step_model),
         fits=None if usable_bytes is None else prediction.fits,
         **judge_memory(needs.total_bytes, usable_bytes, device).to_fields(),
-        largest_batch=None if is_capped else largest,
-        capped_batch=largest if is_capped else None,
-        best_batch=best,
+        largest_batch=None if is_capped else largest_fitting_batch,
+        capped_batch=largest_fitting_batch if is_capped else None,
+        best_batch=best_batch,
         usable_bytes=usable_bytes,
         peak_bytes=prediction.peak_bytes,
         needed_bytes=needs.total_bytes,
-        worst_moment=worst.name,
-        parts={
-            name: value
-            for name, value in {**worst.bytes_by_purpose, **process_parts}.items()
-            if value
-        },
+        worst_moment=worst_moment.name,
+        parts={name: value for name, value in parts.items() if value},
         helps=tuple(Saving(**saving._asdict()) for saving in list_savings(step_model)),
-        **sizes,
+        **size_fields,
         understood=None,
         not_used=(),
         blocks_bytes=needs.blocks_bytes,
@@ -150,7 +151,7 @@ def _answer_step(
         rows=rows,
         would_fit=tuple(commands),
         training=training,
-        notes=tuple(_make_notes(step_model, largest, best)),
+        notes=tuple(_list_notes(step_model, largest_fitting_batch, best_batch)),
     )
 
 
@@ -184,28 +185,30 @@ def _find_growth(step_model: StepModel) -> int:
     return growth_for(len(step_model.graph().ops)) if is_exported else 2
 
 
-def _largest_fitting(step_model: StepModel, growth: int) -> int | None:
+def _find_largest_batch(step_model: StepModel, growth: int) -> int | None:
     """Return the largest batch that fits, None where the memory of the device is unknown."""
     usable_bytes = step_model.device.datasheet.usable_bytes
     if usable_bytes is None:
         return None
-    largest = largest_batch(
+    largest_fitting_batch = largest_batch(
         lambda size: step_model.needs(size).total_bytes, usable_bytes, growth=growth
     )
-    is_capped = largest >= MAX_BATCH  # the search ended at its cap, not at the memory
+    is_capped = largest_fitting_batch >= MAX_BATCH  # the search ended at its cap, not at the memory
     if is_capped and step_model.predict().fits:
-        return max(largest, step_model.workload.batch_per_replica)
-    return largest
+        return max(largest_fitting_batch, step_model.workload.batch_per_replica)
+    return largest_fitting_batch
 
 
-def _best_batch(rows: Sequence[FitRow]) -> int | None:
+def _find_best_batch(rows: Sequence[FitRow]) -> int | None:
     """Return the smallest batch with 90 % of the best speed, None without any."""
     if not rows:
         return None
     return knee([row.batch for row in rows], [row.step_s for row in rows])
 
 
-def _make_notes(step_model: StepModel, largest: int | None, best: int | None) -> list[str]:
+def _list_notes(
+    step_model: StepModel, largest_fitting_batch: int | None, best_batch: int | None
+) -> list[str]:
     """Return the remarks on a step, on its memory and on the batches."""
     device = step_model.device
     notes = list(step_model.predict().remarks)
@@ -213,11 +216,11 @@ def _make_notes(step_model: StepModel, largest: int | None, best: int | None) ->
     if is_driver_unknown:
         driver = f"that of the driver of {device.name} under {step_model.stack.name} is not known"
         notes.append(f"memory is at least what is said: {driver}")
-    if largest is None:
+    if largest_fitting_batch is None:
         notes.append(f"the memory of {device.name} is unknown, so every batch fits")
-    elif largest >= MAX_BATCH:
-        notes.append(f"batch {largest:,} fits, and no larger one was tried")
-    if best is not None:
+    elif largest_fitting_batch >= MAX_BATCH:
+        notes.append(f"batch {largest_fitting_batch:,} fits, and no larger one was tried")
+    if best_batch is not None:
         notes.append(f"best batch: the smallest with {percent(KNEE)} of the best speed")
     return notes
 

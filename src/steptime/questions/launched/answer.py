@@ -36,9 +36,11 @@ class LaunchedAnswer(Answer, frozen=True, kw_only=True):
         """Return the understood facts and the unused options of a job, then the notes."""
         if self.understood is None:
             return super().remarks()
-        facts = ", ".join(f"{name} {format_fact(value)}" for name, value in self.understood.items())
-        unused = [f"not used: {'; '.join(self.not_used)}"] if self.not_used else []
-        return [f"understood: {facts}", *unused, *super().remarks()]
+        facts_text = ", ".join(
+            f"{name} {format_fact(value)}" for name, value in self.understood.items()
+        )
+        unused_remarks = [f"not used: {'; '.join(self.not_used)}"] if self.not_used else []
+        return [f"understood: {facts_text}", *unused_remarks, *super().remarks()]
 
 
 def format_fact(value: FactValue) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-CHECKPOINT_WORDS = {  # option of `serve`, and its value
+OPTION_AND_TYPE_BY_WORD = {  # option of `serve`, and its value
     "fp8": ("dtype", "float8"),
     "nvfp4": ("dtype", "float4"),
     "fp4": ("dtype", "float4"),
@@ -15,7 +15,8 @@ CHECKPOINT_WORDS = {  # option of `serve`, and its value
     "8bit": ("weights", "int8"),
     **dict.fromkeys(("awq", "gptq", "int4", "w4a16", "4bit", "autoround"), ("weights", "int4")),
 }
-PUBLISHED = (  # beginnings of names whose weights are published in fewer bits, the longest first
+# Beginnings of names whose weights are published in fewer bits, the longest first.
+OPTION_AND_TYPE_BY_PREFIX = (
     ("kimi-k2-thinking", ("weights", "int4")),
     ("kimi-k2.5", ("weights", "int4")),
     ("kimi-k2", ("dtype", "float8")),
@@ -24,10 +25,10 @@ PUBLISHED = (  # beginnings of names whose weights are published in fewer bits, 
     ("minimax-m2", ("dtype", "float8")),
     ("gpt-oss", ("weights", "mxfp4")),
 )
-PLAIN_WORDS = {"bf16", "fp16", "distill"}
+UNQUANTISED_WORDS = {"bf16", "fp16", "distill"}
 
 
-def checkpoint_type(model: str) -> tuple[str, str] | None:
+def find_checkpoint_option_and_type(model: str) -> tuple[str, str] | None:
     """Return the option of `serve` and its value that the id of a checkpoint says.
 
     A word of the id says it (`Qwen3-32B-AWQ`), or the publisher's choice (`DeepSeek-V3`); None
@@ -39,12 +40,12 @@ def checkpoint_type(model: str) -> tuple[str, str] | None:
     name = model.rstrip("/").rpartition("/")[2].lower()
     words = re.split(r"[-_.]", name)
     for word in words:
-        if word in CHECKPOINT_WORDS:
-            return CHECKPOINT_WORDS[word]
-    is_plain_checkpoint = not PLAIN_WORDS.isdisjoint(words)
-    if is_plain_checkpoint:
+        if word in OPTION_AND_TYPE_BY_WORD:
+            return OPTION_AND_TYPE_BY_WORD[word]
+    is_unquantised = not UNQUANTISED_WORDS.isdisjoint(words)
+    if is_unquantised:
         return None
-    for prefix, option_and_type in PUBLISHED:
+    for prefix, option_and_type in OPTION_AND_TYPE_BY_PREFIX:
         if name.startswith(prefix):
             return option_and_type
     return None

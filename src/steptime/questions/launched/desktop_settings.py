@@ -10,10 +10,10 @@ ALL_LAYERS_OF_EXPERTS = 1000  # of `--cpu-moe` without a number: more than any n
 DEFAULT_WEIGHTS = "q4_k_m"  # of a download without a type (common/arg.cpp; Ollama's library)
 MAX_INPUT_TOKENS = 1024  # the request that `serve` assumes
 MAX_OUTPUT_TOKENS = 128
-OPTIONS = {"ubatch": "ubatch", "n_cpu_moe": "cpu_moe", "max_model_len": "context"}
+OPTION_BY_FACT = {"ubatch": "ubatch", "n_cpu_moe": "cpu_moe", "max_model_len": "context"}
 
 
-def desktop_options(tool: str, facts: Facts, user_options: Mapping[str, object]) -> JsonObject:
+def make_desktop_options(tool: str, facts: Facts, user_options: Mapping[str, object]) -> JsonObject:
     """Return the options of `serve` for a job of one's own machine.
 
     Args:
@@ -23,17 +23,17 @@ def desktop_options(tool: str, facts: Facts, user_options: Mapping[str, object])
             that are busy share it.
     """
     options: JsonObject = {"stack": DESKTOP_STACKS[tool]}
-    for fact, option in OPTIONS.items():
+    for fact, option in OPTION_BY_FACT.items():
         if fact in facts:
             options[option] = facts[fact]
-    slots = facts.get("max_num_seqs")
-    if isinstance(slots, int) and slots > 1:
-        options["running_sequences"] = slots
-    context_total = facts.get("context_total")
-    if isinstance(context_total, int):  # of all slots together: each has an equal share
+    job_slots = facts.get("max_num_seqs")
+    if isinstance(job_slots, int) and job_slots > 1:
+        options["running_sequences"] = job_slots
+    total_context = facts.get("context_total")
+    if isinstance(total_context, int):  # of all slots together: each has an equal share
         user_slots = user_options.get("running_sequences")
         slot_count = int(str(user_slots or options.get("running_sequences", 1)))
-        options["context"] = max(1, context_total // slot_count)
+        options["context"] = max(1, total_context // slot_count)
     if isinstance(facts.get("gpu_layers"), int):
         options["gpu_layers"] = facts["gpu_layers"]
     if facts.get("experts_on_cpu"):

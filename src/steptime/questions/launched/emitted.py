@@ -13,12 +13,12 @@ from steptime.launch.emit import check_emitter, emit_job
 from steptime.launch.job import SERVING, TRAINING, Facts, FactValue
 from steptime.serving.speculation import ACCEPTED_SHARES
 
-DTYPES = {
+EMITTED_DTYPES = {
     "bfloat16-mixed": "bfloat16",
     "float16-mixed": "float16",
     "bfloat16": "bfloat16-pure",
 }
-TARGETS: Mapping[str, FactValue] = {
+LORA_TARGETS_BY_PRODUCTS: Mapping[str, FactValue] = {
     "attention": ["q_proj", "k_proj", "v_proj", "o_proj"],
     "linear": "all-linear",
 }
@@ -26,7 +26,7 @@ SEQUENCE_STEP = 256  # to which the longest sequence of a server is rounded up
 MAX_SEQUENCES = 256  # at once, unless memory allows fewer
 
 
-def hub_id(model: str) -> str:
+def find_hub_id(model: str) -> str:
     """Return the id of a network on the Hugging Face Hub.
 
     Args:
@@ -59,7 +59,7 @@ def emit_training(tool: str, model: str, facts: Facts, tuning: Tuning) -> str:
     check_emitter(tool, TRAINING)
     all_facts = dict(facts)
     dtype = str(facts.get("dtype"))
-    all_facts["dtype"] = DTYPES.get(dtype, dtype)
+    all_facts["dtype"] = EMITTED_DTYPES.get(dtype, dtype)
     all_facts["recompute"] = all_facts.get("recompute", tuning.recompute)
     if tuning.has_adapter and not tuning.rank:
         title = ADAPTERS[tuning.adapter].title
@@ -71,40 +71,42 @@ def emit_training(tool: str, model: str, facts: Facts, tuning: Tuning) -> str:
             all_facts["modules_to_save"] = tuning.saved.split("+")
         all_facts["lora_rank"] = tuning.rank
         products = [f"{name}_proj" for name in tuning.on.split("+")]
-        all_facts["lora_targets"] = TARGETS.get(tuning.on, products)
+        all_facts["lora_targets"] = LORA_TARGETS_BY_PRODUCTS.get(tuning.on, products)
         if tuning.weights:
             all_facts["weights"] = tuning.weights
     if tuning.packed:
         all_facts["packed"] = True
-    return emit_job(tool, TRAINING, hub_id(model), all_facts)
+    return emit_job(tool, TRAINING, find_hub_id(model), all_facts)
 
 
-def emit_server(tool: str, model: str, facts: Facts, tokens: int, room: int | None) -> str:
+def emit_server(
+    tool: str, model: str, facts: Facts, request_tokens: int, sequences_in_memory: int | None
+) -> str:
     """Return a server as the command of a tool.
 
     Args:
         tool: the tool.
         model: name of the network.
         facts: facts of the job but its limits.
-        tokens: tokens of the longest sequence.
-        room: sequences for which there is memory; None where unknown.
+        request_tokens: tokens of the longest sequence.
+        sequences_in_memory: sequences for which there is memory; None where unknown.
 
     Raises:
         InputError: for what the tool cannot say.
     """
     check_emitter(tool, SERVING)
-    max_model_len = ceil(tokens / SEQUENCE_STEP) * SEQUENCE_STEP
+    max_model_len = ceil(request_tokens / SEQUENCE_STEP) * SEQUENCE_STEP
     max_sequences = MAX_SEQUENCES
-    if room is not None:
-        max_sequences = max(1, min(MAX_SEQUENCES, room))
+    if sequences_in_memory is not None:
+        max_sequences = max(1, min(MAX_SEQUENCES, sequences_in_memory))
     limits: Facts = {"max_model_len": max_model_len, "max_num_seqs": max_sequences}
     limits |= facts
     draft = limits.get("draft")
     if draft is not None and draft not in ACCEPTED_SHARES:
-        limits["draft"] = hub_id(str(draft))
+        limits["draft"] = find_hub_id(str(draft))
     if tool == "sglang" and "gpu_memory_utilization" in limits:
         limits["mem_fraction_static"] = limits.pop("gpu_memory_utilization")
-    return emit_job(tool, SERVING, hub_id(model), limits)
+    return emit_job(tool, SERVING, find_hub_id(model), limits)
 
 
 def emit_desktop(model: str, facts: Facts) -> str:
@@ -118,6 +120,6 @@ def emit_desktop(model: str, facts: Facts) -> str:
         InputError: for what llama.cpp cannot say.
     """
     weights_type = str(facts["weights"]).upper()
-    weights_file = f"{hub_id(model)}-{weights_type}"
+    weights_file = f"{find_hub_id(model)}-{weights_type}"
     server_facts = {name: value for name, value in facts.items() if name != "weights"}
     return emit_job("llama-server", SERVING, weights_file, server_facts)

@@ -9,6 +9,8 @@ from steptime.core.errors import InputError
 from steptime.launch.job import LaunchJob
 from steptime.network.families import find_network_name, names
 
+MIN_NAME_WORDS = 2  # of a shortened name; the first word alone comes last
+
 
 def find_model(job: LaunchJob, folder: Path) -> str:
     """Return model text for the network of a job.
@@ -69,7 +71,7 @@ def _list_shortened_names(model: str) -> list[str]:
     for full_name in full_names:
         shortened_names.append(full_name)
         words = re.split(r"[-_]", full_name)
-        first_words = (words[:word_count] for word_count in range(len(words), 1, -1))
-        shortened_names += ["-".join(words_of_name) for words_of_name in first_words]
+        descending_word_counts = range(len(words), MIN_NAME_WORDS - 1, -1)
+        shortened_names += ["-".join(words[:word_count]) for word_count in descending_word_counts]
     first_word = re.split(r"[-_]", name_without_tag)[0]
     return [*shortened_names, first_word]

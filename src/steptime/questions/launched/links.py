@@ -13,7 +13,7 @@ from steptime.prediction.states import host_link
 from steptime.questions.launched.question_settings import QuestionSettings
 
 NODE_LINK = "ethernet-100"  # between nodes of devices that no maker joins
-DEGREES = {
+DEGREE_OPTIONS_BY_QUESTION = {
     "plan": ("tensor", "pipeline", "context", "data"),
     "serve": ("tensor", "pipeline", "data", "replicas"),
 }
@@ -33,26 +33,30 @@ def assume_links(
         settings: options of the job; links are added.
         user_options: options that the user gives.
     """
-    if question not in DEGREES:
+    if question not in DEGREE_OPTIONS_BY_QUESTION:
         return
     options = {**settings.options, **user_options}
     first_device, *_ = parse_devices(device)
     site = default_site(first_device)
     link_to_host = site.get("host_link") or host_link(catalog.device(first_device))
-    device_count = prod(int(options.get(name) or 1) for name in DEGREES[question])
+    device_count = prod(
+        int(options.get(name) or 1) for name in DEGREE_OPTIONS_BY_QUESTION[question]
+    )
     devices_per_node = int(options.get("per_node") or site.get("per_node", DEFAULT_PER_NODE))
-    links = {}
+    link_by_option = {}
     if device_count > 1:
         # Without a link of their own, the devices of a node reach each other through the host.
         link_through_host = f"{link_to_host}-host"
         has_link_through_host = link_through_host in catalog.link_names()
         fallback_link = link_through_host if has_link_through_host else link_to_host
-        links["inside"] = site.get("inside") or fallback_link
+        link_by_option["inside"] = site.get("inside") or fallback_link
     if device_count > devices_per_node:
-        links["link"] = site.get("link", NODE_LINK)
+        link_by_option["link"] = site.get("link", NODE_LINK)
     if question == "plan" and options.get("offload"):
-        links["host_link"] = link_to_host
-    assumed_links = {name: link for name, link in links.items() if name not in user_options}
+        link_by_option["host_link"] = link_to_host
+    assumed_links = {
+        name: link for name, link in link_by_option.items() if name not in user_options
+    }
     settings.options.update(assumed_links)
     if assumed_links:
         options_text = ", ".join(

@@ -51,16 +51,16 @@ def read_launched(
         InputError: if `--from` is no launch command or recipe, if the job is of another kind than
             the question, names no known network, or cannot be read.
     """
-    text = model if job_file is None else job_file
-    if not isinstance(text, str | PathLike):
+    model_or_job = model if job_file is None else job_file
+    if not isinstance(model_or_job, str | PathLike):
         return None
-    is_single_word = len(str(text).split()) < 2
-    is_network_name = job_file is None and is_single_word and not path_exists(str(text))
+    is_single_word = len(str(model_or_job).split()) < 2
+    is_network_name = job_file is None and is_single_word and not path_exists(str(model_or_job))
     if is_network_name:
         return None  # before the readers of the tools are imported
     from steptime.launch.reader import read_launch
 
-    job = read_launch(str(text), device_count=1 if name == "fit" else device_count)
+    job = read_launch(str(model_or_job), device_count=1 if name == "fit" else device_count)
     if job is None and job_file is None:
         return None  # the text is a network after all
     if job is None:
@@ -73,31 +73,31 @@ def read_launched(
     if is_serving_job != is_serving_question:
         nearest = "steptime serve" if is_serving_job else "steptime fit, steptime plan"
         raise InputError(f"{name}: is not asked of this {job.tool} job; nearest: {nearest}")
-    network = model if job_file is not None else _find_network(job, text)
+    network = model if job_file is not None else _find_network(job, model_or_job)
     return LaunchedQuestion(name, job, network)
 
 
-def _find_network(job: LaunchJob, text: str | PathLike[str]) -> object:
+def _find_network(job: LaunchJob, model_or_job: str | PathLike[str]) -> object:
     """Return the network that a job names, relative to its file where it is one."""
     from steptime.questions.launched.job_model import find_model
 
-    job_file = Path(text).expanduser()
+    job_file = Path(model_or_job).expanduser()
     folder = job_file.resolve().parent if path_exists(str(job_file)) else Path()
     try:
         return find_model(job, folder)
     except InputError as error:
-        raise _unknown_model(job, error) from None
+        raise _make_unknown_model_error(job, error) from None
 
 
-def _unknown_model(job: LaunchJob, error: InputError) -> DetailedInputError:
+def _make_unknown_model_error(job: LaunchJob, error: InputError) -> DetailedInputError:
     """Return the error of a job whose network is not known, with all that was understood."""
-    understood = understood_facts(job)
-    text = ", ".join(f"{name} {format_fact(value)}" for name, value in understood.items())
+    understood = gather_understood_facts(job)
+    facts_text = ", ".join(f"{name} {format_fact(value)}" for name, value in understood.items())
     details = {"understood": understood, "not_used": list(job.not_used), "notes": list(job.notes)}
-    return DetailedInputError(f"{error}; understood: {text}", details)
+    return DetailedInputError(f"{error}; understood: {facts_text}", details)
 
 
-def understood_facts(job: LaunchJob) -> dict[str, FactValue]:
+def gather_understood_facts(job: LaunchJob) -> dict[str, FactValue]:
     """Return the facts of a job with its tool and the network that it names."""
     understood: dict[str, FactValue] = {"tool": job.tool}
     if job.model is not None:
@@ -120,14 +120,14 @@ def answer_launched(
         options: options that the user gives, which win; None and False are not given.
     """
     from steptime.questions.launched.links import assume_links
-    from steptime.questions.launched.server_settings import take_replicas
-    from steptime.questions.launched.settings import SETTINGS
+    from steptime.questions.launched.server_settings import replace_data_ranks_by_replicas
+    from steptime.questions.launched.settings import MAKE_SETTINGS_BY_QUESTION
 
     job = question.job
     user_options = {name: value for name, value in options.items() if value not in (None, False)}
-    settings = SETTINGS[question.name](job, user_options)
+    settings = MAKE_SETTINGS_BY_QUESTION[question.name](job, user_options)
     if question.name == "serve":
-        take_replicas(settings, question.model)
+        replace_data_ranks_by_replicas(settings, question.model)
     assume_links(question.name, device, settings, user_options)
     answer = ask(question.model, device, **{**settings.options, **user_options})
     notes = [*getattr(answer, "notes", ()), *job.notes, *settings.notes]
@@ -135,7 +135,7 @@ def answer_launched(
         notes.append(f"{job.tool}'s defaults, not in the job: {', '.join(job.defaults)}")
     return msgspec.structs.replace(
         answer,
-        understood=understood_facts(job),
+        understood=gather_understood_facts(job),
         not_used=job.not_used,
         notes=tuple(dict.fromkeys(notes)),
     )

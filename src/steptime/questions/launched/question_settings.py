@@ -21,21 +21,21 @@ class QuestionSettings:
     options: MutableMapping[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
-    def take(self, facts: Facts, table: Mapping[str, str]) -> None:
+    def set_from_facts(self, facts: Facts, option_by_fact: Mapping[str, str]) -> None:
         """Set options from facts, by a table from fact to option."""
-        for fact, option in table.items():
+        for fact, option in option_by_fact.items():
             if fact in facts:
                 self.options[option] = facts[fact]
 
-    def remark(self, facts: Facts, reasons: Mapping[str, str]) -> None:
+    def note_unpriced_facts(self, facts: Facts, reason_by_fact: Mapping[str, str]) -> None:
         """Add a note for each of these facts that is there and neither 1, false nor `none`."""
-        for fact, reason in reasons.items():
+        for fact, reason in reason_by_fact.items():
             value = facts.get(fact)
             is_off = value in {None, 1, "none"} or value is False
             if not is_off:
-                self.notes.append(f"{fact} {_text(facts[fact])}: {reason}")
+                self.notes.append(f"{fact} {_format_fact_value(facts[fact])}: {reason}")
 
 
-def _text(value: Any) -> str:
+def _format_fact_value(value: Any) -> str:
     """Return a fact as text."""
     return ", ".join(value) if isinstance(value, list) else str(value).lower()

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from steptime.launch.job import Facts, LaunchJob
-from steptime.questions.launched.checkpoints import checkpoint_type
+from steptime.questions.launched.checkpoints import find_checkpoint_option_and_type
 from steptime.questions.launched.job_model import find_network
 from steptime.questions.launched.question_settings import QuestionSettings
 
-GUESSERS = {  # words of engines, the longest first, and who guesses
+GUESSER_BY_WORD = {  # words of engines, the longest first, and who guesses
     "eagle3": "eagle3",
     "eagle": "eagle",
     "nextn": "mtp",
@@ -21,7 +21,7 @@ GUESSERS = {  # words of engines, the longest first, and who guesses
 UNPRICED_GUESSERS = ("medusa", "mlp_speculator", "suffix", "lookahead", "dflash", "dspark")
 
 
-def take_ranks(settings: QuestionSettings, facts: Facts) -> None:
+def set_rank_options(settings: QuestionSettings, facts: Facts) -> None:
     """Set the ranks of data-parallel attention, and those that share out experts.
 
     Without expert parallelism, engines split the experts of a mixture over the ranks of data
@@ -50,49 +50,51 @@ def take_ranks(settings: QuestionSettings, facts: Facts) -> None:
         )
 
 
-def take_replicas(settings: QuestionSettings, model: object) -> None:
+def replace_data_ranks_by_replicas(settings: QuestionSettings, model: object) -> None:
     """Turn data-parallel ranks of a network without experts into replicas, which they are."""
     from steptime.planning.language_model import read_language_model
 
-    data = settings.options.get("data", 1)
-    if data == 1:
+    data_ranks = settings.options.get("data", 1)
+    if data_ranks == 1:
         return
     if read_language_model(str(model), trusted=True).experts:
         return
     for name in ("data", "expert"):
         settings.options.pop(name, None)
-    settings.options["replicas"] = data
-    settings.notes.append(f"data {data}: replicas, since the network has no experts to share out")
+    settings.options["replicas"] = data_ranks
+    settings.notes.append(
+        f"data {data_ranks}: replicas, since the network has no experts to share out"
+    )
 
 
-def take_speculation(settings: QuestionSettings, facts: Facts) -> None:
+def set_speculation_options(settings: QuestionSettings, facts: Facts) -> None:
     """Set who guesses tokens for a step, and how many."""
-    tokens = facts.get("speculative")
-    if tokens is None:
+    guessed_tokens = facts.get("speculative")
+    if guessed_tokens is None:
         return
     draft = str(facts.get("draft") or "")
     lower_draft = draft.lower()
     if any(name in lower_draft for name in UNPRICED_GUESSERS):
-        settings.notes.append(f"speculative {tokens}: guesses by {draft} are not priced")
+        settings.notes.append(f"speculative {guessed_tokens}: guesses by {draft} are not priced")
         return
     # A method, such as ngram or eagle, is in the name; else the draft is a network of its own.
-    guesser = next((name for word, name in GUESSERS.items() if word in lower_draft), None)
+    guesser = next((name for word, name in GUESSER_BY_WORD.items() if word in lower_draft), None)
     if guesser is None and draft:
         guesser = find_network(draft, Path())
     if guesser is None:
         settings.notes.append(
-            f"speculative {tokens}: {draft or 'who guesses'} is not among the networks; "
+            f"speculative {guessed_tokens}: {draft or 'who guesses'} is not among the networks; "
             "--draft names one, or mtp, eagle, eagle3, ngram"
         )
         return
-    settings.options.update(draft=guesser, speculate=tokens)
+    settings.options.update(draft=guesser, speculate=guessed_tokens)
 
 
-def take_checkpoint(
+def set_checkpoint_type_option(
     settings: QuestionSettings, job: LaunchJob, user_options: Mapping[str, Any]
 ) -> None:
     """Set the type of the weights that the id of a checkpoint says, unless an option does."""
-    option_and_type = checkpoint_type(job.model) if job.model else None
+    option_and_type = find_checkpoint_option_and_type(job.model) if job.model else None
     is_type_typed = not {"weights", "dtype"}.isdisjoint(user_options)
     is_type_in_job = "weights" in settings.options
     if option_and_type is None or is_type_typed or is_type_in_job:

@@ -10,12 +10,12 @@ from steptime.core.dtypes import find_quantised_type
 from steptime.core.workload import LORA, OPTIMIZERS, STATES
 from steptime.launch.job import Facts, LaunchJob
 from steptime.network.tuning import SAVED_NAMES
-from steptime.questions.launched.desktop_settings import DESKTOP_STACKS, desktop_options
+from steptime.questions.launched.desktop_settings import DESKTOP_STACKS, make_desktop_options
 from steptime.questions.launched.question_settings import QuestionSettings
 from steptime.questions.launched.server_settings import (
-    take_checkpoint,
-    take_ranks,
-    take_speculation,
+    set_checkpoint_type_option,
+    set_rank_options,
+    set_speculation_options,
 )
 
 PRECISIONS = {
@@ -25,7 +25,7 @@ PRECISIONS = {
     "float8": "float8",
     "float32": "float32",
 }
-PRODUCTS = {  # what LoRA adapts, by several tools' names of a layer
+ADAPTED_PRODUCTS_BY_LAYER = {  # what LoRA adapts, by several tools' names of a layer
     **{f"{name}_proj": name for name in ("q", "k", "v", "gate", "up", "down")},
     **dict.fromkeys(("o_proj", "output_proj", "out_proj", "linear_proj", "c_proj"), "o+out"),
     **dict.fromkeys(("qkv_proj", "query_key_value", "linear_qkv", "c_attn"), "q+k+v"),
@@ -66,11 +66,11 @@ PLAN_FACTS = (  # facts of a job that are options of `plan` by the same name
 )
 
 
-def fit_settings(job: LaunchJob, _user_options: Mapping[str, Any]) -> QuestionSettings:
+def make_fit_settings(job: LaunchJob, _user_options: Mapping[str, Any]) -> QuestionSettings:
     """Return the options of `fit` for a training job, whatever options the user gives."""
     settings = QuestionSettings()
-    settings.take(job.facts, {"micro_batch": "batch"})
-    _take_step(settings, job)
+    settings.set_from_facts(job.facts, {"micro_batch": "batch"})
+    _set_step_options(settings, job)
     devices = job.facts.get("devices")
     if isinstance(devices, int) and devices > 1:
         settings.notes.append(
@@ -84,16 +84,18 @@ def fit_settings(job: LaunchJob, _user_options: Mapping[str, Any]) -> QuestionSe
         settings.options["stack"] = CHUNKED_LOSS_STACKS["fit"]
     if settings.options.get("offload") == "both":
         settings.options["offload"] = "optimizer"
-    settings.remark(job.facts, {"offload_activations": "activations on the host are in plan alone"})
+    settings.note_unpriced_facts(
+        job.facts, {"offload_activations": "activations on the host are in plan alone"}
+    )
     return settings
 
 
-def plan_settings(job: LaunchJob, _user_options: Mapping[str, Any]) -> QuestionSettings:
+def make_plan_settings(job: LaunchJob, _user_options: Mapping[str, Any]) -> QuestionSettings:
     """Return the options of `plan` for a training job, whatever options the user gives."""
     settings = QuestionSettings()
-    settings.take(job.facts, {name: name for name in PLAN_FACTS})
-    settings.take(job.facts, {"micro_batch": "microbatch"})
-    _take_step(settings, job)
+    settings.set_from_facts(job.facts, {name: name for name in PLAN_FACTS})
+    settings.set_from_facts(job.facts, {"micro_batch": "microbatch"})
+    _set_step_options(settings, job)
     stages = job.facts.get("stages")
     if isinstance(stages, list):
         settings.options["stages"] = ",".join(stages)
@@ -101,13 +103,15 @@ def plan_settings(job: LaunchJob, _user_options: Mapping[str, Any]) -> QuestionS
         settings.notes.append(
             "the job leaves the number of devices open: one replica is priced (--device-count)"
         )
-    if job.facts.get("data", 1) == 1:  # there is nothing to shard over
+    has_replicas = job.facts.get("data", 1) != 1
+    if not has_replicas:  # there is nothing to shard over
         for name in ("zero", "shard"):
             settings.options.pop(name, None)
     if job.facts.get("offload_activations"):
         offloads_optimizer = settings.options.get("offload") == "optimizer"
         settings.options["offload"] = "both" if offloads_optimizer else "activations"
-    if job.facts.get("tensor", 1) == 1:
+    has_tensor_parallelism = job.facts.get("tensor", 1) != 1
+    if not has_tensor_parallelism:
         settings.options.pop("sequence_parallel", None)
     if job.tool in FRAMEWORK_STACKS:
         settings.options["stack"] = FRAMEWORK_STACKS[job.tool]
@@ -117,22 +121,22 @@ def plan_settings(job: LaunchJob, _user_options: Mapping[str, Any]) -> QuestionS
     return settings
 
 
-def _take_step(settings: QuestionSettings, job: LaunchJob) -> None:
+def _set_step_options(settings: QuestionSettings, job: LaunchJob) -> None:
     """Set what is common to the steps of `fit` and `plan`."""
     facts = job.facts
-    settings.take(facts, {"length": "length", "recompute": "recompute"})
-    settings.take(facts, {"update_early": "update_early"})
+    settings.set_from_facts(facts, {"length": "length", "recompute": "recompute"})
+    settings.set_from_facts(facts, {"update_early": "update_early"})
     if facts.get("recompute") == "none":
         del settings.options["recompute"]
     dtype = PRECISIONS.get(str(facts.get("dtype")))
     if dtype:
         settings.options["dtype"] = dtype
-    _take_optimizer(settings, facts)
-    _take_adapter(settings, facts)
+    _set_optimizer_option(settings, facts)
+    _set_adapter_options(settings, facts)
     if facts.get("offload"):
         settings.options["offload"] = "optimizer"
         settings.notes.append("offload: the optimizer's states lie on the host; weights do not")
-    settings.remark(
+    settings.note_unpriced_facts(
         facts,
         {
             "packed": "the lengths of its documents are not known; --packed N prices them",
@@ -140,7 +144,7 @@ def _take_step(settings: QuestionSettings, job: LaunchJob) -> None:
     )
 
 
-def _take_optimizer(settings: QuestionSettings, facts: Facts) -> None:
+def _set_optimizer_option(settings: QuestionSettings, facts: Facts) -> None:
     """Set the optimizer where it is one that is priced."""
     optimizer = facts.get("optimizer")
     if optimizer in OPTIMIZERS or optimizer in STATES:
@@ -149,47 +153,48 @@ def _take_optimizer(settings: QuestionSettings, facts: Facts) -> None:
         settings.notes.append(f"optimizer {optimizer}: is not priced; adam is taken")
 
 
-def _take_adapter(settings: QuestionSettings, facts: Facts) -> None:
+def _set_adapter_options(settings: QuestionSettings, facts: Facts) -> None:
     """Set the adapter, what is trained beside it, and the type of the frozen weights."""
     if "lora_rank" not in facts:
         return
     targets = facts.get("lora_targets")
-    products = ""
+    products_text = ""
     if targets == "all-linear":
-        products = ",on=linear"
+        products_text = ",on=linear"
     elif isinstance(targets, list):
         inner_layers = [name for name in targets if name not in {"output", "lm_head"}]
-        product_names = [PRODUCTS.get(name, name) for name in inner_layers]
-        products = f",on={'+'.join(product_names)}"
-    words = f"r={facts['lora_rank']}{products}"
+        product_names = [ADAPTED_PRODUCTS_BY_LAYER.get(name, name) for name in inner_layers]
+        products_text = f",on={'+'.join(product_names)}"
+    adapter_text = f"r={facts['lora_rank']}{products_text}"
     adapter = facts.get("adapter", LORA)
     if adapter == LORA:
-        settings.options["lora"] = words
+        settings.options["lora"] = adapter_text
     else:
-        settings.options["adapter"] = f"{adapter},{words}"
-    _take_saved_modules(settings, facts)
+        settings.options["adapter"] = f"{adapter},{adapter_text}"
+    _set_saved_modules_option(settings, facts)
     if facts.get("weights") in FEW_BITS:
         settings.options["weights"] = facts["weights"]
     elif "weights" in facts:
         settings.notes.append(f"weights {facts['weights']}: are not priced in training")
 
 
-def _take_saved_modules(settings: QuestionSettings, facts: Facts) -> None:
+def _set_saved_modules_option(settings: QuestionSettings, facts: Facts) -> None:
     """Set the modules that are trained whole; those of no language model have a note."""
-    saved = facts.get("modules_to_save")
-    if not isinstance(saved, list):
+    saved_modules = facts.get("modules_to_save")
+    if not isinstance(saved_modules, list):
         return
-    priced = [name for name in saved if name in SAVED_NAMES]
-    if priced:
-        settings.options["modules_to_save"] = ",".join(priced)
-    unpriced = [name for name in saved if name not in priced]
-    if unpriced:
+    priced_modules = [name for name in saved_modules if name in SAVED_NAMES]
+    if priced_modules:
+        settings.options["modules_to_save"] = ",".join(priced_modules)
+    unpriced_modules = [name for name in saved_modules if name not in priced_modules]
+    if unpriced_modules:
         settings.notes.append(
-            f"modules_to_save {', '.join(unpriced)}: these are trained whole, which is not priced"
+            f"modules_to_save {', '.join(unpriced_modules)}: these are trained whole, which is not "
+            "priced"
         )
 
 
-def serve_settings(job: LaunchJob, user_options: Mapping[str, Any]) -> QuestionSettings:
+def make_serve_settings(job: LaunchJob, user_options: Mapping[str, Any]) -> QuestionSettings:
     """Return the options of `serve` for a serving job.
 
     Args:
@@ -199,23 +204,28 @@ def serve_settings(job: LaunchJob, user_options: Mapping[str, Any]) -> QuestionS
     settings = QuestionSettings()
     facts = job.facts
     if job.tool in DESKTOP_STACKS:
-        settings.options.update(desktop_options(job.tool, facts, user_options))
-        slots = "so many requests at once are priced; --running-sequences 1 prices one"
-        reasons = {"speculative": "guessed tokens are not priced", "max_num_seqs": slots}
-        settings.remark(facts, reasons)
+        settings.options.update(make_desktop_options(job.tool, facts, user_options))
+        slots_reason = "so many requests at once are priced; --running-sequences 1 prices one"
+        reason_by_fact = {
+            "speculative": "guessed tokens are not priced",
+            "max_num_seqs": slots_reason,
+        }
+        settings.note_unpriced_facts(facts, reason_by_fact)
         return settings
-    settings.take(facts, {name: name for name in ("tensor", "pipeline", "data", "per_node")})
-    take_ranks(settings, facts)
-    take_speculation(settings, facts)
+    settings.set_from_facts(
+        facts, {name: name for name in ("tensor", "pipeline", "data", "per_node")}
+    )
+    set_rank_options(settings, facts)
+    set_speculation_options(settings, facts)
     if facts.get("dtype") in {"bfloat16", "float16"}:
         settings.options["dtype"] = facts["dtype"]
-    _take_served_types(settings, facts)
-    take_checkpoint(settings, job, user_options)
+    _set_served_type_options(settings, facts)
+    set_checkpoint_type_option(settings, job, user_options)
     if job.tool in SERVING_STACKS:
         settings.options["stack"] = SERVING_STACKS[job.tool]
     else:
         settings.notes.append(f"{job.tool}: its kernels are not known; vLLM's are priced")
-    settings.remark(
+    settings.note_unpriced_facts(
         facts,
         {
             "kv_tokens": "the cache that fits is counted instead",
@@ -223,7 +233,7 @@ def serve_settings(job: LaunchJob, user_options: Mapping[str, Any]) -> QuestionS
             "context": "sequences that devices share out are not priced",
         },
     )
-    settings.take(facts, ENGINE_OPTIONS)
+    settings.set_from_facts(facts, ENGINE_OPTIONS)
     _shorten_requests(settings, user_options)
     return settings
 
@@ -246,7 +256,7 @@ def _shorten_requests(settings: QuestionSettings, user_options: Mapping[str, Any
     )
 
 
-def _take_served_types(settings: QuestionSettings, facts: Facts) -> None:
+def _set_served_type_options(settings: QuestionSettings, facts: Facts) -> None:
     """Set the types of weights and of keys and values."""
     weights = facts.get("weights")
     priced_weights = find_quantised_type(str(weights), SERVED_TYPES) if weights else None
@@ -265,8 +275,10 @@ def _take_served_types(settings: QuestionSettings, facts: Facts) -> None:
         settings.notes.append(f"kv_dtype {cache_dtype}: is not priced; 16 bits are counted")
 
 
-SETTINGS: Mapping[str, Callable[[LaunchJob, Mapping[str, Any]], QuestionSettings]] = {
-    "fit": fit_settings,
-    "plan": plan_settings,
-    "serve": serve_settings,
+MAKE_SETTINGS_BY_QUESTION: Mapping[
+    str, Callable[[LaunchJob, Mapping[str, Any]], QuestionSettings]
+] = {
+    "fit": make_fit_settings,
+    "plan": make_plan_settings,
+    "serve": make_serve_settings,
 }

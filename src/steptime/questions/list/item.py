@@ -17,7 +17,7 @@ from steptime.network.families import family, names
 from steptime.network.families.family import Family
 from steptime.questions.list.topics import Scalar
 
-FOLLOWS = "..."
+DERIVED_DEFAULT = "..."
 """The default of a hyperparameter that follows from the others."""
 TEXT_FIELDS = ("name", "notes")
 
@@ -101,7 +101,7 @@ class DeviceAnswer(Answer, frozen=True, kw_only=True):
 
     def tables(self) -> list[Table]:
         """Return the figures that are known, down the side."""
-        return [make_facts_table(self.name, "", list(_fact_rows(self)))]
+        return [make_facts_table(self.name, "", list(_list_facts(self)))]
 
 
 class LinkAnswer(Answer, frozen=True, kw_only=True):
@@ -137,7 +137,7 @@ class LinkAnswer(Answer, frozen=True, kw_only=True):
 
     def tables(self) -> list[Table]:
         """Return the figures that are known, down the side."""
-        return [make_facts_table(self.name, "", list(_fact_rows(self)))]
+        return [make_facts_table(self.name, "", list(_list_facts(self)))]
 
 
 class HyperparameterRow(AnswerRow, frozen=True, kw_only=True):
@@ -179,8 +179,8 @@ class NetworkAnswer(Answer, frozen=True, kw_only=True):
         """Return the hyperparameters."""
         if not self.rows:
             return [make_facts_table(self.name, "", [("hyperparameters", "none")])]
-        heads = (Column("name"), Column("default"), Column("meaning"), Column("choices"))
-        return [Table(heads, [row.to_dict() for row in self.rows], self.name)]
+        columns = (Column("name"), Column("default"), Column("meaning"), Column("choices"))
+        return [Table(columns, [row.to_dict() for row in self.rows], self.name)]
 
 
 def find_item(name: str, topics: Iterable[str]) -> DeviceAnswer | LinkAnswer | NetworkAnswer:
@@ -199,13 +199,13 @@ def find_item(name: str, topics: Iterable[str]) -> DeviceAnswer | LinkAnswer | N
     if is_device_name or lower_name.endswith(".toml"):
         # Figures of a paper have a name alone, and are listed although no question assumes them.
         method = "" if has_device_words else catalog.PAPER_METHOD
-        return _device_answer(catalog.device(name, method))
+        return _make_device_answer(catalog.device(name, method))
     if catalog.LINKS.find(lower_name):
-        return _link_answer(catalog.link(name))
+        return _make_link_answer(catalog.link(name))
     if name in names():
-        return _network_answer(family(name))
+        return _make_network_answer(family(name))
     if has_device_words:
-        return _device_answer(catalog.device(name))
+        return _make_device_answer(catalog.device(name))
     devices = [*catalog.device_names(), *device_words.aliases()]
     candidates = (*topics, *devices, *catalog.link_names(), *names())
     has_similar_name = bool(find_similar_names(name, candidates))
@@ -213,95 +213,95 @@ def find_item(name: str, topics: Iterable[str]) -> DeviceAnswer | LinkAnswer | N
     raise unknown("name", name, candidates if has_similar_name else topics)
 
 
-def _device_answer(device: Device) -> DeviceAnswer:
-    renamed_fields = {"name", "kind", "capacity_bytes", "details", "notes"}
-    renamed_fields |= {"measured", "calibration", "constants"}
-    sheet = device.datasheet
+def _make_device_answer(device: Device) -> DeviceAnswer:
+    separately_set_fields = {"name", "kind", "capacity_bytes", "details", "notes"}
+    separately_set_fields |= {"measured", "calibration", "constants"}
+    datasheet = device.datasheet
     return DeviceAnswer(
-        capacity_bytes=sheet.memory_bytes,
-        details={name: value for name, value in sheet.details.items() if value is not None},
-        measured=tuple(_flatten(device.measured)),
-        calibration=tuple(_flatten(device.calibration.table)),
+        capacity_bytes=datasheet.memory_bytes,
+        details={name: value for name, value in datasheet.details.items() if value is not None},
+        measured=tuple(_flatten_table(device.measured)),
+        calibration=tuple(_flatten_table(device.calibration.table)),
         name=device.name,
         kind=device.kind,
         constants=dict(device.constants),
-        notes=_notes(sheet),
-        **_copy_fields(DeviceAnswer, sheet, renamed_fields),
+        notes=_list_notes(datasheet),
+        **_copy_fields(DeviceAnswer, datasheet, separately_set_fields),
     )
 
 
-def _link_answer(link: Link) -> LinkAnswer:
+def _make_link_answer(link: Link) -> LinkAnswer:
     low_s, high_s = link.latency_range_s or (None, None)
-    renamed_fields = {"collective_bytes_per_s", "latency_low_s", "latency_high_s"}
-    renamed_fields |= {"measured", "notes"}
+    separately_set_fields = {"collective_bytes_per_s", "latency_low_s", "latency_high_s"}
+    separately_set_fields |= {"measured", "notes"}
     return LinkAnswer(
         collective_bytes_per_s=link.bus_bytes_per_s,
         latency_low_s=low_s,
         latency_high_s=high_s,
-        measured=tuple(_flatten(link.measured)),
-        notes=_notes(link),
-        **_copy_fields(LinkAnswer, link, renamed_fields),
+        measured=tuple(_flatten_table(link.measured)),
+        notes=_list_notes(link),
+        **_copy_fields(LinkAnswer, link, separately_set_fields),
     )
 
 
 def _copy_fields(
-    kind: type[Answer], item: Datasheet | Link, renamed_fields: set[str]
+    kind: type[Answer], item: Datasheet | Link, separately_set_fields: set[str]
 ) -> Mapping[str, Any]:
     """Return the fields of an answer that have the same name and value in the item."""
-    plain_names = [name for name in public_fields(kind) if name not in renamed_fields]
+    plain_names = [name for name in public_fields(kind) if name not in separately_set_fields]
     values = {name: getattr(item, name) for name in plain_names}
     return {
         name: dict(value) if isinstance(value, Mapping) else value for name, value in values.items()
     }
 
 
-def _notes(item: Datasheet | Link) -> tuple[str, ...]:
+def _list_notes(item: Datasheet | Link) -> tuple[str, ...]:
     """Return the remark of a file and its unverified figures."""
-    doubts = f"not verified: {', '.join(item.unverified)}" if item.unverified else ""
-    return tuple(" ".join(text.split()) for text in (item.note, doubts) if text)
+    unverified_text = f"not verified: {', '.join(item.unverified)}" if item.unverified else ""
+    return tuple(" ".join(text.split()) for text in (item.note, unverified_text) if text)
 
 
-def _flatten(table: Mapping[str, Any], prefix: str = "") -> Iterator[SettingRow]:
+def _flatten_table(table: Mapping[str, Any], prefix: str = "") -> Iterator[SettingRow]:
     """Yield the values of nested tables under names with dots."""
     for key, value in table.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping):
-            yield from _flatten(value, f"{name}.")
+            yield from _flatten_table(value, f"{name}.")
         elif isinstance(value, list | tuple):
             yield SettingRow(name=name, value=json.dumps(value))
         else:
             yield SettingRow(name=name, value=value)
 
 
-def _fact_rows(answer: DeviceAnswer | LinkAnswer) -> Iterator[tuple[str, str]]:
+def _list_facts(answer: DeviceAnswer | LinkAnswer) -> Iterator[tuple[str, str]]:
     """Yield the figures that are known as names and texts; figures of details only once."""
     for key in public_fields(type(answer)):
         value = getattr(answer, key)
         if isinstance(value, dict):
-            for name, item in value.items():
+            for name, figure in value.items():
                 is_datasheet_field = key == "details" and name in DETAILS
                 if not is_datasheet_field:
-                    yield f"{key}.{name}", format_value(key, item)
+                    yield f"{key}.{name}", format_value(key, figure)
         elif key in ("measured", "calibration"):
-            for row in value:
-                yield f"{key}.{row.name}", format_value(row.name, row.value)
+            for setting in value:
+                yield f"{key}.{setting.name}", format_value(setting.name, setting.value)
         else:
             is_empty = value is False or value in ("", (), None)
             if key not in TEXT_FIELDS and not is_empty:
                 yield key, format_value(key, value)
 
 
-def _network_answer(network: Family) -> NetworkAnswer:
+def _make_network_answer(network: Family) -> NetworkAnswer:
     rows = tuple(
         HyperparameterRow(
             name=name,
-            default=FOLLOWS if callable(parameter.default) else parameter.default,
+            default=DERIVED_DEFAULT if callable(parameter.default) else parameter.default,
             meaning=parameter.meaning,
             choices=tuple(parameter.choices),
         )
         for name, parameter in network.parameters.items()
     )
-    has_derived_default = any(row.default == FOLLOWS for row in rows)
+    has_derived_default = any(row.default == DERIVED_DEFAULT for row in rows)
     return NetworkAnswer(
         name=network.name,
         source=network.source,

@@ -13,7 +13,13 @@ from steptime.core.progress import note
 from steptime.core.spelling import plain_name
 from steptime.core.units import QUANTITIES
 from steptime.hardware import catalog, device_words
-from steptime.questions.list.item import FOLLOWS, DeviceAnswer, LinkAnswer, NetworkAnswer, find_item
+from steptime.questions.list.item import (
+    DERIVED_DEFAULT,
+    DeviceAnswer,
+    LinkAnswer,
+    NetworkAnswer,
+    find_item,
+)
 from steptime.questions.list.prices import PriceRow, PricesAnswer, read_prices
 from steptime.questions.list.stacks import StacksAnswer, read_stacks
 from steptime.questions.list.topics import (
@@ -80,13 +86,15 @@ def list_(
     if name not in TOPICS and only is None:
         return find_item(name, TOPICS)
     check_choice("topic", name, TOPICS)
-    answer_kind, read_rows = TOPICS[name]
+    answer_class, read_rows = TOPICS[name]
     rows = read_rows()
-    listed_rows = rows if only is None else tuple(row for row in rows if _has_text(row, only))
+    listed_rows = (
+        rows if only is None else tuple(row for row in rows if _has_name_with_text(row, only))
+    )
     if not listed_rows:
         singular = "quantity" if name == "quantities" else name.removesuffix("s")
-        raise unknown(singular, only, [_name_of(row) for row in rows])
-    return answer_kind(topic=name, rows=listed_rows, _show_sources=sources)
+        raise unknown(singular, only, [_find_row_name(row) for row in rows])
+    return answer_class(topic=name, rows=listed_rows, _show_sources=sources)
 
 
 def topic_names() -> list[str]:
@@ -94,16 +102,16 @@ def topic_names() -> list[str]:
     return [*TOPICS, *catalog.device_names(), *device_words.aliases(), device_words.LOCAL]
 
 
-def _name_of(row: AnswerRow) -> str:
+def _find_row_name(row: AnswerRow) -> str:
     if isinstance(row, OpRow):
         return row.kind
     return row.device if isinstance(row, PriceRow) else str(getattr(row, "name", ""))
 
 
-def _has_text(row: AnswerRow, text: str) -> bool:
+def _has_name_with_text(row: AnswerRow, text: str) -> bool:
     """Return whether a name of a row has a text in it, however spelled: `rtx 4090` has rtx-4090."""
     aliases = row.aliases if isinstance(row, DeviceRow) else ()
-    names = (_name_of(row), *aliases)
+    names = (_find_row_name(row), *aliases)
     return any(plain_name(text) in plain_name(name) for name in names)
 
 
@@ -114,7 +122,7 @@ def _read_models() -> tuple[ModelRow, ...]:
         ModelRow(
             name=name,
             parameters={
-                key: FOLLOWS if callable(parameter.default) else parameter.default
+                key: DERIVED_DEFAULT if callable(parameter.default) else parameter.default
                 for key, parameter in family(name).parameters.items()
             },
             source=family(name).source,

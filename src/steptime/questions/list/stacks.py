@@ -118,8 +118,8 @@ class StacksAnswer(TopicAnswer, frozen=True, kw_only=True):
 
     def _cells(self, row: StackRow) -> TableRow:  # type: ignore[override]  # each topic has rows of its own
         description = re.split(r"[:;(]", row.source)[0].strip()
-        joins = {join.kind: join.producers for join in row.joins}
-        return {**row.to_dict(), "description": description, "joins": joins}
+        producers_by_kind = {join.kind: join.producers for join in row.joins}
+        return {**row.to_dict(), "description": description, "joins": producers_by_kind}
 
 
 def read_stacks() -> tuple[StackRow, ...]:

@@ -35,10 +35,10 @@ class TopicAnswer(Answer, frozen=True, kw_only=True):
 
     def _table(self, title: str, rows: Sequence[AnswerRow]) -> Table:
         cells = [self._cells(row) for row in rows]
-        heads = self.COLUMNS
-        if self._show_sources and SOURCE not in heads and "source" in cells[0]:
-            heads = (*heads, SOURCE)
-        return Table(heads, cells, title, csv_columns=(*heads, *self.CSV_COLUMNS))
+        columns = self.COLUMNS
+        if self._show_sources and SOURCE not in columns and "source" in cells[0]:
+            columns = (*columns, SOURCE)
+        return Table(columns, cells, title, csv_columns=(*columns, *self.CSV_COLUMNS))
 
     def _listed_rows(self) -> Sequence[AnswerRow]:
         rows: Sequence[AnswerRow] = getattr(self, "rows")  # noqa: B009  # a field of each topic
@@ -143,20 +143,20 @@ class DevicesAnswer(TopicAnswer, frozen=True, kw_only=True):
     def tables(self) -> list[Table]:
         """Return the devices, and apart from them the figures of one paper."""
         devices = [row for row in self.rows if not row.only_by_name]
-        figures = [row for row in self.rows if row.only_by_name]
+        paper_devices = [row for row in self.rows if row.only_by_name]
         tables = [self._table(self.topic, devices)] if devices else []
-        if figures:
+        if paper_devices:
             title = "figures of one paper, taken for no other device"
-            tables.append(replace(self._table(title, figures), is_detail=bool(devices)))
+            tables.append(replace(self._table(title, paper_devices), is_detail=bool(devices)))
         return tables
 
     def _cells(self, row: DeviceRow) -> TableRow:  # type: ignore[override]  # each topic has rows of its own
-        peaks = row.peak_flop_per_s
-        half = peaks.get("bfloat16", peaks.get("float16"))
+        peak_by_dtype = row.peak_flop_per_s
+        half_peak = peak_by_dtype.get("bfloat16", peak_by_dtype.get("float16"))
         return {
             **row.to_dict(),
-            "float32_flop_per_s": peaks.get("float32"),
-            "half_flop_per_s": half,
+            "float32_flop_per_s": peak_by_dtype.get("float32"),
+            "half_flop_per_s": half_peak,
         }
 
 

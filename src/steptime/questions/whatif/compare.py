@@ -11,7 +11,7 @@ from steptime.core.units import first_of, percent
 from steptime.grids.batches import MAX_BATCH
 from steptime.hardware.device import Device
 from steptime.prediction.step_model import StepModel
-from steptime.questions.bound import Binding, Path, path
+from steptime.questions.bound import Binding, CriticalPath, find_critical_path
 from steptime.questions.whatif.answer import (
     BoundCount,
     ChangedDevice,
@@ -115,24 +115,28 @@ def _group_by_kind(ops: Sequence[ComparedOp]) -> list[OpKindClass]:
 
 
 def _compare_network_ops(
-    case: NetworkCase, model: StepModel, row: NetworkRow, grown_path: Path | None
+    case: NetworkCase, model: StepModel, row: NetworkRow, grown_path: CriticalPath | None
 ) -> list[ComparedOp]:
     """Return the ops of a network at the same batch and, where it grows, at the larger one."""
     ops: list[ComparedOp] = []
     if row.status == "ok":
-        ops += _compare_ops(case.before, path(model, case.batch), 1.0, UNCHANGED_BATCH)
+        ops += _compare_ops(
+            case.before, find_critical_path(model, case.batch), 1.0, UNCHANGED_BATCH
+        )
     if grown_path is not None and row.grown_batch is not None:
         growth = row.grown_batch / case.batch
         ops += _compare_ops(case.before, grown_path, growth, LARGER_BATCH)
     return ops
 
 
-def _compare_ops(before: Path, after: Path, growth: float, batch: str) -> list[ComparedOp]:
+def _compare_ops(
+    before: CriticalPath, after: CriticalPath, growth: float, batch: str
+) -> list[ComparedOp]:
     """Return ops with their seconds before, and after for as many examples.
 
     There are none where another batch runs as other kernels.
     """
-    are_kernels_paired = len(before.parts) == len(after.parts)
+    are_kernels_paired = len(before.bindings) == len(after.bindings)
     if not are_kernels_paired:
         return []
     return [
@@ -145,7 +149,7 @@ def _compare_ops(before: Path, after: Path, growth: float, batch: str) -> list[C
             before_s=old.time.value,
             after_s=new.time.value / growth,
         )
-        for old, new in zip(before.parts, after.parts, strict=True)
+        for old, new in zip(before.bindings, after.bindings, strict=True)
     ]
 
 

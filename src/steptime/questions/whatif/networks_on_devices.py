@@ -15,7 +15,7 @@ from steptime.grids.batches import MAX_BATCH, doubling
 from steptime.hardware.device import Device
 from steptime.prediction.assumed import assumed_of, common_settings
 from steptime.prediction.step_model import StepModel
-from steptime.questions.bound import Path, path
+from steptime.questions.bound import CriticalPath, find_critical_path
 from steptime.questions.whatif.answer import NetworkRow, NetworkSettings
 
 TRIAL_BATCHES = doubling(MAX_BATCH)  # powers of two
@@ -57,9 +57,9 @@ class NetworkCase:
         return self.model.on(device).needs(self.batch).fit(device)
 
     @cached_property
-    def before(self) -> Path:
+    def before(self) -> CriticalPath:
         """The step on the device as it is."""
-        return path(self.model, self.batch)
+        return find_critical_path(self.model, self.batch)
 
     def grow_batch(self, largest: int) -> int:
         """Return the batch, grown as the largest one grows to that of another device."""
@@ -121,7 +121,7 @@ def assumed_fields(cases: Sequence[NetworkCase]) -> AssumedFields:
     return {"assumed": shared, "network_settings": () if is_uniform else tuple(rows)}
 
 
-def predict_network(case: NetworkCase, model: StepModel) -> tuple[NetworkRow, Path | None]:
+def predict_network(case: NetworkCase, model: StepModel) -> tuple[NetworkRow, CriticalPath | None]:
     """Return the row of a network, and its step at the larger batch where there is one.
 
     Args:
@@ -157,7 +157,7 @@ def predict_network(case: NetworkCase, model: StepModel) -> tuple[NetworkRow, Pa
     if not fits_after:
         return _with(row, status="oom after"), None
     grown_batch = case.grow_batch(changed_largest)
-    grown_path = None if grown_batch == case.batch else path(model, grown_batch)
+    grown_path = None if grown_batch == case.batch else find_critical_path(model, grown_batch)
     grown_step_s = changed_s if grown_path is None else grown_path.step_s / grown_batch * case.batch
     return _with(row, grown_batch=grown_batch, grown_speedup=step_s / grown_step_s), grown_path
 

@@ -15,7 +15,7 @@ from steptime.prediction import DEFAULT
 from steptime.prediction.assumed import assumed_of
 from steptime.prediction.records import options_of
 from steptime.prediction.step_model import StepModel
-from steptime.questions.bound import BOUNDS, Binding, Input, ceilings_s
+from steptime.questions.bound import BOUNDS, Binding, InputFeed, ceilings_s
 from steptime.questions.training import tokens_per_s
 from steptime.questions.why.answer import Evidence, ExpensiveOp, Shares, WhyAnswer
 from steptime.questions.why.improvements import find_improvements
@@ -102,7 +102,7 @@ def diagnose_record(
         period_s = 0.0
     measured_setup = replace(
         setup,
-        feed=Input(period_s, step.reads_ahead),
+        feed=InputFeed(period_s, step.reads_ahead),
         factor=explained_s / predicted.step_s if predicted.step_s else 1.0,
         communication_s=step.communication_s or 0.0,
         unexplained_s=step.worked_s - explained_s,
@@ -223,7 +223,7 @@ def make_answer(
         needed_bytes=needs.total_bytes,
         bound=max(BOUNDS, key=lambda name: getattr(shares, name)),
         shares=shares,
-        ops=_find_expensive_ops(model, predicted.parts, predicted.device_s),
+        ops=_find_expensive_ops(model, predicted.bindings, predicted.device_s),
         helps=(),
         evidence=evidence,
         headline=(),

@@ -6,7 +6,7 @@ from dataclasses import replace
 from steptime.core.dtypes import HALVES
 from steptime.grids.batches import knee
 from steptime.hardware.device import Device
-from steptime.questions.bound import Input
+from steptime.questions.bound import InputFeed
 from steptime.questions.whatif.changes import Change, change_device
 from steptime.questions.why.answer import Improvement
 from steptime.questions.why.sentences import WORTHWHILE_SPEEDUP
@@ -46,7 +46,7 @@ def _changed_setups(setup: Setup) -> Iterator[tuple[str, Setup]]:
     yield from _changed_software(setup)
     yield from _changed_hardware(setup)
     if setup.feed.period_s:
-        yield "input that never makes it wait", replace(setup, feed=Input())
+        yield "input that never makes it wait", replace(setup, feed=InputFeed())
     if setup.communication_s:
         half_s = setup.communication_s / 2
         yield "communication that takes half as long", replace(setup, communication_s=half_s)

@@ -8,7 +8,7 @@ from steptime.core.workload import Workload
 from steptime.hardware.device import Device, Link
 from steptime.prediction import DEFAULT
 from steptime.prediction.step_model import StepModel
-from steptime.questions.bound import Input, Path, path
+from steptime.questions.bound import CriticalPath, InputFeed, find_critical_path
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Setup:
     options: Mapping[str, str] = field(default_factory=dict)
     link: Link | None = None
     replicas: int = 1
-    feed: Input = field(default_factory=Input)
+    feed: InputFeed = field(default_factory=InputFeed)
     factor: float = 1.0
     communication_s: float = 0.0
     unexplained_s: float = 0.0
@@ -47,14 +47,14 @@ class Setup:
         )
 
     @cached_property
-    def path(self) -> Path:
+    def path(self) -> CriticalPath:
         """The critical path of the step, by the model alone."""
-        return path(self.model, None, self.replicas, self.feed)
+        return find_critical_path(self.model, None, self.replicas, self.feed)
 
     @property
     def step_s(self) -> float:
         """The seconds of the step."""
-        seconds_by_bound = self.path.seconds
+        seconds_by_bound = self.path.seconds_by_bound
         predicted_communication_s = seconds_by_bound["communication"]
         predicted_work_s = self.path.step_s - predicted_communication_s - seconds_by_bound["input"]
         communication_s = predicted_communication_s + self.communication_s
@@ -106,4 +106,4 @@ def make_setup(
     """
     global_batch = workload.batch_per_replica * replicas
     input_period_s = global_batch / input_per_s if input_per_s else 0.0
-    return Setup(workload, device, method, options or {}, link, replicas, Input(input_period_s))
+    return Setup(workload, device, method, options or {}, link, replicas, InputFeed(input_period_s))

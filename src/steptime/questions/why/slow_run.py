@@ -58,7 +58,7 @@ def diagnose_speed(
 def _explained_setup(setup: Setup, explained_s: float, step_s: float) -> Setup:
     """Return the measured step: its explained part scales with a change, the other part stays."""
     predicted = setup.path
-    waits_s = predicted.seconds["communication"] + predicted.seconds["input"]
+    waits_s = predicted.seconds_by_bound["communication"] + predicted.seconds_by_bound["input"]
     worked_s = predicted.step_s - waits_s
     factor = max(0.0, explained_s - waits_s) / worked_s if worked_s else 1.0
     return replace(setup, factor=factor, unexplained_s=step_s - explained_s)

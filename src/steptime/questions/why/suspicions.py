@@ -54,7 +54,7 @@ def suspect_links(run: SlowRun) -> Iterator[Suspicion]:
         all_reduce_s = 0.0
         if seconds_by_collective:
             all_reduce_s = seconds_by_collective[setup.model.collective()]
-        single_replica_s = run.predicted_s - setup.path.seconds["communication"]
+        single_replica_s = run.predicted_s - setup.path.seconds_by_bound["communication"]
         low_s, high_s = (single_replica_s + factor * all_reduce_s for factor in SLOWER_LINKS)
         yield Suspicion("communication", prior=0.4, low_s=low_s, high_s=high_s)
     if run.speed.is_throughput:
@@ -111,7 +111,7 @@ def suspect_hosts(run: SlowRun) -> Iterator[Suspicion]:
     host_s = host.issued_s[-1]
     host_share = host_s / (host_s + device_s)
     # Where each op is waited for, host, device and communication overlap no more.
-    serial_s = device_s + host_s + setup.path.seconds["communication"]
+    serial_s = device_s + host_s + setup.path.seconds_by_bound["communication"]
     longest_s = max(serial_s, WAITING_FACTOR * run.predicted_s)
     waiting_prior = 0.05 + 0.1 * host_share
     yield Suspicion("synchronising", waiting_prior, low_s=run.predicted_s, high_s=longest_s)
