@@ -45,7 +45,7 @@ class StepNumber(NamedTuple):
     high: float | None
 
 
-UNKNOWN_NUMBER = StepNumber(None, None, None)
+UNKNOWN_NUMBER = StepNumber(value=None, low=None, high=None)
 
 
 class StepMeasurement(NamedTuple):
@@ -123,7 +123,7 @@ class MeasuredSteps:
                 host=level.removeprefix(MEASURED),
                 name=name,
                 facts=facts[group],
-                number=self._numbers[group],
+                number=self._group_numbers[group],
                 prediction=predictions.get(group, UNKNOWN_NUMBER),
             )
 
@@ -136,10 +136,10 @@ class MeasuredSteps:
             previous = newest.get(measured)
             if previous is None or last_record[predicted] > last_record[previous]:
                 newest[measured] = predicted
-        return {measured: self._numbers[predicted] for measured, predicted in newest.items()}
+        return {measured: self._group_numbers[predicted] for measured, predicted in newest.items()}
 
     @cached_property
-    def _numbers(self) -> Sequence[StepNumber]:
+    def _group_numbers(self) -> Sequence[StepNumber]:
         """The number of each group, unknown where its records failed."""
         columns = self.groups.columns
         cells = (finite_cells(column) for column in (columns.value, columns.low, columns.high))
@@ -154,11 +154,11 @@ class MeasuredSteps:
         ids = np.flatnonzero(groups.columns.level == groups.place(PREDICTED))
         facts = groups.facts(ids, {name: name for name in IDENTITY}) if len(ids) else {}
         return {
-            tuple(row[name] for name in IDENTITY): self._numbers[group]
+            tuple(row[name] for name in IDENTITY): self._group_numbers[group]
             for group, row in facts.items()
         }
 
-    def texts(self, expressions: Mapping[str, pl.Expr]) -> Mapping[int, Row]:
+    def read_texts(self, expressions: Mapping[str, pl.Expr]) -> Mapping[int, Row]:
         """Return further columns of the last record of each step, by group."""
         ids: Ids = np.array([step.group for step in self.steps], np.int64)
         return self.groups.facts(ids, expressions) if len(ids) else {}

@@ -231,7 +231,7 @@ def _peak_fraction(name: str, cells: Sequence[NetworkOps], side: str) -> float |
         return over(sums.flop, sums.peak_flop)
     if side == PREDICTED:
         return None  # a prediction has FLOP, never a published share
-    groups = [part.groups.get(name) for part in _list_sides(cells, side)]
+    groups = [network.groups.get(name) for network in _list_sides(cells, side)]
     return _ratio_of_sums(groups, "peak_time_share", "time_share")
 
 
@@ -394,6 +394,6 @@ ANALYSIS = Analysis(
     settings=(
         Setting("by", f"Rows: {', '.join(GROUP_NAMES)}.", "kind"),
         Setting("model", "Networks with TEXT in their name.", metavar="TEXT"),
-        Setting("by_network", "Rows of each network, not of their mean.", False, bool),
+        Setting("by_network", "Rows of each network, not of their mean.", default=False, kind=bool),
     ),
 )
