@@ -109,11 +109,11 @@ class MeasuredSteps:
 
     def _make_steps(self) -> Iterator[StepMeasurement]:
         groups = self.groups
-        is_measured = groups.columns.level != groups.place(PREDICTED)
+        is_measured = groups.columns.level != groups.level_index(PREDICTED)
         ids = np.flatnonzero(is_measured)
         if not len(ids):
             return
-        names = Pairing(groups, PREDICTED, {}, free=("host",)).names(ids)
+        names = Pairing(groups, PREDICTED, {}, free_columns=("host",)).names(ids)
         facts = groups.facts(ids, STEP_CELLS)
         levels = groups.level_of(ids)
         predictions = self._predictions()
@@ -130,11 +130,11 @@ class MeasuredSteps:
     def _predictions(self) -> Mapping[int, StepNumber]:
         """Return the last prediction of each measured group that has one."""
         pairs = self.groups.pairs(PREDICTED)  # ids of groups: "a" predicted, "b" measured
-        last_record = self.groups.columns.last  # of each group, its last record's number
+        last_seq = self.groups.columns.last_seq
         newest: dict[int, int] = {}
         for predicted, measured in zip(pairs["a"].tolist(), pairs["b"].tolist(), strict=True):
             previous = newest.get(measured)
-            if previous is None or last_record[predicted] > last_record[previous]:
+            if previous is None or last_seq[predicted] > last_seq[previous]:
                 newest[measured] = predicted
         return {measured: self._group_numbers[predicted] for measured, predicted in newest.items()}
 
@@ -151,7 +151,7 @@ class MeasuredSteps:
     def predicted_numbers(self) -> Mapping[tuple[object, ...], StepNumber]:
         """Return the last prediction of each step, by the values of `IDENTITY`."""
         groups = self.groups
-        ids = np.flatnonzero(groups.columns.level == groups.place(PREDICTED))
+        ids = np.flatnonzero(groups.columns.level == groups.level_index(PREDICTED))
         facts = groups.facts(ids, {name: name for name in IDENTITY}) if len(ids) else {}
         return {
             tuple(row[name] for name in IDENTITY): self._group_numbers[group]

@@ -42,7 +42,7 @@ def pair_rows(pairing: Pairing, places: Ids) -> list[Row]:
     groups = pairing.groups
     a = pairing.columns.a[places]
     b = pairing.columns.b[places]
-    way_of_pair, ways = pairing.ways(a, b)
+    difference_index, differences = pairing.list_differences(a, b)
     facts_a = groups.facts(a, CELLS_OF_A)
     facts_b = groups.facts(b, CELLS_OF_B)
     lefts = [facts_a[group] for group in a.tolist()]
@@ -61,7 +61,7 @@ def pair_rows(pairing: Pairing, places: Ids) -> list[Row]:
         if pairing.column:
             row |= {"level": levels[number], "against": pairing.against}
         row["dtype"] = left["dtype"] if left["dtype"] == right["dtype"] else None
-        row |= verdicts[number] | ways[way_of_pair[number]]
+        row |= verdicts[number] | differences[difference_index[number]]
         is_prediction_judged = left["origin"] == "predicted" and right["origin"] != "predicted"
         is_step = not right["scope"]
         if is_prediction_judged and is_step:
@@ -103,7 +103,7 @@ def _verdict_rows(columns: PairColumns, places: Ids, sides_b: Sequence[Row]) -> 
         "ratio_high": finite_cells(columns.high[places]),
         "verdict": finite_cells(columns.verdict[places]),
         "p_value": finite_cells(columns.p_value[places]),
-        "smallest_slowdown": finite_cells(columns.smallest[places]),
+        "smallest_slowdown": finite_cells(columns.smallest_worsening[places]),
     }
     steady = finite_cells(columns.steady[places])
     rows = []
@@ -131,7 +131,7 @@ def unpaired_rows(pairing: Pairing, places: Ids) -> list[Row]:
     """Return the entries of `unpaired` at these places as rows, with the reason."""
     unpaired = pairing.unpaired
     value = pairing.groups.columns.value
-    ids = unpaired.id[places]
+    ids = unpaired.group[places]
     all_ids = np.r_[ids, unpaired.a[places], unpaired.b[places]]
     exists = all_ids >= 0  # what has no partner at all has neither group of a pair
     facts = pairing.groups.facts(all_ids[exists], CELLS_OF_UNPAIRED)
@@ -165,7 +165,7 @@ def _explain_missing(pairing: Pairing, group: int, facts: Row) -> str:
         reason = f"{pairing.quantity} is not above 0"
     else:
         reason = f"no {pairing.quantity}"
-    return f"{pairing.words.get(level, level)}: {reason}"
+    return f"{pairing.level_words.get(level, level)}: {reason}"
 
 
 def describe_differences(left: Row, right: Row, column: str) -> Row:
@@ -205,16 +205,16 @@ def rows_on_demand(places: Ids, make: Callable[[Ids], list[Row]]) -> Sequence[Ro
     if len(places) <= MAX_ROWS_IN_MEMORY:
         return make(places) if len(places) else []
     first_rows = MAX_ROWS_IN_MEMORY or CHUNK_ROWS  # people read these alone
-    parts = np.split(places, [*range(first_rows, len(places), CHUNK_ROWS)])
+    chunks = np.split(places, [*range(first_rows, len(places), CHUNK_ROWS)])
 
-    def texts(part: Ids) -> list[str]:
+    def encode_rows(chunk: Ids) -> list[str]:
         with no_collection():
-            return [_text(row) for row in make(part)]
+            return [_encode_row(row) for row in make(chunk)]
 
-    def all_texts() -> Iterator[Sequence[str]]:
-        return map(texts, parts)
+    def encode_all_rows() -> Iterator[Sequence[str]]:
+        return map(encode_rows, chunks)
 
-    return JsonRows(len(places), all_texts)
+    return JsonRows(len(places), encode_all_rows)
 
 
 def structs_on_demand(places: Ids, make: Callable[[Ids], list[Item]]) -> Sequence[Item]:
@@ -231,7 +231,7 @@ def structs_on_demand(places: Ids, make: Callable[[Ids], list[Item]]) -> Sequenc
     return LazySequence(len(places), make_items, first_items)
 
 
-def _text(row: Mapping[str, Any]) -> str:
+def _encode_row(row: Mapping[str, Any]) -> str:
     """Return a row as JSON, in ASCII as it may reach a terminal."""
     text = msgspec.json.format(msgspec.json.encode(row), indent=0)
     return text.decode() if text.isascii() else json.dumps(row)

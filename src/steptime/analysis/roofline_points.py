@@ -13,10 +13,8 @@ from steptime.records.record_columns import record_column_names, record_columns
 FACTS = ("model", "family", "platform", "dtype", "batch", "origin", "method")
 LINE_COLUMNS = ("replicas", "phase", "optimizer")  # and hyperparameters: equal along a line
 SETTING_PREFIX = "setting "  # of columns that users name: a hyperparameter has any name
-POINT_NUMBERS = (
-    *("intensity", "flop_per_s", "peak_share", "predicted_flop_per_s"),
-    *("peak_flop_per_s", "memory_bytes_per_s"),
-)
+PREDICTION_NUMBERS = ("predicted_flop_per_s", "peak_flop_per_s", "memory_bytes_per_s")
+POINT_NUMBERS = ("intensity", "flop_per_s", "peak_share", *PREDICTION_NUMBERS)
 STATED_SPEED = other_number("published_flop_per_s")
 STATED_FLOP = other_number("published_flop")
 STATED_PEAK_SHARE = other_number("published_flop_share")
@@ -108,7 +106,7 @@ def _list_costs(data: Data) -> pl.LazyFrame:
         data.scan_results()
         .filter(pl.col("flop") > 0)
         .unique(NETWORK, keep="first", maintain_order=True)
-        .select("label", *NETWORK, "flop", "intensity", *POINT_NUMBERS[3:])
+        .select("label", *NETWORK, "flop", "intensity", *PREDICTION_NUMBERS)
     )
 
 
@@ -128,7 +126,8 @@ def _list_published(
             *map(setting, settings),
             pl.coalesce("stated_intensity", "intensity").alias("intensity"),
             pl.coalesce("stated_speed", speed).alias("flop_per_s"),
-            *POINT_NUMBERS[2:],
+            "peak_share",
+            *PREDICTION_NUMBERS,
         )
     )
 

@@ -97,17 +97,17 @@ def speedup_table(
         level_options=LEVEL_OPTIONS.get(by, (by,)),
     )
     groups = RecordGroups(data, grouping)
-    first = against or find_worst_level(groups)
-    speedups = compute_speedups(data, groups, first, by) if first else None
-    if first is None or speedups is None:
-        answer = SpeedupAnswer(by_column=by, against=first, quantity=quantity)
+    baseline = against or find_worst_level(groups)
+    speedups = compute_speedups(data, groups, baseline, by) if baseline else None
+    if baseline is None or speedups is None:
+        answer = SpeedupAnswer(by_column=by, against=baseline, quantity=quantity)
         return Table((Column("name", "network"),), [], summary=answer.summary())
     features = speedups.features.columns
     x = _check_feature(x, "--x", features) or next(iter(speedups.varying), None)
-    color = _check_feature(color, "--color", features) or _find_strongest(speedups, x)
+    color = _check_feature(color, "--color", features) or _find_strongest_feature(speedups, x)
     answer = SpeedupAnswer(
         by_column=by,
-        against=first,
+        against=baseline,
         quantity=quantity,
         origin=levels.origin,
         any_dtype=any_dtype,
@@ -134,8 +134,8 @@ def _find_levels(data: Data, quantity: str, level: pl.Expr) -> Levels:
     )
     for origin in ORIGINS:
         dtypes_by_level: dict[str, set[str]] = {}
-        of_origin = rows.filter(pl.col("origin") == origin)
-        for level_name, dtype in of_origin["level", "dtype"].iter_rows():
+        origin_rows = rows.filter(pl.col("origin") == origin)
+        for level_name, dtype in origin_rows["level", "dtype"].iter_rows():
             dtypes_by_level.setdefault(level_name, set()).add(dtype)
         if len(dtypes_by_level) > 1:
             common_dtypes = set.intersection(*dtypes_by_level.values())
@@ -147,7 +147,7 @@ def _check_feature(name: str | None, option: str, features: Collection[str]) -> 
     return None if name is None else check_choice("hyperparameter", name, features, option)
 
 
-def _find_strongest(speedups: Speedups, x: str | None) -> str | None:
+def _find_strongest_feature(speedups: Speedups, x: str | None) -> str | None:
     """Return the number, other than `x`, that goes most with speed-ups."""
     # A column that cannot be correlated (texts, gaps) counts 0, so that some name is returned.
     correlations = {name: 0.0 for name in speedups.varying if name != x}
@@ -165,12 +165,14 @@ def _summarise_levels(speedups: Speedups, x: str | None) -> list[LevelSpeedups]:
     """Return the speed-ups of each level."""
     summaries = []
     for level in speedups.levels:
-        of_level = speedups.select(speedups.level_places == speedups.groups.place(level))
+        level_speedups = speedups.select(
+            speedups.level_indices == speedups.groups.level_index(level)
+        )
         summaries.append(
             LevelSpeedups(
                 level=level,
-                distribution=summarise_distribution(of_level),
-                by=summarise_by_value(of_level, x),
+                distribution=summarise_distribution(level_speedups),
+                by=summarise_by_value(level_speedups, x),
             )
         )
     return summaries
@@ -245,8 +247,10 @@ def _order_ends_first(order: Ids) -> Ids:
 
 def _describe_differences(speedups: Speedups, places: Ids) -> list[str]:
     """Return in words in what the runs of pairs differ: "threads 1 | 2"; "" for nothing."""
-    way, ways = speedups.pairing.ways(speedups.a[places], speedups.b[places])
-    return [", ".join(ways[number]["differ"]) for number in way.tolist()]
+    a = speedups.a[places]
+    b = speedups.b[places]
+    difference_index, differences = speedups.pairing.list_differences(a, b)
+    return [", ".join(differences[index]["differ"]) for index in difference_index.tolist()]
 
 
 def _make_rows(speedups: Speedups, places: Ids) -> list[SpeedupRow]:
@@ -316,7 +320,8 @@ def _list_chart_rows(speedups: Speedups, x: str | None, color: str | None) -> li
     Of very many pairs some are points, evenly: as they are spread, not from the ends.
     """
     order = np.argsort(speedups.ratio, kind="stable")
-    places = order[:: -(-len(order) // MAX_POINTS)]
+    pairs_per_point = -(-len(order) // MAX_POINTS)  # rounded up
+    places = order[::pairs_per_point]
     columns = _point_columns(speedups, places)
     b = speedups.b[places]
     for axis, name in (("x", x), ("color", color)):
@@ -326,7 +331,7 @@ def _list_chart_rows(speedups: Speedups, x: str | None, color: str | None) -> li
     edges = width * np.arange(math.floor(logs.min() / width), math.floor(logs.max() / width) + 2)
     bars = []
     for level in speedups.levels:
-        is_level = speedups.level_places == speedups.groups.place(level)
+        is_level = speedups.level_indices == speedups.groups.level_index(level)
         counts = np.histogram(logs[is_level], edges)[0]
         bars += [
             {
@@ -364,7 +369,12 @@ ANALYSIS = Analysis(
         Setting("quantity", "step_s, published_examples_per_s, peak_bytes, ...", "step_s"),
         Setting("x", "The hyperparameter along which medians are taken.", metavar="HYPERPARAMETER"),
         Setting("color", "The hyperparameter that colours the picture.", metavar="HYPERPARAMETER"),
-        Setting("any_dtype", "Pair types with other types, even if some are equal.", False, bool),
+        Setting(
+            "any_dtype",
+            "Pair types with other types, even if some are equal.",
+            default=False,
+            kind=bool,
+        ),
     ),
     folders=64,
 )

@@ -138,19 +138,19 @@ def find_changes(pairing: Pairing) -> FolderChanges:
     places = np.flatnonzero(pairing.columns.is_sampled)
     sampled_verdicts = verdicts[places]
 
-    def changes_of(word: str) -> Iterator[StepChange]:
+    def list_changes(word: str) -> Iterator[StepChange]:
         changed = places[sampled_verdicts == word]
-        return _changes(pairing.rows(changed[farthest(ratio[changed])]))
+        return _make_changes(pairing.rows(changed[farthest(ratio[changed])]))
 
     unpaired = pairing.unpaired
     is_first_only = ~unpaired.is_both & unpaired.is_a
     is_second_only = ~unpaired.is_both & ~unpaired.is_a
-    failed = tuple(_changes(pairing.unpaired_rows(np.flatnonzero(unpaired.is_lost))))
-    vanished = tuple(_changes(pairing.unpaired_rows(np.flatnonzero(is_first_only))))
+    failed = tuple(_make_changes(pairing.unpaired_rows(np.flatnonzero(unpaired.is_lost))))
+    vanished = tuple(_make_changes(pairing.unpaired_rows(np.flatnonzero(is_first_only))))
     return FolderChanges(
         margin=MARGIN if pairing.margin is None else pairing.margin,
-        regressions=(*failed, *changes_of("slower")),
-        improvements=tuple(changes_of("faster")),
+        regressions=(*failed, *list_changes("slower")),
+        improvements=tuple(list_changes("faster")),
         vanished=vanished,
         verdicts=VerdictCounts(
             slower=_count(sampled_verdicts, "slower"),
@@ -162,11 +162,11 @@ def find_changes(pairing: Pairing) -> FolderChanges:
             new=int(is_second_only.sum()),
         ),
         groups=tuple(_summarise_groups(pairing, places)),
-        unlike=tuple(text for text, _ in pairing.differences().most_common()),
+        unlike=tuple(text for text, _ in pairing.count_differences().most_common()),
     )
 
 
-def _changes(rows: Sequence[Mapping[str, Any]]) -> Iterator[StepChange]:
+def _make_changes(rows: Sequence[Mapping[str, Any]]) -> Iterator[StepChange]:
     return (msgspec.convert(row, StepChange) for row in rows)
 
 

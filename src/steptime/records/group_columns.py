@@ -19,12 +19,12 @@ class GroupColumns:
     """Groups in the order of their first records, one entry a group; NaN is unknown.
 
     Attributes:
-        level: its level, as a place in the levels.
+        level: its level, as an index of the levels.
         cell: number of its cell.
         partner_key: hash of what the two of a pair must share, as its last record has it.
         setup: number of the set of hosts, origins and methods of its records.
-        last: `seq` of its last record.
-        best: `seq` of its last record with a value, or of its last one.
+        last_seq: `seq` of its last record.
+        best_seq: `seq` of its last record with a value, or of its last one.
         record_count: number of its records.
         value: median of the samples, or the value that is stated.
         low: low end of the interval.
@@ -41,8 +41,8 @@ class GroupColumns:
     cell: Ids
     partner_key: Ids
     setup: Ids
-    last: Ids
-    best: Ids
+    last_seq: Ids
+    best_seq: Ids
     record_count: Ids
     value: Floats
     low: Floats
@@ -83,8 +83,8 @@ def make_group_columns(members: Members) -> GroupColumns:
         cell=members.cell[first_member],
         partner_key=members.partner_key[last_member],
         setup=_number_setups(members),
-        last=members.seq[last_member],
-        best=members.seq[np.where(last_with_value == NO_MEMBER, last_member, last_with_value)],
+        last_seq=members.seq[last_member],
+        best_seq=members.seq[np.where(last_with_value == NO_MEMBER, last_member, last_with_value)],
         record_count=np.bincount(members.group),
         value=np.where(is_pooled, _take_or_nan(members.value, last_with_samples), np.nan),
         low=_take_or_nan(members.low, last_with_value),
@@ -112,7 +112,7 @@ def _pool_samples(members: Members, groups: GroupColumns, ids: Ids) -> GroupColu
     """Return groups with median, runs and estimate of these ids from all their samples."""
     if not len(ids):
         return groups
-    samples_of_groups, runs_of_groups = members.samples(ids, groups.is_repeated[ids])
+    samples_of_groups, runs_of_groups = members.read_samples(ids, groups.is_repeated[ids])
     value = groups.value.copy()
     value[ids] = [np.median(samples) for samples in samples_of_groups]
     run_count = groups.runs.copy()

@@ -71,9 +71,9 @@ class RecordGroups:
 
     def samples(self, ids: Ids) -> tuple[list[Floats], list[Ids]]:
         """Return the samples of groups, and the run of each sample; ids come in any order."""
-        return self.members.samples(ids, self.columns.is_repeated[ids])
+        return self.members.read_samples(ids, self.columns.is_repeated[ids])
 
-    def place(self, level: str) -> int:
+    def level_index(self, level: str) -> int:
         """Return the place of a level in `levels`, -1 for no level."""
         return self.levels.index(level) if level in self.levels else -1
 
@@ -88,7 +88,7 @@ class RecordGroups:
 
     def pairs(self, against: str) -> dict[str, Ids]:
         """Return the ids `a` and `b` of the pairs of `against` and other levels, in their order."""
-        is_first = self.columns.level == self.place(against)
+        is_first = self.columns.level == self.level_index(against)
         # Integers of fewer bytes sort faster.
         level = self.columns.level.astype(np.min_scalar_type(len(self.levels)))
         ids_by_level = np.argsort(level, kind="stable")
@@ -145,11 +145,11 @@ class RecordGroups:
             cell which differs.
         """
         level = self.columns.level
-        is_first = level == self.place(against)
+        is_first = level == self.level_index(against)
         # Those of other levels lack one of `against`; those of `against` may lack each level.
         parts = [self._find_unpaired(NO_LEVEL, pairs["b"], ~is_first, is_first)]
         for level_number, level_name in enumerate(levels):
-            is_partner = level == self.place(level_name)
+            is_partner = level == self.level_index(level_name)
             paired_ids = pairs["a"][is_partner[pairs["b"]]]
             parts.append(self._find_unpaired(level_number, paired_ids, is_first, is_partner))
         ids = np.concatenate([part.ids for part in parts])
@@ -190,7 +190,7 @@ class RecordGroups:
         median step over all its records if there are several.
         """
         ids = np.unique(ids)
-        last = self.columns.last[ids]
+        last = self.columns.last_seq[ids]
         shared_facts = self._shared_facts(ids)
         groups = pl.DataFrame({"seq": last, "id": ids}).join(
             shared_facts, on="id", how="left", maintain_order="left"
@@ -213,7 +213,7 @@ class RecordGroups:
         schema = {"id": pl.Int64(), "hosts": pl.String(), "good_s": pl.Float64()}
         if not len(several):
             return pl.DataFrame(schema=schema)
-        members, owner = self.members.of_groups(several)
+        members, owner = self.members.list_members(several)
         seq = self.members.seq[members]
         owners = pl.DataFrame({"seq": seq, "id": several[owner]})
         is_ok = (pl.col("status") == "ok").alias("is_ok")

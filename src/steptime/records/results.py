@@ -215,9 +215,9 @@ def _pair_groups(groups: RecordGroups) -> dict[str, NDArray[Any]]:
 
     return {
         "is_only_predicted": is_only_predicted,
-        "head": columns.best[head],
+        "head": columns.best_seq[head],
         "group": np.where(is_only_predicted, NO_GROUP, head),
-        "prediction": np.r_[columns.best, NO_RECORD][predicted],
+        "prediction": np.r_[columns.best_seq, NO_RECORD][predicted],
         "is_pooled": columns.is_pooled[head] & ~is_only_predicted,
         "run_count": measured_number(columns.runs),
         "measured_s": measured_number(columns.value),
@@ -237,7 +237,7 @@ def _pair_ids(groups: RecordGroups) -> tuple[Ids, Ids]:
     ids = np.arange(len(groups))
     a, b = groups.pairs(PREDICTED).values()
     unpaired = np.setdiff1d(ids, np.r_[a, b])
-    is_predicted = groups.columns.level[unpaired] == groups.place(PREDICTED)
+    is_predicted = groups.columns.level[unpaired] == groups.level_index(PREDICTED)
     predicted = np.r_[a, np.where(is_predicted, unpaired, no_partner)]
     measured = np.r_[b, np.where(is_predicted, no_partner, unpaired)]
 
