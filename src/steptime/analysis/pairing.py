@@ -20,7 +20,7 @@ from steptime.analysis.pair_rows import unpaired_rows as make_unpaired_rows
 from steptime.analysis.verdict import compare_sides, judge_folders
 from steptime.records.group_members import Flags, Ids
 from steptime.records.ratios import accuracy, farthest, geometric_mean
-from steptime.records.record_groups import RecordGroups, places_of
+from steptime.records.record_groups import RecordGroups, split_by_number
 from steptime.records.row import Row
 from steptime.records.short_names import NAME_COLUMNS, name_rows
 from steptime.records.statistics import run_logs
@@ -204,7 +204,7 @@ class Pairing:
     def _run_logs(self, ids: Ids) -> Floats:
         """Return the logarithm of the median of each run of groups, NaN for a single run."""
         has_runs = self.groups.columns.runs[ids] > 1
-        samples, runs = self.groups.samples(ids[has_runs])
+        samples, runs = self.groups.read_samples(ids[has_runs])
         logs = run_logs(samples, runs)
         all_logs = np.full((len(ids), max(logs.shape[1], 1)), np.nan)
         all_logs[np.flatnonzero(has_runs), : logs.shape[1]] = logs
@@ -222,7 +222,9 @@ class Pairing:
         reason_texts = []
         for words in words_of_levels:
             reason_texts += [f"not {words}", self.mismatch.format(words)]
-        reason_indices = 2 * (partnerless["other"] % len(words_of_levels)) + partnerless["in_cell"]
+        reason_indices = (
+            2 * (partnerless["partner_level"] % len(words_of_levels)) + partnerless["has_mismatch"]
+        )
         reasons = np.array(reason_texts, object)[reason_indices]
 
         is_step = self.groups.columns.is_step
@@ -260,7 +262,7 @@ class Pairing:
         """Return the ratios and verdicts of the pairs of each level together."""
         if not self.column:
             return []
-        places = places_of(self.columns.level, len(self.groups.levels))
+        places = split_by_number(self.columns.level, len(self.groups.levels))
         by_level = dict(zip(self.groups.levels, places, strict=True))
         return [
             {"level": level, **self._summarise_ratios(by_level[level])} for level in self.levels

@@ -110,7 +110,7 @@ def _describe_failed_cells(regression: Row, weights: Sequence[Row]) -> str:
         spans.append(f"{row['hyperparameter']} {low:+.3f} to {high:+.3f}")
     largest_names = {_name_largest(weights, key) for key in assumption_keys}
     possible_largest_names = sorted(largest_names - {largest_row["hyperparameter"]})
-    verdict = "the largest_row would stay the largest_row"
+    verdict = "the first would stay the first"
     if possible_largest_names:
         verdict = f"{' or '.join(possible_largest_names)} might weigh most"
     has_zero = regression["scale"] == "linear"  # a logarithm has none

@@ -16,7 +16,7 @@ import polars as pl
 from steptime.core.workload import plan_to_json
 from steptime.records.reading import MAX_CACHED_TEXTS, env_of, method_of, workload_of
 from steptime.records.record import measured_stack
-from steptime.records.row import AMOUNTS, ESTIMATE, OF_ENV, RATES, Row, settings_of
+from steptime.records.row import AMOUNTS, ENVIRONMENT_TEXTS, ESTIMATE, RATES, Row, settings_of
 
 LARGEST_INT = 2**63
 SAMPLES = pl.List(pl.Float64())
@@ -47,12 +47,12 @@ NESTED_COLUMNS = {
     "others": pl.List(pl.Struct({"key": STRING, "value": STRING})),
     "sampled": pl.List(pl.Struct({"key": STRING, "value": SAMPLED})),
 }
-OF_WORKLOAD = {
+WORKLOAD_COLUMNS = {
     **dict.fromkeys(("model", "family"), STRING),
     **dict.fromkeys(("batch", "examples", "replicas"), COUNT),
     **dict.fromkeys(("dtype", "phase", "optimizer", "plan", "settings", "params"), STRING),
 }
-OF_METHOD = {
+METHOD_COLUMNS = {
     **dict.fromkeys(("method", "method_version", "ran_by", "method_options"), STRING),
     "threads": COUNT,
     "gpu": STRING,
@@ -65,12 +65,12 @@ OF_METHOD = {
     "prefetch": COUNT,
     **dict.fromkeys(RATES, NUMBER),
 }
-OF_ENVIRONMENT = {
+ENVIRONMENT_COLUMNS = {
     "env": STRING,
     "round": COUNT,
     "date": STRING,
     "duplicate_of": STRING,
-    **dict.fromkeys(OF_ENV, STRING),
+    **dict.fromkeys(ENVIRONMENT_TEXTS, STRING),
 }
 ESTIMATED = pl.Struct(dict.fromkeys(ESTIMATE, NUMBER))
 DERIVED = {
@@ -86,9 +86,9 @@ SCHEMA: Mapping[str, pl.DataType] = {
     for name, kind in {
         **PLAIN_COLUMNS,
         **NESTED_COLUMNS,
-        **OF_WORKLOAD,
-        **OF_METHOD,
-        **OF_ENVIRONMENT,
+        **WORKLOAD_COLUMNS,
+        **METHOD_COLUMNS,
+        **ENVIRONMENT_COLUMNS,
         **DERIVED,
     }.items()
     if name != "ran_by"
@@ -146,7 +146,7 @@ def describe_environment(text: bytes) -> Row:
         "round": _integer(env.get("round")),
         "date": _text(env.get("date")) or None,
         "duplicate_of": _text(env.get("duplicate_of")) or None,
-        **{name: _text(env.get(name)) for name in OF_ENV},
+        **{name: _text(env.get(name)) for name in ENVIRONMENT_TEXTS},
     }
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from steptime.records.group_members import Flags, Ids, Members, number_by_first
-from steptime.records.statistics import of_samples
+from steptime.records.statistics import estimate_samples
 from steptime.records.warmup import Floats
 
 NO_MEMBER = -1
@@ -118,7 +118,7 @@ def _pool_samples(members: Members, groups: GroupColumns, ids: Ids) -> GroupColu
     run_count = groups.runs.copy()
     run_count[ids] = [len(np.unique(runs)) for runs in runs_of_groups]
     estimate = {name: column.copy() for name, column in groups.estimate.items()}
-    for name, pooled_column in of_samples(samples_of_groups, runs_of_groups).items():
+    for name, pooled_column in estimate_samples(samples_of_groups, runs_of_groups).items():
         estimate[name][ids] = pooled_column
     return replace(groups, value=value, runs=run_count, estimate=estimate)
 

@@ -31,8 +31,8 @@ def typed_settings(
         for name, column in columns.items()
     ]
     numbers = pl.Series(range(len(texts)), dtype=COUNT)
-    places = params.replace_strict(texts, numbers).cast(COUNT)  # of no rows it is a text
-    return [column.gather(places) for column in typed]
+    text_numbers = params.replace_strict(texts, numbers).cast(COUNT)  # of no rows it is a text
+    return [column.gather(text_numbers) for column in typed]
 
 
 def _typed_column(name: str, values: Sequence[Any], kinds: Sequence[str]) -> pl.Series:

@@ -198,7 +198,7 @@ class Keys(RowKeys):
     name: str = ""
     source: str = ""
     base: str = ""
-    asks: tuple[str, ...] = ()
+    required_keys: tuple[str, ...] = Field(default=(), alias="asks")
     words: dict[str, dict[str, str]] = {}
     delimiter: str = Field(default="", max_length=1)
     skip: int = Field(default=0, ge=0, le=1_000_000)

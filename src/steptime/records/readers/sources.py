@@ -123,7 +123,7 @@ def list_sources(path: Path) -> Iterator[RecordSource | Unread]:
     if not path.exists():
         raise InputError(f"{path}: no such file or folder")
     if not path.is_dir():
-        yield from _file(path, escape_controls(path.name))
+        yield from _read_file(path, escape_controls(path.name))
         return
     files = sorted(file for file in path.rglob("*") if file.is_symlink() or not file.is_dir())
     for number, file in enumerate(files, start=1):
@@ -131,10 +131,10 @@ def list_sources(path: Path) -> Iterator[RecordSource | Unread]:
         if number > MAX_FILES:
             yield Unread(name, None, f"not looked at: more than {MAX_FILES} files")
             return
-        yield from _file(file, name)
+        yield from _read_file(file, name)
 
 
-def _file(path: Path, name: str) -> Iterator[RecordSource | Unread]:
+def _read_file(path: Path, name: str) -> Iterator[RecordSource | Unread]:
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             yield Unread(name, None, "is no plain file")
@@ -142,20 +142,20 @@ def _file(path: Path, name: str) -> Iterator[RecordSource | Unread]:
         with path.open("rb") as file:
             head = file.read(HEAD_BYTES)
             file.seek(0)
-            yield from _opened(file, head, name)
+            yield from _read_opened(file, head, name)
     except _BROKEN as error:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         yield Unread(name, None, f"cannot be read: {reason}")
 
 
-def _opened(file: Stream, head: bytes, name: str) -> Iterator[RecordSource | Unread]:
+def _read_opened(file: Stream, head: bytes, name: str) -> Iterator[RecordSource | Unread]:
     is_gzip = head.startswith(GZIP_MARK)
     if is_gzip:
         file = gzip.GzipFile(fileobj=file)
         head = file.read(HEAD_BYTES)
         file.seek(0)
     if _is_tar(head):
-        yield from _archive_members(file, archive_name=name)
+        yield from _read_archive(file, archive_name=name)
     elif is_gzip:
         yield _read_content(file, _without_gz(name), archive=name)
     else:
@@ -170,7 +170,7 @@ def _is_tar(head: bytes) -> bool:
     return True
 
 
-def _archive_members(file: Stream, archive_name: str) -> Iterator[RecordSource | Unread]:
+def _read_archive(file: Stream, archive_name: str) -> Iterator[RecordSource | Unread]:
     total_bytes = 0
     with tarfile.open(fileobj=file, mode="r|") as archive:
         for number, member in enumerate(archive, start=1):

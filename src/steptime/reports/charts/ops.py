@@ -10,7 +10,7 @@ from steptime.records.data import Data
 from steptime.records.row import grouped, over
 from steptime.records.short_names import name_networks
 from steptime.reports.charts import EmptyPlotError, style
-from steptime.reports.charts.roofline import axes, box, roof_layers, roofs
+from steptime.reports.charts.roofline import axes, find_axis_ends, roof_layers, roofs
 
 MAX_NETWORKS = 60  # so that a page of a large sweep stays small
 TOOLTIP = ("op", "ops_alike", "predicted_time", "of_the_step", "FLOP", "traffic")
@@ -39,7 +39,7 @@ def chart(data: Data) -> style.Spec:
         ceiling for name, rows in ops_by_network.items() for ceiling in _ceilings(name, rows[0])
     ]
     intensities = [point["intensity"] for point in points]
-    axis_ends = box(ceilings, intensities, [point["speed"] for point in points])
+    axis_ends = find_axis_ends(ceilings, intensities, [point["speed"] for point in points])
     height = {"height": style.HEIGHT}
     roof_rows = [
         roof | {"panel": roof["platform"]}

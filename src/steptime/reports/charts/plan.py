@@ -45,10 +45,10 @@ def bars(plan_time: PlanTime, max_bars: int = MAX_BARS) -> list[style.Row]:
 def _add_widths(rows: list[style.Row]) -> list[style.Row]:
     """Add the share of the picture's width to each bar; remove the words of low rows."""
     end_s = max((row["to"] for row in rows), default=0.0)
-    is_low = any(row["device"] * MIN_WORD_HEIGHT > MAX_HEIGHT for row in rows)
+    are_rows_low = any(row["device"] * MIN_WORD_HEIGHT > MAX_HEIGHT for row in rows)
     for row in rows:
         row["part"] = (row["to"] - row["from"]) / end_s
-        if is_low:
+        if are_rows_low:
             row["word"] = ""
     return rows
 

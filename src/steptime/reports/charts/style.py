@@ -57,7 +57,9 @@ def finish(title: str, caption: Sequence[str], rows: Sequence[Row], **view: Any)
     fields = {field for row in rows for field, value in row.items() if value is not None}
     for layers in (view, view.get("spec", {})):
         if "layer" in layers:
-            layers["layer"] = [part for part in layers["layer"] if _fields(part) <= fields]
+            layers["layer"] = [
+                part for part in layers["layer"] if _list_needed_fields(part) <= fields
+            ]
     return {
         "$schema": SCHEMA,
         "title": {"text": title, "subtitle": [line for text in caption for line in WRAP(text)]},
@@ -72,7 +74,7 @@ def short(value: Any) -> Any:
     return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
-def _fields(part: Spec) -> set[str]:
+def _list_needed_fields(part: Spec) -> set[str]:
     """Return the fields that rows of a layer must have."""
     filters = [str(transform.get("filter")) for transform in part.get("transform", ())]
     return {name for text in filters for name in re.findall(r"^isValid\(datum\.(\w+)\)$", text)}
