@@ -113,7 +113,7 @@ class MeasuredSteps:
         ids = np.flatnonzero(is_measured)
         if not len(ids):
             return
-        names = Pairing(groups, PREDICTED, {}, free_columns=("host",)).names(ids)
+        names = Pairing(groups, PREDICTED, level_words={}, free_columns=("host",)).names(ids)
         facts = groups.facts(ids, STEP_CELLS)
         levels = groups.level_of(ids)
         predictions = self._predictions()

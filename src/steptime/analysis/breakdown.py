@@ -177,8 +177,8 @@ def _make_row(name: str, cells: Sequence[NetworkOps], by_network: bool) -> Break
         flop_share=_mean_cost_share(name, cells, "flop"),
         bytes_share=_mean_cost_share(name, cells, "traffic_bytes"),
         intensity_flop_per_byte=_ratio_of_sums(costs, "flop", "traffic_bytes"),
-        peak_fraction=_peak_fraction(name, cells, MEASURED),
-        predicted_peak_fraction=_peak_fraction(name, cells, PREDICTED),
+        peak_fraction=_find_peak_fraction(name, cells, MEASURED),
+        predicted_peak_fraction=_find_peak_fraction(name, cells, PREDICTED),
     )
 
 
@@ -220,7 +220,7 @@ def _ratio_of_sums(
     return over(amount_sum, divisor_sum)
 
 
-def _peak_fraction(name: str, cells: Sequence[NetworkOps], side: str) -> float | None:
+def _find_peak_fraction(name: str, cells: Sequence[NetworkOps], side: str) -> float | None:
     """Return the share of the peak that a group reaches in the times of a side.
 
     FLOP and times are of the same networks: those with the group on this side and in the

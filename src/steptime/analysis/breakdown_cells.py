@@ -132,7 +132,7 @@ def list_cells(data: Data, by: str) -> list[NetworkOps]:
     names = _name_networks(data)
     cells = []
     for (workload_key, platform, strategy), cell_rows in grouped(
-        frame.iter_rows(named=True), _cell_of
+        frame.iter_rows(named=True), _cell_key
     ).items():
         sides = {}
         for side, side_rows in grouped(cell_rows, lambda row: str(row["side"])).items():
@@ -167,11 +167,11 @@ def list_op_passes(records: pl.LazyFrame, cell: NetworkOps) -> list[OpPass]:
     return [msgspec.convert(op_pass, OpPass) for op_pass in passes.iter_rows(named=True)]
 
 
-def _cell_of(row: Mapping[str, str]) -> tuple[str, str, str]:
+def _cell_key(row: Mapping[str, str]) -> tuple[str, str, str]:
     return row["workload_key"], row["platform"], row["strategy"]
 
 
-def _with_side(records: pl.LazyFrame) -> pl.LazyFrame:
+def _add_side(records: pl.LazyFrame) -> pl.LazyFrame:
     """Add `side` and `method_of_side`, which is empty for measurements, and fill `strategy`."""
     predicted, measured = pl.lit(PREDICTED), pl.lit(MEASURED)
     return records.with_columns(
@@ -181,7 +181,7 @@ def _with_side(records: pl.LazyFrame) -> pl.LazyFrame:
     )
 
 
-def _newest_ops(records: pl.LazyFrame) -> pl.LazyFrame:
+def _select_newest_ops(records: pl.LazyFrame) -> pl.LazyFrame:
     """Return the ops of each side that were recorded last, of one way of recording them."""
     kind = pl.coalesce("op_kind", "scope")
     is_published = pl.col("origin") == "published"
@@ -194,7 +194,7 @@ def _newest_ops(records: pl.LazyFrame) -> pl.LazyFrame:
     # Several recordings of one date would count each op several times: any single one is kept.
     single_recording = pl.col("recording").max().over(*CELL_KEYS, "side")
     return (
-        _with_side(records)
+        _add_side(records)
         .filter(~IS_STEP & is_original & ~is_container)
         .with_columns(kind.alias("op_kind"), recording.alias("recording"))
         .filter(pl.col("taken_at").eq_missing(newest_date))
@@ -202,7 +202,7 @@ def _newest_ops(records: pl.LazyFrame) -> pl.LazyFrame:
     )
 
 
-def _pass_columns() -> dict[str, dict[str, pl.Expr]]:
+def _list_pass_columns() -> dict[str, dict[str, pl.Expr]]:
     """Return the columns of each pass; the pass "" is of ops whose passes are not told apart."""
     published_bytes = other_number("published_traffic_bytes")
     published_flop = published_bytes * other_number("published_intensity_flop_per_byte")
@@ -233,7 +233,7 @@ def _pass_columns() -> dict[str, dict[str, pl.Expr]]:
 
 def sum_groups(records: pl.LazyFrame, by: str, keys: Sequence[str] = ()) -> pl.DataFrame:
     """Return the sums of the ops of each cell, side and group, and of further `keys`, sorted."""
-    ops = _newest_ops(records)
+    ops = _select_newest_ops(records)
     unknown = pl.lit(None, pl.Float64())
     passes = [
         ops.select(
@@ -243,7 +243,7 @@ def sum_groups(records: pl.LazyFrame, by: str, keys: Sequence[str] = ()) -> pl.D
             pl.lit(pass_name).alias("pass"),
             *(columns.get(column, unknown).alias(column) for column in AMOUNTS),
         )
-        for pass_name, columns in _pass_columns().items()
+        for pass_name, columns in _list_pass_columns().items()
     ]
     # The remainder of a step (`NO_OP`) is a group of its own, whatever the ops are grouped by.
     is_no_op = pl.col("op_kind") == NO_OP
@@ -290,7 +290,7 @@ def _name_networks(data: Data) -> dict[str, str]:
 def _pool_step_times(records: pl.LazyFrame) -> dict[tuple[str, ...], float]:
     """Return the times of whole steps by `STEP_KEYS`, all samples pooled."""
     steps = (
-        _with_side(records.filter(IS_STEP))
+        _add_side(records.filter(IS_STEP))
         .group_by(STEP_KEYS, maintain_order=True)
         .agg(pooled_step_s().alias("step_s"))
         .filter(pl.col("step_s") > 0)

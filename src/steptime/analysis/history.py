@@ -52,7 +52,7 @@ class _Series(NamedTuple):
 
     Attributes:
         cells: its row in each folder that has it, by date.
-        changes: where its level changed, as level_starts in `cells`.
+        changes: where its level changed, as indices of `cells`.
         is_slower: whether the newest level is slower than the best one before.
         is_faster: whether the newest level is faster than the first.
         smallest_slowdown: the smallest slowdown of the newest folders that is found with 90 %

@@ -127,7 +127,9 @@ def _read_network(line: Expectation, measured_names: Sequence[str]) -> tuple[str
     except InputError:
         raise unknown("network", line.network, measured_names, line.place) from None
     try:
-        workload = make_workload(choice, None, "float32", "train", "sgd")
+        workload = make_workload(
+            choice, batch=None, dtype="float32", phase="train", optimizer="sgd"
+        )
     except InputError as error:
         raise InputError(f"{line.place}: {error}") from None
     batch = None if choice.batch is None else workload.batch_per_replica

@@ -47,10 +47,10 @@ def pair_rows(pairing: Pairing, places: Ids) -> list[Row]:
     facts_b = groups.facts(b, CELLS_OF_B)
     lefts = [facts_a[group] for group in a.tolist()]
     rights = [facts_b[group] for group in b.tolist()]
-    sides_a = _side_rows(lefts, groups.columns, a)
-    sides_b = _side_rows(rights, groups.columns, b)
-    verdicts = _verdict_rows(pairing.columns, places, sides_b)
-    shares = _share_rows(lefts, rights)
+    sides_a = _make_side_rows(lefts, groups.columns, a)
+    sides_b = _make_side_rows(rights, groups.columns, b)
+    verdicts = _make_verdict_rows(pairing.columns, places, sides_b)
+    shares = _make_share_rows(lefts, rights)
     names = pairing.names(b)
     levels = groups.level_of(b).tolist()
     rows = []
@@ -70,7 +70,7 @@ def pair_rows(pairing: Pairing, places: Ids) -> list[Row]:
     return rows
 
 
-def _side_rows(facts: Sequence[Row], columns: GroupColumns, ids: Ids) -> list[Row]:
+def _make_side_rows(facts: Sequence[Row], columns: GroupColumns, ids: Ids) -> list[Row]:
     """Return the side of each pair: how it was measured, and its number with an interval."""
     numbers = (columns.value, columns.low, columns.high, columns.runs)
     cells = zip(*(finite_cells(column[ids]) for column in numbers), strict=True)
@@ -95,7 +95,7 @@ def _interval_kind(runs: float | None) -> str | None:
     return BETWEEN if runs > 1 else WITHIN
 
 
-def _verdict_rows(columns: PairColumns, places: Ids, sides_b: Sequence[Row]) -> list[Row]:
+def _make_verdict_rows(columns: PairColumns, places: Ids, sides_b: Sequence[Row]) -> list[Row]:
     """Return the ratio of each pair with its interval and verdict."""
     cells = {
         "ratio": finite_cells(columns.ratio[places]),
@@ -117,7 +117,7 @@ def _verdict_rows(columns: PairColumns, places: Ids, sides_b: Sequence[Row]) -> 
     return rows
 
 
-def _share_rows(predicted: Sequence[Row], measured: Sequence[Row]) -> list[Row]:
+def _make_share_rows(predicted: Sequence[Row], measured: Sequence[Row]) -> list[Row]:
     """Return the speeds of steps and their shares of peak and roof, as results have them."""
     from steptime.records.results import add_shares
 

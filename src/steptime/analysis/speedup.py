@@ -267,7 +267,7 @@ def _make_rows(speedups: Speedups, places: Ids) -> list[SpeedupRow]:
 
     names = speedups.features.columns
     columns: dict[str, Sequence[Any]] = {
-        **_point_columns(speedups, places),
+        **_make_point_columns(speedups, places),
         "outcome": [OUTCOMES[outcome] for outcome in speedups.outcomes[places]],
         "differ": _describe_differences(speedups, places),
         "features": list_features(names, b),
@@ -284,7 +284,7 @@ def _make_rows(speedups: Speedups, places: Ids) -> list[SpeedupRow]:
     ]
 
 
-def _point_columns(speedups: Speedups, places: Ids) -> dict[str, Sequence[Any]]:
+def _make_point_columns(speedups: Speedups, places: Ids) -> dict[str, Sequence[Any]]:
     """Return the name, level, speed-up and verdict of pairs."""
     b = speedups.b[places]
     features = [name for name in speedups.varying if name not in ("family", "batch")]
@@ -322,7 +322,7 @@ def _list_chart_rows(speedups: Speedups, x: str | None, color: str | None) -> li
     order = np.argsort(speedups.ratio, kind="stable")
     pairs_per_point = -(-len(order) // MAX_POINTS)  # rounded up
     places = order[::pairs_per_point]
-    columns = _point_columns(speedups, places)
+    columns = _make_point_columns(speedups, places)
     b = speedups.b[places]
     for axis, name in (("x", x), ("color", color)):
         columns[axis] = plain_values(speedups.cells(name, b)) if name else [None] * len(places)

@@ -7,7 +7,7 @@ from steptime.analysis.verdict import MARGIN
 from steptime.core.table import Table
 from steptime.core.units import counted, percent
 
-MAX_MEDIANS = 12  # of a sentence; of more the baseline and the last
+MAX_MEDIANS = 12  # of a sentence; of more the first and the last
 MIN_EVEN_SHARE = 0.95  # of pairs without a winner, from which on a level is the same
 Row = Mapping[str, Any]
 

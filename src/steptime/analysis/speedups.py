@@ -139,7 +139,7 @@ def compute_speedups(data: Data, groups: RecordGroups, against: str, by: str) ->
         against: the level that the others are compared with.
         by: the column of the levels.
     """
-    pairing = Pairing(groups, against, {}, by)
+    pairing = Pairing(groups, against, level_words={}, column=by)
     if not len(pairing):
         return None
     columns = record_columns(data)

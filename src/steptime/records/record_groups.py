@@ -194,7 +194,7 @@ class RecordGroups:
         """Return columns of the last record of groups, and their `id`, which ascends.
 
         Expressions may use `id`, `host`, which names all hosts of the group, and `good_s`, the
-        median step over all its records if there are pooled_ids.
+        median step over all its records if there are several.
         """
         ids = np.unique(ids)
         last = self.columns.last_seq[ids]
@@ -215,7 +215,7 @@ class RecordGroups:
         )
 
     def _read_shared_facts(self, ids: Ids) -> pl.DataFrame:
-        """Return `id`, `hosts` and `good_s` of the groups that have pooled_ids records."""
+        """Return `id`, `hosts` and `good_s` of the groups that have several records."""
         pooled_ids = ids[self.columns.record_count[ids] > 1]
         schema = {"id": pl.Int64(), "hosts": pl.String(), "good_s": pl.Float64()}
         if not len(pooled_ids):

@@ -139,7 +139,7 @@ def make_results(data: Folders) -> pl.DataFrame:
     name_columns = rows.with_columns(pl.col("folder_rank").alias("within"))
     names = name_rows(name_columns, ("folder_rank", *LABEL_COLUMNS))
     rows_with_names = rows.with_columns(pl.Series("name", names, dtype=pl.String))
-    labelled_rows = rows_with_names.with_columns(_label(rows_with_names).alias("label"))
+    labelled_rows = rows_with_names.with_columns(_make_label(rows_with_names).alias("label"))
     fixed_columns = {column.lower() for column in ALL_COLUMNS}
     setting_columns = {
         name: column
@@ -300,7 +300,7 @@ def _nonzero(name: str) -> pl.Expr:
     return pl.when(pl.col(name) != 0).then(pl.col(name))
 
 
-def _label(rows: pl.DataFrame) -> pl.Expr:
+def _make_label(rows: pl.DataFrame) -> pl.Expr:
     """Return the name and what tells rows apart beside it; a method may say its stack."""
     has_other_name = pl.col("stack").ne_missing(pl.col("method"))
     stack = pl.when(has_other_name).then(pl.col("stack"))

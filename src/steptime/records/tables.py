@@ -197,7 +197,14 @@ class Tables:
 
             builder = FrameBuilder()
             lines = (
-                FolderLine("", 0, place, record_id, place, line)
+                FolderLine(
+                    folder="",
+                    folder_rank=0,
+                    place=place,
+                    record_id=record_id,
+                    seq=place,
+                    line=line,
+                )
                 for place, record_id, line in source.lines()
             )
             write_parquet(builder.frames(lines), path, self._scratch)

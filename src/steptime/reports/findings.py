@@ -142,7 +142,7 @@ def _make_section_or_error(
 
 def _draw_section(name: str, data: Data) -> Section:
     spec = draw(name, data)
-    return Section(name, spec["title"]["text"], (), None, spec)
+    return Section(name, title=spec["title"]["text"], says=(), table=None, spec=spec)
 
 
 def _answer_section(name: str, data: Data, *, pictures: bool) -> Section | None:

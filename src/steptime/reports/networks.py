@@ -128,14 +128,14 @@ def pack_table(rows: Sequence[Row], columns: Sequence[Column]) -> list[Row]:
             {
                 "key": column.key,
                 "heading": column.label,
-                "cells": [_cell(row, column.key) for row in rows],
+                "cells": [_format_cell(row, column.key) for row in rows],
                 "sort": [style.short(key) for key in keys] if is_numeric else None,
             }
         )
     return packed
 
 
-def _cell(row: Row, key: str) -> str:
+def _format_cell(row: Row, key: str) -> str:
     value = row[key]
     if key == "status":
         is_unsteady = value == "ok" and row["steady"] is False

@@ -98,7 +98,7 @@ def read(source: RecordSource) -> Reading:
     log = log_fields(source.text)
     if not log["is_benchmark"]:
         reason = "not_a_benchmark: no job that runs CNN_MNIST, and no result"
-        return Reading(unread=(Unread(source.name, None, reason),))
+        return Reading(unread=(Unread(source.name, line=None, reason=reason),))
     return Reading((_make_record(log, file_name(source.name)),))
 
 
@@ -126,7 +126,7 @@ def _make_record(log: Log, name: FileName) -> Record:
         "strategy": STRATEGIES[mode],
         "program": log["program"],
     }
-    env = _environment(log, devices_used)
+    env = _describe_environment(log, devices_used)
     env |= {
         "batch_source": batch_source or "unknown",
         "staging": staging,
@@ -138,7 +138,7 @@ def _make_record(log: Log, name: FileName) -> Record:
         origin="published",
         method=RecordMethod(METHOD, log["tensorflow"] or "unknown", options),
         workload=workload,
-        platform=_platform(log, devices_used),
+        platform=_name_platform(log, devices_used),
         quantities={
             quantity: Quantity(log[field])
             for quantity, field in field_by_quantity.items()
@@ -161,7 +161,7 @@ def _find_outcome(log: Log, has_result: bool) -> tuple[str, str]:
     return status, "+".join(causes)
 
 
-def _environment(log: Log, devices_used: DevicesUsed) -> JsonObject:
+def _describe_environment(log: Log, devices_used: DevicesUsed) -> JsonObject:
     """Return the facts of a log about its job and its devices."""
     return {
         "date": log["day"],
@@ -239,7 +239,7 @@ def _ran_on_gpu(log: Log, name: FileName) -> bool:
     return bool(log["gpu_type"] or name.gpu)
 
 
-def _platform(log: Log, devices_used: DevicesUsed) -> str:
+def _name_platform(log: Log, devices_used: DevicesUsed) -> str:
     """Return the name of the device in data/, by Slurm's word if the log does not print it."""
     if devices_used.kind == "gpu":
         return platform_of(log["gpu_full_name"] or devices_used.type)

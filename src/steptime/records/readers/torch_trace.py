@@ -145,7 +145,9 @@ def _make_records(source: RecordSource, profile: Profile, divisor: int | None) -
     workload = _make_workload(source, profile)
     platform = platform_of(find_device_name(source) or "cpu")
     kinds = {part.scope: part.op for part in profile.seconds_by_part}
-    step = OpTimes("", "", {"step_s": Quantity(samples=tuple(profile.step_s))})
+    step = OpTimes(
+        scope="", kind="", quantities={"step_s": Quantity(samples=tuple(profile.step_s))}
+    )
     records = []
     for times in (step, *list_op_times(profile, kinds, first_step=0)):
         env: dict[str, str | int] = {"source_entry": times.scope, "batch_source": "unknown"}

@@ -42,7 +42,7 @@ def chart(data: Data) -> style.Spec:
             "(a step whose batch is unknown has none)"
         )
     omitted_models = bars[0]["models"] - len({bar["model"] for bar in bars})
-    points, x, omission = _arrange_points(list(_points(bars)), omitted_models)
+    points, x, omission = _arrange_points(list(_make_bar_points(bars)), omitted_models)
     colour = style.encode_categories("gpu_type", points, "type of device")["color"]
     staged_texts = {point["staged"] for point in points}
     used_texts = [text for text in STAGED.values() if text in staged_texts]
@@ -62,7 +62,7 @@ def chart(data: Data) -> style.Spec:
     ]
     view: style.Spec = {"layer": layers, "width": style.WIDTH}
     if x["field"] == "devices":
-        points, view = style.facet_panels(points, "panel", view, 3, width=PANEL, height=110)
+        points, view = style.facet_panels(points, "panel", view, columns=3, width=PANEL, height=110)
     intervals = {bar["interval"] for bar in bars if bar["low"] is not None}
     errors = "; ".join(text for kind, text in ERRORS.items() if kind in intervals)
     error_note = f"Error bars: {errors or 'none, as no uncertainty is known'}."
@@ -105,7 +105,7 @@ def _arrange_points(
     return rows, x, caption
 
 
-def _points(bars: Sequence[style.Row]) -> Iterator[style.Row]:
+def _make_bar_points(bars: Sequence[style.Row]) -> Iterator[style.Row]:
     """Yield one row per run, panel by panel."""
     # labels name the networks; settings of the run are in the panel's name
     network_rows = [{**bar, "settings": bar["params"]} for bar in bars]

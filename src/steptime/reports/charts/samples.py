@@ -32,11 +32,13 @@ def chart(data: Data) -> style.Spec:
     series, series_count = _find_series(data)
     if not len(series):
         raise EmptyPlotError("samples: no record here holds samples of a step")
-    rows = _points(data, series)
+    rows = _make_sample_points(data, series)
     points = {"x": X, **encode_marks(KINDS, ("sample", "time", "run", "kind"))}
     middle = style.layer("rule", {"y": {**Y, "aggregate": "median"}}, style="quiet")
     layers = {"layer": [middle, style.layer("point", points, size=22)]}
-    panel_rows, view = style.facet_panels(rows, "panel", layers, 3, GAP, width=WIDTH, height=70)
+    panel_rows, view = style.facet_panels(
+        rows, "panel", layers, columns=3, gap=GAP, width=WIDTH, height=70
+    )
     words = EXPLANATION
     if len(series) < series_count:
         words += f" The {len(series)} of {series_count} networks that scatter most."
@@ -75,7 +77,7 @@ def _find_series(data: Data) -> tuple[pl.DataFrame, int]:
     return widest.head(style.MAX_PANELS).sort("first", "seq"), len(series)
 
 
-def _points(data: Data, series: pl.DataFrame) -> list[style.Row]:
+def _make_sample_points(data: Data, series: pl.DataFrame) -> list[style.Row]:
     """Return the samples of series as marks of their panels, panel by panel."""
     panel_by_seq = _name_series(data, series)
     places_of_folders = series.group_by("folder_rank", maintain_order=True).agg(

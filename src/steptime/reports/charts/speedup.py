@@ -16,7 +16,7 @@ RATIO_LABEL = "format(datum.value, datum.value < 1 ? '~g' : ',~r') + 'x'"
 
 
 def chart(table: Table) -> style.Spec:
-    """Return the histogram of speed-ups above their scatter over a hyperparameter, 1x quiet_line.
+    """Return the histogram of speed-ups above their scatter over a hyperparameter, 1x marked.
 
     Four levels at most stand side by side, with the same axes.
     """
