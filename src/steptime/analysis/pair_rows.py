@@ -37,11 +37,11 @@ CELLS_OF_UNPAIRED: Cells = {name: name for name in (*ABOUT, "status", "cause")}
 Item = TypeVar("Item")
 
 
-def pair_rows(pairing: Pairing, places: Ids) -> list[Row]:
-    """Return the pairs at these places as rows."""
+def pair_rows(pairing: Pairing, indices: Ids) -> list[Row]:
+    """Return the pairs at these indices as rows."""
     groups = pairing.groups
-    a = pairing.columns.a[places]
-    b = pairing.columns.b[places]
+    a = pairing.columns.a[indices]
+    b = pairing.columns.b[indices]
     difference_index, differences = pairing.list_differences(a, b)
     facts_a = groups.facts(a, CELLS_OF_A)
     facts_b = groups.facts(b, CELLS_OF_B)
@@ -49,7 +49,7 @@ def pair_rows(pairing: Pairing, places: Ids) -> list[Row]:
     rights = [facts_b[group] for group in b.tolist()]
     sides_a = _make_side_rows(lefts, groups.columns, a)
     sides_b = _make_side_rows(rights, groups.columns, b)
-    verdicts = _make_verdict_rows(pairing.columns, places, sides_b)
+    verdicts = _make_verdict_rows(pairing.columns, indices, sides_b)
     shares = _make_share_rows(lefts, rights)
     names = pairing.names(b)
     levels = groups.level_of(b).tolist()
@@ -95,23 +95,23 @@ def _interval_kind(runs: float | None) -> str | None:
     return BETWEEN if runs > 1 else WITHIN
 
 
-def _make_verdict_rows(columns: PairColumns, places: Ids, sides_b: Sequence[Row]) -> list[Row]:
+def _make_verdict_rows(columns: PairColumns, indices: Ids, sides_b: Sequence[Row]) -> list[Row]:
     """Return the ratio of each pair with its interval and verdict."""
     cells = {
-        "ratio": finite_cells(columns.ratio[places]),
-        "ratio_low": finite_cells(columns.low[places]),
-        "ratio_high": finite_cells(columns.high[places]),
-        "verdict": finite_cells(columns.verdict[places]),
-        "p_value": finite_cells(columns.p_value[places]),
-        "smallest_slowdown": finite_cells(columns.smallest_worsening[places]),
+        "ratio": finite_cells(columns.ratio[indices]),
+        "ratio_low": finite_cells(columns.low[indices]),
+        "ratio_high": finite_cells(columns.high[indices]),
+        "verdict": finite_cells(columns.verdict[indices]),
+        "p_value": finite_cells(columns.p_value[indices]),
+        "smallest_slowdown": finite_cells(columns.smallest_worsening[indices]),
     }
-    steady = finite_cells(columns.steady[places])
+    steady = finite_cells(columns.steady[indices])
     rows = []
-    for number, (place, side) in enumerate(zip(places.tolist(), sides_b, strict=True)):
+    for number, (index, side) in enumerate(zip(indices.tolist(), sides_b, strict=True)):
         row = {name: column[number] for name, column in cells.items()}
         row["interval"] = side["interval"]
-        if columns.is_sampled[place]:
-            row["interval"] = WITHIN if columns.is_single[place] else BETWEEN
+        if columns.is_sampled[index]:
+            row["interval"] = WITHIN if columns.is_single[index] else BETWEEN
         row["steady"] = None if steady[number] is None else bool(steady[number])
         rows.append(row)
     return rows
@@ -127,26 +127,26 @@ def _make_share_rows(predicted: Sequence[Row], measured: Sequence[Row]) -> list[
     return add_shares(frame).select(SHARES).to_dicts()
 
 
-def unpaired_rows(pairing: Pairing, places: Ids) -> list[Row]:
-    """Return the entries of `unpaired` at these places as rows, with the reason."""
+def unpaired_rows(pairing: Pairing, indices: Ids) -> list[Row]:
+    """Return the entries of `unpaired` at these indices as rows, with the reason."""
     unpaired = pairing.unpaired
     value = pairing.groups.columns.value
-    ids = unpaired.group[places]
-    all_ids = np.r_[ids, unpaired.a[places], unpaired.b[places]]
+    ids = unpaired.group[indices]
+    all_ids = np.r_[ids, unpaired.a[indices], unpaired.b[indices]]
     exists = all_ids >= 0  # what has no partner at all has neither group of a pair
     facts = pairing.groups.facts(all_ids[exists], CELLS_OF_UNPAIRED)
     names = pairing.names(ids)
     rows = []
-    for name, group, place in zip(names, ids.tolist(), places.tolist(), strict=True):
+    for name, group, index in zip(names, ids.tolist(), indices.tolist(), strict=True):
         row = {"name": name} | {column: facts[group][column] for column in ABOUT}
-        if not unpaired.is_both[place]:
-            side = "a" if unpaired.is_a[place] else "b"
-            rows.append(row | {"side": side, "reason": unpaired.reason[place]})
+        if not unpaired.is_both[index]:
+            side = "a" if unpaired.is_a[index] else "b"
+            rows.append(row | {"side": side, "reason": unpaired.reason[index]})
             continue
         # Both sides have a group, but one or both of these have no number.
         lacking = []
         reasons = []
-        for side, side_group in (("a", int(unpaired.a[place])), ("b", int(unpaired.b[place]))):
+        for side, side_group in (("a", int(unpaired.a[index])), ("b", int(unpaired.b[index]))):
             has_number = value[side_group] > 0
             if not has_number:
                 lacking.append(side)
@@ -200,12 +200,12 @@ def _describe_way(side: Row, method_options: Row) -> Row:
     return {"host": side["host"] or None, "version": side["method_version"], **method_options}
 
 
-def rows_on_demand(places: Ids, make: Callable[[Ids], list[Row]]) -> Sequence[Row]:
-    """Return rows of these places: made at once if they are few, else on each pass."""
-    if len(places) <= MAX_ROWS_IN_MEMORY:
-        return make(places) if len(places) else []
+def rows_on_demand(indices: Ids, make: Callable[[Ids], list[Row]]) -> Sequence[Row]:
+    """Return rows of these indices: made at once if they are few, else on each pass."""
+    if len(indices) <= MAX_ROWS_IN_MEMORY:
+        return make(indices) if len(indices) else []
     first_rows = MAX_ROWS_IN_MEMORY or CHUNK_ROWS  # people read these alone
-    chunks = np.split(places, [*range(first_rows, len(places), CHUNK_ROWS)])
+    chunks = np.split(indices, [*range(first_rows, len(indices), CHUNK_ROWS)])
 
     def encode_rows(chunk: Ids) -> list[str]:
         with no_collection():
@@ -214,21 +214,21 @@ def rows_on_demand(places: Ids, make: Callable[[Ids], list[Row]]) -> Sequence[Ro
     def encode_all_rows() -> Iterator[Sequence[str]]:
         return map(encode_rows, chunks)
 
-    return JsonRows(len(places), encode_all_rows)
+    return JsonRows(len(indices), encode_all_rows)
 
 
-def structs_on_demand(places: Ids, make: Callable[[Ids], list[Item]]) -> Sequence[Item]:
-    """Return structs of these places: made at once if they are few, else on each pass."""
-    first_places = places[:MAX_ROWS_IN_MEMORY]
-    first_items = make(first_places) if len(first_places) else []
-    if len(places) <= MAX_ROWS_IN_MEMORY:
+def structs_on_demand(indices: Ids, make: Callable[[Ids], list[Item]]) -> Sequence[Item]:
+    """Return structs of these indices: made at once if they are few, else on each pass."""
+    first_indices = indices[:MAX_ROWS_IN_MEMORY]
+    first_items = make(first_indices) if len(first_indices) else []
+    if len(indices) <= MAX_ROWS_IN_MEMORY:
         return first_items
 
     def make_items() -> Iterator[Item]:
-        for start in range(0, len(places), CHUNK_ROWS):
-            yield from make(places[start : start + CHUNK_ROWS])
+        for start in range(0, len(indices), CHUNK_ROWS):
+            yield from make(indices[start : start + CHUNK_ROWS])
 
-    return LazySequence(len(places), make_items, first_items)
+    return LazySequence(len(indices), make_items, first_items)
 
 
 def _encode_row(row: Mapping[str, Any]) -> str:

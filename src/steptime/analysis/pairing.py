@@ -50,7 +50,7 @@ class PairColumns:
         verdict: one of `VERDICTS`; None without samples on both sides.
         is_sampled: whether both sides have samples.
         is_single: whether a side has a single run.
-        level: level of side B, as a place in the levels.
+        level: level of side B, as an index of the levels.
         steady: 1 where both sides reached a steady state, 0 where one did not.
     """
 
@@ -248,13 +248,13 @@ class Pairing:
     def summary(self) -> Row:
         """Return the errors of A against B, as a prediction is judged, and the worst pairs."""
         ratio = self.columns.ratio
-        places = farthest(ratio, WORST_PAIRS)
-        b = self.columns.b[places]
+        indices = farthest(ratio, WORST_PAIRS)
+        b = self.columns.b[indices]
         names = self.names(b)
         facts = self.groups.facts(b, {"model": "model", "batch": "batch"})
         worst = [
-            {"name": name, **facts[group], "ratio": float(ratio[place])}
-            for name, group, place in zip(names, b.tolist(), places, strict=True)
+            {"name": name, **facts[group], "ratio": float(ratio[index])}
+            for name, group, index in zip(names, b.tolist(), indices, strict=True)
         ]
         return accuracy(ratio) | {"worst": worst}
 
@@ -262,21 +262,21 @@ class Pairing:
         """Return the ratios and verdicts of the pairs of each level together."""
         if not self.column:
             return []
-        places = split_by_number(self.columns.level, len(self.groups.levels))
-        by_level = dict(zip(self.groups.levels, places, strict=True))
+        indices = split_by_number(self.columns.level, len(self.groups.levels))
+        by_level = dict(zip(self.groups.levels, indices, strict=True))
         return [
             {"level": level, **self._summarise_ratios(by_level[level])} for level in self.levels
         ]
 
-    def _summarise_ratios(self, places: Ids) -> Row:
-        """Return the ratios and verdicts of the pairs at these places together."""
-        ratio = self.columns.ratio[places]
-        verdict = self.columns.verdict[places]
+    def _summarise_ratios(self, indices: Ids) -> Row:
+        """Return the ratios and verdicts of the pairs at these indices together."""
+        ratio = self.columns.ratio[indices]
+        verdict = self.columns.verdict[indices]
         median = smallest = largest = None
-        if len(places):
+        if len(indices):
             median, smallest, largest = np.quantile(ratio, (0.5, 0, 1)).tolist()
         return {
-            "pairs": len(places),
+            "pairs": len(indices),
             "geometric_mean_ratio": geometric_mean(ratio),
             "median_ratio": median,
             "min_ratio": smallest,
@@ -284,11 +284,11 @@ class Pairing:
             **{word: int((verdict == word).sum()) for word in VERDICTS},
         }
 
-    def count_differences(self, places: Any = slice(None)) -> Counter[str]:
+    def count_differences(self, indices: Any = slice(None)) -> Counter[str]:
         """Return in what the two of a pair differ beside time, and in how many of some pairs."""
         # Pairs whose sides were measured in the same two ways differ in the same settings.
         difference_index, distinct_differences = self.list_differences(
-            self.columns.a[places], self.columns.b[places]
+            self.columns.a[indices], self.columns.b[indices]
         )
         pair_counts = Counter(difference_index.tolist())
         counts: Counter[str] = Counter()
@@ -311,21 +311,21 @@ class Pairing:
         ]
         return difference_index, differences
 
-    def rows(self, places: Ids | None = None) -> Sequence[Row]:
-        """Return pairs as rows, all of them or those at these places.
+    def rows(self, indices: Ids | None = None) -> Sequence[Row]:
+        """Return pairs as rows, all of them or those at these indices.
 
         They have both sides, the ratio with the verdict, and in what measurements differ, in words,
         too: `threads 1 | 2`. The `column` by which they are compared is left out there.
         """
-        places = np.arange(len(self)) if places is None else places
-        self.name_groups(self.columns.b[places])
-        return rows_on_demand(places, lambda part: pair_rows(self, part))
+        indices = np.arange(len(self)) if indices is None else indices
+        self.name_groups(self.columns.b[indices])
+        return rows_on_demand(indices, lambda part: pair_rows(self, part))
 
-    def unpaired_rows(self, places: Ids | None = None) -> Sequence[Row]:
-        """Return `unpaired` as rows, or the rows at some places, with the `reason`."""
-        places = np.arange(len(self.unpaired)) if places is None else places
-        self.name_groups(self.unpaired.group[places])
-        return rows_on_demand(places, lambda part: make_unpaired_rows(self, part))
+    def unpaired_rows(self, indices: Ids | None = None) -> Sequence[Row]:
+        """Return `unpaired` as rows, or the rows at some indices, with the `reason`."""
+        indices = np.arange(len(self.unpaired)) if indices is None else indices
+        self.name_groups(self.unpaired.group[indices])
+        return rows_on_demand(indices, lambda part: make_unpaired_rows(self, part))
 
     @cached_property
     def _names(self) -> NDArray[Any]:

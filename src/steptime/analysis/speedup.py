@@ -195,9 +195,9 @@ def _count_failed(data: Data, level: pl.Expr, levels: Sequence[str]) -> dict[str
 def _make_table(data: Data, answer: SpeedupAnswer, speedups: Speedups) -> Table:
     """Return the table of the pairs, from the lowest and the highest to the middle."""
     ascending = np.argsort(speedups.ratio, kind="stable")
-    printed_places = _order_ends_first(ascending)[: data.max_rows]
+    printed_indices = _order_ends_first(ascending)[: data.max_rows]
     # There can be 10^6 pairs: only the first rows stay in memory, the others are made on each pass.
-    structs = structs_on_demand(printed_places, partial(_make_rows, speedups))
+    structs = structs_on_demand(printed_indices, partial(_make_rows, speedups))
     rows = LazySequence(
         len(structs),
         make_items=lambda: (row.to_columns() for row in structs),
@@ -205,8 +205,8 @@ def _make_table(data: Data, answer: SpeedupAnswer, speedups: Speedups) -> Table:
     )
     extreme_columns = (*EXTREME_COLUMNS, f"against_{answer.quantity}", answer.quantity)
 
-    def list_extremes(places: Ids) -> list[Row]:
-        extreme_rows = [row.to_columns() for row in _make_rows(speedups, places)]
+    def list_extremes(indices: Ids) -> list[Row]:
+        extreme_rows = [row.to_columns() for row in _make_rows(speedups, indices)]
         return [{name: row[name] for name in extreme_columns} for row in extreme_rows]
 
     extremes = {
@@ -214,8 +214,8 @@ def _make_table(data: Data, answer: SpeedupAnswer, speedups: Speedups) -> Table:
         "highest": list_extremes(ascending[::-1][:EXTREME_COUNT]),
     }
     has_levels = len(speedups.levels) > 1
-    has_differences = any(_describe_differences(speedups, printed_places))
-    has_verdicts = any(verdict is not None for verdict in speedups.verdict[printed_places])
+    has_differences = any(_describe_differences(speedups, printed_indices))
+    has_verdicts = any(verdict is not None for verdict in speedups.verdict[printed_indices])
     return Table(
         (
             Column("name", "network"),
@@ -237,7 +237,7 @@ def _make_table(data: Data, answer: SpeedupAnswer, speedups: Speedups) -> Table:
 
 
 def _order_ends_first(order: Ids) -> Ids:
-    """Return places in the order lowest, highest, second lowest, ..."""
+    """Return indices in the order lowest, highest, second lowest, ..."""
     ends_first = np.empty_like(order)
     half = (len(order) + 1) // 2
     ends_first[::2] = order[:half]
@@ -245,19 +245,19 @@ def _order_ends_first(order: Ids) -> Ids:
     return ends_first
 
 
-def _describe_differences(speedups: Speedups, places: Ids) -> list[str]:
+def _describe_differences(speedups: Speedups, indices: Ids) -> list[str]:
     """Return in words in what the runs of pairs differ: "threads 1 | 2"; "" for nothing."""
-    a = speedups.a[places]
-    b = speedups.b[places]
+    a = speedups.a[indices]
+    b = speedups.b[indices]
     difference_index, differences = speedups.pairing.list_differences(a, b)
     return [", ".join(differences[index]["differ"]) for index in difference_index.tolist()]
 
 
-def _make_rows(speedups: Speedups, places: Ids) -> list[SpeedupRow]:
+def _make_rows(speedups: Speedups, indices: Ids) -> list[SpeedupRow]:
     """Return pairs as rows: name, speed-up, both sides, features, and in what they differ."""
     groups = speedups.groups
-    a = speedups.a[places]  # the groups that are compared against
-    b = speedups.b[places]  # the groups whose speed-up is asked
+    a = speedups.a[indices]  # the groups that are compared against
+    b = speedups.b[indices]  # the groups whose speed-up is asked
     hosts = groups.facts(np.r_[a, b], {"host": pl.col("host").replace("", None)})
 
     def list_features(names: Sequence[str], ids: Ids) -> list[Row]:
@@ -267,9 +267,9 @@ def _make_rows(speedups: Speedups, places: Ids) -> list[SpeedupRow]:
 
     names = speedups.features.columns
     columns: dict[str, Sequence[Any]] = {
-        **_make_point_columns(speedups, places),
-        "outcome": [OUTCOMES[outcome] for outcome in speedups.outcomes[places]],
-        "differ": _describe_differences(speedups, places),
+        **_make_point_columns(speedups, indices),
+        "outcome": [OUTCOMES[outcome] for outcome in speedups.outcomes[indices]],
+        "differ": _describe_differences(speedups, indices),
         "features": list_features(names, b),
         "against_options": list_features([name for name in RUN_OPTIONS if name in names], a),
     }
@@ -284,9 +284,9 @@ def _make_rows(speedups: Speedups, places: Ids) -> list[SpeedupRow]:
     ]
 
 
-def _make_point_columns(speedups: Speedups, places: Ids) -> dict[str, Sequence[Any]]:
+def _make_point_columns(speedups: Speedups, indices: Ids) -> dict[str, Sequence[Any]]:
     """Return the name, level, speed-up and verdict of pairs."""
-    b = speedups.b[places]
+    b = speedups.b[indices]
     features = [name for name in speedups.varying if name not in ("family", "batch")]
     if "batch" in speedups.varying:
         features.append("batch")
@@ -299,8 +299,8 @@ def _make_point_columns(speedups: Speedups, places: Ids) -> dict[str, Sequence[A
     return {
         "name": names,
         "level": speedups.groups.level_of(b).tolist(),
-        "speedup": speedups.ratio[places].tolist(),
-        "verdict": speedups.verdict[places].tolist(),
+        "speedup": speedups.ratio[indices].tolist(),
+        "verdict": speedups.verdict[indices].tolist(),
     }
 
 
@@ -321,11 +321,11 @@ def _list_chart_rows(speedups: Speedups, x: str | None, color: str | None) -> li
     """
     order = np.argsort(speedups.ratio, kind="stable")
     pairs_per_point = -(-len(order) // MAX_POINTS)  # rounded up
-    places = order[::pairs_per_point]
-    columns = _make_point_columns(speedups, places)
-    b = speedups.b[places]
+    indices = order[::pairs_per_point]
+    columns = _make_point_columns(speedups, indices)
+    b = speedups.b[indices]
     for axis, name in (("x", x), ("color", color)):
-        columns[axis] = plain_values(speedups.cells(name, b)) if name else [None] * len(places)
+        columns[axis] = plain_values(speedups.cells(name, b)) if name else [None] * len(indices)
     logs = np.log(speedups.ratio)
     width = max(float(np.ptp([*logs, 0.0])), 0.1) / HISTOGRAM_BARS
     edges = width * np.arange(math.floor(logs.min() / width), math.floor(logs.max() / width) + 2)

@@ -135,11 +135,11 @@ def find_changes(pairing: Pairing) -> FolderChanges:
     A regression is a worse number, whether that is a larger or a smaller one.
     """
     ratio, verdicts = pairing.columns.ratio, pairing.columns.verdict
-    places = np.flatnonzero(pairing.columns.is_sampled)
-    sampled_verdicts = verdicts[places]
+    indices = np.flatnonzero(pairing.columns.is_sampled)
+    sampled_verdicts = verdicts[indices]
 
     def list_changes(word: str) -> Iterator[StepChange]:
-        changed = places[sampled_verdicts == word]
+        changed = indices[sampled_verdicts == word]
         return _make_changes(pairing.rows(changed[farthest(ratio[changed])]))
 
     unpaired = pairing.unpaired
@@ -161,7 +161,7 @@ def find_changes(pairing: Pairing) -> FolderChanges:
             vanished=len(vanished),
             new=int(is_second_only.sum()),
         ),
-        groups=tuple(_summarise_groups(pairing, places)),
+        groups=tuple(_summarise_groups(pairing, indices)),
         unlike=tuple(text for text, _ in pairing.count_differences().most_common()),
     )
 
@@ -174,14 +174,14 @@ def _count(words: NDArray[Any], word: str) -> int:
     return int((words == word).sum())
 
 
-def _summarise_groups(pairing: Pairing, places: Ids) -> Iterator[ChangedGroup]:
-    """Yield the changes by family for steps and by kind for ops, of the pairs at these places."""
+def _summarise_groups(pairing: Pairing, indices: Ids) -> Iterator[ChangedGroup]:
+    """Yield the changes by family for steps and by kind for ops, of the pairs at these indices."""
     columns = pairing.columns
-    b = columns.b[places]
+    b = columns.b[indices]
     facts = pairing.groups.facts(b, GROUP_CELLS)
     keys = {group: (row["by"], row["name"]) for group, row in facts.items()}
-    ordered = places[np.argsort(b, kind="stable")].tolist()
-    by_key = grouped(ordered, lambda place: keys[int(columns.b[place])])
+    ordered = indices[np.argsort(b, kind="stable")].tolist()
+    by_key = grouped(ordered, lambda index: keys[int(columns.b[index])])
     for (by, name), members in by_key.items():
         verdicts = columns.verdict[members]
         yield ChangedGroup(

@@ -124,16 +124,16 @@ def _pool_samples(members: Members, groups: GroupColumns, ids: Ids) -> GroupColu
 
 
 def _last_members(members: Members, is_candidate: Flags | None = None) -> Ids:
-    """Return the place of the last record of each group, by default of all records.
+    """Return the index of the last record of each group, by default of all records.
 
     `NO_MEMBER` stands for a group without a candidate.
     """
-    all_places = np.arange(len(members.group))
-    places = all_places if is_candidate is None else all_places[is_candidate]
+    all_members = np.arange(len(members.group))
+    candidates = all_members if is_candidate is None else all_members[is_candidate]
     group_count = len(members.starts) - 1
-    last_place = np.full(group_count, NO_MEMBER)
-    np.maximum.at(last_place, members.group[places], places)
-    return last_place
+    last_member = np.full(group_count, NO_MEMBER)
+    np.maximum.at(last_member, members.group[candidates], candidates)
+    return last_member
 
 
 def _any_member(members: Members, flags: Flags) -> Flags:
@@ -141,9 +141,9 @@ def _any_member(members: Members, flags: Flags) -> Flags:
     return np.bincount(members.group, flags, len(members.starts) - 1) > 0
 
 
-def _take_or_nan(column: Floats, places: Ids) -> Floats:
-    """Return a column at places, NaN for `NO_MEMBER`."""
-    return np.asarray(np.r_[column, np.nan][places])
+def _take_or_nan(column: Floats, indices: Ids) -> Floats:
+    """Return a column at indices, NaN for `NO_MEMBER`."""
+    return np.asarray(np.r_[column, np.nan][indices])
 
 
 def _number_setups(members: Members) -> Ids:

@@ -277,13 +277,13 @@ def _pack_samples(attempts: Sequence[Record], limit: int) -> Row | None:
         return None
     samples_s = np.array([step_s for step_s, _ in steps])
     kinds = [kind for _, kind in steps]
-    places = _choose_extremes(samples_s, limit)
+    indices = _choose_extremes(samples_s, limit)
     slowest_s = float(samples_s.max())
-    scaled_samples = np.rint(samples_s[places] * (FULL_SCALE / slowest_s)).astype(int)
+    scaled_samples = np.rint(samples_s[indices] * (FULL_SCALE / slowest_s)).astype(int)
     return {
-        "at": places.tolist() if len(places) < len(steps) else None,
+        "at": indices.tolist() if len(indices) < len(steps) else None,
         "values": scaled_samples.tolist(),
-        "kinds": "".join(kinds[place] for place in places),
+        "kinds": "".join(kinds[index] for index in indices),
         "slowest_s": slowest_s,
         "number": len(steps),
     }
@@ -305,23 +305,23 @@ def read_steps(record: Record) -> Iterator[tuple[float, str]]:
     for run, warm_up_count, omitted_s in zip(runs, warm_up_counts, omitted_of_runs, strict=False):
         for step_s in omitted_s or ():
             yield step_s, WARM_UP
-        for place, (step_s, is_disturbed) in enumerate(run):
-            if place < warm_up_count:
+        for index, (step_s, is_disturbed) in enumerate(run):
+            if index < warm_up_count:
                 yield step_s, WARM_UP
             else:
                 yield step_s, DISTURBED if is_disturbed else QUIET
 
 
 def _choose_extremes(samples: Floats, limit: int) -> NDArray[np.int64]:
-    """Return the places of at most `limit` samples: the two extremes of each of equal stretches."""
+    """Return the indices of at most `limit` samples: the two extremes of each of equal stretches."""
     if len(samples) <= limit:
         return np.arange(len(samples))
     edges = np.linspace(0, len(samples), limit // 2 + 1).astype(int)
-    places = []
+    indices = []
     for start, stop in pairwise(edges):
-        places_by_size = np.argsort(samples[start:stop]) + start
-        places += [places_by_size[0], places_by_size[-1]]
-    return np.unique(places)
+        indices_by_size = np.argsort(samples[start:stop]) + start
+        indices += [indices_by_size[0], indices_by_size[-1]]
+    return np.unique(indices)
 
 
 def samples_chart() -> Spec:

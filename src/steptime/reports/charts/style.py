@@ -117,8 +117,8 @@ def sample_items(
     """
     if len(items) <= limit:
         return list(items), []
-    places = random.Random(0).sample(range(1, len(items)), limit - 1)  # noqa: S311 - no secret
-    sample = [items[place] for place in sorted([0, *places])]
+    indices = random.Random(0).sample(range(1, len(items)), limit - 1)  # noqa: S311 - no secret
+    sample = [items[index] for index in sorted([0, *indices])]
     return sample, describe_sample(len(items), noun, limit)
 
 
