@@ -207,7 +207,7 @@ def _find_smallest(
 
     Both the evidence and the noise, and with it the limit, differ from draw to draw.
     """
-    sigmas = _normal_quantile(PAIR_POWER)
+    sigmas = _find_normal_quantile(PAIR_POWER)
     limit_loss = sigmas * limit / np.sqrt(2 * freedom)  # for draws of the noise
     min_for_noise = limit + np.hypot(power_loss, limit_loss)
     min_for_margin = margin + sigmas * standard_error
@@ -263,7 +263,7 @@ def _find_limit(
 
     # A few more runs show a second speed as the difference between two runs of one side.
     # A single pair with two runs a side has `FEW_CHANGE` alone.
-    largest_spread = reduce_comparisons(np.maximum(_ranges(a), _ranges(b)), np.max)
+    largest_spread = reduce_comparisons(np.maximum(_find_spreads(a), _find_spreads(b)), np.max)
     is_single_of_two_runs = has_few_runs & (pair_count == 1)
     has_few_spare_runs = noise.degrees_of_freedom <= SPREAD_FREEDOM
     averages_few_runs = run_count <= SPREAD_RUNS
@@ -285,8 +285,8 @@ def _weigh_evidence(a: Floats, b: Floats, change: Floats) -> Floats:
     distinct_counts = np.unique(np.stack([run_counts_a, run_counts_b]), axis=1).T
     for count_a, count_b in distinct_counts:
         pairs = np.flatnonzero((run_counts_a == count_a) & (run_counts_b == count_b))
-        runs_of_a = _first_runs(a[pairs], count_a)
-        runs_of_b = _first_runs(b[pairs], count_b)
+        runs_of_a = _drop_missing_runs(a[pairs], count_a)
+        runs_of_b = _drop_missing_runs(b[pairs], count_b)
         guarded_low[pairs], guarded_high[pairs] = _guarded_changes(runs_of_a, runs_of_b)
     # Runs that changed in the other direction leave no evidence.
     increase = np.maximum(0, np.minimum(change, guarded_low))
@@ -327,7 +327,7 @@ def _clipped_mean(side: Floats, noise: Floats) -> Floats:
     return np.asarray(np.nansum(clipped, axis=1) / run_count)
 
 
-def _first_runs(side: Floats, runs: int) -> Floats:
+def _drop_missing_runs(side: Floats, runs: int) -> Floats:
     """Return the runs of sides that have as many, without NaN."""
     return side[np.isfinite(side)].reshape(len(side), int(runs))
 
@@ -350,7 +350,7 @@ def _deviations(side: Floats) -> Floats:
     return np.asarray(side - (np.nansum(side, axis=1) / _count_runs(side))[:, None])
 
 
-def _ranges(side: Floats) -> Floats:
+def _find_spreads(side: Floats) -> Floats:
     return np.asarray(np.nanmax(side, axis=1) - np.nanmin(side, axis=1))
 
 
@@ -383,7 +383,7 @@ def _power_loss(runs_a: int, runs_b: int) -> float:
     return float(true_change - np.quantile(evidence, 1 - PAIR_POWER))
 
 
-def _normal_quantile(share: float) -> float:
+def _find_normal_quantile(share: float) -> float:
     from scipy.special import ndtri
 
     return float(ndtri(share))

@@ -75,7 +75,7 @@ def history_table(data: Data, margin: str) -> Table:
     cells = sorted(_list_cells(data), key=lambda cell: folder_order[cell["folder"]])
     cells_by_network = [*grouped(cells, itemgetter("series")).values()]
     series_group = find_series_group(
-        [_step_logs(network_cells) for network_cells in cells_by_network]
+        [_list_step_logs(network_cells) for network_cells in cells_by_network]
     )
     all_series = [
         _judge_series(network_cells, min_change, series_group) for network_cells in cells_by_network
@@ -115,13 +115,13 @@ def _order_by_date(folder: Row, name: str) -> tuple[bool, float, str]:
     return instant_s is None, instant_s or 0.0, name
 
 
-def _step_logs(cells: Sequence[Row]) -> list[float]:
+def _list_step_logs(cells: Sequence[Row]) -> list[float]:
     return [math.log(row["step_s"]) for row in cells]
 
 
 def _judge_series(cells: Sequence[Row], min_change: float, series_group: SeriesGroup) -> _Series:
     """Return the changes of a network, and whether its newest level is worse than the best."""
-    logs = _step_logs(cells)
+    logs = _list_step_logs(cells)
     errors, error_freedom = _estimate_errors(cells)
     changes: list[LevelChange] = []
     if len(cells) > 1:

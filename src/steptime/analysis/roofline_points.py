@@ -148,9 +148,9 @@ def _list_ops(records: pl.LazyFrame, settings: Sequence[str]) -> pl.DataFrame:
     speed = pl.coalesce("stated_flop", cost_flop) / _nonzero("step_s")
     intensity = cost_flop / _nonzero(f"op_traffic_bytes{PREDICTED_SUFFIX}")
     return pairs.select(
-        pl.concat_str("scope", pl.lit(" in "), _either("model")).alias("name"),
-        *(pl.col(name) if name in OP else _either(name) for name in FACTS),
-        *(_either(setting(name)) for name in settings),
+        pl.concat_str("scope", pl.lit(" in "), _coalesce_with_prediction("model")).alias("name"),
+        *(pl.col(name) if name in OP else _coalesce_with_prediction(name) for name in FACTS),
+        *(_coalesce_with_prediction(setting(name)) for name in settings),
         pl.coalesce("stated_intensity", intensity).alias("intensity"),
         pl.coalesce("stated_speed", speed).alias("flop_per_s"),
         "peak_share",
@@ -162,7 +162,7 @@ def _list_ops(records: pl.LazyFrame, settings: Sequence[str]) -> pl.DataFrame:
     ).collect()
 
 
-def _either(name: str) -> pl.Expr:
+def _coalesce_with_prediction(name: str) -> pl.Expr:
     """Return a column of the measurement, of the prediction if there is none."""
     return pl.coalesce(name, f"{name}{PREDICTED_SUFFIX}").alias(name)
 

@@ -114,7 +114,7 @@ def compare_sides(
         drift = a["drift"] + b["drift"]
 
         # Several runs on both sides: Welch's interval and test.
-        error, freedom = _welch(a, b)
+        error, freedom = _find_welch_error(a, b)
         has_runs = np.isfinite(error)
         welch_reach = -stdtrit(freedom, MISS / 2) * error
         welch_p = 2 * stdtr(freedom, -np.abs(log_ratio) / error)
@@ -195,7 +195,7 @@ def _interval_reach(side: Side, end: str) -> Floats:
     return np.asarray(np.abs(np.log(side[end] / side["value"])) - side["drift"])
 
 
-def _welch(a: Side, b: Side) -> tuple[Floats, Floats]:
+def _find_welch_error(a: Side, b: Side) -> tuple[Floats, Floats]:
     """Return standard error and degrees of freedom, rounded down (Welch 1947); NaN without runs."""
     error = np.hypot(a["error"], b["error"])
     spread = a["error"] ** 4 / (a["runs"] - 1) + b["error"] ** 4 / (b["runs"] - 1)

@@ -93,11 +93,11 @@ class FrameBuilder:
         yield empty_frame()
         while chunk := list(islice(remaining, CHUNK_ROWS)):
             with no_collection():
-                frame = self._chunk_frame(chunk)
+                frame = self._make_chunk_frame(chunk)
             self.row_count += len(chunk)
             yield frame
 
-    def _chunk_frame(self, chunk: Sequence[FolderLine]) -> pl.DataFrame:
+    def _make_chunk_frame(self, chunk: Sequence[FolderLine]) -> pl.DataFrame:
         lines = [stored.line for stored in chunk]
         workload_texts = [bytes(line.workload) for line in lines]
         for workload_text in dict.fromkeys(workload_texts):
@@ -108,16 +108,16 @@ class FrameBuilder:
         ]
         environment_texts = [bytes(line.env) for line in lines]
         column_frames = [
-            self._line_columns(chunk),
+            self._make_line_columns(chunk),
             describe_distinct(workload_texts, describe_workload, WORKLOAD_COLUMNS),
             describe_distinct(method_keys, lambda key: describe_method(*key), METHOD_COLUMNS),
             describe_distinct(environment_texts, describe_environment, ENVIRONMENT_COLUMNS),
-            _statistics_columns(lines),
+            _make_statistics_columns(lines),
         ]
         frame = pl.concat(column_frames, how="horizontal")
-        return _with_derived_columns(frame).select(list(SCHEMA))
+        return _add_derived_columns(frame).select(list(SCHEMA))
 
-    def _line_columns(self, chunk: Sequence[FolderLine]) -> pl.DataFrame:
+    def _make_line_columns(self, chunk: Sequence[FolderLine]) -> pl.DataFrame:
         """Return the columns of the lines themselves, without statistics of their samples."""
         columns: dict[str, list[Any]] = {name: [None] * len(chunk) for name in PLAIN_COLUMNS}
         for name in ("folder", "folder_rank", "place", "record_id", "seq"):
@@ -244,7 +244,7 @@ def _describe_samples(step: Quantity, input_wait: Quantity) -> Row:
     }
 
 
-def _statistics_columns(lines: Sequence[Line]) -> pl.DataFrame:
+def _make_statistics_columns(lines: Sequence[Line]) -> pl.DataFrame:
     """Return the spread of the samples of each step, and its `estimate`."""
     from steptime.records.statistics import estimate_samples, spreads
 
@@ -280,7 +280,7 @@ def fill_column(
     return pl.Series(name, column).fill_nan(None)
 
 
-def _with_derived_columns(frame: pl.DataFrame) -> pl.DataFrame:
+def _add_derived_columns(frame: pl.DataFrame) -> pl.DataFrame:
     """Add the columns that follow from those of lines, workloads, methods and environments.
 
     The speed of repeats, a run of one sample each, follows from their median: a single slow run of

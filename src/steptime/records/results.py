@@ -135,7 +135,7 @@ def _pair_stack() -> pl.Expr:
 def make_results(data: Folders) -> pl.DataFrame:
     """Return the results of whole steps, with their names and columns of hyperparameters."""
     groups = group_predicted_and_measured(data, takes_part=pl.col("scope") == "")
-    rows = _with_rates(_pair_columns(data, groups))
+    rows = _add_rates(_pair_columns(data, groups))
     name_columns = rows.with_columns(pl.col("folder_rank").alias("within"))
     names = name_rows(name_columns, ("folder_rank", *LABEL_COLUMNS))
     rows_with_names = rows.with_columns(pl.Series("name", names, dtype=pl.String))
@@ -249,7 +249,7 @@ def _pair_ids(groups: RecordGroups) -> tuple[Ids, Ids]:
     return predicted[order], measured[order]
 
 
-def _with_rates(pairs: pl.DataFrame) -> pl.DataFrame:
+def _add_rates(pairs: pl.DataFrame) -> pl.DataFrame:
     """Add the columns that follow from the times, FLOP and traffic of a row."""
     measured_s = _nonzero("measured_s")
     predicted_s = _nonzero("predicted_s")

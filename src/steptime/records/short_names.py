@@ -169,13 +169,15 @@ def _list_endings(
     for row_numbers in grouped(range(len(run_of_row)), name_of_row.__getitem__).values():
         group_runs = tuple(run_of_row[row_number] for row_number in row_numbers)
         if group_runs not in endings_by_runs:
-            endings_by_runs[group_runs] = _distinguish([runs[run] for run in group_runs])
+            endings_by_runs[group_runs] = _describe_distinguishing_settings(
+                [runs[run] for run in group_runs]
+            )
         for row_number, ending in zip(row_numbers, endings_by_runs[group_runs], strict=True):
             endings[row_number] = ending
     return endings
 
 
-def _distinguish(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+def _describe_distinguishing_settings(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the endings that tell runs apart: ", threads 2, host n1"."""
     names = find_distinguishing_settings(collect_setting_texts(runs))
     return [

@@ -120,7 +120,7 @@ class Tables:
         """Return records as a lazy frame (`frame_columns.SCHEMA`), in their order.
 
         Args:
-            ends: the lowest and the highest `seq` of those that are read; None reads all.
+            seq_range: the lowest and the highest `seq` of those that are read; None reads all.
         """
         import polars as pl
 

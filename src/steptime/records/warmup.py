@@ -89,7 +89,7 @@ def find_warm_up(logs: Sequence[Floats], sizes: Iterable[int]) -> WarmUp:
         profile_ends[runs] = profile_end
         steady[cell] = profile_end < len(profile) // 2
         if not steady[cell]:
-            drift[cell] = _drift(profile)
+            drift[cell] = _measure_drift(profile)
     ends = np.maximum(profile_ends, run_ends)
     max_warm_up = sample_counts - sample_counts // 4  # a quarter of the samples stays
     warm_up_samples = np.minimum(2 * ends, max_warm_up)
@@ -132,7 +132,7 @@ def _find_warm_up_ends(logs: Sequence[Floats]) -> NDArray[np.int64]:
     return ends
 
 
-def _drift(profile: Floats) -> float:
+def _measure_drift(profile: Floats) -> float:
     quarter = len(profile) // 4
     last_quarter = profile[-quarter:]
     quarter_before = profile[-2 * quarter : -quarter]

@@ -313,7 +313,7 @@ def read_steps(record: Record) -> Iterator[tuple[float, str]]:
 
 
 def _choose_extremes(samples: Floats, limit: int) -> NDArray[np.int64]:
-    """Return the indices of at most `limit` samples: the two extremes of each of equal stretches."""
+    """Return indices of at most `limit` samples: the two extremes of each of equal stretches."""
     if len(samples) <= limit:
         return np.arange(len(samples))
     edges = np.linspace(0, len(samples), limit // 2 + 1).astype(int)

@@ -106,7 +106,9 @@ def _read_points(lists: Lists, file: str) -> Iterator[tuple[str | None, Record |
     for index, label in enumerate(lists["labels"]):
         quantities = _read_quantities(lists, index, amounts, machine.cores)
         if holds_speeds:
-            steps_per_s = _number(lists["step_per_sec"][index]) if "step_per_sec" in lists else None
+            steps_per_s = (
+                _scale_number(lists["step_per_sec"][index]) if "step_per_sec" in lists else None
+            )
             if not steps_per_s or steps_per_s < 0:
                 yield str(label), "has no positive step_per_sec"
                 continue
@@ -129,7 +131,7 @@ def _read_quantities(
     return quantities
 
 
-def _number(value: Any, scale: float = 1.0) -> float | None:
+def _scale_number(value: Any, scale: float = 1.0) -> float | None:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return value * scale if is_number and abs(value) < LARGEST else None
 
@@ -137,9 +139,9 @@ def _number(value: Any, scale: float = 1.0) -> float | None:
 def _read_quantity(value: Any, scale: float) -> Quantity | None:
     """Return a number or a list of samples as a quantity; None if one of them is no number."""
     if not isinstance(value, list):
-        number = _number(value, scale)
+        number = _scale_number(value, scale)
         return None if number is None else Quantity(number)
-    numbers = [_number(sample, scale) for sample in value]
+    numbers = [_scale_number(sample, scale) for sample in value]
     samples = tuple(number for number in numbers if number is not None)
     are_all_numbers = len(samples) == len(value)
     return Quantity(samples=samples) if samples and are_all_numbers else None
@@ -215,7 +217,7 @@ def _list_flop_shares_and_sizes(lists: Lists, file: str) -> tuple[list[float], l
         if name not in lists:
             return 0.0
         _, unit = _TABLE["speeds"][name]
-        return _number(lists[name][index], unit) or 0.0
+        return _scale_number(lists[name][index], unit) or 0.0
 
     for index, label in enumerate(lists["labels"]):
         flop = read_number("fl", index)

@@ -202,7 +202,7 @@ def _make_cell_row(row: style.Row, value: str, colors: _ColorScale, panel: str |
         return cell
     cell["light"] = colors.is_light(number)
     mark = "*" if row.get("failed") else ""
-    cell["number"] = _short_number(number, value) + mark
+    cell["number"] = _shorten_number(number, value) + mark
     return cell
 
 
@@ -216,7 +216,7 @@ def _describe_value(row: style.Row, value: str) -> str:
     return f"{text} ({format_value(value, row['low'])} to {format_value(value, row['high'])})"
 
 
-def _short_number(number: float, value: str) -> str:
+def _shorten_number(number: float, value: str) -> str:
     """Return a number that fits into a cell: `45%`, `1.2k`."""
     if _is_share(value):
         digits = 2 if abs(number) < 1 else 3
