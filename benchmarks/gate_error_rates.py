@@ -134,7 +134,7 @@ def draw_alarms(
         words = judged["verdict"].reshape(count, networks)
         alarms += int(((words == "slower") | (words == "faster")).any(axis=1).sum())
         found += int((words[:, 0] == "slower").sum())
-        smallest.append(judged["smallest"][::networks])
+        smallest.append(judged["smallest_worsening"][::networks])
     return alarms / draws, found / draws, float(np.median(np.concatenate(smallest)))
 
 

@@ -35,7 +35,7 @@ def _told(found: Pairing) -> SimpleNamespace:
     return SimpleNamespace(
         unpaired=found.unpaired_rows(),
         pairs=found.rows(),
-        levels=found.of_levels(),
+        levels=found.summarise_levels(),
         against=found.against,
         found=found,
     )

@@ -65,7 +65,7 @@ def test_a_change_is_found_where_it_was(folders, at, share):
     for _ in range(SERIES // 2):
         logs = rng.normal(0, 0.01, folders)
         logs[at:] += math.log1p(0.06)
-        places = [change.place for change in change_points([*logs], [0.0] * folders, 0, 0.03)]
+        places = [change.level_start for change in change_points([*logs], [0.0] * folders, 0, 0.03)]
         found.append(len(places) == 1 and abs(places[0] - at) <= 1)
     assert np.mean(found) >= share
 
@@ -74,14 +74,14 @@ def test_few_folders_show_only_large_changes():
     errors = [0.01, 0.01, 0.01]
     assert change_points([0.0, 0.0, 0.1], errors, 12) == []
     (change,) = change_points([0.0, 0.0, 0.4], errors, 12)
-    assert change.place == 2
+    assert change.level_start == 2
     assert change_points([0.0, 0.4], [0.0, 0.0], 0) == []  # single runs
 
 
 def test_several_changes_by_hand():
     logs = [0.0] * 6 + [0.1] * 6 + [0.02] * 6
     up, down = change_points(logs, [1e-4] * 18, 0)
-    assert (up.place, down.place) == (6, 12)
+    assert (up.level_start, down.level_start) == (6, 12)
     assert (up.size, down.size) == (pytest.approx(0.1), pytest.approx(-0.08))
     assert up.low < 0.1 < up.high
     assert change_points(logs, [1e-4] * 18, 0, margin=0.2) == []

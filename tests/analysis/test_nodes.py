@@ -15,8 +15,8 @@ from steptime.analysis.analyses import analysis
 from steptime.analysis.outliers import (
     FALSE_ALARMS,
     deviations,
-    limit,
     middle_and_spread,
+    z_limit,
 )
 from steptime.analysis.verdict import MARGIN
 from steptime.cli.main import run
@@ -41,7 +41,9 @@ def _named(rng: np.random.Generator, cells: int, runs: int, slower: float = 0.0)
     logs += rng.normal(0, 0.003, 64)
     logs[:, 17] += math.log1p(slower)
     found = deviations(logs)
-    return [int(at) for at in np.flatnonzero(found.slow & (found.value > math.log1p(MARGIN)))]
+    return [
+        int(at) for at in np.flatnonzero(found.is_slow & (found.log_ratio > math.log1p(MARGIN)))
+    ]
 
 
 @pytest.mark.parametrize(("cells", "runs"), [(6, 3), (4, 5), (24, 1), (2, 3)])
@@ -58,9 +60,9 @@ def test_false_alarms_hold_without_a_margin_and_with_heavy_tails():
     rng = np.random.default_rng(1)
     alarms = heavy = 0
     for _ in range(DRAWS):
-        alarms += deviations(rng.normal(0, 0.01, (6, 64))).slow.any()
+        alarms += deviations(rng.normal(0, 0.01, (6, 64))).is_slow.any()
         found = deviations(0.003 * rng.standard_t(3, (6, 64)))
-        heavy += bool((found.slow & (found.value > math.log1p(MARGIN))).any())
+        heavy += bool((found.is_slow & (found.log_ratio > math.log1p(MARGIN))).any())
     assert alarms <= 0.05 * DRAWS
     assert heavy <= 0.05 * DRAWS
 
@@ -82,12 +84,12 @@ def test_what_is_beyond_the_threshold_is_named():
     # a row of one cell: its median, 0, is taken off
     for off, threshold, slow in ((0.11, 3.5, []), (0.12, 3.5, [63]), (0.12, 4.2, [])):
         found = deviations(np.append(alike, off)[None, :], threshold=threshold)
-        assert np.flatnonzero(found.slow).tolist() == slow
-        assert np.flatnonzero(found.fast).tolist() == []
-    assert limit(64, FALSE_ALARMS) == pytest.approx(3.86, abs=0.01)
-    assert not deviations(np.zeros((2, 8))).slow.any()
+        assert np.flatnonzero(found.is_slow).tolist() == slow
+        assert np.flatnonzero(found.is_fast).tolist() == []
+    assert z_limit(64, FALSE_ALARMS) == pytest.approx(3.86, abs=0.01)
+    assert not deviations(np.zeros((2, 8))).is_slow.any()
     crowd = np.r_[np.linspace(-1, 1, 60), 9.0, 9.5, 10.0]  # three that would hide one another
-    assert np.flatnonzero(deviations(crowd[None, :]).slow).tolist() == [60, 61, 62]
+    assert np.flatnonzero(deviations(crowd[None, :]).is_slow).tolist() == [60, 61, 62]
 
 
 def test_the_many_like_the_others_are_a_line():

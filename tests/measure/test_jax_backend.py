@@ -224,12 +224,14 @@ def test_a_trace_names_the_ops_of_the_network():
     ready.step()
     profile = build_profile(read_events(ready.trace(3)))
     assert len(profile.step_s) == 3
-    passes = {(part.scope, part.pass_) for part in profile.parts}
+    passes = {(part.scope, part.pass_) for part in profile.seconds_by_part}
     assert {(f"{name}/linear", "forward") for name in ("fc1", "fc2")} <= passes
     assert {(f"{name}/linear", "backward") for name in ("fc2", "output")} <= passes
     assert ("optimizer", "update") in passes
     for step, whole in enumerate(profile.step_s):
-        assert sum(seconds[step] for seconds in profile.parts.values()) <= whole * (1 + 1e-6)
+        assert sum(seconds[step] for seconds in profile.seconds_by_part.values()) <= whole * (
+            1 + 1e-6
+        )
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def test_kernels_belong_to_the_ops_that_launched_them():
     profile = build_profile(read_events(_text(GPU_STEP)))
     assert profile.is_on_device
     assert profile.step_s == pytest.approx([1e-3])
-    seconds = {part: values[0] for part, values in profile.parts.items()}
+    seconds = {part: values[0] for part, values in profile.seconds_by_part.items()}
     assert seconds == pytest.approx(
         {
             TracePart("fc1/linear", "aten::linear", "forward"): 200e-6,
@@ -80,7 +80,7 @@ def test_without_a_device_the_time_is_the_hosts():
     of_gpu = ("kernel", "gpu_memcpy", "cuda_runtime")
     events = [event | {"tid": 1} for event in GPU_STEP if event["cat"] not in of_gpu]
     profile = build_profile(read_events(_text(events)))
-    seconds = {part: values[0] for part, values in profile.parts.items()}
+    seconds = {part: values[0] for part, values in profile.seconds_by_part.items()}
     assert seconds == pytest.approx(
         {
             TracePart("fc1/linear", "aten::empty", "forward"): 2e-6,
@@ -176,7 +176,9 @@ def test_every_op_of_a_network_is_in_its_profile(model, no_kernel, tmp_path):
         parts = sum(one["step_s"].samples[step] for one in times.values())
         assert parts == pytest.approx(whole, rel=1e-9)
     # of the ops that ran, all are attributed but the seed of the gradient
-    stray = Counter(part.op for part in profile.parts if part.scope not in {*kinds, "optimizer"})
+    stray = Counter(
+        part.op for part in profile.seconds_by_part if part.scope not in {*kinds, "optimizer"}
+    )
     assert set(stray) <= {"aten::ones_like", "torch::autograd::AccumulateGrad", "aten::detach"}, (
         stray
     )

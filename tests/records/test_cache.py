@@ -510,6 +510,6 @@ def test_samples_are_looked_at_once(folder, monkeypatch):
     data = Data.load([folder], print)
     columns = ("step_s_low", "step_s_high", "steady")
     expected = record_rows(data, *columns)
-    monkeypatch.setattr(statistics, "of_samples", None)
+    monkeypatch.setattr(statistics, "estimate_samples", None)
     data = Data.load([folder], print)
     assert record_rows(data, *columns) == expected

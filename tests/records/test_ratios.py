@@ -16,7 +16,7 @@ from steptime.records.ratios import (
     geometric_mean,
     relative_errors,
 )
-from steptime.records.record_groups import places_of
+from steptime.records.record_groups import split_by_number
 
 
 def test_what_predictions_are_judged_by_by_hand():
@@ -61,7 +61,7 @@ def test_they_are_what_the_standard_library_says(seed):
 def test_places_are_those_that_a_search_finds(seed):
     draw = random.Random(seed)  # noqa: S311 - no secret
     numbers = [draw.randrange(5) for _ in range(draw.randint(0, 40))]
-    parts = places_of(np.array(numbers, dtype=np.int64), 6)
+    parts = split_by_number(np.array(numbers, dtype=np.int64), 6)
     assert [part.tolist() for part in parts] == [
         [at for at, one in enumerate(numbers) if one == number] for number in range(6)
     ]

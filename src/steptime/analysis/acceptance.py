@@ -119,7 +119,7 @@ class Expected(NamedTuple):
     limit_share: float | None
 
 
-NOTHING_EXPECTED = Expected(UNKNOWN_NUMBER, None, None)
+NOTHING_EXPECTED = Expected(number=UNKNOWN_NUMBER, source=None, limit_share=None)
 
 
 def accept_by_records(
@@ -147,7 +147,7 @@ def accept_by_records(
         expected = Expected(number, REFERENCE, share)
         if number.value is None:
             expected = _expect_prediction(step, limit_share)
-        rows.append(_judge(step, STEP_S, expected))
+        rows.append(_judge_step(step, STEP_S, expected))
     return sort_steps(rows)
 
 
@@ -155,7 +155,7 @@ def accept_by_predictions(data: Data, limit_share: float | None) -> list[Accepte
     """Judge all steps by their predictions; see `accept_by_records`."""
     steps = MeasuredSteps(data, STEP_S).steps
     return sort_steps(
-        [_judge(step, STEP_S, _expect_prediction(step, limit_share)) for step in steps]
+        [_judge_step(step, STEP_S, _expect_prediction(step, limit_share)) for step in steps]
     )
 
 
@@ -180,15 +180,15 @@ def accept_by_expectations(
         measured = MeasuredSteps(data, quantity, source)
         matching = match_expectations(measured, lines, source)
         for step in measured.steps:
-            line = matching.lines.get(step.group)
+            line = matching.line_by_group.get(step.group)
             if line is not None:
-                rows.append(_judge(step, quantity, _expect_line(line, step, limit_share)))
+                rows.append(_judge_step(step, quantity, _expect_line(line, step, limit_share)))
                 judged.add(_step_key(step))
-        rows += [_list_missing(line, cause) for line, cause in matching.missing]
+        rows += [_make_missing_row(line, cause) for line, cause in matching.missing_lines]
     # Steps that no line names are judged by their predictions.
     for step in MeasuredSteps(data, STEP_S).steps:
         if _step_key(step) not in judged:
-            rows.append(_judge(step, STEP_S, _expect_prediction(step, limit_share)))
+            rows.append(_judge_step(step, STEP_S, _expect_prediction(step, limit_share)))
     return sort_steps(rows)
 
 
@@ -213,10 +213,11 @@ def _expect_line(line: Expectation, step: StepMeasurement, limit_share: float | 
     if line.reference is None:
         return _expect_prediction(step, usual_share)
     share = LIMIT_SHARE if usual_share is None else usual_share
-    return Expected(StepNumber(line.reference, None, None), REFERENCE, share)
+    reference = StepNumber(value=line.reference, low=None, high=None)
+    return Expected(reference, REFERENCE, share)
 
 
-def _list_missing(line: Expectation, cause: str) -> AcceptedStep:
+def _make_missing_row(line: Expectation, cause: str) -> AcceptedStep:
     """Return an expectation that no record has as a row."""
     return AcceptedStep(
         name=describe_line(line),
@@ -229,7 +230,7 @@ def _list_missing(line: Expectation, cause: str) -> AcceptedStep:
     )
 
 
-def _judge(step: StepMeasurement, quantity: str, expected: Expected) -> AcceptedStep:
+def _judge_step(step: StepMeasurement, quantity: str, expected: Expected) -> AcceptedStep:
     """Return a step with its limit and its verdict."""
     is_rate = is_higher_better(quantity)
     limit = _find_limit(expected, is_rate)

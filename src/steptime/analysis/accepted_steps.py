@@ -45,7 +45,7 @@ class StepNumber(NamedTuple):
     high: float | None
 
 
-UNKNOWN_NUMBER = StepNumber(None, None, None)
+UNKNOWN_NUMBER = StepNumber(value=None, low=None, high=None)
 
 
 class StepMeasurement(NamedTuple):
@@ -109,11 +109,11 @@ class MeasuredSteps:
 
     def _make_steps(self) -> Iterator[StepMeasurement]:
         groups = self.groups
-        is_measured = groups.columns.level != groups.place(PREDICTED)
+        is_measured = groups.columns.level != groups.level_index(PREDICTED)
         ids = np.flatnonzero(is_measured)
         if not len(ids):
             return
-        names = Pairing(groups, PREDICTED, {}, free=("host",)).names(ids)
+        names = Pairing(groups, PREDICTED, level_words={}, free_columns=("host",)).names(ids)
         facts = groups.facts(ids, STEP_CELLS)
         levels = groups.level_of(ids)
         predictions = self._predictions()
@@ -123,23 +123,23 @@ class MeasuredSteps:
                 host=level.removeprefix(MEASURED),
                 name=name,
                 facts=facts[group],
-                number=self._numbers[group],
+                number=self._group_numbers[group],
                 prediction=predictions.get(group, UNKNOWN_NUMBER),
             )
 
     def _predictions(self) -> Mapping[int, StepNumber]:
         """Return the last prediction of each measured group that has one."""
         pairs = self.groups.pairs(PREDICTED)  # ids of groups: "a" predicted, "b" measured
-        last_record = self.groups.columns.last  # of each group, its last record's number
+        last_seq = self.groups.columns.last_seq
         newest: dict[int, int] = {}
         for predicted, measured in zip(pairs["a"].tolist(), pairs["b"].tolist(), strict=True):
             previous = newest.get(measured)
-            if previous is None or last_record[predicted] > last_record[previous]:
+            if previous is None or last_seq[predicted] > last_seq[previous]:
                 newest[measured] = predicted
-        return {measured: self._numbers[predicted] for measured, predicted in newest.items()}
+        return {measured: self._group_numbers[predicted] for measured, predicted in newest.items()}
 
     @cached_property
-    def _numbers(self) -> Sequence[StepNumber]:
+    def _group_numbers(self) -> Sequence[StepNumber]:
         """The number of each group, unknown where its records failed."""
         columns = self.groups.columns
         cells = (finite_cells(column) for column in (columns.value, columns.low, columns.high))
@@ -151,14 +151,14 @@ class MeasuredSteps:
     def predicted_numbers(self) -> Mapping[tuple[object, ...], StepNumber]:
         """Return the last prediction of each step, by the values of `IDENTITY`."""
         groups = self.groups
-        ids = np.flatnonzero(groups.columns.level == groups.place(PREDICTED))
+        ids = np.flatnonzero(groups.columns.level == groups.level_index(PREDICTED))
         facts = groups.facts(ids, {name: name for name in IDENTITY}) if len(ids) else {}
         return {
-            tuple(row[name] for name in IDENTITY): self._numbers[group]
+            tuple(row[name] for name in IDENTITY): self._group_numbers[group]
             for group, row in facts.items()
         }
 
-    def texts(self, expressions: Mapping[str, pl.Expr]) -> Mapping[int, Row]:
+    def read_texts(self, expressions: Mapping[str, pl.Expr]) -> Mapping[int, Row]:
         """Return further columns of the last record of each step, by group."""
         ids: Ids = np.array([step.group for step in self.steps], np.int64)
         return self.groups.facts(ids, expressions) if len(ids) else {}

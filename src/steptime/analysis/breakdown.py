@@ -177,8 +177,8 @@ def _make_row(name: str, cells: Sequence[NetworkOps], by_network: bool) -> Break
         flop_share=_mean_cost_share(name, cells, "flop"),
         bytes_share=_mean_cost_share(name, cells, "traffic_bytes"),
         intensity_flop_per_byte=_ratio_of_sums(costs, "flop", "traffic_bytes"),
-        peak_fraction=_peak_fraction(name, cells, MEASURED),
-        predicted_peak_fraction=_peak_fraction(name, cells, PREDICTED),
+        peak_fraction=_find_peak_fraction(name, cells, MEASURED),
+        predicted_peak_fraction=_find_peak_fraction(name, cells, PREDICTED),
     )
 
 
@@ -220,7 +220,7 @@ def _ratio_of_sums(
     return over(amount_sum, divisor_sum)
 
 
-def _peak_fraction(name: str, cells: Sequence[NetworkOps], side: str) -> float | None:
+def _find_peak_fraction(name: str, cells: Sequence[NetworkOps], side: str) -> float | None:
     """Return the share of the peak that a group reaches in the times of a side.
 
     FLOP and times are of the same networks: those with the group on this side and in the
@@ -231,7 +231,7 @@ def _peak_fraction(name: str, cells: Sequence[NetworkOps], side: str) -> float |
         return over(sums.flop, sums.peak_flop)
     if side == PREDICTED:
         return None  # a prediction has FLOP, never a published share
-    groups = [part.groups.get(name) for part in _list_sides(cells, side)]
+    groups = [network.groups.get(name) for network in _list_sides(cells, side)]
     return _ratio_of_sums(groups, "peak_time_share", "time_share")
 
 
@@ -394,6 +394,6 @@ ANALYSIS = Analysis(
     settings=(
         Setting("by", f"Rows: {', '.join(GROUP_NAMES)}.", "kind"),
         Setting("model", "Networks with TEXT in their name.", metavar="TEXT"),
-        Setting("by_network", "Rows of each network, not of their mean.", False, bool),
+        Setting("by_network", "Rows of each network, not of their mean.", default=False, kind=bool),
     ),
 )

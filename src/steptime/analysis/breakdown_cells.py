@@ -18,19 +18,25 @@ CONTAINERS = ("while", "conditional", "call")
 """Kinds whose ops run other ops, which a profile lists too: https://openxla.org/xla/operation_semantics."""
 
 IS_UPDATE = pl.col("pass") == "update"
-LAYER = pl.col("scope").str.replace(r"[/.][^/.]*$", "")
+LAYER = pl.col("scope").str.replace(r"[/.][^/.]*$", "")  # all but the last part of a name
 GROUP_NAMES = {  # the name of the group of an op and a pass, by the kind of the groups
     "kind": pl.when(IS_UPDATE).then("pass").otherwise("op_kind"),
-    "layer": pl.when(IS_UPDATE)
-    .then("pass")
-    .otherwise(pl.col("scope").str.replace(r"[/.][^/.]*$", "")),
+    "layer": pl.when(IS_UPDATE).then("pass").otherwise(LAYER),
     "op": pl.when(IS_UPDATE).then("pass").otherwise("scope"),
 }
-STEP = ("workload_key", "platform", "strategy", "side", "method_of_side", "method_options")
-CELL = STEP[:3]
-GROUP = (*CELL, "side", "origin", "method_of_side", "method_options", "peak_flop_per_s", "name")
+STEP_KEYS = ("workload_key", "platform", "strategy", "side", "method_of_side", "method_options")
+CELL_KEYS = STEP_KEYS[:3]
+GROUP_KEYS = (
+    *CELL_KEYS,
+    "side",
+    "origin",
+    "method_of_side",
+    "method_options",
+    "peak_flop_per_s",
+    "name",
+)
 PASS_COLUMNS = ("scope", "pass", "op_kind")  # further keys of the passes of single ops
-TIMES = ("time_s", "time_share", "flop", "traffic_bytes", "peak_time_share")
+AMOUNTS = ("time_s", "time_share", "flop", "traffic_bytes", "peak_time_share")
 
 
 class OpGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,12 +132,12 @@ def list_cells(data: Data, by: str) -> list[NetworkOps]:
     names = _name_networks(data)
     cells = []
     for (workload_key, platform, strategy), cell_rows in grouped(
-        frame.iter_rows(named=True), _cell_of
+        frame.iter_rows(named=True), _cell_key
     ).items():
         sides = {}
         for side, side_rows in grouped(cell_rows, lambda row: str(row["side"])).items():
             first_row = side_rows[0]
-            step_key = tuple(first_row[name] for name in STEP)
+            step_key = tuple(first_row[name] for name in STEP_KEYS)
             # Published shares have their own total: a step that was timed here is not theirs.
             is_published = first_row["origin"] == "published"
             step_s = None if is_published else step_times.get(step_key)
@@ -161,11 +167,11 @@ def list_op_passes(records: pl.LazyFrame, cell: NetworkOps) -> list[OpPass]:
     return [msgspec.convert(op_pass, OpPass) for op_pass in passes.iter_rows(named=True)]
 
 
-def _cell_of(row: Mapping[str, str]) -> tuple[str, str, str]:
+def _cell_key(row: Mapping[str, str]) -> tuple[str, str, str]:
     return row["workload_key"], row["platform"], row["strategy"]
 
 
-def _with_side(records: pl.LazyFrame) -> pl.LazyFrame:
+def _add_side(records: pl.LazyFrame) -> pl.LazyFrame:
     """Add `side` and `method_of_side`, which is empty for measurements, and fill `strategy`."""
     predicted, measured = pl.lit(PREDICTED), pl.lit(MEASURED)
     return records.with_columns(
@@ -175,7 +181,7 @@ def _with_side(records: pl.LazyFrame) -> pl.LazyFrame:
     )
 
 
-def _newest_ops(records: pl.LazyFrame) -> pl.LazyFrame:
+def _select_newest_ops(records: pl.LazyFrame) -> pl.LazyFrame:
     """Return the ops of each side that were recorded last, of one way of recording them."""
     kind = pl.coalesce("op_kind", "scope")
     is_published = pl.col("origin") == "published"
@@ -184,19 +190,19 @@ def _newest_ops(records: pl.LazyFrame) -> pl.LazyFrame:
     is_original = pl.col("duplicate_of").is_null()
     source = pl.col("env").str.json_path_match("$.source_sha256").fill_null("")
     recording = pl.concat_str("method", "method_options", source)
-    newest_date = pl.col("taken_at").max().over(*CELL, "side")
+    newest_date = pl.col("taken_at").max().over(*CELL_KEYS, "side")
     # Several recordings of one date would count each op several times: any single one is kept.
-    single_recording = pl.col("way").max().over(*CELL, "side")
+    single_recording = pl.col("recording").max().over(*CELL_KEYS, "side")
     return (
-        _with_side(records)
+        _add_side(records)
         .filter(~IS_STEP & is_original & ~is_container)
-        .with_columns(kind.alias("op_kind"), recording.alias("way"))
+        .with_columns(kind.alias("op_kind"), recording.alias("recording"))
         .filter(pl.col("taken_at").eq_missing(newest_date))
-        .filter(pl.col("way") == single_recording)
+        .filter(pl.col("recording") == single_recording)
     )
 
 
-def _pass_columns() -> dict[str, dict[str, pl.Expr]]:
+def _list_pass_columns() -> dict[str, dict[str, pl.Expr]]:
     """Return the columns of each pass; the pass "" is of ops whose passes are not told apart."""
     published_bytes = other_number("published_traffic_bytes")
     published_flop = published_bytes * other_number("published_intensity_flop_per_byte")
@@ -227,31 +233,31 @@ def _pass_columns() -> dict[str, dict[str, pl.Expr]]:
 
 def sum_groups(records: pl.LazyFrame, by: str, keys: Sequence[str] = ()) -> pl.DataFrame:
     """Return the sums of the ops of each cell, side and group, and of further `keys`, sorted."""
-    ops = _newest_ops(records)
+    ops = _select_newest_ops(records)
     unknown = pl.lit(None, pl.Float64())
     passes = [
         ops.select(
-            *(name for name in GROUP if name != "name"),
+            *(name for name in GROUP_KEYS if name != "name"),
             "scope",
             "op_kind",
             pl.lit(pass_name).alias("pass"),
-            *(columns.get(column, unknown).alias(column) for column in TIMES),
+            *(columns.get(column, unknown).alias(column) for column in AMOUNTS),
         )
-        for pass_name, columns in _pass_columns().items()
+        for pass_name, columns in _list_pass_columns().items()
     ]
     # The remainder of a step (`NO_OP`) is a group of its own, whatever the ops are grouped by.
     is_no_op = pl.col("op_kind") == NO_OP
     group_name = pl.when(is_no_op).then("op_kind").otherwise(GROUP_NAMES[by])
     has_time = pl.col("time_share").is_not_null() | (pl.col("time_s") > 0)
     has_flop = pl.col("flop") > 0
-    group_keys = (*GROUP, *keys)
+    group_keys = (*GROUP_KEYS, *keys)
     return (
         pl.concat(passes)
         .filter(has_time | has_flop)
         .with_columns(group_name.alias("name"))
         .group_by(group_keys, maintain_order=True)
-        .agg(*TIMES, pl.col("scope").n_unique().alias("ops"))
-        .with_columns(map(_sum_of_list, TIMES))
+        .agg(*AMOUNTS, pl.col("scope").n_unique().alias("ops"))
+        .with_columns(map(_sum_of_list, AMOUNTS))
         .sort(group_keys, nulls_last=True)
         .collect()
     )
@@ -282,10 +288,10 @@ def _name_networks(data: Data) -> dict[str, str]:
 
 
 def _pool_step_times(records: pl.LazyFrame) -> dict[tuple[str, ...], float]:
-    """Return the times of whole steps by `STEP`, all samples pooled."""
+    """Return the times of whole steps by `STEP_KEYS`, all samples pooled."""
     steps = (
-        _with_side(records.filter(IS_STEP))
-        .group_by(STEP, maintain_order=True)
+        _add_side(records.filter(IS_STEP))
+        .group_by(STEP_KEYS, maintain_order=True)
         .agg(pooled_step_s().alias("step_s"))
         .filter(pl.col("step_s") > 0)
         .collect()
@@ -307,8 +313,8 @@ def _name_by_strategy(cells: Sequence[NetworkOps]) -> list[NetworkOps]:
 def _make_side(rows: Sequence[Mapping[str, object]], step_s: float | None) -> Side:
     """Return one side of a cell, with the time of which its shares are."""
     groups = {str(row["name"]): msgspec.convert(row, OpGroup) for row in rows}
-    idle = groups.pop(NO_OP, None)
-    idle_s = _time_of(idle) if idle else 0.0
+    no_op_group = groups.pop(NO_OP, None)
+    idle_s = _time_of(no_op_group) if no_op_group else 0.0
     ops_s = sum(map(_time_of, groups.values()))
     basis_s = _choose_basis_s(step_s, ops_s, idle_s)
     if basis_s:

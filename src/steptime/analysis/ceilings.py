@@ -14,7 +14,7 @@ from steptime.hardware.device import Device
 DRAM = "DRAM"
 RATE_ENDING = "_GB_per_s"  # of a key of [details] that says how fast a cache is read
 LINKS = ("link", "interconnect")
-MIN_STEP = 1.1  # times as fast as the level behind it, or a level is not told from that one
+MIN_SPEED_RATIO = 1.1  # times as fast as the level behind it, or a level is not told from that one
 LAST_CACHE_SHARE = 0.25  # of the last cache, that a working set fills which nearer ones do not hold
 
 
@@ -121,12 +121,12 @@ def _list_probed_caches(device: Device) -> dict[str, float]:
                 last_cache_rates.append(work_bytes / min_s)
     caches = {}
     # A level is told apart only if it is clearly faster than the level behind it.
-    memory_limit = device.datasheet.memory_bytes_per_s * MIN_STEP
+    memory_limit = device.datasheet.memory_bytes_per_s * MIN_SPEED_RATIO
     last_rate = max(last_cache_rates, default=0.0)
     if last_rate > memory_limit:
         caches["last cache"] = last_rate
     inner_rate = max(inner_cache_rates, default=0.0)
-    if inner_rate > MIN_STEP * max(caches.get("last cache", 0.0), memory_limit):
+    if inner_rate > MIN_SPEED_RATIO * max(caches.get("last cache", 0.0), memory_limit):
         caches["inner caches"] = inner_rate
     return caches
 
@@ -135,15 +135,15 @@ def list_ridges(ceilings: Sequence[Ceiling]) -> list[Ridge]:
     """Return a ridge for each unit and dtype over each level of memory of its platform."""
     return [
         Ridge(
-            platform=top.platform,
-            unit=top.unit,
-            dtype=top.dtype,
-            level=side.level,
-            peak_flop_per_s=top.flop_per_s,
-            memory_bytes_per_s=side.bytes_per_s,
-            ridge_flop_per_byte=top.flop_per_s / side.bytes_per_s,
+            platform=unit.platform,
+            unit=unit.unit,
+            dtype=unit.dtype,
+            level=memory.level,
+            peak_flop_per_s=unit.flop_per_s,
+            memory_bytes_per_s=memory.bytes_per_s,
+            ridge_flop_per_byte=unit.flop_per_s / memory.bytes_per_s,
         )
-        for top in ceilings
-        for side in ceilings
-        if top.platform == side.platform and top.flop_per_s and side.bytes_per_s
+        for unit in ceilings
+        for memory in ceilings
+        if unit.platform == memory.platform and unit.flop_per_s and memory.bytes_per_s
     ]

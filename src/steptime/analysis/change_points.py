@@ -41,13 +41,13 @@ class LevelChange(NamedTuple):
     """A change of level in a series.
 
     Attributes:
-        place: index of the first value of the new level.
+        level_start: index of the first value of the new level.
         size: logarithm of the change.
         low: low end of its 95 % interval.
         high: high end of its 95 % interval.
     """
 
-    place: int
+    level_start: int
     size: float
     low: float
     high: float
@@ -97,22 +97,24 @@ def change_points(
     if len(values) < MIN_VALUES:
         # Too few values to show a second speed of the machine: a change must be larger than it.
         min_change = max(FEW_CHANGE, margin)
-        places = _split_short_series(values, value_noise, error_freedom, min_change, series_group)
+        level_starts = _split_short_series(
+            values, value_noise, error_freedom, min_change, series_group
+        )
     else:
-        places = _split_long_series(values, value_noise, margin, series_group)
-    return _describe_changes(values, places, value_noise, error_freedom)
+        level_starts = _split_long_series(values, value_noise, margin, series_group)
+    return _describe_changes(values, level_starts, value_noise, error_freedom)
 
 
 def find_levels(
-    logs: Sequence[float], errors: Sequence[float], error_freedom: int, places: Sequence[int]
+    logs: Sequence[float], errors: Sequence[float], error_freedom: int, level_starts: Sequence[int]
 ) -> list[SeriesLevel]:
-    """Return the levels between changes at `places`."""
+    """Return the levels between changes at `level_starts`."""
     values = np.asarray(logs, float)
     value_noise = _root_mean_square(errors)
-    noise, _ = _noise_about(values, places, value_noise, error_freedom)
+    noise, _ = _estimate_noise(values, level_starts, value_noise, error_freedom)
     return [
         SeriesLevel(mean=float(part.mean()), error=noise / math.sqrt(len(part)))
-        for part in _split_values(values, places)
+        for part in _split_values(values, level_starts)
     ]
 
 
@@ -120,7 +122,7 @@ def smallest_change(
     logs: Sequence[float],
     errors: Sequence[float],
     error_freedom: int,
-    places: Sequence[int],
+    level_starts: Sequence[int],
     margin: float,
     series_group: SeriesGroup = SINGLE_SERIES,
 ) -> float | None:
@@ -132,15 +134,15 @@ def smallest_change(
     values = np.asarray(logs, float)
     n = len(values)
     value_noise = _root_mean_square(errors)
-    noise, _ = _noise_about(values, places, value_noise, error_freedom)
-    degrees = n - 2 + error_freedom  # as in `_split_short_series`
-    if n < 2 or degrees < 1:
+    noise, _ = _estimate_noise(values, level_starts, value_noise, error_freedom)
+    degrees_of_freedom = n - 2 + error_freedom  # as in `_split_short_series`
+    if n < 2 or degrees_of_freedom < 1:
         return None
     newest_error = noise * math.sqrt(n / (n - 1))  # of the newest value less the mean before it
     if n < MIN_VALUES:
         # A short series: the t-test, shared by all splits of all series.
         error = newest_error
-        t = two_sided_t(FEW_ALARMS / (n - 1) / series_group.size, degrees)
+        t = two_sided_t(FEW_ALARMS / (n - 1) / series_group.size, degrees_of_freedom)
         limit = max(FEW_CHANGE, t * error)
     elif n >= MIN_FOR_NEWEST:
         # A long series: the newest value must be the farthest one.
@@ -149,7 +151,7 @@ def smallest_change(
     else:
         # Between them: the newest two must bring the gain in likelihood.
         error = noise * math.sqrt(1 / MIN_LEVEL + 1 / (n - MIN_LEVEL))
-        gain = _needed_gain(n, series_group.size)
+        gain = _find_needed_gain(n, series_group.size)
         limit = error * math.sqrt(n * math.expm1(2 * gain / n))
     return min(max(limit, margin) + POWER_SIGMAS * error, MAX_SMALLEST)
 
@@ -219,41 +221,41 @@ def _split_short_series(
 def _split_long_series(
     values: Floats, value_noise: float, margin: float, series_group: SeriesGroup
 ) -> list[int]:
-    """Return the places of the changes of a series that is long enough to show its noise."""
-    places = _find_likely_changes(_clip_outliers(values), value_noise, series_group.size)
-    large_places = _drop_small(values, places, margin)
-    newest_level_start = large_places[-1] if large_places else 0
+    """Return the starts of the new levels of a series that is long enough to show its noise."""
+    level_starts = _find_likely_changes(_clip_outliers(values), value_noise, series_group.size)
+    large_level_starts = _drop_small_changes(values, level_starts, margin)
+    newest_level_start = large_level_starts[-1] if large_level_starts else 0
     newest_level = values[newest_level_start:]
     if _is_newest_changed(newest_level, value_noise, margin, series_group.farthest):
-        return [*large_places, len(values) - 1]
-    return large_places
+        return [*large_level_starts, len(values) - 1]
+    return large_level_starts
 
 
 def _find_likely_changes(clipped: Floats, value_noise: float, series_count: int) -> list[int]:
     """Return the changes of the largest gain in log likelihood over a series without a change.
 
-    Changes are added one by one, each where it explains most; each costs `_needed_gain`.
+    Changes are added one by one, each where it explains most; each costs `_find_needed_gain`.
     """
     n = len(clipped)
     min_squares = max(value_noise**2 * n, MIN_NOISE**2 * n)
     squares_without = max(_autoregressive_squares(clipped), min_squares)
-    needed_gain = _needed_gain(n, series_count)
-    places: list[int] = []
-    best_places: list[int] = []
+    needed_gain = _find_needed_gain(n, series_count)
+    level_starts: list[int] = []
+    best_level_starts: list[int] = []
     largest_gain = 0.0
     for change_count in range(1, n // VALUES_PER_CHANGE + 1):
-        place = _best_split(clipped, places)
-        if place is None:
+        level_start = _find_best_split(clipped, level_starts)
+        if level_start is None:
             break
-        places = sorted([*places, place])
-        parts = _split_values(clipped, places)
+        level_starts = sorted([*level_starts, level_start])
+        parts = _split_values(clipped, level_starts)
         squares = sum(float(((part - part.mean()) ** 2).sum()) for part in parts)
         likelihood_gain = n / 2 * math.log(squares_without / max(squares, min_squares))
         gain = likelihood_gain - change_count * needed_gain
         if gain > largest_gain:
             largest_gain = gain
-            best_places = places
-    return best_places
+            best_level_starts = level_starts
+    return best_level_starts
 
 
 def _clip_outliers(values: Floats) -> Floats:
@@ -296,18 +298,18 @@ def _autoregressive_squares(values: Floats) -> float:
     return float((squares * first_weight ** (-1 / n)).min())
 
 
-def _needed_gain(values: int, networks: int) -> float:
+def _find_needed_gain(value_count: int, series_count: int) -> float:
     """Return the gain of a change; a family of networks needs more, as Bonferroni's share does."""
-    return GAIN + math.log(networks) + max(0.0, math.log(values / GAIN_VALUES))
+    return GAIN + math.log(series_count) + max(0.0, math.log(value_count / GAIN_VALUES))
 
 
-def _best_split(values: Floats, places: Sequence[int]) -> int | None:
+def _find_best_split(values: Floats, level_starts: Sequence[int]) -> int | None:
     """Return the split that explains most, with levels that are long enough."""
     min_lengths = [length for count, length in MIN_INNER_LEVELS.items() if len(values) >= count]
     min_inner = max([MIN_LEVEL, *min_lengths])
-    best_place = None
+    best_start = None
     largest_explained = 0.0
-    for start, stop in pairwise([0, *places, len(values)]):
+    for start, stop in pairwise([0, *level_starts, len(values)]):
         # The newest level may be shorter than the others: it may go on.
         min_after = MIN_LEVEL if stop == len(values) else min_inner
         counts_before = np.arange(min_inner, stop - start - min_after + 1)
@@ -316,21 +318,23 @@ def _best_split(values: Floats, places: Sequence[int]) -> int | None:
         explained = _measure_splits(values[start:stop], counts_before).explained_squares
         best = int(np.argmax(explained))
         if explained[best] > largest_explained:
-            best_place = start + int(counts_before[best])
+            best_start = start + int(counts_before[best])
             largest_explained = float(explained[best])
-    return best_place
+    return best_start
 
 
-def _drop_small(values: Floats, places: list[int], margin: float) -> list[int]:
-    """Return the places without those whose change is within the margin, the smallest first."""
-    while places:
-        means = [float(np.median(part)) for part in _split_values(values, places)]
+def _drop_small_changes(values: Floats, level_starts: list[int], margin: float) -> list[int]:
+    """Return the starts without those whose change is within the margin, the smallest first."""
+    while level_starts:
+        means = [float(np.median(part)) for part in _split_values(values, level_starts)]
         sizes = [abs(after - before) for before, after in pairwise(means)]
         smallest = int(np.argmin(sizes))
         if sizes[smallest] > margin:
             break
-        places = [place for index, place in enumerate(places) if index != smallest]
-    return places
+        level_starts = [
+            level_start for index, level_start in enumerate(level_starts) if index != smallest
+        ]
+    return level_starts
 
 
 def _is_newest_changed(
@@ -350,33 +354,35 @@ def _is_newest_changed(
 
 
 def _describe_changes(
-    values: Floats, places: Sequence[int], value_noise: float, error_freedom: int
+    values: Floats, level_starts: Sequence[int], value_noise: float, error_freedom: int
 ) -> list[LevelChange]:
     """Return the size of each change with its 95 % interval."""
-    noise, degrees = _noise_about(values, places, value_noise, error_freedom)
-    t = two_sided_t(MISS, max(1, degrees))
+    noise, degrees_of_freedom = _estimate_noise(values, level_starts, value_noise, error_freedom)
+    t = two_sided_t(MISS, max(1, degrees_of_freedom))
     changes = []
-    neighbours = pairwise(_split_values(values, places))
-    for place, (before, after) in zip(places, neighbours, strict=True):
+    neighbours = pairwise(_split_values(values, level_starts))
+    for level_start, (before, after) in zip(level_starts, neighbours, strict=True):
         size = float(after.mean() - before.mean())
         error = noise * math.sqrt(1 / len(before) + 1 / len(after))
         half_width = t * error
         changes.append(
-            LevelChange(place=place, size=size, low=size - half_width, high=size + half_width)
+            LevelChange(
+                level_start=level_start, size=size, low=size - half_width, high=size + half_width
+            )
         )
     return changes
 
 
-def _noise_about(
-    values: Floats, places: Sequence[int], value_noise: float, error_freedom: int
+def _estimate_noise(
+    values: Floats, level_starts: Sequence[int], value_noise: float, error_freedom: int
 ) -> tuple[float, int]:
     """Return the noise about the levels, and its degrees of freedom."""
-    parts = _split_values(values, places)
+    parts = _split_values(values, level_starts)
     spare_values = len(values) - len(parts)
     squares = sum(float(((part - part.mean()) ** 2).sum()) for part in parts)
     scatter = math.sqrt(squares / spare_values) if spare_values > 0 else 0.0
     return max(scatter, value_noise, MIN_NOISE), spare_values + error_freedom
 
 
-def _split_values(values: Floats, places: Sequence[int]) -> list[Floats]:
-    return [values[start:stop] for start, stop in pairwise([0, *places, len(values)])]
+def _split_values(values: Floats, level_starts: Sequence[int]) -> list[Floats]:
+    return [values[start:stop] for start, stop in pairwise([0, *level_starts, len(values)])]

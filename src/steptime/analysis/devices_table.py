@@ -18,22 +18,31 @@ from steptime.records.data import Data
 from steptime.records.frame_columns import other_number
 from steptime.records.row import Row
 
-MAIN = (
+MAIN_COLUMNS = (
     *("mean_speed", "Mean_Time_Per_Step", "speed_uncertainty", "Speed_Jitter"),
     *("gpu_type", "num_gpu", "staged_from", "batch", "strategy"),
     *("dtype", "phase", "optimizer", "input", "loaders", "status", "mean_speed_corrected"),
 )
-BEHIND = ("model", "cause")  # for people; csv and json have all
-IF_DIFFERENT = ("phase", "optimizer", "method", "input", "loaders", "prefetch", "threads", "host")
+LAST_COLUMNS = ("model", "cause")  # for people; csv and json have all
+COLUMNS_IF_DIFFERENT = (
+    "phase",
+    "optimizer",
+    "method",
+    "input",
+    "loaders",
+    "prefetch",
+    "threads",
+    "host",
+)
 PLACE_SETTINGS = ("strategy", "batch", "num_gpu", "replicas", "staged_from")  # the axis of a plot
 SILENT_OPTIONS = ("gpu", "device_count", "staging", "strategy", "runs")  # of a bar
 MAX_MODELS = 60  # of a plot
-ORDER = (
+SORT_COLUMNS = (
     *("model", "gpu_type", "platform", "num_gpu", "strategy", "batch"),
     *("staged_from", "dtype", "phase", "optimizer", "input", "loaders", "prefetch"),
 )
 STAGED = {"local": "$LOCAL", "shared": "$SCRATCH"}  # our word: the seed's
-PUBLISHED = {  # numbers that others published, or that follow from samples
+PUBLISHED_COLUMNS = {  # numbers that others published, or that follow from samples
     "mean_speed": "examples_per_s",
     "speed_uncertainty": "examples_uncertainty_per_s",
     "Speed_Jitter": "examples_jitter_per_s",
@@ -50,7 +59,7 @@ def step_rows(data: Data) -> pl.LazyFrame:
         name: pl.when(has_samples)
         .then(pl.col(column))
         .otherwise(other_number(f"published_{column}"))
-        for name, column in PUBLISHED.items()
+        for name, column in PUBLISHED_COLUMNS.items()
     }
     from_disk = pl.when(pl.col("input") == "dataset").then(pl.lit("shared"))
     columns = {
@@ -82,24 +91,25 @@ def device_table(data: Data) -> Table:
     differs where a program divided by the batch of one replica only. `num_gpu` counts the devices
     that the job had, `replicas` those that worked. Rows stand by model, device and number of
     devices, strategy, batch and staging; among equal rows the first recorded comes first. People
-    see a setting of `IF_DIFFERENT` only where it tells rows apart, and the first rows of very many.
+    see a setting of `COLUMNS_IF_DIFFERENT` only where it tells rows apart, and the first rows of
+    very many.
     """
     steps = step_rows(data)
-    values = [pl.col(name).cast(pl.String).fill_null("") for name in IF_DIFFERENT]
+    values = [pl.col(name).cast(pl.String).fill_null("") for name in COLUMNS_IF_DIFFERENT]
     counts = steps.select(pl.len().alias("rows"), *(value.n_unique() for value in values)).collect()
-    differing = [name for name in IF_DIFFERENT if counts[name].item() > 1]
-    ordered = steps.sort(*ORDER, "seq", nulls_last=False).select(DEVICE_COLUMNS)
-    total = counts["rows"].item()
-    count = total if data.max_rows is None else min(total, data.max_rows)
-    main_columns = (name for name in MAIN if name not in IF_DIFFERENT)
-    rows = read_rows(ordered, count)
+    differing = [name for name in COLUMNS_IF_DIFFERENT if counts[name].item() > 1]
+    ordered = steps.sort(*SORT_COLUMNS, "seq", nulls_last=False).select(DEVICE_COLUMNS)
+    row_count = counts["rows"].item()
+    printed_count = row_count if data.max_rows is None else min(row_count, data.max_rows)
+    main_columns = (name for name in MAIN_COLUMNS if name not in COLUMNS_IF_DIFFERENT)
+    rows = read_rows(ordered, printed_count)
     return Table(
-        tuple(map(Column, (*main_columns, *BEHIND, *differing))),
+        tuple(map(Column, (*main_columns, *LAST_COLUMNS, *differing))),
         rows,
-        footnotes=describe_hidden_rows(total - count),
+        footnotes=describe_hidden_rows(row_count - printed_count),
         has_units=False,
         csv_columns=tuple(map(Column, DEVICE_COLUMNS)),
-        summary={"rows": total} if total > count else {},
+        summary={"rows": row_count} if row_count > printed_count else {},
         structs=map_rows(lambda row: msgspec.convert(row, DeviceTableRow), rows),
     )
 
@@ -127,10 +137,13 @@ def device_bars(data: Data, max_models: int = MAX_MODELS) -> list[Row]:
     )
     model_names = models["model"].head(max_models).to_list()
     rows = bars.filter(pl.col("model").is_in(model_names)).sort("seq").drop("seq").to_dicts()
-    return [row | _bar(row) | {"settings": _settings(row), "models": len(models)} for row in rows]
+    return [
+        row | _estimate_bar(row) | {"settings": _list_bar_settings(row), "models": len(models)}
+        for row in rows
+    ]
 
 
-def _settings(row: Row) -> Row:
+def _list_bar_settings(row: Row) -> Row:
     """Return the settings of a step in the order of a bar's label, each of them once."""
     options = json.loads(row["method_options"])
     return {
@@ -140,7 +153,7 @@ def _settings(row: Row) -> Row:
     }
 
 
-def _bar(row: Row) -> Row:
+def _estimate_bar(row: Row) -> Row:
     """Return the speed of a step with its ends, and the kind of the interval."""
     estimate = row["estimate"]
     if estimate and estimate["value"]:

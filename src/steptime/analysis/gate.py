@@ -35,8 +35,8 @@ EXCESS_NOISE = (
 LOUD_NOISE = 0.02  # chance that a network counts as louder than the others
 MIN_NOISE = 1e-9
 MAX_SMALLEST = 20.0  # logarithm of a factor that no longer means anything, and is a number still
-GUARDS = {2: 0.0, 3: 0.25, 4: 0.4}  # by runs: quantile of the differences between single runs
-MIDDLE = 0.5  # the same quantile for 5 runs and more
+GUARD_QUANTILES = {2: 0.0, 3: 0.25, 4: 0.4}  # of the differences between single runs, by runs
+MEDIAN_QUANTILE = 0.5  # the same quantile for 5 runs and more
 DRAWS = 4000  # of normal noise, for the power
 
 
@@ -44,16 +44,16 @@ class Noise(NamedTuple):
     """Noise from run to run, an entry a pair.
 
     Attributes:
-        of_pairs: standard deviation for each pair, at least the one pooled over its comparison.
-        freedom: number of spare runs of the comparison: runs less one, over all sides.
+        deviation: standard deviation for each pair, at least the one pooled over its comparison.
+        degrees_of_freedom: number of spare runs of the comparison: runs less one, over all sides.
         is_loud: pairs with more noise than the others.
-        single: standard deviation of each pair by itself.
+        unpooled_deviation: standard deviation of each pair by itself.
     """
 
-    of_pairs: Floats
-    freedom: NDArray[np.int64]
+    deviation: Floats
+    degrees_of_freedom: NDArray[np.int64]
     is_loud: Flags
-    single: Floats
+    unpooled_deviation: Floats
 
 
 class Judgement(NamedTuple):
@@ -103,14 +103,16 @@ def judge_runs(
     is_judged = np.minimum(runs_a, runs_b) >= MIN_RUNS
     columns = {name: np.full(len(a), np.nan) for name in Judgement._fields}
     if is_judged.any():
-        judged = _judge(a[is_judged], b[is_judged], margin, false_alarms, comparisons)
+        judged = _judge_pairs(a[is_judged], b[is_judged], margin, false_alarms, comparisons)
         for name, column in columns.items():
             column[is_judged] = getattr(judged, name)
     columns["is_changed"] = columns["is_changed"] == 1
     return Judgement(**columns)
 
 
-def _judge(a: Floats, b: Floats, margin: float, false_alarms: float, comparisons: int) -> Judgement:
+def _judge_pairs(
+    a: Floats, b: Floats, margin: float, false_alarms: float, comparisons: int
+) -> Judgement:
     """Return the judgement of pairs that all have two runs a side or more."""
     from scipy.special import stdtr, stdtrit
 
@@ -118,21 +120,23 @@ def _judge(a: Floats, b: Floats, margin: float, false_alarms: float, comparisons
     runs_b = _count_runs(b)
     noise = pool_noise(a, b, comparisons)
     limit = _find_limit(a, b, noise, false_alarms, comparisons)
-    change = _clipped_mean(b, noise.of_pairs) - _clipped_mean(a, noise.of_pairs)
+    change = _clipped_mean(b, noise.deviation) - _clipped_mean(a, noise.deviation)
     evidence = _weigh_evidence(a, b, change)
-    standard_error = noise.of_pairs * _error_factor(runs_a, runs_b)
-    half_width = -stdtrit(noise.freedom, MISS / 2) * standard_error
-    power_loss = _power_losses(runs_a, runs_b) * noise.of_pairs
+    standard_error = noise.deviation * _error_factor(runs_a, runs_b)
+    half_width = -stdtrit(noise.degrees_of_freedom, MISS / 2) * standard_error
+    power_loss = _power_losses(runs_a, runs_b) * noise.deviation
     exceeds_noise = np.abs(evidence) > limit
     exceeds_margin = np.abs(change) > margin
     return Judgement(
         change=change,
         low=change - half_width,
         high=change + half_width,
-        p_value=2 * stdtr(noise.freedom, -np.abs(evidence) / standard_error),
+        p_value=2 * stdtr(noise.degrees_of_freedom, -np.abs(evidence) / standard_error),
         is_changed=exceeds_noise & exceeds_margin,
-        smallest_change=_find_smallest(limit, power_loss, standard_error, noise.freedom, margin),
-        noise=noise.of_pairs,
+        smallest_change=_find_smallest(
+            limit, power_loss, standard_error, noise.degrees_of_freedom, margin
+        ),
+        noise=noise.deviation,
     )
 
 
@@ -166,10 +170,10 @@ def pool_noise(a: Floats, b: Floats, comparisons: int = 1) -> Noise:
     loud_excess = np.sqrt(chdtri(freedom, LOUD_NOISE) / freedom)
     comparison_freedom = freedom.reshape(comparisons, -1).sum(axis=1)
     return Noise(
-        of_pairs=np.maximum(pooled, single / expected_excess),
-        freedom=np.repeat(comparison_freedom, pair_count),
+        deviation=np.maximum(pooled, single / expected_excess),
+        degrees_of_freedom=np.repeat(comparison_freedom, pair_count),
         is_loud=(single > loud_excess * pooled) & (pair_count > 1),
-        single=single,
+        unpooled_deviation=single,
     )
 
 
@@ -203,7 +207,7 @@ def _find_smallest(
 
     Both the evidence and the noise, and with it the limit, differ from draw to draw.
     """
-    sigmas = _normal_quantile(PAIR_POWER)
+    sigmas = _find_normal_quantile(PAIR_POWER)
     limit_loss = sigmas * limit / np.sqrt(2 * freedom)  # for draws of the noise
     min_for_noise = limit + np.hypot(power_loss, limit_loss)
     min_for_margin = margin + sigmas * standard_error
@@ -239,16 +243,18 @@ def _find_limit(
     runs_b = _count_runs(b)
     run_count = np.minimum(runs_a, runs_b)
     has_pair_of_two_runs = reduce_comparisons(run_count, np.min) == MIN_RUNS
-    has_few_runs = (noise.freedom <= FEW_FREEDOM) & has_pair_of_two_runs
+    has_few_runs = (noise.degrees_of_freedom <= FEW_FREEDOM) & has_pair_of_two_runs
 
     # The pooled noise: the pairs of a comparison share its probability of a false alarm.
     error_share = np.where(has_few_runs, max(false_alarms, FALSE_ALARMS_FEW), false_alarms)
-    pooled_limit = -stdtrit(noise.freedom, error_share / pair_count / 2) * noise.of_pairs
+    pooled_limit = (
+        -stdtrit(noise.degrees_of_freedom, error_share / pair_count / 2) * noise.deviation
+    )
 
     # A loud pair must also exceed its own noise: the loud pairs share half of the probability.
     loud_count = reduce_comparisons(noise.is_loud, np.sum)
     loud_share = error_share / np.maximum(1, 2 * loud_count)
-    single_limit = -stdtrit(runs_a + runs_b - 2, loud_share / 2) * noise.single
+    single_limit = -stdtrit(runs_a + runs_b - 2, loud_share / 2) * noise.unpooled_deviation
     limit = np.where(noise.is_loud, np.maximum(pooled_limit, single_limit), pooled_limit)
     limit = limit * _error_factor(runs_a, runs_b)
 
@@ -257,9 +263,9 @@ def _find_limit(
 
     # A few more runs show a second speed as the difference between two runs of one side.
     # A single pair with two runs a side has `FEW_CHANGE` alone.
-    largest_spread = reduce_comparisons(np.maximum(_ranges(a), _ranges(b)), np.max)
+    largest_spread = reduce_comparisons(np.maximum(_find_spreads(a), _find_spreads(b)), np.max)
     is_single_of_two_runs = has_few_runs & (pair_count == 1)
-    has_few_spare_runs = noise.freedom <= SPREAD_FREEDOM
+    has_few_spare_runs = noise.degrees_of_freedom <= SPREAD_FREEDOM
     averages_few_runs = run_count <= SPREAD_RUNS
     must_exceed_spread = has_few_spare_runs & averages_few_runs & ~is_single_of_two_runs
     return np.asarray(np.where(must_exceed_spread, np.maximum(limit, largest_spread), limit))
@@ -279,8 +285,8 @@ def _weigh_evidence(a: Floats, b: Floats, change: Floats) -> Floats:
     distinct_counts = np.unique(np.stack([run_counts_a, run_counts_b]), axis=1).T
     for count_a, count_b in distinct_counts:
         pairs = np.flatnonzero((run_counts_a == count_a) & (run_counts_b == count_b))
-        runs_of_a = _first_runs(a[pairs], count_a)
-        runs_of_b = _first_runs(b[pairs], count_b)
+        runs_of_a = _drop_missing_runs(a[pairs], count_a)
+        runs_of_b = _drop_missing_runs(b[pairs], count_b)
         guarded_low[pairs], guarded_high[pairs] = _guarded_changes(runs_of_a, runs_of_b)
     # Runs that changed in the other direction leave no evidence.
     increase = np.maximum(0, np.minimum(change, guarded_low))
@@ -291,11 +297,12 @@ def _weigh_evidence(a: Floats, b: Floats, change: Floats) -> Floats:
 def _guarded_changes(a: Floats, b: Floats) -> tuple[Floats, Floats]:
     """Return a low and a high quantile of the differences between runs of B and of A."""
     run_count = min(a.shape[1], b.shape[1])
-    quantile = GUARDS.get(run_count, MIDDLE)  # the fewer the runs, the more extreme
+    # The fewer the runs, the more extreme the quantile.
+    quantile = GUARD_QUANTILES.get(run_count, MEDIAN_QUANTILE)
     run_differences = b[:, :, None] - a[:, None, :]  # [pairs, runs of B, runs of A]
     ordered = np.sort(run_differences.reshape(len(a), -1), axis=1)
     count = ordered.shape[1]
-    if quantile == MIDDLE:
+    if quantile == MEDIAN_QUANTILE:
         lower_middle = ordered[:, (count - 1) // 2]
         upper_middle = ordered[:, count // 2]
         median = (lower_middle + upper_middle) / 2
@@ -320,7 +327,7 @@ def _clipped_mean(side: Floats, noise: Floats) -> Floats:
     return np.asarray(np.nansum(clipped, axis=1) / run_count)
 
 
-def _first_runs(side: Floats, runs: int) -> Floats:
+def _drop_missing_runs(side: Floats, runs: int) -> Floats:
     """Return the runs of sides that have as many, without NaN."""
     return side[np.isfinite(side)].reshape(len(side), int(runs))
 
@@ -343,7 +350,7 @@ def _deviations(side: Floats) -> Floats:
     return np.asarray(side - (np.nansum(side, axis=1) / _count_runs(side))[:, None])
 
 
-def _ranges(side: Floats) -> Floats:
+def _find_spreads(side: Floats) -> Floats:
     return np.asarray(np.nanmax(side, axis=1) - np.nanmin(side, axis=1))
 
 
@@ -355,9 +362,9 @@ def _error_factor(runs_a: NDArray[np.int64], runs_b: NDArray[np.int64]) -> Float
 def _power_losses(runs_a: NDArray[np.int64], runs_b: NDArray[np.int64]) -> Floats:
     """Return the power loss of each pair: one simulation for pairs with as many runs."""
     run_counts = np.stack([runs_a, runs_b])
-    distinct_counts, place = np.unique(run_counts, axis=1, return_inverse=True)
+    distinct_counts, count_index = np.unique(run_counts, axis=1, return_inverse=True)
     losses = [_power_loss(int(count_a), int(count_b)) for count_a, count_b in distinct_counts.T]
-    return np.array(losses)[np.ravel(place)]
+    return np.array(losses)[np.ravel(count_index)]
 
 
 @lru_cache(1024)
@@ -376,7 +383,7 @@ def _power_loss(runs_a: int, runs_b: int) -> float:
     return float(true_change - np.quantile(evidence, 1 - PAIR_POWER))
 
 
-def _normal_quantile(share: float) -> float:
+def _find_normal_quantile(share: float) -> float:
     from scipy.special import ndtri
 
     return float(ndtri(share))

@@ -196,8 +196,8 @@ def _find_best(local: pl.DataFrame) -> BestResult | None:
     results = local.filter(pl.col("peak_fraction").is_not_null())
     if results.is_empty():
         return None
-    place = int(np.argmax(results["peak_fraction"].to_numpy()))
-    return msgspec.convert(results.row(place, named=True), BestResult)
+    best_index = int(np.argmax(results["peak_fraction"].to_numpy()))
+    return msgspec.convert(results.row(best_index, named=True), BestResult)
 
 
 def _measure_errors(pairs: pl.DataFrame) -> PredictionErrors:
@@ -285,14 +285,14 @@ def _describe_measured(summary: ResultsSummary) -> list[str]:
     if not summary.measured:
         if summary.published and not summary.networks:
             return []
-        return [f"{networks} here{_on(summary.platforms)}, none of them measured."]
+        return [f"{networks} here{_describe_platforms(summary.platforms)}, none of them measured."]
     published = summary.measured_published
     verb = "measured"
     if published == summary.measured:
         verb = "measured by others"
     elif published:
         verb = f"measured ({published} by others)"
-    platforms = _on(summary.measured_platforms)
+    platforms = _describe_platforms(summary.measured_platforms)
     times = _describe_times(summary.fastest_s, summary.slowest_s)
     return [f"{summary.measured} of {networks} {verb}{platforms}{times}."]
 
@@ -302,7 +302,7 @@ def _describe_published(summary: ResultsSummary) -> list[str]:
     published = summary.published
     if not published:
         return []
-    platforms = _on(summary.published_platforms)
+    platforms = _describe_platforms(summary.published_platforms)
     times = _describe_times(summary.published_fastest_s, summary.published_slowest_s)
     return [f"{counted(published, 'result')} published by others{platforms}{times}."]
 
@@ -313,5 +313,5 @@ def _describe_times(fastest_s: float | None, slowest_s: float | None) -> str:
     return f"; a step takes {' to '.join(dict.fromkeys(ends))}" if ends else ""
 
 
-def _on(platform_count: int) -> str:
+def _describe_platforms(platform_count: int) -> str:
     return f" on {platform_count} platforms" if platform_count > 1 else ""

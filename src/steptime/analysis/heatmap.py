@@ -43,7 +43,7 @@ def heatmap(
         InputError: for an unknown column.
     """
     value = VALUE_WORDS.get(value, value)
-    selection = _select(data, value, only or ())
+    selection = _select_rows(data, value, only or ())
     for name in (x, y, over):
         if name is not None and name not in selection.schema:
             raise unknown("column", name, [*selection.hyperparameters, *selection.schema])
@@ -71,7 +71,7 @@ def _list_columns(summary: HeatmapSummary) -> list[Column]:
     ]
 
 
-def _select(data: Data, value: str, only: Sequence[str]) -> Selection:
+def _select_rows(data: Data, value: str, only: Sequence[str]) -> Selection:
     """Return the rows of the records or results with a column, as `name=value` texts ask.
 
     Without a text on `origin`, predictions are left out if there is anything else.
@@ -91,29 +91,30 @@ def _select(data: Data, value: str, only: Sequence[str]) -> Selection:
         raise InputError(f"--value: the column '{value}' has no numbers")
     number = pl.col(value) if value in columns else DERIVED_COLUMNS.get(value, pl.col(value))
     for text in only:
-        name, equals, level = text.partition("=")
+        name, equals, value_text = text.partition("=")
         if not equals:
             raise InputError(f"--only '{text}': is NAME=VALUE")
         check_choice("column", name, schema, "--only")
-        rows = rows.filter(pl.col(name).cast(pl.String()) == level)
+        rows = rows.filter(pl.col(name).cast(pl.String()) == value_text)
     selection = Selection(rows, schema, data.hyperparameters, number)
     if any(text.startswith("origin=") for text in only):
         return selection
     origins = rows.select(pl.col("origin").unique()).collect()["origin"].to_list()
-    if {*origins} <= {"predicted"}:
+    is_all_predicted = {*origins} <= {"predicted"}
+    if is_all_predicted:
         return selection
     return replace(selection, rows=rows.filter(~IS_PREDICTED))
 
 
-def _describe(table: Table) -> list[str]:
+def _describe_heatmap(table: Table) -> list[str]:
     """Return the answer in sentences: "8 cells of nodes by batch: median of ... is 1 to 2."."""
     summary = table.summary
     if not table.rows:
         axes = " and ".join(summary[side] for side in "xy" if summary[side])
-        over = axes if summary["y"] and summary["x"] else "two hyperparameters that vary"
+        axes_text = axes if summary["y"] and summary["x"] else "two hyperparameters that vary"
         is_derived = summary["value"] in DERIVED_COLUMNS
         hint = "; steptime predict --in DIR may tell it" if is_derived else ""
-        return [f"no {summary['value']} is known here over {over}{hint}"]
+        return [f"no {summary['value']} is known here over {axes_text}{hint}"]
     ends = " to ".join(
         format_value(summary["value"], summary[end]) for end in ("lowest", "highest")
     )
@@ -148,7 +149,7 @@ ANALYSIS = Analysis(
     Words for --value: speed, utilisation, memory, error; else any column.
     """,
     heatmap,
-    _describe,
+    _describe_heatmap,
     chart="steptime.reports.charts.heatmap:chart",
     folders=16,
     settings=(

@@ -112,13 +112,13 @@ class Selection:
         rows: a frame of records, or of results, with all columns that users name.
         schema: the types of those columns.
         hyperparameters: the columns that are hyperparameters.
-        value: the quantity of the cells.
+        quantity: the quantity of the cells.
     """
 
     rows: pl.LazyFrame
     schema: Mapping[str, pl.DataType]
     hyperparameters: Sequence[str]
-    value: pl.Expr
+    quantity: pl.Expr
 
     def aggregate(self, *columns: pl.Expr) -> tuple[int | float, ...]:
         """Return the one row of aggregates over these rows."""
@@ -154,7 +154,7 @@ def find_cells(
     are_distinct = len({x, y, panel}) == 3
     if not are_distinct:
         raise InputError("heatmap: --x, --y and --over take columns that differ")
-    rows_with_value = selection.rows.filter(selection.value.is_not_null())
+    rows_with_value = selection.rows.filter(selection.quantity.is_not_null())
     platform_column = rows_with_value.select(pl.col("platform").unique().sort()).collect()
     platforms = tuple(platform_column["platform"])
     would_share_cells = len(platforms) > 1 and "platform" not in (x, y, panel)
@@ -163,7 +163,7 @@ def find_cells(
             names = ", ".join(platforms)
             raise InputError(f"--over {panel} needs --only platform=NAME: {names}")
         panel = "platform"
-    axis_values = {name: _make_steps(selection, name) for name in (x, y)}  # binned if many
+    axis_values = {name: _bin_axis(selection, name) for name in (x, y)}  # binned if many
     panel_value = pl.col(panel) if panel else pl.lit(None, pl.String())
     cells = _median_cells(selection, [*axis_values.values(), panel_value], value)
     binned_axes = [name for name, axis in axis_values.items() if axis.meta.output_name() != name]
@@ -182,25 +182,25 @@ def _choose_axes(
     selection: Selection, axes: tuple[str | None, str | None], panel: str | None
 ) -> list[str | None]:
     """Return the axes; a missing one is the hyperparameter of the most values, or the batch."""
-    complete = list(axes)
-    while None in complete:
+    axis_names = list(axes)
+    while None in axis_names:
         names = [
             name
             for name in (*selection.hyperparameters, "batch")
-            if name in selection.schema and name not in (*complete, panel)
+            if name in selection.schema and name not in (*axis_names, panel)
         ]
-        present = [pl.col(name).is_not_null() for name in complete if name]
+        present = [pl.col(name).is_not_null() for name in axis_names if name]
         is_present = pl.all_horizontal(present) if present else pl.lit(value=True)
         counts = [pl.col(name).filter(is_present).drop_nulls().n_unique() for name in names]
         level_counts = dict(zip(names, selection.aggregate(*counts), strict=True)) if names else {}
         widest = max(level_counts, key=lambda name: level_counts[name], default="")
         if level_counts.get(widest, 0) < 2:
             break
-        complete[complete.index(None)] = widest
-    return complete
+        axis_names[axis_names.index(None)] = widest
+    return axis_names
 
 
-def _make_steps(selection: Selection, name: str) -> pl.Expr:
+def _bin_axis(selection: Selection, name: str) -> pl.Expr:
     """Return a column, in steps of equal ratio if it has too many numbers to draw.
 
     The output name of steps is not that of the column.
@@ -238,7 +238,7 @@ def _median_cells(
             "workload_key",
             "status",
             "cause",
-            selection.value.alias(VALUE),
+            selection.quantity.alias(VALUE),
         )
         .filter(pl.col("x").is_not_null() & pl.col("y").is_not_null())
         .group_by(*AXES, "platform", "workload_key", maintain_order=True)

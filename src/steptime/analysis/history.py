@@ -33,7 +33,7 @@ from steptime.records.statistics import MISS, two_sided_t
 SIGMAS = 1.96  # of the difference of two levels, beyond which the newest is another one
 MAX_PRINTED_ROWS = 40
 NORMAL_FREEDOM = 1000  # of a single run, whose interval is a bootstrap's
-FACTS = ("host", "framework", "steptime", "python", "os", "kernel", "threads")
+ENVIRONMENT_FACTS = ("host", "framework", "steptime", "python", "os", "kernel", "threads")
 SERIES = (
     *(pl.col(name) for name in ("workload_key", "platform", "method")),
     pl.col("strategy").fill_null(""),
@@ -52,7 +52,7 @@ class _Series(NamedTuple):
 
     Attributes:
         cells: its row in each folder that has it, by date.
-        changes: where its level changed, as places in `cells`.
+        changes: where its level changed, as indices of `cells`.
         is_slower: whether the newest level is slower than the best one before.
         is_faster: whether the newest level is faster than the first.
         smallest_slowdown: the smallest slowdown of the newest folders that is found with 90 %
@@ -73,9 +73,13 @@ def history_table(data: Data, margin: str) -> Table:
     folders = sorted(folder_rows, key=lambda name: _order_by_date(folder_rows[name], name))
     folder_order = {name: position for position, name in enumerate(folders)}
     cells = sorted(_list_cells(data), key=lambda cell: folder_order[cell["folder"]])
-    networks = [*grouped(cells, itemgetter("cell")).values()]
-    series_group = find_series_group([_step_logs(network) for network in networks])
-    all_series = [_judge_series(network, min_change, series_group) for network in networks]
+    cells_by_network = [*grouped(cells, itemgetter("series")).values()]
+    series_group = find_series_group(
+        [_list_step_logs(network_cells) for network_cells in cells_by_network]
+    )
+    all_series = [
+        _judge_series(network_cells, min_change, series_group) for network_cells in cells_by_network
+    ]
     all_series.sort(key=lambda series: series.cells[0]["order"])
     rows: list[HistoryRow] = []
     changes: list[HistoryChange] = []
@@ -83,9 +87,9 @@ def history_table(data: Data, margin: str) -> Table:
         is_full = data.max_rows is not None and len(rows) >= data.max_rows
         if is_full and not series.changes:
             continue  # a series with a change has its rows in any case
-        series_rows = _series_rows(series, folder_rows)
+        series_rows = _make_series_rows(series, folder_rows)
         rows += series_rows
-        changes += _change_rows(series, series_rows)
+        changes += _make_change_rows(series, series_rows)
     table_columns = (
         Column("name", "network"),
         Column("platform", is_spare=True),
@@ -111,19 +115,19 @@ def _order_by_date(folder: Row, name: str) -> tuple[bool, float, str]:
     return instant_s is None, instant_s or 0.0, name
 
 
-def _step_logs(cells: Sequence[Row]) -> list[float]:
+def _list_step_logs(cells: Sequence[Row]) -> list[float]:
     return [math.log(row["step_s"]) for row in cells]
 
 
 def _judge_series(cells: Sequence[Row], min_change: float, series_group: SeriesGroup) -> _Series:
     """Return the changes of a network, and whether its newest level is worse than the best."""
-    logs = _step_logs(cells)
-    errors, error_freedom = _errors(cells)
+    logs = _list_step_logs(cells)
+    errors, error_freedom = _estimate_errors(cells)
     changes: list[LevelChange] = []
     if len(cells) > 1:
         changes = change_points(logs, errors, error_freedom, min_change, series_group)
-    places = [change.place for change in changes]
-    levels = find_levels(logs, errors, error_freedom, places)
+    level_starts = [change.level_start for change in changes]
+    levels = find_levels(logs, errors, error_freedom, level_starts)
     *earlier, newest = levels
 
     def exceeds_noise(size: float, error: float) -> bool:
@@ -133,7 +137,7 @@ def _judge_series(cells: Sequence[Row], min_change: float, series_group: SeriesG
     is_slower = any(exceeds_noise(newest.mean - level.mean, level.error) for level in earlier)
     oldest = levels[0]
     is_faster = bool(earlier) and exceeds_noise(oldest.mean - newest.mean, oldest.error)
-    smallest = smallest_change(logs, errors, error_freedom, places, min_change, series_group)
+    smallest = smallest_change(logs, errors, error_freedom, level_starts, min_change, series_group)
     return _Series(
         cells,
         changes,
@@ -143,9 +147,9 @@ def _judge_series(cells: Sequence[Row], min_change: float, series_group: SeriesG
     )
 
 
-def _series_rows(series: _Series, folder_rows: Mapping[str, Row]) -> list[HistoryRow]:
+def _make_series_rows(series: _Series, folder_rows: Mapping[str, Row]) -> list[HistoryRow]:
     """Return the rows of a network, one a folder."""
-    change_sizes = {change.place: math.expm1(change.size) for change in series.changes}
+    change_sizes = {change.level_start: math.expm1(change.size) for change in series.changes}
     first_s = series.cells[0]["step_s"]
     return [
         HistoryRow(
@@ -164,15 +168,15 @@ def _series_rows(series: _Series, folder_rows: Mapping[str, Row]) -> list[Histor
     ]
 
 
-def _change_rows(series: _Series, rows: Sequence[HistoryRow]) -> Iterator[HistoryChange]:
+def _make_change_rows(series: _Series, rows: Sequence[HistoryRow]) -> Iterator[HistoryChange]:
     """Yield the rows of the folders where a network changed, with the folders on both sides."""
     for change in series.changes:
         yield HistoryChange(
-            **rows[change.place].to_dict(),
+            **rows[change.level_start].to_dict(),
             low_fraction=math.expm1(change.low),
             high_fraction=math.expm1(change.high),
-            before=rows[change.place - 1].folder,
-            after=rows[change.place].folder,
+            before=rows[change.level_start - 1].folder,
+            after=rows[change.level_start].folder,
         )
 
 
@@ -205,7 +209,9 @@ def _summarise(
         "slower": sorted(series.cells[0]["name"] for series in present if series.is_slower),
         "faster": sorted(series.cells[0]["name"] for series in present if series.is_faster),
         "vanished": sorted(vanished),
-        "events": [event.to_dict() for event in _events(changes, len(all_series), folder_rows)],
+        "events": [
+            event.to_dict() for event in _list_events(changes, len(all_series), folder_rows)
+        ],
         "is_judged": bool(useful_slowdowns),
         "smallest_slowdown": float(np.median(useful_slowdowns)) if useful_slowdowns else None,
     }
@@ -226,7 +232,7 @@ def _describe_folders(data: Data) -> dict[str, Row]:
         if is_earliest:
             row |= {"instant_s": instant_s, "taken_at": taken_at}
     for (folder,), texts in environments.group_by("folder", maintain_order=True):
-        for fact in FACTS:
+        for fact in ENVIRONMENT_FACTS:
             stated_values = {find_text(text, fact) for text in texts["env"]} - {None}
             fact_text = ", ".join(sorted(filter(None, stated_values)))
             rows[folder][fact] = fact_text if stated_values else None
@@ -254,7 +260,7 @@ def _list_cells(data: Data) -> list[Row]:
     )
     groups = RecordGroups(data, grouping)
     ids = np.flatnonzero(groups.columns.value > 0)
-    columns = {"step_s": "value", "cell": "cell", "low": "low", "high": "high", "runs": "runs"}
+    columns = {"step_s": "value", "series": "cell", "low": "low", "high": "high", "runs": "runs"}
     cells = []
     for position, row in enumerate(groups.rows(ids, STEP_CELLS, columns)):
         order = (*map(row.get, STEP_CELLS), position)  # in which the table lists the networks
@@ -262,7 +268,7 @@ def _list_cells(data: Data) -> list[Row]:
     return cells
 
 
-def _errors(cells: Sequence[Row]) -> tuple[list[float], int]:
+def _estimate_errors(cells: Sequence[Row]) -> tuple[list[float], int]:
     """Return the standard error of each folder's logarithm, and their degrees of freedom."""
     errors = []
     error_freedom = 0
@@ -277,7 +283,7 @@ def _errors(cells: Sequence[Row]) -> tuple[list[float], int]:
     return errors, error_freedom
 
 
-def _events(
+def _list_events(
     changes: Sequence[HistoryChange], networks: int, folder_rows: Mapping[str, Row]
 ) -> list[HistoryEvent]:
     """Return the changes between two folders, how many networks share each, and what differs."""
@@ -288,7 +294,7 @@ def _events(
         facts_after = folder_rows[after]
         differences = [
             f"{fact} {facts_before[fact]} -> {facts_after[fact]}"
-            for fact in FACTS
+            for fact in ENVIRONMENT_FACTS
             if facts_before[fact] != facts_after[fact]
         ]
         all_sizes = [change.changed_fraction or 0.0 for change in folder_changes]
@@ -369,7 +375,7 @@ ANALYSIS = Analysis(
     history_table,
     describe_history,
     chart="steptime.reports.charts.history:chart",
-    settings=(Setting("margin", "Smaller changes count as none.", "3%", str, "SHARE"),),
+    settings=(Setting("margin", "Smaller changes count as none.", default="3%", metavar="SHARE"),),
     folders=10_000,
     fails={
         "slower": ("slower", "vanished"),

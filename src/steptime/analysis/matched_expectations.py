@@ -23,12 +23,12 @@ class Matching(NamedTuple):
     """What the lines of a file mean.
 
     Attributes:
-        lines: the line of each measured step, by the group of its records.
-        missing: the lines that no record has, each with the reason.
+        line_by_group: the line of each measured step, by the group of its records.
+        missing_lines: the lines that no record has, each with the reason.
     """
 
-    lines: Mapping[int, Expectation]
-    missing: Sequence[tuple[Expectation, str]]
+    line_by_group: Mapping[int, Expectation]
+    missing_lines: Sequence[tuple[Expectation, str]]
 
 
 def match_expectations(
@@ -46,22 +46,24 @@ def match_expectations(
             means several measured steps or a step that another line means.
     """
     columns = dict.fromkeys(name for line in lines for name in line.settings)
-    texts = measured.texts({name: _find_column(measured, name, source) for name in columns})
+    setting_texts = measured.read_texts(
+        {name: _find_column(measured, name, source) for name in columns}
+    )
     by_network = _index_networks(measured.steps)
-    by_group: dict[int, Expectation] = {}
-    missing = []
+    line_by_group: dict[int, Expectation] = {}
+    missing_lines = []
     for line in lines:
         candidates = _find_network(line, by_network)
-        steps = [step for step in candidates if _has_settings(texts[step.group], line)]
+        steps = [step for step in candidates if _has_settings(setting_texts[step.group], line)]
         _check_single_step(line, steps)
         if not steps:
-            missing.append((line, _explain_missing(line, candidates, measured.steps)))
+            missing_lines.append((line, _explain_missing(line, candidates, measured.steps)))
         for step in steps:
-            if step.group in by_group:
-                first_place = by_group[step.group].place
+            if step.group in line_by_group:
+                first_place = line_by_group[step.group].place
                 raise InputError(f"{line.place}: {step.name} has a reference in {first_place}")
-            by_group[step.group] = line
-    return Matching(by_group, missing)
+            line_by_group[step.group] = line
+    return Matching(line_by_group, missing_lines)
 
 
 def _find_column(measured: MeasuredSteps, name: str, source: str) -> pl.Expr:
@@ -81,10 +83,9 @@ def _index_networks(steps: Sequence[StepMeasurement]) -> Mapping[str, list[StepM
     """Return the steps by the words that name their network: model, family, name in tables."""
     by_network: dict[str, list[StepMeasurement]] = {}
     for step in steps:
-        for word in {_network_key(step.facts[name]) for name in ("model", "family")} | {
-            _network_key(step.name)
-        }:
-            by_network.setdefault(word, []).append(step)
+        names = (step.facts["model"], step.facts["family"], step.name)
+        for key in set(map(_network_key, names)):
+            by_network.setdefault(key, []).append(step)
     return by_network
 
 
@@ -105,10 +106,10 @@ def _find_network(
         return steps
     all_steps = [step for steps in by_network.values() for step in steps]
     names = sorted({str(step.facts["model"]) for step in all_steps})
-    text, batch = _read_network(line, names)
+    network_name, batch = _read_network(line, names)
     return [
         step
-        for step in by_network.get(_network_key(text), ())
+        for step in by_network.get(_network_key(network_name), ())
         if batch is None or step.facts["batch"] == batch
     ]
 
@@ -126,7 +127,9 @@ def _read_network(line: Expectation, measured_names: Sequence[str]) -> tuple[str
     except InputError:
         raise unknown("network", line.network, measured_names, line.place) from None
     try:
-        workload = make_workload(choice, None, "float32", "train", "sgd")
+        workload = make_workload(
+            choice, batch=None, dtype="float32", phase="train", optimizer="sgd"
+        )
     except InputError as error:
         raise InputError(f"{line.place}: {error}") from None
     batch = None if choice.batch is None else workload.batch_per_replica

@@ -97,11 +97,11 @@ def _step_numbers(record: Record, row: Row, flop: float, peaks: Mapping[str, flo
             for name, peak in peaks.items()
         },
         "disturbed": row["samples_disturbed"],
-        "remarks": _remarks(record, row),
+        "remarks": _list_remarks(record, row),
     }
 
 
-def _remarks(record: Record, row: Row) -> list[str]:
+def _list_remarks(record: Record, row: Row) -> list[str]:
     remarks = []
     if record.env.get("energy_meter") and "energy_j" not in record.quantities:
         remarks.append(f"no energy: {record.env['energy_meter']}")

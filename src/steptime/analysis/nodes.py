@@ -133,7 +133,7 @@ def compare_nodes(records: pl.LazyFrame, margin: float, threshold: float) -> Nod
     visits = _find_visits(steps, _find_bounds(records))
     if not visits.hosts:
         return no_nodes
-    total, by_kind = _judge(visits, threshold)
+    overall, by_kind = _judge_visits(visits, threshold)
     successful = measured.filter(IS_GOOD & (pl.col("step_s") > 0))
     gpus = dict(
         successful.group_by("host", maintain_order=True)
@@ -142,8 +142,8 @@ def compare_nodes(records: pl.LazyFrame, margin: float, threshold: float) -> Nod
         .iter_rows()
     )
     rows = [
-        _make_row(host, place, total, by_kind, margin, gpus.get(host), visits.cell_counts[host])
-        for place, host in enumerate(visits.hosts)
+        _make_row(host, column, overall, by_kind, margin, gpus.get(host), visits.cell_counts[host])
+        for column, host in enumerate(visits.hosts)
     ]
     rows.sort(key=lambda row: -(row.slower_fraction or 0.0))
     failures = (
@@ -157,7 +157,7 @@ def compare_nodes(records: pl.LazyFrame, margin: float, threshold: float) -> Nod
         for host, gpu, cause in failures.iter_rows()
     ]
     rows.sort(key=lambda row: VERDICTS.index(row.verdict))
-    summary = _summarise(rows, visits.cell_count, margin, math.expm1(total.noise))
+    summary = _summarise(rows, visits.cell_count, margin, math.expm1(overall.noise))
     return NodesAnswer(rows=tuple(rows), kinds=tuple(by_kind), summary=summary)
 
 
@@ -225,7 +225,7 @@ def _find_kind(replicas: int | None, is_compute_bound: bool | None) -> str | Non
     return "compute" if is_compute_bound else "memory"
 
 
-def _judge(visits: Visits, threshold: float) -> tuple[Deviation, dict[str, Deviation]]:
+def _judge_visits(visits: Visits, threshold: float) -> tuple[Deviation, dict[str, Deviation]]:
     """Return the deviation of nodes over all cells, and over the cells of each kind.
 
     The questions share the rate of false alarms.
@@ -240,39 +240,39 @@ def _judge(visits: Visits, threshold: float) -> tuple[Deviation, dict[str, Devia
 
     # A kind's question has half the weight of the question over all cells.
     kind_count = len(kind_logs)
-    miss = FALSE_ALARMS / (1 + kind_count / 2)
-    kind_miss = (FALSE_ALARMS - miss) / max(kind_count, 1)
-    by_kind = {kind: deviations(logs, kind_miss, threshold) for kind, logs in kind_logs.items()}
-    return deviations(visits.logs, miss, threshold), by_kind
+    overall_alarms = FALSE_ALARMS / (1 + kind_count / 2)
+    kind_alarms = (FALSE_ALARMS - overall_alarms) / max(kind_count, 1)
+    by_kind = {kind: deviations(logs, kind_alarms, threshold) for kind, logs in kind_logs.items()}
+    return deviations(visits.logs, overall_alarms, threshold), by_kind
 
 
 def _make_row(
     host: str,
-    place: int,
-    total: Deviation,
+    column: int,
+    overall: Deviation,
     by_kind: Mapping[str, Deviation],
     margin: float,
     gpu: str | None,
     cells: int,
 ) -> NodeRow:
     def is_slow(deviation: Deviation) -> bool:
-        return bool(deviation.slow[place] and deviation.value[place] > margin)
+        return bool(deviation.is_slow[column] and deviation.log_ratio[column] > margin)
 
     def fraction(values: Floats) -> float | None:
-        return float(math.expm1(values[place])) if np.isfinite(values[place]) else None
+        return float(math.expm1(values[column])) if np.isfinite(values[column]) else None
 
     slow_kinds = [kind for kind, deviation in by_kind.items() if is_slow(deviation)]
-    is_slow_node = is_slow(total) or bool(slow_kinds)
-    is_fast = bool(total.fast[place] and total.value[place] < -margin)
+    is_slow_node = is_slow(overall) or bool(slow_kinds)
+    is_fast = bool(overall.is_fast[column] and overall.log_ratio[column] < -margin)
     is_slow_in_all = len(slow_kinds) in (0, len(by_kind))
     slow_in = ALL_KINDS if is_slow_in_all else ", ".join(slow_kinds)
     verdict = SLOW if is_slow_node else FAST if is_fast else REGULAR
-    fractions = {kind: fraction(deviation.value) for kind, deviation in by_kind.items()}
+    fractions = {kind: fraction(deviation.log_ratio) for kind, deviation in by_kind.items()}
     return NodeRow(
         host=host,
-        slower_fraction=fraction(total.value),
-        low_fraction=float(math.expm1(total.low[place])),
-        high_fraction=float(math.expm1(total.high[place])),
+        slower_fraction=fraction(overall.log_ratio),
+        low_fraction=float(math.expm1(overall.low[column])),
+        high_fraction=float(math.expm1(overall.high[column])),
         verdict=verdict,
         slow_in=slow_in if is_slow_node else None,
         compute_fraction=fractions.get("compute"),
@@ -388,7 +388,7 @@ ANALYSIS = Analysis(
     chart="steptime.reports.charts.nodes:chart",
     settings=(
         Setting("margin", "Name only those that are off by more.", f"{MARGIN:.0%}", str, "SHARE"),
-        Setting("threshold", "And by more in robust deviations.", f"{THRESHOLD:g}", str, "Z"),
+        Setting("threshold", "And by more in robust deviations.", f"{THRESHOLD:g}", metavar="Z"),
     ),
     folders=1000,
     fails={

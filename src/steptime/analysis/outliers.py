@@ -25,33 +25,35 @@ class Deviation:
     """The deviation of each column from the others.
 
     Attributes:
-        value: logarithm of the deviation; NaN where a column was not measured.
+        log_ratio: logarithm of the deviation; NaN where a column was not measured.
         low: low end of its 95 % interval.
         high: high end of its 95 % interval.
-        slow: columns that are above the others beyond noise.
-        fast: columns that are below the others beyond noise.
+        is_slow: columns that are above the others beyond noise.
+        is_fast: columns that are below the others beyond noise.
         noise: standard deviation of a column that is like the others.
     """
 
-    value: Floats
+    log_ratio: Floats
     low: Floats
     high: Floats
-    slow: np.ndarray
-    fast: np.ndarray
+    is_slow: np.ndarray
+    is_fast: np.ndarray
     noise: float
 
 
-def deviations(logs: Floats, miss: float = FALSE_ALARMS, threshold: float = THRESHOLD) -> Deviation:
+def deviations(
+    logs: Floats, false_alarms: float = FALSE_ALARMS, threshold: float = THRESHOLD
+) -> Deviation:
     """Return the deviation of each column of a matrix from the other columns.
 
     The median of each row is subtracted. The residuals of a column are averaged, rows weighted by
     the inverse of their robust variance, a cell far from the others of its column clipped. A column
-    is beyond noise if its robust z among the columns exceeds `threshold` and `limit`, which counts
-    that the spread of few columns is uncertain, and that the farthest of many is far.
+    is beyond noise if its robust z among the columns exceeds `threshold` and `z_limit`, which
+    counts that the spread of few columns is uncertain, and that the farthest of many is far.
 
     Args:
         logs: a row for each cell, a column for each node; NaN where a node did not measure a cell.
-        miss: chance that any column is called slow where all are equal.
+        false_alarms: chance that any column is called slow where all are equal.
         threshold: the smallest robust z of an outlier.
     """
     columns = np.flatnonzero(np.isfinite(logs).any(axis=0))
@@ -67,9 +69,9 @@ def deviations(logs: Floats, miss: float = FALSE_ALARMS, threshold: float = THRE
     score = means / errors
     centre, spread = middle_and_spread(score)
     value = means - centre * errors
-    reach = two_sided_t(MISS, freedom(len(columns))) * spread * errors
+    reach = two_sided_t(MISS, degrees_of_freedom(len(columns))) * spread * errors
     z = (score - centre) / spread if spread else np.zeros(len(columns))
-    min_z = max(threshold, limit(len(columns), miss))
+    min_z = max(threshold, z_limit(len(columns), false_alarms))
 
     def to_all_columns(values: np.ndarray, missing: float) -> np.ndarray:
         all_values = np.full(logs.shape[1], missing, dtype=values.dtype)
@@ -77,11 +79,11 @@ def deviations(logs: Floats, miss: float = FALSE_ALARMS, threshold: float = THRE
         return all_values
 
     return Deviation(
-        value=to_all_columns(value, math.nan),
+        log_ratio=to_all_columns(value, math.nan),
         low=to_all_columns(value - reach, math.nan),
         high=to_all_columns(value + reach, math.nan),
-        slow=to_all_columns(z > min_z, missing=False),
-        fast=to_all_columns(z < -min_z, missing=False),
+        is_slow=to_all_columns(z > min_z, missing=False),
+        is_fast=to_all_columns(z < -min_z, missing=False),
         noise=spread * float(np.median(errors)),
     )
 
@@ -115,14 +117,14 @@ def middle_and_spread(score: Floats) -> tuple[float, float]:
     return middle, median / NORMAL if median else NORMAL_MEAN * float(distances.mean())
 
 
-def limit(number: int, miss: float) -> float:
-    """Return the bound that the largest robust z of `number` equal columns exceeds in `miss`."""
-    return two_sided_t(2 * miss / number, freedom(number))
+def z_limit(column_count: int, false_alarms: float) -> float:
+    """Return the limit that some robust z of equal columns exceeds with this probability."""
+    return two_sided_t(2 * false_alarms / column_count, degrees_of_freedom(column_count))
 
 
-def freedom(number: int) -> float:
-    """Return the degrees of freedom of a median absolute deviation of `number` values."""
-    return max(1.0, EFFICIENCY * (number - 1))
+def degrees_of_freedom(column_count: int) -> float:
+    """Return the degrees of freedom of a median absolute deviation of `column_count` values."""
+    return max(1.0, EFFICIENCY * (column_count - 1))
 
 
 def _noise(residuals: Floats) -> Floats:

@@ -37,20 +37,20 @@ CELLS_OF_UNPAIRED: Cells = {name: name for name in (*ABOUT, "status", "cause")}
 Item = TypeVar("Item")
 
 
-def pair_rows(pairing: Pairing, places: Ids) -> list[Row]:
-    """Return the pairs at these places as rows."""
+def pair_rows(pairing: Pairing, indices: Ids) -> list[Row]:
+    """Return the pairs at these indices as rows."""
     groups = pairing.groups
-    a = pairing.columns.a[places]
-    b = pairing.columns.b[places]
-    way_of_pair, ways = pairing.ways(a, b)
+    a = pairing.columns.a[indices]
+    b = pairing.columns.b[indices]
+    difference_index, differences = pairing.list_differences(a, b)
     facts_a = groups.facts(a, CELLS_OF_A)
     facts_b = groups.facts(b, CELLS_OF_B)
     lefts = [facts_a[group] for group in a.tolist()]
     rights = [facts_b[group] for group in b.tolist()]
-    sides_a = _side_rows(lefts, groups.columns, a)
-    sides_b = _side_rows(rights, groups.columns, b)
-    verdicts = _verdict_rows(pairing.columns, places, sides_b)
-    shares = _share_rows(lefts, rights)
+    sides_a = _make_side_rows(lefts, groups.columns, a)
+    sides_b = _make_side_rows(rights, groups.columns, b)
+    verdicts = _make_verdict_rows(pairing.columns, indices, sides_b)
+    shares = _make_share_rows(lefts, rights)
     names = pairing.names(b)
     levels = groups.level_of(b).tolist()
     rows = []
@@ -61,7 +61,7 @@ def pair_rows(pairing: Pairing, places: Ids) -> list[Row]:
         if pairing.column:
             row |= {"level": levels[number], "against": pairing.against}
         row["dtype"] = left["dtype"] if left["dtype"] == right["dtype"] else None
-        row |= verdicts[number] | ways[way_of_pair[number]]
+        row |= verdicts[number] | differences[difference_index[number]]
         is_prediction_judged = left["origin"] == "predicted" and right["origin"] != "predicted"
         is_step = not right["scope"]
         if is_prediction_judged and is_step:
@@ -70,7 +70,7 @@ def pair_rows(pairing: Pairing, places: Ids) -> list[Row]:
     return rows
 
 
-def _side_rows(facts: Sequence[Row], columns: GroupColumns, ids: Ids) -> list[Row]:
+def _make_side_rows(facts: Sequence[Row], columns: GroupColumns, ids: Ids) -> list[Row]:
     """Return the side of each pair: how it was measured, and its number with an interval."""
     numbers = (columns.value, columns.low, columns.high, columns.runs)
     cells = zip(*(finite_cells(column[ids]) for column in numbers), strict=True)
@@ -95,29 +95,29 @@ def _interval_kind(runs: float | None) -> str | None:
     return BETWEEN if runs > 1 else WITHIN
 
 
-def _verdict_rows(columns: PairColumns, places: Ids, sides_b: Sequence[Row]) -> list[Row]:
+def _make_verdict_rows(columns: PairColumns, indices: Ids, sides_b: Sequence[Row]) -> list[Row]:
     """Return the ratio of each pair with its interval and verdict."""
     cells = {
-        "ratio": finite_cells(columns.ratio[places]),
-        "ratio_low": finite_cells(columns.low[places]),
-        "ratio_high": finite_cells(columns.high[places]),
-        "verdict": finite_cells(columns.verdict[places]),
-        "p_value": finite_cells(columns.p_value[places]),
-        "smallest_slowdown": finite_cells(columns.smallest[places]),
+        "ratio": finite_cells(columns.ratio[indices]),
+        "ratio_low": finite_cells(columns.low[indices]),
+        "ratio_high": finite_cells(columns.high[indices]),
+        "verdict": finite_cells(columns.verdict[indices]),
+        "p_value": finite_cells(columns.p_value[indices]),
+        "smallest_slowdown": finite_cells(columns.smallest_worsening[indices]),
     }
-    steady = finite_cells(columns.steady[places])
+    steady = finite_cells(columns.steady[indices])
     rows = []
-    for number, (place, side) in enumerate(zip(places.tolist(), sides_b, strict=True)):
+    for number, (index, side) in enumerate(zip(indices.tolist(), sides_b, strict=True)):
         row = {name: column[number] for name, column in cells.items()}
         row["interval"] = side["interval"]
-        if columns.is_sampled[place]:
-            row["interval"] = WITHIN if columns.is_single[place] else BETWEEN
+        if columns.is_sampled[index]:
+            row["interval"] = WITHIN if columns.is_single[index] else BETWEEN
         row["steady"] = None if steady[number] is None else bool(steady[number])
         rows.append(row)
     return rows
 
 
-def _share_rows(predicted: Sequence[Row], measured: Sequence[Row]) -> list[Row]:
+def _make_share_rows(predicted: Sequence[Row], measured: Sequence[Row]) -> list[Row]:
     """Return the speeds of steps and their shares of peak and roof, as results have them."""
     from steptime.records.results import add_shares
 
@@ -127,26 +127,26 @@ def _share_rows(predicted: Sequence[Row], measured: Sequence[Row]) -> list[Row]:
     return add_shares(frame).select(SHARES).to_dicts()
 
 
-def unpaired_rows(pairing: Pairing, places: Ids) -> list[Row]:
-    """Return the entries of `unpaired` at these places as rows, with the reason."""
+def unpaired_rows(pairing: Pairing, indices: Ids) -> list[Row]:
+    """Return the entries of `unpaired` at these indices as rows, with the reason."""
     unpaired = pairing.unpaired
     value = pairing.groups.columns.value
-    ids = unpaired.id[places]
-    all_ids = np.r_[ids, unpaired.a[places], unpaired.b[places]]
+    ids = unpaired.group[indices]
+    all_ids = np.r_[ids, unpaired.a[indices], unpaired.b[indices]]
     exists = all_ids >= 0  # what has no partner at all has neither group of a pair
     facts = pairing.groups.facts(all_ids[exists], CELLS_OF_UNPAIRED)
     names = pairing.names(ids)
     rows = []
-    for name, group, place in zip(names, ids.tolist(), places.tolist(), strict=True):
+    for name, group, index in zip(names, ids.tolist(), indices.tolist(), strict=True):
         row = {"name": name} | {column: facts[group][column] for column in ABOUT}
-        if not unpaired.is_both[place]:
-            side = "a" if unpaired.is_a[place] else "b"
-            rows.append(row | {"side": side, "reason": unpaired.reason[place]})
+        if not unpaired.is_both[index]:
+            side = "a" if unpaired.is_a[index] else "b"
+            rows.append(row | {"side": side, "reason": unpaired.reason[index]})
             continue
         # Both sides have a group, but one or both of these have no number.
         lacking = []
         reasons = []
-        for side, side_group in (("a", int(unpaired.a[place])), ("b", int(unpaired.b[place]))):
+        for side, side_group in (("a", int(unpaired.a[index])), ("b", int(unpaired.b[index]))):
             has_number = value[side_group] > 0
             if not has_number:
                 lacking.append(side)
@@ -165,7 +165,7 @@ def _explain_missing(pairing: Pairing, group: int, facts: Row) -> str:
         reason = f"{pairing.quantity} is not above 0"
     else:
         reason = f"no {pairing.quantity}"
-    return f"{pairing.words.get(level, level)}: {reason}"
+    return f"{pairing.level_words.get(level, level)}: {reason}"
 
 
 def describe_differences(left: Row, right: Row, column: str) -> Row:
@@ -200,38 +200,38 @@ def _describe_way(side: Row, method_options: Row) -> Row:
     return {"host": side["host"] or None, "version": side["method_version"], **method_options}
 
 
-def rows_on_demand(places: Ids, make: Callable[[Ids], list[Row]]) -> Sequence[Row]:
-    """Return rows of these places: made at once if they are few, else on each pass."""
-    if len(places) <= MAX_ROWS_IN_MEMORY:
-        return make(places) if len(places) else []
+def rows_on_demand(indices: Ids, make: Callable[[Ids], list[Row]]) -> Sequence[Row]:
+    """Return rows of these indices: made at once if they are few, else on each pass."""
+    if len(indices) <= MAX_ROWS_IN_MEMORY:
+        return make(indices) if len(indices) else []
     first_rows = MAX_ROWS_IN_MEMORY or CHUNK_ROWS  # people read these alone
-    parts = np.split(places, [*range(first_rows, len(places), CHUNK_ROWS)])
+    chunks = np.split(indices, [*range(first_rows, len(indices), CHUNK_ROWS)])
 
-    def texts(part: Ids) -> list[str]:
+    def encode_rows(chunk: Ids) -> list[str]:
         with no_collection():
-            return [_text(row) for row in make(part)]
+            return [_encode_row(row) for row in make(chunk)]
 
-    def all_texts() -> Iterator[Sequence[str]]:
-        return map(texts, parts)
+    def encode_all_rows() -> Iterator[Sequence[str]]:
+        return map(encode_rows, chunks)
 
-    return JsonRows(len(places), all_texts)
+    return JsonRows(len(indices), encode_all_rows)
 
 
-def structs_on_demand(places: Ids, make: Callable[[Ids], list[Item]]) -> Sequence[Item]:
-    """Return structs of these places: made at once if they are few, else on each pass."""
-    first_places = places[:MAX_ROWS_IN_MEMORY]
-    first_items = make(first_places) if len(first_places) else []
-    if len(places) <= MAX_ROWS_IN_MEMORY:
+def structs_on_demand(indices: Ids, make: Callable[[Ids], list[Item]]) -> Sequence[Item]:
+    """Return structs of these indices: made at once if they are few, else on each pass."""
+    first_indices = indices[:MAX_ROWS_IN_MEMORY]
+    first_items = make(first_indices) if len(first_indices) else []
+    if len(indices) <= MAX_ROWS_IN_MEMORY:
         return first_items
 
     def make_items() -> Iterator[Item]:
-        for start in range(0, len(places), CHUNK_ROWS):
-            yield from make(places[start : start + CHUNK_ROWS])
+        for start in range(0, len(indices), CHUNK_ROWS):
+            yield from make(indices[start : start + CHUNK_ROWS])
 
-    return LazySequence(len(places), make_items, first_items)
+    return LazySequence(len(indices), make_items, first_items)
 
 
-def _text(row: Mapping[str, Any]) -> str:
+def _encode_row(row: Mapping[str, Any]) -> str:
     """Return a row as JSON, in ASCII as it may reach a terminal."""
     text = msgspec.json.format(msgspec.json.encode(row), indent=0)
     return text.decode() if text.isascii() else json.dumps(row)

@@ -20,7 +20,7 @@ from steptime.analysis.pair_rows import unpaired_rows as make_unpaired_rows
 from steptime.analysis.verdict import compare_sides, judge_folders
 from steptime.records.group_members import Flags, Ids
 from steptime.records.ratios import accuracy, farthest, geometric_mean
-from steptime.records.record_groups import RecordGroups, places_of
+from steptime.records.record_groups import RecordGroups, split_by_number
 from steptime.records.row import Row
 from steptime.records.short_names import NAME_COLUMNS, name_rows
 from steptime.records.statistics import run_logs
@@ -30,8 +30,8 @@ VERDICTS = ("faster", "slower", "same", "unsure")
 WORST_PAIRS = 3
 RUN_COLUMNS = {name: name for name in ("origin", "method_version", "method_options", "host")}
 NAME_CELLS = {name: name for name in NAME_COLUMNS} | {"within": pl.lit(0)}
-TELLING_CELLS = ("platform", "method", "scope")  # tell rows apart beside their names
-VERDICT_NUMBERS = ("low", "high", "p_value", "smallest", "noise")
+DISTINGUISHING_COLUMNS = ("platform", "method", "scope")  # tell rows apart beside their names
+VERDICT_NUMBERS = ("low", "high", "p_value", "smallest_worsening", "noise")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,12 +45,12 @@ class PairColumns:
         low: low end of the ratio's interval.
         high: high end of the ratio's interval.
         p_value: probability of such a ratio without a difference.
-        smallest: smallest worsening that is found with 90 % power, as a share.
+        smallest_worsening: smallest worsening that is found with 90 % power, as a share.
         noise: standard deviation from run to run that the pair was judged with.
         verdict: one of `VERDICTS`; None without samples on both sides.
         is_sampled: whether both sides have samples.
         is_single: whether a side has a single run.
-        level: level of side B, as a place in the levels.
+        level: level of side B, as an index of the levels.
         steady: 1 where both sides reached a steady state, 0 where one did not.
     """
 
@@ -60,7 +60,7 @@ class PairColumns:
     low: Floats
     high: Floats
     p_value: Floats
-    smallest: Floats
+    smallest_worsening: Floats
     noise: Floats
     verdict: NDArray[Any]
     is_sampled: Flags
@@ -74,7 +74,7 @@ class Unpaired:
     """Whole steps without a partner, or without a number, one entry each.
 
     Attributes:
-        id: the group; that of side B where both sides are there.
+        group: the group; that of side B where both sides are there.
         is_a: whether it is of side A.
         is_both: whether both sides are there, and a number is missing.
         is_lost: whether side A has a number and side B has none.
@@ -83,7 +83,7 @@ class Unpaired:
         reason: why there is no partner; None where both are there.
     """
 
-    id: Ids
+    group: Ids
     is_a: Flags
     is_both: Flags
     is_lost: Flags
@@ -92,7 +92,7 @@ class Unpaired:
     reason: NDArray[Any]
 
     def __len__(self) -> int:
-        return len(self.id)
+        return len(self.group)
 
 
 @dataclass(frozen=True)
@@ -102,18 +102,18 @@ class Pairing:
     Attributes:
         groups: the groups that are paired.
         against: the level of side A.
-        words: each level in words, such as "in the first folder".
+        level_words: each level in words, such as "in the first folder".
         column: the column that is compared; "" for predictions and folders.
-        free: settings that tell the two of a pair apart, and so are not in names.
+        free_columns: settings that tell the two of a pair apart, and so are not in names.
         mismatch: the reason where a partner is there that differs; `{}` is its level in words.
         margin: share below which no difference counts; None for sides that are not two folders.
     """
 
     groups: RecordGroups
     against: str
-    words: Mapping[str, str]
+    level_words: Mapping[str, str]
     column: str = ""
-    free: Collection[str] = ()
+    free_columns: Collection[str] = ()
     mismatch: str = "not with these options {}"
     margin: float | None = None
 
@@ -131,21 +131,23 @@ class Pairing:
         return len(self.columns.ratio)
 
     @cached_property
-    def _matched(self) -> dict[str, Ids]:
+    def _matched_groups(self) -> dict[str, Ids]:
         return self.groups.pairs(self.against)
 
     @cached_property
     def _has_numbers(self) -> Flags:
         """Which of the matched have a number above 0 on both sides."""
         value = self.groups.columns.value
-        return np.asarray((value[self._matched["a"]] > 0) & (value[self._matched["b"]] > 0))
+        return np.asarray(
+            (value[self._matched_groups["a"]] > 0) & (value[self._matched_groups["b"]] > 0)
+        )
 
     @cached_property
     def columns(self) -> PairColumns:
         """The pairs with a number on both sides."""
         groups = self.groups.columns
-        a = self._matched["a"][self._has_numbers]
-        b = self._matched["b"][self._has_numbers]
+        a = self._matched_groups["a"][self._has_numbers]
+        b = self._matched_groups["b"][self._has_numbers]
         ratio = groups.value[b] / groups.value[a]
 
         # Samples on both sides: a verdict with its numbers.
@@ -202,7 +204,7 @@ class Pairing:
     def _run_logs(self, ids: Ids) -> Floats:
         """Return the logarithm of the median of each run of groups, NaN for a single run."""
         has_runs = self.groups.columns.runs[ids] > 1
-        samples, runs = self.groups.samples(ids[has_runs])
+        samples, runs = self.groups.read_samples(ids[has_runs])
         logs = run_logs(samples, runs)
         all_logs = np.full((len(ids), max(logs.shape[1], 1)), np.nan)
         all_logs[np.flatnonzero(has_runs), : logs.shape[1]] = logs
@@ -211,31 +213,33 @@ class Pairing:
     @cached_property
     def unpaired(self) -> Unpaired:
         """The whole steps without a partner, then those of which a side has no number."""
-        lonely_levels = [name for name in self.words if name != self.against]
-        lonely = self.groups.unpaired_steps(self.against, lonely_levels, self._matched)
+        partner_levels = [name for name in self.level_words if name != self.against]
+        partnerless = self.groups.unpaired_steps(self.against, partner_levels, self._matched_groups)
 
         # Two reasons a level: nothing of it is in the cell, or what is there differs. The level
         # `against` stands last, where its number of -1 leads.
-        level_words = [self.words[name] for name in (*lonely_levels, self.against)]
+        words_of_levels = [self.level_words[name] for name in (*partner_levels, self.against)]
         reason_texts = []
-        for words in level_words:
+        for words in words_of_levels:
             reason_texts += [f"not {words}", self.mismatch.format(words)]
-        reason_places = 2 * (lonely["other"] % len(level_words)) + lonely["in_cell"]
-        reasons = np.array(reason_texts, object)[reason_places]
+        reason_indices = (
+            2 * (partnerless["partner_level"] % len(words_of_levels)) + partnerless["has_mismatch"]
+        )
+        reasons = np.array(reason_texts, object)[reason_indices]
 
         is_step = self.groups.columns.is_step
-        is_numberless = ~self._has_numbers & is_step[self._matched["b"]]
-        a = self._matched["a"][is_numberless]
-        b = self._matched["b"][is_numberless]
+        is_numberless = ~self._has_numbers & is_step[self._matched_groups["b"]]
+        a = self._matched_groups["a"][is_numberless]
+        b = self._matched_groups["b"][is_numberless]
         is_b_lost = self.groups.columns.value[a] > 0
-        lonely_count = len(reasons)
+        partnerless_count = len(reasons)
         numberless_count = len(a)
-        no_group = np.full(lonely_count, -1)
+        no_group = np.full(partnerless_count, -1)
         return Unpaired(
-            id=np.r_[lonely["id"], b],
-            is_a=np.r_[lonely["is_a"], np.zeros(numberless_count, bool)],
-            is_both=np.arange(lonely_count + numberless_count) >= lonely_count,
-            is_lost=np.r_[np.zeros(lonely_count, bool), is_b_lost],
+            group=np.r_[partnerless["id"], b],
+            is_a=np.r_[partnerless["is_a"], np.zeros(numberless_count, bool)],
+            is_both=np.arange(partnerless_count + numberless_count) >= partnerless_count,
+            is_lost=np.r_[np.zeros(partnerless_count, bool), is_b_lost],
             a=np.r_[no_group, a],
             b=np.r_[no_group, b],
             reason=np.r_[reasons, np.full(numberless_count, None, object)],
@@ -244,33 +248,35 @@ class Pairing:
     def summary(self) -> Row:
         """Return the errors of A against B, as a prediction is judged, and the worst pairs."""
         ratio = self.columns.ratio
-        places = farthest(ratio, WORST_PAIRS)
-        b = self.columns.b[places]
+        indices = farthest(ratio, WORST_PAIRS)
+        b = self.columns.b[indices]
         names = self.names(b)
         facts = self.groups.facts(b, {"model": "model", "batch": "batch"})
         worst = [
-            {"name": name, **facts[group], "ratio": float(ratio[place])}
-            for name, group, place in zip(names, b.tolist(), places, strict=True)
+            {"name": name, **facts[group], "ratio": float(ratio[index])}
+            for name, group, index in zip(names, b.tolist(), indices, strict=True)
         ]
         return accuracy(ratio) | {"worst": worst}
 
-    def of_levels(self) -> list[Row]:
+    def summarise_levels(self) -> list[Row]:
         """Return the ratios and verdicts of the pairs of each level together."""
         if not self.column:
             return []
-        places = places_of(self.columns.level, len(self.groups.levels))
-        by_level = dict(zip(self.groups.levels, places, strict=True))
-        return [{"level": level, **self._amount(by_level[level])} for level in self.levels]
+        indices = split_by_number(self.columns.level, len(self.groups.levels))
+        by_level = dict(zip(self.groups.levels, indices, strict=True))
+        return [
+            {"level": level, **self._summarise_ratios(by_level[level])} for level in self.levels
+        ]
 
-    def _amount(self, places: Ids) -> Row:
-        """Return the ratios and verdicts of the pairs at these places together."""
-        ratio = self.columns.ratio[places]
-        verdict = self.columns.verdict[places]
+    def _summarise_ratios(self, indices: Ids) -> Row:
+        """Return the ratios and verdicts of the pairs at these indices together."""
+        ratio = self.columns.ratio[indices]
+        verdict = self.columns.verdict[indices]
         median = smallest = largest = None
-        if len(places):
+        if len(indices):
             median, smallest, largest = np.quantile(ratio, (0.5, 0, 1)).tolist()
         return {
-            "pairs": len(places),
+            "pairs": len(indices),
             "geometric_mean_ratio": geometric_mean(ratio),
             "median_ratio": median,
             "min_ratio": smallest,
@@ -278,22 +284,24 @@ class Pairing:
             **{word: int((verdict == word).sum()) for word in VERDICTS},
         }
 
-    def differences(self, places: Any = slice(None)) -> Counter[str]:
+    def count_differences(self, indices: Any = slice(None)) -> Counter[str]:
         """Return in what the two of a pair differ beside time, and in how many of some pairs."""
         # Pairs whose sides were measured in the same two ways differ in the same settings.
-        way_of_pair, ways = self.ways(self.columns.a[places], self.columns.b[places])
-        pair_counts = Counter(way_of_pair.tolist())
+        difference_index, distinct_differences = self.list_differences(
+            self.columns.a[indices], self.columns.b[indices]
+        )
+        pair_counts = Counter(difference_index.tolist())
         counts: Counter[str] = Counter()
-        for way, pair_count in pair_counts.items():
-            counts.update(dict.fromkeys(ways[way]["differ"], pair_count))
+        for index, pair_count in pair_counts.items():
+            counts.update(dict.fromkeys(distinct_differences[index]["differ"], pair_count))
         return counts
 
-    def ways(self, a: Ids, b: Ids) -> tuple[Ids, list[Row]]:
+    def list_differences(self, a: Ids, b: Ids) -> tuple[Ids, list[Row]]:
         """Return the way in which each of these pairs ran, and for each way what differs in it."""
-        way = self.groups.columns.setup
-        way_count = way.max(initial=0) + 1
-        pair_key = way[a] * way_count + way[b]
-        _, first, way_of_pair = np.unique(pair_key, return_index=True, return_inverse=True)
+        setup = self.groups.columns.setup
+        setup_count = setup.max(initial=0) + 1
+        pair_key = setup[a] * setup_count + setup[b]
+        _, first, difference_index = np.unique(pair_key, return_index=True, return_inverse=True)
         first_a = a[first]
         first_b = b[first]
         facts = self.groups.facts(np.r_[first_a, first_b], RUN_COLUMNS)
@@ -301,23 +309,23 @@ class Pairing:
             describe_differences(facts[left], facts[right], self.column)
             for left, right in zip(first_a.tolist(), first_b.tolist(), strict=True)
         ]
-        return way_of_pair, differences
+        return difference_index, differences
 
-    def rows(self, places: Ids | None = None) -> Sequence[Row]:
-        """Return pairs as rows, all of them or those at these places.
+    def rows(self, indices: Ids | None = None) -> Sequence[Row]:
+        """Return pairs as rows, all of them or those at these indices.
 
         They have both sides, the ratio with the verdict, and in what measurements differ, in words,
         too: `threads 1 | 2`. The `column` by which they are compared is left out there.
         """
-        places = np.arange(len(self)) if places is None else places
-        self.learn(self.columns.b[places])
-        return rows_on_demand(places, lambda part: pair_rows(self, part))
+        indices = np.arange(len(self)) if indices is None else indices
+        self.name_groups(self.columns.b[indices])
+        return rows_on_demand(indices, lambda part: pair_rows(self, part))
 
-    def unpaired_rows(self, places: Ids | None = None) -> Sequence[Row]:
-        """Return `unpaired` as rows, or the rows at some places, with the `reason`."""
-        places = np.arange(len(self.unpaired)) if places is None else places
-        self.learn(self.unpaired.id[places])
-        return rows_on_demand(places, lambda part: make_unpaired_rows(self, part))
+    def unpaired_rows(self, indices: Ids | None = None) -> Sequence[Row]:
+        """Return `unpaired` as rows, or the rows at some indices, with the `reason`."""
+        indices = np.arange(len(self.unpaired)) if indices is None else indices
+        self.name_groups(self.unpaired.group[indices])
+        return rows_on_demand(indices, lambda part: make_unpaired_rows(self, part))
 
     @cached_property
     def _names(self) -> NDArray[Any]:
@@ -326,10 +334,10 @@ class Pairing:
 
     def names(self, ids: Ids) -> list[str]:
         """Return the names of groups."""
-        self.learn(ids)
+        self.name_groups(ids)
         return list(self._names[ids])
 
-    def learn(self, ids: Ids) -> None:
+    def name_groups(self, ids: Ids) -> None:
         """Name these groups so that a name differs from those that other groups have.
 
         `free` tells no names apart, as it tells none in a pair. A name that is given stays.
@@ -338,9 +346,11 @@ class Pairing:
             return
         old_ids = np.flatnonzero(self._names)
         old_names = self._names[old_ids]
-        cells = NAME_CELLS | {name: name for name in TELLING_CELLS}
+        cells = NAME_CELLS | {name: name for name in DISTINGUISHING_COLUMNS}
         frame = self.groups.facts_frame(np.r_[old_ids, ids], cells)
-        self._names[frame["id"].to_numpy()] = name_rows(frame, TELLING_CELLS, self.free)
+        self._names[frame["id"].to_numpy()] = name_rows(
+            frame, DISTINGUISHING_COLUMNS, self.free_columns
+        )
         self._names[old_ids] = old_names
 
 

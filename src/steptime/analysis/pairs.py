@@ -13,7 +13,7 @@ from steptime.records.group_members import ALL_RECORDS, Grouping, hash_of
 from steptime.records.pair_keys import (
     IS_PREDICTED,
     LEVEL_OPTIONS,
-    PLACES,
+    PLATFORM_COLUMNS,
     cell_columns,
     check_quantity,
     find_level,
@@ -74,7 +74,7 @@ def two_folders(
         cell=cell_columns(data, "folder", free),
     )
     words = {"0": "in the first folder", "1": "in the second folder"}
-    return Pairing(RecordGroups(data, grouping), "0", words, free=free, margin=margin)
+    return Pairing(RecordGroups(data, grouping), "0", words, free_columns=free, margin=margin)
 
 
 def by_column(
@@ -110,7 +110,7 @@ def by_column(
         raise InputError(f"--by {column}: all records have one {column}, '{groups.levels[0]}'")
     if against not in (None, *groups.levels):
         raise unknown(column, str(against), groups.levels, "--against")
-    prefix = "on" if column in PLACES else f"with {column}"
+    prefix = "on" if column in PLATFORM_COLUMNS else f"with {column}"
     words = {level: f"{prefix} {level}" for level in groups.levels}
     return Pairing(groups, against or groups.levels[0], words, column, free)
 

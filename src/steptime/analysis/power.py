@@ -49,22 +49,37 @@ def find_power(pairing: Pairing, data: Data) -> Power:
 
 
 def _find_power_of_pairs(pairing: Pairing) -> Power:
-    smallest = pairing.columns.smallest
+    smallest = pairing.columns.smallest_worsening
     is_finite = np.isfinite(smallest)
     if not is_finite.any():
-        return Power(False, None, len(pairing), _explain_unjudged(pairing))
+        return Power(
+            is_judged=False,
+            smallest_slowdown=None,
+            unjudged_count=len(pairing),
+            remark=_explain_unjudged(pairing),
+        )
     is_cost = not is_higher_better(pairing.quantity)
     limit = np.expm1(MAX_CHANGE) if is_cost else -np.expm1(-MAX_CHANGE)
     is_judged = is_finite & (smallest <= limit)
     if not is_judged.any():
         at_least = float(smallest[is_finite].min())
-        advice = _advise(pairing, is_finite, "a step twice as slow", at_least)
-        return Power(False, at_least, len(pairing), f"nothing can be judged: {advice}")
+        advice = _describe_advice(pairing, is_finite, "a step twice as slow", at_least)
+        return Power(
+            is_judged=False,
+            smallest_slowdown=at_least,
+            unjudged_count=len(pairing),
+            remark=f"nothing can be judged: {advice}",
+        )
     typical = float(np.median(smallest[is_judged]))
     remark = ""
     if typical > GOAL and is_cost:
-        remark = _advise(pairing, is_judged, percent(GOAL), typical)
-    return Power(True, typical, int((~is_judged).sum()), remark)
+        remark = _describe_advice(pairing, is_judged, percent(GOAL), typical)
+    return Power(
+        is_judged=True,
+        smallest_slowdown=typical,
+        unjudged_count=int((~is_judged).sum()),
+        remark=remark,
+    )
 
 
 def advise(noise: float, runs: int, pairs: int) -> list[str]:
@@ -86,7 +101,7 @@ def advise(noise: float, runs: int, pairs: int) -> list[str]:
 
 def find_other_hardware(data: Data) -> str:
     """Return in words which other CPU or GPU the second of two folders has; "" for none."""
-    first, second = (_hardware(data, rank) for rank in (0, 1))
+    first, second = (_list_hardware(data, rank) for rank in (0, 1))
     if not first or not second:
         return ""
     other_a = [_name_hardware(row) for name, row in first.items() if name not in second]
@@ -107,7 +122,7 @@ def find_other_hardware(data: Data) -> str:
     )
 
 
-def _hardware(data: Data, folder_rank: int) -> dict[str, Row]:
+def _list_hardware(data: Data, folder_rank: int) -> dict[str, Row]:
     """Return the platforms of a folder's measurements, sorted, with their CPUs in words."""
     takes_part = (pl.col("folder_rank") == folder_rank) & ~IS_PREDICTED
     rows = data.scan().filter(takes_part).select("platform", "env").unique().collect()
@@ -141,23 +156,25 @@ def _explain_unjudged(pairing: Pairing) -> str:
             "nothing can be judged: the numbers have no samples, which show noise; "
             "import a column of samples or of repeats"
         )
-    advice = " or ".join(advise(ASSUMED_NOISE, 1, len(pairing)))
+    advice = " or ".join(advise(ASSUMED_NOISE, runs=1, pairs=len(pairing)))
     return (
         f"nothing can be judged: 1 run on a side cannot show {percent(GOAL)}; {advice} can "
         f"where runs differ by {percent(ASSUMED_NOISE)}"
     )
 
 
-def _advise(pairing: Pairing, pairs: Any, goal: str, smallest: float) -> str:
+def _describe_advice(pairing: Pairing, is_counted: Any, goal: str, smallest: float) -> str:
     """Return a line such as "2 runs cannot show 10 %, only 34 %; rounds = 5, or pool ..."."""
     columns = pairing.columns
     runs = pairing.groups.columns.runs
-    run_counts = np.minimum(runs[columns.a], runs[columns.b])[pairs]
-    noise = float(np.median(columns.noise[pairs]))
+    run_counts = np.minimum(runs[columns.a], runs[columns.b])[is_counted]
+    noise = float(np.median(columns.noise[is_counted]))
     run_count = int(np.median(run_counts))
-    advice = advise(noise, run_count, int(np.count_nonzero(pairs)))
-    ways = ", or ".join(advice) or "less noise is needed, such as a machine without other work"
+    advice = advise(noise, run_count, int(np.count_nonzero(is_counted)))
+    advice_text = (
+        ", or ".join(advice) or "less noise is needed, such as a machine without other work"
+    )
     return (
         f"{counted(run_count, 'run')} a side cannot show {goal} where runs differ by "
-        f"{percent(noise)}, only {percent(smallest)} and more; {ways}"
+        f"{percent(noise)}, only {percent(smallest)} and more; {advice_text}"
     )

@@ -90,8 +90,8 @@ def export(
     ending = check_ending(path, COPY_OPTIONS, "export format")
     limits = limits or QueryLimits(max_rows=None)
     try:
-        with replacing(path) as part, QueryProcess(limits, path) as process:
-            _, row_count = process.ask(data, sql, part, ending)
+        with replacing(path) as temporary_path, QueryProcess(limits, path) as process:
+            _, row_count = process.ask(data, sql, temporary_path, ending)
     except OSError as error:
         raise StoreError(f"{path}: cannot write: {error.strerror}") from error
     return row_count
@@ -161,9 +161,9 @@ class QueryProcess:
             lines = self._exchange(request)
         finally:
             rmtree(folder, ignore_errors=True)
-        end = self._end_of(lines)
+        end = self._read_end(lines)
         if end.fault:
-            raise self._error_of(end)
+            raise self._make_error(end)
         return lines, end.row_count
 
     def _exchange(self, request: QueryRequest) -> list[bytes]:
@@ -185,7 +185,7 @@ class QueryProcess:
         self._is_late = True
         self._process.kill()
 
-    def _end_of(self, lines: list[bytes]) -> QueryEnd:
+    def _read_end(self, lines: list[bytes]) -> QueryEnd:
         """Take the last line from an answer; a process that died had too little memory."""
         if self._is_late:
             return QueryEnd(fault="time")
@@ -194,7 +194,7 @@ class QueryProcess:
         except (IndexError, msgspec.MsgspecError):  # the process died before its last line
             return QueryEnd(fault="memory")
 
-    def _error_of(self, end: QueryEnd) -> InputError | StoreError:
+    def _make_error(self, end: QueryEnd) -> InputError | StoreError:
         """Return the error that says why there is no answer, and how there can be one."""
         limits = self._limits
         max_rows = f"{limits.max_rows:,}" if limits.max_rows is not None else ""

@@ -73,15 +73,15 @@ def find_independent(x: Floats) -> tuple[list[int], dict[int, list[int]]]:
     independent: list[int] = []
     combinations: dict[int, list[int]] = {}
     for column in range(x.shape[1]):
-        of_independent = correlation[np.ix_(independent, independent)]
-        with_column = correlation[independent, column]
-        coefficients = np.linalg.solve(of_independent, with_column)
-        unexplained_share = correlation[column, column] - with_column @ coefficients
+        independent_correlation = correlation[np.ix_(independent, independent)]
+        column_correlation = correlation[independent, column]
+        coefficients = np.linalg.solve(independent_correlation, column_correlation)
+        unexplained_share = correlation[column, column] - column_correlation @ coefficients
         if unexplained_share >= MIN_VARIANCE_SHARE:
             independent.append(column)
             continue
-        parts = np.flatnonzero(np.abs(coefficients) > MIN_COEFFICIENT)
-        combinations[column] = [independent[part] for part in parts]
+        needed_columns = np.flatnonzero(np.abs(coefficients) > MIN_COEFFICIENT)
+        combinations[column] = [independent[index] for index in needed_columns]
     return independent, combinations
 
 
@@ -92,12 +92,12 @@ def fit_columns(x: Floats, y: Floats, draws: int = 0) -> RegressionFit:
     """
     table = np.column_stack([np.ones(len(y)), standardise(x), standardise(y)])
     all_moments = table.T @ table
-    solution = _solve(all_moments[None])
+    solution = _solve_regressions(all_moments[None])
     r2 = float(solution.r2[0]) if solution.is_sound[0] else 0.0
     fit = RegressionFit(weight=solution.weights[0], r2=r2)
     if not draws:
         return fit
-    bootstrap = _solve(_bootstrap_moments(table, draws))
+    bootstrap = _solve_regressions(_bootstrap_moments(table, draws))
     if bootstrap.is_sound.mean() <= MIN_SOUND_SHARE:
         return fit
     end_shares = (MISS / 2, 1 - MISS / 2)
@@ -135,7 +135,7 @@ class _Solution(NamedTuple):
     is_sound: Any
 
 
-def _solve(moments: Floats) -> _Solution:
+def _solve_regressions(moments: Floats) -> _Solution:
     """Solve regressions, each given by the sums of products of 1, columns and y.
 
     A regression is not sound if a column never varies, or is a combination of the others.
@@ -177,17 +177,17 @@ def cross_validate(z: Floats, y: Floats, order: int) -> tuple[float, Floats]:
     squares = 0.0  # of the residuals of rows that were left out
     shuffled_squares = np.zeros(column_count)  # the same, with the values of a column shuffled
     for fold in range(FOLDS):
-        is_out = np.arange(len(y)) % FOLDS == fold
-        weights = np.linalg.lstsq(make_table(z[~is_out]), y[~is_out], rcond=None)[0]
-        squares += ((y[is_out] - make_table(z[is_out]) @ weights) ** 2).sum()
+        is_test_row = np.arange(len(y)) % FOLDS == fold
+        weights = np.linalg.lstsq(make_table(z[~is_test_row]), y[~is_test_row], rcond=None)[0]
+        squares += ((y[is_test_row] - make_table(z[is_test_row]) @ weights) ** 2).sum()
         for column in range(column_count):
-            shuffled = z[is_out]
+            shuffled = z[is_test_row]
             shuffled[:, column] = rng.choice(z[:, column], len(shuffled))
-            residuals = y[is_out] - make_table(shuffled) @ weights
+            residuals = y[is_test_row] - make_table(shuffled) @ weights
             shuffled_squares[column] += (residuals**2).sum()
     all_squares = ((y - y.mean()) ** 2).sum() or 1
-    missed_share = squares / all_squares
-    return float(1 - missed_share), shuffled_squares / all_squares - missed_share
+    unexplained_share = squares / all_squares
+    return float(1 - unexplained_share), shuffled_squares / all_squares - unexplained_share
 
 
 def estimate_clustered(values: Floats, groups: Any) -> tuple[float, float | None, float | None]:
@@ -256,27 +256,29 @@ def measure_dependence(level: Any, failed: Any) -> float | None:
 
 def hash_rows(codes: Ranks) -> Any:
     """Return a number for each row, equal for rows of equal levels: a sum of random odd numbers."""
-    return codes.astype(np.uint64) @ _marks(codes.shape[1])
+    return codes.astype(np.uint64) @ _make_multipliers(codes.shape[1])
 
 
-def _marks(columns: int) -> Any:
+def _make_multipliers(columns: int) -> Any:
     rng = np.random.default_rng(SEED)
     return rng.integers(1, 2**63, columns, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
 
 
 def bound_by_neighbours(codes: Ranks, values: Floats, rows: Any) -> tuple[Floats, Floats]:
     """Return the lowest and highest known value one level from each of `rows`, else of all."""
-    marks = _marks(codes.shape[1])
+    multipliers = _make_multipliers(codes.shape[1])
     keys = hash_rows(codes)
-    with_value = np.flatnonzero(~np.isnan(values))
-    with_value = with_value[np.argsort(keys[with_value])]
-    sorted_keys = keys[with_value]
+    valued_rows = np.flatnonzero(~np.isnan(values))
+    valued_rows = valued_rows[np.argsort(keys[valued_rows])]
+    sorted_keys = keys[valued_rows]
 
-    # A key is a sum of levels times marks: a level up adds the mark, a level down its negative.
-    negative_marks = ~marks + np.uint64(1)
-    neighbour_keys = np.stack([keys[rows] + mark for mark in (*marks, *negative_marks)])
-    positions = np.searchsorted(sorted_keys, neighbour_keys).clip(max=len(with_value) - 1)
-    candidates = with_value[positions]
+    # A key is a sum of levels times multipliers: a level up adds one, a level down its negative.
+    negative_multipliers = ~multipliers + np.uint64(1)
+    neighbour_keys = np.stack(
+        [keys[rows] + multiplier for multiplier in (*multipliers, *negative_multipliers)]
+    )
+    positions = np.searchsorted(sorted_keys, neighbour_keys).clip(max=len(valued_rows) - 1)
+    candidates = valued_rows[positions]
     exists = keys[candidates] == neighbour_keys
     neighbour_values = np.where(exists, values[candidates], np.nan)
     low = np.nan_to_num(np.fmin.reduce(neighbour_values), nan=np.nanmin(values))

@@ -32,9 +32,9 @@ MAX_ROWS = 20_000  # of more points some are rows, chosen by chance; all are cou
 POINTS_PER_PRINTED_ROW = 2  # of a picture, for each row that people see
 MAX_PRINTED_ROWS = 20
 LARGEST_HASH = 2**64 - 1
-GROUP = ("platform", "dtype")
-PEAK, RATE = pl.col("peak_flop_per_s"), pl.col("memory_bytes_per_s")
-RIDGE = PEAK / RATE
+GROUP_KEYS = ("platform", "dtype")
+PEAK, BANDWIDTH = pl.col("peak_flop_per_s"), pl.col("memory_bytes_per_s")
+RIDGE = PEAK / BANDWIDTH
 SPEED = pl.coalesce("flop_per_s", "predicted_flop_per_s")
 
 
@@ -56,13 +56,13 @@ def draw_roofline(
             devices_by_name[platform] = device
     ceilings = _list_all_ceilings([*devices_by_name.values()], roofs)
     placed = _place_under_roofs(points, roofs)
-    groups = [_add_highest(group, ceilings) for group in _group_points(placed)]
+    groups = [_add_highest_peak(group, ceilings) for group in _group_points(placed)]
     point_count = len(points)
-    ratio = -(-point_count // max_rows) or 1
+    points_per_row = -(-point_count // max_rows) or 1  # rounded up
     fastest = [group.best for group in groups if group.best is not None]
     return RooflineAnswer(
-        rows=_make_rows(placed, ratio, fastest),
-        summary=_summarise(groups, ceilings, point_count, ratio),
+        rows=_make_rows(placed, points_per_row, fastest),
+        summary=_summarise(groups, ceilings, point_count, points_per_row),
     )
 
 
@@ -76,7 +76,11 @@ def _find_device(name: str) -> Device | None:
 
 def _find_roofs(points: pl.DataFrame, devices: Sequence[Device]) -> pl.DataFrame:
     """Return peak and bandwidth by platform and dtype: those of records, else of the device."""
-    groups = points.group_by(GROUP).agg(PEAK.max(), RATE.max()).sort(GROUP, nulls_last=True)
+    groups = (
+        points.group_by(GROUP_KEYS)
+        .agg(PEAK.max(), BANDWIDTH.max())
+        .sort(GROUP_KEYS, nulls_last=True)
+    )
     by_name = {device.name: device for device in devices}
     peaks: list[float | None] = []
     rates: list[float | None] = []
@@ -94,12 +98,12 @@ def _find_roofs(points: pl.DataFrame, devices: Sequence[Device]) -> pl.DataFrame
 def _list_all_ceilings(devices: Sequence[Device], roofs: pl.DataFrame) -> list[Ceiling]:
     """Return the ceilings of all devices, and those that only the records state."""
     ceilings = [ceiling for device in devices for ceiling in list_ceilings(device)]
-    files = {device.name for device in devices}
+    device_names = {device.name for device in devices}
     for platform, dtype, peak, rate in roofs.iter_rows():
-        of_platform = [ceiling for ceiling in ceilings if ceiling.platform == platform]
-        peaks = {ceiling.flop_per_s for ceiling in of_platform}
-        rates = {ceiling.bytes_per_s for ceiling in of_platform}
-        suffix = " as recorded" if platform in files else ""
+        platform_ceilings = [ceiling for ceiling in ceilings if ceiling.platform == platform]
+        peaks = {ceiling.flop_per_s for ceiling in platform_ceilings}
+        rates = {ceiling.bytes_per_s for ceiling in platform_ceilings}
+        suffix = " as recorded" if platform in device_names else ""
         if peak is not None and peak not in peaks:
             ceilings.append(
                 Ceiling(
@@ -118,14 +122,18 @@ def _list_all_ceilings(devices: Sequence[Device], roofs: pl.DataFrame) -> list[C
 def _place_under_roofs(points: pl.DataFrame, roofs: pl.DataFrame) -> pl.DataFrame:
     """Return points with the ceilings of their platform, and speeds of published shares of it."""
     unplaced = points.drop("peak_flop_per_s", "memory_bytes_per_s")
-    placed = unplaced.join(roofs, on=GROUP, how="left", nulls_equal=True, maintain_order="left")
+    placed = unplaced.join(
+        roofs, on=GROUP_KEYS, how="left", nulls_equal=True, maintain_order="left"
+    )
     speed = pl.coalesce("flop_per_s", pl.col("peak_share") * PEAK)
     intensity = pl.col("intensity")
     has_roof = intensity > 0
     return placed.with_columns(
         pl.when(speed != 0).then(speed).alias("flop_per_s"),
         pl.when(intensity != 0).then(intensity).alias("intensity"),
-        pl.when(has_roof).then(pl.min_horizontal(PEAK, intensity * RATE)).alias("roof_flop_per_s"),
+        pl.when(has_roof)
+        .then(pl.min_horizontal(PEAK, intensity * BANDWIDTH))
+        .alias("roof_flop_per_s"),
     )
 
 
@@ -137,10 +145,10 @@ def _group_points(placed: pl.DataFrame) -> list[RooflineGroup]:
     fastest = pl.col("name").filter(speed.is_not_null()).get(speed.drop_nulls().arg_max())
     has_ridge = is_above.count() > 0
     groups = (
-        placed.group_by(GROUP, maintain_order=True)
+        placed.group_by(GROUP_KEYS, maintain_order=True)
         .agg(
             PEAK.first(),
-            RATE.first(),
+            BANDWIDTH.first(),
             RIDGE.first().alias("ridge_flop_per_byte"),
             pl.len().alias("points"),
             pl.col("intensity").count().alias("with_intensity"),
@@ -153,39 +161,41 @@ def _group_points(placed: pl.DataFrame) -> list[RooflineGroup]:
             (speed / pl.col("roof_flop_per_s")).max().alias("best_roof_fraction"),
             (speed > PEAK).sum().alias("above_peak"),
         )
-        .sort(GROUP, nulls_last=True)
+        .sort(GROUP_KEYS, nulls_last=True)
     )
     return [msgspec.convert(row, RooflineGroup) for row in groups.iter_rows(named=True)]
 
 
-def _add_highest(group: RooflineGroup, ceilings: Sequence[Ceiling]) -> RooflineGroup:
+def _add_highest_peak(group: RooflineGroup, ceilings: Sequence[Ceiling]) -> RooflineGroup:
     """Return a group with the highest peak of its platform, and how near its best point comes."""
-    tops = [
+    unit_ceilings = [
         ceiling
         for ceiling in ceilings
         if ceiling.platform == group.platform
         and ceiling.flop_per_s
         and "int" not in (ceiling.dtype or "")
     ]
-    top = max(tops, key=lambda ceiling: ceiling.flop_per_s or 0.0, default=None)
-    if top is None:
+    highest = max(unit_ceilings, key=lambda ceiling: ceiling.flop_per_s or 0.0, default=None)
+    if highest is None:
         return group
     return msgspec.structs.replace(
         group,
-        highest_peak_dtype=top.dtype,
-        highest_peak_flop_per_s=top.flop_per_s,
-        best_highest_peak_fraction=over(group.best_flop_per_s, top.flop_per_s),
+        highest_peak_dtype=highest.dtype,
+        highest_peak_flop_per_s=highest.flop_per_s,
+        best_highest_peak_fraction=over(group.best_flop_per_s, highest.flop_per_s),
     )
 
 
-def _make_rows(placed: pl.DataFrame, ratio: int, fastest: Sequence[str]) -> list[RooflinePoint]:
-    """Return the points that have a place in the picture, or one in `ratio` of them."""
+def _make_rows(
+    placed: pl.DataFrame, points_per_row: int, fastest: Sequence[str]
+) -> list[RooflinePoint]:
+    """Return the points that have a place in the picture, or one in `points_per_row` of them."""
     roof = pl.col("roof_flop_per_s")
     is_compute_bound = pl.col("intensity") >= RIDGE
     is_prediction = pl.col("intensity").is_not_null() & pl.col("predicted_flop_per_s").is_not_null()
     has_place = pl.col("flop_per_s").is_not_null() | is_prediction
-    is_sampled = pl.col("name").hash(seed=0) <= LARGEST_HASH // ratio
-    if ratio > 1:
+    is_sampled = pl.col("name").hash(seed=0) <= LARGEST_HASH // points_per_row
+    if points_per_row > 1:
         has_place &= is_sampled | pl.col("name").is_in(fastest)
     rows = (
         placed.filter(has_place)
@@ -199,7 +209,7 @@ def _make_rows(placed: pl.DataFrame, ratio: int, fastest: Sequence[str]) -> list
             .alias("bound"),
         )
         .sort(
-            ["flop_per_s", "predicted_flop_per_s", "name", *GROUP],
+            ["flop_per_s", "predicted_flop_per_s", "name", *GROUP_KEYS],
             descending=[True, True, False, False, False],
             nulls_last=True,
             maintain_order=True,
@@ -218,7 +228,7 @@ def _make_point(row: Mapping[str, object]) -> RooflinePoint:
 
 
 def _summarise(
-    groups: Sequence[RooflineGroup], ceilings: Sequence[Ceiling], points: int, ratio: int
+    groups: Sequence[RooflineGroup], ceilings: Sequence[Ceiling], points: int, points_per_row: int
 ) -> RooflineSummary:
     """Return the numbers of all platforms together."""
     best = max(groups, key=lambda group: group.best_flop_per_s or 0, default=None)
@@ -242,7 +252,7 @@ def _summarise(
         platforms=list(groups),
         ceilings=list(ceilings),
         ridges=list_ridges(ceilings),
-        points_per_row=ratio,
+        points_per_row=points_per_row,
     )
 
 

@@ -13,10 +13,8 @@ from steptime.records.record_columns import record_column_names, record_columns
 FACTS = ("model", "family", "platform", "dtype", "batch", "origin", "method")
 LINE_COLUMNS = ("replicas", "phase", "optimizer")  # and hyperparameters: equal along a line
 SETTING_PREFIX = "setting "  # of columns that users name: a hyperparameter has any name
-POINT_NUMBERS = (
-    *("intensity", "flop_per_s", "peak_share", "predicted_flop_per_s"),
-    *("peak_flop_per_s", "memory_bytes_per_s"),
-)
+PREDICTION_NUMBERS = ("predicted_flop_per_s", "peak_flop_per_s", "memory_bytes_per_s")
+POINT_NUMBERS = ("intensity", "flop_per_s", "peak_share", *PREDICTION_NUMBERS)
 STATED_SPEED = other_number("published_flop_per_s")
 STATED_FLOP = other_number("published_flop")
 STATED_PEAK_SHARE = other_number("published_flop_share")
@@ -108,7 +106,7 @@ def _list_costs(data: Data) -> pl.LazyFrame:
         data.scan_results()
         .filter(pl.col("flop") > 0)
         .unique(NETWORK, keep="first", maintain_order=True)
-        .select("label", *NETWORK, "flop", "intensity", *POINT_NUMBERS[3:])
+        .select("label", *NETWORK, "flop", "intensity", *PREDICTION_NUMBERS)
     )
 
 
@@ -128,7 +126,8 @@ def _list_published(
             *map(setting, settings),
             pl.coalesce("stated_intensity", "intensity").alias("intensity"),
             pl.coalesce("stated_speed", speed).alias("flop_per_s"),
-            *POINT_NUMBERS[2:],
+            "peak_share",
+            *PREDICTION_NUMBERS,
         )
     )
 
@@ -149,9 +148,9 @@ def _list_ops(records: pl.LazyFrame, settings: Sequence[str]) -> pl.DataFrame:
     speed = pl.coalesce("stated_flop", cost_flop) / _nonzero("step_s")
     intensity = cost_flop / _nonzero(f"op_traffic_bytes{PREDICTED_SUFFIX}")
     return pairs.select(
-        pl.concat_str("scope", pl.lit(" in "), _either("model")).alias("name"),
-        *(pl.col(name) if name in OP else _either(name) for name in FACTS),
-        *(_either(setting(name)) for name in settings),
+        pl.concat_str("scope", pl.lit(" in "), _coalesce_with_prediction("model")).alias("name"),
+        *(pl.col(name) if name in OP else _coalesce_with_prediction(name) for name in FACTS),
+        *(_coalesce_with_prediction(setting(name)) for name in settings),
         pl.coalesce("stated_intensity", intensity).alias("intensity"),
         pl.coalesce("stated_speed", speed).alias("flop_per_s"),
         "peak_share",
@@ -163,7 +162,7 @@ def _list_ops(records: pl.LazyFrame, settings: Sequence[str]) -> pl.DataFrame:
     ).collect()
 
 
-def _either(name: str) -> pl.Expr:
+def _coalesce_with_prediction(name: str) -> pl.Expr:
     """Return a column of the measurement, of the prediction if there is none."""
     return pl.coalesce(name, f"{name}{PREDICTED_SUFFIX}").alias(name)
 

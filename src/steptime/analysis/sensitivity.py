@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from steptime.analysis.analyses import Analysis, Setting
-from steptime.analysis.sensitivity_answer import FewNetworks, SensitivityAnswer
+from steptime.analysis.sensitivity_answer import FewNetworks, Regression, SensitivityAnswer
 from steptime.analysis.sensitivity_fit import fit_networks, make_design
 from steptime.analysis.sensitivity_networks import (
     DEFAULT_PAIRED_QUANTITIES,
@@ -64,7 +64,7 @@ def fit_regressions(
                 networks=int((~design.has_failed).sum()),
             )
         )
-    fits.sort(key=lambda fit: -fit[1].networks)
+    fits.sort(key=_order_by_networks)
     return SensitivityAnswer(
         quantity=quantity,
         scale=scale,
@@ -74,6 +74,11 @@ def fit_regressions(
         regressions=[regression for _, regression in fits],
         too_few=too_few,
     )
+
+
+def _order_by_networks(fit: tuple[object, Regression]) -> int:
+    _, fitted_regression = fit
+    return -fitted_regression.networks
 
 
 def sensitivity_table(
@@ -162,8 +167,10 @@ ANALYSIS = Analysis(
         Setting("on", "Only these hyperparameters.", metavar="NAME,..."),
         Setting("platform", "Only networks of this platform."),
         Setting("against", "The ratio to this platform, network by network, whatever the dtype."),
-        Setting("order", "1, or 2 for squares and products, too.", 1, int, "N"),
-        Setting("scale", "Of z-scores: linear, or log (base 2).", "linear", str, "SCALE"),
+        Setting(
+            "order", "1, or 2 for squares and products, too.", default=1, kind=int, metavar="N"
+        ),
+        Setting("scale", "Of z-scores: linear, or log (base 2).", "linear", metavar="SCALE"),
     ),
     folders=16,
 )

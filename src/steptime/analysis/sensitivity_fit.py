@@ -28,7 +28,7 @@ SIGNIFICANCE = 0.05  # of a dependence, over all hyperparameters
 LARGEST_LOG = 700.0  # of a ratio that a number holds
 DOUBLING, HAVING = "doubling", "having it"  # changes that an effect is of
 UNSET = "unset"  # the text of a hyperparameter that a network does not have
-FILLS = ("zero", "low", "high")  # values that failed networks might have had
+FAILURE_ASSUMPTIONS = ("zero", "low", "high")  # values that failed networks might have had
 MIN_NETWORKS = 3
 Effect = dict[str, str | int | float | None]
 
@@ -43,10 +43,10 @@ class DesignMatrix(msgspec.Struct, frozen=True, kw_only=True):
         values: the quantity of each network, NaN for a failed one.
         has_failed: whether a network has no value.
         columns: the columns that vary, by name.
-        bases: the most frequent text of a column of 0 and 1, by its name.
+        base_texts: the most frequent text of a column of 0 and 1, by its name.
         constants: hyperparameters that were asked for, or always count, and never vary.
-        names: the columns of the regression.
-        codes: the place of each value among those of its column [networks, columns].
+        regressors: the columns of the regression.
+        level_ranks: the place of each value among those of its column [networks, columns].
         is_log: whether numbers are logarithms.
     """
 
@@ -54,10 +54,10 @@ class DesignMatrix(msgspec.Struct, frozen=True, kw_only=True):
     values: Floats
     has_failed: NDArray[np.bool_]
     columns: dict[str, Floats]
-    bases: dict[str, str]
+    base_texts: dict[str, str]
     constants: list[str]
-    names: list[str]
-    codes: NDArray[np.int64]
+    regressors: list[str]
+    level_ranks: NDArray[np.int64]
     is_log: bool
 
 
@@ -78,12 +78,12 @@ def make_design(
     values = networks.values.cast(pl.Float64()).fill_null(math.nan).to_numpy()
     has_failed = np.isnan(values)
     columns: dict[str, Floats] = {}
-    bases: dict[str, str] = {}
+    base_texts: dict[str, str] = {}
     constants: list[str] = []
     for hyperparameter in networks.columns:
         # A text becomes an indicator column for each level but the most frequent, the base.
         numbers, column_bases = _encode(hyperparameter)
-        bases |= column_bases
+        base_texts |= column_bases
         varying = {name: x for name, x in numbers.items() if _varies(x[~has_failed])}
         is_constant = bool(numbers) and not varying
         if is_constant and hyperparameter.name in (selected or defaults):
@@ -91,16 +91,16 @@ def make_design(
         columns |= varying
     if is_log and (values <= 0).any():
         raise InputError("--scale log: not all numbers are above 0; leave it out")
-    codes = [_rank_levels(x) for x in columns.values()]
+    level_ranks = [_rank_levels(x) for x in columns.values()]
     return DesignMatrix(
         place=networks.place,
         values=values,
         has_failed=has_failed,
         columns=columns,
-        bases=bases,
+        base_texts=base_texts,
         constants=constants,
-        names=[n for n in columns if selected is None or n.partition("=")[0] in selected],
-        codes=np.stack(codes or [np.zeros(len(values), int)], axis=1),
+        regressors=[n for n in columns if selected is None or n.partition("=")[0] in selected],
+        level_ranks=np.stack(level_ranks or [np.zeros(len(values), int)], axis=1),
         is_log=is_log,
     )
 
@@ -149,7 +149,7 @@ def fit_networks(
         is_paired: whether the quantity is the ratio of two platforms.
     """
     has_value = ~design.has_failed
-    if not design.names or has_value.sum() < MIN_NETWORKS:
+    if not design.regressors or has_value.sum() < MIN_NETWORKS:
         return None
     y = np.log2(design.values) if design.is_log else design.values
     z = regression.standardise(np.stack(_scale_columns(design), axis=1), has_value)
@@ -158,9 +158,9 @@ def fit_networks(
     if has_value.sum() < len(independent) + 2:
         return None
     fit = regression.fit_columns(columns[has_value][:, independent], y[has_value], regression.DRAWS)
-    fills = _fit_filled(design, columns[:, independent], y)
+    weights_if_failed = _fit_with_failed(design, columns[:, independent], y)
     r2_cross_validated, importances = regression.cross_validate(z[has_value], y[has_value], order)
-    weights = _weight_columns(fit) | fills
+    weights = _weight_columns(fit) | weights_if_failed
     rows, curves = _make_rows(design, terms, weights, independent, combinations, importances)
     wins = None
     if is_paired:
@@ -191,23 +191,24 @@ def fit_networks(
 def _make_rows(
     design: DesignMatrix,
     terms: Sequence[Sequence[int]],
-    fit: Mapping[str, Floats],
+    weights: Mapping[str, Floats],
     independent: Sequence[int],
     combinations: Mapping[int, Sequence[int]],
     importances: Floats,
 ) -> tuple[list[SensitivityRow], list[CurvePoint]]:
     """Return a row for each term of a regression, and the curves of single hyperparameters."""
-    names = [_name_term([design.names[i] for i in term]) for term in terms]
+    names = [_name_term([design.regressors[i] for i in term]) for term in terms]
     place = msgspec.structs.asdict(design.place)
     rows: list[SensitivityRow] = []
     curves: list[CurvePoint] = []
     for number, (name, term) in enumerate(zip(names, terms, strict=True)):
         if number in independent:
-            cells = _weight_cells(fit, independent.index(number))
-            cells["note"] = f"against {design.bases[name]}" if name in design.bases else None
+            cells = _weight_cells(weights, independent.index(number))
+            base_text = design.base_texts.get(name)
+            cells["note"] = None if base_text is None else f"against {base_text}"
         else:
-            parts = ", ".join(names[i] for i in combinations[number]) or "a constant"
-            cells = {"note": f"collinear with {parts}"}
+            collinear_names = ", ".join(names[i] for i in combinations[number]) or "a constant"
+            cells = {"note": f"collinear with {collinear_names}"}
         if len(term) == 1:
             effect, curve = _measure_effect(design, name)
             cells |= {"importance": float(importances[number]), **effect}
@@ -218,14 +219,14 @@ def _make_rows(
 
 def _scale_columns(design: DesignMatrix) -> list[Floats]:
     """Return the columns of the regression, their logarithms if all are above 0."""
-    columns = [design.columns[name] for name in design.names]
+    columns = [design.columns[name] for name in design.regressors]
     return [np.log2(x) if design.is_log and (x > 0).all() else x for x in columns]
 
 
-def _weight_cells(fit: Mapping[str, Floats], place: int) -> Effect:
+def _weight_cells(weights: Mapping[str, Floats], index: int) -> Effect:
     """Return the cells of a row that hold a weight or an end of its interval."""
-    names = ("weight", "low", "high", *(f"weight_if_failed_{fill}" for fill in FILLS))
-    return {name: float(fit[name][place]) for name in names if name in fit}
+    names = ("weight", "low", "high", *(f"weight_if_failed_{name}" for name in FAILURE_ASSUMPTIONS))
+    return {name: float(weights[name][index]) for name in names if name in weights}
 
 
 def _weight_columns(fit: regression.RegressionFit) -> dict[str, Floats]:
@@ -248,7 +249,7 @@ def _measure_effect(design: DesignMatrix, name: str) -> tuple[Effect, list[Curve
     if not is_indicator:
         is_usable &= x > 0
     column = list(design.columns).index(name)
-    rank = design.codes[:, column]
+    rank = design.level_ranks[:, column]
     pairs = _pair_neighbours(design, column, np.flatnonzero(is_usable))
     effect: Effect = {
         "effect_of": HAVING if is_indicator else DOUBLING,
@@ -282,8 +283,8 @@ class _NeighbourPairs(NamedTuple):
 
 def _pair_neighbours(design: DesignMatrix, column: int, rows: NDArray[np.int64]) -> _NeighbourPairs:
     """Return the pairs of rows that follow each other in a column, all others equal."""
-    rank = design.codes[:, column]
-    other_columns = np.delete(design.codes, column, axis=1)
+    rank = design.level_ranks[:, column]
+    other_columns = np.delete(design.level_ranks, column, axis=1)
     key = regression.hash_rows(other_columns)
     # Sorted by the other columns, then by this one: neighbours in the order differ in this one.
     ordered = rows[np.lexsort((rank[rows], key[rows]))]
@@ -322,22 +323,25 @@ def _trace_curve(
     return curve
 
 
-def _fit_filled(design: DesignMatrix, x: Floats, y: Floats) -> dict[str, Floats]:
+def _fit_with_failed(design: DesignMatrix, x: Floats, y: Floats) -> dict[str, Floats]:
     """Return the weights if failed networks had 0, or the lowest or highest of their neighbours.
 
     If all neighbours failed, too, it is the lowest or highest of all.
     """
     if not design.has_failed.any():
         return {}
-    low, high = regression.bound_by_neighbours(design.codes, y, np.flatnonzero(design.has_failed))
-    fills = dict(zip(FILLS, (np.zeros(len(low)), low, high), strict=True))
+    failed_rows = np.flatnonzero(design.has_failed)
+    low, high = regression.bound_by_neighbours(design.level_ranks, y, failed_rows)
+    assumed_values = dict(zip(FAILURE_ASSUMPTIONS, (np.zeros(len(low)), low, high), strict=True))
     if design.is_log:
-        del fills["zero"]  # which has no logarithm
+        del assumed_values["zero"]  # which has no logarithm
     weights = {}
-    for name, fill in fills.items():
-        filled = y.copy()
-        filled[design.has_failed] = fill
-        weights[f"weight_if_failed_{name}"] = np.asarray(regression.fit_columns(x, filled).weight)
+    for name, failed_values in assumed_values.items():
+        complete_y = y.copy()
+        complete_y[design.has_failed] = failed_values
+        weights[f"weight_if_failed_{name}"] = np.asarray(
+            regression.fit_columns(x, complete_y).weight
+        )
     return weights
 
 
@@ -381,9 +385,9 @@ def _fit_wins(
     ridge = regression.RIDGE if is_separable else 0.0  # without it, weights would not be finite
     odds, half_width, accuracy = regression.fit_logistic(columns, is_win.astype(float), ridge)
     rows_with_odds = list(rows)
-    for place, row_number in enumerate(independent):
-        log_odds = float(odds[place])
-        reach = float(half_width[place])
+    for index, row_number in enumerate(independent):
+        log_odds = float(odds[index])
+        reach = float(half_width[index])
         rows_with_odds[row_number] = msgspec.structs.replace(
             rows[row_number],
             win_log_odds=log_odds,

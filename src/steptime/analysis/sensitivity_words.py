@@ -98,9 +98,9 @@ def _describe_failures(regression: Row, weights: Sequence[Row]) -> list[str]:
 
 def _describe_failed_cells(regression: Row, weights: Sequence[Row]) -> str:
     """Return the sentence on the weights if failed networks had had a value."""
-    first = weights[0]
+    largest_row = weights[0]
     assumption_keys = [
-        key for key, value in first.items() if "_if_failed_" in key and value is not None
+        key for key, value in largest_row.items() if "_if_failed_" in key and value is not None
     ]
     spans = []
     for row in weights[:MAX_WEIGHTS]:
@@ -108,11 +108,11 @@ def _describe_failed_cells(regression: Row, weights: Sequence[Row]) -> str:
         low = min(weights_by_assumption)
         high = max(weights_by_assumption)
         spans.append(f"{row['hyperparameter']} {low:+.3f} to {high:+.3f}")
-    largest_names = {_largest(weights, key) for key in assumption_keys}
-    rivals = sorted(largest_names - {first["hyperparameter"]})
+    largest_names = {_name_largest(weights, key) for key in assumption_keys}
+    possible_largest_names = sorted(largest_names - {largest_row["hyperparameter"]})
     verdict = "the first would stay the first"
-    if rivals:
-        verdict = f"{' or '.join(rivals)} might weigh most"
+    if possible_largest_names:
+        verdict = f"{' or '.join(possible_largest_names)} might weigh most"
     has_zero = regression["scale"] == "linear"  # a logarithm has none
     zero = "0, or " if has_zero else ""
     return (
@@ -121,7 +121,7 @@ def _describe_failed_cells(regression: Row, weights: Sequence[Row]) -> str:
     )
 
 
-def _largest(weights: Sequence[Row], key: str) -> str:
+def _name_largest(weights: Sequence[Row], key: str) -> str:
     """Return the hyperparameter of the largest weight."""
     row = max(weights, key=lambda row: abs(row[key]))
     return str(row["hyperparameter"])

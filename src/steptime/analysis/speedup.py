@@ -97,17 +97,17 @@ def speedup_table(
         level_options=LEVEL_OPTIONS.get(by, (by,)),
     )
     groups = RecordGroups(data, grouping)
-    first = against or find_worst_level(groups)
-    speedups = compute_speedups(data, groups, first, by) if first else None
-    if first is None or speedups is None:
-        answer = SpeedupAnswer(by_column=by, against=first, quantity=quantity)
+    baseline = against or find_worst_level(groups)
+    speedups = compute_speedups(data, groups, baseline, by) if baseline else None
+    if baseline is None or speedups is None:
+        answer = SpeedupAnswer(by_column=by, against=baseline, quantity=quantity)
         return Table((Column("name", "network"),), [], summary=answer.summary())
     features = speedups.features.columns
     x = _check_feature(x, "--x", features) or next(iter(speedups.varying), None)
-    color = _check_feature(color, "--color", features) or _find_strongest(speedups, x)
+    color = _check_feature(color, "--color", features) or _find_strongest_feature(speedups, x)
     answer = SpeedupAnswer(
         by_column=by,
-        against=first,
+        against=baseline,
         quantity=quantity,
         origin=levels.origin,
         any_dtype=any_dtype,
@@ -134,8 +134,8 @@ def _find_levels(data: Data, quantity: str, level: pl.Expr) -> Levels:
     )
     for origin in ORIGINS:
         dtypes_by_level: dict[str, set[str]] = {}
-        of_origin = rows.filter(pl.col("origin") == origin)
-        for level_name, dtype in of_origin["level", "dtype"].iter_rows():
+        origin_rows = rows.filter(pl.col("origin") == origin)
+        for level_name, dtype in origin_rows["level", "dtype"].iter_rows():
             dtypes_by_level.setdefault(level_name, set()).add(dtype)
         if len(dtypes_by_level) > 1:
             common_dtypes = set.intersection(*dtypes_by_level.values())
@@ -147,7 +147,7 @@ def _check_feature(name: str | None, option: str, features: Collection[str]) -> 
     return None if name is None else check_choice("hyperparameter", name, features, option)
 
 
-def _find_strongest(speedups: Speedups, x: str | None) -> str | None:
+def _find_strongest_feature(speedups: Speedups, x: str | None) -> str | None:
     """Return the number, other than `x`, that goes most with speed-ups."""
     # A column that cannot be correlated (texts, gaps) counts 0, so that some name is returned.
     correlations = {name: 0.0 for name in speedups.varying if name != x}
@@ -165,12 +165,14 @@ def _summarise_levels(speedups: Speedups, x: str | None) -> list[LevelSpeedups]:
     """Return the speed-ups of each level."""
     summaries = []
     for level in speedups.levels:
-        of_level = speedups.select(speedups.level_places == speedups.groups.place(level))
+        level_speedups = speedups.select(
+            speedups.level_indices == speedups.groups.level_index(level)
+        )
         summaries.append(
             LevelSpeedups(
                 level=level,
-                distribution=summarise_distribution(of_level),
-                by=summarise_by_value(of_level, x),
+                distribution=summarise_distribution(level_speedups),
+                by=summarise_by_value(level_speedups, x),
             )
         )
     return summaries
@@ -193,9 +195,9 @@ def _count_failed(data: Data, level: pl.Expr, levels: Sequence[str]) -> dict[str
 def _make_table(data: Data, answer: SpeedupAnswer, speedups: Speedups) -> Table:
     """Return the table of the pairs, from the lowest and the highest to the middle."""
     ascending = np.argsort(speedups.ratio, kind="stable")
-    printed_places = _order_ends_first(ascending)[: data.max_rows]
+    printed_indices = _order_ends_first(ascending)[: data.max_rows]
     # There can be 10^6 pairs: only the first rows stay in memory, the others are made on each pass.
-    structs = structs_on_demand(printed_places, partial(_make_rows, speedups))
+    structs = structs_on_demand(printed_indices, partial(_make_rows, speedups))
     rows = LazySequence(
         len(structs),
         make_items=lambda: (row.to_columns() for row in structs),
@@ -203,8 +205,8 @@ def _make_table(data: Data, answer: SpeedupAnswer, speedups: Speedups) -> Table:
     )
     extreme_columns = (*EXTREME_COLUMNS, f"against_{answer.quantity}", answer.quantity)
 
-    def list_extremes(places: Ids) -> list[Row]:
-        extreme_rows = [row.to_columns() for row in _make_rows(speedups, places)]
+    def list_extremes(indices: Ids) -> list[Row]:
+        extreme_rows = [row.to_columns() for row in _make_rows(speedups, indices)]
         return [{name: row[name] for name in extreme_columns} for row in extreme_rows]
 
     extremes = {
@@ -212,8 +214,8 @@ def _make_table(data: Data, answer: SpeedupAnswer, speedups: Speedups) -> Table:
         "highest": list_extremes(ascending[::-1][:EXTREME_COUNT]),
     }
     has_levels = len(speedups.levels) > 1
-    has_differences = any(_describe_differences(speedups, printed_places))
-    has_verdicts = any(verdict is not None for verdict in speedups.verdict[printed_places])
+    has_differences = any(_describe_differences(speedups, printed_indices))
+    has_verdicts = any(verdict is not None for verdict in speedups.verdict[printed_indices])
     return Table(
         (
             Column("name", "network"),
@@ -235,7 +237,7 @@ def _make_table(data: Data, answer: SpeedupAnswer, speedups: Speedups) -> Table:
 
 
 def _order_ends_first(order: Ids) -> Ids:
-    """Return places in the order lowest, highest, second lowest, ..."""
+    """Return indices in the order lowest, highest, second lowest, ..."""
     ends_first = np.empty_like(order)
     half = (len(order) + 1) // 2
     ends_first[::2] = order[:half]
@@ -243,17 +245,19 @@ def _order_ends_first(order: Ids) -> Ids:
     return ends_first
 
 
-def _describe_differences(speedups: Speedups, places: Ids) -> list[str]:
+def _describe_differences(speedups: Speedups, indices: Ids) -> list[str]:
     """Return in words in what the runs of pairs differ: "threads 1 | 2"; "" for nothing."""
-    way, ways = speedups.pairing.ways(speedups.a[places], speedups.b[places])
-    return [", ".join(ways[number]["differ"]) for number in way.tolist()]
+    a = speedups.a[indices]
+    b = speedups.b[indices]
+    difference_index, differences = speedups.pairing.list_differences(a, b)
+    return [", ".join(differences[index]["differ"]) for index in difference_index.tolist()]
 
 
-def _make_rows(speedups: Speedups, places: Ids) -> list[SpeedupRow]:
+def _make_rows(speedups: Speedups, indices: Ids) -> list[SpeedupRow]:
     """Return pairs as rows: name, speed-up, both sides, features, and in what they differ."""
     groups = speedups.groups
-    a = speedups.a[places]  # the groups that are compared against
-    b = speedups.b[places]  # the groups whose speed-up is asked
+    a = speedups.a[indices]  # the groups that are compared against
+    b = speedups.b[indices]  # the groups whose speed-up is asked
     hosts = groups.facts(np.r_[a, b], {"host": pl.col("host").replace("", None)})
 
     def list_features(names: Sequence[str], ids: Ids) -> list[Row]:
@@ -263,9 +267,9 @@ def _make_rows(speedups: Speedups, places: Ids) -> list[SpeedupRow]:
 
     names = speedups.features.columns
     columns: dict[str, Sequence[Any]] = {
-        **_point_columns(speedups, places),
-        "outcome": [OUTCOMES[outcome] for outcome in speedups.outcomes[places]],
-        "differ": _describe_differences(speedups, places),
+        **_make_point_columns(speedups, indices),
+        "outcome": [OUTCOMES[outcome] for outcome in speedups.outcomes[indices]],
+        "differ": _describe_differences(speedups, indices),
         "features": list_features(names, b),
         "against_options": list_features([name for name in RUN_OPTIONS if name in names], a),
     }
@@ -280,9 +284,9 @@ def _make_rows(speedups: Speedups, places: Ids) -> list[SpeedupRow]:
     ]
 
 
-def _point_columns(speedups: Speedups, places: Ids) -> dict[str, Sequence[Any]]:
+def _make_point_columns(speedups: Speedups, indices: Ids) -> dict[str, Sequence[Any]]:
     """Return the name, level, speed-up and verdict of pairs."""
-    b = speedups.b[places]
+    b = speedups.b[indices]
     features = [name for name in speedups.varying if name not in ("family", "batch")]
     if "batch" in speedups.varying:
         features.append("batch")
@@ -295,8 +299,8 @@ def _point_columns(speedups: Speedups, places: Ids) -> dict[str, Sequence[Any]]:
     return {
         "name": names,
         "level": speedups.groups.level_of(b).tolist(),
-        "speedup": speedups.ratio[places].tolist(),
-        "verdict": speedups.verdict[places].tolist(),
+        "speedup": speedups.ratio[indices].tolist(),
+        "verdict": speedups.verdict[indices].tolist(),
     }
 
 
@@ -316,17 +320,18 @@ def _list_chart_rows(speedups: Speedups, x: str | None, color: str | None) -> li
     Of very many pairs some are points, evenly: as they are spread, not from the ends.
     """
     order = np.argsort(speedups.ratio, kind="stable")
-    places = order[:: -(-len(order) // MAX_POINTS)]
-    columns = _point_columns(speedups, places)
-    b = speedups.b[places]
+    pairs_per_point = -(-len(order) // MAX_POINTS)  # rounded up
+    indices = order[::pairs_per_point]
+    columns = _make_point_columns(speedups, indices)
+    b = speedups.b[indices]
     for axis, name in (("x", x), ("color", color)):
-        columns[axis] = plain_values(speedups.cells(name, b)) if name else [None] * len(places)
+        columns[axis] = plain_values(speedups.cells(name, b)) if name else [None] * len(indices)
     logs = np.log(speedups.ratio)
     width = max(float(np.ptp([*logs, 0.0])), 0.1) / HISTOGRAM_BARS
     edges = width * np.arange(math.floor(logs.min() / width), math.floor(logs.max() / width) + 2)
     bars = []
     for level in speedups.levels:
-        is_level = speedups.level_places == speedups.groups.place(level)
+        is_level = speedups.level_indices == speedups.groups.level_index(level)
         counts = np.histogram(logs[is_level], edges)[0]
         bars += [
             {
@@ -364,7 +369,12 @@ ANALYSIS = Analysis(
         Setting("quantity", "step_s, published_examples_per_s, peak_bytes, ...", "step_s"),
         Setting("x", "The hyperparameter along which medians are taken.", metavar="HYPERPARAMETER"),
         Setting("color", "The hyperparameter that colours the picture.", metavar="HYPERPARAMETER"),
-        Setting("any_dtype", "Pair types with other types, even if some are equal.", False, bool),
+        Setting(
+            "any_dtype",
+            "Pair types with other types, even if some are equal.",
+            default=False,
+            kind=bool,
+        ),
     ),
     folders=64,
 )

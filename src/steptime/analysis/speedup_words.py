@@ -15,11 +15,11 @@ Row = Mapping[str, Any]
 def describe_speedups(table: Table) -> list[str]:
     """Return the sentences on a table of speed-ups."""
     summary = table.summary
-    by, first = summary["by_column"], summary["against"]
+    by, baseline = summary["by_column"], summary["against"]
     if not summary["pairs"]:
         quantity = summary["quantity"]
         return [f"nothing to compare: no network has its {quantity} at two levels of {by}"]
-    lines = [_describe_level(level, first) for level in summary["levels"]]
+    lines = [_describe_level(level, baseline) for level in summary["levels"]]
     if summary["any_dtype"]:
         lines.append(
             "Types differ between the sides: a network is paired with itself in another type."
@@ -31,9 +31,9 @@ def describe_speedups(table: Table) -> list[str]:
     return [*lines, *_describe_medians(summary)]
 
 
-def _describe_level(level: Row, first: str) -> str:
+def _describe_level(level: Row, baseline: str) -> str:
     """Return the sentence on a level: its speed-up with the interval, and its wins."""
-    start = f"{level['level']} against {first}, {counted(level['pairs'], 'network')}"
+    start = f"{level['level']} against {baseline}, {counted(level['pairs'], 'network')}"
     mean = f"{level['geometric_mean']:.3g}x in the geometric mean"
     low = level["low"]
     high = level["high"]

@@ -65,14 +65,14 @@ class Speedups:
         return self.pairing.groups
 
     @cached_property
-    def level_places(self) -> Ids:
+    def level_indices(self) -> Ids:
         """The level of each pair, as its place among those of the groups."""
         return np.asarray(self.groups.columns.level[self.b])
 
     @cached_property
     def levels(self) -> list[str]:
         """The levels that stand against the first, if they have a pair."""
-        counts = np.bincount(self.level_places, minlength=len(self.groups.levels))
+        counts = np.bincount(self.level_indices, minlength=len(self.groups.levels))
         return [
             level for level, count in zip(self.groups.levels, counts.tolist(), strict=True) if count
         ]
@@ -123,7 +123,7 @@ def find_worst_level(groups: RecordGroups) -> str | None:
     offsets = logs - cell_means[cell]
     level = groups.columns.level[has_value]
     mean_offsets = {
-        name: float(offsets[level == groups.place(name)].mean()) for name in groups.levels
+        name: float(offsets[level == groups.level_index(name)].mean()) for name in groups.levels
     }
     if is_higher_better(groups.quantity):
         return min(mean_offsets, key=mean_offsets.__getitem__)
@@ -139,7 +139,7 @@ def compute_speedups(data: Data, groups: RecordGroups, against: str, by: str) ->
         against: the level that the others are compared with.
         by: the column of the levels.
     """
-    pairing = Pairing(groups, against, {}, by)
+    pairing = Pairing(groups, against, level_words={}, column=by)
     if not len(pairing):
         return None
     columns = record_columns(data)

@@ -21,8 +21,8 @@ from steptime.records.warmup import Floats
 MARGIN = 0.02  # of the ratio, that counts as no difference
 NORMAL_95 = 1.96  # standard errors to each side of a 95 % interval
 MIN_REACH = 1e-12  # in place of 0, that nothing is divided by 0
-SIDE = (*ESTIMATE, "runs")
-Side = Mapping[str, Floats]  # the columns of `SIDE`, NaN where unknown
+SIDE_COLUMNS = (*ESTIMATE, "runs")
+Side = Mapping[str, Floats]  # the columns of `SIDE_COLUMNS`, NaN where unknown
 Flags = NDArray[np.bool_]
 
 
@@ -63,12 +63,12 @@ def judge_folders(
         `noise` is the standard deviation from run to run that the pair was judged with.
     """
     columns = {name: np.full(len(ratio), np.nan) for name in Judgement._fields}
-    families = [family for family in (is_step, ~is_step) if family.any()]
-    for family in families:
-        share = FALSE_ALARMS / len(families)
-        judged = judge_runs(a[family], b[family], math.log1p(margin), share, comparisons)
+    kind_masks = [is_kind for is_kind in (is_step, ~is_step) if is_kind.any()]
+    for is_kind in kind_masks:
+        share = FALSE_ALARMS / len(kind_masks)
+        judged = judge_runs(a[is_kind], b[is_kind], math.log1p(margin), share, comparisons)
         for name, column in columns.items():
-            column[family] = getattr(judged, name)
+            column[is_kind] = getattr(judged, name)
     low = np.minimum(np.exp(columns["low"] - drift), ratio)
     high = np.maximum(np.exp(columns["high"] + drift), ratio)
     smallest = np.expm1(columns["smallest_change"])
@@ -83,7 +83,7 @@ def judge_folders(
         "high": high,
         "p_value": columns["p_value"],
         "verdict": words,
-        "smallest": smallest,
+        "smallest_worsening": smallest,
         "noise": columns["noise"],
     }
 
@@ -114,7 +114,7 @@ def compare_sides(
         drift = a["drift"] + b["drift"]
 
         # Several runs on both sides: Welch's interval and test.
-        error, freedom = _welch(a, b)
+        error, freedom = _find_welch_error(a, b)
         has_runs = np.isfinite(error)
         welch_reach = -stdtrit(freedom, MISS / 2) * error
         welch_p = 2 * stdtr(freedom, -np.abs(log_ratio) / error)
@@ -123,8 +123,8 @@ def compare_sides(
 
         # Else MOVER: the distances of the ends of both intervals from their values, as legs of
         # a right triangle. The test is that of a normal distribution with this interval.
-        reach_down = np.hypot(_reach(b, "low"), _reach(a, "high"))
-        reach_up = np.hypot(_reach(b, "high"), _reach(a, "low"))
+        reach_down = np.hypot(_interval_reach(b, "low"), _interval_reach(a, "high"))
+        reach_up = np.hypot(_interval_reach(b, "high"), _interval_reach(a, "low"))
         reach_to_equal = np.where(log_ratio > 0, reach_down, reach_up)
         sigmas = -np.abs(log_ratio) * NORMAL_95 / np.maximum(reach_to_equal, MIN_REACH)
         p_of_intervals = 2 * ndtr(sigmas)
@@ -190,12 +190,12 @@ def _choose_words(
     return words
 
 
-def _reach(side: Side, end: str) -> Floats:
+def _interval_reach(side: Side, end: str) -> Floats:
     """Return the distance of an interval's end from its value, as a logarithm without the drift."""
     return np.asarray(np.abs(np.log(side[end] / side["value"])) - side["drift"])
 
 
-def _welch(a: Side, b: Side) -> tuple[Floats, Floats]:
+def _find_welch_error(a: Side, b: Side) -> tuple[Floats, Floats]:
     """Return standard error and degrees of freedom, rounded down (Welch 1947); NaN without runs."""
     error = np.hypot(a["error"], b["error"])
     spread = a["error"] ** 4 / (a["runs"] - 1) + b["error"] ** 4 / (b["runs"] - 1)

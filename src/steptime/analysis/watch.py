@@ -135,22 +135,22 @@ def find_changes(pairing: Pairing) -> FolderChanges:
     A regression is a worse number, whether that is a larger or a smaller one.
     """
     ratio, verdicts = pairing.columns.ratio, pairing.columns.verdict
-    places = np.flatnonzero(pairing.columns.is_sampled)
-    sampled_verdicts = verdicts[places]
+    indices = np.flatnonzero(pairing.columns.is_sampled)
+    sampled_verdicts = verdicts[indices]
 
-    def changes_of(word: str) -> Iterator[StepChange]:
-        changed = places[sampled_verdicts == word]
-        return _changes(pairing.rows(changed[farthest(ratio[changed])]))
+    def list_changes(word: str) -> Iterator[StepChange]:
+        changed = indices[sampled_verdicts == word]
+        return _make_changes(pairing.rows(changed[farthest(ratio[changed])]))
 
     unpaired = pairing.unpaired
     is_first_only = ~unpaired.is_both & unpaired.is_a
     is_second_only = ~unpaired.is_both & ~unpaired.is_a
-    failed = tuple(_changes(pairing.unpaired_rows(np.flatnonzero(unpaired.is_lost))))
-    vanished = tuple(_changes(pairing.unpaired_rows(np.flatnonzero(is_first_only))))
+    failed = tuple(_make_changes(pairing.unpaired_rows(np.flatnonzero(unpaired.is_lost))))
+    vanished = tuple(_make_changes(pairing.unpaired_rows(np.flatnonzero(is_first_only))))
     return FolderChanges(
         margin=MARGIN if pairing.margin is None else pairing.margin,
-        regressions=(*failed, *changes_of("slower")),
-        improvements=tuple(changes_of("faster")),
+        regressions=(*failed, *list_changes("slower")),
+        improvements=tuple(list_changes("faster")),
         vanished=vanished,
         verdicts=VerdictCounts(
             slower=_count(sampled_verdicts, "slower"),
@@ -161,12 +161,12 @@ def find_changes(pairing: Pairing) -> FolderChanges:
             vanished=len(vanished),
             new=int(is_second_only.sum()),
         ),
-        groups=tuple(_summarise_groups(pairing, places)),
-        unlike=tuple(text for text, _ in pairing.differences().most_common()),
+        groups=tuple(_summarise_groups(pairing, indices)),
+        unlike=tuple(text for text, _ in pairing.count_differences().most_common()),
     )
 
 
-def _changes(rows: Sequence[Mapping[str, Any]]) -> Iterator[StepChange]:
+def _make_changes(rows: Sequence[Mapping[str, Any]]) -> Iterator[StepChange]:
     return (msgspec.convert(row, StepChange) for row in rows)
 
 
@@ -174,14 +174,14 @@ def _count(words: NDArray[Any], word: str) -> int:
     return int((words == word).sum())
 
 
-def _summarise_groups(pairing: Pairing, places: Ids) -> Iterator[ChangedGroup]:
-    """Yield the changes by family for steps and by kind for ops, of the pairs at these places."""
+def _summarise_groups(pairing: Pairing, indices: Ids) -> Iterator[ChangedGroup]:
+    """Yield the changes by family for steps and by kind for ops, of the pairs at these indices."""
     columns = pairing.columns
-    b = columns.b[places]
+    b = columns.b[indices]
     facts = pairing.groups.facts(b, GROUP_CELLS)
     keys = {group: (row["by"], row["name"]) for group, row in facts.items()}
-    ordered = places[np.argsort(b, kind="stable")].tolist()
-    by_key = grouped(ordered, lambda place: keys[int(columns.b[place])])
+    ordered = indices[np.argsort(b, kind="stable")].tolist()
+    by_key = grouped(ordered, lambda index: keys[int(columns.b[index])])
     for (by, name), members in by_key.items():
         verdicts = columns.verdict[members]
         yield ChangedGroup(

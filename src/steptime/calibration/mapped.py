@@ -334,7 +334,7 @@ def _make_case(
         family=family,
         stack=stack,
         workload=workload,
-        rivals=row.rivals,
+        rivals=row.rival_times_s,
         place=place,
         method_options=method_options,
     )

@@ -56,9 +56,9 @@ def _measured_steps(folder: Path, warn: Callable[[str], None]) -> Iterator[tuple
         data = Data.load([folder], warn)
     groups = group_predicted_and_measured(data, takes_part=IS_STEP)
     columns = groups.columns
-    is_measured = columns.level == groups.place(MEASURED)
+    is_measured = columns.level == groups.level_index(MEASURED)
     ids = np.flatnonzero(is_measured & (columns.value > 0))
-    seqs = columns.best[ids]
+    seqs = columns.best_seq[ids]
     places = dict(data.take_records(seqs, ["place"]).iter_rows())
     records = data.read_records(0, sorted(places.values()))
     for seq, step_s in zip(seqs.tolist(), columns.value[ids].tolist(), strict=True):

@@ -114,7 +114,7 @@ def split_warm_up(
 
     logs = np.log([max(sample.step_s, SHORTEST_S) for sample in samples])
     warm_up = find_warm_up(logs=[logs], sizes=[1])  # one run, of one cell
-    warm_up_count = int(warm_up.samples[0])
+    warm_up_count = int(warm_up.sample_counts[0])
     is_steady = bool(warm_up.steady[0] == 1)
     return samples[:warm_up_count], samples[warm_up_count:], is_steady
 

@@ -189,7 +189,7 @@ def _check_option_value(key: str, text: str) -> None:
 def _write_new_records(imported: Import, folder: Path) -> int:
     """Write the records that the folder does not hold yet, and return their number."""
     # A second import of the same source may run at this moment.
-    with store.exclusive(folder, store.OF_IMPORT, waits=True):
+    with store.exclusive(folder, store.IMPORT_LOCK, waits=True):
         step_count_by_source = {
             source_key(record): record.env.get(STEPS)
             for record in store.load(folder, note, required=False)

@@ -68,14 +68,14 @@ class Data(Folders):
         """
         import polars as pl
 
-        of_line = (pl.col("label") if line is None else line).alias("line")
+        line_column = (pl.col("label") if line is None else line).alias("line")
         names = dict.fromkeys((*columns, *INTERVAL_COLUMNS))
         names.pop("interval_95", None)
-        frame = self.scan_results().filter(condition).select(*names, of_line).collect()
+        frame = self.scan_results().filter(condition).select(*names, line_column).collect()
         lines = frame["line"].unique(maintain_order=True)
         if len(lines) > limit:
-            places = random.Random(0).sample(range(len(lines)), limit)  # noqa: S311 - no secret
-            frame = frame.filter(pl.col("line").is_in(lines[sorted(places)].implode()))
+            line_numbers = random.Random(0).sample(range(len(lines)), limit)  # noqa: S311 - no secret
+            frame = frame.filter(pl.col("line").is_in(lines[sorted(line_numbers)].implode()))
         return result_rows(frame), len(lines)
 
 

@@ -58,7 +58,9 @@ class FolderSource:
                 is_empty = False
                 yield stored
         if is_empty and self.size_bytes:
-            raise InputError("; ".join([f"{self.folder}: {store.NONE}", *self.warnings[:1]]))
+            raise InputError(
+                "; ".join([f"{self.folder}: {store.NO_RECORD_LINE}", *self.warnings[:1]])
+            )
         self.starts = file_lines.starts
 
     def _report_progress(self, lines: FolderLines) -> Iterator[StoredLine]:

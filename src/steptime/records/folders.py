@@ -95,11 +95,11 @@ class Folders:
         import numpy as np
         import polars as pl
 
-        places = np.unique(seqs)
-        if not len(places):
+        distinct_seqs = np.unique(seqs)
+        if not len(distinct_seqs):
             return self.scan().head(0).select("seq", *columns).collect()
-        records = self._tables.scan((int(places[0]), int(places[-1])))
-        takes_part = pl.col("seq").is_in(pl.Series(places).implode())
+        records = self._tables.scan((int(distinct_seqs[0]), int(distinct_seqs[-1])))
+        takes_part = pl.col("seq").is_in(pl.Series(distinct_seqs).implode())
         return records.filter(takes_part).select("seq", *columns).collect()
 
     def count_records(self) -> int:

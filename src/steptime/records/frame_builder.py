@@ -18,12 +18,12 @@ import numpy as np
 import polars as pl
 
 from steptime.records.frame_columns import (
+    ENVIRONMENT_COLUMNS,
     LARGEST_INT,
-    OF_ENVIRONMENT,
-    OF_METHOD,
-    OF_WORKLOAD,
+    METHOD_COLUMNS,
     PLAIN_COLUMNS,
     SCHEMA,
+    WORKLOAD_COLUMNS,
     describe_environment,
     describe_method,
     describe_workload,
@@ -93,11 +93,11 @@ class FrameBuilder:
         yield empty_frame()
         while chunk := list(islice(remaining, CHUNK_ROWS)):
             with no_collection():
-                frame = self._chunk_frame(chunk)
+                frame = self._make_chunk_frame(chunk)
             self.row_count += len(chunk)
             yield frame
 
-    def _chunk_frame(self, chunk: Sequence[FolderLine]) -> pl.DataFrame:
+    def _make_chunk_frame(self, chunk: Sequence[FolderLine]) -> pl.DataFrame:
         lines = [stored.line for stored in chunk]
         workload_texts = [bytes(line.workload) for line in lines]
         for workload_text in dict.fromkeys(workload_texts):
@@ -108,16 +108,16 @@ class FrameBuilder:
         ]
         environment_texts = [bytes(line.env) for line in lines]
         column_frames = [
-            self._line_columns(chunk),
-            gather(workload_texts, describe_workload, OF_WORKLOAD),
-            gather(method_keys, lambda key: describe_method(*key), OF_METHOD),
-            gather(environment_texts, describe_environment, OF_ENVIRONMENT),
-            _statistics_columns(lines),
+            self._make_line_columns(chunk),
+            describe_distinct(workload_texts, describe_workload, WORKLOAD_COLUMNS),
+            describe_distinct(method_keys, lambda key: describe_method(*key), METHOD_COLUMNS),
+            describe_distinct(environment_texts, describe_environment, ENVIRONMENT_COLUMNS),
+            _make_statistics_columns(lines),
         ]
         frame = pl.concat(column_frames, how="horizontal")
-        return _with_derived_columns(frame).select(list(SCHEMA))
+        return _add_derived_columns(frame).select(list(SCHEMA))
 
-    def _line_columns(self, chunk: Sequence[FolderLine]) -> pl.DataFrame:
+    def _make_line_columns(self, chunk: Sequence[FolderLine]) -> pl.DataFrame:
         """Return the columns of the lines themselves, without statistics of their samples."""
         columns: dict[str, list[Any]] = {name: [None] * len(chunk) for name in PLAIN_COLUMNS}
         for name in ("folder", "folder_rank", "place", "record_id", "seq"):
@@ -164,7 +164,7 @@ def empty_frame() -> pl.DataFrame:
     return pl.DataFrame(schema=SCHEMA)
 
 
-def gather(
+def describe_distinct(
     keys: Sequence[Key], describe: Callable[[Key], Row], schema: Mapping[str, pl.DataType]
 ) -> pl.DataFrame:
     """Return a row of a schema for each key; each key is described once."""
@@ -244,9 +244,9 @@ def _describe_samples(step: Quantity, input_wait: Quantity) -> Row:
     }
 
 
-def _statistics_columns(lines: Sequence[Line]) -> pl.DataFrame:
+def _make_statistics_columns(lines: Sequence[Line]) -> pl.DataFrame:
     """Return the spread of the samples of each step, and its `estimate`."""
-    from steptime.records.statistics import of_samples, spreads
+    from steptime.records.statistics import estimate_samples, spreads
 
     rows_with_samples = []
     samples = []
@@ -258,19 +258,19 @@ def _statistics_columns(lines: Sequence[Line]) -> pl.DataFrame:
             samples.append(step.samples)
             runs.append(step.runs)
     spread = spreads(samples)
-    estimates = of_samples(samples, runs)
+    estimates = estimate_samples(samples, runs)
     numbers_by_column = {f"spread_{name}": spread[name] for name in SPREAD}
     numbers_by_column |= {f"estimate_{name}": estimates[name] for name in ESTIMATE}
     row_numbers = np.array(rows_with_samples, np.int64)
     return pl.DataFrame(
         [
-            scatter(column, numbers, row_numbers, len(lines))
+            fill_column(column, numbers, row_numbers, len(lines))
             for column, numbers in numbers_by_column.items()
         ]
     )
 
 
-def scatter(
+def fill_column(
     name: str, numbers: NDArray[Any], row_numbers: NDArray[Any], row_count: int
 ) -> pl.Series:
     """Return a column with numbers in some rows; None elsewhere, and where one is not finite."""
@@ -280,7 +280,7 @@ def scatter(
     return pl.Series(name, column).fill_nan(None)
 
 
-def _with_derived_columns(frame: pl.DataFrame) -> pl.DataFrame:
+def _add_derived_columns(frame: pl.DataFrame) -> pl.DataFrame:
     """Add the columns that follow from those of lines, workloads, methods and environments.
 
     The speed of repeats, a run of one sample each, follows from their median: a single slow run of

@@ -16,7 +16,7 @@ import polars as pl
 from steptime.core.workload import plan_to_json
 from steptime.records.reading import MAX_CACHED_TEXTS, env_of, method_of, workload_of
 from steptime.records.record import measured_stack
-from steptime.records.row import AMOUNTS, ESTIMATE, OF_ENV, RATES, Row, settings_of
+from steptime.records.row import AMOUNTS, ENVIRONMENT_TEXTS, ESTIMATE, RATES, Row, settings_of
 
 LARGEST_INT = 2**63
 SAMPLES = pl.List(pl.Float64())
@@ -47,12 +47,12 @@ NESTED_COLUMNS = {
     "others": pl.List(pl.Struct({"key": STRING, "value": STRING})),
     "sampled": pl.List(pl.Struct({"key": STRING, "value": SAMPLED})),
 }
-OF_WORKLOAD = {
+WORKLOAD_COLUMNS = {
     **dict.fromkeys(("model", "family"), STRING),
     **dict.fromkeys(("batch", "examples", "replicas"), COUNT),
     **dict.fromkeys(("dtype", "phase", "optimizer", "plan", "settings", "params"), STRING),
 }
-OF_METHOD = {
+METHOD_COLUMNS = {
     **dict.fromkeys(("method", "method_version", "ran_by", "method_options"), STRING),
     "threads": COUNT,
     "gpu": STRING,
@@ -65,12 +65,12 @@ OF_METHOD = {
     "prefetch": COUNT,
     **dict.fromkeys(RATES, NUMBER),
 }
-OF_ENVIRONMENT = {
+ENVIRONMENT_COLUMNS = {
     "env": STRING,
     "round": COUNT,
     "date": STRING,
     "duplicate_of": STRING,
-    **dict.fromkeys(OF_ENV, STRING),
+    **dict.fromkeys(ENVIRONMENT_TEXTS, STRING),
 }
 ESTIMATED = pl.Struct(dict.fromkeys(ESTIMATE, NUMBER))
 DERIVED = {
@@ -86,9 +86,9 @@ SCHEMA: Mapping[str, pl.DataType] = {
     for name, kind in {
         **PLAIN_COLUMNS,
         **NESTED_COLUMNS,
-        **OF_WORKLOAD,
-        **OF_METHOD,
-        **OF_ENVIRONMENT,
+        **WORKLOAD_COLUMNS,
+        **METHOD_COLUMNS,
+        **ENVIRONMENT_COLUMNS,
         **DERIVED,
     }.items()
     if name != "ran_by"
@@ -111,7 +111,9 @@ def add_settings(rows: pl.LazyFrame, names: Sequence[str]) -> pl.LazyFrame:
     json_texts = rows.select("params").unique().collect()["params"].to_list()
     settings_of_texts = [json.loads(text) for text in json_texts]
     columns = {
-        name: pl.Series([_text(settings.get(name)) for settings in settings_of_texts], dtype=STRING)
+        name: pl.Series(
+            [_to_text(settings.get(name)) for settings in settings_of_texts], dtype=STRING
+        )
         for name in names
     }
     settings_table = pl.DataFrame({"params": pl.Series(json_texts, dtype=STRING), **columns})
@@ -143,10 +145,10 @@ def describe_environment(text: bytes) -> Row:
     env = env_of(text)
     return {
         "env": json.dumps(env, sort_keys=True),
-        "round": _integer(env.get("round")),
-        "date": _text(env.get("date")) or None,
-        "duplicate_of": _text(env.get("duplicate_of")) or None,
-        **{name: _text(env.get(name)) for name in OF_ENV},
+        "round": _parse_integer(env.get("round")),
+        "date": _to_text(env.get("date")) or None,
+        "duplicate_of": _to_text(env.get("duplicate_of")) or None,
+        **{name: _to_text(env.get(name)) for name in ENVIRONMENT_TEXTS},
     }
 
 
@@ -155,7 +157,7 @@ def describe_method(text: bytes, origin: str, replicas: int) -> Row:
     """Return the columns of a method's JSON text; None is unknown, or without meaning."""
     method = method_of(text)
     options = method.options
-    device_count = _integer(options.get("device_count", replicas))
+    device_count = _parse_integer(options.get("device_count", replicas))
     is_stated_unknown = "device_count" in options and options["device_count"] is None
     if device_count is None and not is_stated_unknown:
         device_count = replicas
@@ -164,21 +166,21 @@ def describe_method(text: bytes, origin: str, replicas: int) -> Row:
         "method_version": method.version,
         "ran_by": measured_stack(method) if origin == "measured" else None,
         "method_options": json.dumps(options, sort_keys=True),
-        "threads": _integer(options.get("threads")),
-        **{name: _text(options.get(name)) or None for name in ("gpu", "strategy")},
+        "threads": _parse_integer(options.get("threads")),
+        **{name: _to_text(options.get(name)) or None for name in ("gpu", "strategy")},
         "device_count": device_count,
-        "overlap": _text(options.get("overlap")) not in ("false", "0"),
+        "overlap": _to_text(options.get("overlap")) not in ("false", "0"),
         **_describe_input(options, origin == "measured"),
-        **{name: _rate(options.get(name)) for name in RATES},
+        **{name: _parse_rate(options.get(name)) for name in RATES},
     }
 
 
 def _describe_input(options: Mapping[str, Any], is_measured: bool) -> Row:
     """Return the columns of the input of a step; a measurement leaves out default options."""
-    source = _text(options.get("input"))
-    staging = _text(options.get("staging"))
-    loaders = _text(options.get("loaders"))
-    prefetch = _text(options.get("prefetch"))
+    source = _to_text(options.get("input"))
+    staging = _to_text(options.get("staging"))
+    loaders = _to_text(options.get("loaders"))
+    prefetch = _to_text(options.get("prefetch"))
     if is_measured:
         source = source or "device"
         reads_files = source == "dataset"
@@ -189,17 +191,17 @@ def _describe_input(options: Mapping[str, Any], is_measured: bool) -> Row:
     return {
         "input": source,
         "staging": staging,
-        "loaders": _integer(loaders),
-        "prefetch": _integer(prefetch),
+        "loaders": _parse_integer(loaders),
+        "prefetch": _parse_integer(prefetch),
     }
 
 
-def _text(value: Any) -> str | None:
+def _to_text(value: Any) -> str | None:
     """Return a JSON value as text, one that is a text as it is; None stays None."""
     return value if value is None or isinstance(value, str) else json.dumps(value)
 
 
-def _float(value: Any) -> float | None:
+def _parse_float(value: Any) -> float | None:
     """Return a value as a number, "1.5" too; None if it is no number."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
@@ -209,13 +211,13 @@ def _float(value: Any) -> float | None:
         return None
 
 
-def _integer(value: Any) -> int | None:
+def _parse_integer(value: Any) -> int | None:
     """Return a value as a whole number of a table; None if it is no number, or too large."""
-    number = _float(value)
+    number = _parse_float(value)
     return None if number is None or not abs(number) < LARGEST_INT else round(number)
 
 
-def _rate(value: Any) -> float | None:
+def _parse_rate(value: Any) -> float | None:
     """Return a value as a rate of a device; None if no device has such a rate."""
-    number = _float(value)
+    number = _parse_float(value)
     return number if number is not None and 1 <= number <= 1e30 else None

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from steptime.records.group_members import Flags, Ids, Members, number_by_first
-from steptime.records.statistics import of_samples
+from steptime.records.statistics import estimate_samples
 from steptime.records.warmup import Floats
 
 NO_MEMBER = -1
@@ -19,12 +19,12 @@ class GroupColumns:
     """Groups in the order of their first records, one entry a group; NaN is unknown.
 
     Attributes:
-        level: its level, as a place in the levels.
+        level: its level, as an index of the levels.
         cell: number of its cell.
         partner_key: hash of what the two of a pair must share, as its last record has it.
         setup: number of the set of hosts, origins and methods of its records.
-        last: `seq` of its last record.
-        best: `seq` of its last record with a value, or of its last one.
+        last_seq: `seq` of its last record.
+        best_seq: `seq` of its last record with a value, or of its last one.
         record_count: number of its records.
         value: median of the samples, or the value that is stated.
         low: low end of the interval.
@@ -41,8 +41,8 @@ class GroupColumns:
     cell: Ids
     partner_key: Ids
     setup: Ids
-    last: Ids
-    best: Ids
+    last_seq: Ids
+    best_seq: Ids
     record_count: Ids
     value: Floats
     low: Floats
@@ -83,8 +83,8 @@ def make_group_columns(members: Members) -> GroupColumns:
         cell=members.cell[first_member],
         partner_key=members.partner_key[last_member],
         setup=_number_setups(members),
-        last=members.seq[last_member],
-        best=members.seq[np.where(last_with_value == NO_MEMBER, last_member, last_with_value)],
+        last_seq=members.seq[last_member],
+        best_seq=members.seq[np.where(last_with_value == NO_MEMBER, last_member, last_with_value)],
         record_count=np.bincount(members.group),
         value=np.where(is_pooled, _take_or_nan(members.value, last_with_samples), np.nan),
         low=_take_or_nan(members.low, last_with_value),
@@ -112,28 +112,28 @@ def _pool_samples(members: Members, groups: GroupColumns, ids: Ids) -> GroupColu
     """Return groups with median, runs and estimate of these ids from all their samples."""
     if not len(ids):
         return groups
-    samples_of_groups, runs_of_groups = members.samples(ids, groups.is_repeated[ids])
+    samples_of_groups, runs_of_groups = members.read_samples(ids, groups.is_repeated[ids])
     value = groups.value.copy()
     value[ids] = [np.median(samples) for samples in samples_of_groups]
     run_count = groups.runs.copy()
     run_count[ids] = [len(np.unique(runs)) for runs in runs_of_groups]
     estimate = {name: column.copy() for name, column in groups.estimate.items()}
-    for name, pooled_column in of_samples(samples_of_groups, runs_of_groups).items():
+    for name, pooled_column in estimate_samples(samples_of_groups, runs_of_groups).items():
         estimate[name][ids] = pooled_column
     return replace(groups, value=value, runs=run_count, estimate=estimate)
 
 
 def _last_members(members: Members, is_candidate: Flags | None = None) -> Ids:
-    """Return the place of the last record of each group, by default of all records.
+    """Return the index of the last record of each group, by default of all records.
 
     `NO_MEMBER` stands for a group without a candidate.
     """
-    all_places = np.arange(len(members.group))
-    places = all_places if is_candidate is None else all_places[is_candidate]
+    all_members = np.arange(len(members.group))
+    candidates = all_members if is_candidate is None else all_members[is_candidate]
     group_count = len(members.starts) - 1
-    last_place = np.full(group_count, NO_MEMBER)
-    np.maximum.at(last_place, members.group[places], places)
-    return last_place
+    last_member = np.full(group_count, NO_MEMBER)
+    np.maximum.at(last_member, members.group[candidates], candidates)
+    return last_member
 
 
 def _any_member(members: Members, flags: Flags) -> Flags:
@@ -141,9 +141,9 @@ def _any_member(members: Members, flags: Flags) -> Flags:
     return np.bincount(members.group, flags, len(members.starts) - 1) > 0
 
 
-def _take_or_nan(column: Floats, places: Ids) -> Floats:
-    """Return a column at places, NaN for `NO_MEMBER`."""
-    return np.asarray(np.r_[column, np.nan][places])
+def _take_or_nan(column: Floats, indices: Ids) -> Floats:
+    """Return a column at indices, NaN for `NO_MEMBER`."""
+    return np.asarray(np.r_[column, np.nan][indices])
 
 
 def _number_setups(members: Members) -> Ids:

@@ -79,7 +79,7 @@ class Members:
         levels: the levels in order: numbers by size, words as recorded.
         seq: place of the record among all.
         group: number of its group, by first records.
-        level: its level, as a place in `levels`.
+        level: its level, as an index of `levels`.
         cell: number of its cell.
         partner_key: hash of what the two of a pair must share, `NO_KEY` where unknown.
         setup: hash of its host, origin and method.
@@ -126,7 +126,7 @@ class Members:
         counts = np.bincount(self.group)
         return np.asarray(np.r_[0, counts.cumsum()].astype(np.int64))
 
-    def of_groups(self, groups: Ids) -> tuple[Ids, Ids]:
+    def list_members(self, groups: Ids) -> tuple[Ids, Ids]:
         """Return the places of the records of groups, and for each the place in `groups`."""
         counts = self.starts[groups + 1] - self.starts[groups]
         owner = np.repeat(np.arange(len(groups)), counts)
@@ -134,27 +134,31 @@ class Members:
         rank_in_group = np.arange(counts.sum()) - first_of_group[owner]
         return self.order[self.starts[groups][owner] + rank_in_group], owner
 
-    def samples(self, groups: Ids, is_of_repeats: Flags) -> tuple[list[Floats], list[Ids]]:
+    def read_samples(self, groups: Ids, is_of_repeats: Flags) -> tuple[list[Floats], list[Ids]]:
         """Return the samples of groups, and the run of each sample.
 
         Args:
             groups: the groups, in any order.
             is_of_repeats: groups whose samples are the values of their records, each one a run.
         """
-        distinct, first, place = np.unique(groups, return_index=True, return_inverse=True)
-        members, owner = self.of_groups(distinct)
+        distinct, first, group_index = np.unique(groups, return_index=True, return_inverse=True)
+        members, owner = self.list_members(distinct)
         is_repeat = is_of_repeats[first][owner]
         is_read = np.where(is_repeat, self.is_repeated[members], self.is_sampled[members])
-        read = self._read_samples(members[is_read], is_repeat[is_read])
-        samples_of_group = np.bincount(owner[is_read], read.counts, len(distinct))  # their number
+        member_samples = self._read_member_samples(members[is_read], is_repeat[is_read])
+        samples_of_group = np.bincount(
+            owner[is_read], member_samples.counts, len(distinct)
+        )  # their number
         group_stop = samples_of_group.cumsum().astype(np.int64)
-        samples_by_group = np.split(read.samples, group_stop[:-1]) if len(group_stop) else []
-        runs_by_group = np.split(read.runs, group_stop[:-1]) if len(group_stop) else []
-        samples = [samples_by_group[number] for number in place]
-        runs = [runs_by_group[number] for number in place]
+        samples_by_group = (
+            np.split(member_samples.samples, group_stop[:-1]) if len(group_stop) else []
+        )
+        runs_by_group = np.split(member_samples.runs, group_stop[:-1]) if len(group_stop) else []
+        samples = [samples_by_group[number] for number in group_index]
+        runs = [runs_by_group[number] for number in group_index]
         return samples, runs
 
-    def _read_samples(self, members: Ids, is_repeat: Flags) -> _MemberSamples:
+    def _read_member_samples(self, members: Ids, is_repeat: Flags) -> _MemberSamples:
         """Return the samples of records; runs of different records have different numbers."""
         sampled_seq = self.seq[members[~is_repeat]]
         list_columns = list(sample_columns(self.quantity))
@@ -214,10 +218,10 @@ def read_members(data: Folders, grouping: Grouping) -> Members:
 
 def number_by_first(hashes: NDArray[Any]) -> Ids:
     """Return numbers in place of hashes: 0 for the first one and all equal ones, then 1, ..."""
-    _, first, place = np.unique(hashes, return_index=True, return_inverse=True)
-    number_of_place = np.empty(len(first), np.int64)  # places are in the order of the hashes
-    number_of_place[np.argsort(first)] = np.arange(len(first))
-    return number_of_place[place]
+    _, first, hash_index = np.unique(hashes, return_index=True, return_inverse=True)
+    number_of_hash = np.empty(len(first), np.int64)  # in the order of the sorted hashes
+    number_of_hash[np.argsort(first)] = np.arange(len(first))
+    return number_of_hash[hash_index]
 
 
 def _member_columns(data: Folders, grouping: Grouping) -> list[pl.Expr]:

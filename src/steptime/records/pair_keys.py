@@ -22,7 +22,12 @@ if TYPE_CHECKING:
 
 PLATFORM_OPTIONS = ("gpu", "allocation")  # options that name the platform that was asked for
 STACK_OPTIONS = ("compile", "stack")
-PLACES = ("platform", "gpu", "threads", "host")  # columns that may give a platform another name
+PLATFORM_COLUMNS = (
+    "platform",
+    "gpu",
+    "threads",
+    "host",
+)  # columns that may give a platform another name
 LEVEL_OPTIONS: Mapping[str, Sequence[str]] = {  # options in which the levels of a column differ
     **dict.fromkeys(("platform", "gpu"), PLATFORM_OPTIONS),
     **dict.fromkeys(("stack", "method"), STACK_OPTIONS),
@@ -76,7 +81,7 @@ def cell_columns(data: Folders, column: str, free: Collection[str]) -> list[pl.E
     else:
         cell = [pl.col("workload_key")]
     cell += [pl.col("scope"), pl.col("origin")]
-    if column not in PLACES:
+    if column not in PLATFORM_COLUMNS:
         cell.append(pl.col("platform"))
     if column == "stack":  # a prediction of a stack has one method
         predicted_method = pl.when(IS_PREDICTED).then(METHOD_NAME).otherwise(pl.lit(""))

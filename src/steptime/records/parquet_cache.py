@@ -80,8 +80,8 @@ def find_or_make(
     with _lock(folder):
         facts = _read_note(note_path, path)  # another process may have made it
         if facts is None:
-            with replacing(path) as part:
-                facts = make(part)
+            with replacing(path) as temporary_path:
+                facts = make(temporary_path)
             _write_note(note_path, path, facts)
             _remove_old(folder, name, path, note_path)
     return path, facts
@@ -90,8 +90,8 @@ def find_or_make(
 def _write_note(note_path: Path, parquet: Path, facts: FrameFacts) -> None:
     note = CacheNote(format=FORMAT, stamp=stamp_of(parquet), facts=facts)
     text = msgspec.json.encode(note).decode()
-    with replacing(note_path) as part:
-        part.write_bytes(msgspec.json.encode(_Envelope(mark=hash_text(text), note=text)))
+    with replacing(note_path) as temporary_path:
+        temporary_path.write_bytes(msgspec.json.encode(_Envelope(mark=hash_text(text), note=text)))
 
 
 def _read_note(note_path: Path, parquet: Path) -> FrameFacts | None:

@@ -118,7 +118,7 @@ def main() -> None:
     _limit_time(request.limit_s + GRACE_S)
     out = sys.stdout.buffer
     try:
-        with _connection(request) as connection:
+        with _open_connection(request) as connection:
             limit_memory(request.memory_bytes)
             row_count = answer(request, connection, out)
         end = QueryEnd(row_count=row_count)
@@ -165,7 +165,7 @@ def _process_sizes() -> dict[str, int]:
 
 
 @contextmanager
-def _connection(request: QueryRequest) -> Iterator[duckdb.DuckDBPyConnection]:
+def _open_connection(request: QueryRequest) -> Iterator[duckdb.DuckDBPyConnection]:
     """Return a database that has the view `records` and can reach nothing else."""
     import duckdb
 
@@ -239,17 +239,17 @@ def answer(request: QueryRequest, connection: duckdb.DuckDBPyConnection, out: Bi
     Raises:
         QueryFaultError: if there is no answer within the limits.
     """
-    with _faults("refused"):
+    with _convert_errors("refused"):
         if not _make_answer(request, connection):
             return 0
         (row_count,) = connection.execute("SELECT count(*) FROM answer").fetchall()[0]
     if request.max_rows is not None and row_count > request.max_rows:
         raise QueryFaultError("rows")
     if request.write_to:
-        with _faults("disk"):
+        with _convert_errors("disk"):
             _copy_answer(request, connection)
     else:
-        with _faults("refused"):
+        with _convert_errors("refused"):
             _write_rows(connection, out, request.max_answer_bytes)
     return int(row_count)
 
@@ -317,7 +317,7 @@ def _csv_cell(column: str, sql_type: str) -> str:
 
 
 @contextmanager
-def _faults(fault: str) -> Iterator[None]:
+def _convert_errors(fault: str) -> Iterator[None]:
     """Raise `QueryFaultError` for what DuckDB refuses, by default with this fault."""
     import duckdb
 

@@ -31,10 +31,10 @@ def farthest(ratios: Floats, limit: int | None = None) -> NDArray[np.int64]:
     Of equally far ratios the first comes first.
     """
     distances = farness(ratios)
-    places = np.arange(len(ratios))
+    indices = np.arange(len(ratios))
     if limit is not None and 0 < limit < len(ratios):
-        places = np.flatnonzero(distances >= np.partition(distances, -limit)[-limit])
-    return places[np.argsort(-distances[places], kind="stable")][:limit]
+        indices = np.flatnonzero(distances >= np.partition(distances, -limit)[-limit])
+    return indices[np.argsort(-distances[indices], kind="stable")][:limit]
 
 
 def accuracy(ratios: Floats) -> Row:

@@ -96,7 +96,7 @@ def read_line(text: bytes) -> Line:
         InputError: for a schema that this version does not know.
     """
     try:
-        line = _read(_LINES, text)
+        line = _decode(_LINES, text)
         _check_line(line)
     except ValueError:
         _refuse_other_schema(text)
@@ -104,11 +104,11 @@ def read_line(text: bytes) -> Line:
     return line
 
 
-def _read(decoder: msgspec.json.Decoder[Item], text: bytes, part: str = "") -> Item:
+def _decode(decoder: msgspec.json.Decoder[Item], text: bytes, part: str = "") -> Item:
     try:
         return decoder.decode(text)
     except _UNREADABLE as error:
-        raise ValueError(_reason(error, part)) from error
+        raise ValueError(_describe_fault(error, part)) from error
 
 
 def _check_line(line: Line) -> None:
@@ -141,13 +141,13 @@ def _is_plain_amount(quantity: Quantity) -> bool:
 @lru_cache(MAX_CACHED_TEXTS)
 def method_of(text: bytes) -> RecordMethod:
     """Return the method of a JSON text; raises `ValueError` as `read_line`."""
-    return _read(_METHODS, text, "method")
+    return _decode(_METHODS, text, "method")
 
 
 @lru_cache(MAX_CACHED_TEXTS)
 def env_of(text: bytes) -> Mapping[str, Any]:
     """Return the environment of a JSON text."""
-    env = _read(_OBJECTS, text, "env")
+    env = _decode(_OBJECTS, text, "env")
     if type(env.get("round", 0)) is not int:
         raise ValueError(f"env.round: expected `int`, got {shorten(env['round'])}")
     return env
@@ -156,7 +156,7 @@ def env_of(text: bytes) -> Mapping[str, Any]:
 @lru_cache(MAX_CACHED_TEXTS)
 def workload_of(text: bytes) -> Workload:
     """Return the workload of a JSON text."""
-    line = _read(_WORKLOADS, text, "workload")
+    line = _decode(_WORKLOADS, text, "workload")
     if "\0" in "".join(line.params):
         raise ValueError(ZERO_BYTE_FAULT)
     plan: Plan = _read_part(Plan, bytes(line.plan), "workload.plan")
@@ -217,14 +217,14 @@ def _check_smallest(name: str, smallest: float) -> None:
 @lru_cache(MAX_CACHED_TEXTS)
 def _read_part(part_type: type, text: bytes, place: str) -> Any:
     """Return a part of a workload; raises `ValueError` for unknown keys and wrong values."""
-    table = _read(_OBJECTS, text, place)
+    table = _decode(_OBJECTS, text, place)
     defaults = vars(part_type())
     for name in table.keys() - defaults:
         raise ValueError(str(unknown("key", name, defaults, place)))
     try:
         msgspec.convert({**defaults, **table}, part_type)
     except (msgspec.ValidationError, InputError) as error:
-        raise ValueError(f"{place}: {_reason(error)}") from error
+        raise ValueError(f"{place}: {_describe_fault(error)}") from error
     return part_type(**table)  # a whole number stays one in a float's place: keys depend on it
 
 
@@ -266,7 +266,7 @@ def _refuse_other_schema(text: bytes) -> None:
     raise InputError(f"has schema {version_text}, this steptime knows schema {SCHEMA}; {remedy}")
 
 
-def _reason(error: Exception, part: str = "") -> str:
+def _describe_fault(error: Exception, part: str = "") -> str:
     """Return the field of a part and the fault there: "workload.model: expected `str`"."""
     if isinstance(error, RecursionError):
         return "is nested too deeply"

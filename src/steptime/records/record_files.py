@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from steptime.records.record import Record
 
 ENDINGS = (".jsonl", ".jsonl.gz")
-OF_SUBMISSION = "cells.jsonl"  # in the folder of a submission (`sweeps.cluster.submission`)
+SUBMISSION_FILE = "cells.jsonl"  # in the folder of a submission (`sweeps.cluster.submission`)
 MAX_PRINTED_FAULTS = 5  # faulty lines of a file
 MAX_PRINTED_FILES = 3  # files with copies
 SPACED_SEPARATORS = (b'": ', b', "')  # of JSON as other programs write it
@@ -61,7 +61,7 @@ def find_record_files(folder: Path) -> list[Path]:
     """
     paths = []
     for parent, folders, names in os.walk(folder, onerror=_raise_error):
-        is_submission_below = OF_SUBMISSION in names and Path(parent) != folder
+        is_submission_below = SUBMISSION_FILE in names and Path(parent) != folder
         if is_submission_below:
             folders.clear()  # `os.walk` goes into no folder below
             continue

@@ -39,12 +39,12 @@ class _Unpaired(NamedTuple):
     Attributes:
         ids: the groups.
         partner_level: number of the level in which a partner is absent.
-        in_cell: whether that level has a group in the cell, which differs.
+        has_mismatch: whether that level has a group in the cell, which differs.
     """
 
     ids: Ids
     partner_level: Ids
-    in_cell: Flags
+    has_mismatch: Flags
 
 
 class RecordGroups:
@@ -69,11 +69,11 @@ class RecordGroups:
     def __len__(self) -> int:
         return len(self.columns.level)
 
-    def samples(self, ids: Ids) -> tuple[list[Floats], list[Ids]]:
+    def read_samples(self, ids: Ids) -> tuple[list[Floats], list[Ids]]:
         """Return the samples of groups, and the run of each sample; ids come in any order."""
-        return self.members.samples(ids, self.columns.is_repeated[ids])
+        return self.members.read_samples(ids, self.columns.is_repeated[ids])
 
-    def place(self, level: str) -> int:
+    def level_index(self, level: str) -> int:
         """Return the place of a level in `levels`, -1 for no level."""
         return self.levels.index(level) if level in self.levels else -1
 
@@ -88,7 +88,7 @@ class RecordGroups:
 
     def pairs(self, against: str) -> dict[str, Ids]:
         """Return the ids `a` and `b` of the pairs of `against` and other levels, in their order."""
-        is_first = self.columns.level == self.place(against)
+        is_first = self.columns.level == self.level_index(against)
         # Integers of fewer bytes sort faster.
         level = self.columns.level.astype(np.min_scalar_type(len(self.levels)))
         ids_by_level = np.argsort(level, kind="stable")
@@ -131,8 +131,10 @@ class RecordGroups:
     def _is_single_in_cell(self) -> Flags:
         """Which groups are the only ones of their level in their cell."""
         cell_and_level = self.columns.cell * len(self.levels) + self.columns.level
-        _, place, group_counts = np.unique(cell_and_level, return_inverse=True, return_counts=True)
-        return np.asarray(group_counts[place] == 1)
+        _, combination, group_counts = np.unique(
+            cell_and_level, return_inverse=True, return_counts=True
+        )
+        return np.asarray(group_counts[combination] == 1)
 
     def unpaired_steps(
         self, against: str, levels: Sequence[str], pairs: Mapping[str, Ids]
@@ -140,24 +142,29 @@ class RecordGroups:
         """Return the whole steps that `pairs` leave without a partner.
 
         Returns:
-            `id`; `is_a`, whether it is of `against`; `other`, the place in `levels` of the level
-            that has no partner, -1 for `against`; `in_cell`, whether that level has a group in the
-            cell which differs.
+            `id`; `is_a`, whether it is of `against`; `partner_level`, the index in `levels` of the
+            level that has no partner, -1 for `against`; `has_mismatch`, whether that level has a
+            group in the cell which differs.
         """
         level = self.columns.level
-        is_first = level == self.place(against)
+        is_first = level == self.level_index(against)
         # Those of other levels lack one of `against`; those of `against` may lack each level.
         parts = [self._find_unpaired(NO_LEVEL, pairs["b"], ~is_first, is_first)]
         for level_number, level_name in enumerate(levels):
-            is_partner = level == self.place(level_name)
+            is_partner = level == self.level_index(level_name)
             paired_ids = pairs["a"][is_partner[pairs["b"]]]
             parts.append(self._find_unpaired(level_number, paired_ids, is_first, is_partner))
         ids = np.concatenate([part.ids for part in parts])
         partner_level = np.concatenate([part.partner_level for part in parts])
-        in_cell = np.concatenate([part.in_cell for part in parts])
+        has_mismatch = np.concatenate([part.has_mismatch for part in parts])
         is_a = partner_level != NO_LEVEL
         order = np.lexsort((partner_level, ids, ~is_a))
-        columns = {"id": ids, "is_a": is_a, "other": partner_level, "in_cell": in_cell}
+        columns = {
+            "id": ids,
+            "is_a": is_a,
+            "partner_level": partner_level,
+            "has_mismatch": has_mismatch,
+        }
         return {name: column[order] for name, column in columns.items()}
 
     def _find_unpaired(
@@ -175,8 +182,8 @@ class RecordGroups:
         is_unpaired[paired_ids] = False
         ids = np.flatnonzero(is_unpaired)
         cell = self.columns.cell
-        in_cell = np.isin(cell[ids], cell[is_partner])
-        return _Unpaired(ids, np.full(len(ids), partner_level), in_cell)
+        has_mismatch = np.isin(cell[ids], cell[is_partner])
+        return _Unpaired(ids, np.full(len(ids), partner_level), has_mismatch)
 
     def facts(self, ids: Ids, cells: Cells) -> dict[int, Row]:
         """Return columns of the last record of groups, by id; see `facts_frame`."""
@@ -190,8 +197,8 @@ class RecordGroups:
         median step over all its records if there are several.
         """
         ids = np.unique(ids)
-        last = self.columns.last[ids]
-        shared_facts = self._shared_facts(ids)
+        last = self.columns.last_seq[ids]
+        shared_facts = self._read_shared_facts(ids)
         groups = pl.DataFrame({"seq": last, "id": ids}).join(
             shared_facts, on="id", how="left", maintain_order="left"
         )
@@ -207,15 +214,15 @@ class RecordGroups:
             "id", *(cell.alias(name) for name, cell in expressions.items())
         )
 
-    def _shared_facts(self, ids: Ids) -> pl.DataFrame:
+    def _read_shared_facts(self, ids: Ids) -> pl.DataFrame:
         """Return `id`, `hosts` and `good_s` of the groups that have several records."""
-        several = ids[self.columns.record_count[ids] > 1]
+        pooled_ids = ids[self.columns.record_count[ids] > 1]
         schema = {"id": pl.Int64(), "hosts": pl.String(), "good_s": pl.Float64()}
-        if not len(several):
+        if not len(pooled_ids):
             return pl.DataFrame(schema=schema)
-        members, owner = self.members.of_groups(several)
+        members, owner = self.members.list_members(pooled_ids)
         seq = self.members.seq[members]
-        owners = pl.DataFrame({"seq": seq, "id": several[owner]})
+        owners = pl.DataFrame({"seq": seq, "id": pooled_ids[owner]})
         is_ok = (pl.col("status") == "ok").alias("is_ok")
         samples_n = pl.col("samples_n").fill_null(0)
         columns: list[str | pl.Expr] = ["host", "origin", "step_s", "samples", is_ok, samples_n]
@@ -254,7 +261,7 @@ def finite_cells(column: NDArray[Any]) -> list[Any]:
     return [cell if math.isfinite(cell) else None for cell in column.tolist()]
 
 
-def places_of(numbers: Ids, count: int) -> list[Ids]:
+def split_by_number(numbers: Ids, count: int) -> list[Ids]:
     """Return the places of each whole number below `count` in a column."""
     places = np.argsort(numbers, kind="stable")
     first_of_number = np.searchsorted(numbers[places], np.arange(1, count))

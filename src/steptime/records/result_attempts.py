@@ -30,7 +30,7 @@ def attempt_columns(data: Folders, members: Members, groups: Ids) -> pl.DataFram
     sample each, count as their median: one slow run of five does not decide.
     """
     distinct = np.unique(groups[groups >= 0])
-    members_of_groups, owner = members.of_groups(distinct)
+    members_of_groups, owner = members.list_members(distinct)
     seqs = members.seq[members_of_groups]
     group_of_record = pl.DataFrame({"seq": seqs, "group": distinct[owner]})
     is_ok = (pl.col("status") == "ok").alias("is_ok")

@@ -4,7 +4,7 @@ Numbers are SI; one that is unknown is null. `ratio` is measured / predicted tim
 `flop_per_s` the predicted FLOP of a replica over the measured time, `peak_fraction` that over
 the peak of the dtype, `roof_fraction` that over the lower of peak and intensity x bandwidth
 (Williams, Waterman, Patterson 2009). A row without a measured time says why in `status`,
-`cause` and `note`; `status` is null where nothing was attempts, but for a prediction that does not
+`cause` and `note`; `status` is null where nothing was attempted, but for a prediction that does not
 fit. What others published stands as measured where nothing was measured; `origin` says so:
 measured, published, or predicted where there is a prediction only.
 """
@@ -105,7 +105,7 @@ def group_predicted_and_measured(
         cell=RESULT_CELL,
         takes_part=takes_part,
         method=[pl.when(IS_PREDICTED).then(predicted_method).otherwise(measured_method)],
-        partner_key=_stack_of_pair(),
+        partner_key=_pair_stack(),
     )
     return RecordGroups(data, grouping)
 
@@ -122,7 +122,7 @@ def _stands_for_measurement(data: Folders) -> pl.Expr:
     return ~is_published | (is_original & has_outcome & has_no_measurement)
 
 
-def _stack_of_pair() -> pl.Expr:
+def _pair_stack() -> pl.Expr:
     """Return the stack that the two of a pair must share; the default one for an unknown name."""
     from steptime.hardware import catalog
     from steptime.records import stacks
@@ -135,11 +135,11 @@ def _stack_of_pair() -> pl.Expr:
 def make_results(data: Folders) -> pl.DataFrame:
     """Return the results of whole steps, with their names and columns of hyperparameters."""
     groups = group_predicted_and_measured(data, takes_part=pl.col("scope") == "")
-    rows = _with_rates(_pair_columns(data, groups))
+    rows = _add_rates(_pair_columns(data, groups))
     name_columns = rows.with_columns(pl.col("folder_rank").alias("within"))
     names = name_rows(name_columns, ("folder_rank", *LABEL_COLUMNS))
     rows_with_names = rows.with_columns(pl.Series("name", names, dtype=pl.String))
-    labelled_rows = rows_with_names.with_columns(_label(rows_with_names).alias("label"))
+    labelled_rows = rows_with_names.with_columns(_make_label(rows_with_names).alias("label"))
     fixed_columns = {column.lower() for column in ALL_COLUMNS}
     setting_columns = {
         name: column
@@ -153,10 +153,10 @@ def make_results(data: Folders) -> pl.DataFrame:
 def _pair_columns(data: Folders, groups: RecordGroups) -> pl.DataFrame:
     """Return the columns of the records of each row: of its attempts and of its prediction."""
     pairs = _pair_groups(groups)
-    heads = _take_rows(data, pairs["head"], _head_columns())
+    row_records = _take_rows(data, pairs["record"], _row_record_columns())
     predictions = _take_rows(data, pairs["prediction"], _prediction_columns())
-    attempts = attempt_columns(data, groups.members, pairs["group"])
-    rows = heads.hstack(predictions).hstack(attempts).with_columns(_number_columns(pairs))
+    attempts = attempt_columns(data, groups.members, pairs["measured_group"])
+    rows = row_records.hstack(predictions).hstack(attempts).with_columns(_number_columns(pairs))
     is_only_predicted = pl.col("is_only_predicted")
     fits_prediction = is_only_predicted & (pl.col("status") == "ok")
     return rows.with_columns(
@@ -170,7 +170,7 @@ def _null_if(condition: pl.Expr, name: str) -> pl.Expr:
     return pl.when(~condition).then(pl.col(name)).alias(name)
 
 
-def _head_columns() -> list[pl.Expr]:
+def _row_record_columns() -> list[pl.Expr]:
     names = (*RECORD_COLUMNS, *ATTEMPT_COLUMNS, *OUTCOME_COLUMNS, "examples", "stack", "strategy")
     return [pl.col(name) for name in names]
 
@@ -202,23 +202,24 @@ def _number_columns(pairs: Mapping[str, NDArray[Any]]) -> list[pl.Series]:
 def _pair_groups(groups: RecordGroups) -> dict[str, NDArray[Any]]:
     """Return the records and groups of each row, in order: pairs, and what has no partner.
 
-    `head` is the record that a row is of: the last good one of the attempts, else the prediction;
-    `group` is that of the attempts, `prediction` the record beside it; -1 where there is none.
+    `record` is the record that a row is of: the last good one of the attempts, else the prediction;
+    `measured_group` is that of the attempts, `prediction` the record beside it; -1 where there is
+    none.
     """
     columns = groups.columns
     predicted, measured = _pair_ids(groups)
     is_only_predicted = measured == len(groups)
-    head = np.where(is_only_predicted, predicted, measured)
+    row_group = np.where(is_only_predicted, predicted, measured)
 
     def measured_number(column: NDArray[Any]) -> NDArray[Any]:
-        return np.where(is_only_predicted, np.nan, column[head])
+        return np.where(is_only_predicted, np.nan, column[row_group])
 
     return {
         "is_only_predicted": is_only_predicted,
-        "head": columns.best[head],
-        "group": np.where(is_only_predicted, NO_GROUP, head),
-        "prediction": np.r_[columns.best, NO_RECORD][predicted],
-        "is_pooled": columns.is_pooled[head] & ~is_only_predicted,
+        "record": columns.best_seq[row_group],
+        "measured_group": np.where(is_only_predicted, NO_GROUP, row_group),
+        "prediction": np.r_[columns.best_seq, NO_RECORD][predicted],
+        "is_pooled": columns.is_pooled[row_group] & ~is_only_predicted,
         "run_count": measured_number(columns.runs),
         "measured_s": measured_number(columns.value),
         "low": measured_number(columns.low),
@@ -237,18 +238,18 @@ def _pair_ids(groups: RecordGroups) -> tuple[Ids, Ids]:
     ids = np.arange(len(groups))
     a, b = groups.pairs(PREDICTED).values()
     unpaired = np.setdiff1d(ids, np.r_[a, b])
-    is_predicted = groups.columns.level[unpaired] == groups.place(PREDICTED)
+    is_predicted = groups.columns.level[unpaired] == groups.level_index(PREDICTED)
     predicted = np.r_[a, np.where(is_predicted, unpaired, no_partner)]
     measured = np.r_[b, np.where(is_predicted, no_partner, unpaired)]
 
-    first_of_cell = np.full(len(groups), len(groups))
-    np.minimum.at(first_of_cell, cell, ids)
+    first_id_of_cell = np.full(len(groups), len(groups))
+    np.minimum.at(first_id_of_cell, cell, ids)
     row_cell = cell[np.minimum(predicted, measured)]  # a partner that is absent is the larger id
-    order = np.lexsort((predicted, measured, first_of_cell[row_cell]))
+    order = np.lexsort((predicted, measured, first_id_of_cell[row_cell]))
     return predicted[order], measured[order]
 
 
-def _with_rates(pairs: pl.DataFrame) -> pl.DataFrame:
+def _add_rates(pairs: pl.DataFrame) -> pl.DataFrame:
     """Add the columns that follow from the times, FLOP and traffic of a row."""
     measured_s = _nonzero("measured_s")
     predicted_s = _nonzero("predicted_s")
@@ -299,7 +300,7 @@ def _nonzero(name: str) -> pl.Expr:
     return pl.when(pl.col(name) != 0).then(pl.col(name))
 
 
-def _label(rows: pl.DataFrame) -> pl.Expr:
+def _make_label(rows: pl.DataFrame) -> pl.Expr:
     """Return the name and what tells rows apart beside it; a method may say its stack."""
     has_other_name = pl.col("stack").ne_missing(pl.col("method"))
     stack = pl.when(has_other_name).then(pl.col("stack"))

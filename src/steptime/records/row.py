@@ -54,15 +54,21 @@ COLUMNS: Mapping[str, type] = {
 """The columns that every table has, in order; further quantities and hyperparameters follow."""
 AMOUNTS = frozenset(COLUMNS.keys() & QUANTITIES.keys())  # quantities that every table has
 
-WAYS = ("tensor", "pipeline", "expert", "context")  # ways of a plan to be parallel
+PARALLEL_WAYS = ("tensor", "pipeline", "expert", "context")  # ways of a plan to be parallel
 PARAM_PREFIX = "param_"
 UNKNOWN = "unknown"
 RUN_OPTIONS = ("gpu", "device_count", "input", "staging", "loaders", "prefetch", "threads")
 ESTIMATE = ("value", "low", "high", "error", "drift", "steady")  # of `statistics.estimates`
 RATES = ("peak_flop_per_s", "memory_bytes_per_s")  # of a device, options of prediction methods
-OF_ENV = ("op_kind", "host", "batch_source", "source_file", "stack")  # texts of an environment
+ENVIRONMENT_TEXTS = (
+    "op_kind",
+    "host",
+    "batch_source",
+    "source_file",
+    "stack",
+)  # texts of an environment
 SPREAD = ("min", "max", "mean", "p5", "p95", "speed", "uncertainty", "jitter")  # of samples
-BESIDES = ("platform", "method")  # columns of their own beside the name of a row
+ROW_LABEL_COLUMNS = ("platform", "method")  # columns of their own beside the name of a row
 RATE_ENDINGS = ("per_s", "accuracy", "share", "fraction", "shares")  # of quantities to raise
 WASTE = ("infeed", "time_share", "uncertainty", "jitter", "std")  # to lower in spite of the ending
 Texts = Mapping[str, Sequence[str | None]]  # a column of JSON texts for each setting; None: absent
@@ -87,7 +93,7 @@ def settings_of(workload: Workload) -> Row:
     plan_settings = {"replicas": workload.plan.data}
     for name, value in plan_to_json(workload.plan).items():
         if name != "data":
-            plan_settings[f"{name}-parallel" if name in WAYS else name] = value
+            plan_settings[f"{name}-parallel" if name in PARALLEL_WAYS else name] = value
     return {**workload.settings, **step_settings, **plan_settings}
 
 
@@ -155,7 +161,7 @@ def exchange_name(strategy: str | None, overlap: bool) -> str:
     return (f", {strategy}" if strategy else "") + ("" if overlap else ", no overlap")
 
 
-def columns_of(rows: Sequence[Mapping[str, object]]) -> Texts:
+def collect_setting_texts(rows: Sequence[Mapping[str, object]]) -> Texts:
     """Return the settings of several rows as columns, in the order of the first row with each."""
     names = dict.fromkeys(name for row in rows for name in row)
     return {
@@ -163,7 +169,7 @@ def columns_of(rows: Sequence[Mapping[str, object]]) -> Texts:
     }
 
 
-def telling_of(settings: Texts) -> list[str]:
+def find_distinguishing_settings(settings: Texts) -> list[str]:
     """Return the settings that tell rows apart, greedily in their order.
 
     A setting is kept if it increases the number of distinct rows.

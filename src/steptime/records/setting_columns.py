@@ -31,8 +31,8 @@ def typed_settings(
         for name, column in columns.items()
     ]
     numbers = pl.Series(range(len(texts)), dtype=COUNT)
-    places = params.replace_strict(texts, numbers).cast(COUNT)  # of no rows it is a text
-    return [column.gather(places) for column in typed]
+    text_numbers = params.replace_strict(texts, numbers).cast(COUNT)  # of no rows it is a text
+    return [column.gather(text_numbers) for column in typed]
 
 
 def _typed_column(name: str, values: Sequence[Any], kinds: Sequence[str]) -> pl.Series:
@@ -46,10 +46,10 @@ def _typed_column(name: str, values: Sequence[Any], kinds: Sequence[str]) -> pl.
         if kind == NUMBER:
             values = [None if value is None else float(value) for value in values]
         return pl.Series(name, values, dtype=kind)
-    return pl.Series(name, [_text(value) for value in values], dtype=STRING)
+    return pl.Series(name, [_to_text(value) for value in values], dtype=STRING)
 
 
-def _text(value: Any) -> str | None:
+def _to_text(value: Any) -> str | None:
     """Return a value as text: a truth value as "yes" or "no"."""
     if isinstance(value, bool):
         return "yes" if value else "no"

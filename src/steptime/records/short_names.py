@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from steptime.records.row import (
     RUN_OPTIONS,
     Row,
-    columns_of,
+    collect_setting_texts,
     describe_value,
     exchange_name,
+    find_distinguishing_settings,
     grouped,
     loaded,
-    telling_of,
 )
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _SETTINGS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def name_rows(
-    rows: pl.DataFrame, telling: Sequence[str] = (), free: Collection[str] = ()
+    rows: pl.DataFrame, label_columns: Sequence[str] = (), ignored_settings: Collection[str] = ()
 ) -> NDArray[Any]:
     """Return for each row the shortest name that tells it from the others.
 
@@ -43,29 +43,31 @@ def name_rows(
 
     Args:
         rows: a frame with `NAME_COLUMNS`.
-        telling: columns that stand beside the name and tell rows apart, too.
-        free: settings that are not in names.
+        label_columns: columns that stand beside the name and tell rows apart, too.
+        ignored_settings: settings that are not in names.
     """
     first_rows, network_of_row = _number_combinations(rows, NETWORK_COLUMNS)
-    network_names = name_networks(rows[first_rows].select(NETWORK_COLUMNS).to_dicts(), free)
+    network_names = name_networks(
+        rows[first_rows].select(NETWORK_COLUMNS).to_dicts(), ignored_settings
+    )
     row_names = np.array(network_names, object)[network_of_row]
     name_numbers = {name: number for number, name in enumerate(dict.fromkeys(network_names))}
     number_of_network = np.array([name_numbers[name] for name in network_names], np.int64)
 
     # Rows are ambiguous if they share the name of the network and the columns beside the name.
-    columns_number = np.zeros_like(network_of_row)
-    if telling:
-        _, columns_number = _number_combinations(rows, telling)
-    columns_numbers = columns_number.max(initial=0) + 1
-    full_name = number_of_network[network_of_row] * columns_numbers + columns_number
-    _, full_name, row_counts = np.unique(full_name, return_inverse=True, return_counts=True)
-    ambiguous = np.flatnonzero(row_counts[full_name] > 1)
+    label_number = np.zeros_like(network_of_row)
+    if label_columns:
+        _, label_number = _number_combinations(rows, label_columns)
+    label_count = label_number.max(initial=0) + 1
+    name_key = number_of_network[network_of_row] * label_count + label_number
+    _, name_key, row_counts = np.unique(name_key, return_inverse=True, return_counts=True)
+    ambiguous = np.flatnonzero(row_counts[name_key] > 1)
     if len(ambiguous):
         ambiguous_rows = rows[ambiguous]
         first_runs, run_of_row = _number_combinations(ambiguous_rows, RUN_COLUMNS)
         run_rows = ambiguous_rows[first_runs].select(RUN_COLUMNS).to_dicts()
-        runs = [_describe_run(row, free) for row in run_rows]
-        endings = _endings(runs, run_of_row.tolist(), full_name[ambiguous].tolist())
+        runs = [_describe_run(row, ignored_settings) for row in run_rows]
+        endings = _list_endings(runs, run_of_row.tolist(), name_key[ambiguous].tolist())
         row_names[ambiguous] += np.array(endings, object)
     return row_names
 
@@ -80,7 +82,7 @@ def _number_combinations(
     return np.unique(number, return_index=True)[1], number
 
 
-def name_networks(rows: Sequence[Row], free: Collection[str] = EXCHANGE) -> list[str]:
+def name_networks(rows: Sequence[Row], ignored_settings: Collection[str] = EXCHANGE) -> list[str]:
     """Return the shortest name of the network of each row that tells it from the others.
 
     Rows of one value of `within` are named together, where they have it.
@@ -91,7 +93,10 @@ def name_networks(rows: Sequence[Row], free: Collection[str] = EXCHANGE) -> list
     for (_, family), row_numbers in row_numbers_by_family.items():
         settings_of_rows = [_SETTINGS.decode(rows[number]["settings"]) for number in row_numbers]
         setting_names = dict.fromkeys(
-            name for settings in settings_of_rows for name in settings if name not in free
+            name
+            for settings in settings_of_rows
+            for name in settings
+            if name not in ignored_settings
         )
         texts_by_setting = {
             name: [_raw_text(settings.get(name)) for settings in settings_of_rows]
@@ -99,10 +104,12 @@ def name_networks(rows: Sequence[Row], free: Collection[str] = EXCHANGE) -> list
         }
         columns = [
             _describe_column(name, texts_by_setting[name], family)
-            for name in telling_of(texts_by_setting)
+            for name in find_distinguishing_settings(texts_by_setting)
         ]
-        for row_number, *parts in zip(row_numbers, *columns, strict=True):
-            names[row_number] = _network_name(rows[row_number], family, parts, free)
+        for row_number, *setting_texts in zip(row_numbers, *columns, strict=True):
+            names[row_number] = _network_name(
+                rows[row_number], family, setting_texts, ignored_settings
+            )
     return names
 
 
@@ -111,13 +118,15 @@ def _raw_text(value: msgspec.Raw | None) -> str | None:
     return None if value is None else str(value, "utf-8")
 
 
-def _network_name(row: Row, family: str, parts: Sequence[str | None], free: Collection[str]) -> str:
+def _network_name(
+    row: Row, family: str, setting_texts: Sequence[str | None], ignored_settings: Collection[str]
+) -> str:
     """Return the name of a network: "fc layers 2, batch 64, sharded, no overlap"."""
     batch = row["batch"]
-    names_batch = batch is not None and "batch" not in free
-    words = [*parts, f"batch {batch}" if names_batch else None]
-    strategy = None if "strategy" in free else row["strategy"]
-    has_overlap = "overlap" in free or row["overlap"] is not False
+    names_batch = batch is not None and "batch" not in ignored_settings
+    words = [*setting_texts, f"batch {batch}" if names_batch else None]
+    strategy = None if "strategy" in ignored_settings else row["strategy"]
+    has_overlap = "overlap" in ignored_settings or row["overlap"] is not False
     name = f"{family} {', '.join(filter(None, words))}".strip()
     return name + exchange_name(strategy, has_overlap)
 
@@ -135,7 +144,7 @@ def _describe_setting(key: str, text: str, family: str) -> str:
     return describe_value(key, value, family)
 
 
-def _describe_run(row: Row, free: Collection[str]) -> Row:
+def _describe_run(row: Row, ignored_settings: Collection[str]) -> Row:
     """Return the way and the place of a run, in the order in which names have them.
 
     An option that has a column is told once; where the column is empty, the option is told.
@@ -146,12 +155,12 @@ def _describe_run(row: Row, free: Collection[str]) -> Row:
         if name not in SILENT_OPTIONS or is_absent_column:
             options[name] = value
     columns = {name: row[name] for name in RUN_OPTIONS}
-    place = {"version": row["method_version"], "host": row["host"]}
-    facts = columns | options | place
-    return {name: value for name, value in facts.items() if name not in free}
+    setup = {"version": row["method_version"], "host": row["host"]}
+    facts = columns | options | setup
+    return {name: value for name, value in facts.items() if name not in ignored_settings}
 
 
-def _endings(
+def _list_endings(
     runs: Sequence[Mapping[str, Any]], run_of_row: Sequence[int], name_of_row: Sequence[Hashable]
 ) -> list[str]:
     """Return the endings of names of rows that share a name: how each row ran."""
@@ -160,15 +169,17 @@ def _endings(
     for row_numbers in grouped(range(len(run_of_row)), name_of_row.__getitem__).values():
         group_runs = tuple(run_of_row[row_number] for row_number in row_numbers)
         if group_runs not in endings_by_runs:
-            endings_by_runs[group_runs] = _distinguish([runs[run] for run in group_runs])
+            endings_by_runs[group_runs] = _describe_distinguishing_settings(
+                [runs[run] for run in group_runs]
+            )
         for row_number, ending in zip(row_numbers, endings_by_runs[group_runs], strict=True):
             endings[row_number] = ending
     return endings
 
 
-def _distinguish(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+def _describe_distinguishing_settings(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the endings that tell runs apart: ", threads 2, host n1"."""
-    names = telling_of(columns_of(runs))
+    names = find_distinguishing_settings(collect_setting_texts(runs))
     return [
         "".join(
             f", {describe_value(name, run[name])}" for name in names if run.get(name) is not None

@@ -46,11 +46,11 @@ def estimates(cells: Sequence[Sequence[Sequence[float] | Floats]]) -> dict[str, 
     positive.
     """
     starts = range(0, max(len(cells), 1), CHUNK_CELLS)
-    parts = [_estimates(cells[start : start + CHUNK_CELLS]) for start in starts]
-    return {name: np.concatenate([part[name] for part in parts]) for name in ESTIMATE}
+    chunks = [_estimates(cells[start : start + CHUNK_CELLS]) for start in starts]
+    return {name: np.concatenate([chunk[name] for chunk in chunks]) for name in ESTIMATE}
 
 
-def of_samples(
+def estimate_samples(
     samples: Sequence[Sequence[float] | Floats], runs: Sequence[Sequence[int] | NDArray[Any]]
 ) -> dict[str, Floats]:
     """Return the `estimates` of cells, NaN for a cell without samples.
@@ -129,8 +129,8 @@ def run_logs(
     for start in range(0, len(cells_with_runs), CHUNK_CELLS):
         chunk = np.array(cells_with_runs[start : start + CHUNK_CELLS])
         steady = _find_steady([runs_of_cells[cell] for cell in chunk.tolist()])
-        log_units = np.log(steady.unit_s[steady.cells])
-        median_logs[chunk[steady.cells], steady.runs] = steady.median_logs + log_units
+        log_units = np.log(steady.unit_s[steady.cell_of_run])
+        median_logs[chunk[steady.cell_of_run], steady.run_numbers] = steady.median_logs + log_units
     return median_logs
 
 
@@ -138,18 +138,18 @@ class _SteadyRuns(NamedTuple):
     """The runs of cells without their warm-up, one entry a run.
 
     Attributes:
-        sizes: number of runs of each cell.
-        cells: the cell of each run.
-        runs: the number of the run in its cell.
+        run_counts: number of runs of each cell.
+        cell_of_run: the cell of each run.
+        run_numbers: the number of the run in its cell.
         unit_s: a typical time of each cell.
         logs: logarithms of the samples over `unit_s`.
         median_logs: medians of `logs`.
         warm_up: where the warm-up ends.
     """
 
-    sizes: NDArray[np.int64]
-    cells: NDArray[np.int64]
-    runs: NDArray[np.int64]
+    run_counts: NDArray[np.int64]
+    cell_of_run: NDArray[np.int64]
+    run_numbers: NDArray[np.int64]
     unit_s: Floats
     logs: list[Floats]
     median_logs: Floats
@@ -182,15 +182,15 @@ def _find_steady(runs_of_cells: Sequence[Sequence[Sequence[float] | Floats]]) ->
     warm_up = find_warm_up(logs, run_counts)
     steady_logs = [
         run_logs[warm_up_samples:]
-        for run_logs, warm_up_samples in zip(logs, warm_up.samples, strict=True)
+        for run_logs, warm_up_samples in zip(logs, warm_up.sample_counts, strict=True)
     ]
     median_logs = np.empty(len(steady_logs))
     for runs, log_rows in by_length(steady_logs):
         median_logs[runs] = middles(log_rows)
     return _SteadyRuns(
-        sizes=run_counts,
-        cells=cell_of_run,
-        runs=run_numbers,
+        run_counts=run_counts,
+        cell_of_run=cell_of_run,
+        run_numbers=run_numbers,
         unit_s=unit_s,
         logs=steady_logs,
         median_logs=median_logs,
@@ -222,7 +222,7 @@ def _check_times(times_s: Floats, run_numbers: NDArray[np.int64]) -> None:
 
 def _estimates(runs_of_cells: Sequence[Sequence[Sequence[float] | Floats]]) -> dict[str, Floats]:
     steady = _find_steady(runs_of_cells)
-    run_counts = steady.sizes
+    run_counts = steady.run_counts
     first_runs = run_counts.cumsum() - run_counts
 
     # A single run: its median with the bootstrapped interval.

@@ -30,9 +30,9 @@ from steptime.records.record import (
 )
 from steptime.records.record_files import FolderLines, Warn, find_record_files, is_record_file
 
-LOCK, OF_IMPORT = "sweep.lock", "import.lock"
+LOCK, IMPORT_LOCK = "sweep.lock", "import.lock"
 EMPTY = "holds no records (no line in any *.jsonl file)"
-NONE = "no line of its *.jsonl files is a record"
+NO_RECORD_LINE = "no line of its *.jsonl files is a record"
 MAX_HOLDER_BYTES = 200  # of a lock's file, which names the process that holds it
 FinalKey = tuple[str, str, str, int]  # workload key, platform, method identity, round
 
@@ -174,7 +174,7 @@ def load(folder: Path, warn: Warn, *, required: bool = True) -> list[Record]:
         lines = FolderLines(files, warnings.append)
         records = [record_of(stored.line) for stored in lines]
     if not records and lines.has_whole_lines:
-        raise InputError("; ".join([f"{folder}: {NONE}", *warnings[:1]]))
+        raise InputError("; ".join([f"{folder}: {NO_RECORD_LINE}", *warnings[:1]]))
     for warning in warnings:
         warn(warning)
     if required and not records:

@@ -116,11 +116,11 @@ class Tables:
             return make()
         return pl.scan_parquet(path)
 
-    def scan(self, ends: tuple[int, int] | None = None) -> pl.LazyFrame:
+    def scan(self, seq_range: tuple[int, int] | None = None) -> pl.LazyFrame:
         """Return records as a lazy frame (`frame_columns.SCHEMA`), in their order.
 
         Args:
-            ends: the lowest and the highest `seq` of those that are read; None reads all.
+            seq_range: the lowest and the highest `seq` of those that are read; None reads all.
         """
         import polars as pl
 
@@ -128,11 +128,13 @@ class Tables:
         folder_start = 0
         for rows in self._folder_rows:
             if rows.parquet is not None:
-                parts.append(_scan_large_folder(rows, rows.parquet, folder_start, ends))
+                parts.append(_scan_large_folder(rows, rows.parquet, folder_start, seq_range))
             folder_start += rows.starts[-1]
         if self._small_parquet.exists():
             small = pl.scan_parquet(self._small_parquet)
-            parts.append(small if ends is None else small.filter(pl.col("seq").is_between(*ends)))
+            parts.append(
+                small if seq_range is None else small.filter(pl.col("seq").is_between(*seq_range))
+            )
         records = pl.concat(parts)
         if self.model:
             records = records.filter(pl.col("model").str.starts_with(self.model))
@@ -197,7 +199,14 @@ class Tables:
 
             builder = FrameBuilder()
             lines = (
-                FolderLine("", 0, place, record_id, place, line)
+                FolderLine(
+                    folder="",
+                    folder_rank=0,
+                    place=place,
+                    record_id=record_id,
+                    seq=place,
+                    line=line,
+                )
                 for place, record_id, line in source.lines()
             )
             write_parquet(builder.frames(lines), path, self._scratch)
@@ -230,14 +239,14 @@ class Tables:
 
 
 def _scan_large_folder(
-    rows: FolderRows, parquet: Path, folder_start: int, ends: tuple[int, int] | None
+    rows: FolderRows, parquet: Path, folder_start: int, seq_range: tuple[int, int] | None
 ) -> pl.LazyFrame:
     """Return the records of a cached folder whose first `seq` is `folder_start`; see `scan`."""
     import polars as pl
 
     records = pl.scan_parquet(parquet)
-    if ends is not None:  # of `place`, whose statistics spare reading all rows
-        low_seq, high_seq = ends
+    if seq_range is not None:  # of `place`, whose statistics spare reading all rows
+        low_seq, high_seq = seq_range
         is_read = pl.col("place").is_between(low_seq - folder_start, high_seq - folder_start)
         records = records.filter(is_read)
     return records.with_columns(

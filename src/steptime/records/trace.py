@@ -51,21 +51,21 @@ class Profile:
 
     Attributes:
         step_s: seconds of each step.
-        parts: seconds of each part in each step.
+        seconds_by_part: seconds of each part in each step.
         is_on_device: whether the times are those of kernels on a device.
         is_marked: whether the trace marks its steps; otherwise it is one step.
         omitted_steps: number of marked steps in which nothing ran, which are left out.
     """
 
     step_s: list[float]
-    parts: dict[TracePart, list[float]] = field(default_factory=dict)
+    seconds_by_part: dict[TracePart, list[float]] = field(default_factory=dict)
     is_on_device: bool = False
     is_marked: bool = True
     omitted_steps: int = 0
 
     def add(self, part: TracePart, step: int, seconds: float) -> None:
         """Add seconds to a part of a step."""
-        self.parts.setdefault(part, [0.0] * len(self.step_s))[step] += seconds
+        self.seconds_by_part.setdefault(part, [0.0] * len(self.step_s))[step] += seconds
 
 
 class _Span(NamedTuple):
@@ -92,7 +92,7 @@ class _Work(NamedTuple):
     start: float
     end: float
     context: _Context
-    launch: float | None = None
+    launch_us: float | None = None
 
 
 class _Launch(NamedTuple):
@@ -105,16 +105,16 @@ class _Host:
     """The ops of each host thread, the kernels that they launched and the nodes that they made.
 
     Attributes:
-        work: outermost ops by thread.
-        marks: marked steps by thread.
-        launches: launches by correlation number.
-        makers: time and context of the op that made a node, by its sequence number.
+        work_by_thread: outermost ops by thread.
+        marks_by_thread: marked steps by thread.
+        launch_by_correlation: launches by correlation number.
+        maker_by_sequence: time and context of the op that made a node, by its sequence number.
     """
 
-    work: dict[tuple[str, str], list[_Work]] = field(default_factory=dict)
-    marks: dict[tuple[str, str], list[_Span]] = field(default_factory=dict)
-    launches: dict[int, _Launch] = field(default_factory=dict)
-    makers: dict[int, _Launch] = field(default_factory=dict)
+    work_by_thread: dict[tuple[str, str], list[_Work]] = field(default_factory=dict)
+    marks_by_thread: dict[tuple[str, str], list[_Span]] = field(default_factory=dict)
+    launch_by_correlation: dict[int, _Launch] = field(default_factory=dict)
+    maker_by_sequence: dict[int, _Launch] = field(default_factory=dict)
 
 
 def build_profile(events: Sequence[Slice]) -> Profile:
@@ -127,20 +127,20 @@ def build_profile(events: Sequence[Slice]) -> Profile:
     """
     host = _scan_host(events)
     kernels = [
-        _find_launch(event, host.launches)
+        _make_kernel_work(event, host.launch_by_correlation)
         for event in events
         if event.category in KERNEL_CATEGORIES
     ]
     thread = _find_step_thread(host)
-    host_work = host.work.get(thread, [])
+    host_work = host.work_by_thread.get(thread, [])
     has_host_time = any(piece.end > piece.start for piece in host_work)
     if not kernels and not has_host_time:
         raise InputError(NO_PYTORCH_OP)
     work = sorted(kernels or host_work, key=lambda piece: piece.start)
-    marks = sorted(host.marks.get(thread, []))
+    marks = sorted(host.marks_by_thread.get(thread, []))
     if marks:
         active_marks = _omit_empty_steps(marks, host)
-        steps = _device_steps(active_marks, work) if kernels else active_marks
+        steps = _find_device_steps(active_marks, work) if kernels else active_marks
     else:
         all_work = [*work, *host_work]
         first_start = min(piece.start for piece in all_work)
@@ -153,7 +153,7 @@ def build_profile(events: Sequence[Slice]) -> Profile:
         omitted_steps=max(0, len(marks) - len(steps)),
     )
     for piece, step_index, seconds in _divide_by_step(work, steps):
-        profile.add(_find_part(piece.context, host.makers), step_index, seconds)
+        profile.add(_find_part(piece.context, host.maker_by_sequence), step_index, seconds)
     return profile
 
 
@@ -161,9 +161,9 @@ def _find_step_thread(host: _Host) -> tuple[str, str]:
     """Return the thread that marks steps, or else any thread; of several the one of most work."""
 
     def busy_us(thread: tuple[str, str]) -> float:
-        return sum(piece.end - piece.start for piece in host.work.get(thread, ()))
+        return sum(piece.end - piece.start for piece in host.work_by_thread.get(thread, ()))
 
-    candidates = host.marks or host.work
+    candidates = host.marks_by_thread or host.work_by_thread
     return max(candidates, key=busy_us, default=("", ""))
 
 
@@ -175,8 +175,8 @@ def _omit_empty_steps(marks: Sequence[_Span], host: _Host) -> list[_Span]:
     Raises:
         InputError: if no op began within any mark.
     """
-    op_starts = [piece.start for pieces in host.work.values() for piece in pieces]
-    launch_starts = [launch.start for launch in host.launches.values()]
+    op_starts = [piece.start for pieces in host.work_by_thread.values() for piece in pieces]
+    launch_starts = [launch.start for launch in host.launch_by_correlation.values()]
     starts = sorted(op_starts + launch_starts)
     active_marks = []
     for mark in marks:
@@ -189,7 +189,7 @@ def _omit_empty_steps(marks: Sequence[_Span], host: _Host) -> list[_Span]:
     return active_marks
 
 
-def _device_steps(marks: Sequence[_Span], kernels: Sequence[_Work]) -> list[_Span]:
+def _find_device_steps(marks: Sequence[_Span], kernels: Sequence[_Work]) -> list[_Span]:
     """Return the steps of the device from the marks of the host and the kernels launched in them.
 
     Kernels launched before the first mark are not of the first step, which begins at their end.
@@ -201,15 +201,15 @@ def _device_steps(marks: Sequence[_Span], kernels: Sequence[_Work]) -> list[_Spa
     idle_from = -math.inf  # the device is free for the next step
     is_first_step_launched = False
     for kernel in kernels:
-        if kernel.launch is None:
+        if kernel.launch_us is None:
             if not is_first_step_launched:
                 idle_from = max(idle_from, kernel.end)
             continue
-        step_index = bisect_right(mark_starts, kernel.launch) - 1
+        step_index = bisect_right(mark_starts, kernel.launch_us) - 1
         is_before_first_mark = step_index < 0
         if is_before_first_mark:
             idle_from = max(idle_from, kernel.end)
-        elif kernel.launch <= marks[step_index].end:
+        elif kernel.launch_us <= marks[step_index].end:
             is_first_step_launched = True
             device_ends[step_index] = max(device_ends[step_index], kernel.end)
     steps = []
@@ -244,13 +244,14 @@ def _divide_by_step(
                 yield piece, step_index, length_us * US
 
 
-def _find_launch(kernel: Slice, launches: Mapping[int, _Launch]) -> _Work:
+def _make_kernel_work(kernel: Slice, launches: Mapping[int, _Launch]) -> _Work:
     """Return a kernel with the context of its launch; without one its own name is the op."""
     launch = None if kernel.correlation is None else launches.get(kernel.correlation)
     context = _Context() if launch is None else launch.context
     if not context.op:
         context = replace(context, op=kernel.name)
-    return _Work(kernel.start, kernel.end, context, None if launch is None else launch.start)
+    launch_us = None if launch is None else launch.start
+    return _Work(kernel.start, kernel.end, context, launch_us)
 
 
 def _find_part(context: _Context, makers: Mapping[int, _Launch]) -> TracePart:
@@ -273,8 +274,8 @@ def _scan_host(events: Sequence[Slice]) -> _Host:
     for track, thread_events in threads.items():
         marks = [_Span(event.start, event.end) for event in thread_events if event.is_step_mark]
         if marks:
-            host.marks[track] = marks
-        host.work[track] = list(_scan_thread(thread_events, host))
+            host.marks_by_thread[track] = marks
+        host.work_by_thread[track] = list(_scan_thread(thread_events, host))
     return host
 
 
@@ -289,22 +290,22 @@ def _scan_thread(events: Sequence[Slice], host: _Host) -> Iterator[_Work]:
         # Gradients are added up right after the node that made them, without a number.
         if event.name.startswith(NODE) and event.sequence is not None:
             last_sequence = event.sequence
-        inner = _context_within(event, outer, last_sequence)
+        inner = _enter_event(event, outer, last_sequence)
         is_outermost_op = inner.op and not outer.op
         if is_outermost_op:
             yield _Work(event.start, event.end, inner)
         if event.correlation is not None and event.category in LAUNCH_CATEGORIES:
-            host.launches[event.correlation] = _Launch(event.start, inner)
+            host.launch_by_correlation[event.correlation] = _Launch(event.start, inner)
         is_forward_op = inner.pass_ == FORWARD and inner.op
         if is_forward_op and event.sequence is not None:
-            maker = host.makers.get(event.sequence)
+            maker = host.maker_by_sequence.get(event.sequence)
             # Ops before the maker of a node see its number, too; the maker is the last of them.
             if maker is None or maker.start <= event.start:
-                host.makers[event.sequence] = _Launch(event.start, inner)
+                host.maker_by_sequence[event.sequence] = _Launch(event.start, inner)
         open_contexts.append(inner)
 
 
-def _context_within(event: Slice, outer: _Context, sequence: int | None) -> _Context:
+def _enter_event(event: Slice, outer: _Context, sequence: int | None) -> _Context:
     """Return the context within an event, from that around it and the last node's number."""
     if event.is_step_mark:
         return replace(outer, end=event.end)
@@ -343,7 +344,7 @@ def list_op_times(profile: Profile, kinds: Mapping[str, str], first_step: int = 
     steps_s = profile.step_s[first_step:]
     step_count = len(steps_s)
     times_s: dict[str, dict[str, list[float]]] = {}  # of each step, by scope and pass
-    for part, part_steps_s in profile.parts.items():
+    for part, part_steps_s in profile.seconds_by_part.items():
         scope = part.scope if part.scope in kind_of_scope else UNATTRIBUTED
         pass_times_s = times_s.setdefault(scope, {name: [0.0] * step_count for name in PASSES})
         pass_times_s[part.pass_] = _add_steps(pass_times_s[part.pass_], part_steps_s[first_step:])

@@ -165,9 +165,9 @@ def _read_inputs(arguments: Mapping[str, Any]) -> tuple[TracedInput, ...]:
         is_tensor_list = shape and isinstance(shape[0], list)
         if is_tensor_list:
             dtype_name = str(dtype) if dtype and dtype != "TensorList" else "float"
-            inputs += [TracedInput(_sizes(tensor_shape), dtype_name) for tensor_shape in shape]
+            inputs += [TracedInput(_read_sizes(tensor_shape), dtype_name) for tensor_shape in shape]
             continue
-        sizes = _sizes(shape)
+        sizes = _read_sizes(shape)
         is_matrix = isinstance(strides, list) and len(strides) == len(sizes) >= MATRIX_AXES
         is_transposed = is_matrix and strides[-1] != 1 and strides[-2] == 1
         inputs.append(TracedInput(sizes, str(dtype or ""), str(value or ""), is_transposed))
@@ -179,7 +179,7 @@ def _pad_list(value: object, length: int) -> list[Any]:
     return [*items, *[None] * (length - len(items))][:length]
 
 
-def _sizes(shape: object) -> tuple[int, ...]:
+def _read_sizes(shape: object) -> tuple[int, ...]:
     """Return sizes of a tensor; () for what holds others than whole numbers."""
     sizes = shape if isinstance(shape, list) else []
     is_valid = all(isinstance(size, int) and size >= 0 for size in sizes)

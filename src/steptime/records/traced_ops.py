@@ -124,9 +124,9 @@ class _Node:
 class _Totals:
     """The times of equal ops, and seconds without shapes by name [us]."""
 
-    ops: dict[OpKey, list[float]] = field(default_factory=lambda: defaultdict(list))
-    pieces: list[Slice] = field(default_factory=list)
-    unshaped: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    times_us_by_op: dict[OpKey, list[float]] = field(default_factory=lambda: defaultdict(list))
+    counted_events: list[Slice] = field(default_factory=list)
+    unshaped_us: dict[str, float] = field(default_factory=lambda: defaultdict(float))
 
 
 def read_traced_step(
@@ -169,11 +169,11 @@ def read_traced_step(
     if profile.is_on_device:
         _collect_lone_kernels(step_events, totals)
     ops = _list_ops(totals, step_count)
-    unshaped_s = {name: us / step_count * US for name, us in totals.unshaped.items()}
+    unshaped_s = {name: us / step_count * US for name, us in totals.unshaped_us.items()}
     ops_s = sum(op.seconds for op in ops)
     gap_s = max(0.0, step_s - ops_s - sum(unshaped_s.values()))
     if not profile.is_on_device:
-        gap_s = min(gap_s, _sum_gaps(step_events, totals.pieces) / step_count * US)
+        gap_s = min(gap_s, _sum_gaps(step_events, totals.counted_events) / step_count * US)
     return TracedStep(
         step_s=step_s,
         ops=ops,
@@ -210,7 +210,7 @@ def _sum_kernels(events: Sequence[Slice]) -> dict[int, float]:
 def _list_ops(totals: _Totals, step_count: int) -> tuple[TracedOp, ...]:
     """Return the ops of a step."""
     ops = []
-    for key, times_us in totals.ops.items():
+    for key, times_us in totals.times_us_by_op.items():
         calls = len(times_us) / step_count
         seconds = _usual_us(times_us) * len(times_us) / step_count * US
         ops.append(TracedOp(key, seconds=seconds, calls=calls))
@@ -333,15 +333,15 @@ def _collect_ops(node: _Node, is_recognised: Callable[[str], bool], totals: _Tot
     stands_for_its_tree = is_recognised(name) or computes_by_itself
     if is_aten and has_tensors and stands_for_its_tree:
         key = OpKey(event.name, node.pass_, event.inputs, node.is_of_weights)
-        totals.ops[key].append(node.busy_us)
-        totals.pieces.append(event)
+        totals.times_us_by_op[key].append(node.busy_us)
+        totals.counted_events.append(event)
         return
     for child in node.children:
         _collect_ops(child, is_recognised, totals)
     if _is_unshaped(event) and not is_aten:
         launched_us = sum(_launched_us(child) for child in node.children)
         self_us = launched_us or node.busy_us - inner_us
-        totals.unshaped[event.name] += max(0.0, self_us)
+        totals.unshaped_us[event.name] += max(0.0, self_us)
 
 
 def _launched_us(node: _Node) -> float:
@@ -366,7 +366,7 @@ def _collect_lone_kernels(events: Sequence[Slice], totals: _Totals) -> None:
     }
     for event in events:
         if event.category in KERNEL_CATEGORIES and event.correlation not in launches:
-            totals.unshaped[event.name] += event.length
+            totals.unshaped_us[event.name] += event.length
 
 
 def _issue_us(node: _Node) -> float:

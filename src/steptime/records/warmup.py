@@ -23,14 +23,14 @@ class WarmUp:
     """The warm-up samples of each run, and whether each cell becomes steady.
 
     Attributes:
-        samples: number of first samples of each run that are warm-up.
+        sample_counts: number of first samples of each run that are warm-up.
         steady: of each cell 1, 0 if its runs still change in the later half of their samples, and
             NaN if there are too few samples to tell.
         drift: of each cell that is not steady the change of the logarithm of the time between the
             last two quarters of the samples, else 0.
     """
 
-    samples: NDArray[np.int64]
+    sample_counts: NDArray[np.int64]
     steady: Floats
     drift: Floats
 
@@ -48,9 +48,9 @@ def by_length(runs: Sequence[Floats]) -> Iterator[tuple[NDArray[np.int64], Float
     """Yield the places of the runs of each length, and these runs as rows."""
     lengths = np.fromiter(map(len, runs), np.int64, len(runs))
     for length in np.unique(lengths):
-        places = np.flatnonzero(lengths == length)
-        samples = np.concatenate([runs[place] for place in places.tolist()])
-        yield places, samples.reshape(len(places), length)
+        run_numbers = np.flatnonzero(lengths == length)
+        samples = np.concatenate([runs[number] for number in run_numbers.tolist()])
+        yield run_numbers, samples.reshape(len(run_numbers), length)
 
 
 def find_warm_up(logs: Sequence[Floats], sizes: Iterable[int]) -> WarmUp:
@@ -89,12 +89,14 @@ def find_warm_up(logs: Sequence[Floats], sizes: Iterable[int]) -> WarmUp:
         profile_ends[runs] = profile_end
         steady[cell] = profile_end < len(profile) // 2
         if not steady[cell]:
-            drift[cell] = _drift(profile)
+            drift[cell] = _measure_drift(profile)
     ends = np.maximum(profile_ends, run_ends)
     max_warm_up = sample_counts - sample_counts // 4  # a quarter of the samples stays
     warm_up_samples = np.minimum(2 * ends, max_warm_up)
     has_warm_up = sample_counts >= MIN_SAMPLES
-    return WarmUp(np.where(has_warm_up, warm_up_samples, 0), steady, drift)
+    return WarmUp(
+        sample_counts=np.where(has_warm_up, warm_up_samples, 0), steady=steady, drift=drift
+    )
 
 
 def _mean_profile(logs: Sequence[Floats]) -> Floats:
@@ -130,7 +132,7 @@ def _find_warm_up_ends(logs: Sequence[Floats]) -> NDArray[np.int64]:
     return ends
 
 
-def _drift(profile: Floats) -> float:
+def _measure_drift(profile: Floats) -> float:
     quarter = len(profile) // 4
     last_quarter = profile[-quarter:]
     quarter_before = profile[-2 * quarter : -quarter]

@@ -161,7 +161,7 @@ def choice_rows(choices: Choices) -> Iterator[JsonObject]:
         )
         network = {"model": text, "dtype": dtype}
         for _, device_cells in groupby(cells, lambda cell: cell.device):
-            rows = [{**_row(cell, link, choices), **network} for cell in device_cells]
+            rows = [{**_make_choice_row(cell, link, choices), **network} for cell in device_cells]
             reference_by_batch = {
                 row["batch"]: row for row in rows if row["replicas"] == fewest_replicas
             }
@@ -178,7 +178,7 @@ def choice_rows(choices: Choices) -> Iterator[JsonObject]:
             yield from rows
 
 
-def _row(cell: GridCell, link: Link, choices: Choices) -> JsonObject:
+def _make_choice_row(cell: GridCell, link: Link, choices: Choices) -> JsonObject:
     """Return a cell as a row, with the hours and the cost of its training."""
     training = choices.training
     offer = choices.offers.get(cell.device)
@@ -219,17 +219,17 @@ def charts() -> dict[str, style.Spec]:
     stacked = {"x": bars_x, "y": seconds, "color": parts["color"], "order": {"field": "index"}}
     fold = {"transform": [{"fold": PARTS, "as": ["part", "seconds"]}]}
     return {
-        "speedup": _chart(ideal, *_line(x, speed)),
-        "parts": _chart({**fold, "mark": "bar", "encoding": stacked}),
-        "train_h": _chart(*_line(x, hours)),
-        "cost": _chart({"mark": "bar", "encoding": {"x": bars_x, "y": cost}}),
+        "speedup": _make_empty_chart(ideal, *_draw_line(x, speed)),
+        "parts": _make_empty_chart({**fold, "mark": "bar", "encoding": stacked}),
+        "train_h": _make_empty_chart(*_draw_line(x, hours)),
+        "cost": _make_empty_chart({"mark": "bar", "encoding": {"x": bars_x, "y": cost}}),
     }
 
 
-def _line(x: style.Spec, y: style.Spec) -> list[style.Spec]:
+def _draw_line(x: style.Spec, y: style.Spec) -> list[style.Spec]:
     place = {"x": x, "y": y}
     return [{"mark": "line", "encoding": place}, {"mark": "point", "encoding": place}]
 
 
-def _chart(*layers: style.Spec) -> style.Spec:
+def _make_empty_chart(*layers: style.Spec) -> style.Spec:
     return {"data": {"values": []}, "height": 230, "layer": list(layers)}

@@ -38,14 +38,16 @@ def save(spec: JsonObject, path: Path) -> None:
 
     check_path(path)
     write_atomically(
-        path, FORMATS[path.suffix.lower()](vl_convert, json.dumps(_without_controls(spec)))
+        path, FORMATS[path.suffix.lower()](vl_convert, json.dumps(_escape_all_controls(spec)))
     )
 
 
-def _without_controls(value: Any) -> Any:
+def _escape_all_controls(value: Any) -> Any:
     """Return a chart without control characters, at which the writer of pictures fails."""
     if isinstance(value, str):
         return "\n".join(map(escape_controls, value.split("\n")))
     if isinstance(value, dict):
-        return {_without_controls(key): _without_controls(item) for key, item in value.items()}
-    return [*map(_without_controls, value)] if isinstance(value, list | tuple) else value
+        return {
+            _escape_all_controls(key): _escape_all_controls(item) for key, item in value.items()
+        }
+    return [*map(_escape_all_controls, value)] if isinstance(value, list | tuple) else value

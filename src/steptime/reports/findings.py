@@ -99,17 +99,21 @@ def gather(
     """
     data.max_rows = MAX_ROWS
     rows = select_networks(data, max_networks)
-    makers: list[Callable[[Data], Section | None]] = [
-        partial(_section, name, pictures=pictures) for name in names() if analysis(name).section
+    section_makers: list[Callable[[Data], Section | None]] = [
+        partial(_answer_section, name, pictures=pictures)
+        for name in names()
+        if analysis(name).section
     ]
     if pictures:  # of no analysis
-        makers += [partial(_draw_section, plot) for plot in registry.names(PLOTS, "plots")]
+        section_makers += [partial(_draw_section, plot) for plot in registry.names(PLOTS, "plots")]
     results = []
     with ThreadPoolExecutor(count_threads()) as pool:
         summary = pool.submit(summarise_results, data.scan_results())
         details = pool.submit(make_details, data, rows) if pictures else None
-        for number, result in enumerate(pool.map(partial(_make_or_fault, data), makers)):
-            tell("sections", number, len(makers))
+        for number, result in enumerate(
+            pool.map(partial(_make_section_or_error, data), section_makers)
+        ):
+            tell("sections", number, len(section_makers))
             results.append(result)
     numbers: ResultsSummary = summary.result()
     failure = [data.failed] if data.failed else []
@@ -126,7 +130,7 @@ def gather(
     )
 
 
-def _make_or_fault(
+def _make_section_or_error(
     data: Data, make: Callable[[Data], Section | None]
 ) -> Section | InputError | None:
     """Return a section, None where there is nothing, or why it cannot be made."""
@@ -138,10 +142,10 @@ def _make_or_fault(
 
 def _draw_section(name: str, data: Data) -> Section:
     spec = draw(name, data)
-    return Section(name, spec["title"]["text"], (), None, spec)
+    return Section(name, title=spec["title"]["text"], says=(), table=None, spec=spec)
 
 
-def _section(name: str, data: Data, *, pictures: bool) -> Section | None:
+def _answer_section(name: str, data: Data, *, pictures: bool) -> Section | None:
     """Return the section of an analysis, None where it finds nothing."""
     question = analysis(name)
     table = question.answer(data)

@@ -23,7 +23,7 @@ from steptime.records.results import ALL_COLUMNS
 from steptime.records.row import Row, by_run, grouped, settings_of
 from steptime.records.warmup import Floats, find_warm_up
 from steptime.reports.charts import Spec, style
-from steptime.reports.charts.samples import marks
+from steptime.reports.charts.samples import encode_marks
 
 MAX_NETWORKS = 2500  # of a page
 MAX_PAGE_SAMPLES = 120_000  # of all networks of a page
@@ -105,13 +105,17 @@ def table_columns(rows: Sequence[Row]) -> list[Column]:
     columns = [
         column
         for column in COLUMNS
-        if len({row[column.key] for row in rows} - {None}) > column.is_spare
+        if _count_values(rows, column.key) >= (2 if column.is_spare else 1)
     ]
     if "published" not in origins:
         return [column for column in columns if column.key != "examples_per_s"]
     if "measured" not in origins:
         return [PUBLISHED if column.key == PUBLISHED.key else column for column in columns]
     return columns
+
+
+def _count_values(rows: Sequence[Row], key: str) -> int:
+    return len({row[key] for row in rows} - {None})
 
 
 def pack_table(rows: Sequence[Row], columns: Sequence[Column]) -> list[Row]:
@@ -124,14 +128,14 @@ def pack_table(rows: Sequence[Row], columns: Sequence[Column]) -> list[Row]:
             {
                 "key": column.key,
                 "heading": column.label,
-                "cells": [_cell(row, column.key) for row in rows],
+                "cells": [_format_cell(row, column.key) for row in rows],
                 "sort": [style.short(key) for key in keys] if is_numeric else None,
             }
         )
     return packed
 
 
-def _cell(row: Row, key: str) -> str:
+def _format_cell(row: Row, key: str) -> str:
     value = row[key]
     if key == "status":
         is_unsteady = value == "ok" and row["steady"] is False
@@ -148,7 +152,7 @@ def make_details(data: Data, rows: Sequence[Row]) -> list[Row]:
     records_of_rows = _read_records(data, rows)
     sample_limit = max(MIN_NETWORK_SAMPLES, MAX_PAGE_SAMPLES // max(1, len(rows)))
     headlines = _diagnose([attempts for attempts, _ in records_of_rows])
-    kinds_by_network = _kinds(data, rows)
+    kinds_by_network = _list_kinds(data, rows)
     details = []
     for row, (attempts, prediction), headline in zip(rows, records_of_rows, headlines, strict=True):
         network = (row["workload_key"], row["platform"])
@@ -157,8 +161,8 @@ def make_details(data: Data, rows: Sequence[Row]) -> list[Row]:
                 "name": row["label"],
                 "says": headline,
                 "kinds": kinds_by_network.get(network, ()),
-                "facts": _facts(row, attempts, prediction),
-                "samples": _samples(attempts, sample_limit),
+                "facts": _list_facts(row, attempts, prediction),
+                "samples": _pack_samples(attempts, sample_limit),
             }
         )
     return details
@@ -166,7 +170,9 @@ def make_details(data: Data, rows: Sequence[Row]) -> list[Row]:
 
 def _diagnose(attempts_of_rows: Sequence[Sequence[Record]]) -> list[Sequence[str]]:
     """Return the lines of the diagnosis of each network's last good record."""
-    last_good = [_good(attempts)[-1:] for attempts in attempts_of_rows]  # a record or none
+    last_good = [
+        _select_good_records(attempts)[-1:] for attempts in attempts_of_rows
+    ]  # a record or none
     to_diagnose = [record for records in last_good[:MAX_DIAGNOSED] for record in records]
     diagnoses = diagnose_records(to_diagnose)
     headlines: list[Sequence[str]] = []
@@ -182,7 +188,7 @@ def _read_records(data: Data, rows: Sequence[Row]) -> list[tuple[list[Record], R
     row_numbers_by_folder = grouped(range(len(rows)), lambda number: rows[number]["folder"])
     pairs: list[tuple[list[Record], Record | None]] = [([], None)] * len(rows)
     for folder, row_numbers in row_numbers_by_folder.items():
-        places = {place for number in row_numbers for place in _places(rows[number])}
+        places = {place for number in row_numbers for place in _list_record_places(rows[number])}
         records_by_place = data.read_records(data.names.index(folder), sorted(places))
         for number in row_numbers:
             row = rows[number]
@@ -192,18 +198,18 @@ def _read_records(data: Data, rows: Sequence[Row]) -> list[tuple[list[Record], R
     return pairs
 
 
-def _places(row: Row) -> list[int]:
+def _list_record_places(row: Row) -> list[int]:
     """Return the places of a row's records in their folder."""
     prediction = row["predicted_at"]
     return [*(row["tried"] or ()), *([] if prediction is None else [prediction])]
 
 
-def _good(records: Sequence[Record]) -> list[Record]:
+def _select_good_records(records: Sequence[Record]) -> list[Record]:
     """Return the records that hold a step, without those that failed."""
     return [record for record in records if record.status == "ok" and "step_s" in record.quantities]
 
 
-def _kinds(data: Data, rows: Sequence[Row]) -> dict[tuple[str, str], list[tuple[Any, ...]]]:
+def _list_kinds(data: Data, rows: Sequence[Row]) -> dict[tuple[str, str], list[tuple[Any, ...]]]:
     """Return the kinds of ops of each network and platform, each with its share and time."""
     keys = {row["name"]: row["workload_key"] for row in rows}
     kind_rows = analysis("breakdown").answer(data, by="kind", by_network=True).rows
@@ -214,7 +220,7 @@ def _kinds(data: Data, rows: Sequence[Row]) -> dict[tuple[str, str], list[tuple[
     }
 
 
-def _facts(
+def _list_facts(
     row: Row, attempts: Sequence[Record], prediction: Record | None
 ) -> list[tuple[str, str]]:
     """Return the origin of a row: its network, the options of both methods, the environment."""
@@ -260,24 +266,24 @@ def text_of(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
-def _samples(attempts: Sequence[Record], limit: int) -> Row | None:
+def _pack_samples(attempts: Sequence[Record], limit: int) -> Row | None:
     """Return at most `limit` samples of a network in the order taken; None if there are none.
 
     `values` are 16 bits of `slowest_s`, `kinds` a letter each: warm-up, quiet or disturbed, `at`
     their numbers if some are left out: of each stretch the fastest and the slowest stay.
     """
-    steps = [step for record in _good(attempts) for step in read_steps(record)]
+    steps = [step for record in _select_good_records(attempts) for step in read_steps(record)]
     if not steps:
         return None
     samples_s = np.array([step_s for step_s, _ in steps])
     kinds = [kind for _, kind in steps]
-    places = _extremes(samples_s, limit)
+    indices = _choose_extremes(samples_s, limit)
     slowest_s = float(samples_s.max())
-    scaled_samples = np.rint(samples_s[places] * (FULL_SCALE / slowest_s)).astype(int)
+    scaled_samples = np.rint(samples_s[indices] * (FULL_SCALE / slowest_s)).astype(int)
     return {
-        "at": places.tolist() if len(places) < len(steps) else None,
+        "at": indices.tolist() if len(indices) < len(steps) else None,
         "values": scaled_samples.tolist(),
-        "kinds": "".join(kinds[place] for place in places),
+        "kinds": "".join(kinds[index] for index in indices),
         "slowest_s": slowest_s,
         "number": len(steps),
     }
@@ -289,7 +295,7 @@ def read_steps(record: Record) -> Iterator[tuple[float, str]]:
     marked = zip(step.samples, step.marks, strict=True)
     runs = by_run(marked, step.runs) if step.samples else []
     logs = [np.log([step_s for step_s, _ in run]) for run in runs]
-    warm_up_counts = find_warm_up(logs, [len(runs)]).samples
+    warm_up_counts = find_warm_up(logs, [len(runs)]).sample_counts
 
     # `warmup_s` holds steps that were left out of the samples: of one run, or a list a run.
     warm_up_s = record.env.get("warmup_s") or ()
@@ -299,30 +305,32 @@ def read_steps(record: Record) -> Iterator[tuple[float, str]]:
     for run, warm_up_count, omitted_s in zip(runs, warm_up_counts, omitted_of_runs, strict=False):
         for step_s in omitted_s or ():
             yield step_s, WARM_UP
-        for place, (step_s, is_disturbed) in enumerate(run):
-            if place < warm_up_count:
+        for index, (step_s, is_disturbed) in enumerate(run):
+            if index < warm_up_count:
                 yield step_s, WARM_UP
             else:
                 yield step_s, DISTURBED if is_disturbed else QUIET
 
 
-def _extremes(samples: Floats, limit: int) -> NDArray[np.int64]:
-    """Return the places of at most `limit` samples: the two extremes of each of equal stretches."""
+def _choose_extremes(samples: Floats, limit: int) -> NDArray[np.int64]:
+    """Return indices of at most `limit` samples: the two extremes of each of equal stretches."""
     if len(samples) <= limit:
         return np.arange(len(samples))
     edges = np.linspace(0, len(samples), limit // 2 + 1).astype(int)
-    places = []
+    indices = []
     for start, stop in pairwise(edges):
-        places_by_size = np.argsort(samples[start:stop]) + start
-        places += [places_by_size[0], places_by_size[-1]]
-    return np.unique(places)
+        indices_by_size = np.argsort(samples[start:stop]) + start
+        indices += [indices_by_size[0], indices_by_size[-1]]
+    return np.unique(indices)
 
 
 def samples_chart() -> Spec:
     """Return the Vega-Lite of a network's samples, over rows that the page makes from them."""
     x = style.number("sample", "sample", format="d", grid=False)
     x["scale"] = {"nice": False, "zero": False}
-    points = style.layer("point", {"x": x, **marks(KINDS, ("sample", "time", "kind"))}, size=22)
+    points = style.layer(
+        "point", {"x": x, **encode_marks(KINDS, ("sample", "time", "kind"))}, size=22
+    )
     return EMPTY | {"height": 120, "layer": [points]}
 
 

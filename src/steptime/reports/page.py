@@ -68,13 +68,13 @@ def _template_values(section: Section, command: str) -> JsonObject:
         command: the command that prints all rows of its table.
     """
     rows = section.table.rows if section.table else ()
-    first = replace(section.table, rows=rows[:MAX_ROWS]) if section.table else None
+    first_rows = replace(section.table, rows=rows[:MAX_ROWS]) if section.table else None
     return {
         "name": section.name,
         "title": section.title,
         "says": section.says,
         "caption": section.spec["title"]["subtitle"] if section.spec else None,
-        "table": Markup(html(first)) if first else "",  # noqa: S704  # the printer escapes
+        "table": Markup(html(first_rows)) if first_rows else "",  # noqa: S704  # the printer escapes
         "rows": len(rows),
         "command": command,
         "left_out": max(0, len(rows) - MAX_ROWS),

@@ -71,7 +71,7 @@ def write_plans(
     cells = []
     for index, request in enumerate(requests):
         tell("searches", index, len(requests))
-        cells.append({**_choices(request), **_search_cell(request, search, rows)})
+        cells.append({**_describe_choices(request), **_search_cell(request, search, rows)})
     good = [cell for cell in cells if "best" in cell]
     if not good:
         raise InputError(f"none of {len(cells)} searches finds a plan: {cells[0]['failed']}")
@@ -82,7 +82,7 @@ def write_plans(
     return PlanPage(len(cells), len(good), axes)
 
 
-def _choices(request: Request) -> JsonObject:
+def _describe_choices(request: Request) -> JsonObject:
     """Return the choices of a search by axis, and the options of its links."""
     site = request.site
     values = (
@@ -103,9 +103,9 @@ def _choices(request: Request) -> JsonObject:
 def _empty_charts(rows: ChartRows, devices: Sequence[str]) -> dict[str, style.Spec]:
     """Return the charts of the page without their rows, which the page has by search."""
     charts = {
-        "why": waterfall.chart([("", 1.0)], "step", "", ()),
+        "why": waterfall.chart([("", 1.0)], end="step", title="", caption=()),
         "memory": memory(rows["memory"]),
-        "speed": _speed([{"device": name} for name in devices]),
+        "speed": _draw_step_times([{"device": name} for name in devices]),
     }
     if rows["pipeline"]:
         charts["pipeline"] = pipeline(rows["pipeline"], room="width")
@@ -129,24 +129,24 @@ def _search_cell(
             total_s += part_s
             changes.append((words, total_s))
     chart_rows = {
-        "why": waterfall.chart(changes, "step", "", ())["data"]["values"],
+        "why": waterfall.chart(changes, end="step", title="", caption=())["data"]["values"],
         "memory": memory_rows(result.document["best"]["memory"]),
         "pipeline": bars(result.step, BARS),
     }
     for name, values in chart_rows.items():
         rows[name].extend(values)
     height = pipeline(chart_rows["pipeline"])["height"] if chart_rows["pipeline"] else 0
-    packed = {name: _packed(values) for name, values in chart_rows.items()}
+    packed = {name: _pack_rows(values) for name, values in chart_rows.items()}
     return {**result.document, "drawn": packed, "pipeline_px": height}
 
 
-def _packed(rows: Sequence[style.Row]) -> list[list[Any]]:
+def _pack_rows(rows: Sequence[style.Row]) -> list[list[Any]]:
     """Return rows as their names, once, and their values."""
     names = list(rows[0]) if rows else []
     return [names, *([style.short(row[name]) for name in names] for row in rows)]
 
 
-def _speed(rows: Sequence[style.Row]) -> style.Spec:
+def _draw_step_times(rows: Sequence[style.Row]) -> style.Spec:
     """Return the chart of how long a step takes on every device and number of them."""
     integers: style.Spec = {"labelExpr": "format(datum.value, 'd')", "grid": False}
     x = {**style.number("device_count", "devices", **integers), "scale": {"type": "log", "base": 2}}

@@ -19,7 +19,8 @@ MAX_VALUES = 8  # of a setting
 def describe_sources(data: Data) -> str:
     """Return a line: platforms, phases, types, optimizers, and the first and last time."""
     parts = [
-        _join_first(_distinct(data, name)) for name in ("platform", "phase", "dtype", "optimizer")
+        _join_first(_list_distinct_values(data, name))
+        for name in ("platform", "phase", "dtype", "optimizer")
     ]
     taken_at = pl.col("taken_at")
     ends = data.scan().select(
@@ -97,7 +98,7 @@ def present_time() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
-def _distinct(data: Data, column: str) -> list[Any]:
+def _list_distinct_values(data: Data, column: str) -> list[Any]:
     """Return the values of a column of the records, the most frequent first."""
     values = data.scan().select(column).drop_nulls().group_by(column).len()
     return values.sort("len", column, descending=[True, False]).collect()[column].to_list()

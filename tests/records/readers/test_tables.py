@@ -440,6 +440,6 @@ def test_an_unknown_network_of_a_table_names_timm(tmp_path):
 
 
 def test_a_mapping_of_the_house_by_its_name():
-    assert read_mapping(Path("hyperfine")).lacks == ("model", "batch", "device")
+    assert read_mapping(Path("hyperfine")).missing_keys == ("model", "batch", "device")
     with pytest.raises(InputError, match=r"unknown mapping 'hyperfin'; did you mean 'hyperfine'\?"):
         read_mapping(Path("hyperfin"))

@@ -78,9 +78,9 @@ def test_a_step_ends_with_the_last_kernel_that_it_launched(host_us, device_us, s
     # A step that waits for its device pays the launch of its first kernel, 8 % of the host's time.
     assert loop.step_s == pytest.approx([expected_us * 1e-6] * 4, rel=0.05)
     for step, step_s in enumerate(loop.step_s):
-        busy_s = sum(times[step] for times in loop.parts.values())
+        busy_s = sum(times[step] for times in loop.seconds_by_part.values())
         assert busy_s <= step_s * (1 + 1e-9)
-    busy_s = sum(sum(times) for times in loop.parts.values())
+    busy_s = sum(sum(times) for times in loop.seconds_by_part.values())
     assert busy_s == pytest.approx(4 * device_us * 1e-6, rel=1e-3)
 
 
@@ -110,7 +110,7 @@ def test_copies_for_the_next_step_count_in_the_step_in_which_they_run():
     ]
     loop = profile(events)
     assert loop.step_s == pytest.approx([210e-6, 190e-6])
-    seconds = {part.op: times for part, times in loop.parts.items()}
+    seconds = {part.op: times for part, times in loop.seconds_by_part.items()}
     assert seconds["aten::mm"] == pytest.approx([200e-6, 150e-6])
     assert seconds["aten::copy_"] == pytest.approx([0.0, 40e-6])
 

@@ -184,12 +184,12 @@ def _make_answer(
     request: _CompareRequest, data: Data, pairing: Pairing, name_a: str, name_b: str
 ) -> CompareAnswer:
     # All names are made together, so that each name tells a step from all other steps.
-    pairing.learn(np.r_[pairing.columns.b, pairing.unpaired.id])
+    pairing.name_groups(np.r_[pairing.columns.b, pairing.unpaired.group])
     folder_changes = watch.find_changes(pairing) if request.has_two_folders else None
     detection_power = find_power(pairing, data) if request.has_two_folders else None
     slow_nodes = _find_slow_nodes(data) if request.by == "host" else None
     errors = msgspec.convert(pairing.summary(), Accuracy)
-    levels = tuple(map(_make_level_row, pairing.of_levels()))
+    levels = tuple(map(_make_level_row, pairing.summarise_levels()))
     has_verdicts = any(pairing.columns.verdict)
     headline = _describe_pairs(request, pairing, errors, levels, name_a)
     if folder_changes and (request.fail_on or request.margin is not None):

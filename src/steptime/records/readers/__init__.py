@@ -88,7 +88,7 @@ def read_path(
         format_name = next(formats, None)
         if format_name is None:
             reason = f"{NO_FORMAT}: {describe_source(source, mapping)}"
-            content.unread.append(Unread(source.name, None, reason))
+            content.unread.append(Unread(source.name, line=None, reason=reason))
             continue
         _read_source(content, format_name, readers[format_name], source)
     _mark_duplicates(content)
@@ -145,7 +145,7 @@ def _read_source(content: Import, name: str, reader: Any, source: RecordSource) 
         reading: Reading = reader.read(source)
     except InputError as error:
         reason = str(error).removeprefix(f"{source.name}: ")
-        reading = Reading(unread=(Unread(source.name, None, reason),))
+        reading = Reading(unread=(Unread(source.name, line=None, reason=reason),))
     about = {
         "source": reader.SOURCE,
         "source_file": source.name,

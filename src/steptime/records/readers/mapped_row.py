@@ -24,18 +24,18 @@ SIZE_NAMES = ("batch", "replicas", "line")  # formulas read them like columns
 
 
 class Measured(NamedTuple):
-    """What a row measured: `samples` of one run or of `is_runs` fresh processes, or a `value`."""
+    """What a row measured: a `value`, or `samples` of one run, or of fresh processes each."""
 
     value: float | None
     samples: tuple[float, ...] = ()
-    is_runs: bool = False
+    are_fresh_runs: bool = False
 
     @property
     def quantity(self) -> Quantity:
         """The quantity of a record."""
         if not self.samples:
             return Quantity(self.value)
-        run = tuple(range(len(self.samples))) if self.is_runs else (0,) * len(self.samples)
+        run = tuple(range(len(self.samples))) if self.are_fresh_runs else (0,) * len(self.samples)
         return Quantity(samples=self.samples, columns={"run": run})
 
 
@@ -132,29 +132,29 @@ class MappedRow:
             is_successful_step = status == "ok" and not keys.scope
             if amount is None or not is_successful_step:
                 return None
-            return self._amount("step_s", amount)
-        measured = self._samples()
+            return self._read_amount("step_s", amount)
+        measured = self._read_samples()
         if measured is not None:
             return median(measured.samples)
-        return self._seconds(keys.seconds, self.value(keys.seconds))
+        return self._read_seconds(keys.seconds, self.value(keys.seconds))
 
-    def _seconds(self, place: str, value: object) -> float | None:
+    def _read_seconds(self, place: str, value: object) -> float | None:
         """Return a time in s; a cell with a unit of its own has that one."""
         if value in ("", None) or str(value).lower() == "nan":
             return None
-        amount = _amount_of(value)
+        amount = _parse_cell_amount(value)
         if amount is not None and amount.dimension:
-            return _positive(_in_unit_of("step_s", value, amount), place)
-        return _positive(value, place) * UNITS[self.keys.unit]
+            return _check_positive(_convert_to_unit("step_s", value, amount), place)
+        return _check_positive(value, place) * UNITS[self.keys.unit]
 
-    def _samples(self) -> Measured | None:
+    def _read_samples(self) -> Measured | None:
         """Return the samples of the row; None if it has none."""
         formula_text = self.keys.samples or self.keys.runs
         cell = self.value(formula_text) if formula_text else None
         if cell in ("", None, []):
             return None
         texts = cell if isinstance(cell, list) else amounts_of(cell)
-        times_s = [self._seconds(formula_text, valued(text)) for text in texts]
+        times_s = [self._read_seconds(formula_text, valued(text)) for text in texts]
         samples_s = tuple(time_s for time_s in times_s if time_s is not None)
         has_empty_sample = len(samples_s) < len(times_s)
         if not samples_s or has_empty_sample:
@@ -165,8 +165,8 @@ class MappedRow:
     def measured(self) -> dict[str, Measured]:
         """What was measured by quantity, in SI."""
         amounts = self.keys.quantities.items()
-        measured = {name: Measured(self._amount(name, amount)) for name, amount in amounts}
-        samples = self._samples()
+        measured = {name: Measured(self._read_amount(name, amount)) for name, amount in amounts}
+        samples = self._read_samples()
         if samples is not None:
             measured["step_s"] = samples
         elif not amounts:
@@ -175,7 +175,7 @@ class MappedRow:
         return measured
 
     @property
-    def rivals(self) -> dict[str, float]:
+    def rival_times_s(self) -> dict[str, float]:
         """The seconds that others predicted, where they did."""
         keys = self.keys
         scale = 1.0 if keys.quantities else UNITS[keys.unit]
@@ -225,7 +225,7 @@ class MappedRow:
                     return cell
         return self.raw[check_choice("column", column, self.raw)]
 
-    def _amount(self, name: str, amount: Amount) -> float:
+    def _read_amount(self, name: str, amount: Amount) -> float:
         """Return a quantity in SI; a time is above 0, and so is what is divided by."""
         unit, _ = QUANTITIES[name]
         must_be_positive = unit == "s" or amount.inverse
@@ -235,25 +235,25 @@ class MappedRow:
         else:
             value = valued(self._cell(amount.column))
             place, scale = amount.column, amount.scale
-        cell = _amount_of(value)
+        cell = _parse_cell_amount(value)
         if cell is not None and cell.dimension:  # its unit stands in place of `scale`
-            value = _in_unit_of(name, value, cell, amount.inverse)
+            value = _convert_to_unit(name, value, cell, amount.inverse)
             scale = 1.0
-        check_number = _positive if must_be_positive else _number
-        number = check_number(value, place) * scale
+        check = _check_positive if must_be_positive else _check_number
+        number = check(value, place) * scale
         if amount.inverse and not number:
             raise InputError(f"{amount.column}: too small: {shorten(self._cell(amount.column))}")
         return 1 / number if amount.inverse else number
 
 
-def _amount_of(value: object) -> CellAmount | None:
+def _parse_cell_amount(value: object) -> CellAmount | None:
     """Return the amount of a text, or of a number that a formula read with its unit, else None."""
     if isinstance(value, SIValue):
         return CellAmount(float(value), value.dimension)
     return parse_amount(value) if isinstance(value, str) else None
 
 
-def _in_unit_of(name: str, text: object, cell: CellAmount, is_inverse: bool = False) -> float:
+def _convert_to_unit(name: str, text: object, cell: CellAmount, is_inverse: bool = False) -> float:
     """Return the amount of a cell; raises `InputError` if its unit is not that of the quantity."""
     unit, _ = QUANTITIES[name]
     expected_unit = "/s" if is_inverse and unit == "s" else unit
@@ -266,15 +266,17 @@ def _in_unit_of(name: str, text: object, cell: CellAmount, is_inverse: bool = Fa
     )
 
 
-def _number(value: object, place: str) -> float:
+def _check_number(value: object, place: str) -> float:
     if not _is_number(value) or not abs(value) < LARGEST:  # type: ignore[arg-type]
-        raise InputError(f"{place}: must be a number, not {shorten(value)}{_hint(value)}")
+        raise InputError(
+            f"{place}: must be a number, not {shorten(value)}{_find_number_hint(value)}"
+        )
     return float(value)  # type: ignore[arg-type]
 
 
-def _positive(value: object, place: str) -> float:
+def _check_positive(value: object, place: str) -> float:
     if not _is_number(value) or not 0 < value < LARGEST:  # type: ignore[operator]
-        raise InputError(f"{place} must be above 0, not {shorten(value)}{_hint(value)}")
+        raise InputError(f"{place} must be above 0, not {shorten(value)}{_find_number_hint(value)}")
     return float(value)  # type: ignore[arg-type]
 
 
@@ -282,7 +284,7 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _hint(value: object) -> str:
+def _find_number_hint(value: object) -> str:
     """Return the remedy for a text that could be a number: `; decimal = ","`."""
     if not isinstance(value, str) or not re.search(r"\d", value):
         return ""
@@ -313,6 +315,6 @@ def to_integer(value: object, place: str, below: int = 2**63) -> int:
     is_in_range = _is_number(value) and 0 <= value < below  # type: ignore[operator]  # a number
     if not is_in_range or value != int(value):  # type: ignore[call-overload]  # a number
         limit = f"2^{below.bit_length() - 1}"
-        hint = _hint(value)
+        hint = _find_number_hint(value)
         raise InputError(f"{place} is a whole number below {limit}, not {shorten(value)}{hint}")
     return int(value)  # type: ignore[call-overload, no-any-return]  # a number

@@ -54,11 +54,11 @@ class _CellForm(NamedTuple):
         """Whether numbers are written as in Python."""
         return (self.decimal, self.thousands) == (".", "")
 
-    def text(self, cell: object) -> object:
+    def to_plain_text(self, cell: object) -> object:
         """Return a cell with its number written as in Python."""
         return localise(cell, self.decimal, self.thousands) if isinstance(cell, str) else cell
 
-    def value(self, cell: object, text: object) -> Any:
+    def to_value(self, cell: object, text: object) -> Any:
         """Return the value for formulas of a cell and its text; `1.5` is no number with commas."""
         is_dotted = isinstance(cell, str) and text == cell and "." in cell
         return text if is_dotted and self.decimal != "." else valued(text)
@@ -75,7 +75,7 @@ class TableMapping:
         name: its name.
         SOURCE: who published the tables.
         sha256: hash of the content of a user's file; "" for the mappings of the house.
-        lacks: keys that neither the files of the tool nor the user give.
+        missing_keys: keys that neither the files of the tool nor the user give.
         command_keys: keys that the command gives.
     """
 
@@ -85,7 +85,7 @@ class TableMapping:
     name: str
     SOURCE: str  # named like that of the readers that are modules
     sha256: str = ""
-    lacks: tuple[str, ...] = ()
+    missing_keys: tuple[str, ...] = ()
     command_keys: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
@@ -113,7 +113,7 @@ class TableMapping:
             try:
                 if isinstance(row, InputError):
                     raise row
-                repeat_rows.append(self._record(row))
+                repeat_rows.append(self._make_record(row))
             except InputError as error:
                 unread.append(Unread(source.name, line, str(error)))
         if not repeat_rows and not unread:
@@ -122,7 +122,7 @@ class TableMapping:
         have_common_reason = len(unread) > 1 and len(reasons) == 1
         if not repeat_rows and have_common_reason:
             unread = [Unread(source.name, None, unread[0].reason)]
-        remarks = _remarks(source, repeat_rows, self.layout)
+        remarks = _list_remarks(source, repeat_rows, self.layout)
         records = tuple(pool_repeats(repeat_rows))
         if len(records) < len(repeat_rows):
             remarks += (_describe_repeats(len(repeat_rows), len(records)),)
@@ -142,9 +142,9 @@ class TableMapping:
 
     def check_complete(self) -> None:
         """Raise `InputError` for keys that a tool's files lack and that nobody gave."""
-        if self.lacks:
-            names = " and ".join(self.lacks)
-            options = " ".join(f"--{key} {key.upper()}" for key in self.lacks)
+        if self.missing_keys:
+            names = " and ".join(self.missing_keys)
+            options = " ".join(f"--{key} {key.upper()}" for key in self.missing_keys)
             remedy = f"give {options}, or a mapping with base = {shorten(self.name)}"
             raise InputError(f"files of {self.name} say no {names}: {remedy}")
 
@@ -154,28 +154,28 @@ class TableMapping:
         if not keys.columns or keys.open or source.is_json:
             return []
         expected = {*keys.columns, *keys.optional_columns}
-        strange = sorted(source.columns_under(keys.layout) - expected)
-        return [f"column {shorten(column)} is not known" for column in strange]
+        unknown_columns = sorted(source.columns_under(keys.layout) - expected)
+        return [f"column {shorten(column)} is not known" for column in unknown_columns]
 
     def rows_of(
         self, table: Path | RecordSource | Iterable[Cells], entries: Sequence[RowKeys]
     ) -> Iterator[tuple[int, MappedRow | InputError]]:
         """Yield line and row for each entry that a row of a table fits, or the fault of the row."""
         form = _CellForm(self.keys.decimal, self.keys.thousands)
-        for line, cells in self._cells(table):
+        for line, cells in self._read_cells(table):
             if isinstance(cells, InputError):
                 yield line, cells
                 continue
             raw_cells = cells
             if not form.is_plain:
-                raw_cells = {column: form.text(cell) for column, cell in cells.items()}
+                raw_cells = {column: form.to_plain_text(cell) for column, cell in cells.items()}
             our_cells = raw_cells
             if self.words:
                 our_cells = {
                     column: self._in_our_words(column, cell) for column, cell in raw_cells.items()
                 }
             cell_values = {
-                column: form.value(cells[column], cell) for column, cell in our_cells.items()
+                column: form.to_value(cells[column], cell) for column, cell in our_cells.items()
             }
             try:
                 values = values_by_name(our_cells, cell_values, place=f"row {line}")
@@ -200,14 +200,14 @@ class TableMapping:
     def _in_our_words(self, column: str, cell: object) -> object:
         return self.words.get(column_name(column), {}).get(str(cell), cell)
 
-    def _cells(
+    def _read_cells(
         self, table: Path | RecordSource | Iterable[Cells]
     ) -> Iterator[tuple[int, Cells | InputError]]:
         if not isinstance(table, RecordSource):
             return table_cells(table, self.layout)
         return rows_of_text(table.text, table.name, table.name, self.layout)
 
-    def _record(self, row: MappedRow) -> RepeatRow:
+    def _make_record(self, row: MappedRow) -> RepeatRow:
         """Return the record of a row that is a step; raises `InputError` for another."""
         keys = row.keys
         if not keys.model:
@@ -274,7 +274,7 @@ def _words_of(rows: Sequence[RowKeys]) -> frozenset[str]:
     return frozenset(re.findall(r"\w+", unicodedata.normalize("NFKC", text)))
 
 
-def _remarks(
+def _list_remarks(
     source: RecordSource, records: Sequence[RepeatRow], layout: TableLayout
 ) -> tuple[str, ...]:
     """Return remarks on lines that were passed over, and on a last number that may be cut."""
@@ -360,7 +360,7 @@ def mapping_of(
         base = check_choice("base", table["base"], shipped_names(), place)
         table = {**packaged(f"{FOLDER}/{base}.toml"), **table}
     keys = keys_of({**table, **key_texts}, Keys, place)
-    missing_keys = tuple(key for key in keys.asks if not table.get(key) and key not in key_texts)
+    missing_keys = tuple(k for k in keys.required_keys if not table.get(k) and k not in key_texts)
     # Each row has the keys of the table, its own, and those of the command, the last one winning.
     shared_keys = {key: value for key, value in table.items() if OLD_KEYS.get(key, key) in ROW_KEYS}
     shared_keys |= {key: text for key, text in _PLACEHOLDERS.items() if key in missing_keys}
@@ -374,7 +374,7 @@ def mapping_of(
         place,
         keys.name or name,
         keys.source or name,
-        lacks=missing_keys,
+        missing_keys=missing_keys,
         command_keys=key_texts,
     )
 

@@ -40,7 +40,7 @@ def _number_as_text(value: object) -> object:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-def _choice(subject: str, valid_names: Collection[str]) -> Any:
+def _make_choice_validator(subject: str, valid_names: Collection[str]) -> Any:
     """Return the validator of a text that is one of the valid names."""
     return read_by(partial(check_choice, subject, valid_names=valid_names), AfterValidator)
 
@@ -60,9 +60,9 @@ def _check_pattern(text: str) -> str:
 
 Size = int | str
 Pattern = Annotated[str, read_by(_check_pattern, AfterValidator)]
-Quantity = Annotated[str, _choice("quantity", QUANTITIES)]
-Timing = Annotated[str, _choice("timing", ("seen", "pause_s", *OPS))]
-Status = Annotated[str, _choice("status", STATUSES)]
+Quantity = Annotated[str, _make_choice_validator("quantity", QUANTITIES)]
+Timing = Annotated[str, _make_choice_validator("timing", ("seen", "pause_s", *OPS))]
+Status = Annotated[str, _make_choice_validator("status", STATUSES)]
 Formula = Annotated[str, read_by(lambda text: text and formula(text).text, AfterValidator)]
 Text = Annotated[str, BeforeValidator(_number_as_text), AfterValidator(check_braces)]
 
@@ -198,7 +198,7 @@ class Keys(RowKeys):
     name: str = ""
     source: str = ""
     base: str = ""
-    asks: tuple[str, ...] = ()
+    required_keys: tuple[str, ...] = Field(default=(), alias="asks")
     words: dict[str, dict[str, str]] = {}
     delimiter: str = Field(default="", max_length=1)
     skip: int = Field(default=0, ge=0, le=1_000_000)

@@ -28,8 +28,8 @@ TPU, GPU = "tpu-v2-8", "v100-sxm2-16gb"
 BEST = "best interval of the run"
 LARGEST = 1e300  # of a number: its unit may make it larger
 
-OF_CORE = ("flops", "fl")  # of one core of a TPU
-OF_TRACES = ("flops_perc_m", "flops_perc_std", "infeed_m")  # mean and deviation over profiles
+CORE_LISTS = ("flops", "fl")  # of one core of a TPU
+TRACE_LISTS = ("flops_perc_m", "flops_perc_std", "infeed_m")  # mean and deviation over profiles
 FAILURES = ("err_jobs", "states")
 STATES = {"OOM": "oom", "Deadline Exceeded": "timeout"}  # the rest failed
 _TABLE = packaged("paradnn.toml")
@@ -53,7 +53,7 @@ def read(source: RecordSource) -> Reading:
         lists = json.loads(source.text)
     except (ValueError, RecursionError) as error:
         raise InputError(f"is no JSON: {shorten(str(error))[1:-1]}") from None
-    points = list(_points(_complete_lists(lists), source.name))
+    points = list(_read_points(_complete_lists(lists), source.name))
     records = [result for _, result in points if isinstance(result, Record)]
     unread = [
         Unread(source.name, label, reason) for label, reason in points if isinstance(reason, str)
@@ -86,17 +86,17 @@ class _Machine(NamedTuple):
     file: str  # its name may hold the kind of block or cell
 
 
-def _points(lists: Lists, file: str) -> Iterator[tuple[str | None, Record | str]]:
+def _read_points(lists: Lists, file: str) -> Iterator[tuple[str | None, Record | str]]:
     """Yield the label of each point with its record, or with the reason why it has none."""
-    is_of_speeds = "example_per_sec" in lists or bool(lists["err_jobs"])  # else a profile
-    if is_of_speeds:
+    holds_speeds = "example_per_sec" in lists or bool(lists["err_jobs"])  # else a profile
+    if holds_speeds:
         amounts = _TABLE["speeds"]
         further_names: tuple[str, ...] = ("step_per_sec",)
         machine = _find_machine(lists, file)
         method = RecordMethod("paradnn", "unknown", {"statistic": BEST})
     else:
         amounts = _TABLE["profile"]
-        further_names = OF_TRACES
+        further_names = TRACE_LISTS
         machine = _Machine(TPU, "bfloat16-mixed", CORES, file)
         method = RecordMethod("paradnn-profile", "unknown", {})
     valid_names = {"labels", *amounts, *further_names, *FAILURES}
@@ -105,16 +105,18 @@ def _points(lists: Lists, file: str) -> Iterator[tuple[str | None, Record | str]
             yield None, f"list {shorten(name)} is not known"
     for index, label in enumerate(lists["labels"]):
         quantities = _read_quantities(lists, index, amounts, machine.cores)
-        if is_of_speeds:
-            steps_per_s = _number(lists["step_per_sec"][index]) if "step_per_sec" in lists else None
+        if holds_speeds:
+            steps_per_s = (
+                _scale_number(lists["step_per_sec"][index]) if "step_per_sec" in lists else None
+            )
             if not steps_per_s or steps_per_s < 0:
                 yield str(label), "has no positive step_per_sec"
                 continue
             quantities["step_s"] = Quantity(1 / steps_per_s)
-        yield _point(label, machine, method, quantities)
+        yield _make_point(label, machine, method, quantities)
     for label, state in zip(lists["err_jobs"], lists["states"], strict=True):
         status = STATES.get(str(state), "failed")
-        yield _point(label, machine, method, {}, status=status, cause=str(state))
+        yield _make_point(label, machine, method, {}, status=status, cause=str(state))
 
 
 def _read_quantities(
@@ -124,12 +126,12 @@ def _read_quantities(
     quantities = {}
     for name, (quantity, unit) in amounts.items():
         if name in lists:
-            scale = unit * cores if name in OF_CORE else unit
+            scale = unit * cores if name in CORE_LISTS else unit
             quantities[quantity] = _read_quantity(lists[name][index], scale)
     return quantities
 
 
-def _number(value: Any, scale: float = 1.0) -> float | None:
+def _scale_number(value: Any, scale: float = 1.0) -> float | None:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return value * scale if is_number and abs(value) < LARGEST else None
 
@@ -137,15 +139,15 @@ def _number(value: Any, scale: float = 1.0) -> float | None:
 def _read_quantity(value: Any, scale: float) -> Quantity | None:
     """Return a number or a list of samples as a quantity; None if one of them is no number."""
     if not isinstance(value, list):
-        number = _number(value, scale)
+        number = _scale_number(value, scale)
         return None if number is None else Quantity(number)
-    numbers = [_number(sample, scale) for sample in value]
+    numbers = [_scale_number(sample, scale) for sample in value]
     samples = tuple(number for number in numbers if number is not None)
     are_all_numbers = len(samples) == len(value)
     return Quantity(samples=samples) if samples and are_all_numbers else None
 
 
-def _point(
+def _make_point(
     label: object,
     machine: _Machine,
     method: RecordMethod,
@@ -186,7 +188,7 @@ def _find_machine(lists: Lists, file: str) -> _Machine:
     Raises:
         InputError: if name and numbers contradict each other, or name no device.
     """
-    flop_shares, parameter_bytes = _shares_and_sizes(lists, file)
+    flop_shares, parameter_bytes = _list_flop_shares_and_sizes(lists, file)
     is_float32 = round(median(parameter_bytes)) == FLOAT32_BYTES if parameter_bytes else None
     file_name = file.rpartition("/")[2].lower()
     devices_of_name = [device for device in ("tpu", "gpu") if device in file_name]
@@ -206,7 +208,7 @@ def _find_machine(lists: Lists, file: str) -> _Machine:
     return _Machine(TPU, "float32" if is_float32 else "bfloat16-mixed", CORES, file)
 
 
-def _shares_and_sizes(lists: Lists, file: str) -> tuple[list[float], list[float]]:
+def _list_flop_shares_and_sizes(lists: Lists, file: str) -> tuple[list[float], list[float]]:
     """Return FLOP over batch x parameters of each label, and the bytes of a parameter."""
     flop_shares = []
     parameter_bytes = []
@@ -215,7 +217,7 @@ def _shares_and_sizes(lists: Lists, file: str) -> tuple[list[float], list[float]
         if name not in lists:
             return 0.0
         _, unit = _TABLE["speeds"][name]
-        return _number(lists[name][index], unit) or 0.0
+        return _scale_number(lists[name][index], unit) or 0.0
 
     for index, label in enumerate(lists["labels"]):
         flop = read_number("fl", index)

@@ -98,11 +98,11 @@ def read(source: RecordSource) -> Reading:
     log = log_fields(source.text)
     if not log["is_benchmark"]:
         reason = "not_a_benchmark: no job that runs CNN_MNIST, and no result"
-        return Reading(unread=(Unread(source.name, None, reason),))
-    return Reading((_record(log, file_name(source.name)),))
+        return Reading(unread=(Unread(source.name, line=None, reason=reason),))
+    return Reading((_make_record(log, file_name(source.name)),))
 
 
-def _record(log: Log, name: FileName) -> Record:
+def _make_record(log: Log, name: FileName) -> Record:
     mode = log["mode"] or name.mode or "single"
     staging = log["staging"] or name.staging or "scratch"
     devices_used = _find_devices(log, name)
@@ -114,7 +114,7 @@ def _record(log: Log, name: FileName) -> Record:
         network, batch=batch, dtype="float32", optimizer="adam", replicas=replicas
     )
     has_result = log["step_s"] is not None and log["speed"] is not None
-    status, cause = _outcome(log, has_result)
+    status, cause = _find_outcome(log, has_result)
     ran_on_gpu = devices_used.kind == "gpu"
     field_by_quantity = {"accuracy": "accuracy"}
     if has_result:
@@ -126,7 +126,7 @@ def _record(log: Log, name: FileName) -> Record:
         "strategy": STRATEGIES[mode],
         "program": log["program"],
     }
-    env = _environment(log, devices_used)
+    env = _describe_environment(log, devices_used)
     env |= {
         "batch_source": batch_source or "unknown",
         "staging": staging,
@@ -138,7 +138,7 @@ def _record(log: Log, name: FileName) -> Record:
         origin="published",
         method=RecordMethod(METHOD, log["tensorflow"] or "unknown", options),
         workload=workload,
-        platform=_platform(log, devices_used),
+        platform=_name_platform(log, devices_used),
         quantities={
             quantity: Quantity(log[field])
             for quantity, field in field_by_quantity.items()
@@ -152,7 +152,7 @@ def _record(log: Log, name: FileName) -> Record:
     )
 
 
-def _outcome(log: Log, has_result: bool) -> tuple[str, str]:
+def _find_outcome(log: Log, has_result: bool) -> tuple[str, str]:
     """Return the status of a job and its cause."""
     if has_result:
         return "ok", ""
@@ -161,7 +161,7 @@ def _outcome(log: Log, has_result: bool) -> tuple[str, str]:
     return status, "+".join(causes)
 
 
-def _environment(log: Log, devices_used: DevicesUsed) -> JsonObject:
+def _describe_environment(log: Log, devices_used: DevicesUsed) -> JsonObject:
     """Return the facts of a log about its job and its devices."""
     return {
         "date": log["day"],
@@ -239,7 +239,7 @@ def _ran_on_gpu(log: Log, name: FileName) -> bool:
     return bool(log["gpu_type"] or name.gpu)
 
 
-def _platform(log: Log, devices_used: DevicesUsed) -> str:
+def _name_platform(log: Log, devices_used: DevicesUsed) -> str:
     """Return the name of the device in data/, by Slurm's word if the log does not print it."""
     if devices_used.kind == "gpu":
         return platform_of(log["gpu_full_name"] or devices_used.type)
@@ -271,7 +271,7 @@ def log_fields(text: str) -> Log:
     `results` counts its speeds, `gpus_used` those GPUs on which operations were placed.
     """
     readers: Mapping[str, Callable[[str, str], Any]]
-    readers = {"text": _first, "whole": _integer, "number": _number}
+    readers = {"text": _find_first, "whole": _find_integer, "number": _find_number}
     log: Log = {
         name: read_field(text, pattern)
         for kind, read_field in readers.items()
@@ -285,37 +285,39 @@ def log_fields(text: str) -> Log:
     default_staging = "scratch" if has_run_program else ""
     is_benchmark = log["speed"] is not None or "CNN_MNIST" in program
     return log | {
-        "day": log["started"][:10] or _printed_day(text),
+        "day": log["started"][:10] or _find_printed_day(text),
         "gpu_product": re.sub(r"^\w+ |-.*", "", log["gpu_full_name"]),
-        "cpu_product": _cpu(text),
-        "gpus_used": _gpus_used(text),
+        "cpu_product": _find_cpu(text),
+        "gpus_used": _count_gpus(text),
         "sees_no_gpu": "Device mapping: no known devices" in text,
         "tensorflow": versions[-1] if versions else "",
         "mode": next((mode for word, mode in MODES if word in program), "") if program else "",
         "staging": "local" if is_staged_locally else default_staging,
-        "batch": _integer(text, r"batch_size = (\d+)") or _integer(text, r"batch_size=(\d+)"),
+        "batch": _find_integer(text, r"batch_size = (\d+)")
+        or _find_integer(text, r"batch_size=(\d+)"),
         "step_s": log["step_s"] or None,  # no step takes no time
         "causes": tuple(
             cause
             for cause, pattern in _TABLE["causes"].items()
             if re.search(pattern, text, re.MULTILINE)
         ),
-        "is_benchmark": is_benchmark or bool(_first(text, r"^(JobId=\d+ JobName=\S*CNN_MNIST)")),
+        "is_benchmark": is_benchmark
+        or bool(_find_first(text, r"^(JobId=\d+ JobName=\S*CNN_MNIST)")),
         "results": len(re.findall(result_pattern, text, re.MULTILINE)),
     }
 
 
-def _first(text: str, pattern: str) -> str:
+def _find_first(text: str, pattern: str) -> str:
     match = re.search(pattern, text, re.MULTILINE)
     return match[1] if match else ""
 
 
-def _integer(text: str, pattern: str) -> int | None:
-    digits = _first(text, pattern)
+def _find_integer(text: str, pattern: str) -> int | None:
+    digits = _find_first(text, pattern)
     return int(digits) if digits and len(digits) <= MAX_DIGITS else None
 
 
-def _printed_day(text: str) -> str:
+def _find_printed_day(text: str) -> str:
     """Return the day that `date` prints, `Fri Jun  1 12:50:37 EDT 2018`, as 2018-06-01."""
     printed = rf"^\w{{3}} ({MONTHS}) +(\d{{1,2}}) [\d:]{{8}} \w+ (\d{{4}})$"
     match = re.search(printed, text, re.MULTILINE)
@@ -325,20 +327,20 @@ def _printed_day(text: str) -> str:
     return f"{match[3]}-{month:02}-{int(match[2]):02}"
 
 
-def _number(text: str, label: str) -> float | None:
+def _find_number(text: str, label: str) -> float | None:
     """Return the first number behind a label; a line of code with the label has none there."""
-    digits = _first(text, rf"(?i:{label}){_NUMBER}{_END}")
+    digits = _find_first(text, rf"(?i:{label}){_NUMBER}{_END}")
     value = float(digits) if digits else math.nan
     return value if math.isfinite(value) and value >= 0 else None
 
 
-def _cpu(text: str) -> str:
+def _find_cpu(text: str) -> str:
     """Return the CPU that lscpu prints, without maker and clock: E5-2695 v3."""
-    product = _first(text, r"^Model name: *(.+)$").partition("@")[0]
+    product = _find_first(text, r"^Model name: *(.+)$").partition("@")[0]
     return " ".join(re.sub(r"\(R\)|\(TM\)|\b(Intel|Xeon|CPU|Processor)\b", " ", product).split())
 
 
-def _gpus_used(text: str) -> int | None:
+def _count_gpus(text: str) -> int | None:
     """Count the GPUs on which operations were placed; None if placement was not logged.
 
     A line that another one breaks into has no number at its end, and is left out.

@@ -123,39 +123,39 @@ def list_sources(path: Path) -> Iterator[RecordSource | Unread]:
     if not path.exists():
         raise InputError(f"{path}: no such file or folder")
     if not path.is_dir():
-        yield from _file(path, escape_controls(path.name))
+        yield from _read_file(path, escape_controls(path.name))
         return
     files = sorted(file for file in path.rglob("*") if file.is_symlink() or not file.is_dir())
     for number, file in enumerate(files, start=1):
         name = escape_controls(file.relative_to(path).as_posix())
         if number > MAX_FILES:
-            yield Unread(name, None, f"not looked at: more than {MAX_FILES} files")
+            yield Unread(name, line=None, reason=f"not looked at: more than {MAX_FILES} files")
             return
-        yield from _file(file, name)
+        yield from _read_file(file, name)
 
 
-def _file(path: Path, name: str) -> Iterator[RecordSource | Unread]:
+def _read_file(path: Path, name: str) -> Iterator[RecordSource | Unread]:
     try:
         if not stat.S_ISREG(path.stat().st_mode):
-            yield Unread(name, None, "is no plain file")
+            yield Unread(name, line=None, reason="is no plain file")
             return
         with path.open("rb") as file:
             head = file.read(HEAD_BYTES)
             file.seek(0)
-            yield from _opened(file, head, name)
+            yield from _read_opened(file, head, name)
     except _BROKEN as error:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        yield Unread(name, None, f"cannot be read: {reason}")
+        yield Unread(name, line=None, reason=f"cannot be read: {reason}")
 
 
-def _opened(file: Stream, head: bytes, name: str) -> Iterator[RecordSource | Unread]:
+def _read_opened(file: Stream, head: bytes, name: str) -> Iterator[RecordSource | Unread]:
     is_gzip = head.startswith(GZIP_MARK)
     if is_gzip:
         file = gzip.GzipFile(fileobj=file)
         head = file.read(HEAD_BYTES)
         file.seek(0)
     if _is_tar(head):
-        yield from _archive_members(file, archive_name=name)
+        yield from _read_archive(file, archive_name=name)
     elif is_gzip:
         yield _read_content(file, _without_gz(name), archive=name)
     else:
@@ -170,20 +170,20 @@ def _is_tar(head: bytes) -> bool:
     return True
 
 
-def _archive_members(file: Stream, archive_name: str) -> Iterator[RecordSource | Unread]:
+def _read_archive(file: Stream, archive_name: str) -> Iterator[RecordSource | Unread]:
     total_bytes = 0
     with tarfile.open(fileobj=file, mode="r|") as archive:
         for number, member in enumerate(archive, start=1):
             name = escape_controls(member.name)
             total_bytes += member.size
             if number > MAX_FILES or total_bytes > MAX_ARCHIVE_BYTES:
-                yield Unread(name, None, "not looked at: the archive holds too much")
+                yield Unread(name, line=None, reason="not looked at: the archive holds too much")
                 return
             if member.isdir():
                 continue
             content = archive.extractfile(member) if member.isreg() else None
             if content is None:
-                yield Unread(name, None, "is no plain file")
+                yield Unread(name, line=None, reason="is no plain file")
             else:
                 yield _read_content(content, name, archive_name)
 
@@ -196,13 +196,13 @@ def _read_content(file: Stream, name: str, archive: str = "") -> RecordSource | 
         max_bytes = LARGEST_TRACE_BYTES
         content += file.read(max_bytes + 1 - len(content))
     if len(content) > max_bytes:
-        return Unread(name, None, f"holds more than {max_bytes} bytes")
+        return Unread(name, line=None, reason=f"holds more than {max_bytes} bytes")
     is_gzip_member = content.startswith(GZIP_MARK)
     if is_gzip_member:
         unpacked = gzip.GzipFile(fileobj=io.BytesIO(content))
         return _read_content(unpacked, _without_gz(name), archive)
     if archive and _is_tar(content):
-        return Unread(name, None, "an archive within an archive")
+        return Unread(name, line=None, reason="an archive within an archive")
     return RecordSource(name, content, archive)
 
 

@@ -144,8 +144,10 @@ def _make_records(source: RecordSource, profile: Profile, divisor: int | None) -
     """Return the record of the step and those of its ops."""
     workload = _make_workload(source, profile)
     platform = platform_of(find_device_name(source) or "cpu")
-    kinds = {part.scope: part.op for part in profile.parts}
-    step = OpTimes("", "", {"step_s": Quantity(samples=tuple(profile.step_s))})
+    kinds = {part.scope: part.op for part in profile.seconds_by_part}
+    step = OpTimes(
+        scope="", kind="", quantities={"step_s": Quantity(samples=tuple(profile.step_s))}
+    )
     records = []
     for times in (step, *list_op_times(profile, kinds, first_step=0)):
         env: dict[str, str | int] = {"source_entry": times.scope, "batch_source": "unknown"}
@@ -184,7 +186,7 @@ def _divide(quantity: Quantity, divisor: int | None) -> Quantity:
 
 def _make_workload(source: RecordSource, profile: Profile) -> Workload:
     """Return the workload of a trace, whose name is that of the file and whose batch is unknown."""
-    passes = {part.pass_ for part in profile.parts}
+    passes = {part.pass_ for part in profile.seconds_by_part}
     file_name = source.name.rpartition("/")[2].removesuffix(".json").removesuffix(".pt.trace")
     return Workload(
         re.sub(r"[^\w.-]+", "-", file_name)[:MAX_MODEL_CHARACTERS] or "trace",
@@ -201,16 +203,16 @@ def _group_by_scope(profile: Profile) -> Profile:
     Raises:
         InputError: for more ops than `MAX_OPS`.
     """
-    longest: dict[str, tuple[float, str]] = {}
-    for part, times in profile.parts.items():
+    longest_op: dict[str, tuple[float, str]] = {}
+    for part, times in profile.seconds_by_part.items():
         scope = _scope_of(part)
-        longest[scope] = max(longest.get(scope, (0.0, "")), (fmean(times), kind_of(part.op)))
-    if len(longest) > MAX_OPS:
-        raise InputError(f"has {len(longest):,} ops, more than {MAX_OPS:,}")
+        longest_op[scope] = max(longest_op.get(scope, (0.0, "")), (fmean(times), kind_of(part.op)))
+    if len(longest_op) > MAX_OPS:
+        raise InputError(f"has {len(longest_op):,} ops, more than {MAX_OPS:,}")
     grouped = Profile(profile.step_s)
-    for part, times in profile.parts.items():
+    for part, times in profile.seconds_by_part.items():
         scope = _scope_of(part)
-        kind = "optimizer" if scope == "optimizer" else longest[scope][1]
+        kind = "optimizer" if scope == "optimizer" else longest_op[scope][1]
         for step, time_s in enumerate(times):
             grouped.add(TracePart(scope, kind, part.pass_), step, time_s)
     return grouped

@@ -185,8 +185,8 @@ class _Icicle:
 
     def draw(self, side: str, rows: Sequence[style.Row]) -> Iterator[style.Row]:
         """Yield all boxes."""
-        yield _box(f"{side} step", "", 0.0, 1.0, self.top, None)
-        yield from self._draw_below(rows, 0, 1, 0.0)
+        yield _box(f"{side} step", kind="", start=0.0, end=1.0, level=self.top, time_s=None)
+        yield from self._draw_below(rows, depth=0, level=1, start=0.0)
 
     def _draw_below(
         self, rows: Sequence[style.Row], depth: int, level: int, start: float
@@ -211,7 +211,7 @@ class _Icicle:
             start += share
         if thin_share >= MIN_SHARE:
             end = start + thin_share
-            yield _box("smaller ones", REMAINDER, start, end, self.top + level, None)
+            yield _box("smaller ones", REMAINDER, start, end, level=self.top + level, time_s=None)
 
     def _sort_key(self, path: Path, depth: int) -> tuple[int, float]:
         """Return the order of a path: passes in their order, all else by share."""

@@ -10,7 +10,12 @@ from steptime.analysis.devices_table import PLACE_SETTINGS, device_bars
 from steptime.core.units import format_value
 from steptime.core.workload import NO_OPTIMIZER
 from steptime.records.data import Data
-from steptime.records.row import columns_of, describe_value, grouped, telling_of
+from steptime.records.row import (
+    collect_setting_texts,
+    describe_value,
+    find_distinguishing_settings,
+    grouped,
+)
 from steptime.records.short_names import EXCHANGE, name_networks
 from steptime.reports.charts import EmptyPlotError, style
 
@@ -37,7 +42,7 @@ def chart(data: Data) -> style.Spec:
             "(a step whose batch is unknown has none)"
         )
     omitted_models = bars[0]["models"] - len({bar["model"] for bar in bars})
-    points, x, omission = _arrange_points(list(_points(bars)), omitted_models)
+    points, x, omission = _arrange_points(list(_make_bar_points(bars)), omitted_models)
     colour = style.encode_categories("gpu_type", points, "type of device")["color"]
     staged_texts = {point["staged"] for point in points}
     used_texts = [text for text in STAGED.values() if text in staged_texts]
@@ -57,7 +62,7 @@ def chart(data: Data) -> style.Spec:
     ]
     view: style.Spec = {"layer": layers, "width": style.WIDTH}
     if x["field"] == "devices":
-        points, view = style.facet_panels(points, "panel", view, 3, width=PANEL, height=110)
+        points, view = style.facet_panels(points, "panel", view, columns=3, width=PANEL, height=110)
     intervals = {bar["interval"] for bar in bars if bar["low"] is not None}
     errors = "; ".join(text for kind, text in ERRORS.items() if kind in intervals)
     error_note = f"Error bars: {errors or 'none, as no uncertainty is known'}."
@@ -73,12 +78,14 @@ def _arrange_points(
     Each network and setting has a panel. Panels with several numbers or types of devices, or
     several places of the input, come first; if there are none, all networks stand side by side.
     """
-    places: dict[str, set[tuple[Any, ...]]] = {}
+    places_by_panel: dict[str, set[tuple[Any, ...]]] = {}
     for point in points:
         place = (point["devices"], point["gpu_type"], point["staged"])
-        places.setdefault(point["panel"], set()).add(place)
-    panels = sorted(places, key=lambda panel: len(places[panel]) == 1)  # those with several first
-    compares_places = len(places[panels[0]]) > 1
+        places_by_panel.setdefault(point["panel"], set()).add(place)
+    panels = sorted(
+        places_by_panel, key=lambda panel: len(places_by_panel[panel]) == 1
+    )  # those with several first
+    compares_places = len(places_by_panel[panels[0]]) > 1
     drawable_panels = panels[: style.MAX_PANELS if compares_places else MAX_NAMES]
     rows = [
         point | {"at": point["panel"].replace("|", ", ")}
@@ -98,7 +105,7 @@ def _arrange_points(
     return rows, x, caption
 
 
-def _points(bars: Sequence[style.Row]) -> Iterator[style.Row]:
+def _make_bar_points(bars: Sequence[style.Row]) -> Iterator[style.Row]:
     """Yield one row per run, panel by panel."""
     # labels name the networks; settings of the run are in the panel's name
     network_rows = [{**bar, "settings": bar["params"]} for bar in bars]
@@ -141,13 +148,15 @@ def _describe_settings(bars: Sequence[style.Row]) -> Iterator[style.Row]:
     These are the strategy, the working devices, the settings in which bars of one network differ,
     and the batch. The method is among them only if bars of several methods would coincide.
     """
-    placed = [
-        bar | {"working": _describe_working(bar), "job_devices": bar["num_gpu"] or 0}
+    bars_with_counts = [
+        bar | {"replica_text": _describe_replicas(bar), "job_devices": bar["num_gpu"] or 0}
         for bar in bars
     ]
-    for network_bars in grouped(placed, itemgetter("gpu_type", "model")).values():
-        distinguishing = telling_of(columns_of([bar["settings"] for bar in network_bars]))
-        cells = grouped(network_bars, itemgetter("strategy", "working", "batch"))
+    for network_bars in grouped(bars_with_counts, itemgetter("gpu_type", "model")).values():
+        distinguishing = find_distinguishing_settings(
+            collect_setting_texts([bar["settings"] for bar in network_bars])
+        )
+        cells = grouped(network_bars, itemgetter("strategy", "replica_text", "batch"))
         for cell_bars in cells.values():
             has_single_method = len({bar["method"] for bar in cell_bars}) == 1
             implied = {*PLACE_SETTINGS, *(["method"] if has_single_method else [])}
@@ -165,10 +174,10 @@ def _join_settings(bar: style.Row, names: Sequence[str]) -> str:
         if value not in (None, "", NO_OPTIMIZER)
     ]
     batch = f"batch {bar['batch']}{' each' if bar['strategy'] else ''}"
-    return ", ".join(filter(None, (bar["strategy"], bar["working"], *words, batch)))
+    return ", ".join(filter(None, (bar["strategy"], bar["replica_text"], *words, batch)))
 
 
-def _describe_working(bar: style.Row) -> str:
+def _describe_replicas(bar: style.Row) -> str:
     """Return the number of working devices if it differs from those of the job, else ""."""
     job_devices = bar["num_gpu"] or 1
     replicas = bar["replicas"]

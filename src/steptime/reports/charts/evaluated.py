@@ -23,8 +23,8 @@ def chart(rows: Sequence[Mapping[str, Any]], name: str) -> style.Spec:
     `rows` are those of an evaluation by the method `name`; a sample is drawn if there are many.
     """
     sample, sample_remarks = style.sample_items(rows, "case")
-    points = [_point(row) for row in sample]
-    spans = _spans(rows)
+    points = [_make_case_point(row) for row in sample]
+    spans = _measure_ratio_spans(rows)
     times_s = [point[side] for point in points for side in ("measured", "predicted")]
     equality_line = [{"at": end_s, "even": end_s} for end_s in (min(times_s), max(times_s))]
     caption = [f"{counted(len(rows), 'case')} by {name}; the line is equality.", *sample_remarks]
@@ -77,7 +77,7 @@ def _ratios_by_size(spans: Sequence[style.Row]) -> style.Spec:
     }
 
 
-def _point(row: Mapping[str, Any]) -> style.Row:
+def _make_case_point(row: Mapping[str, Any]) -> style.Row:
     return {
         "place": row["place"],
         "kind": row["kind"],
@@ -88,7 +88,7 @@ def _point(row: Mapping[str, Any]) -> style.Row:
     }
 
 
-def _spans(rows: Sequence[Mapping[str, Any]]) -> list[style.Row]:
+def _measure_ratio_spans(rows: Sequence[Mapping[str, Any]]) -> list[style.Row]:
     """Return the middle 80 % and the median of the ratios of each kind and size."""
     spans = []
     by_regime_and_kind = grouped(rows, itemgetter("regime", "kind"))  # a regime is a size

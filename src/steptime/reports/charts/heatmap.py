@@ -89,14 +89,14 @@ def grid(
     """
     numbers = [row["value"] for row in rows if row.get("value") is not None]
     colors = _ColorScale(min(numbers, default=0.0), max(numbers, default=1.0))
-    cells = [_cell(row, value, colors, panel) for row in rows]
-    y_values = _order(rows, "y")[::-1]
+    cells = [_make_cell_row(row, value, colors, panel) for row in rows]
+    y_values = _order_values(rows, "y")[::-1]
     view: style.Spec = {"layer": _cell_layers(rows, cells, colors, (x, y, value))}
     panel_count = len({cell["panel"] for cell in cells})
     if panel_count == 1:
         height = max(80, min(ROW * len(y_values), 620))
         view |= {"width": WIDTH, "height": height}
-    panel_cells, panels = style.facet_panels(cells, "panel", view, 3, **PANEL)
+    panel_cells, panels = style.facet_panels(cells, "panel", view, columns=3, **PANEL)
     left_out = panel_count - style.MAX_PANELS
     if left_out > 0:
         caption = [*caption, f"Not shown: {counted(left_out, 'panel')} more."]
@@ -122,8 +122,8 @@ def _cell_layers(
     x_axis = {**axis, "title": describe_quantity(x)}
     y_axis = {**axis, "title": describe_quantity(y)}
     position = {
-        "x": style.name("x", sort=_order(rows, "x"), axis=x_axis),
-        "y": style.name("y", sort=_order(rows, "y")[::-1], axis=y_axis),
+        "x": style.name("x", sort=_order_values(rows, "x"), axis=x_axis),
+        "y": style.name("y", sort=_order_values(rows, "y")[::-1], axis=y_axis),
     }
     tooltip_keys = ("cell", "shown", "networks", "failed")
     tooltip = style.tooltip(key for key in cells[0] if key in tooltip_keys)
@@ -177,13 +177,13 @@ def _is_share(name: str) -> bool:
     return name.endswith(("_fraction", "_share", "utilisation"))
 
 
-def _order(rows: Sequence[style.Row], side: str) -> list[Any]:
+def _order_values(rows: Sequence[style.Row], side: str) -> list[Any]:
     """Return the values of an axis: numbers in their order, then words."""
     numbers = {row[side] for row in rows if isinstance(row[side], int | float)}
     return [*sorted(numbers), *sorted({row[side] for row in rows} - numbers, key=str)]
 
 
-def _cell(row: style.Row, value: str, colors: _ColorScale, panel: str | None) -> style.Row:
+def _make_cell_row(row: style.Row, value: str, colors: _ColorScale, panel: str | None) -> style.Row:
     """Return a cell: its place, its tooltip, and its number or the cause of its failure."""
     number = row.get("value")
     panel_label = f"{panel} {row['panel']}" if panel else ""
@@ -202,7 +202,7 @@ def _cell(row: style.Row, value: str, colors: _ColorScale, panel: str | None) ->
         return cell
     cell["light"] = colors.is_light(number)
     mark = "*" if row.get("failed") else ""
-    cell["number"] = _short_number(number, value) + mark
+    cell["number"] = _shorten_number(number, value) + mark
     return cell
 
 
@@ -216,7 +216,7 @@ def _describe_value(row: style.Row, value: str) -> str:
     return f"{text} ({format_value(value, row['low'])} to {format_value(value, row['high'])})"
 
 
-def _short_number(number: float, value: str) -> str:
+def _shorten_number(number: float, value: str) -> str:
     """Return a number that fits into a cell: `45%`, `1.2k`."""
     if _is_share(value):
         digits = 2 if abs(number) < 1 else 3

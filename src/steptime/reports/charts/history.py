@@ -27,7 +27,7 @@ def chart(table: Table) -> style.Spec:
         style.point(dict(row), ("name", "first_ratio"), TOOLTIP)
         | {"panel": row["family"], "at": folder_numbers[row["folder"]]}
         | {"line": f"{row['name']} {row['platform']}"}
-        | {"change": row["changed_fraction"], "became": _word(row["changed_fraction"])}
+        | {"change": row["changed_fraction"], "became": _name_change(row["changed_fraction"])}
         for row in table.rows
     ]
     folder_count = len(folders)
@@ -48,7 +48,9 @@ def chart(table: Table) -> style.Spec:
         style.layer("point", dot, size=12, filled=True, opacity=0.5),
         style.layer("point", dot, "change", size=60, filled=True),
     ]
-    rows, view = style.facet_panels(points, "panel", {"layer": layers}, 2, width=PANEL, height=190)
+    rows, view = style.facet_panels(
+        points, "panel", {"layer": layers}, columns=2, width=PANEL, height=190
+    )
     counts = f"{table.summary['networks']} networks, {folder_count} folders"
     noise = f"{percent(table.summary['margin_fraction'])} and noise"
     caption = [
@@ -58,7 +60,7 @@ def chart(table: Table) -> style.Spec:
     return style.finish("Steps over time", caption, rows, **view)
 
 
-def _word(changed: float | None) -> str:
+def _name_change(changed: float | None) -> str:
     """Return the word for a change of a step's time, None being no change."""
     unchanged, slower, faster = WORDS
     if changed is None:

@@ -68,7 +68,9 @@ def chart(table: Table) -> style.Spec:
         style.layer("text", name, "named", align="left", dx=7, dy=-3),
     ]
     panel = {"layer": layers, "width": style.WIDTH, "height": HEIGHT}
-    dots, view = style.facet_panels(points, "panel", panel, 1, width=style.WIDTH, height=PANEL)
+    dots, view = style.facet_panels(
+        points, "panel", panel, columns=1, width=style.WIDTH, height=PANEL
+    )
     counts = f"{table.summary['nodes']} nodes, {table.summary['cells']} cells"
     caption = [f"{counts}; bars: 95 % of what noise alone does.", table.source]
     return style.finish("Nodes against one another", caption, dots, **view)

@@ -10,7 +10,7 @@ from steptime.records.data import Data
 from steptime.records.row import grouped, over
 from steptime.records.short_names import name_networks
 from steptime.reports.charts import EmptyPlotError, style
-from steptime.reports.charts.roofline import axes, box, roof_layers, roofs
+from steptime.reports.charts.roofline import axes, find_axis_ends, roof_layers, roofs
 
 MAX_NETWORKS = 60  # so that a page of a large sweep stays small
 TOOLTIP = ("op", "ops_alike", "predicted_time", "of_the_step", "FLOP", "traffic")
@@ -34,12 +34,16 @@ def chart(data: Data) -> style.Spec:
         for row, name in zip(ops, names, strict=True)
     ]
     ops_by_network = grouped(placed_ops, itemgetter("panel"))
-    points = [point for name, rows in ops_by_network.items() for point in _points(name, rows)]
+    points = [
+        point for name, rows in ops_by_network.items() for point in _make_op_points(name, rows)
+    ]
     ceilings = [
-        ceiling for name, rows in ops_by_network.items() for ceiling in _ceilings(name, rows[0])
+        ceiling
+        for name, rows in ops_by_network.items()
+        for ceiling in _make_ceilings(name, rows[0])
     ]
     intensities = [point["intensity"] for point in points]
-    axis_ends = box(ceilings, intensities, [point["speed"] for point in points])
+    axis_ends = find_axis_ends(ceilings, intensities, [point["speed"] for point in points])
     height = {"height": style.HEIGHT}
     roof_rows = [
         roof | {"panel": roof["platform"]}
@@ -47,7 +51,8 @@ def chart(data: Data) -> style.Spec:
         for roof in roofs(ceilings, axis_ends, height, name)
     ]
     headings = [
-        {"panel": name, "heading": _heading(name, rows)} for name, rows in ops_by_network.items()
+        {"panel": name, "heading": _describe_network(name, rows)}
+        for name, rows in ops_by_network.items()
     ]
     caption = ["Area: share of the predicted step. Ops that cost the same are one point."]
     if len(ops_by_network) < network_count:
@@ -99,7 +104,7 @@ def predicted_ops(data: Data) -> tuple[list[style.Row], int]:
     return rows.sort("seq").collect().to_dicts(), len(networks_in_order)
 
 
-def _ceilings(name: str, row: style.Row) -> list[style.Row]:
+def _make_ceilings(name: str, row: style.Row) -> list[style.Row]:
     """Return the ceilings that the predictions of a network are of."""
     ceiling = {"platform": name, "flop_per_s": None, "bytes_per_s": None, "level": None}
     peak = {"flop_per_s": row["peak_flop_per_s"], "unit": "matrix", "dtype": row["dtype"]}
@@ -114,7 +119,7 @@ def _place_op(row: style.Row) -> style.Row:
     return row | {"op": row["scope"], "intensity": intensity, "speed": speed}
 
 
-def _points(panel: str, rows: Sequence[style.Row]) -> Iterator[style.Row]:
+def _make_op_points(panel: str, rows: Sequence[style.Row]) -> Iterator[style.Row]:
     """Yield a point for each cost: the ops of a network that do and move as much, in one."""
     network_s = _total_s(rows)
     placed = (row for row in rows if row["speed"])
@@ -138,7 +143,7 @@ def _total_s(rows: Sequence[style.Row]) -> float:
     return float(sum(row["step_s"] or 0.0 for row in rows))
 
 
-def _heading(name: str, rows: Sequence[style.Row]) -> str:
+def _describe_network(name: str, rows: Sequence[style.Row]) -> str:
     """Return the heading of a network: its name, and the share of ops that have no FLOP."""
     ops_without_flop = [row for row in rows if not row["flop"]]
     if not ops_without_flop:

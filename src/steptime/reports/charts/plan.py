@@ -33,7 +33,7 @@ def bars(plan_time: PlanTime, max_bars: int = MAX_BARS) -> list[style.Row]:
     events_by_device = device_tracks(plan_time)
     event_count = sum(map(len, events_by_device))
     if event_count <= max_bars:
-        return _add_widths([_bar([event]) for events in events_by_device for event in events])
+        return _add_widths([_make_bar([event]) for events in events_by_device for event in events])
     bars_of_slice = BARS_OF_SLICE * len(events_by_device)
     slice_count = max(MIN_SLICES, max_bars // bars_of_slice)
     merged_bars = [
@@ -45,10 +45,10 @@ def bars(plan_time: PlanTime, max_bars: int = MAX_BARS) -> list[style.Row]:
 def _add_widths(rows: list[style.Row]) -> list[style.Row]:
     """Add the share of the picture's width to each bar; remove the words of low rows."""
     end_s = max((row["to"] for row in rows), default=0.0)
-    is_low = any(row["device"] * MIN_WORD_HEIGHT > MAX_HEIGHT for row in rows)
+    are_rows_low = any(row["device"] * MIN_WORD_HEIGHT > MAX_HEIGHT for row in rows)
     for row in rows:
         row["part"] = (row["to"] - row["from"]) / end_s
-        if is_low:
+        if are_rows_low:
             row["word"] = ""
     return rows
 
@@ -72,7 +72,7 @@ def _merge_thin_bars(events: Sequence[PipelineEvent], slice_count: int) -> Itera
     for slice_number, group in groupby(runs, key=find_slice):
         slice_runs = list(group)
         if slice_number == SINGLE_BAR or len(slice_runs) == 1:
-            yield from map(_bar, slice_runs)
+            yield from map(_make_bar, slice_runs)
         else:
             yield from _stack_kinds([event for run in slice_runs for event in run])
 
@@ -90,11 +90,11 @@ def _stack_kinds(events: Sequence[PipelineEvent]) -> Iterator[style.Row]:
         time_share = kind_s / (end_s - start_s)
         lower = upper + 2 * HALF_BAR * time_share
         edges = {"from": start_s, "to": end_s, "upper": upper, "lower": lower}
-        yield _bar(kind_events) | edges | {"word": ""}
+        yield _make_bar(kind_events) | edges | {"word": ""}
         upper = lower
 
 
-def _bar(run: Sequence[PipelineEvent]) -> style.Row:
+def _make_bar(run: Sequence[PipelineEvent]) -> style.Row:
     """Return the bar of consecutive events of one kind on a device."""
     first = run[0]
     last = run[-1]

@@ -51,7 +51,7 @@ def chart(data: Data) -> style.Spec:
     words = f"{inside_count:,} of {count:,} within a factor of 2 (shaded)."
     if has_bars:
         words += " Bars: 95 % interval."
-        if any(point[ENDS[1]] for point in points):
+        if any(point["predicted_high_s"] for point in points):
             words += " Lines across: 80 % of steps, as predicted."
     caption = [words, *style.describe_sample(count, "network"), data.source]
     view = {"width": SIDE, "height": SIDE, "layer": _layers(points, times_s, has_bars)}
@@ -71,8 +71,18 @@ def _layers(
     along = {"x": {**x, "field": "at"}, "y": {**y, "field": "at"}}
     band = {**along, "y": {**y, "field": "low"}, "y2": {"field": "high"}}
     equal = {**along, "text": {"field": "text"}}
-    measured = {"x": x, "y": {**y, "field": TIMES[2]}, "y2": {"field": TIMES[3]}, "color": colour}
-    predicted = {"x": {**x, "field": ENDS[0]}, "x2": {"field": ENDS[1]}, "y": y, "color": colour}
+    measured = {
+        "x": x,
+        "y": {**y, "field": "measured_low_s"},
+        "y2": {"field": "measured_high_s"},
+        "color": colour,
+    }
+    predicted = {
+        "x": {**x, "field": "predicted_low_s"},
+        "x2": {"field": "predicted_high_s"},
+        "y": y,
+        "color": colour,
+    }
     point = {"x": x, "y": y, "color": colour, "shape": shape, "tooltip": style.tooltip(TOOLTIP)}
     layers = [
         style.layer("area", band, "at", style="band"),
@@ -81,7 +91,9 @@ def _layers(
     ]
     if has_bars:
         layers.append(style.layer("rule", measured, "measured_low_s", strokeWidth=1.4))
-        layers.append(style.layer("rule", predicted, ENDS[1], strokeWidth=1, opacity=0.5))
+        layers.append(
+            style.layer("rule", predicted, "predicted_high_s", strokeWidth=1, opacity=0.5)
+        )
     size = {} if has_bars else {"size": 18}
     layers.append(style.layer("point", point, "measured_s", filled=True, **size))
     return layers

@@ -18,7 +18,7 @@ MAX_CONNECTED_POINTS = 60  # with more, no line connects a prediction and its me
 MAX_LINES = 12
 MAX_TITLE_PLATFORMS = 3
 MAX_LABELS = 12  # of ceilings in one picture; with more each platform has a panel
-Box = tuple[float, float, float, float]
+AxisEnds = tuple[float, float, float, float]
 PANEL = {"width": 400, "height": 290}
 NUMBER_SUFFIXES = ("_per_s", "_fraction")
 X, MEASURED, PREDICTED = "intensity", "flop_per_s", "predicted_flop_per_s"
@@ -77,7 +77,7 @@ def chart(table: Table) -> style.Spec:
     point_rows, caption = _draw_points(points, layout.color, summary.get("line"))
     point_color = _encode_color(layout.color, point_rows)
     speeds = [speed for point in points for speed in _speeds(point)]
-    axis_ends = box(ceilings, [point[X] for point in points], speeds)
+    axis_ends = find_axis_ends(ceilings, [point[X] for point in points], speeds)
     names_platforms = layout.names_platforms(has_legend=bool(point_color))
     ceiling_rows: list[style.Row] = []
     for platform in layout.platforms if layout.has_panels else [""]:
@@ -225,9 +225,9 @@ def _select_ceilings(ceilings: Sequence[style.Row], groups: Sequence[style.Row])
     return rows
 
 
-def box(
+def find_axis_ends(
     ceilings: Sequence[style.Row], intensities: Iterable[float | None], speeds: Sequence[float]
-) -> Box:
+) -> AxisEnds:
     """Return the ends of both axes, which show all points and every ridge."""
     peaks_flop_per_s = [ceiling["flop_per_s"] for ceiling in ceilings if ceiling["flop_per_s"]]
     rates_bytes_per_s = [ceiling["bytes_per_s"] for ceiling in ceilings if ceiling["bytes_per_s"]]
@@ -241,7 +241,7 @@ def box(
 
 def roofs(
     ceilings: Sequence[style.Row],
-    ends: Box,
+    ends: AxisEnds,
     size: style.Spec,
     platform: str = "",
     names_platform: bool = False,
@@ -266,7 +266,7 @@ def roofs(
 
 
 def _slopes(
-    platform: str, ceilings: Sequence[style.Row], ends: Box, prefix: str
+    platform: str, ceilings: Sequence[style.Row], ends: AxisEnds, prefix: str
 ) -> Iterator[style.Row]:
     """Yield the lines of bandwidth of a platform, each up to the highest peak."""
     left, right, _, _ = ends
@@ -286,7 +286,7 @@ def _slopes(
 
 
 def _plateaus(
-    platform: str, ceilings: Sequence[style.Row], ends: Box, prefix: str
+    platform: str, ceilings: Sequence[style.Row], ends: AxisEnds, prefix: str
 ) -> Iterator[style.Row]:
     """Yield the lines of the peaks of a platform, each from its ridge with the fastest memory."""
     left, right, _, _ = ends
@@ -314,7 +314,7 @@ def _describe_units(ceilings: Sequence[style.Row]) -> str:
     return "; ".join(f"{', '.join(units)} {dtypes}" for dtypes, units in units_by_dtypes.items())
 
 
-def _spread_labels(rows: Sequence[style.Row], ends: Box, size: style.Spec) -> None:
+def _spread_labels(rows: Sequence[style.Row], ends: AxisEnds, size: style.Spec) -> None:
     """Set `at`, the height of each name: a name that would cover another moves away."""
     _, _, low, high = ends
     decades_per_pixel = math.log10(high / low) / size["height"]
@@ -329,7 +329,7 @@ def _spread_labels(rows: Sequence[style.Row], ends: Box, size: style.Spec) -> No
             row["at"] = 10 ** (direction * previous_decades)
 
 
-def axes(ends: Box) -> style.Spec:
+def axes(ends: AxisEnds) -> style.Spec:
     """Return the encodings of intensity and speed between these ends."""
     left, right, low, high = ends
     x = style.log_number(X, (left, right), "intensity (FLOP per byte)")
@@ -344,8 +344,8 @@ def _position(axes: style.Spec, x: str, y: str) -> style.Spec:
     return {"x": {**axes["x"], "field": x}, "y": {**axes["y"], "field": y}}
 
 
-def roof_layers(axes: style.Spec, ink: style.Spec, panel: str = "") -> list[style.Spec]:
-    """Return the layers of the ceilings and of their names, in the colours of `ink` if any.
+def roof_layers(axes: style.Spec, color_encoding: style.Spec, panel: str = "") -> list[style.Spec]:
+    """Return the layers of the ceilings and of their names, coloured by `color_encoding` if any.
 
     A name lies along its line, above a peak and below a slope; `panel` is a prefix of the signals
     that hold a panel's size.
@@ -353,9 +353,9 @@ def roof_layers(axes: style.Spec, ink: style.Spec, panel: str = "") -> list[styl
     position = {**_position(axes, "from", "roof"), "x2": {"field": "to"}, "y2": {"field": "top"}}
     dash = {"condition": {"test": "datum.dash", "value": [5, 4]}, "value": [1, 0]}
     mark: style.Spec = {"strokeWidth": 1.6}
-    if not ink:
+    if not color_encoding:
         mark["style"] = "ink"
-    line = style.layer("rule", {**position, **ink, "strokeDash": dash}, "roof", **mark)
+    line = style.layer("rule", {**position, **color_encoding, "strokeDash": dash}, "roof", **mark)
 
     left, right = axes["x"]["scale"]["domain"]
     low, high = axes["y"]["scale"]["domain"]
@@ -365,10 +365,10 @@ def roof_layers(axes: style.Spec, ink: style.Spec, panel: str = "") -> list[styl
     above_peak = {"align": "right", "baseline": "bottom", "dx": -4, "dy": -5}
     below_slope = {"align": "left", "baseline": "top", "dx": 9, "dy": 5, "angle": angle}
     layers = [line]
-    for kind, x, look in (("peak", "to", above_peak), ("side", "from", below_slope)):
+    for kind, x, text_style in (("peak", "to", above_peak), ("side", "from", below_slope)):
         text = {**_position(axes, x, "at"), "text": {"field": kind}}
-        layers.append(style.layer("text", text, kind, style="halo", **look))
-        layers.append(style.layer("text", text | ink, kind, **look))
+        layers.append(style.layer("text", text, kind, style="halo", **text_style))
+        layers.append(style.layer("text", text | color_encoding, kind, **text_style))
     return layers
 
 

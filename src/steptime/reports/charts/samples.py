@@ -8,7 +8,7 @@ from steptime.core.units import seconds
 from steptime.records.data import Data
 from steptime.records.pair_keys import METHOD
 from steptime.records.record import Record
-from steptime.records.row import BESIDES
+from steptime.records.row import ROW_LABEL_COLUMNS
 from steptime.records.short_names import NAME_COLUMNS, name_rows
 from steptime.reports.charts import EmptyPlotError, style
 
@@ -32,11 +32,13 @@ def chart(data: Data) -> style.Spec:
     series, series_count = _find_series(data)
     if not len(series):
         raise EmptyPlotError("samples: no record here holds samples of a step")
-    rows = _points(data, series)
-    points = {"x": X, **marks(KINDS, ("sample", "time", "run", "kind"))}
+    rows = _make_sample_points(data, series)
+    points = {"x": X, **encode_marks(KINDS, ("sample", "time", "run", "kind"))}
     middle = style.layer("rule", {"y": {**Y, "aggregate": "median"}}, style="quiet")
     layers = {"layer": [middle, style.layer("point", points, size=22)]}
-    panel_rows, view = style.facet_panels(rows, "panel", layers, 3, GAP, width=WIDTH, height=70)
+    panel_rows, view = style.facet_panels(
+        rows, "panel", layers, columns=3, gap=GAP, width=WIDTH, height=70
+    )
     words = EXPLANATION
     if len(series) < series_count:
         words += f" The {len(series)} of {series_count} networks that scatter most."
@@ -75,7 +77,7 @@ def _find_series(data: Data) -> tuple[pl.DataFrame, int]:
     return widest.head(style.MAX_PANELS).sort("first", "seq"), len(series)
 
 
-def _points(data: Data, series: pl.DataFrame) -> list[style.Row]:
+def _make_sample_points(data: Data, series: pl.DataFrame) -> list[style.Row]:
     """Return the samples of series as marks of their panels, panel by panel."""
     panel_by_seq = _name_series(data, series)
     places_of_folders = series.group_by("folder_rank", maintain_order=True).agg(
@@ -90,16 +92,16 @@ def _points(data: Data, series: pl.DataFrame) -> list[style.Row]:
         panel_marks = marks_by_panel.setdefault(panel, [])
         for place in sorted(row["places"]):
             record = records_by_folder[row["folder_rank"]][place]
-            panel_marks += _marks_of(record, panel, len(panel_marks))
+            panel_marks += _make_marks(record, panel, len(panel_marks))
     return [mark for panel_marks in marks_by_panel.values() for mark in panel_marks]
 
 
 def _name_series(data: Data, series: pl.DataFrame) -> dict[int, str]:
     """Return the name of the panel of each series, by the `seq` of its last record."""
-    columns = dict.fromkeys((*NAME_COLUMNS, *BESIDES))
+    columns = dict.fromkeys((*NAME_COLUMNS, *ROW_LABEL_COLUMNS))
     del columns["within"]
     records = data.take_records(series["seq"].to_numpy(), list(columns))
-    names = name_rows(records.with_columns(pl.lit(0).alias("within")), BESIDES)
+    names = name_rows(records.with_columns(pl.lit(0).alias("within")), ROW_LABEL_COLUMNS)
     has_platforms = series["platform"].n_unique() > 1
     return {
         seq: style.break_lines(f"{name} on {platform}" if has_platforms else name, WIDTH + GAP)
@@ -107,7 +109,7 @@ def _name_series(data: Data, series: pl.DataFrame) -> dict[int, str]:
     }
 
 
-def marks(kinds: Mapping[str, str], fields: Sequence[str]) -> style.Spec:
+def encode_marks(kinds: Mapping[str, str], fields: Sequence[str]) -> style.Spec:
     """Return the encodings of seconds, and of `kinds` of samples by a colour and a sign each."""
     legend, names = {"title": None, "orient": "top"}, {"domain": list(kinds)}
     return {
@@ -118,7 +120,7 @@ def marks(kinds: Mapping[str, str], fields: Sequence[str]) -> style.Spec:
     }
 
 
-def _marks_of(record: Record, panel: str, start: int) -> Iterator[style.Row]:
+def _make_marks(record: Record, panel: str, start: int) -> Iterator[style.Row]:
     quantity = record.quantities["step_s"]
     columns = zip(quantity.samples, quantity.runs, quantity.marks, strict=True)
     for index, (sample, run, disturbed) in enumerate(columns, start=start + 1):

@@ -24,15 +24,15 @@ def chart(table: Table) -> style.Spec:
     names = _name_regressions(regressions)
     points, curves = [], []
     for name, regression in zip(names, regressions, strict=True):
-        points += _weight_points(table, name, regression)
+        points += _make_weight_points(table, name, regression)
         curves += [{**row, "of": name} for row in regression["curves"]]
     if not points:
         raise EmptyPlotError("sensitivity: no hyperparameter varies")
     # Weights and curves share colours, so that one legend is right for both.
     regression_encoding = style.encode_categories("of", [*points, *curves], " ")
-    views = [_weights(points, regression_encoding)]
+    views = [_draw_weights(points, regression_encoding)]
     if curves:
-        views.append(_curves(curves, regression_encoding))
+        views.append(_draw_curves(curves, regression_encoding))
     quantity = describe_quantity(head["quantity"])
     if head["against"]:
         quantity += f", {head['platform']} over {head['against']}"
@@ -52,7 +52,7 @@ def _name_regressions(regressions: Sequence[style.Row]) -> list[str]:
     ]
 
 
-def _weight_points(table: Table, name: str, regression: style.Row) -> list[style.Row]:
+def _make_weight_points(table: Table, name: str, regression: style.Row) -> list[style.Row]:
     """Return the points of the weights of a regression, those that may be 0 as `unsure`."""
     size = f"{counted(regression['networks'], 'network')}, R\u00b2\u00a0{regression['r2']:.3f}"
     panel = style.break_lines(f"{name}, {size}", PANEL_WIDTH)
@@ -71,7 +71,7 @@ def _weight_points(table: Table, name: str, regression: style.Row) -> list[style
     return points
 
 
-def _weights(points: list[style.Row], regression_encoding: style.Spec) -> style.Spec:
+def _draw_weights(points: list[style.Row], regression_encoding: style.Spec) -> style.Spec:
     """Return a panel for each regression, with weights in their order."""
     longest = max(len(point["term"]) for point in points)
     axis = {"title": None, "labelExpr": "split(datum.label, '|')[1]", "minExtent": 7 * longest}
@@ -93,12 +93,12 @@ def _weights(points: list[style.Row], regression_encoding: style.Spec) -> style.
     if len(names) == 1:
         title = {"text": names[0].replace("|", " "), "fontSize": 12, "frame": "group", "offset": 6}
         return {**panel, "width": PANEL_WIDTH * 2, "title": title, "data": {"values": points}}
-    rows, view = style.facet_panels(points, "panel", panel, 2, gap=120, width=PANEL_WIDTH)
+    rows, view = style.facet_panels(points, "panel", panel, columns=2, gap=120, width=PANEL_WIDTH)
     view["resolve"] = {"scale": {"y": "independent"}}
     return {**view, "data": {"values": rows}}
 
 
-def _curves(curves: list[style.Row], regression_encoding: style.Spec) -> style.Spec:
+def _draw_curves(curves: list[style.Row], regression_encoding: style.Spec) -> style.Spec:
     """Return a panel for each hyperparameter: the ratio to its least level, all else equal."""
     ratios, title = [row["ratio"] for row in curves], "ratio to the least"
     y = style.number("ratio", title) | {"scale": {"zero": False}}

@@ -12,7 +12,7 @@ MAX_LEVELS = 4  # of a picture
 MAX_TICKS = 16  # values of a hyperparameter that an axis names
 GOLDEN_SHARE = 0.618  # of the golden ratio: its multiples, modulo 1, fill an interval evenly
 INTEGER_LABEL = "datum.value % 1 ? '' : format(datum.value, ',d')"
-TIMES = "format(datum.value, datum.value < 1 ? '~g' : ',~r') + 'x'"
+RATIO_LABEL = "format(datum.value, datum.value < 1 ? '~g' : ',~r') + 'x'"
 
 
 def chart(table: Table) -> style.Spec:
@@ -20,8 +20,8 @@ def chart(table: Table) -> style.Spec:
 
     Four levels at most stand side by side, with the same axes.
     """
-    about = table.summary
-    names = [row["level"] for row in about["levels"]]
+    summary = table.summary
+    names = [row["level"] for row in summary["levels"]]
     levels = names[:MAX_LEVELS]
     rows = [dict(row) for row in table.chart_rows if row["level"] in levels]
     columns = (
@@ -37,25 +37,25 @@ def chart(table: Table) -> style.Spec:
         if "speedup" in row
     ]
     point_count = sum("speedup" in row for row in table.chart_rows)
-    pairs_per_point = math.ceil(about["pairs"] / point_count)
-    _spread_out(points)
+    pairs_per_point = math.ceil(summary["pairs"] / point_count)
+    _spread_crowded_points(points)
     bars = [row for row in placed if "low" in row]
     chart_rows = [*points, *bars]
     tooltip = style.tooltip(columns)
     width = style.WIDTH if len(levels) == 1 else 300
-    panels = [_panel(level, chart_rows, about, tooltip, width) for level in levels]
+    panels = [_panel(level, chart_rows, summary, tooltip, width) for level in levels]
     is_single_view = len(panels) == 1 and "title" not in panels[0]  # the picture has a title itself
     view = panels[0] if is_single_view else {"concat": panels, "columns": 2, "spacing": 30}
     caption = [
-        f"Above 1x: better than {about['against']} in {about['quantity']}. Line: the median.",
+        f"Above 1x: better than {summary['against']} in {summary['quantity']}. Line: the median.",
         f"One point in {pairs_per_point} is drawn." if pairs_per_point > 1 else "",
         f"{len(names)} levels, the first {MAX_LEVELS}." if len(names) > MAX_LEVELS else "",
         table.source,
     ]
-    return style.finish(f"Speed-ups by {about['by_column']}", caption, chart_rows, **view)
+    return style.finish(f"Speed-ups by {summary['by_column']}", caption, chart_rows, **view)
 
 
-def _spread_out(points: Sequence[style.Row]) -> None:
+def _spread_crowded_points(points: Sequence[style.Row]) -> None:
     """Set `at` of each point, shifted from its value so that points do not hide one another."""
     xs = [point["x"] for point in points]
     values = sorted({x for x in xs if isinstance(x, int | float) and x > 0})
@@ -71,14 +71,14 @@ def _spread_out(points: Sequence[style.Row]) -> None:
 def _panel(
     name: str,
     rows: Sequence[style.Row],
-    about: Mapping[str, Any],
+    summary: Mapping[str, Any],
     tooltip: list[style.Spec],
     width: int,
 ) -> style.Spec:
     """Return the histogram of a level above its scatter."""
     level_rows = [row for row in rows if row["panel"] == name]
     ends = [1.0, *(row[key] for row in level_rows for key in ("low", "high") if key in row)]
-    x = style.log_number("low", ends, "speed-up", labelExpr=TIMES, grid=False)
+    x = style.log_number("low", ends, "speed-up", labelExpr=RATIO_LABEL, grid=False)
     count = style.number("networks", "networks", labelExpr=INTEGER_LABEL, tickMinStep=1)
     bars = {
         "x": x,
@@ -86,35 +86,35 @@ def _panel(
         "y": count,
         "y2": {"datum": 0},
     }
-    only = {"filter": {"field": "panel", "equal": name}}
-    marked = {"style": "quiet", "strokeDash": [4, 3]}
+    level_filter = {"filter": {"field": "panel", "equal": name}}
+    quiet_line = {"style": "quiet", "strokeDash": [4, 3]}
     layers = [
         style.layer("bar", bars, "networks"),
-        style.layer("rule", {"x": {"datum": 1}}, **marked),
+        style.layer("rule", {"x": {"datum": 1}}, **quiet_line),
     ]
     title = {"text": name, "fontSize": 13, "offset": 8}
     histogram: style.Spec = {"title": title, "width": width, "height": 120}
-    histogram |= {"transform": [only], "layer": layers}
-    if about["x"] is None:
+    histogram |= {"transform": [level_filter], "layer": layers}
+    if summary["x"] is None:
         return histogram
-    y = style.log_number("speedup", ends, "speed-up", labelExpr=TIMES)
+    y = style.log_number("speedup", ends, "speed-up", labelExpr=RATIO_LABEL)
     color: style.Spec = {}
     if len({row["color"] for row in rows if row.get("color") is not None}) > 1:
-        color["color"] = style.encode_categories("color", rows, about["color"])["color"]
+        color["color"] = style.encode_categories("color", rows, summary["color"])["color"]
     size = 60 if len(rows) < 500 else 20
-    points = {"x": _across(rows, "at", about["x"]), "y": y, **color, "tooltip": tooltip}
-    line = {"x": _across(rows, "x", about["x"]), "y": {**y, "aggregate": "median"}}
+    points = {"x": _encode_x(rows, "at", summary["x"]), "y": y, **color, "tooltip": tooltip}
+    line = {"x": _encode_x(rows, "x", summary["x"]), "y": {**y, "aggregate": "median"}}
     layers = [
-        style.layer("rule", {"y": {"datum": 1}}, **marked),
+        style.layer("rule", {"y": {"datum": 1}}, **quiet_line),
         style.layer("point", points, "speedup", filled=True, opacity=0.7, size=size),
         style.layer("line", line, "speedup", style="ink", fill=None, opacity=0.8),
     ]
-    scatter = {"width": width, "height": 280, "transform": [only], "layer": layers}
+    scatter = {"width": width, "height": 280, "transform": [level_filter], "layer": layers}
     scales = {"color": "independent", "x": "independent", "y": "independent"}
     return {"vconcat": [histogram, scatter], "resolve": {"scale": scales}, "spacing": 24}
 
 
-def _across(rows: Sequence[style.Row], field: str, title: str) -> style.Spec:
+def _encode_x(rows: Sequence[style.Row], field: str, title: str) -> style.Spec:
     """Return the axis of a hyperparameter: logarithmic with its values, or their names."""
     values = {row["x"] for row in rows if row.get("x") is not None}
     if not all(isinstance(value, int | float) and value > 0 for value in values):

@@ -57,7 +57,9 @@ def finish(title: str, caption: Sequence[str], rows: Sequence[Row], **view: Any)
     fields = {field for row in rows for field, value in row.items() if value is not None}
     for layers in (view, view.get("spec", {})):
         if "layer" in layers:
-            layers["layer"] = [part for part in layers["layer"] if _fields(part) <= fields]
+            layers["layer"] = [
+                part for part in layers["layer"] if _list_needed_fields(part) <= fields
+            ]
     return {
         "$schema": SCHEMA,
         "title": {"text": title, "subtitle": [line for text in caption for line in WRAP(text)]},
@@ -72,7 +74,7 @@ def short(value: Any) -> Any:
     return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
-def _fields(part: Spec) -> set[str]:
+def _list_needed_fields(part: Spec) -> set[str]:
     """Return the fields that rows of a layer must have."""
     filters = [str(transform.get("filter")) for transform in part.get("transform", ())]
     return {name for text in filters for name in re.findall(r"^isValid\(datum\.(\w+)\)$", text)}
@@ -115,8 +117,8 @@ def sample_items(
     """
     if len(items) <= limit:
         return list(items), []
-    places = random.Random(0).sample(range(1, len(items)), limit - 1)  # noqa: S311 - no secret
-    sample = [items[place] for place in sorted([0, *places])]
+    indices = random.Random(0).sample(range(1, len(items)), limit - 1)  # noqa: S311 - no secret
+    sample = [items[index] for index in sorted([0, *indices])]
     return sample, describe_sample(len(items), noun, limit)
 
 

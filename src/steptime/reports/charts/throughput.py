@@ -37,7 +37,7 @@ def chart(data: Data) -> style.Spec:
         raise EmptyPlotError(
             "throughput: no record here holds both a measured time of a step and its batch"
         )
-    lines = grouped(map(_point, rows), itemgetter("family", "line"))
+    lines = grouped(map(_make_line_point, rows), itemgetter("family", "line"))
     points = [point for line in lines.values() for point in line]
     families = list(dict.fromkeys(point["family"] for point in points))
     panels = [_panel(family, points) for family in families[: style.MAX_PANELS]]
@@ -87,7 +87,7 @@ def _panel(family: str, points: Sequence[style.Row]) -> style.Spec:
     }
 
 
-def _point(row: style.Row) -> style.Row:
+def _make_line_point(row: style.Row) -> style.Row:
     line = row["line"].replace(",,", ",").removeprefix(row["family"]).strip(", ")
     fields = {"line": line or row["family"], "speed": row["examples_per_s"], "batch": row["batch"]}
     return style.point(row, ["family"], TOOLTIP) | fields

@@ -12,9 +12,9 @@ X = style.number("from", "time of a step (s)", "s")
 
 def chart(changes: Sequence[Change], end: str, title: str, caption: Sequence[str]) -> style.Spec:
     """Return the waterfall of times; the first is where it starts, the bar `end` where it ends."""
-    rows = _rows(changes)
+    rows = _make_bar_rows(changes)
     final_s = rows[-1]["to"] if rows else 0.0
-    rows.append(_total_row(end, final_s))
+    rows.append(_make_total_row(end, final_s))
     for row in rows:
         row["right"] = max(row["from"], row["to"])
     y = style.name("name", sort=None, axis={"title": None, "ticks": False, "domain": False})
@@ -28,13 +28,13 @@ def chart(changes: Sequence[Change], end: str, title: str, caption: Sequence[str
     return style.finish(title, caption, rows, layer=layers, width=600, height={"step": 26})
 
 
-def _rows(changes: Sequence[Change]) -> list[style.Row]:
+def _make_bar_rows(changes: Sequence[Change]) -> list[style.Row]:
     """Return the bars of changes: the first from 0, each other one from the bar before it."""
     rows: list[style.Row] = []
     before_s = 0.0
     for label, after_s in changes:
         if not rows:
-            rows.append(_total_row(label, after_s))
+            rows.append(_make_total_row(label, after_s))
         else:
             is_shorter = after_s < before_s
             sign = "\u2212" if is_shorter else "+"
@@ -47,5 +47,5 @@ def _rows(changes: Sequence[Change]) -> list[style.Row]:
     return rows
 
 
-def _total_row(name: str, time_s: float) -> style.Row:
+def _make_total_row(name: str, time_s: float) -> style.Row:
     return {"name": name, "from": 0.0, "to": time_s, "text": seconds(time_s), "kind": "total"}
