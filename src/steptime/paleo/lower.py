@@ -194,7 +194,7 @@ class _LayerRules:
 
 def _find_omitted_pass(layer: Layer) -> Part | None:
     """Return the pass that Paleo omits for a layer whose only parent is the input."""
-    return rule_of(layer).omitted_pass if layer.parents == (INPUT,) else None
+    return rule_of(layer).skipped_for_input if layer.parents == (INPUT,) else None
 
 
 def _make_kernel(op: str, kind: str, pass_: Part, dtype: str, cost: Cost) -> Kernel:

@@ -285,12 +285,12 @@ def _fourier_costs(convolution: Convolution, output_size: Pair, tiled: bool) -> 
             )
         ]
         size, side, tiles = prod(padded), max(padded), 1
-    is_one_dimensional = 1 in convolution.kernel
-    transform_flop = _transform_flop(size) / (2 if is_one_dimensional else 1)
+    is_flat_filter = 1 in convolution.kernel
+    transform_flop = _transform_flop(size) / (2 if is_flat_filter else 1)
     inputs = convolution.images * convolution.channels
     filters = convolution.filter_channels * convolution.filters
     outputs = convolution.images * convolution.filters
-    spectrum = COMPLEX_BYTES * filters * (side if is_one_dimensional else size)
+    spectrum = COMPLEX_BYTES * filters * (side if is_flat_filter else size)
     return (
         Cost(
             tiles * inputs * transform_flop / 2,
@@ -326,14 +326,14 @@ class Rule:
     They raise `InputError` if the gradient's convolution does not have the shape of the input, or
     of the filter: the original stops there. `exact` is the true FLOP of the layer's product with
     its three tensors, without padding; each gradient has the same FLOP and tensors.
-    `omitted_pass` is the pass that Paleo omits if the only parent is the input.
+    `skipped_for_input` is the pass that Paleo omits if the only parent is the input.
     """
 
     forward: Callable[[Layer, str], Costs] = lambda *_: ()
     data_gradient: Callable[[Layer, str], Costs] = lambda *_: ()
     weight_gradient: Callable[[Layer, str], Costs] = lambda *_: ()
     exact: Callable[[Layer], Cost | None] = lambda _: None
-    omitted_pass: Part | None = None
+    skipped_for_input: Part | None = None
 
 
 NO_RULE = Rule()
@@ -343,14 +343,14 @@ RULES = {  # forward, a deconvolution is the data gradient of the convolution th
         data_gradient=_data_gradient_costs,
         weight_gradient=_weight_gradient_costs,
         exact=_exact_convolution_cost,
-        omitted_pass="backward",
+        skipped_for_input="backward",
     ),
     "deconv": Rule(
         forward=_data_gradient_costs,
         data_gradient=_convolution_costs,
         weight_gradient=_deconvolution_weight_costs,
         exact=_exact_convolution_cost,
-        omitted_pass="forward",
+        skipped_for_input="forward",
     ),
     "inner_product": Rule(
         forward=_dense_costs,
