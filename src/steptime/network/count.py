@@ -14,12 +14,12 @@ from steptime.network.ops.execution import executed, execution_of
 
 @dataclass(frozen=True)
 class OpCost:
-    """FLOP and bytes of one op; `of` is the forward op it belongs to (itself if forward)."""
+    """FLOP and bytes of one op; `forward_op` is the op it belongs to (itself if forward)."""
 
     name: str
     kind: str
     part: Part
-    of: str
+    forward_op: str
     flop: int
     traffic_bytes: int
     output_shape: tuple[int, ...]
@@ -54,7 +54,7 @@ def op_work(graph: Graph, op: Op) -> tuple[int, int]:
 def op_cost(graph: Graph, op: Op) -> OpCost:
     """Return the cost of one op of `graph`."""
     shape = graph.tensors[op.outputs[0]].shape
-    return OpCost(op.name, op.kind, op.part, op.of or op.name, *op_work(graph, op), shape)
+    return OpCost(op.name, op.kind, op.part, op.forward_op or op.name, *op_work(graph, op), shape)
 
 
 def count(graph: Graph, stack: Stack | None = None) -> Count:

@@ -84,7 +84,7 @@ def _repeat_ops(graph: Graph, regions: Regions, repeated: Mapping[str, Sequence[
         if op.part != "backward":
             ops.append(op)
             continue
-        region = regions.get(op.of, "")
+        region = regions.get(op.forward_op, "")
         for forward_op in regions_before_backward.pop(region, ()):
             for name in forward_op.outputs:
                 copies[name] = f"{name}/again"
@@ -154,8 +154,9 @@ def _copy_op(op: Op, copies: Mapping[str, str]) -> Op:
     """Return a forward op as it runs again in the backward pass, on copies where there are some."""
     inputs = tuple([copies.get(name, name) for name in op.inputs])
     outputs = tuple([copies[name] for name in op.outputs])
-    name, of = f"{op.name}/again", op.of or op.name
-    return Op(name, op.kind, inputs, outputs, op.attrs, "backward", of)
+    forward_op = op.forward_op or op.name
+    name = f"{op.name}/again"
+    return Op(name, op.kind, inputs, outputs, op.attrs, "backward", forward_op)
 
 
 def _read_copies(op: Op, copies: Mapping[str, str]) -> Op:

@@ -46,7 +46,7 @@ class _Rank:
             name: place for place, op in enumerate(graph.ops) for name in op.outputs
         }
         self.last_backward_places = {
-            op.of: place for place, op in enumerate(graph.ops) if op.part == "backward"
+            op.forward_op: place for place, op in enumerate(graph.ops) if op.part == "backward"
         }
         self.reader_places: dict[str, list[int]] = {}  # by trained weight
         for place, op in enumerate(graph.ops):
@@ -60,7 +60,7 @@ class _Rank:
         """Return the trained weights in order of use, in buckets filled from the last row on."""
         weights_by_op: dict[str, list[str]] = {}
         for weight, update in self.update_by_weight.items():
-            weights_by_op.setdefault(update.of, []).append(weight)
+            weights_by_op.setdefault(update.forward_op, []).append(weight)
         forward_ops = sorted(weights_by_op, key=lambda op: self.op_places[op])
         buckets: list[list[str]] = [[]]  # the last bucket first
         filled_bytes = 0.0
@@ -76,13 +76,13 @@ class _Rank:
         """Scatter the sums of a bucket's gradients when its last row has them; update shards."""
         updates = [self.update_by_weight[weight] for weight in bucket]
         grads = [update.inputs[-1] for update in updates]
-        forward_ops = {update.of for update in updates}
+        forward_ops = {update.forward_op for update in updates}
         backward_places = [
             self.last_backward_places[op] for op in forward_ops if op in self.last_backward_places
         ]
         grad_places = [self.maker_places[grad] for grad in grads]
         place = 1 + max([*backward_places, *grad_places])  # behind all that makes the gradients
-        first_op = updates[0].of  # the costs of the bucket count for its first weight
+        first_op = updates[0].forward_op  # the costs of the bucket count for its first weight
         kind = "reduce_scatter"
         name = f"gradients{number}/{kind}"
         sums = self.add(place, name, kind, grads, {}, "backward", first_op)
@@ -147,9 +147,8 @@ class _Rank:
         """Gather a bucket of weights before the op at a place; ops of the pass read the result."""
         shards = [self.shard(weight) for weight in bucket]
         name = f"weights{number}/{part}"
-        first_op = self.update_by_weight[
-            bucket[0]
-        ].of  # the costs of the bucket count for its first weight
+        # the costs of the bucket count for its first weight
+        first_op = self.update_by_weight[bucket[0]].forward_op
         lengths = self.lengths(bucket)
         gathered = self.add(place, name, "all_gather", shards, lengths, part, first_op)
         full_weights = dict(zip(bucket, gathered, strict=True))
