@@ -46,7 +46,7 @@ class TensorSpec(NamedTuple):
 class Op:
     """One operation: `kind` is a row of the op table, inputs and outputs are names of tensors.
 
-    `part` says in which part of a step it runs. `forward_op` names the forward op whose gradient or
+    `part` says in which part of a step it runs. `forward_op` names the op whose gradient or
     update it is ("" for a forward op itself).
     """
 
