@@ -130,7 +130,8 @@ class Storages(NamedTuple):
     """The memory of tensors: views and results in place share the storage of their source.
 
     Attributes:
-        storage_by_tensor: the storage of each tensor, by the name of the tensor that it was allocated for.
+        storage_by_tensor: the storage of each tensor: the name of the tensor that it was allocated
+            for.
         allocated: storages that each op allocates.
         freed: storages that are freed after each op.
     """

@@ -45,7 +45,7 @@ def adapt(editor: GraphEditor, op: Op) -> None:
     base_change = append("base", "mul", (base, change), y)
     rank_change = append("low_rank", "mul", (low_rank, share), y)
     both_changes = append("both", "add", (base_change, rank_change), y)
-    editor.results[output] = append("sum", "add", (output, both_changes), y)
+    editor.changed_results[output] = append("sum", "add", (output, both_changes), y)
 
 
 def _append_base_product(editor: GraphEditor, op: Op) -> str:
@@ -72,7 +72,7 @@ def _append_norm(editor: GraphEditor, op: Op) -> str:
 
     def detach(part: str) -> str:
         """Append a copy of LoRA's `a` or `b` that passes no gradient on."""
-        name = editor.read_names[f"{op.name}/lora_{part}"]
+        name = editor.read_name_by_weight[f"{op.name}/lora_{part}"]
         return append(f"detached_{part}", "detach", (name,), editor.tensors[name].shape)
 
     small = detach("a")

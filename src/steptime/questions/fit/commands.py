@@ -10,7 +10,7 @@ from steptime.core.workload import FULL_TRAINING, departures
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
 from steptime.hardware.prices import cheapest, offers
-from steptime.network.recompute import needed
+from steptime.network.recompute import find_repeated_ops
 from steptime.planning.answer import fits, time_request
 from steptime.planning.request import Request
 from steptime.planning.site import Site, find_node_link
@@ -57,7 +57,7 @@ def fitting_commands(
     graph = base.graph()
     is_training = step.phase == "train"
     is_sequence_training = is_training and graph.tokens is not None
-    can_recompute = is_sequence_training and bool(needed(graph, to_end=False))
+    can_recompute = is_sequence_training and bool(find_repeated_ops(graph, to_end=False))
     # Options and batch of each candidate, in the order of what they cost.
     candidates = [(step, largest_batch)] if largest_batch > 0 else []
     if is_training:

@@ -6,7 +6,7 @@ from functools import partial
 from typing import NamedTuple
 
 from steptime.core.workload import Workload
-from steptime.network.recompute import needed
+from steptime.network.recompute import find_repeated_ops
 from steptime.prediction.memory import Sharding, rank_peak_bytes
 from steptime.prediction.step_model import StepModel
 
@@ -60,7 +60,7 @@ def _changed_workloads(model: StepModel) -> Iterator[tuple[str, Workload]]:
     if workload.tuning.has_adapter and not workload.tuning.weights:
         quantised = replace(workload.tuning, weights=FROZEN_WEIGHTS)
         yield f"{FROZEN_WEIGHTS} weights", replace(workload, tuning=quantised)
-    can_recompute = bool(needed(model.graph(), to_end=False))
+    can_recompute = bool(find_repeated_ops(model.graph(), to_end=False))
     if workload.tuning.recompute == "none" and can_recompute:
         tuning = replace(workload.tuning, recompute="full")
         yield "full recompute", replace(workload, tuning=tuning)
