@@ -71,7 +71,7 @@ class Case:
         family: a second group in tables; cases of one family stay on one side of a split.
         workload: the network of a step.
         stack: the software of a step, "" for the default.
-        rivals: seconds that published methods predicted, by their names.
+        published_s_by_method: seconds that published methods predicted, by their names.
         place: the row of the case, for messages.
         calibrates: whether a calibration may fit the case; else it is only predicted.
         copies: copies of its weights that a `repeated` kernel goes round.
@@ -91,7 +91,7 @@ class Case:
     family: str = ""
     workload: Workload | None = None
     stack: str = ""
-    rivals: Mapping[str, float] = field(default_factory=dict)
+    published_s_by_method: Mapping[str, float] = field(default_factory=dict)
     place: str = ""
     calibrates: bool = True
     copies: int = COPIES

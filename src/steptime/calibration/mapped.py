@@ -334,7 +334,7 @@ def _make_case(
         family=family,
         stack=stack,
         workload=workload,
-        rivals=row.rivals,
+        published_s_by_method=row.rivals,
         place=place,
         method_options=method_options,
     )

@@ -51,7 +51,7 @@ def learn_residuals(
     ratios = np.divide(left_out, residuals, out=np.ones(len(residuals)), where=residuals != 0)
     ratios = ratios.clip(-MAX_RATIO, MAX_RATIO)  # a case may have hardly any residual by chance
     tables: dict[str, dict[str, WeightRows] | WeightRows] = {}
-    indices, sensitivity = columns.find_products(constants)
+    indices, sensitivity = columns.find_product_cases(constants)
     if len(indices) >= MIN_ROWS:
         tables["products"], product_residuals = _learn_products(
             columns, indices, sensitivity, residuals
