@@ -111,10 +111,12 @@ def calibrate_machine(
         def request_point(request: Mapping[str, Any]) -> Mapping[str, Any]:
             return _request_worker(worker, request, timeout_s=60 + 20 * request["budget_s"])
 
-        def report_point(measured: MeasuredPoint, left_s: float) -> None:
-            times = [f"{name} {seconds(part_s)}" for name, part_s in measured.seconds.items()]
-            progress = format_progress(len(session.measured), max_points, left_s)
-            note(f"{progress} {measured.point.name}: {measured.note or ', '.join(times)}")
+        def report_point(measured_point: MeasuredPoint, left_s: float) -> None:
+            times = [f"{name} {seconds(part_s)}" for name, part_s in measured_point.seconds.items()]
+            progress = format_progress(len(session.measured_points), max_points, left_s)
+            note(
+                f"{progress} {measured_point.point.name}: {measured_point.note or ', '.join(times)}"
+            )
 
         device = device_from_table(start.table, start.table["name"])
         session = Session(

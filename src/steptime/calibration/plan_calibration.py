@@ -234,7 +234,7 @@ def _find_free_priors(key: _GroupKey) -> tuple[dict[str, Constant], float]:
     # Devices differ by more than the plans of a stack.
     free_priors["training.products"] = products._replace(spread=tensor_share.spread)
     if key.device in fitted_devices:
-        shared_plan_width = priors[f"interval.{key.form}_shared"].value
+        shared_plan_width = priors[f"interval.{key.interval_form}_shared"].value
         shared_device_width = hypot(
             priors["interval.product_shared"].value, priors["interval.step"].value
         )
@@ -243,7 +243,7 @@ def _find_free_priors(key: _GroupKey) -> tuple[dict[str, Constant], float]:
             name: prior._replace(spread=factor * prior.spread)
             for name, prior in free_priors.items()
         }
-    row_half_width = priors[f"interval.{key.form}_own"].value
+    row_half_width = priors[f"interval.{key.interval_form}_own"].value
     return free_priors, row_half_width
 
 

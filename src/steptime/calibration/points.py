@@ -145,7 +145,9 @@ def _add_convolution(b: Builder, *sizes: int, is_first_layer: bool = False) -> s
 
     The input of a first layer has no gradient.
     """
-    n, c, size, filters, kernel, stride, groups = (*sizes, 1, 1)[:7]
+    default_stride, default_groups = 1, 1
+    sizes_and_defaults = (*sizes, default_stride, default_groups)
+    n, c, size, filters, kernel, stride, groups = sizes_and_defaults[:7]
     add_input = b.input if is_first_layer else b.weight
     x = add_input("x", (n, c, size, size))
     padding = kernel // 2
