@@ -216,10 +216,8 @@ def fit_single_ops(
         columns, op_priors, op_constants, sigma, columns.families
     )
     residual_tables, left_out_residuals = learn_residuals(columns, op_constants, left_out_residuals)
-    return {
-        "alone": moved_constants(op_constants, step_priors),
-        **residual_tables,
-    }, left_out_residuals
+    op_tables = {"alone": moved_constants(op_constants, step_priors), **residual_tables}
+    return op_tables, left_out_residuals
 
 
 def choose_cases(cases: Sequence[Case], points: int | None, seed: int = 0) -> list[Case]:

@@ -51,9 +51,8 @@ def learn_residuals(
     left_out_ratios = np.divide(
         left_out, residuals, out=np.ones(len(residuals)), where=residuals != 0
     )
-    left_out_ratios = left_out_ratios.clip(
-        -MAX_RATIO, MAX_RATIO
-    )  # a case may have hardly any residual by chance
+    # A case may have hardly any residual by chance.
+    left_out_ratios = left_out_ratios.clip(-MAX_RATIO, MAX_RATIO)
     tables: dict[str, dict[str, WeightRows] | WeightRows] = {}
     indices, sensitivity = columns.find_product_cases(constants)
     if len(indices) >= MIN_ROWS:
