@@ -12,7 +12,7 @@ Attr = int | float | str | bool | tuple[int, ...]
 Attrs = tuple[tuple[str, Attr], ...]
 Part = Literal["forward", "backward", "update"]
 PASSES: tuple[Part, ...] = ("forward", "backward", "update")  # of a step, in order
-PLACE = {name: i for i, name in enumerate(PASSES)}
+PASS_INDEX = {name: i for i, name in enumerate(PASSES)}
 
 
 def frozen(attrs: Mapping[str, Attr]) -> Attrs:

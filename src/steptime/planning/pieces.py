@@ -13,7 +13,7 @@ import numpy as np
 from steptime.build import differentiated
 from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
-from steptime.core.graph import PLACE, Graph
+from steptime.core.graph import PASS_INDEX, Graph
 from steptime.core.workload import FULL_TRAINING, Plan, Tuning
 from steptime.network.families.family import Family
 from steptime.network.ops.builder import Builder
@@ -251,7 +251,7 @@ def _price_kernels(
     cell_of_kernel: list[int] = []
     for i, piece_kernels in enumerate(kernels.values()):
         all_kernels += piece_kernels
-        cell_of_kernel += [3 * i + PLACE[kernel.pass_] for kernel in piece_kernels]
+        cell_of_kernel += [3 * i + PASS_INDEX[kernel.pass_] for kernel in piece_kernels]
     columns = Kernels(all_kernels)
     cells = np.array(cell_of_kernel)
     cell_count = 3 * len(kernels)

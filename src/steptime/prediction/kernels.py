@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from steptime.core.graph import PLACE, Part
+from steptime.core.graph import PASS_INDEX, Part
 from steptime.hardware.device import Device
 from steptime.prediction.kernel import Interval, Kernel, Unit, as_interval
 from steptime.prediction.prices import Floats, Ints, Prices, SumParts
@@ -222,7 +222,7 @@ class Kernels:
     @cached_property
     def passes(self) -> Ints:
         """The place of the pass of each distinct kernel."""
-        return np.array([PLACE[kernel.pass_] for kernel in self.distinct], dtype=np.intp)
+        return np.array([PASS_INDEX[kernel.pass_] for kernel in self.distinct], dtype=np.intp)
 
     def price(self, price_rows: PriceRows) -> Prices:
         """Return the prices of the distinct kernels; collectives have none (0)."""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from steptime.core.graph import PLACE
+from steptime.core.graph import PASS_INDEX
 from steptime.core.progress import tell
 from steptime.prediction.block_lines import BlockLines, block_lines_through
 from steptime.prediction.host import bound_step
@@ -177,7 +177,7 @@ def _count_kernels(lines: Lines, kernels: Kernels, pipelined: bool) -> Floats:
 
     In the latter case, arithmetic and traffic overlap within a row.
     """
-    passes = np.array([PLACE[kernel.pass_] for kernel in lines.first.kernels])
+    passes = np.array([PASS_INDEX[kernel.pass_] for kernel in lines.first.kernels])
     cells = passes  # of each kernel the sum that it belongs to: `3 * row + pass`
     if pipelined:
         row_cells = lines.first.cells

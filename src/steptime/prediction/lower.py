@@ -12,7 +12,7 @@ from typing import NamedTuple, cast
 import numpy as np
 
 from steptime.core.dtypes import HALVES, precision
-from steptime.core.graph import PASSES, PLACE, Graph, Op
+from steptime.core.graph import PASS_INDEX, PASSES, Graph, Op
 from steptime.hardware import catalog
 from steptime.hardware.stack import UNITS, Stack
 from steptime.network.count import fresh_bytes
@@ -93,7 +93,7 @@ class Lowered:
         cells = [
             NO_CELL
             if kernel.exchange or kernel.op not in row_places
-            else 3 * row_places[kernel.op] + PLACE[kernel.pass_]
+            else 3 * row_places[kernel.op] + PASS_INDEX[kernel.pass_]
             for kernel in self.kernels
         ]
         return np.array(cells, dtype=np.intp)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from steptime.core.graph import PLACE
+from steptime.core.graph import PASS_INDEX
 from steptime.prediction.collectives import StepEnds, with_links
 from steptime.prediction.host import Host, bound_step
 from steptime.prediction.kernel import Interval, Kernel
@@ -256,7 +256,7 @@ class _Queue(NamedTuple):
         for kernel, start_s, kernel_s in place_kernels(
             self.kernels, seconds, self.slowdowns, self.overlap
         ):
-            slowdown = 1.0 if kernel.exchange else self.slowdowns[PLACE[kernel.pass_]]
+            slowdown = 1.0 if kernel.exchange else self.slowdowns[PASS_INDEX[kernel.pass_]]
             end_s = max(end_s, start_s + kernel_s * slowdown)
         return end_s
 
@@ -329,7 +329,7 @@ def place_kernels(
             if begins_update:  # it waits for all collectives
                 start_s = max(start_s, link_end_s)
                 is_updating = True
-            device_end_s = start_s + seconds * slowdowns[PLACE[kernel.pass_]]
+            device_end_s = start_s + seconds * slowdowns[PASS_INDEX[kernel.pass_]]
         yield PlacedKernel(kernel, start_s, seconds)
 
 

@@ -6,7 +6,7 @@ names processes and threads (Google, "Trace Event Format").
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from steptime.core.graph import PASSES, PLACE
+from steptime.core.graph import PASS_INDEX, PASSES
 from steptime.prediction.schedule import place_kernels
 from steptime.prediction.step_model import StepModel
 
@@ -36,7 +36,7 @@ def trace_events(model: StepModel, process: int = 1) -> Iterator[Event]:
     for kernel, start_s, kernel_s in place_kernels(
         lowered.kernels, seconds, slowdowns, model.overlap
     ):
-        slowed_s = kernel_s * slowdowns[PLACE[kernel.pass_]]
+        slowed_s = kernel_s * slowdowns[PASS_INDEX[kernel.pass_]]
         visible_s = kernel_s if kernel.exchange else min(kernel_s, slowed_s)
         arguments = {"pass": kernel.pass_, "flop": kernel.flop, "bytes": kernel.bytes}
         track = LINK if kernel.exchange else DEVICE

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from steptime.core.graph import PASSES, PLACE
+from steptime.core.graph import PASS_INDEX, PASSES
 from steptime.grids.replicas import Sync, exposed_s
 from steptime.prediction.host import Host
 from steptime.prediction.kernel import Interval, Kernel
@@ -130,7 +130,7 @@ def path(
     bindings = parts(model, batch)
     busy_s = [0.0, 0.0, 0.0]  # of the device in the forward pass, the backward pass, the update
     for kernel, time, _ in bindings:
-        busy_s[PLACE[kernel.pass_]] += time.value
+        busy_s[PASS_INDEX[kernel.pass_]] += time.value
     host_s, first_device_pass = _host_path(busy_s, model.host(model.lowered(batch)))
     seconds_by_bound = dict.fromkeys(BOUNDS, 0.0) | {"host": host_s}
     # Up to this pass the host is the slower of the two; from it on the device is, by its kernels.
