@@ -25,7 +25,7 @@ from steptime.calibration.cases import (
 from steptime.calibration.record_cases import SEVERAL_REPLICAS, list_record_cases
 from steptime.core.dtypes import find_dtype
 from steptime.core.errors import InputError, shorten, unknown
-from steptime.core.formula import filled, formula
+from steptime.core.formula import fill_braces, formula
 from steptime.core.table_files import Words, is_table_name, table_cells, table_rows, values_of
 from steptime.core.toml_files import format_path
 from steptime.core.values import parse_truth
@@ -371,8 +371,8 @@ def _op_kernels(op: OpOf, row: Row, dtype: str, tf32: str) -> tuple[Kernel, ...]
     """Return the kernels of an op, as often as it runs."""
     shapes = tuple(tuple(size_of(size, row) for size in shape) for shape in op.shapes)
     attrs = {name: _evaluate_attr(value, row) for name, value in op.attrs.items()}
-    op_dtype = find_dtype(filled(op.dtype, row)) if op.dtype else dtype
-    kind = filled(op.kind, row)
+    op_dtype = find_dtype(fill_braces(op.dtype, row)) if op.dtype else dtype
+    kind = fill_braces(op.kind, row)
     method_options = {"tf32": tf32} if tf32 else {}
     try:
         settings = CALIBRATED.under(method_options).settings
