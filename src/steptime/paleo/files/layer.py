@@ -36,7 +36,7 @@ class LayerBuilder:
 
     Attributes:
         b: the builder of the graph.
-        entry: the layer's keys.
+        file_layer: the layer's keys.
         file_batch: the batch that the file states.
         batch: the batch to build, in place of `file_batch`.
         shapes: output shapes of the parents, by the file's rules.

@@ -77,8 +77,8 @@ def _find_stated_batch(file_layers: Sequence[FileLayer]) -> int:
 
     An input that is no shape is refused when the network is built.
     """
-    (input_entry,) = (file_layer for file_layer in file_layers if file_layer.type == "Input")
-    tensor = input_entry.keys.get("tensor")
+    (input_layer,) = (file_layer for file_layer in file_layers if file_layer.type == "Input")
+    tensor = input_layer.keys.get("tensor")
     if isinstance(tensor, list) and tensor and type(tensor[0]) is int:
         return tensor[0]
     return 1
