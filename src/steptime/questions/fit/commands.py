@@ -6,7 +6,7 @@ from typing import Any
 
 from steptime.core.errors import InputError
 from steptime.core.kinds import setting_texts
-from steptime.core.workload import FULL_TRAINING, departures
+from steptime.core.workload import FULL_TRAINING, changed_settings
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
 from steptime.hardware.prices import cheapest, offers
@@ -193,7 +193,7 @@ def _sharded_command(name: str, base: StepModel, step: StepOptions) -> list[str]
 
 
 def _command(model: str, device: str, step: StepOptions, batch: int) -> str:
-    changed = departures(step, StepOptions())
+    changed = changed_settings(step, StepOptions())
     changed["option"] = setting_texts(changed.pop("options", None))
     words = options.words_of({"device": device, "batch": batch, **changed, **step.words()})
     return shlex.join(["steptime", "fit", model, *words])
