@@ -76,7 +76,7 @@ class GraphEditor:
         ops: the ops so far.
         weights: trained weights that were added.
         buffers: tensors that were added and are not trained.
-        changed_results: tensors of the network that later ops read changed, by their names.
+        results: tensors of the network that later ops read changed, by their names.
         read_name_by_weight: weights that were added as ops read them, by their names.
         split_sizes: the sizes of the parts that a product's result is split into, by its name.
         split_sources: tensors that are split into such parts.
@@ -89,7 +89,7 @@ class GraphEditor:
         self.ops: list[Op] = []
         self.weights: list[str] = []
         self.buffers: list[str] = []
-        self.changed_results: dict[str, str] = {}
+        self.results: dict[str, str] = {}
         self.read_name_by_weight: dict[str, str] = {}
         self._head = find_head(graph)
         self._wide_sources: dict[str, str] = {}  # weights in few bits by what they are made
@@ -124,7 +124,7 @@ class GraphEditor:
         if op.kind == "cast" and op.inputs[0] in self._quantised:
             return  # made wide before each product
         weight = self.weight_of(op)
-        inputs = [self.changed_results.get(name, name) for name in op.inputs]
+        inputs = [self.results.get(name, name) for name in op.inputs]
         if weight in self._quantised:
             inputs[1] = self._append_wide(op, weight, self.tensors[inputs[0]].dtype, "wide")
         input_sources = [self._sources.get(name, name) for name in op.inputs]
@@ -282,6 +282,6 @@ class GraphEditor:
         self.tensors[packed] = TensorSpec(packed_shape, output.dtype)
         self.ops.append(replace(op, inputs=tuple(inputs), outputs=(packed,)))
         attrs_back: dict[str, Attr] = {"shape": output.shape}
-        self.changed_results[op.outputs[0]] = self.append_op(
+        self.results[op.outputs[0]] = self.append_op(
             f"{op.name}/whole", "reshape", (packed,), output, attrs_back
         )

@@ -56,7 +56,7 @@ def apply_tuning(graph: Graph, tuning: Tuning) -> Graph:
         tensors=editor.tensors,
         ops=tuple(editor.ops),
         weights=(*trained_weights, *editor.weights),
-        outputs=tuple(editor.changed_results.get(name, name) for name in graph.outputs),
+        outputs=tuple(editor.results.get(name, name) for name in graph.outputs),
         buffers=(*graph.buffers, *frozen, *editor.buffers),
         frozen=(*graph.frozen, *frozen, *editor.buffers),
     )

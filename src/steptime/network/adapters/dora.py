@@ -45,7 +45,7 @@ def adapt(editor: GraphEditor, op: Op) -> None:
     base_change = append("base", "mul", (base, change), y)
     rank_change = append("low_rank", "mul", (low_rank, share), y)
     both_changes = append("both", "add", (base_change, rank_change), y)
-    editor.changed_results[output] = append("sum", "add", (output, both_changes), y)
+    editor.results[output] = append("sum", "add", (output, both_changes), y)
 
 
 def _append_base_product(editor: GraphEditor, op: Op) -> str:

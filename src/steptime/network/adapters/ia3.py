@@ -24,7 +24,7 @@ def adapt(editor: GraphEditor, op: Op) -> None:
         editor.ops.append(op)
     elif is_attention_name(op.name):
         editor.ops.append(op)
-        editor.changed_results[output] = _append_scaling(editor, op, output, "output")
+        editor.results[output] = _append_scaling(editor, op, output, "output")
     else:
         scaled = _append_scaling(editor, op, x, "input")
         editor.ops.append(replace(op, inputs=(scaled, *further_inputs)))
@@ -35,7 +35,7 @@ def _scale_parts(editor: GraphEditor, op: Op) -> None:
     names = product_names(editor.tuning.on)
     for part, result in zip(MERGED_PRODUCTS, op.outputs, strict=False):
         if part in names:
-            editor.changed_results[result] = _append_scaling(editor, op, result, part)
+            editor.results[result] = _append_scaling(editor, op, result, part)
 
 
 def _append_scaling(editor: GraphEditor, op: Op, name: str, suffix: str) -> str:
