@@ -227,7 +227,7 @@ def _price_op(graph: Graph, op: Op, dtype: str, hierarchy: Hierarchy, scale: flo
         name=op.name,
         kind=op.kind,
         part=op.part,
-        of=op.forward_op or op.name,
+        of=op.of or op.name,
         arithmetic_j=pairs * sum(costs.operation_j[dtype]) * scale,
         register_j=register_bytes * costs.register_j_per_byte * scale,
         buffer_j=buffer_bytes * costs.sram_j_per_byte[hierarchy.buffer_kb] * scale,

@@ -136,7 +136,7 @@ def _check_ops(first: Graph, second: Graph) -> None:
 
 
 def _list_fixed_fields(op: Op) -> tuple[object, ...]:
-    return (op.name, op.kind, op.inputs, op.outputs, op.part, op.forward_op)
+    return (op.name, op.kind, op.inputs, op.outputs, op.part, op.of)
 
 
 def _fit_attribute_lines(

@@ -184,7 +184,7 @@ def _eight_bit_tensors(graph: Graph, owner: Mapping[str, str]) -> set[str]:
         if op.part != "backward":
             continue
         inputs = [owner.get(name, name) for name in op.inputs]
-        is_layer_product = op.kind == "matmul" and kinds.get(op.forward_op) == "linear"
+        is_layer_product = op.kind == "matmul" and kinds.get(op.of) == "linear"
         eight_bit_inputs: list[str] = []
         if is_layer_product:
             eight_bit_inputs = inputs
@@ -223,7 +223,7 @@ def _input_bytes(graph: Graph, find_piece: PieceOf, sizes: Mapping[str, int]) ->
     inputs: dict[str, int] = {}
     for op in graph.ops:
         if op.part == "forward":
-            inputs.setdefault(find_piece(op.forward_op or op.name), sizes[op.inputs[0]])
+            inputs.setdefault(find_piece(op.of or op.name), sizes[op.inputs[0]])
     return inputs
 
 
@@ -246,7 +246,7 @@ def _peak_gradient_bytes(
             for name in op.outputs:
                 if name not in weight_gradients:
                     live_bytes[name] = sizes[name]
-        piece = find_piece(op.forward_op or op.name)
+        piece = find_piece(op.of or op.name)
         peak_bytes[piece] = max(peak_bytes.get(piece, 0), sum(live_bytes.values()))
         for name in op.inputs:
             if last_reader[name] == i:

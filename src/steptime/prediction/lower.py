@@ -223,7 +223,7 @@ class _Lowering(NamedTuple):
         output_dtype = self.graph.tensors[head.outputs[0]].dtype  # several in a mixed step
         is_part_of_op = bool(launch.runs_as)
         return Kernel(
-            op=head.forward_op or head.name,
+            op=head.of or head.name,
             kind=launch.runs_as if is_part_of_op else head.kind,
             pass_=head.part,
             dtype=output_dtype if output_dtype in FLOATS else self.compute_dtype,

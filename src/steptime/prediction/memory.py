@@ -286,7 +286,7 @@ def _describe_moment(op: Op) -> str:
     """Describe the moment of an op: `in the backward pass, at conv1`."""
     if op.part == "update":
         return "at the optimizer step"
-    return f"in the {op.part} pass, at {op.forward_op or op.name}"
+    return f"in the {op.part} pass, at {op.of or op.name}"
 
 
 class Sharding(NamedTuple):

@@ -180,7 +180,7 @@ class NetworkSteps:
         for op in graph.ops:
             if op.part == "update":
                 gradient = op.inputs[-1]
-                gradients[op.forward_op] += sizes.get(gradient, graph.tensors[gradient].size_bytes)
+                gradients[op.of] += sizes.get(gradient, graph.tensors[gradient].size_bytes)
         return gradients
 
 
@@ -188,4 +188,4 @@ def _work_by_row(graph: Graph, lowered: Lowered) -> Iterable[tuple[str, Part, fl
     """Yield the row, the pass and the counted FLOP of each op, or of each kernel of a file."""
     if lowered.by_layer:
         return ((kernel.op, kernel.pass_, kernel.flop) for kernel in lowered.kernels)
-    return ((op.forward_op or op.name, op.part, op_work(graph, op)[0]) for op in graph.ops)
+    return ((op.of or op.name, op.part, op_work(graph, op)[0]) for op in graph.ops)

@@ -220,7 +220,7 @@ def _gradient_sums(graph: Graph, accumulate_bytes: float) -> Iterator[Kernel]:
             weight = op.inputs[0]
             piece = piece_of(weight)
             parameters[piece] += graph.tensors[weight].size
-            op_of_piece.setdefault(piece, op.forward_op)
+            op_of_piece.setdefault(piece, op.of)
     for piece, size in parameters.items():
         sum_bytes = accumulate_bytes * size
         yield Kernel(

@@ -46,9 +46,7 @@ class _Rank:
             name: op_index for op_index, op in enumerate(graph.ops) for name in op.outputs
         }
         self.last_backward_index_by_op = {
-            op.forward_op: op_index
-            for op_index, op in enumerate(graph.ops)
-            if op.part == "backward"
+            op.of: op_index for op_index, op in enumerate(graph.ops) if op.part == "backward"
         }
         self.reader_indices_by_weight: dict[str, list[int]] = {}  # by trained weight
         for op_index, op in enumerate(graph.ops):
@@ -62,7 +60,7 @@ class _Rank:
         """Return the trained weights in order of use, in buckets filled from the last row on."""
         weights_by_op: dict[str, list[str]] = {}
         for weight, update in self.update_by_weight.items():
-            weights_by_op.setdefault(update.forward_op, []).append(weight)
+            weights_by_op.setdefault(update.of, []).append(weight)
         forward_ops = sorted(weights_by_op, key=lambda op: self.index_by_op[op])
         buckets: list[list[str]] = [[]]  # the last bucket first
         filled_bytes = 0.0
@@ -78,7 +76,7 @@ class _Rank:
         """Scatter the sums of a bucket's gradients when its last row has them; update shards."""
         updates = [self.update_by_weight[weight] for weight in bucket]
         grads = [update.inputs[-1] for update in updates]
-        forward_ops = {update.forward_op for update in updates}
+        forward_ops = {update.of for update in updates}
         backward_indices = [
             self.last_backward_index_by_op[op]
             for op in forward_ops
@@ -87,7 +85,7 @@ class _Rank:
         grad_maker_indices = [self.maker_index_by_tensor[grad] for grad in grads]
         # behind all that makes the gradients
         op_index = 1 + max([*backward_indices, *grad_maker_indices])
-        first_op = updates[0].forward_op  # the costs of the bucket count for its first weight
+        first_op = updates[0].of  # the costs of the bucket count for its first weight
         kind = "reduce_scatter"
         name = f"gradients{number}/{kind}"
         sums = self.insert_exchange(op_index, name, kind, grads, {}, "backward", first_op)
@@ -158,7 +156,7 @@ class _Rank:
         shard_names = [self.shard(weight) for weight in bucket]
         name = f"weights{number}/{part}"
         # the costs of the bucket count for its first weight
-        first_op = self.update_by_weight[bucket[0]].forward_op
+        first_op = self.update_by_weight[bucket[0]].of
         lengths = self.lengths(bucket)
         gathered = self.insert_exchange(
             op_index, name, "all_gather", shard_names, lengths, part, first_op
